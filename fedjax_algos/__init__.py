@@ -1,0 +1,53 @@
+"""A functional simulator of federated learning in JAX."""
+
+from fedjax_algos import algorithms, data, models, schedules
+from fedjax_algos._version import __version__
+from fedjax_algos.core import (
+    Algorithm,
+    ClientData,
+    Local,
+    Mean,
+    Model,
+    Population,
+    Problem,
+    Report,
+    Stack,
+    Visit,
+    WeightedSum,
+    weighted_by,
+)
+from fedjax_algos.data import FederatedData, Partition, federate
+from fedjax_algos.engine import Engine, FederatedState, make_engine
+from fedjax_algos.evaluation import make_evaluate
+from fedjax_algos.local import Step, local_training
+from fedjax_algos.simulation import simulate
+
+__all__ = [
+    "Algorithm",
+    "ClientData",
+    "Engine",
+    "FederatedData",
+    "FederatedState",
+    "Local",
+    "Mean",
+    "Model",
+    "Partition",
+    "Population",
+    "Problem",
+    "Report",
+    "Stack",
+    "Step",
+    "Visit",
+    "WeightedSum",
+    "__version__",
+    "algorithms",
+    "data",
+    "federate",
+    "local_training",
+    "make_engine",
+    "make_evaluate",
+    "models",
+    "schedules",
+    "simulate",
+    "weighted_by",
+]

@@ -1,0 +1,3 @@
+from fedjax_algos.cli import main
+
+main()

@@ -1,0 +1,326 @@
+"""The command line: `fedjax-algos compare | run | plot | list`."""
+
+import contextlib
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from fedjax_algos import comparison, plots, results
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.data import datasets, partitions
+from fedjax_algos.engine import chunk_size
+from fedjax_algos.models import models
+from fedjax_algos.registry import Option, Registry, options, parse_value, unknown
+from fedjax_algos.settings import Method, Settings, methods_of
+
+REGISTRIES = {
+    "algorithms": algorithms,
+    "datasets": datasets,
+    "models": models,
+    "partitions": partitions,
+}
+HELP = {
+    "dataset": "name of a data set, see `list datasets`",
+    "model": "name of a model, see `list models`",
+    "partition": "how examples are divided over clients, see `list partitions`",
+    "clients": "number of clients",
+    "cohort": "clients in a round",
+    "rounds": "communication rounds",
+    "local_steps": "steps of a client in a round [10 unless --local-epochs is given]",
+    "local_epochs": "passes of a client over its data in a round, instead of steps",
+    "batch_size": "examples of a local step",
+    "client_learning_rate": "rate of the local steps [the method's own, else 0.1]",
+    "server_learning_rate": "rate of the server's step [the method's own]",
+    "seeds": "a number of seeds (5), a range (10-14) or a list (3,7)",
+    "eval_every": "rounds between evaluations",
+    "layout": "auto, vmapped, sequential, or clients computed at once",
+}
+console = Console(stderr=True)
+
+
+@contextlib.contextmanager
+def told_in_one_line():
+    """A ValueError about what the user gave becomes a usage error; none from training does."""
+    try:
+        yield
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def shared_options(seeds: str):
+    """The options of every command that trains."""
+
+    def decorate(command):
+        command = click.option("--out", metavar="FOLDER", help="results folder")(command)
+        for option in reversed(options(Settings).values()):
+            default = seeds if option.name == "seeds" else option.default
+            shown = f" [{default}]" if default is not None else ""
+            command = click.option(
+                _flag(option.name), default=None, metavar="VALUE", help=HELP[option.name] + shown
+            )(command)
+        return command
+
+    return decorate
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _settings(values: dict[str, Any], seeds: str) -> Settings:
+    known = options(Settings)
+    given = {
+        name: parse_value(known[name], text)
+        for name, text in values.items()
+        if name in known and text is not None and name != "seeds"
+    }
+    return Settings(**given, seeds=_seeds(values.get("seeds") or seeds))
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        if "-" in text:
+            first, last = map(int, text.split("-"))
+            seeds = tuple(range(first, last + 1))
+        elif "," in text:
+            seeds = tuple(int(part) for part in text.split(",") if part)
+        else:
+            seeds = tuple(range(int(text)))
+    except ValueError:
+        seeds = ()
+    if not seeds:
+        raise ValueError(
+            f"seeds={text!r} is out of range; give a number (5), a range (10-14) or a list (3,7)"
+        )
+    return seeds
+
+
+class Commands(click.Group):
+    """A group whose unknown names are told with the nearest known one."""
+
+    what = "command"
+
+    def resolve_command(self, ctx, args):
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise click.UsageError(unknown(self.what, args[0], self.list_commands(ctx)))
+        return super().resolve_command(ctx, args)
+
+
+class AlgorithmCommands(Commands):
+    what = "algorithm"
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="fedjax_algos")
+def cli() -> None:
+    """Federated learning, simulated in JAX."""
+
+
+@cli.command()
+@click.argument("methods", nargs=-1)
+@shared_options(seeds="10")
+def compare(methods: tuple[str, ...], out: str | None, **values: str | None) -> None:
+    """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
+
+    A method is an algorithm with options of its own: fedprox:mu=0.1,client_learning_rate=0.3. The
+    first one's best accuracy is the target that the others are measured by.
+    """
+    with told_in_one_line():
+        settings = _settings(values, "10")
+        chosen = methods_of(methods or comparison.TUNED, settings)
+    _train(settings, chosen, out, "compare")
+
+
+@cli.group(cls=AlgorithmCommands)
+def run() -> None:
+    """Run one ALGORITHM; `run ALGORITHM --help` lists its own options."""
+
+
+def _add_run_command(name: str) -> None:
+    own = {o.name: o for o in options(algorithms[name]).values() if o.kind is not object}
+    own.pop("server_learning_rate", None)  # shared
+
+    def command(out: str | None, **values: Any) -> None:
+        with told_in_one_line():
+            settings = _settings(values, "1")
+            method = Method.of(name, settings)
+            for key, option in own.items():
+                if values[key] is not None:
+                    method.hyperparameters[key] = parse_value(option, values[key], name)
+        _train(settings, [method], out, name)
+
+    command.__doc__ = (algorithms[name].__doc__ or name).split("\n\n")[0]
+    decorated: Any = command
+    for option in reversed(own.values()):
+        decorated = click.option(
+            _flag(option.name), option.name, default=None, metavar="VALUE", help=_told(option)
+        )(decorated)
+    run.command(name)(shared_options(seeds="1")(decorated))
+
+
+def _told(option: Option) -> str:
+    what = (
+        " or ".join(option.choices) if option.choices else str(option.range or option.kind.__name__)
+    )
+    return f"{what} [{option.default}]"
+
+
+for _name in algorithms:
+    _add_run_command(_name)
+
+
+def _train(settings: Settings, methods: list[Method], out: str | None, name: str) -> None:
+    start = time.perf_counter()
+    with told_in_one_line():
+        experiment = comparison.prepare(settings, methods)
+        folder = results.new_folder(out, name)
+    about = results.environment()
+    size = chunk_size(settings.layout, settings.cohort)
+    console.print(
+        f"{settings.dataset}, {settings.model}, {settings.clients} clients ({settings.partition}), "
+        f"{settings.cohort} a round, on {about['device_count']} {about['device']}, "
+        f"{size} client{'s' * (size > 1)} at once",
+        highlight=False,
+        soft_wrap=True,
+    )
+    columns = [
+        TextColumn("{task.description:<16}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[status]}"),
+    ]
+    with Progress(*columns, console=console) as progress:
+        total = settings.rounds * len(settings.seeds)
+        tasks = {
+            m.label: progress.add_task(m.label, total=total, status="", start=False)
+            for m in methods
+        }
+        order = {seed: number for number, seed in enumerate(settings.seeds)}
+
+        def show(row):
+            task = tasks[row["method"]]
+            progress.start_task(task)
+            done = order[row["seed"]] * settings.rounds + row["round"]
+            status = f"seed {row['seed']}: accuracy {row['test_accuracy']:.3f}"
+            progress.update(task, completed=done, status=status)
+
+        rows = comparison.run(experiment, show)
+    summary = comparison.summarise(rows)
+    results.write(folder, experiment, rows, summary)
+    plots.plot_metric(rows, folder / "accuracy.png")
+    Console().print("", summary_table(summary, settings), "", sep="\n")
+    click.echo(legend(summary, settings))
+    click.echo(f"results and figure in {folder} ({time.perf_counter() - start:.0f} s)")
+
+
+def summary_table(summary: list[comparison.Reached], settings: Settings) -> Table:
+    """The table that a run ends with."""
+    seeds = len(settings.seeds)
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("method", no_wrap=True)
+    for heading in ("final", "best", "rounds", "upload", "reached", "seconds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for line in summary:
+        table.add_row(
+            line.label,
+            _percent(line.final, line.final_interval),
+            _percent(line.best, line.best_interval),
+            "-" if line.rounds is None else f"{line.rounds:g}",
+            "-" if line.upload_bytes is None else f"{line.upload_bytes / 1e6:.1f} MB",
+            f"{line.seeds_reaching}/{seeds}",
+            f"{line.seconds:.2f}",
+        )
+    return table
+
+
+def legend(summary: list[comparison.Reached], settings: Settings) -> str:
+    """What the columns of the table mean."""
+    seeds = len(settings.seeds)
+    mean = f": mean of {seeds} seeds ± half the 95% confidence interval" if seeds > 1 else ""
+    return (
+        f"final, best: test accuracy in %{mean}.\n"
+        f"rounds, upload (of all clients), reached: to {summary[0].label}'s best accuracy on the\n"
+        "same seed, the median over seeds, and how many reach it. seconds: one seed's.\n"
+    )
+
+
+def _percent(mean: float, half: float) -> str:
+    return f"{100 * mean:.1f}" + (f" ± {100 * half:.1f}" if math.isfinite(half) else "")
+
+
+@cli.command()
+@click.argument("folders", nargs=-1, metavar="RESULTS...")
+@click.option("--metric", default="test_accuracy", help="column of metrics.csv [test_accuracy]")
+@click.option("--x", "axis", default="round", help=f"{', '.join(plots.AXES)} [round]")
+@click.option("--out", metavar="FILE", help="picture [METRIC-by-X.png in the first folder]")
+def plot(folders: tuple[str, ...], metric: str, axis: str, out: str | None) -> None:
+    """Plot a metric of one or more results folders in one picture."""
+    with told_in_one_line():
+        if not folders:
+            raise ValueError(
+                "no results folder is given; name one or more, such as results/compare"
+            )
+        if axis not in plots.AXES:
+            raise ValueError(unknown("axis", axis, plots.AXES))
+        rows = []
+        for folder in folders:
+            prefix = f"{Path(folder).name}: " if len(folders) > 1 else ""
+            rows += [
+                row | {"method": prefix + row["method"]} for row in results.read_metrics(folder)
+            ]
+        path = Path(out) if out else Path(folders[0]) / f"{metric}-by-{axis}.png"
+        if path.exists():
+            raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
+        plots.plot_metric(rows, path, metric=metric, x=axis)
+    click.echo(path)
+
+
+@cli.command("list")
+@click.argument("what", metavar="|".join(REGISTRIES))
+@click.option("--json", "as_json", is_flag=True, help="a JSON array of names, nothing else")
+def list_names(what: str, as_json: bool) -> None:
+    """List the algorithms, datasets, models or partitions that there are."""
+    if what not in REGISTRIES:
+        raise click.UsageError(unknown("list", what, REGISTRIES))
+    registry: Registry = REGISTRIES[what]
+    if as_json:
+        click.echo(json.dumps(sorted(registry)))
+        return
+    table = Table("name", "what", "options")
+    for name in sorted(registry):
+        known = [o for o in options(registry[name]).values() if o.kind is not object]
+        own = "\n".join(f"{option.name}: {_told(option)}" for option in known)
+        table.add_row(name, *map(escape, [(registry[name].__doc__ or "").split("\n")[0], own]))
+    Console().print(table)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line; what a user got wrong is one line on standard error, and exit 2."""
+    try:
+        cli.main(arguments, prog_name="fedjax-algos", standalone_mode=False)
+    except click.exceptions.NoSuchOption as error:
+        names = [flag for p in error.ctx.command.params for flag in p.opts] if error.ctx else []
+        _fail(unknown("option", error.option_name, names))
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(2)
+    except click.UsageError as error:
+        _fail(error.format_message())
+    except click.exceptions.Abort:
+        _fail("interrupted", code=130)
+
+
+def _fail(message: str, code: int = 2) -> None:
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+    sys.exit(code)

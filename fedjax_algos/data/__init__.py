@@ -1,0 +1,7 @@
+"""Data: one flat store of examples, partitions of it, and readers."""
+
+from fedjax_algos.data.datasets import Dataset, datasets
+from fedjax_algos.data.partition import Partition, partitions
+from fedjax_algos.data.store import FederatedData, federate
+
+__all__ = ["Dataset", "FederatedData", "Partition", "datasets", "federate", "partitions"]

@@ -1,0 +1,62 @@
+"""The flat store: every example once on the device, and who holds which."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_algos.core import Batch
+from fedjax_algos.data.partition import Partition
+
+
+class FederatedData(NamedTuple):
+    """All clients' examples: the memory of the examples and 4 bytes an index, however ragged."""
+
+    examples: Batch  # leaves [total, ...], in the dtype they were given
+    indices: jax.Array  # int32[assigned]
+    offsets: jax.Array  # int32[num_clients + 1]
+
+    @property
+    def num_clients(self) -> int:
+        return self.offsets.shape[0] - 1
+
+    def counts(self) -> np.ndarray:
+        """int32[num_clients], on the host: n_i."""
+        return np.diff(np.asarray(self.offsets))
+
+
+def federate(examples: Batch, partition: Partition) -> FederatedData:
+    """Puts examples on the device and checks that the partition fits them.
+
+    Args:
+      examples: a tree of arrays [total, ...]; dtypes are kept (64-bit ones become 32-bit unless
+        x64 is on, as everywhere in jax).
+      partition: which rows each client holds. Rows may be in no or in several clients.
+
+    Raises:
+      ValueError: for leaves of unequal length, rows out of range, or a client without examples.
+    """
+    lengths = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(examples)}
+    if len(lengths) != 1:
+        raise ValueError(
+            f"the arrays of examples have {sorted(lengths)} rows; they need the same number"
+        )
+    (total,) = lengths
+    indices, offsets = (np.asarray(part) for part in partition)
+    if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(indices):
+        raise ValueError(
+            f"the offsets must run from 0 to the {len(indices)} indices; make the partition with "
+            "Partition.of(rows)"
+        )
+    if len(indices) and (indices.min() < 0 or indices.max() >= total):
+        bad = indices.min() if indices.min() < 0 else indices.max()
+        raise ValueError(f"the partition names example {bad}; there are examples 0 to {total - 1}")
+    empty = np.flatnonzero(np.diff(offsets) < 1)
+    if len(empty):
+        raise ValueError(
+            f"client {empty[0]} holds no example (and {len(empty) - 1} others); leave such clients "
+            "out of the partition or give each at least one"
+        )
+    store = jax.tree.map(jnp.asarray, examples)
+    return FederatedData(store, jnp.asarray(indices, jnp.int32), jnp.asarray(offsets, jnp.int32))

@@ -1,0 +1,72 @@
+"""Keyed permutations with random access: entry j of a shuffle, without the shuffle."""
+
+import jax
+import jax.numpy as jnp
+
+_ROUNDS = 20  # fewer, and some orders of five examples come up more often than others
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    """The 32-bit finaliser of MurmurHash3: every input bit reaches every output bit."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)
+
+
+def _scale(x: jax.Array, modulus: jax.Array) -> jax.Array:
+    """floor(x * modulus / 2^32) without 64 bits or a division; modulus is at most 2^16."""
+    high, low = x >> 16, x & jnp.uint32(0xFFFF)
+    return (high * modulus + ((low * modulus) >> 16)) >> 16
+
+
+def permutation_words(key: jax.Array) -> jax.Array:
+    """The secret of a permutation, uint32[20], from a jax.random key."""
+    return jax.random.bits(key, (_ROUNDS,), jnp.uint32)
+
+
+def next_words(words: jax.Array, index: jax.Array) -> jax.Array:
+    """The secret of the `index`-th of a series of permutations; far cheaper than a new key."""
+    return _mix(words + (index.astype(jnp.uint32) + 1) * jnp.uint32(0x9E3779B9))
+
+
+def permute(words: jax.Array, positions: jax.Array, size: jax.Array | int) -> jax.Array:
+    """Entries `positions` of a pseudo-random permutation of 0..size-1.
+
+    A Feistel network over pairs (left, right) with left < a, right < b and a*b just above `size`;
+    results outside are permuted again until they fall inside (cycle walking). Each entry costs
+    O(1), whatever the size, so a batch or a cohort is drawn without touching the population. a is
+    even because turning columns of odd length gives even permutations only.
+
+    Args:
+      words: uint32[20] of `permutation_words`; different words are different permutations.
+      positions: int32[...], all in 0..size-1 (not checked: they are traced).
+      size: int32[], at least 1; may be traced.
+
+    Returns:
+      int32[...] of the shape of `positions`.
+    """
+    size = jnp.asarray(size, jnp.uint32)
+    a = 2 * jnp.ceil(jnp.sqrt(size.astype(jnp.float32)) / 2).astype(jnp.uint32)
+    b = (size + a - 1) // a
+
+    def add(half, other, word, modulus):
+        half = half + _scale(_mix((other + 1) * jnp.uint32(0x9E3779B9) ^ word), modulus)
+        return jnp.where(half >= modulus, half - modulus, half)
+
+    def network(x):
+        left, right = x // b, x % b
+        for i in range(0, _ROUNDS, 2):
+            left = add(left, right, words[i], a)
+            right = add(right, left, words[i + 1], b)
+        return left * b + right
+
+    def walk(state):
+        x, inside = state
+        x = jnp.where(inside, x, network(x))
+        return x, x < size
+
+    start = jnp.asarray(positions).astype(jnp.uint32)
+    entries, _ = jax.lax.while_loop(
+        lambda state: ~state[1].all(), walk, (start, jnp.zeros(start.shape, bool))
+    )
+    return entries.astype(jnp.int32)

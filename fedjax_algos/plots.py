@@ -1,0 +1,57 @@
+"""Pictures of results."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_algos.comparison import curves, interval
+from fedjax_algos.simulation import Row
+
+AXES = {
+    "round": "communication round",
+    "upload_bytes": "uploaded megabytes, all clients",
+    "download_bytes": "downloaded megabytes, all clients",
+    "wall_seconds": "seconds",
+}
+
+
+def plot_metric(rows: list[Row], path: Path, *, metric: str = "test_accuracy", x: str = "round"):
+    """Draws a metric's mean over seeds for each method, with 95% confidence bands.
+
+    Raises:
+      ValueError: if the rows have no such metric.
+    """
+    from matplotlib.figure import Figure  # slow to import; no pyplot, so no global state
+
+    if metric not in rows[0]:
+        known = [name for name in rows[0] if name not in ("method", "seed", *AXES)]
+        raise ValueError(f"metric={metric!r} is unknown; choose from {', '.join(known)}")
+    values, positions = curves(rows, metric), curves(rows, x)
+    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    axes = figure.add_subplot()
+    for label, by_seed in values.items():
+        where = positions[label].mean(axis=0) / (1e6 if x.endswith("bytes") else 1)
+        mean = by_seed.mean(axis=0)
+        (line,) = axes.plot(where, mean, label=label, linewidth=1.6)
+        if len(by_seed) > 1:
+            half = np.array([interval(column) for column in by_seed.T])
+            axes.fill_between(
+                where, mean - half, mean + half, color=line.get_color(), alpha=0.15, lw=0
+            )
+    _cut_the_start(axes, [by_seed.mean(axis=0) for by_seed in values.values()])
+    seeds = len(next(iter(values.values())))
+    band = ", band: 95% confidence interval" if seeds > 1 else ""
+    axes.set(xlabel=AXES[x], ylabel=metric.replace("_", " "))
+    axes.set_title(f"mean of {seeds} seed{'s' * (seeds > 1)}{band}", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def _cut_the_start(axes, means: list[np.ndarray]) -> None:
+    """Limits the y axis to what the means do after a tenth of the run, where methods differ."""
+    late = np.concatenate([mean[len(mean) // 10 :] for mean in means])
+    late = late[np.isfinite(late)]
+    if len(late) and late.max() > late.min():
+        margin = 0.08 * (late.max() - late.min())
+        axes.set_ylim(late.min() - margin, late.max() + margin)

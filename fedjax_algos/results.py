@@ -1,0 +1,108 @@
+"""A results folder: what was run, on what, and what was measured."""
+
+import csv
+import json
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_algos.comparison import Experiment, Reached
+from fedjax_algos.simulation import Row
+
+_PACKAGES = ("fedjax_algos", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
+
+
+def new_folder(out: str | None, default: str) -> Path:
+    """An empty folder: `out`, or the first free of `results/default`, `results/default-2`, ...
+
+    Raises:
+      ValueError: if `out` exists and is not an empty folder.
+    """
+    if out is not None:
+        folder = Path(out)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(f"out={out!r} is not empty; name another folder or remove it")
+    else:
+        folder, number = Path("results") / default, 1
+        while folder.exists():
+            number += 1
+            folder = Path("results") / f"{default}-{number}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def environment() -> dict[str, Any]:
+    """Versions and device."""
+    device = jax.devices()[0]
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: metadata.version(name) for name in _PACKAGES},
+        "backend": jax.default_backend(),
+        "device": device.device_kind,
+        "device_count": jax.device_count(),
+        "x64": bool(jax.config.read("jax_enable_x64")),
+    }
+
+
+def write(folder: Path, experiment: Experiment, rows: list[Row], summary: list[Reached]) -> None:
+    """Writes `config.json`, `metrics.csv`, `summary.csv` and `partitions.npz`.
+
+    The configuration holds the command, all settings, each method with its defaults, versions,
+    device, and the hash of each seed's partition. The partitions are arrays `indices_SEED` and
+    `offsets_SEED`.
+    """
+    settings = experiment.settings
+    configuration = {
+        "command": sys.argv[1:],
+        "settings": {**vars(settings), "seeds": list(settings.seeds)},
+        "local_steps": settings.local(0.0).steps,
+        "methods": {m.label: m.configuration() for m in experiment.methods},
+        "partition_sha256": {str(s): p.digest() for s, p in experiment.partitions.items()},
+        "environment": environment(),
+    }
+    (folder / "config.json").write_text(json.dumps(configuration, indent=2) + "\n")
+    _write_table(folder / "metrics.csv", rows)
+    _write_table(folder / "summary.csv", [line._asdict() for line in summary])
+    arrays: dict[str, Any] = {}
+    for seed, partition in experiment.partitions.items():
+        arrays[f"indices_{seed}"], arrays[f"offsets_{seed}"] = partition
+    np.savez_compressed(folder / "partitions.npz", **arrays)
+
+
+def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    columns = dict.fromkeys(name for row in rows for name in row)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(columns))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_metrics(folder: str | Path) -> list[Row]:
+    """The rows of a results folder; empty cells become NaN.
+
+    Raises:
+      ValueError: if the folder holds no readable metrics.
+    """
+    path = Path(folder) / "metrics.csv"
+    try:
+        with path.open(newline="") as file:
+            rows: list[Row] = list(csv.DictReader(file))
+    except OSError:
+        raise ValueError(
+            f"{path} cannot be read; name a folder that compare or run wrote"
+        ) from None
+    if not rows or not {"method", "seed", "round"} <= set(rows[0]):
+        raise ValueError(f"{path} holds no metrics; name a folder that compare or run wrote")
+    return [
+        {
+            key: value if key == "method" else float(value) if value else float("nan")
+            for key, value in row.items()
+        }
+        for row in rows
+    ]

@@ -1,0 +1,105 @@
+"""The loop of a synchronous run: rounds, evaluations, and what was measured."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from fedjax_algos.core import Batch, Model, Params, Population
+from fedjax_algos.data.store import FederatedData
+from fedjax_algos.engine import Engine, FederatedState
+from fedjax_algos.evaluation import make_evaluate
+from fedjax_algos.schedules import Synchronous, uniform
+from fedjax_algos.schedules.synchronous import Sampler
+
+Row = dict[str, Any]
+
+
+def simulate(
+    engine: Engine,
+    data: FederatedData,
+    *,
+    cohort_size: int,
+    rounds: int,
+    seed: int = 0,
+    sampler: Sampler = uniform,
+    test: Batch | None = None,
+    eval_every: int = 10,
+    params: Params | Model | None = None,
+    on_evaluation: Callable[[Row], None] = lambda row: None,
+    evaluate: Callable | None = None,
+) -> tuple[FederatedState, list[Row]]:
+    """Runs a synchronous simulation.
+
+    Args:
+      engine: a compiled algorithm; give the same one again to run other seeds without compiling.
+      data: the clients' examples.
+      cohort_size: clients in a round.
+      rounds: how many.
+      seed: of the model, the cohorts and the clients' batches.
+      sampler: draws the cohorts, by default uniformly without replacement.
+      test: examples to evaluate on (a tree like `data.examples`), or None for no evaluation.
+      eval_every: rounds between evaluations; the start and the end are always evaluated.
+      params: start from these instead of the problem's own initialisation.
+      on_evaluation: called with each row as it is measured.
+      evaluate: what `make_evaluate` returned, to share its compilation between engines.
+
+    Returns:
+      The last state, and one row an evaluation: `round`, `train_loss` (mean over all examples of
+      all local steps since the last row), `test_loss` and the problem's metrics as `test_...`,
+      `download_bytes` and `upload_bytes` (of the whole cohort, since the start), `wall_seconds`
+      (since the start, compilation included).
+    """
+    if rounds < 1 or eval_every < 1:
+        raise ValueError(f"rounds={rounds} and eval_every={eval_every} must be at least 1")
+    counts = data.counts()
+    schedule = Synchronous(
+        counts, engine.algorithm.local, cohort_size=cohort_size, seed=seed, sampler=sampler
+    )
+    population = Population(data.num_clients, cohort_size, int(counts.sum()))
+    state = engine.init(seed, population, params)
+    evaluate = evaluate or make_evaluate(engine.algorithm.problem)
+    test = None if test is None else jax.device_put(test)
+    start = time.perf_counter()
+    history: list[Row] = []
+
+    def measure(round_number, state, metrics):
+        measured = {name: float(mean.value()) for name, mean in metrics.items()}
+        if test is not None:
+            values = evaluate(Model(state.server.params, state.statistics), test)
+            measured |= {f"test_{name}": float(mean.value()) for name, mean in values.items()}
+        turns = round_number * cohort_size
+        row = {
+            "round": round_number,
+            **measured,
+            "download_bytes": turns * transfer.download,
+            "upload_bytes": turns * transfer.upload,
+            "wall_seconds": time.perf_counter() - start,
+        }
+        history.append(row)
+        on_evaluation(row)
+
+    done = 0
+    while done < rounds:
+        window = min(eval_every, rounds - done)
+        visits = schedule.visits(window)
+        if done == 0:
+            transfer = engine.transfer(state, data, _round(visits, 0))
+            measure(0, state, {})
+        sums = None
+        for index in range(window):
+            state, metrics = engine.round(state, data, _round(visits, index))
+            sums = metrics if sums is None else _add(sums, metrics)
+        done += window
+        measure(done, state, sums)
+    return state, history
+
+
+@jax.jit
+def _add(left, right):
+    return jax.tree.map(lambda a, b: a + b, left, right)
+
+
+def _round(visits, index):
+    return jax.tree.map(lambda leaf: leaf[index], visits)

@@ -1,0 +1,171 @@
+"""Toy problems and the one table of algorithms that every shared property runs over."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import fedjax_algos as fa
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.core import ClientData
+from fedjax_algos.keys import visit_keys
+from fedjax_algos.permutation import permutation_words
+from fedjax_algos.schedules import Synchronous
+
+LAYOUTS = ["vmapped", 2, "sequential"]
+
+
+class Case(NamedTuple):
+    """A registered algorithm with settings."""
+
+    name: str
+    hyperparameters: dict[str, Any]
+
+    def __str__(self):
+        told = [
+            f"{key}={value if isinstance(value, str | int | float) else 'own'}"
+            for key, value in self.hyperparameters.items()
+        ]
+        return ",".join([self.name, *told])
+
+    def build(self, problem, local):
+        return algorithms[self.name](problem, local, **self.hyperparameters)
+
+
+CASES = [
+    Case("fedavg", {}),
+    Case("fedavg", {"weighting": "uniform"}),
+    Case("fedprox", {"mu": 0.5}),
+    Case("fedavgm", {"beta": 0.9, "server_learning_rate": 0.5}),
+    Case("fedavgm", {"beta": 0.9, "dampened": True}),
+    Case("fedadam", {}),
+    Case("fedadam", {"initial_v": 1.0, "weighting": "uniform"}),
+    Case("fedyogi", {}),
+    Case("fedadagrad", {}),
+    Case("fedrmsprop", {}),
+    *(
+        Case("fedgbo", {"optimizer": optimizer, "upload": upload})
+        for optimizer in ("sgdm", "rmsprop", "adam")
+        for upload in ("model", "gradient")
+    ),
+    Case("fedgbo", {"optimizer": "adam", "weighting": "examples", "server_learning_rate": 0.7}),
+    Case("fedgbo", {"optimizer": optax.scale_by_adam(), "upload": "both"}),
+]
+
+
+class Toy(NamedTuple):
+    """A problem with its clients' data; the examples also as NumPy lists, one for each client."""
+
+    problem: fa.Problem
+    data: fa.FederatedData
+    clients: list[dict[str, np.ndarray]]
+
+
+def quadratics(a, b, x0=0.5):
+    """Scalar model x; an example's loss is `a (x - b)^2 / 2`; a and b hold one list a client."""
+    problem = fa.Problem(
+        init=lambda key: fa.Model({"x": jnp.asarray(x0, float)}),
+        apply=lambda model, batch, key, training: (model.params["x"], ()),
+        loss=lambda x, batch: 0.5 * batch["a"] * (x - batch["b"]) ** 2,
+    )
+    clients = [
+        {"a": np.asarray(p, float), "b": np.asarray(q, float)} for p, q in zip(a, b, strict=True)
+    ]
+    return Toy(problem, stored(clients), clients)
+
+
+def small_network():
+    """A smooth two-layer network on four clients with 5, 1, 8 and 3 examples."""
+    rng = np.random.default_rng(0)
+    counts = [5, 1, 8, 3]
+    clients = [{"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n)} for n in counts]
+
+    def init(key):
+        first, second = jax.random.split(key)
+        return fa.Model(
+            {
+                "hidden": {"w": jax.random.normal(first, (3, 4), float), "b": jnp.zeros(4)},
+                "out": jax.random.normal(second, (4,), float),
+            }
+        )
+
+    def apply(model, batch, key, training):
+        del key, training
+        hidden = jnp.tanh(
+            batch["x"] @ model.params["hidden"]["w"] + model.params["hidden"]["b"][None]
+        )
+        return hidden @ model.params["out"], ()
+
+    problem = fa.Problem(init, apply, loss=lambda outputs, batch: (outputs - batch["y"]) ** 2)
+    return Toy(problem, stored(clients), clients)
+
+
+def stored(clients):
+    """The clients' examples in the flat store, shuffled, so that a view must use its indices."""
+    counts = [len(next(iter(client.values()))) for client in clients]
+    order = np.random.default_rng(1).permutation(sum(counts))
+    examples = {k: np.concatenate([c[k] for c in clients])[order] for k in clients[0]}
+    rows = np.split(np.argsort(order), np.cumsum(counts)[:-1])
+    return fa.federate(examples, fa.Partition.of(rows))
+
+
+def one_round(visits, index):
+    """The visits of one round out of several."""
+    return jax.tree.map(lambda leaf: leaf[index], visits)
+
+
+def fixed(sets):
+    """A sampler that gives these cohorts, one a round."""
+    return lambda seed, rounds, num_clients, cohort_size: np.asarray(sets, np.int32)[rounds]
+
+
+def run(algorithm, data, sets, *, layout="vmapped", seed=0, num_steps=None, params=None):
+    """The global params after each round over fixed cohorts; `num_steps` is one a client."""
+    engine = fa.make_engine(algorithm, layout)
+    counts, size = data.counts(), len(sets[0])
+    schedule = Synchronous(
+        counts, algorithm.local, cohort_size=size, seed=seed, sampler=fixed(sets)
+    )
+    visits = schedule.visits(len(sets))
+    if num_steps is not None:
+        visits = visits._replace(num_steps=np.asarray(num_steps, np.int32)[visits.client])
+    population = fa.Population(data.num_clients, size, int(counts.sum()))
+    state = engine.init(seed, population, params)
+    history = []
+    for index in range(len(sets)):
+        state, _ = engine.round(state, data, one_round(visits, index))
+        history.append(jax.tree.map(np.asarray, state.server.params))
+    return history
+
+
+@functools.partial(jax.jit, static_argnames="batch_size")
+def _positions(seed, client, visit, count, step, batch_size):
+    order, _ = visit_keys(seed, client, visit)
+    words = permutation_words(order)
+    data = ClientData((), jnp.zeros(0), jnp.int32(0), count, words, ())
+    return data.positions(step, batch_size)
+
+
+def positions(seed, client, visit, count, step, batch_size):
+    """The examples of one local step as plain NumPy: the real ones of `ClientData.positions`."""
+    where, real = _positions(seed, client, visit, count, step, batch_size)
+    return np.asarray(where)[np.asarray(real)]
+
+
+class Compilations:
+    """Counts what XLA compiles while it is entered."""
+
+    def __enter__(self):
+        self.count = 0
+        jax.monitoring.register_event_duration_secs_listener(self._listen)
+        return self
+
+    def _listen(self, event, duration, **details):
+        del duration, details
+        self.count += event == "/jax/core/compile/backend_compile_duration"
+
+    def __exit__(self, *exception):
+        jax.monitoring.unregister_event_duration_listener(self._listen)

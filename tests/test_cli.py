@@ -1,0 +1,175 @@
+"""The command line as a user meets it: what it writes, and what it says when something is wrong."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+import fedjax_algos
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.cli import main
+from fedjax_algos.data import Partition
+
+OPTIONS = "--model linear --clients 12 --cohort 4 --rounds 4 --eval-every 3 --local-steps 2"
+SMALL = OPTIONS.split()
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def command(capsys, *arguments):
+    main([str(a) for a in arguments])
+    return capsys.readouterr().out
+
+
+def refused(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main([str(a) for a in arguments])
+    told = capsys.readouterr()
+    assert stop.value.code == 2
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    return told.err
+
+
+def read(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.filterwarnings("error")
+def test_compare(capsys, here):
+    methods = ["fedavg", "fedprox:mu=1,client_learning_rate=0.3", "fedgbo:optimizer=adam"]
+    out = command(capsys, "compare", *methods, *SMALL, "--seeds", "2")
+    for word in ("fedavg", "fedprox", "fedgbo", "final", "±", "results/compare"):
+        assert word in out
+    folder = here / "results" / "compare"
+    rows = read(folder / "metrics.csv")
+    assert len(rows) == 3 * 2 * 3
+    assert [row["round"] for row in rows[:3]] == ["0", "3", "4"]
+    assert {row["method"] for row in rows} == {"fedavg", "fedprox", "fedgbo"}
+    parameters = 64 * 10 + 10
+    assert float(rows[2]["upload_bytes"]) == 4 * 4 * parameters * 4
+    gbo = [row for row in rows if row["method"] == "fedgbo"]
+    assert float(gbo[2]["download_bytes"]) == 3 * float(gbo[2]["upload_bytes"])
+    assert 0 < float(rows[2]["test_accuracy"]) < 1
+    assert rows[0]["train_loss"] == ""
+
+    config = json.loads((folder / "config.json").read_text())
+    assert config["settings"]["clients"] == 12
+    assert config["settings"]["seeds"] == [0, 1]
+    assert config["local_steps"] == 2
+    assert config["methods"]["fedprox"] == {
+        "algorithm": "fedprox",
+        "client_learning_rate": 0.3,
+        "mu": 1.0,
+        "server_learning_rate": 1.0,
+        "weighting": "examples",
+    }
+    assert config["environment"]["packages"]["fedjax_algos"] == fedjax_algos.__version__
+    assert config["environment"]["backend"] == "cpu"
+    with np.load(folder / "partitions.npz") as arrays:
+        for seed in ("0", "1"):
+            partition = Partition(arrays[f"indices_{seed}"], arrays[f"offsets_{seed}"])
+            assert partition.digest() == config["partition_sha256"][seed]
+            assert partition.num_clients == 12
+    assert (folder / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert len(read(folder / "summary.csv")) == 3
+
+    out = command(capsys, "plot", folder, "--metric", "test_loss", "--x", "upload_bytes")
+    assert out.strip() == str(folder / "test_loss-by-upload_bytes.png")
+    again = refused(capsys, "plot", folder, "--metric", "test_loss", "--x", "upload_bytes")
+    assert "exists; name another file or remove it" in again
+    assert "metric='speed' is unknown; choose from test_accuracy" in refused(
+        capsys, "plot", folder, "--metric", "speed"
+    )
+
+
+def test_run_twice_gives_the_same_numbers_in_a_new_folder(capsys, here):
+    options = ["run", "fedgbo", "--optimizer", "rmsprop", "--beta", "0.5", *SMALL]
+    command(capsys, *options)
+    command(capsys, *options, "--layout", "2")
+    first, second = (
+        read(here / "results" / name / "metrics.csv") for name in ("fedgbo", "fedgbo-2")
+    )
+    config = json.loads((here / "results" / "fedgbo" / "config.json").read_text())
+    assert config["methods"]["fedgbo"]["optimizer"] == "rmsprop"
+    assert config["methods"]["fedgbo"]["beta"] == 0.5
+    for a, b in zip(first, second, strict=True):
+        assert float(a["test_loss"]) == pytest.approx(float(b["test_loss"]), rel=1e-5)
+
+
+def test_epochs_and_rates_are_shared_options(capsys, here):
+    settings = "--clients 12 --cohort 4 --rounds 1 --local-epochs 2 --batch-size 50 --model mlp:8"
+    rates = "--client-learning-rate 0.5 --server-learning-rate 0.25 --seeds 3,5"
+    command(capsys, "run", "fedavg", *settings.split(), *rates.split(), "--out", "here")
+    config = json.loads((here / "here" / "config.json").read_text())
+    assert config["methods"]["fedavg"]["client_learning_rate"] == 0.5
+    assert config["methods"]["fedavg"]["server_learning_rate"] == 0.25
+    assert config["settings"]["seeds"] == [3, 5]
+    assert config["local_steps"] is None
+    assert config["settings"]["local_epochs"] == 2
+
+
+@pytest.mark.parametrize("what", ["algorithms", "datasets", "models", "partitions"])
+def test_list_json_is_an_array_of_names_and_nothing_else(capsys, what):
+    names = json.loads(command(capsys, "list", what, "--json"))
+    assert names == sorted(names)
+    assert {"algorithms": "fedgbo", "datasets": "digits", "models": "mlp", "partitions": "iid"}[
+        what
+    ] in names
+    assert all(name in command(capsys, "list", what) for name in names)
+
+
+def test_every_algorithm_has_a_command(capsys):
+    for name in algorithms:
+        assert "--client-learning-rate" in command(capsys, "run", name, "--help")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("run fedavgg", "error: unknown algorithm 'fedavgg'; did you mean fedavg?"),
+        ("run fedavg --roundz 3", "error: unknown option '--roundz'; did you mean --rounds?"),
+        ("run fedavg --rounds 0", "rounds=0 is out of range; give a whole number of at least 1"),
+        ("run fedavg --rounds 1.5", "rounds=1.5 is out of range; give a whole number"),
+        ("run fedavg --rounds x", "rounds='x' is out of range; give a whole number of at least 1"),
+        ("run fedavg --rounds", "'--rounds' requires an argument"),
+        ("run fedavg --cohort 200", "cohort=200 is out of range; give at most clients=100"),
+        ("run fedavg --clients 1000", "use at most 716 clients"),
+        ("run fedavg --client-learning-rate nan", "='nan' is out of range; give a number above 0"),
+        ("run fedavg --local-steps 2 --local-epochs 1", "are both given; give one of them"),
+        ("run fedavg --dataset digit", "unknown dataset 'digit'; did you mean digits?"),
+        ("run fedavg --model mpl", "unknown model 'mpl'; did you mean mlp?"),
+        ("run fedavg --model linear:3", "linear takes no options"),
+        ("run fedavg --partition dirichlet:0", "dirichlet: alpha=0.0 is out of range; give a number"),
+        ("run fedavg --partition dir", "unknown partition 'dir'"),
+        ("run fedavg --layout wide", "layout='wide' is unknown; give auto, vmapped, sequential"),
+        ("run fedavg --seeds x", "seeds='x' is out of range; give a number (5), a range (10-14)"),
+        ("run fedavg --seeds 3,3", "seeds=(3, 3) is out of range; give different numbers from 0"),
+        ("run fedprox --mu -1", "fedprox: mu=-1.0 is out of range; give a number of at least 0"),
+        ("run fedgbo --optimizer sgd", "optimizer='sgd' is unknown; choose sgdm, rmsprop or adam"),
+        ("compare fedprox:mu=a", "fedprox: mu='a' is out of range"),
+        ("compare fedprox:nu=1", "fedprox: unknown option 'nu'; choose mu, server_l"),
+        ("compare fedavg fedavg", "name one of them twice"),
+        ("list algorithm", "unknown list 'algorithm'; did you mean algorithms?"),
+        ("lisst", "unknown command 'lisst'; did you mean list?"),
+        ("plot", "no results folder is given"),
+        ("plot nowhere", "nowhere/metrics.csv cannot be read; name a folder that compare or run"),
+        ("plot nowhere --x time", "unknown axis 'time'"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, arguments, message):
+    assert message in refused(capsys, *arguments.split())
+
+
+def test_a_full_folder_is_not_overwritten(capsys, here):
+    (here / "full").mkdir()
+    (here / "full" / "thesis.txt").write_text("mine")
+    told = refused(capsys, "run", "fedavg", "--out", "full")
+    assert "out='full' is not empty; name another folder or remove it" in told
+    assert [path.name for path in (here / "full").iterdir()] == ["thesis.txt"]

@@ -1,0 +1,33 @@
+"""Every registered algorithm gives the same numbers however its clients are laid out."""
+
+import jax
+import numpy as np
+import pytest
+from helpers import CASES, LAYOUTS, run, small_network
+
+import fedjax_algos as fa
+from fedjax_algos.algorithms import algorithms
+
+SETS = [(0, 1, 2), (3, 2, 1), (0, 3, 2), (1, 0, 3), (2, 3, 0)]
+STEPS = (3, 1, 7, 4)  # batches of 3 from 5, 1, 8 and 3 examples: some short, some whole
+LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=1)
+
+
+def test_every_algorithm_is_in_the_table():
+    assert {case.name for case in CASES} == set(algorithms)
+
+
+def histories(case, sets):
+    toy = small_network()
+    algorithm = case.build(toy.problem, LOCAL)
+    return [run(algorithm, toy.data, sets, layout=layout, num_steps=STEPS) for layout in LAYOUTS]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_layouts_agree_in_float64(case, x64):
+    first, *others = histories(case, SETS)
+    assert all(leaf.dtype == np.float64 for leaf in jax.tree.leaves(first))
+    for other in others:
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), first, other
+        )

@@ -1,0 +1,71 @@
+import jax
+import numpy as np
+import pytest
+
+import fedjax_algos as fa
+from fedjax_algos.schedules import Synchronous, uniform
+
+COUNTS = np.array([1, 5, 8, 20, 3, 9])
+LOCAL = fa.Local(batch_size=4, learning_rate=0.25, steps=3)
+
+
+def schedule(local=LOCAL, cohort_size=3, seed=0):
+    return Synchronous(COUNTS, local, cohort_size=cohort_size, seed=seed)
+
+
+def test_visits_do_not_depend_on_how_many_are_asked_for():
+    together = schedule().visits(40)
+    apart = schedule()
+    parts = [apart.visits(n) for n in (1, 16, 20, 3)]
+    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+    jax.tree.map(np.testing.assert_array_equal, together, joined)
+
+
+def test_visits_say_what_happens():
+    visits = schedule().visits(30)
+    assert all(leaf.shape == (30, 3) for leaf in visits)
+    assert (visits.server_step == np.arange(30)[:, None]).all()
+    for client in range(len(COUNTS)):
+        turns = visits.visit[visits.client == client]
+        assert turns.tolist() == list(range(len(turns)))
+    assert (visits.num_examples == COUNTS[visits.client]).all()
+    np.testing.assert_allclose(visits.share, COUNTS[visits.client] / 46, rtol=1e-6)
+    assert (visits.learning_rate == 0.25).all()
+
+
+def test_cohorts_are_uniform_without_replacement():
+    cohorts = uniform(1, np.arange(6000), 10, 4)
+    assert all(len(set(cohort)) == 4 for cohort in cohorts.tolist())
+    counts = np.bincount(cohorts.ravel(), minlength=10)
+    # each client is in 40% of 6,000 cohorts; the deviation is sqrt(6000 * .4 * .6) = 38
+    assert np.abs(counts - 2400).max() < 4 * 38
+    assert (uniform(2, np.arange(6), 10, 4) != cohorts[:6]).any()
+
+
+def test_a_cohort_of_a_million_clients_touches_few():
+    cohort = uniform(0, np.arange(2), 1_000_000, 100)
+    assert len(np.unique(cohort)) > 190
+    assert cohort.max() > 900_000
+
+
+def test_an_epoch_is_the_batches_that_a_client_fills():
+    steps = schedule(LOCAL._replace(steps=None, epochs=2)).visits(20)
+    expected = 2 * np.array([1, 2, 2, 5, 1, 3])
+    assert (steps.num_steps == expected[steps.client]).all()
+    assert (steps.full_steps == steps.num_steps).all()
+
+
+@pytest.mark.parametrize(
+    ("local", "cohort_size", "message"),
+    [
+        (LOCAL, 7, "cohort_size=7 is out of range; give 1 to 6"),
+        (LOCAL, 0, "cohort_size=0 is out of range"),
+        (LOCAL._replace(epochs=1), 3, "steps=3 and epochs=1; give exactly one"),
+        (LOCAL._replace(steps=None), 3, "steps=None and epochs=None; give exactly one"),
+        (LOCAL._replace(steps=0), 3, "local work of 0 is out of range"),
+        (LOCAL._replace(steps=2.5), 3, "local work of 2.5 is out of range"),
+    ],
+)
+def test_wrong_settings(local, cohort_size, message):
+    with pytest.raises(ValueError, match=message):
+        schedule(local, cohort_size)
