@@ -4,8 +4,9 @@ COMMAND   python benchmarks/ragged.py
 EXPECTED  ratios below 1.2 in both layouts
 TIME      half a minute on two CPU cores
 
-The population is 9,999 clients of ten examples, alone or beside one of 10,000; the cohort is the same 100
-small clients, one local epoch, multinomial regression on 784 features. Runs alternate; medians.
+The population is 9,999 clients of ten examples, alone or beside one of 10,000; the cohort is the
+same 100 small clients, one local epoch, multinomial regression on 784 features. Runs alternate;
+medians.
 """
 
 import time

@@ -15,7 +15,7 @@ from fedjax_algos.simulation import Row, simulate
 # Tuned by experiments/tune_compare.py: 27 settings for each method, on seeds that are not shown.
 TUNED = (
     "fedavg:weighting=uniform,server_learning_rate=1.5,client_learning_rate=0.32",
-    "fedprox:weighting=uniform,mu=0.01,client_learning_rate=0.32",
+    "fedprox:weighting=uniform,mu=0.001,client_learning_rate=0.32",
     "fedgbo:optimizer=sgdm,beta=0.6,client_learning_rate=1",
     "fedgbo:optimizer=rmsprop,beta=0.99,client_learning_rate=0.32",
     "fedgbo:optimizer=adam,beta=0.9,client_learning_rate=1",

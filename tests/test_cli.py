@@ -146,7 +146,10 @@ def test_every_algorithm_has_a_command(capsys):
         ("run fedavg --dataset digit", "unknown dataset 'digit'; did you mean digits?"),
         ("run fedavg --model mpl", "unknown model 'mpl'; did you mean mlp?"),
         ("run fedavg --model linear:3", "linear takes no options"),
-        ("run fedavg --partition dirichlet:0", "dirichlet: alpha=0.0 is out of range; give a number"),
+        (
+            "run fedavg --partition dirichlet:0",
+            "dirichlet: alpha=0.0 is out of range; give a number",
+        ),
         ("run fedavg --partition dir", "unknown partition 'dir'"),
         ("run fedavg --layout wide", "layout='wide' is unknown; give auto, vmapped, sequential"),
         ("run fedavg --seeds x", "seeds='x' is out of range; give a number (5), a range (10-14)"),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import CASES, LAYOUTS, Case, positions, quadratics, run
+from helpers import CASES, Case, positions, quadratics, run
 
 import fedjax_algos as fa
 
@@ -57,12 +57,11 @@ GOLDENS = [
 ]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize(("name", "settings", "expected"), GOLDENS)
-def test_golden(name, settings, expected, layout):
+def test_golden(name, settings, expected):
     toy = quadratics([[1.0], [2.0], [0.5]], [[1.0], [-1.0], [3.0]])
     algorithm = Case(name, settings).build(toy.problem, fa.Local(4, 0.1, steps=3))
-    history = run(algorithm, toy.data, SETS, layout=layout)
+    history = run(algorithm, toy.data, SETS)
     np.testing.assert_allclose([float(p["x"]) for p in history], expected, rtol=0, atol=5e-11)
 
 

@@ -1,4 +1,4 @@
-"""The layouts once more in float32, the dtype of real runs."""
+"""The layouts once more in float32 and with all optimisations, as real runs have them."""
 
 import jax
 import numpy as np
@@ -9,8 +9,11 @@ from test_layouts import LOCAL, SETS, histories
 import fedjax_algos as fa
 from fedjax_algos.schedules import Synchronous
 
+pytestmark = pytest.mark.usefixtures("optimised")
+ONE_EACH = list({case.name: case for case in CASES}.values())  # the last of each name
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_layouts_agree_in_float32(case):
     first, *others = histories(case, SETS[:1])
     assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(first))
