@@ -50,20 +50,12 @@ class AdamStatistics(NamedTuple):
     v: Params
 
 
-def _moving_average(decay, average, value):
-    return jax.tree.map(lambda a, b: decay * a + (1 - decay) * b, average, value)
-
-
-def _square(gradient):
-    return jax.tree.map(jnp.square, gradient)
-
-
 def sgdm(*, beta=0.9) -> BiasedOptimizer:
     """Dampened momentum: `U = m' = beta m + (1 - beta) g`, `T: m <- m'`, m starts at 0."""
     return BiasedOptimizer(
         init=lambda x: SGDmStatistics(optax.tree.zeros_like(x)),
-        update=lambda g, s: _moving_average(beta, s.m, g),
-        track=lambda g, s: SGDmStatistics(_moving_average(beta, s.m, g)),
+        update=lambda g, s: optax.tree.update_moment(g, s.m, beta, 1),
+        track=lambda g, s: SGDmStatistics(optax.tree.update_moment(g, s.m, beta, 1)),
         inverse=lambda d, s: jax.tree.map(lambda d, m: (d - beta * m) / (1 - beta), d, s.m),
     )
 
@@ -73,7 +65,7 @@ def rmsprop(*, beta=0.9, eps=1e-3) -> BiasedOptimizer:
     return BiasedOptimizer(
         init=lambda x: RMSPropStatistics(optax.tree.ones_like(x)),
         update=lambda g, s: jax.tree.map(lambda g, v: g / (jnp.sqrt(v) + eps), g, s.v),
-        track=lambda g, s: RMSPropStatistics(_moving_average(beta, s.v, _square(g))),
+        track=lambda g, s: RMSPropStatistics(optax.tree.update_moment(g, s.v, beta, 2)),
         inverse=lambda d, s: jax.tree.map(lambda d, v: d * (jnp.sqrt(v) + eps), d, s.v),
     )
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import sys
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedjax_algos import comparison, plots, results
+from fedjax_algos import comparison, plots, results, tables
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.engine import chunk_size
@@ -219,44 +218,9 @@ def _train(settings: Settings, methods: list[Method], out: str | None, name: str
     summary = comparison.summarise(rows)
     results.write(folder, experiment, rows, summary)
     plots.plot_metric(rows, folder / "accuracy.png")
-    Console().print("", summary_table(summary, settings), "", sep="\n")
-    click.echo(legend(summary, settings))
+    Console().print("", tables.summary_table(summary, settings), "", sep="\n")
+    click.echo(tables.legend(summary, settings))
     click.echo(f"results and figure in {folder} ({time.perf_counter() - start:.0f} s)")
-
-
-def summary_table(summary: list[comparison.Reached], settings: Settings) -> Table:
-    """The table that a run ends with."""
-    seeds = len(settings.seeds)
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("method", no_wrap=True)
-    for heading in ("final", "best", "rounds", "upload", "reached", "seconds"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for line in summary:
-        table.add_row(
-            line.label,
-            _percent(line.final, line.final_interval),
-            _percent(line.best, line.best_interval),
-            "-" if line.rounds is None else f"{line.rounds:g}",
-            "-" if line.upload_bytes is None else f"{line.upload_bytes / 1e6:.1f} MB",
-            f"{line.seeds_reaching}/{seeds}",
-            f"{line.seconds:.2f}",
-        )
-    return table
-
-
-def legend(summary: list[comparison.Reached], settings: Settings) -> str:
-    """What the columns of the table mean."""
-    seeds = len(settings.seeds)
-    mean = f": mean of {seeds} seeds ± half the 95% confidence interval" if seeds > 1 else ""
-    return (
-        f"final, best: test accuracy in %{mean}.\n"
-        f"rounds, upload (of all clients), reached: to {summary[0].label}'s best accuracy on the\n"
-        "same seed, the median over seeds, and how many reach it. seconds: one seed's.\n"
-    )
-
-
-def _percent(mean: float, half: float) -> str:
-    return f"{100 * mean:.1f}" + (f" ± {100 * half:.1f}" if math.isfinite(half) else "")
 
 
 @cli.command()

@@ -48,8 +48,10 @@ class Settings:
             raise ValueError(
                 f"cohort={self.cohort} is out of range; give at most clients={self.clients}"
             )
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
-            raise ValueError(f"seeds={self.seeds} is out of range; give different numbers from 0")
+        if len(set(self.seeds)) < len(self.seeds) or not all(0 <= s < 2**31 for s in self.seeds):
+            raise ValueError(
+                f"seeds={self.seeds} is out of range; give different numbers from 0 to {2**31 - 1}"
+            )
         chunk_size(self.layout, 1)
 
     def local(self, learning_rate: float) -> Local:

@@ -35,7 +35,7 @@ def scale_by_moments(
 
     def update(gradient, moments, params=None):
         del params
-        first = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, moments.first, gradient)
+        first = optax.tree.update_moment(gradient, moments.first, b1, 1)
         second = jax.tree.map(second_moment, moments.second, gradient)
         direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + tau), first, second)
         return direction, Moments(first, second)
