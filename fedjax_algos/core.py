@@ -72,6 +72,8 @@ class Problem(NamedTuple):
 
     `loss` and `metrics` return a value for EACH example, because batches may be short: the library
     masks with `where` and divides by the real count, which a mean over the batch would not allow.
+    In training, a batch that is a dict also holds "mask", bool[batch], for models whose outputs mix
+    examples, such as BatchNorm's; masked rows repeat real ones.
     """
 
     init: Callable[[Key], Model]

@@ -72,7 +72,8 @@ def batch_gradient(problem: Problem) -> Callable[..., tuple[Params, Statistics, 
     """
 
     def mean_loss(params, statistics, batch, mask, key):
-        outputs, statistics = problem.apply(Model(params, statistics), batch, key, True)
+        shown = batch | {"mask": mask} if isinstance(batch, dict) else batch
+        outputs, statistics = problem.apply(Model(params, statistics), shown, key, True)
         losses = problem.loss(outputs, batch)
         if losses.shape != mask.shape:
             raise ValueError(

@@ -1,5 +1,29 @@
 """Models as problems: `models["mlp"](example_shape, num_classes)` returns a `Problem`."""
 
-from fedjax_algos.models.classifiers import classifier, linear, mlp, models
+from fedjax_algos.models.adapters import classifier, nnx_classifier
+from fedjax_algos.models.classifiers import linear, mlp
+from fedjax_algos.models.convolution import Conv, convolve, max_pool
+from fedjax_algos.models.convolutional import cnn_fedcompass, cnn_fedgbo, lenet
+from fedjax_algos.models.recurrent import Recurrent, gru, lstm, lstm_words
+from fedjax_algos.models.registry import models
+from fedjax_algos.models.residual import resnet18, resnet20
 
-__all__ = ["classifier", "linear", "mlp", "models"]
+__all__ = [
+    "Conv",
+    "Recurrent",
+    "classifier",
+    "cnn_fedcompass",
+    "cnn_fedgbo",
+    "convolve",
+    "gru",
+    "lenet",
+    "linear",
+    "lstm",
+    "lstm_words",
+    "max_pool",
+    "mlp",
+    "models",
+    "nnx_classifier",
+    "resnet18",
+    "resnet20",
+]

@@ -1,0 +1,190 @@
+"""Convolution and pooling that stay fast when each client has weights of its own.
+
+Mapped over clients, `lax.conv` becomes one grouped convolution, and on a CPU its gradient inside a
+loop takes a path that is tens of times slower. Gathering the patches by slices and multiplying them
+with the kernel has a gradient of matrix products and additions only, mapped or not, looped or not.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
+
+Implementation = Literal["auto", "patches", "lax"]
+Padding = str | int | Sequence[int | tuple[int, int]]
+
+
+def pads(
+    padding: Padding, size: tuple[int, int], window: tuple[int, int], strides: tuple[int, int]
+) -> list[tuple[int, int]]:
+    """The rows and columns that a padding adds, ((top, bottom), (left, right)).
+
+    Args:
+      padding: "VALID", "SAME", one number for all sides, or for each axis a number or a pair.
+      size: of the image.
+      window: of the kernel or the pooling window.
+      strides: of the window.
+
+    Raises:
+      ValueError: for any other padding.
+    """
+    if isinstance(padding, str) and padding.upper() in ("VALID", "SAME"):
+        return list(jax.lax.padtype_to_pads(size, window, strides, padding.upper()))
+    each = (padding,) * 2 if isinstance(padding, int) else padding
+    if isinstance(each, str) or len(each) != 2:
+        raise ValueError(
+            f"padding={padding!r} is unknown; give VALID, SAME, a number, or one for each axis"
+        )
+    return [(side, side) if isinstance(side, int) else tuple(side) for side in each]
+
+
+def convolve(
+    images: jax.Array,
+    kernel: jax.Array,
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: Padding = "SAME",
+    implementation: Implementation = "auto",
+) -> jax.Array:
+    """Two-dimensional convolution (cross-correlation, as everywhere in deep learning).
+
+    Args:
+      images: float[batch, height, width, channels].
+      kernel: float[height, width, channels, features].
+      strides: of the window.
+      padding: as for `pads`.
+      implementation: "patches" gathers and multiplies, "lax" is `lax.conv_general_dilated`; "auto"
+        is patches. They agree up to rounding.
+
+    Returns:
+      float[batch, height, width, features].
+    """
+    size = images.shape[1:3]
+    window = kernel.shape[:2]
+    sides = pads(padding, size, window, strides)
+    if implementation == "lax":
+        return jax.lax.conv_general_dilated(
+            images, kernel, strides, sides, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+    patches = _patches(images, window, strides, sides)
+    return patches @ kernel.reshape(-1, kernel.shape[-1])
+
+
+def _patches(images, window, strides, sides):
+    """float[batch, height, width, window * channels]: what each output pixel looks at."""
+    padded = jnp.pad(images, ((0, 0), *sides, (0, 0))) if any(map(any, sides)) else images
+    rows, columns = (
+        (length - extent) // stride + 1
+        for length, extent, stride in zip(padded.shape[1:3], window, strides, strict=True)
+    )
+    down, right = strides
+    shifted = [
+        padded[:, i : i + (rows - 1) * down + 1 : down, j : j + (columns - 1) * right + 1 : right]
+        for i in range(window[0])
+        for j in range(window[1])
+    ]
+    return shifted[0] if len(shifted) == 1 else jnp.concatenate(shifted, axis=-1)
+
+
+class Conv(nn.Module):
+    """`flax.linen.Conv` for images, with the same parameters and the same results.
+
+    Of its options it has those below; `kernel_size`, `strides` and `padding` mean the same.
+    `implementation` is that of `convolve`.
+    """
+
+    features: int
+    kernel_size: tuple[int, int]
+    strides: int | tuple[int, int] = 1
+    padding: Padding = "SAME"
+    use_bias: bool = True
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    kernel_init: Callable = nn.initializers.lecun_normal()
+    bias_init: Callable = nn.initializers.zeros_init()
+    implementation: Implementation = "auto"
+
+    @nn.compact
+    def __call__(self, images):
+        shape = (*self.kernel_size, images.shape[-1], self.features)
+        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
+        bias = None
+        if self.use_bias:
+            bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype)
+        images, kernel, bias = promote_dtype(images, kernel, bias, dtype=self.dtype)
+        strides = (self.strides,) * 2 if isinstance(self.strides, int) else self.strides
+        outputs = convolve(
+            images,
+            kernel,
+            strides=strides,
+            padding=self.padding,
+            implementation=self.implementation,
+        )
+        return outputs if bias is None else outputs + bias.reshape(1, 1, 1, -1)
+
+
+def max_pool(
+    images: jax.Array,
+    window_shape: tuple[int, int],
+    strides: tuple[int, int] | None = None,
+    padding: Padding = "VALID",
+) -> jax.Array:
+    """`flax.linen.max_pool` for images; note that both default to strides of 1.
+
+    Windows that neither overlap nor are padded are compared by shape alone; others fall back to
+    `flax.linen.max_pool`. Where several entries are largest, the first takes the gradient, as there.
+
+    Args:
+      images: float[batch, height, width, channels].
+      window_shape: height and width.
+      strides: 1 if None.
+      padding: as for `pads`.
+    """
+    strides = strides or (1, 1)
+    sides = pads(padding, images.shape[1:3], window_shape, strides)
+    if tuple(strides) == tuple(window_shape) and not any(map(any, sides)):
+        return _pool(images, tuple(window_shape))
+    return nn.max_pool(images, window_shape, strides, sides)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _pool(images, window):
+    return functools.reduce(jnp.maximum, _corners(images, window))
+
+
+def _corners(images, window):
+    """The entries of each window, one array [batch, rows, columns, channels] for each place."""
+    batch, height, width, channels = images.shape
+    rows, columns = height // window[0], width // window[1]
+    whole = images[:, : rows * window[0], : columns * window[1]]
+    split = whole.reshape(batch, rows, window[0], columns, window[1], channels)
+    return [split[:, :, i, :, j] for i in range(window[0]) for j in range(window[1])]
+
+
+def _pool_forward(images, window):
+    largest = _pool(images, window)
+    return largest, (images, largest)
+
+
+def _pool_backward(window, residuals, gradient):
+    images, largest = residuals
+    taken = jnp.zeros(largest.shape, bool)
+    parts = []
+    for corner in _corners(images, window):
+        first = (corner == largest) & ~taken
+        taken |= first
+        parts.append(jnp.where(first, gradient, 0))
+    batch, rows, columns, channels = largest.shape
+    split = jnp.stack(parts, axis=3).reshape(batch, rows, columns, *window, channels)
+    whole = split.transpose(0, 1, 3, 2, 4, 5).reshape(
+        batch, rows * window[0], columns * window[1], channels
+    )
+    rest = [(0, a - b) for a, b in zip(images.shape, whole.shape, strict=True)]
+    return (jnp.pad(whole, rest),)
+
+
+_pool.defvjp(_pool_forward, _pool_backward)

@@ -1,0 +1,33 @@
+"""How parameters start: Flax's defaults or PyTorch's."""
+
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+Initialisation = Literal["flax", "torch"]
+
+
+def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
+    """U(-bound, bound)."""
+
+    def draw(key, shape, dtype=jnp.float32, out_sharding=None):
+        del out_sharding
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return draw
+
+
+def starts(initialisation: Initialisation, fan_in: int) -> dict[str, Any]:
+    """`kernel_init` and `bias_init` of a dense or convolutional layer.
+
+    "torch" draws both from U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)); "flax" is LeCun normal and 0.
+    """
+    if initialisation == "flax":
+        return {"kernel_init": nn.initializers.lecun_normal(), "bias_init": nn.initializers.zeros}
+    uniform = symmetric_uniform(fan_in**-0.5)
+    return {"kernel_init": uniform, "bias_init": uniform}
+
+
+kaiming_normal = nn.initializers.variance_scaling(2.0, "fan_in", "normal")

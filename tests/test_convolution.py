@@ -1,0 +1,129 @@
+"""Conv and max_pool against Flax's, values and gradients, mapped and looped, in float64."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_algos.models import Conv, max_pool
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def images(seed, *shape):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape))
+
+
+def value_and_gradients(function, *inputs):
+    """A weighted sum of the outputs, with weights that tell them apart, and its gradients."""
+
+    def total(*inputs):
+        outputs = function(*inputs)
+        weights = jnp.cos(jnp.arange(outputs.size, dtype=outputs.dtype)).reshape(outputs.shape)
+        return (outputs * weights).sum(), outputs
+
+    gradients, outputs = jax.grad(total, range(len(inputs)), has_aux=True)(*inputs)
+    return outputs, gradients
+
+
+def assert_same(left, right, atol=1e-12):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=atol), left, right)
+
+
+@pytest.mark.parametrize("implementation", ["auto", "patches", "lax"])
+@pytest.mark.parametrize(
+    ("size", "kernel", "strides", "padding"),
+    [
+        ((7, 6), (3, 3), 1, "SAME"),
+        ((7, 6), (3, 3), 1, "VALID"),
+        ((8, 9), (5, 5), 2, "SAME"),
+        ((8, 9), (3, 2), (2, 3), "VALID"),
+        ((6, 6), (3, 3), 2, 1),
+        ((6, 5), (3, 3), 1, ((2, 0), (1, 3))),
+        ((6, 5), (1, 1), 2, 0),
+        ((4, 4), (4, 4), 1, (3, 1)),
+    ],
+)
+def test_conv_is_flax_s(size, kernel, strides, padding, implementation):
+    x = images(0, 2, *size, 3)
+    theirs = nn.Conv(4, kernel, strides, padding, bias_init=nn.initializers.normal())
+    mine = Conv(
+        4, kernel, strides, padding, bias_init=nn.initializers.normal(),
+        implementation=implementation,
+    )  # fmt: skip
+    params = theirs.init(jax.random.key(0), x)
+    same_start = mine.init(jax.random.key(0), x)
+    assert_same(params, same_start, atol=0)
+    expected = value_and_gradients(theirs.apply, params, x)
+    assert_same(value_and_gradients(mine.apply, params, x), expected)
+
+
+def test_conv_without_bias_and_with_a_dtype():
+    x = images(0, 2, 5, 5, 3)
+    options = {"use_bias": False, "dtype": jnp.float32}
+    theirs, mine = nn.Conv(4, (3, 3), **options), Conv(4, (3, 3), **options)
+    params = theirs.init(jax.random.key(0), x)
+    assert mine.apply(params, x).dtype == jnp.float32
+    assert_same(mine.apply(params, x), theirs.apply(params, x), atol=1e-5)
+
+
+def test_mapped_and_looped_convolutions_are_the_same():
+    """Per-client weights, gradients inside a scan: what the layer is for."""
+    x = images(0, 3, 4, 2, 6, 6, 3)  # clients, steps, batch, ...
+    theirs, mine = nn.Conv(4, (3, 3)), Conv(4, (3, 3))
+    params = jax.vmap(theirs.init)(jax.random.split(jax.random.key(0), 3), x[:, 0])
+
+    def train(layer):
+        def client(params, batches):
+            def step(params, batch):
+                gradient = jax.grad(lambda p: jnp.tanh(layer.apply(p, batch)).sum())(params)
+                return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), None
+
+            return jax.lax.scan(step, params, batches)[0]
+
+        return jax.jit(jax.vmap(client))(params, x)
+
+    assert_same(train(mine), train(theirs), atol=1e-11)
+
+
+@pytest.mark.parametrize("padding", ["same padding", (1, 2, 3), "CIRCULAR"])
+def test_unknown_paddings_are_refused(padding):
+    with pytest.raises(ValueError, match="is unknown; give VALID, SAME, a number, or one for each"):
+        Conv(4, (3, 3), padding=padding).init(jax.random.key(0), jnp.zeros((1, 5, 5, 3)))
+
+
+POOLS = [
+    ((6, 6), (2, 2), (2, 2), "VALID"),
+    ((7, 5), (2, 2), (2, 2), "VALID"),
+    ((7, 9), (3, 2), (3, 2), "VALID"),
+    ((7, 5), (2, 2), (2, 2), "SAME"),
+    ((6, 6), (2, 2), (2, 2), "SAME"),
+    ((6, 6), (3, 3), (2, 2), "VALID"),
+    ((6, 6), (3, 3), (2, 2), ((1, 1), (0, 1))),
+    ((6, 6), (2, 2), None, "VALID"),
+]
+
+
+@pytest.mark.parametrize(("size", "window", "strides", "padding"), POOLS)
+def test_max_pool_is_flax_s(size, window, strides, padding):
+    x = images(1, 2, *size, 3)
+    expected = value_and_gradients(lambda x: nn.max_pool(x, window, strides, padding), x)
+    mine = value_and_gradients(lambda x: max_pool(x, window, strides, padding), x)
+    assert_same(mine, expected, atol=0)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 2), min_size=35, max_size=35))
+def test_ties_send_the_gradient_where_flax_does(entries):
+    x = jnp.asarray(entries, jnp.float32).reshape(1, 7, 5, 1)
+    expected = value_and_gradients(lambda x: nn.max_pool(x, (2, 2), (2, 2)), x)
+    assert_same(value_and_gradients(lambda x: max_pool(x, (2, 2), (2, 2)), x), expected, atol=0)
+
+
+def test_infinities_pass_through_the_pool():
+    x = jnp.asarray([[-jnp.inf, 1.0], [jnp.inf, -jnp.inf]]).reshape(1, 2, 2, 1)
+    assert float(max_pool(x, (2, 2), (2, 2)).squeeze()) == np.inf
+    assert float(max_pool(-jnp.abs(x) * jnp.inf, (2, 2), (2, 2)).squeeze()) == -np.inf
