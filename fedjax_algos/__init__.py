@@ -18,8 +18,9 @@ from fedjax_algos.core import (
 )
 from fedjax_algos.data import FederatedData, Partition, federate
 from fedjax_algos.engine import Engine, FederatedState, make_engine
-from fedjax_algos.evaluation import make_evaluate
+from fedjax_algos.evaluation import make_evaluate, make_evaluate_clients, summarise_clients
 from fedjax_algos.local import Step, local_training
+from fedjax_algos.personal_evaluation import make_evaluate_personal
 from fedjax_algos.simulation import simulate
 
 __all__ = [
@@ -46,8 +47,11 @@ __all__ = [
     "local_training",
     "make_engine",
     "make_evaluate",
+    "make_evaluate_clients",
+    "make_evaluate_personal",
     "models",
     "schedules",
     "simulate",
+    "summarise_clients",
     "weighted_by",
 ]

@@ -191,6 +191,8 @@ def _train(settings: Settings, methods: list[Method], out: str | None, name: str
         highlight=False,
         soft_wrap=True,
     )
+    for note in experiment.notes:
+        console.print(note, highlight=False)
     columns = [
         TextColumn("{task.description:<16}"),
         BarColumn(),

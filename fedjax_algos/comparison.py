@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from scipy import stats
 
@@ -27,6 +28,8 @@ class Experiment(NamedTuple):
 
     settings: Settings
     methods: list[Method]
+    labels: np.ndarray  # int32[train examples]
+    notes: tuple[str, ...]  # what the data set's reader left out
     test: Any
     data: dict[int, FederatedData]
     partitions: dict[int, Partition]
@@ -58,12 +61,15 @@ def prepare(
     """
     settings.check()
     dataset = dataset or settings.load()
+    dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
     problem = settings.problem(dataset)
     engines = {m.label: make_engine(m.build(problem, settings), settings.layout) for m in methods}
     split = {seed: settings.split(dataset, seed) for seed in settings.seeds}
     return Experiment(
         settings,
         methods,
+        np.asarray(dataset.train["y"]),
+        dataset.notes,
         dataset.test,
         {seed: data for seed, (data, _) in split.items()},
         {seed: partition for seed, (_, partition) in split.items()},

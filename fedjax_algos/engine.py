@@ -12,7 +12,6 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import (
     Algorithm,
-    ClientData,
     ClientState,
     Metrics,
     Model,
@@ -23,9 +22,8 @@ from fedjax_algos.core import (
     Statistics,
     Visit,
 )
-from fedjax_algos.data.store import FederatedData
+from fedjax_algos.data.store import FederatedData, client_view
 from fedjax_algos.keys import client_key, model_key, visit_keys
-from fedjax_algos.permutation import permutation_words
 
 Layout = Literal["auto", "vmapped", "sequential"] | str | int
 
@@ -151,15 +149,7 @@ def _start(algorithm, seed, given, population):
 def _run_client(algorithm, state, data, visit):
     """One client's turn: (new row, update, report). Its row is made when it is first visited."""
     order, key = visit_keys(state.seed, visit.client, visit.visit)
-    offset, end = data.offsets[visit.client], data.offsets[visit.client + 1]
-    client_data = ClientData(
-        data.examples,
-        data.indices,
-        offset,
-        num_examples=jnp.maximum(end - offset, 1),  # a dummy of the padding has 0
-        order=permutation_words(order),
-        statistics=state.statistics,
-    )
+    client_data = client_view(data, visit.client, order, state.statistics)
     fresh = algorithm.client_init(state.origin, client_key(state.seed, visit.client))
     row = jax.tree.map(
         lambda new, rows: jnp.where(visit.visit == 0, new, rows[visit.client]),

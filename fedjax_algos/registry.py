@@ -54,6 +54,11 @@ class Option(NamedTuple):
     choices: tuple[str, ...]
     objects: bool  # whether it also takes values that are no text or number
 
+    @property
+    def required(self) -> bool:
+        """Whether the factory cannot be called without it."""
+        return self.default is inspect.Parameter.empty
+
 
 @functools.cache
 def options(factory: Callable) -> dict[str, Option]:
@@ -149,6 +154,9 @@ class Registry(dict[str, Callable]):
             for keyword, value in keywords.items():
                 require_option(factory, keyword)
                 check_value(known[keyword], value, name)
+            missing = [o.name for o in known.values() if o.required and o.name not in keywords]
+            if missing:
+                raise ValueError(f"{name} needs {missing[0]}; give {name}:{missing[0]}=...")
             return factory(*args, **keywords)
 
         self[name] = checked
@@ -204,8 +212,8 @@ def parse_value(option: Option, text: str, owner: str = "") -> Any:
         raise ValueError(f"{owner}: {option.name} is an object; give it in Python")
     elif option.kind in (int, float):
         try:
-            value = option.kind(float(text)) if float(text) == int(float(text)) else float(text)
+            value = int(float(text)) if float(text) == int(float(text)) else float(text)
         except (ValueError, OverflowError):
             value = text
     check_value(option, value, owner)
-    return value
+    return option.kind(value) if option.kind in (int, float) else value

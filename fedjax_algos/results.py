@@ -10,8 +10,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from rich.console import Console
 
 from fedjax_algos.comparison import Experiment, Reached
+from fedjax_algos.data.describe import describe_partition, partition_table, plot_partition
 from fedjax_algos.simulation import Row
 
 _PACKAGES = ("fedjax_algos", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
@@ -51,11 +53,11 @@ def environment() -> dict[str, Any]:
 
 
 def write(folder: Path, experiment: Experiment, rows: list[Row], summary: list[Reached]) -> None:
-    """Writes `config.json`, `metrics.csv`, `summary.csv` and `partitions.npz`.
+    """Writes the configuration, the metrics, their summary, and the partitions.
 
     The configuration holds the command, all settings, each method with its defaults, versions,
-    device, and the hash of each seed's partition. The partitions are arrays `indices_SEED` and
-    `offsets_SEED`.
+    device, and the hash of each seed's partition. `partitions.npz` has arrays `indices_SEED` and
+    `offsets_SEED`; `partition.txt` describes each seed's, `partition.png` shows the first seed's.
     """
     settings = experiment.settings
     configuration = {
@@ -63,6 +65,7 @@ def write(folder: Path, experiment: Experiment, rows: list[Row], summary: list[R
         "settings": {**vars(settings), "seeds": list(settings.seeds)},
         "local_steps": settings.local(0.0).steps,
         "methods": {m.label: m.configuration() for m in experiment.methods},
+        "dataset_notes": list(experiment.notes),
         "partition_sha256": {str(s): p.digest() for s, p in experiment.partitions.items()},
         "environment": environment(),
     }
@@ -73,6 +76,12 @@ def write(folder: Path, experiment: Experiment, rows: list[Row], summary: list[R
     for seed, partition in experiment.partitions.items():
         arrays[f"indices_{seed}"], arrays[f"offsets_{seed}"] = partition
     np.savez_compressed(folder / "partitions.npz", **arrays)
+    labels, first = experiment.labels, next(iter(experiment.partitions.values()))
+    with (folder / "partition.txt").open("w") as file:
+        console = Console(file=file, width=100)
+        for seed, partition in experiment.partitions.items():
+            console.print(f"seed {seed}", partition_table(describe_partition(labels, partition)))
+    plot_partition(labels, first, folder / "partition.png")
 
 
 def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
+
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import Algorithm, Local, Problem
 from fedjax_algos.data import Dataset, FederatedData, Partition, datasets, federate, partitions
@@ -69,7 +71,14 @@ class Settings:
 
     def split(self, dataset: Dataset, seed: int) -> tuple[FederatedData, Partition]:
         """The data set divided over the clients."""
-        partition = partitions.make(self.partition, dataset.train["y"], self.clients, seed)
+        natural = partitions.parse(self.partition)[0] == "natural"
+        source = dataset.users if natural else np.asarray(dataset.train["y"])
+        if source is None:
+            raise ValueError(
+                f"partition={self.partition!r} needs a data set with clients of its own, which "
+                f"{self.dataset!r} is not; choose another partition"
+            )
+        partition = partitions.make(self.partition, source, self.clients, seed)
         return federate(dataset.train, partition), partition
 
 

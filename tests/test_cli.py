@@ -77,7 +77,10 @@ def test_compare(capsys, here):
             partition = Partition(arrays[f"indices_{seed}"], arrays[f"offsets_{seed}"])
             assert partition.digest() == config["partition_sha256"][seed]
             assert partition.num_clients == 12
-    assert (folder / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    for picture in ("accuracy.png", "partition.png"):
+        assert (folder / picture).read_bytes().startswith(b"\x89PNG")
+    description = (folder / "partition.txt").read_text()
+    assert config["partition_sha256"]["1"][:12] in description
     assert len(read(folder / "summary.csv")) == 3
 
     out = command(capsys, "plot", folder, "--metric", "test_loss", "--x", "upload_bytes")
@@ -145,16 +148,16 @@ def test_every_algorithm_has_a_command(capsys):
         ("run fedavg --local-steps 2 --local-epochs 1", "are both given; give one of them"),
         ("run fedavg --dataset digit", "unknown dataset 'digit'; did you mean digits?"),
         ("run fedavg --model mpl", "unknown model 'mpl'; did you mean mlp?"),
-        ("run fedavg --model linear:3", "linear takes no options"),
+        ("run fedavg --model linear:3", "initialisation='3' is unknown; choose flax or torch"),
         (
             "run fedavg --partition dirichlet:0",
-            "dirichlet: alpha=0.0 is out of range; give a number",
+            "dirichlet: alpha=0 is out of range; give a number",
         ),
         ("run fedavg --partition dir", "unknown partition 'dir'"),
         ("run fedavg --layout wide", "layout='wide' is unknown; give auto, vmapped, sequential"),
         ("run fedavg --seeds x", "seeds='x' is out of range; give a number (5), a range (10-14)"),
         ("run fedavg --seeds 3,3", "seeds=(3, 3) is out of range; give different numbers from 0"),
-        ("run fedprox --mu -1", "fedprox: mu=-1.0 is out of range; give a number of at least 0"),
+        ("run fedprox --mu -1", "fedprox: mu=-1 is out of range; give a number of at least 0"),
         ("run fedgbo --optimizer sgd", "optimizer='sgd' is unknown; choose sgdm, rmsprop or adam"),
         ("compare fedprox:mu=a", "fedprox: mu='a' is out of range"),
         ("compare fedprox:nu=1", "fedprox: unknown option 'nu'; choose mu, server_l"),

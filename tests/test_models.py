@@ -119,7 +119,9 @@ def lstm_of_pytorch(x, p):
     return np.stack(outputs, 1)
 
 
-@pytest.mark.parametrize(("cell", "reference"), [("gru", gru_of_pytorch), ("lstm", lstm_of_pytorch)])
+@pytest.mark.parametrize(
+    ("cell", "reference"), [("gru", gru_of_pytorch), ("lstm", lstm_of_pytorch)]
+)
 def test_recurrent_layers_are_pytorch_s(cell, reference):
     layer = fa.models.Recurrent(cell, 5, initialisation="torch")
     x = np.random.default_rng(0).normal(size=(3, 7, 4)).astype(np.float32)
@@ -149,7 +151,9 @@ def test_the_gru_with_flax_s_biases_is_flax_s():
 class Small(nn.Module):
     @nn.compact
     def __call__(self, x, training=False, mask=None):
-        x = nn.BatchNorm(not training, momentum=0.5)(x, mask=None if mask is None else mask[:, None])
+        x = nn.BatchNorm(not training, momentum=0.5)(
+            x, mask=None if mask is None else mask[:, None]
+        )
         return nn.Dense(2)(x)
 
 
@@ -182,9 +186,7 @@ def test_statistics_are_averaged_over_the_cohort_and_not_corrected(layout):
     data = fa.federate(examples, fa.Partition.of(np.split(np.arange(9), [2, 6])))
     local = fa.Local(4, 0.1, epochs=1)
     engine = fa.make_engine(fa.algorithms.fedgbo(classifier(Small(), (3,)), local), layout)
-    schedule = Synchronous(
-        data.counts(), local, cohort_size=3, seed=0, sampler=fixed([(0, 1, 2)])
-    )
+    schedule = Synchronous(data.counts(), local, cohort_size=3, seed=0, sampler=fixed([(0, 1, 2)]))
     visits = jax.tree.map(lambda leaf: leaf[0], schedule.visits(1))
     state = engine.init(0, fa.Population(3, 3, 9))
     state, _ = engine.round(state, data, visits)
@@ -206,7 +208,7 @@ class NnxNet(nnx.Module):
 
 
 def test_nnx_modules():
-    problem = nnx_classifier(lambda rngs: NnxNet(rngs))
+    problem = nnx_classifier(NnxNet)
     x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
     model = jax.jit(problem.init)(jax.random.key(0))
     apply = jax.jit(problem.apply, static_argnums=3)

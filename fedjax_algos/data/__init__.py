@@ -1,7 +1,16 @@
 """Data: one flat store of examples, partitions of it, and readers."""
 
-from fedjax_algos.data.datasets import Dataset, datasets
+from fedjax_algos.data import read_leaf, read_npz, read_text, read_tfds, synthetic  # noqa: F401
+from fedjax_algos.data.datasets import Dataset, datasets, from_arrays
 from fedjax_algos.data.partition import Partition, partitions
 from fedjax_algos.data.store import FederatedData, federate
 
-__all__ = ["Dataset", "FederatedData", "Partition", "datasets", "federate", "partitions"]
+__all__ = [
+    "Dataset",
+    "FederatedData",
+    "Partition",
+    "datasets",
+    "federate",
+    "from_arrays",
+    "partitions",
+]

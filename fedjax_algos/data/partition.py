@@ -1,98 +1,123 @@
 """Partitions: pure, seeded functions from labels to the examples of each client."""
 
-import hashlib
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 
-from fedjax_algos.registry import Positive, Range, Registry
+from fedjax_algos.data.partition_base import (
+    Partition,
+    divide,
+    log_dirichlet,
+    partitions,
+    raised,
+    require,
+    shares,
+)
+from fedjax_algos.data.partition_classes import class_partition, classes_per_client
+from fedjax_algos.data.partition_dirichlet import (
+    dirichlet,
+    dirichlet_balanced,
+    dirichlet_classes,
+    dual_dirichlet,
+)
+from fedjax_algos.data.partition_pachinko import pachinko
+from fedjax_algos.registry import Positive, Range
 
-partitions = Registry("partition")
-
-
-class Partition(NamedTuple):
-    """Which examples each client holds, in compressed rows: client i has
-    `indices[offsets[i]:offsets[i + 1]]`."""
-
-    indices: np.ndarray  # int32[assigned]
-    offsets: np.ndarray  # int32[num_clients + 1]
-
-    @property
-    def num_clients(self) -> int:
-        return len(self.offsets) - 1
-
-    def counts(self) -> np.ndarray:
-        """int32[num_clients]: n_i."""
-        return np.diff(self.offsets)
-
-    def digest(self) -> str:
-        """SHA-256 of the partition, the same on every machine."""
-        content = hashlib.sha256(np.ascontiguousarray(self.offsets, "<i4").tobytes())
-        content.update(np.ascontiguousarray(self.indices, "<i4").tobytes())
-        return content.hexdigest()
-
-    @classmethod
-    def of(cls, rows: list[np.ndarray]) -> "Partition":
-        """From one array of example numbers for each client."""
-        offsets = np.cumsum([0, *map(len, rows)])
-        indices = np.concatenate(rows) if rows else np.empty(0)
-        return cls(indices.astype(np.int32), offsets.astype(np.int32))
+__all__ = [
+    "Partition",
+    "class_partition",
+    "classes_per_client",
+    "dirichlet",
+    "dirichlet_balanced",
+    "dirichlet_classes",
+    "dual_dirichlet",
+    "iid",
+    "natural",
+    "pachinko",
+    "partitions",
+    "quantity",
+]
 
 
 @partitions
 def iid(labels: np.ndarray, num_clients: int, seed: int) -> Partition:
     """A shuffle, cut into parts whose sizes differ by at most one."""
-    _require(labels, num_clients, 1)
+    require(labels, num_clients)
     order = np.random.default_rng(seed).permutation(len(labels))
     return Partition.of(np.array_split(order, num_clients))
 
 
 @partitions
-def dirichlet(
+def quantity(
     labels: np.ndarray,
     num_clients: int,
     seed: int,
     *,
-    alpha: Positive = 0.1,
+    beta: Positive = 0.5,
     min_examples: Annotated[int, Range(1)] = 2,
 ) -> Partition:
-    """Each class is divided over the clients by its own draw of Dir(alpha 1_N); sizes are unequal.
+    """Sizes are a draw of Dir(beta 1_N) and have nothing to do with labels.
 
-    A small alpha is heterogeneous: most of a class goes to few clients. Clients left with fewer
-    than `min_examples` then receive random examples of the largest ones, so no example is lost or
-    doubled and the function always ends.
+    A shuffle is cut at the rounded cumulative sums. The largest clients then fill up those with
+    fewer than `min_examples`. A small beta gives most examples to few clients.
+
+    Li et al., "Federated Learning on Non-IID Data Silos", ICDE 2022,
+    https://arxiv.org/abs/2102.02079, draw again until every client has 10 examples, which need not
+    end; here small sizes are repaired.
 
     Args:
-      labels: int[examples].
+      labels: [examples]; only their number is used.
       num_clients: N.
       seed: of the draw.
-      alpha: concentration.
+      beta: concentration.
       min_examples: what each client holds at least.
 
     Raises:
       ValueError: if there are fewer than `num_clients * min_examples` examples.
     """
-    _require(labels, num_clients, min_examples)
+    require(labels, num_clients, min_examples)
     rng = np.random.default_rng(seed)
-    rows: list[list[int]] = [[] for _ in range(num_clients)]
-    for label in np.unique(labels):
-        examples = rng.permutation(np.flatnonzero(labels == label))
-        shares = rng.dirichlet(np.full(num_clients, alpha))
-        if not np.isfinite(shares).all():  # every gamma draw underflowed: all to one client
-            shares = np.eye(num_clients)[rng.integers(num_clients)]
-        cuts = np.rint(np.cumsum(shares)[:-1] * len(examples)).astype(int)
-        for row, part in zip(rows, np.split(examples, cuts), strict=True):
-            row.extend(part)
-    for row in rows:
-        while len(row) < min_examples:
-            giver = max(rows, key=len)
-            row.append(giver.pop(rng.integers(len(giver))))
-    return Partition.of([rng.permutation(row) for row in rows])
+    sizes = divide(shares(log_dirichlet(rng, np.full(num_clients, beta))), len(labels))
+    order = rng.permutation(len(labels))
+    return Partition.of(np.split(order, np.cumsum(raised(sizes, min_examples))[:-1]))
 
 
-def _require(labels: np.ndarray, num_clients: int, min_examples: int) -> None:
-    if len(labels) < num_clients * min_examples:
+@partitions
+def natural(
+    users: np.ndarray,
+    num_clients: int,
+    seed: int,
+    *,
+    min_examples: Annotated[int, Range(1)] = 1,
+) -> Partition:
+    """One client for each user, in the order of their names; examples stay in their order.
+
+    If there are more users than clients, the seed chooses among them without replacement, and the
+    examples of the others are left out. Users with fewer than `min_examples` are never chosen.
+
+    Args:
+      users: int or str[examples], whose each example is. They take the place of labels.
+      num_clients: N.
+      seed: of the choice.
+      min_examples: what a user must have to be a client.
+
+    Raises:
+      ValueError: if fewer than `num_clients` users have `min_examples`.
+    """
+    users = require(users, 1)
+    if num_clients < 1:
+        raise ValueError(f"num_clients={num_clients} is out of range; give at least 1")
+    _, owners, sizes = np.unique(users, return_inverse=True, return_counts=True)
+    able = np.flatnonzero(sizes >= min_examples)
+    if num_clients > len(able):
         raise ValueError(
-            f"{len(labels)} examples cannot give {num_clients} clients {min_examples} each; "
-            f"use at most {len(labels) // min_examples} clients"
+            f"{num_clients} clients are more than the {len(able)} users with at least "
+            f"{min_examples} examples; use at most {len(able)} clients"
         )
+    chosen = able
+    if num_clients < len(able):
+        rng = np.random.default_rng(seed)
+        chosen = np.sort(rng.choice(able, num_clients, replace=False))
+    kept = np.flatnonzero(np.isin(owners, chosen))
+    order = kept[np.argsort(owners[kept], kind="stable")]
+    return Partition.of(np.split(order, np.cumsum(sizes[chosen])[:-1]))

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import Batch
+from fedjax_algos.core import Batch, ClientData, Key, Statistics
 from fedjax_algos.data.partition import Partition
+from fedjax_algos.permutation import permutation_words
 
 
 class FederatedData(NamedTuple):
@@ -26,13 +27,38 @@ class FederatedData(NamedTuple):
         return np.diff(np.asarray(self.offsets))
 
 
-def federate(examples: Batch, partition: Partition) -> FederatedData:
+def client_view(
+    data: FederatedData, client: jax.Array, order_key: Key, statistics: Statistics = ()
+) -> ClientData:
+    """One client's view into the store, for `local_training`.
+
+    Args:
+      data: all clients' examples.
+      client: int32[]: which one. One past the last is nobody, for padding: its view must not be
+        read, but has a count of 1, so that dividing by it is safe.
+      order_key: the order of its examples.
+      statistics: the model's, as broadcast.
+    """
+    offset, end = data.offsets[client], data.offsets[client + 1]
+    return ClientData(
+        data.examples,
+        data.indices,
+        offset,
+        num_examples=jnp.maximum(end - offset, 1),
+        order=permutation_words(order_key),
+        statistics=statistics,
+    )
+
+
+def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False) -> FederatedData:
     """Puts examples on the device and checks that the partition fits them.
 
     Args:
       examples: a tree of arrays [total, ...]; dtypes are kept (64-bit ones become 32-bit unless
         x64 is on, as everywhere in jax).
       partition: which rows each client holds. Rows may be in no or in several clients.
+      allow_empty: whether clients may hold nothing, as held-out data often has it; such clients
+        cannot train.
 
     Raises:
       ValueError: for leaves of unequal length, rows out of range, or a client without examples.
@@ -53,10 +79,10 @@ def federate(examples: Batch, partition: Partition) -> FederatedData:
         bad = indices.min() if indices.min() < 0 else indices.max()
         raise ValueError(f"the partition names example {bad}; there are examples 0 to {total - 1}")
     empty = np.flatnonzero(np.diff(offsets) < 1)
-    if len(empty):
+    if len(empty) and not allow_empty:
         raise ValueError(
             f"client {empty[0]} holds no example (and {len(empty) - 1} others); leave such clients "
             "out of the partition or give each at least one"
         )
-    store = jax.tree.map(jnp.asarray, examples)
+    store = jax.device_put(examples)  # one copy at the most; jnp.asarray of NumPy may make two
     return FederatedData(store, jnp.asarray(indices, jnp.int32), jnp.asarray(offsets, jnp.int32))

@@ -4,6 +4,13 @@ from fedjax_algos.models.adapters import classifier, nnx_classifier
 from fedjax_algos.models.classifiers import linear, mlp
 from fedjax_algos.models.convolution import Conv, convolve, max_pool
 from fedjax_algos.models.convolutional import cnn_fedcompass, cnn_fedgbo, lenet
+from fedjax_algos.models.preprocessing import (
+    chain,
+    normalise,
+    preprocessed,
+    random_crop,
+    random_flip,
+)
 from fedjax_algos.models.recurrent import Recurrent, gru, lstm, lstm_words
 from fedjax_algos.models.registry import models
 from fedjax_algos.models.residual import resnet18, resnet20
@@ -11,6 +18,7 @@ from fedjax_algos.models.residual import resnet18, resnet20
 __all__ = [
     "Conv",
     "Recurrent",
+    "chain",
     "classifier",
     "cnn_fedcompass",
     "cnn_fedgbo",
@@ -24,6 +32,10 @@ __all__ = [
     "mlp",
     "models",
     "nnx_classifier",
+    "normalise",
+    "preprocessed",
+    "random_crop",
+    "random_flip",
     "resnet18",
     "resnet20",
 ]

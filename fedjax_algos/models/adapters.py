@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 
 from fedjax_algos.core import Batch, Model, Problem
 
-Inputs = Callable[[jax.Array, Any, bool], jax.Array]
+Inputs = Callable[[jax.Array], jax.Array]
 
 
 class Outputs(NamedTuple):
@@ -23,15 +23,13 @@ class Outputs(NamedTuple):
     features: Any = ()  # float[batch, width]: what enters the last layer, where the module sows it
 
 
-def scale_pixels(x: jax.Array, key: Any, training: bool) -> jax.Array:
+def scale_pixels(x: jax.Array) -> jax.Array:
     """Integer pixels divided by 255, floats as they are: the store can keep images as bytes."""
-    del key, training
     return x / 255 if jnp.issubdtype(x.dtype, jnp.integer) else x
 
 
-def as_is(x: jax.Array, key: Any, training: bool) -> jax.Array:
+def as_is(x: jax.Array) -> jax.Array:
     """The inputs as they are stored, such as the codes of a text."""
-    del key, training
     return x
 
 
@@ -63,7 +61,7 @@ def classifier(
     Args:
       module: called with inputs of the shape [batch, *example_shape].
       example_shape: of one example.
-      inputs: `(x, key, training) -> x`, applied first: scaling, normalisation, augmentation.
+      inputs: applied first. For augmentation see `preprocessed`, whose floats pass as they are.
       dtype: of the example that initialises the module; an integer type for codes.
     """
     known = inspect.signature(type(module).__call__).parameters
@@ -74,20 +72,18 @@ def classifier(
         return chosen | ({"mask": mask} if "mask" in known else {})
 
     def init(key):
-        blank = inputs(jnp.zeros((1, *example_shape), dtype), key, False)
+        blank = inputs(jnp.zeros((1, *example_shape), dtype))
         variables = module.init({"params": key, "dropout": key}, blank, **options(False))
         statistics = {k: v for k, v in variables.items() if k not in ("params", "intermediates")}
         return Model(variables["params"], statistics or ())
 
     def apply(model, batch, key, training):
-        augmenting, dropping = jax.random.split(key)
-        x = inputs(batch["x"], augmenting, training)
         statistics = model.statistics or {}
         logits, changed = module.apply(
             {"params": model.params, **statistics},
-            x,
+            inputs(batch["x"]),
             **options(training, batch.get("mask")),
-            rngs={"dropout": dropping},
+            rngs={"dropout": key},
             mutable=[*(statistics if training else ()), "intermediates"],
         )
         sown = flatten_dict(changed.pop("intermediates", {}))
@@ -119,14 +115,13 @@ def nnx_classifier(
         )
 
     def apply(model, batch, key, training):
-        augmenting, streams = jax.random.split(key)
-        module = constructor(nnx.Rngs(streams))
+        module = constructor(nnx.Rngs(key))
         for kind, values in ((nnx.Param, model.params), (nnx.BatchStat, model.statistics)):
             state = nnx.state(module, kind)
             nnx.replace_by_pure_dict(state, values or {})
             nnx.update(module, state)
         module.train() if training else module.eval()
-        logits = module(inputs(batch["x"], augmenting, training))
+        logits = module(inputs(batch["x"]))
         return Outputs(logits), nnx.to_pure_dict(nnx.state(module, nnx.BatchStat)) or ()
 
     return Problem(init, apply, cross_entropy, accuracy)

@@ -19,7 +19,7 @@ Padding = str | int | Sequence[int | tuple[int, int]]
 
 
 def pads(
-    padding: Padding, size: tuple[int, int], window: tuple[int, int], strides: tuple[int, int]
+    padding: Padding, size: Sequence[int], window: Sequence[int], strides: Sequence[int]
 ) -> list[tuple[int, int]]:
     """The rows and columns that a padding adds, ((top, bottom), (left, right)).
 
@@ -39,7 +39,7 @@ def pads(
         raise ValueError(
             f"padding={padding!r} is unknown; give VALID, SAME, a number, or one for each axis"
         )
-    return [(side, side) if isinstance(side, int) else tuple(side) for side in each]
+    return [(side, side) if isinstance(side, int) else side for side in each]
 
 
 def convolve(
@@ -135,8 +135,8 @@ def max_pool(
 ) -> jax.Array:
     """`flax.linen.max_pool` for images; note that both default to strides of 1.
 
-    Windows that neither overlap nor are padded are compared by shape alone; others fall back to
-    `flax.linen.max_pool`. Where several entries are largest, the first takes the gradient, as there.
+    Windows that neither overlap nor are padded are cut out by reshaping; others fall back to
+    `flax.linen.max_pool`. Of several largest entries the first takes the gradient, as there.
 
     Args:
       images: float[batch, height, width, channels].

@@ -9,6 +9,7 @@ from fedjax_algos.models.adapters import classifier
 from fedjax_algos.models.classifiers import Perceptron
 from fedjax_algos.models.convolution import Conv, max_pool
 from fedjax_algos.models.initialisation import Initialisation, starts
+from fedjax_algos.models.preprocessing import Augmentation, augmented
 from fedjax_algos.models.registry import models
 
 Convolutions = Literal["auto", "patches", "lax"]
@@ -28,7 +29,7 @@ class ConvolutionalNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        x = x[..., None] if x.ndim == 3 else x  # noqa: PLR2004 (grey images)
+        x = x[..., None] if x.ndim == 3 else x
         for features in self.channels:
             fan_in = self.kernel**2 * x.shape[-1]
             x = Conv(
@@ -42,11 +43,12 @@ class ConvolutionalNetwork(nn.Module):
         return Perceptron(self.widths, self.initialisation)(x)
 
 
-def _network(example_shape, num_classes, channels, kernel, widths, initialisation, convolutions):
+def _network(example_shape, num_classes, channels, kernel, widths, *options):
+    initialisation, convolutions, augmentation = options
     module = ConvolutionalNetwork(
         channels, kernel, (*widths, num_classes), initialisation, convolutions
     )
-    return classifier(module, example_shape)
+    return augmented(classifier(module, example_shape), augmentation)
 
 
 @models
@@ -56,11 +58,11 @@ def cnn_fedgbo(
     *,
     initialisation: Initialisation = "flax",
     convolutions: Convolutions = "auto",
+    augmentation: Augmentation = "none",
 ) -> Problem:
     """FedGBO's: conv3 32, conv3 64, dense 512 (FEMNIST 870,334, CIFAR-100 1,250,852)."""
-    return _network(
-        example_shape, num_classes, (32, 64), 3, (512,), initialisation, convolutions
-    )
+    options = initialisation, convolutions, augmentation
+    return _network(example_shape, num_classes, (32, 64), 3, (512,), *options)
 
 
 @models
@@ -70,11 +72,11 @@ def lenet(
     *,
     initialisation: Initialisation = "flax",
     convolutions: Convolutions = "auto",
+    augmentation: Augmentation = "none",
 ) -> Problem:
     """GHBM's LeNet: conv5 64, conv5 64, dense 384 and 192 (CIFAR-10 797,962)."""
-    return _network(
-        example_shape, num_classes, (64, 64), 5, (384, 192), initialisation, convolutions
-    )
+    options = initialisation, convolutions, augmentation
+    return _network(example_shape, num_classes, (64, 64), 5, (384, 192), *options)
 
 
 @models
@@ -84,8 +86,8 @@ def cnn_fedcompass(
     *,
     initialisation: Initialisation = "flax",
     convolutions: Convolutions = "auto",
+    augmentation: Augmentation = "none",
 ) -> Problem:
     """FedCompass's for MNIST: conv5 32, conv5 64, dense 512 (582,026)."""
-    return _network(
-        example_shape, num_classes, (32, 64), 5, (512,), initialisation, convolutions
-    )
+    options = initialisation, convolutions, augmentation
+    return _network(example_shape, num_classes, (32, 64), 5, (512,), *options)

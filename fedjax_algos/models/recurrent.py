@@ -1,7 +1,8 @@
 """Recurrent networks that read a text and predict its next symbol.
 
-A layer multiplies its whole input with the input kernel at once; the loop over time holds only the
-recurrent product.
+A layer multiplies its whole input with the input kernel before the loop over time, which then
+holds only the recurrent products. Gates are arrays of their own: cutting a joint product into gates
+inside the loop more than doubles the forward pass on a CPU.
 """
 
 from typing import Literal
@@ -21,16 +22,15 @@ Biases = Literal["torch", "flax"]
 
 def _gru(gates, hidden, recurrent):
     """`r, z = sigmoid(...)`, `n = tanh(x W_n + r (h U_n))`, `h <- (1 - z) n + z h`."""
-    reset_x, update_x, new_x = jnp.split(gates, 3, axis=-1)
-    reset_h, update_h, new_h = jnp.split(recurrent, 3, axis=-1)
-    reset, update = jax.nn.sigmoid(reset_x + reset_h), jax.nn.sigmoid(update_x + update_h)
-    new = jnp.tanh(new_x + reset * new_h)
+    reset = jax.nn.sigmoid(gates[0] + recurrent[0])
+    update = jax.nn.sigmoid(gates[1] + recurrent[1])
+    new = jnp.tanh(gates[2] + reset * recurrent[2])
     return ((1 - update) * new + update * hidden[0],)
 
 
 def _lstm(gates, hidden, recurrent):
     """`i, f, o = sigmoid(...)`, `g = tanh(...)`, `c <- f c + i g`, `h <- o tanh(c)`."""
-    enter, forget, new, leave = jnp.split(gates + recurrent, 4, axis=-1)
+    enter, forget, new, leave = map(jnp.add, gates, recurrent)
     cell = jax.nn.sigmoid(forget) * hidden[1] + jax.nn.sigmoid(enter) * jnp.tanh(new)
     return jax.nn.sigmoid(leave) * jnp.tanh(cell), cell
 
@@ -66,15 +66,28 @@ class Recurrent(nn.Module):
             recurrent_bias = jnp.concatenate([jnp.zeros(2 * width, candidate.dtype), candidate])
         else:
             recurrent_bias = jnp.zeros(size * width, x.dtype)
-        gates = x @ kernel + input_bias.reshape(1, 1, -1)
+
+        def gates_of(joint):
+            return jnp.split(joint, size, axis=-1)
+
+        by_time = x.swapaxes(0, 1)
+        flat = by_time.reshape(-1, x.shape[-1])
+        gates = tuple(
+            (flat @ part + bias.reshape(1, -1)).reshape(*by_time.shape[:2], width)
+            for part, bias in zip(gates_of(kernel), gates_of(input_bias), strict=True)
+        )
+        kernels, biases = gates_of(recurrent_kernel), gates_of(recurrent_bias)
 
         def turn(hidden, gates):
-            recurrent = hidden[0] @ recurrent_kernel + recurrent_bias.reshape(1, -1)
+            recurrent = [
+                hidden[0] @ part + bias.reshape(1, -1)
+                for part, bias in zip(kernels, biases, strict=True)
+            ]
             hidden = step(gates, hidden, recurrent)
             return hidden, hidden[0]
 
-        start = (jnp.zeros((x.shape[0], width), gates.dtype),) * states
-        _, outputs = jax.lax.scan(turn, start, gates.swapaxes(0, 1))
+        start = (jnp.zeros((x.shape[0], width), gates[0].dtype),) * states
+        _, outputs = jax.lax.scan(turn, start, gates)
         return outputs.swapaxes(0, 1)
 
 
@@ -84,7 +97,8 @@ def _orthogonal_blocks(blocks):
     def draw(key, shape, dtype=jnp.float32):
         make = nn.initializers.orthogonal()
         parts = [
-            make(key, (shape[0], shape[1] // blocks), dtype) for key in jax.random.split(key, blocks)
+            make(key, (shape[0], shape[1] // blocks), dtype)
+            for key in jax.random.split(key, blocks)
         ]
         return jnp.concatenate(parts, axis=1)
 

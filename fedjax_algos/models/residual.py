@@ -15,6 +15,7 @@ from fedjax_algos.models.adapters import classifier
 from fedjax_algos.models.convolution import Conv
 from fedjax_algos.models.convolutional import Convolutions
 from fedjax_algos.models.initialisation import kaiming_normal, starts
+from fedjax_algos.models.preprocessing import Augmentation, augmented
 from fedjax_algos.models.registry import Width, models
 
 Norm = Literal["group", "batch"]
@@ -74,7 +75,7 @@ class ResidualNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, x, training=False, mask=None):
-        x = x[..., None] if x.ndim == 3 else x  # noqa: PLR2004 (grey images)
+        x = x[..., None] if x.ndim == 3 else x
         convolution = partial(
             Conv, use_bias=False, kernel_init=kaiming_normal, implementation=self.convolutions
         )
@@ -98,10 +99,11 @@ def resnet20(
     norm: Norm = "group",
     groups: Width = 2,
     convolutions: Convolutions = "auto",
+    augmentation: Augmentation = "none",
 ) -> Problem:
     """GHBM's ResNet-20: widths 16, 32, 64, shortcuts without parameters (CIFAR-10 269,722)."""
     module = ResidualNetwork((16, 32, 64), 3, num_classes, "A", norm, groups, convolutions)
-    return classifier(module, example_shape)
+    return augmented(classifier(module, example_shape), augmentation)
 
 
 @models
@@ -112,7 +114,8 @@ def resnet18(
     norm: Norm = "batch",
     groups: Width = 32,
     convolutions: Convolutions = "auto",
+    augmentation: Augmentation = "none",
 ) -> Problem:
     """FedCompass's ResNet-18 with a 3x3 stem: widths 64 to 512 (CIFAR-10 11,173,962)."""
     module = ResidualNetwork((64, 128, 256, 512), 2, num_classes, "B", norm, groups, convolutions)
-    return classifier(module, example_shape)
+    return augmented(classifier(module, example_shape), augmentation)

@@ -1,0 +1,264 @@
+"""Crops are genuine and uniform, flips are fair, and layouts see the same images."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import LAYOUTS, one_round
+from scipy import stats
+
+import fedjax_algos as fa
+from fedjax_algos.models.preprocessing import (
+    CIFAR10_MEAN,
+    CIFAR10_STD,
+    chain,
+    normalise,
+    preprocessed,
+    random_crop,
+    random_flip,
+)
+from fedjax_algos.schedules import Synchronous
+
+PARTS = {
+    "crop": random_crop(4),
+    "flip": random_flip(),
+    "crop of the batch": random_crop(4, per_batch=True),
+    "flip of the batch": random_flip(per_batch=True),
+    "all": chain(random_crop(2), random_flip(), normalise(CIFAR10_MEAN, CIFAR10_STD)),
+}
+
+
+def images(count, size=(5, 6), dtype=np.uint8):
+    """Images in which no two pixels are equal and none is 0, so that crops tell their place."""
+    rng = np.random.default_rng(7)
+    pixels = np.prod(size)
+    one = rng.permutation(np.arange(1, 1 + pixels)).reshape(*size, 1)
+    return np.broadcast_to(one, (count, *size, 3)).astype(dtype).copy()
+
+
+def crops(image, padding=4):
+    """Every crop of the padded image by its offsets, by loops over pixels."""
+    height, width, channels = image.shape
+    every = {}
+    for top, left in itertools.product(range(2 * padding + 1), repeat=2):
+        crop = np.zeros((height, width, channels), image.dtype)
+        for i, j in itertools.product(range(height), range(width)):
+            row, column = i + top - padding, j + left - padding
+            if 0 <= row < height and 0 <= column < width:
+                crop[i, j] = image[row, column]
+        every[crop.tobytes()] = (top, left)
+    assert len(every) == (2 * padding + 1) ** 2
+    return every
+
+
+def uniform(observed):
+    """Whether counts look like equal frequencies, at a level of 1e-4."""
+    return stats.chisquare(observed).pvalue > 1e-4
+
+
+def test_every_crop_is_genuine_and_all_are_equally_frequent():
+    batch = images(8100)
+    cropped = np.asarray(random_crop(4)(batch, jax.random.key(0), True))
+    assert cropped.dtype == np.uint8
+    places = crops(batch[0])
+    found = [places[image.tobytes()] for image in cropped]  # a KeyError if it is no crop
+    counts = np.zeros((9, 9), int)
+    np.add.at(counts, tuple(np.transpose(found)), 1)
+    assert counts.min() > 0
+    assert uniform(counts.ravel())
+
+
+def test_places_are_uniform_over_steps_too():
+    """The same row of successive steps, as a client meets it."""
+    batch = images(1)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(1), jnp.arange(8100))
+    for augment in (random_crop(4), random_crop(4, per_batch=True)):
+        cropped = np.asarray(jax.vmap(lambda key, f=augment: f(batch, key, True)[0])(keys))
+        places = crops(batch[0])
+        found = [places[image.tobytes()] for image in cropped]
+        counts = np.zeros((9, 9), int)
+        np.add.at(counts, tuple(np.transpose(found)), 1)
+        assert uniform(counts.ravel())
+
+
+def test_half_of_the_images_are_mirrored():
+    batch = images(4000)
+    flipped = np.asarray(random_flip()(batch, jax.random.key(2), True))
+    mirrored = (flipped == batch[:, :, ::-1]).all((1, 2, 3))
+    kept = (flipped == batch).all((1, 2, 3))
+    assert (mirrored ^ kept).all()
+    assert uniform([mirrored.sum(), kept.sum()])
+
+
+def test_crops_and_flips_are_independent():
+    batch = images(4000, (3, 4))
+    both = chain(random_crop(1), random_flip())
+    seen = np.asarray(both(batch, jax.random.key(3), True))
+    places = crops(batch[0], 1)
+    table = np.zeros((2, 9), int)
+    for image in seen:
+        mirrored = image.tobytes() not in places
+        plain = np.ascontiguousarray(image[:, ::-1]) if mirrored else image
+        top, left = places[plain.tobytes()]
+        table[int(mirrored), 3 * top + left] += 1
+    assert uniform(table.ravel())
+
+
+def test_parts_of_a_chain_have_keys_of_their_own():
+    """With one key for all, the second flip would undo every first."""
+    batch = images(2000)
+    twice = np.asarray(chain(random_flip(), random_flip())(batch, jax.random.key(9), True))
+    mirrored = int((twice != batch).any((1, 2, 3)).sum())
+    assert uniform([mirrored, 2000 - mirrored])
+
+
+@pytest.mark.parametrize("kind", [random_crop, random_flip])
+def test_per_batch_shares_one_decision(kind):
+    batch = images(16)
+    decisions = set()
+    for seed in range(12):
+        seen = np.asarray(kind(per_batch=True)(batch, jax.random.key(seed), True))
+        assert (seen == seen[0]).all()
+        decisions.add(seen[0].tobytes())
+    assert len(decisions) > (1 if kind is random_flip else 6)
+    each = np.asarray(kind()(batch, jax.random.key(0), True))
+    assert not (each == each[0]).all()
+
+
+def test_a_batch_s_flips_are_fair():
+    batch = images(2)
+    keys = jax.random.split(jax.random.key(4), 4000)
+    flipped = jax.vmap(lambda key: random_flip(per_batch=True)(batch, key, True))(keys)
+    mirrored = int((np.asarray(flipped)[:, 0] != batch[0]).any((1, 2, 3)).sum())
+    assert uniform([mirrored, 4000 - mirrored])
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_evaluation_only_normalises(name):
+    batch = images(6)
+    seen = PARTS[name](batch, jax.random.key(0), False)
+    expected = normalise(CIFAR10_MEAN, CIFAR10_STD)(batch, None, True) if name == "all" else batch
+    np.testing.assert_array_equal(seen, expected)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_an_image_depends_on_key_and_row_alone(name):
+    """Not on vmap, jit, the number of rows, or the other images."""
+    augment, batch = PARTS[name], images(8)
+    keys = jax.random.split(jax.random.key(5), 3)
+    alone = [np.asarray(augment(batch, key, True)) for key in keys]
+    np.testing.assert_array_equal(alone[0], augment(batch, keys[0], True))
+    assert any((alone[0] != other).any() for other in alone[1:])
+    # a division by 255 may be rounded otherwise once it is compiled
+    close = np.testing.assert_array_equal if name != "all" else _close
+    compiled = jax.jit(lambda key: augment(batch, key, True))
+    for key, image in zip(keys, alone, strict=True):
+        close(compiled(key), image)
+        close(augment(batch[:3], key, True), image[:3])
+        others = np.concatenate([batch[:4], batch[4:] // 2])
+        close(augment(others, key, True)[:4], image[:4])
+    close(jax.jit(jax.vmap(lambda key: augment(batch, key, True)))(keys), np.stack(alone))
+
+
+def _close(actual, desired):
+    np.testing.assert_allclose(actual, desired, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32, jnp.bfloat16])
+def test_normalise(dtype):
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 2, 3))
+    floats = jnp.issubdtype(dtype, jnp.floating)
+    given = jnp.asarray(pixels / 255 if floats else pixels, dtype)
+    seen = normalise(CIFAR10_MEAN, CIFAR10_STD)(given, None, False)
+    assert seen.dtype == (dtype if floats else np.float32)
+    expected = (pixels / 255 - np.asarray(CIFAR10_MEAN)) / np.asarray(CIFAR10_STD)
+    tolerance = 0.05 if dtype == jnp.bfloat16 else 2e-6
+    np.testing.assert_allclose(np.asarray(seen, float), expected, atol=tolerance)
+
+
+def test_the_border_is_black_before_normalise_and_mean_after():
+    batch = images(64)
+    normal = normalise(CIFAR10_MEAN, CIFAR10_STD)
+    before = np.asarray(chain(random_crop(4), normal)(batch, jax.random.key(6), True))
+    after = np.asarray(chain(normal, random_crop(4))(batch, jax.random.key(6), True))
+    black = -np.asarray(CIFAR10_MEAN) / np.asarray(CIFAR10_STD)
+    assert before.min() == pytest.approx(black.min(), rel=1e-5)
+    assert (after == 0).any()
+    assert not (before == 0).any()
+
+
+def test_nothing_to_do():
+    batch = images(3)
+    np.testing.assert_array_equal(chain()(batch, jax.random.key(0), True), batch)
+    np.testing.assert_array_equal(random_crop(0)(batch, jax.random.key(0), True), batch)
+
+
+def test_errors_say_what_to_give():
+    with pytest.raises(ValueError, match="3 means and 1 standard deviations; give one of each"):
+        normalise(CIFAR10_MEAN, (1.0,))
+    with pytest.raises(ValueError, match=r"std=0\.0 is out of range; give standard deviations"):
+        normalise((0.0,), (0.0,))
+    with pytest.raises(ValueError, match="images have 3 channels, but there are means for 1"):
+        normalise((0.5,), (0.5,))(images(1), None, False)
+    with pytest.raises(ValueError, match="padding=-1 is out of range; give at least 0"):
+        random_crop(-1)
+    for part in (random_crop(), random_flip()):
+        with pytest.raises(ValueError, match=r"shape \(5, 6, 3\); give \[batch, height, width"):
+            part(images(1)[0], jax.random.key(0), True)
+
+
+def seen_by(problem, batch, key, training):
+    outputs, _ = problem.apply(fa.Model(()), batch, key, training)
+    return outputs
+
+
+def test_preprocessed_changes_what_the_model_sees_and_nothing_else():
+    problem = fa.Problem(
+        init=lambda key: fa.Model(()),
+        apply=lambda model, batch, key, training: ((batch["x"], batch["y"], key), ()),
+        loss=lambda outputs, batch: batch["y"],
+    )
+    batch = {"x": jnp.asarray(images(40)), "y": jnp.arange(40)}
+    key = jax.random.key(8)
+    wrapped = preprocessed(problem, random_crop(4))
+    x, y, inner = seen_by(wrapped, batch, key, True)
+    places = crops(images(1)[0])
+    assert len({places[np.asarray(image).tobytes()] for image in x}) > 10
+    np.testing.assert_array_equal(y, batch["y"])
+    assert inner != key
+    np.testing.assert_array_equal(seen_by(wrapped, batch, key, False)[0], batch["x"])
+    assert wrapped.loss is problem.loss
+    moved = preprocessed(problem, random_crop(4), field="y")
+    with pytest.raises(ValueError, match=r"shape \(40,\)"):
+        seen_by(moved, batch, key, True)
+
+
+def test_rounds_agree_in_all_layouts():
+    """Clients of 5, 1, 8 and 3 byte images: the augmentation is the same however they are run."""
+    rng = np.random.default_rng(0)
+    examples = {
+        "x": rng.integers(0, 256, (17, 6, 6, 3)).astype(np.uint8),
+        "y": rng.integers(0, 3, 17).astype(np.int32),
+    }
+    data = fa.federate(examples, fa.Partition.of(np.split(np.arange(17), [5, 6, 14])))
+    plain = fa.models.linear((6, 6, 3), 3)
+    augment = chain(random_crop(2), random_flip(), normalise(CIFAR10_MEAN, CIFAR10_STD))
+    local = fa.Local(batch_size=3, learning_rate=0.05, steps=4)
+    population = fa.Population(4, 4, 17)
+    results = []
+    for problem in (preprocessed(plain, augment), plain):
+        algorithm = fa.algorithms.fedavg(problem, local)
+        for layout in LAYOUTS if problem is not plain else LAYOUTS[:1]:
+            engine = fa.make_engine(algorithm, layout)
+            schedule = Synchronous(data.counts(), local, cohort_size=4, seed=0)
+            state, _ = engine.round(
+                engine.init(0, population), data, one_round(schedule.visits(1), 0)
+            )
+            results.append(jax.tree.leaves(jax.tree.map(np.asarray, state.server.params)))
+    *augmented, unaugmented = results
+    for other in augmented[1:]:
+        for a, b in zip(augmented[0], other, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert any((abs(a - b) > 1e-3).any() for a, b in zip(augmented[0], unaugmented, strict=True))
