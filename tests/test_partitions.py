@@ -369,6 +369,18 @@ def test_all_pairs_of_classes_are_about_equally_frequent():
     assert all(abs(n / (60 * 40) - 1 / 6) < 0.03 for n in pairs.values())
 
 
+def test_no_client_is_preferred():
+    """Each client has each class equally often, and each the one example that is over."""
+    labels = np.repeat(np.arange(4), 51)
+    held, over = np.zeros((10, 4)), np.zeros(10)
+    for seed in range(300):
+        table = histogram(labels, make("classes_per_client", labels, 10, seed))
+        held += table > 0
+        over += (table == 11).sum(axis=1)  # 51 examples for 5 clients
+    np.testing.assert_allclose(held / 300, 0.5, atol=0.12)
+    np.testing.assert_allclose(over / 300, 0.4, atol=0.14)
+
+
 @pytest.mark.parametrize(
     ("labels", "num_clients", "classes", "message"),
     [

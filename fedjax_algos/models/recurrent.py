@@ -1,8 +1,8 @@
 """Recurrent networks that read a text and predict its next symbol.
 
-A layer multiplies its whole input with the input kernel before the loop over time, which then
-holds only the recurrent products. Gates are arrays of their own: cutting a joint product into gates
-inside the loop more than doubles the forward pass on a CPU.
+Each gate has products of its own inside the loop over time. On a CPU that is faster, mapped over
+clients or not, than one product that is then cut into gates, and than multiplying the whole input
+before the loop (`benchmarks/recurrent.py` compares the layer with `nn.RNN`).
 """
 
 from typing import Literal
@@ -70,24 +70,22 @@ class Recurrent(nn.Module):
         def gates_of(joint):
             return jnp.split(joint, size, axis=-1)
 
-        by_time = x.swapaxes(0, 1)
-        flat = by_time.reshape(-1, x.shape[-1])
-        gates = tuple(
-            (flat @ part + bias.reshape(1, -1)).reshape(*by_time.shape[:2], width)
-            for part, bias in zip(gates_of(kernel), gates_of(input_bias), strict=True)
-        )
-        kernels, biases = gates_of(recurrent_kernel), gates_of(recurrent_bias)
+        layers = [
+            list(zip(gates_of(k), gates_of(b), strict=True))
+            for k, b in ((kernel, input_bias), (recurrent_kernel, recurrent_bias))
+        ]
 
-        def turn(hidden, gates):
-            recurrent = [
-                hidden[0] @ part + bias.reshape(1, -1)
-                for part, bias in zip(kernels, biases, strict=True)
-            ]
+        def turn(hidden, x):
+            gates, recurrent = (
+                [values @ part + bias.reshape(1, -1) for part, bias in layer]
+                for values, layer in zip((x, hidden[0]), layers, strict=True)
+            )
             hidden = step(gates, hidden, recurrent)
             return hidden, hidden[0]
 
-        start = (jnp.zeros((x.shape[0], width), gates[0].dtype),) * states
-        _, outputs = jax.lax.scan(turn, start, gates)
+        by_time = x.swapaxes(0, 1)
+        start = (jnp.zeros((x.shape[0], width), x.dtype),) * states
+        _, outputs = jax.lax.scan(turn, start, by_time)
         return outputs.swapaxes(0, 1)
 
 
