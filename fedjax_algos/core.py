@@ -53,6 +53,7 @@ class Visit(NamedTuple):
     num_examples: Array  # int32[]: n_i
     share: Array  # float[]: n_i / sum of n over ALL clients
     learning_rate: Array  # float[]: the client's rate in this turn
+    first_step: Array  # int32[]: local steps that the client did in all its earlier visits
 
 
 class Model(NamedTuple):
@@ -82,20 +83,40 @@ class Problem(NamedTuple):
     metrics: Callable[[Outputs, Batch], dict[str, jax.Array]] = _no_metrics  # float[batch] each
 
 
+Batches = Literal["short", "dropped", "wrapped", "feeder", "replacement", "full"]
+
+
 class Local(NamedTuple):
     """How a client trains: `y <- y - learning_rate * transform(gradient)`.
 
-    Give `steps` or `epochs`, not both; an epoch of n_i examples is ceil(n_i / batch_size) steps.
+    Give `steps` or `epochs`, not both; a fraction of an epoch is rounded up to whole steps.
+    `learning_rate` is a number, or a function from int32[...] to floats of the same shape (such as
+    those of `schedules.rates`, or an optax schedule); it is asked with the server step, or, if
+    `rate_by` is "visit", with the client's own number of earlier turns.
     `transform` is an optax transformation WITHOUT the rate (`optax.scale_by_adam()`, not
     `optax.adam(0.1)`); its state starts afresh in every turn. It comes after an algorithm's
     gradient correction, so `optax.chain(clip, add_decayed_weights)` stands where the papers put it.
+
+    `batches` says how B = batch_size examples are taken from a client's n:
+
+    - "short": each epoch is a new order of the n examples, cut in ceil(n / B) batches, the last
+      one short;
+    - "dropped": without that last one, so floor(n / B) batches; needs n >= B;
+    - "wrapped": that last one is filled from the start of the same order;
+    - "feeder": as "wrapped", but with floor(n / B) + 1 batches and at most 2 n examples in each,
+      and the stream goes on where the client's last turn left it (the FedGBO paper's code);
+    - "replacement": each example of each batch is drawn anew; an epoch is ceil(n / B) batches;
+    - "full": every step takes the gradient of all n examples, computed in pieces of B; an epoch is
+      one step. Layers that mix examples, such as BatchNorm, see a piece.
     """
 
     batch_size: int
-    learning_rate: float
+    learning_rate: float | Callable[[Any], Any]
     steps: int | None = None
-    epochs: int | None = None
+    epochs: float | None = None
     transform: optax.GradientTransformation = optax.identity()
+    batches: Batches = "short"
+    rate_by: Literal["round", "visit"] = "round"
 
 
 class Mean(NamedTuple):
@@ -125,23 +146,62 @@ class ClientData(NamedTuple):
     num_examples: jax.Array  # int32[]: n_i, at least 1
     order: jax.Array  # uint32[20], of (seed, client, visit): the secret of the examples' order
     statistics: Statistics  # the model's statistics as broadcast
+    first_step: Array | int = 0  # int32[]: local steps of all earlier visits, for batches="feeder"
 
-    def positions(self, step: jax.Array, batch_size: int) -> tuple[jax.Array, jax.Array]:
+    def positions(
+        self, step: jax.Array, batch_size: int, batches: Batches = "short"
+    ) -> tuple[jax.Array, jax.Array]:
         """The examples of local step `step`: int32[batch] below n_i, and bool[batch], real or not.
 
-        Every epoch walks its own keyed permutation of the n_i examples; its last batch is short.
+        `Local` says what the kinds of batches are; "full" has none, see `piece`.
         """
-        steps_an_epoch = -(-self.num_examples // batch_size)
-        slots = (step % steps_an_epoch) * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
-        real = slots < self.num_examples
-        order = next_words(self.order, step // steps_an_epoch)
-        return permute(order, jnp.minimum(slots, self.num_examples - 1), self.num_examples), real
+        n, entries = self.num_examples, jnp.arange(batch_size, dtype=jnp.int32)
+        if batches == "replacement":
+            key = jax.random.wrap_key_data(self.order[:2], impl="threefry2x32")
+            drawn = jax.random.randint(jax.random.fold_in(key, step), (batch_size,), 0, n)
+            return drawn, entries >= 0
+        per_epoch = batches_per_epoch(n, batch_size, batches)
+        step = step + self.first_step if batches == "feeder" else step
+        slots = (step % per_epoch) * batch_size + entries
+        if batches == "wrapped":
+            real = entries >= 0
+        else:
+            real = slots < (2 * n if batches == "feeder" else n)
+        # the rows of slots that are not real repeat real ones
+        slots = slots % n if batches in ("wrapped", "feeder") else jnp.minimum(slots, n - 1)
+        return permute(next_words(self.order, step // per_epoch), slots, n), real
 
-    def batch(self, step: jax.Array, batch_size: int) -> tuple[Batch, jax.Array]:
+    def batch(
+        self, step: jax.Array, batch_size: int, batches: Batches = "short"
+    ) -> tuple[Batch, jax.Array]:
         """Batch of local step `step` (leaves [batch, ...]) and its mask, bool[batch]."""
-        positions, real = self.positions(step, batch_size)
+        positions, real = self.positions(step, batch_size, batches)
+        return self._rows(positions), real
+
+    def piece(self, number: jax.Array, size: int) -> tuple[Batch, jax.Array]:
+        """The `number`-th `size` examples in stored order, and which are real: one pass over all.
+
+        It draws nothing, so a pass leaves the stream of batches as it was.
+        """
+        positions = number * size + jnp.arange(size, dtype=jnp.int32)
+        return self._rows(jnp.minimum(positions, self.num_examples - 1)), (
+            positions < self.num_examples
+        )
+
+    def _rows(self, positions):
         rows = self.indices[self.offset + positions]
-        return jax.tree.map(lambda leaf: leaf[rows], self.examples), real
+        return jax.tree.map(lambda leaf: leaf[rows], self.examples)
+
+
+def batches_per_epoch(num_examples: Any, batch_size: int, batches: Batches) -> Any:
+    """Local steps of an epoch over n_i examples, for an integer or an array: see `Local`."""
+    if batches == "full":
+        return num_examples * 0 + 1
+    if batches == "feeder":
+        return num_examples // batch_size + 1
+    if batches == "dropped":
+        return (num_examples // batch_size).clip(1)
+    return -(-num_examples // batch_size)
 
 
 class WeightedSum(NamedTuple):
@@ -184,6 +244,20 @@ def stateless(params: Params, key: Key) -> ClientState:
     return ()
 
 
+class Prelude(NamedTuple):
+    """A first exchange of a round with the same cohort, before the local steps.
+
+    Its `server_update` keeps what was gathered in the server state. The broadcast that
+    `client_update` then receives is the pair (the prelude's broadcast, the algorithm's own), as
+    what was sent first is still with the client: only send the rest.
+    """
+
+    broadcast: Callable[[ServerState, jax.Array], Broadcast]
+    client_update: Callable[[Broadcast, ClientData, Visit, Key], Update]
+    server_update: Callable[[ServerState, Any, jax.Array, jax.Array], ServerState]
+    contribute: Callable[[Update, Visit, jax.Array], Contribution] = weighted_by("examples")
+
+
 class Algorithm(NamedTuple):
     """A federated algorithm: pure functions in the order in which they are used in a round.
 
@@ -205,3 +279,4 @@ class Algorithm(NamedTuple):
     contribute: Callable[[Update, Visit, jax.Array], Contribution] = weighted_by("examples")
     client_init: Callable[[Params, Key], ClientState] = stateless  # from theta_0, at visit 0
     reduce: Literal["sum", "stack"] = "sum"
+    prelude: Prelude | None = None

@@ -21,7 +21,7 @@ from fedjax_algos.engine import Layout, chunk_size
 from fedjax_algos.evaluation import check_batch_size, values_of
 from fedjax_algos.keys import visit_keys
 from fedjax_algos.local import local_training
-from fedjax_algos.schedules.synchronous import full_steps
+from fedjax_algos.schedules.synchronous import full_steps, rate_at
 
 _OUTSIDE = -1  # the visit of a turn that belongs to no run, so that its draws are no run's
 _AT_ONCE = 32  # clients that "auto" maps: each has weights of its own, and there may be thousands
@@ -137,7 +137,8 @@ def _visit(data, client, num_steps, learning_rate):
         full_steps=num_steps,
         num_examples=count,
         share=count.astype(real) / data.indices.shape[0],
-        learning_rate=jnp.asarray(learning_rate, real),
+        learning_rate=jnp.asarray(rate_at(learning_rate, np.int32(0)), real),
+        first_step=jnp.int32(0),
     )
 
 

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
-from fedjax_algos.core import Batch, Model, Params, Population
+from fedjax_algos.core import Batch, Model, Params, Population, Visit
 from fedjax_algos.data.store import FederatedData
 from fedjax_algos.engine import Engine, FederatedState
 from fedjax_algos.evaluation import make_evaluate
 from fedjax_algos.schedules import Synchronous, uniform
-from fedjax_algos.schedules.synchronous import Sampler
+from fedjax_algos.schedules.synchronous import Sampler, Work
 
 Row = dict[str, Any]
 
@@ -24,6 +25,7 @@ def simulate(
     rounds: int,
     seed: int = 0,
     sampler: Sampler = uniform,
+    work: Work | None = None,
     test: Batch | None = None,
     eval_every: int = 10,
     params: Params | Model | None = None,
@@ -39,6 +41,7 @@ def simulate(
       rounds: how many.
       seed: of the model, the cohorts and the clients' batches.
       sampler: draws the cohorts, by default uniformly without replacement.
+      work: who finishes how much of a turn, by default everybody all of it; see `schedules`.
       test: examples to evaluate on (a tree like `data.examples`), or None for no evaluation.
       eval_every: rounds between evaluations; the start and the end are always evaluated.
       params: start from these instead of the problem's own initialisation.
@@ -55,7 +58,12 @@ def simulate(
         raise ValueError(f"rounds={rounds} and eval_every={eval_every} must be at least 1")
     counts = data.counts()
     schedule = Synchronous(
-        counts, engine.algorithm.local, cohort_size=cohort_size, seed=seed, sampler=sampler
+        counts,
+        engine.algorithm.local,
+        cohort_size=cohort_size,
+        seed=seed,
+        sampler=sampler,
+        work=work,
     )
     population = Population(data.num_clients, cohort_size, int(counts.sum()))
     state = engine.init(seed, population, params)
@@ -84,6 +92,8 @@ def simulate(
     while done < rounds:
         window = min(eval_every, rounds - done)
         visits = schedule.visits(window)
+        if jax.tree.leaves(state.origin):
+            refuse_repeats(visits)
         if done == 0:
             transfer = engine.transfer(state, data, _round(visits, 0))
             measure(0, state, {})
@@ -94,6 +104,19 @@ def simulate(
         done += window
         measure(done, state, sums)
     return state, history
+
+
+def refuse_repeats(visits: Visit) -> None:
+    """Raises ValueError for a cohort with a client twice: its state would be written twice."""
+    ordered = np.sort(visits.client, axis=1)
+    twice = ordered[:, 1:] == ordered[:, :-1]
+    if twice.any():
+        round_number, place = np.argwhere(twice)[0]
+        raise ValueError(
+            f"client {ordered[round_number, place]} stands twice in the cohort of round "
+            f"{visits.server_step[round_number, 0]}, but this algorithm's clients keep state; give "
+            "a sampler without replacement"
+        )
 
 
 @jax.jit

@@ -28,7 +28,11 @@ class FederatedData(NamedTuple):
 
 
 def client_view(
-    data: FederatedData, client: jax.Array, order_key: Key, statistics: Statistics = ()
+    data: FederatedData,
+    client: jax.Array,
+    order_key: Key,
+    statistics: Statistics = (),
+    first_step: jax.Array | int = 0,
 ) -> ClientData:
     """One client's view into the store, for `local_training`.
 
@@ -38,6 +42,7 @@ def client_view(
         read, but has a count of 1, so that dividing by it is safe.
       order_key: the order of its examples.
       statistics: the model's, as broadcast.
+      first_step: int32[]: local steps of all its earlier visits.
     """
     offset, end = data.offsets[client], data.offsets[client + 1]
     return ClientData(
@@ -47,6 +52,7 @@ def client_view(
         num_examples=jnp.maximum(end - offset, 1),
         order=permutation_words(order_key),
         statistics=statistics,
+        first_step=first_step,
     )
 
 
