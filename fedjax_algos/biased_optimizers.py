@@ -6,13 +6,14 @@ the OLD statistics.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from fedjax_algos.core import Params
+from fedjax_algos.trees import add_scaled
 
 
 class BiasedOptimizer(NamedTuple):
@@ -50,6 +51,26 @@ class AdamStatistics(NamedTuple):
     v: Params
 
 
+def sgd() -> BiasedOptimizer:
+    """No statistics: `U = g`."""
+    return BiasedOptimizer(
+        init=lambda x: (),
+        update=lambda g, s: g,
+        track=lambda g, s: (),
+        inverse=lambda d, s: d,
+    )
+
+
+def momentum(*, beta=0.9) -> BiasedOptimizer:
+    """Plain momentum, not dampened: `U = m' = beta m + g`, `T: m <- m'`, m starts at 0."""
+    return BiasedOptimizer(
+        init=lambda x: SGDmStatistics(optax.tree.zeros_like(x)),
+        update=lambda g, s: add_scaled(g, beta, s.m),
+        track=lambda g, s: SGDmStatistics(add_scaled(g, beta, s.m)),
+        inverse=lambda d, s: add_scaled(d, -beta, s.m),
+    )
+
+
 def sgdm(*, beta=0.9) -> BiasedOptimizer:
     """Dampened momentum: `U = m' = beta m + (1 - beta) g`, `T: m <- m'`, m starts at 0."""
     return BiasedOptimizer(
@@ -79,6 +100,18 @@ def adam(*, b1=0.9, b2=0.99, eps=1e-3) -> BiasedOptimizer:
         track=lambda g, s: AdamStatistics(momentum.track(g, s).m, scaling.track(g, s).v),
         inverse=lambda d, s: momentum.inverse(scaling.inverse(d, s), s),
     )
+
+
+Name = Literal["sgdm", "rmsprop", "adam"]
+
+
+def named(name: Name, *, beta, b2, eps) -> BiasedOptimizer:
+    """One of the three by name; `beta` is SGDm's and RMSProp's decay, and Adam's b1."""
+    return {
+        "sgdm": lambda: sgdm(beta=beta),
+        "rmsprop": lambda: rmsprop(beta=beta, eps=eps),
+        "adam": lambda: adam(b1=beta, b2=b2, eps=eps),
+    }[name]()
 
 
 def frozen(transform: optax.GradientTransformation) -> optax.GradientTransformation:

@@ -12,6 +12,7 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import ClientData
 from fedjax_algos.keys import visit_keys
+from fedjax_algos.models.adapters import Outputs
 from fedjax_algos.permutation import permutation_words
 from fedjax_algos.schedules import Synchronous
 
@@ -53,6 +54,30 @@ CASES = [
     ),
     Case("fedgbo", {"optimizer": "adam", "weighting": "examples", "server_learning_rate": 0.7}),
     Case("fedgbo", {"optimizer": optax.scale_by_adam(), "upload": "both"}),
+    Case("fedmax", {"beta": 0.5}),
+    *(Case("mfl", {"optimizer": optimizer}) for optimizer in ("sgdm", "rmsprop", "adam")),
+    *(Case("mimelite", {"optimizer": optimizer}) for optimizer in ("sgdm", "rmsprop", "adam")),
+    Case("mimexlite", {"optimizer": "adam"}),
+    Case("mimelitemom", {"server_learning_rate": 0.5}),
+    Case("mime", {"weighting": "examples"}),
+    Case("mimemom", {}),
+    Case("scaffold", {}),
+    Case("scaffold", {"weighting": "examples", "server_learning_rate": 0.7}),
+    Case("feddyn", {"alpha": 0.1}),
+    Case("adabest", {"mu": 0.02, "beta": 0.8}),
+    Case("fednova", {}),
+    Case("fednova", {"momentum": 0.5, "mu": 0.3, "server_learning_rate": 0.7}),
+    Case("fedcm", {"alpha": 0.3, "server_learning_rate": 0.7}),
+    Case("ghbm", {"tau": 2}),
+    Case("fedadc", {"weighting": "uniform"}),
+    Case("localghbm", {"scale": "gap"}),
+    Case("localghbm", {}),
+    Case("fedhbm", {"first": "random"}),
+    Case("fedhbm", {"beta": 0.7}),
+    Case("fedlga", {"mode": "diag", "fallback": "max"}),
+    Case("fedlga", {"mode": "update", "strength": 0.5}),
+    Case("fedlga", {"clip": True}),
+    Case("centralised", {}),
 ]
 
 
@@ -97,9 +122,9 @@ def small_network():
         hidden = jnp.tanh(
             batch["x"] @ model.params["hidden"]["w"] + model.params["hidden"]["b"][None]
         )
-        return hidden @ model.params["out"], ()
+        return Outputs(hidden @ model.params["out"], hidden), ()
 
-    problem = fa.Problem(init, apply, loss=lambda outputs, batch: (outputs - batch["y"]) ** 2)
+    problem = fa.Problem(init, apply, lambda outputs, batch: (outputs.logits - batch["y"]) ** 2)
     return Toy(problem, stored(clients), clients)
 
 

@@ -9,15 +9,14 @@ divides by the mean of rate * K_i, so the inverse is still the mean gradient ove
 step weighing p_i times its rate), and `server_learning_rate` scales the mean step.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_algos import biased_optimizers
 from fedjax_algos.algorithms.base import algorithms
-from fedjax_algos.biased_optimizers import BiasedOptimizer, accumulate, frozen
+from fedjax_algos.biased_optimizers import BiasedOptimizer, Name, accumulate, frozen, named
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
 from fedjax_algos.local import local_training
 from fedjax_algos.registry import Decay, Positive
@@ -45,9 +44,7 @@ def fedgbo(
     problem: Problem,
     local: Local,
     *,
-    optimizer: (
-        Literal["sgdm", "rmsprop", "adam"] | BiasedOptimizer | optax.GradientTransformation
-    ) = "sgdm",
+    optimizer: (Name | BiasedOptimizer | optax.GradientTransformation) = "sgdm",
     beta: Decay = 0.9,
     b2: Decay = 0.99,
     eps: Positive = 1e-3,
@@ -77,12 +74,9 @@ def fedgbo(
     Raises:
       ValueError: if the upload is "model" and the optimiser has no inverse.
     """
-    named = {
-        "sgdm": lambda: biased_optimizers.sgdm(beta=beta),
-        "rmsprop": lambda: biased_optimizers.rmsprop(beta=beta, eps=eps),
-        "adam": lambda: biased_optimizers.adam(b1=beta, b2=b2, eps=eps),
-    }
-    chosen = named[optimizer]() if isinstance(optimizer, str) else optimizer
+    chosen: Any = optimizer
+    if isinstance(chosen, str):
+        chosen = named(cast(Name, chosen), beta=beta, b2=b2, eps=eps)
     inverse = getattr(chosen, "inverse", None)
     if upload == "model" and inverse is None:
         raise ValueError(
