@@ -15,10 +15,12 @@ from rich.table import Table
 
 from fedjax_algos import comparison, plots, results, tables
 from fedjax_algos.algorithms import algorithms
+from fedjax_algos.config_file import ConfigFile, read_config
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.engine import chunk_size
 from fedjax_algos.models import models
-from fedjax_algos.registry import Option, Registry, options, parse_value, unknown
+from fedjax_algos.registry import Option, Registry, one_of, options, parse_value, unknown
+from fedjax_algos.schedules import rates, samplers, works
 from fedjax_algos.settings import Method, Settings, methods_of
 
 REGISTRIES = {
@@ -26,23 +28,36 @@ REGISTRIES = {
     "datasets": datasets,
     "models": models,
     "partitions": partitions,
+    "rate_schedules": rates,
+    "samplers": samplers,
+    "works": works,
 }
 HELP = {
     "dataset": "name of a data set, see `list datasets`",
     "model": "name of a model, see `list models`",
     "partition": "how examples are divided over clients, see `list partitions`",
     "clients": "number of clients",
-    "cohort": "clients in a round",
+    "cohort": "clients in a round, or below 1 their fraction",
+    "sampler": "who is in a round, see `list samplers`",
+    "work": "who does how much of a complete turn, see `list works`",
     "rounds": "communication rounds",
     "local_steps": "steps of a client in a round [10 unless --local-epochs is given]",
-    "local_epochs": "passes of a client over its data in a round, instead of steps",
+    "local_epochs": "passes of a client over its data in a round, instead of steps; 0.5 is half",
     "batch_size": "examples of a local step",
+    "batches": f"how they are taken: {one_of(options(Settings)['batches'].choices)}",
     "client_learning_rate": "rate of the local steps [the method's own, else 0.1]",
+    "rate_schedule": "how that rate moves, see `list rate_schedules`",
+    "rate_by": "what moves it: round, or visit (a client's own turns)",
+    "weight_decay": "times the params, added to a client's gradient after clipping",
+    "clip_norm": "largest norm of a client's gradient, after the method's correction; 0 is any",
     "server_learning_rate": "rate of the server's step [the method's own]",
     "seeds": "a number of seeds (5), a range (10-14) or a list (3,7)",
     "eval_every": "rounds between evaluations",
+    "target": "test accuracy whose rounds and upload are measured [the first method's best]",
     "layout": "auto, vmapped, sequential, or clients computed at once",
+    "client_state": "where clients' own state lives between rounds: device or host",
 }
+_WORK_OF_A_TURN = {"local_steps", "local_epochs"}
 console = Console(stderr=True)
 
 
@@ -62,7 +77,8 @@ def shared_options(seeds: str):
         command = click.option("--out", metavar="FOLDER", help="results folder")(command)
         for option in reversed(options(Settings).values()):
             default = seeds if option.name == "seeds" else option.default
-            shown = f" [{default}]" if default is not None else ""
+            shown = f" [{default:g}]" if isinstance(default, float) else f" [{default}]"
+            shown = "" if default is None else shown
             command = click.option(
                 _flag(option.name), default=None, metavar="VALUE", help=HELP[option.name] + shown
             )(command)
@@ -75,17 +91,26 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _settings(values: dict[str, Any], seeds: str) -> Settings:
+def _settings(values: dict[str, Any], seeds: str, config: ConfigFile | None = None) -> Settings:
+    """The settings of a file, where there is one, and of the command line, which goes first."""
     known = options(Settings)
-    given = {
-        name: parse_value(known[name], text)
-        for name, text in values.items()
-        if name in known and text is not None and name != "seeds"
-    }
-    return Settings(**given, seeds=_seeds(values.get("seeds") or seeds))
+    given = {name: text for name, text in values.items() if name in known and text is not None}
+    from_file = dict(config.settings) if config else {}
+    if given.keys() & _WORK_OF_A_TURN:  # one of the two takes the place of the other
+        from_file = {name: from_file[name] for name in from_file.keys() - _WORK_OF_A_TURN}
+    owner = config.path if config else ""
+    parsed = {name: _parsed(known[name], text, owner) for name, text in from_file.items()}
+    parsed |= {name: _parsed(known[name], text) for name, text in given.items()}
+    return Settings(**{"seeds": _seeds(seeds)} | parsed)
 
 
-def _seeds(text: str) -> tuple[int, ...]:
+def _parsed(option: Option, text: str, owner: str = "") -> Any:
+    if option.name == "seeds":
+        return _seeds(text, owner)
+    return parse_value(option, text, owner)
+
+
+def _seeds(text: str, owner: str = "") -> tuple[int, ...]:
     try:
         if "-" in text:
             first, last = map(int, text.split("-"))
@@ -98,7 +123,8 @@ def _seeds(text: str) -> tuple[int, ...]:
         seeds = ()
     if not seeds:
         raise ValueError(
-            f"seeds={text!r} is out of range; give a number (5), a range (10-14) or a list (3,7)"
+            f"{owner}: " * bool(owner) + f"seeds={text!r} is out of range; give a number (5), "
+            "a range (10-14) or a list (3,7)"
         )
     return seeds
 
@@ -126,17 +152,25 @@ def cli() -> None:
 
 @cli.command()
 @click.argument("methods", nargs=-1)
+@click.option("--config", metavar="FILE", help="TOML file of settings and methods")
 @shared_options(seeds="10")
-def compare(methods: tuple[str, ...], out: str | None, **values: str | None) -> None:
+def compare(
+    methods: tuple[str, ...], config: str | None, out: str | None, **values: str | None
+) -> None:
     """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
 
     A method is an algorithm with options of its own: fedprox:mu=0.1,client_learning_rate=0.3. The
-    first one's best accuracy is the target that the others are measured by.
+    first one's best accuracy is what the others are measured by, unless --target is given.
+
+    A file has the options as keys (local_steps = 5) and methods = ["fedavg", "fedprox:mu=0.1"];
+    what is given here takes the place of the file's.
     """
     with told_in_one_line():
-        settings = _settings(values, "10")
-        chosen = methods_of(methods or comparison.TUNED, settings)
-    _train(settings, chosen, out, "compare")
+        file = read_config(config) if config is not None else None
+        settings = _settings(values, "10", file)
+        specs = methods or (file.methods if file else ()) or comparison.TUNED
+        chosen = methods_of(specs, settings)
+    _train(settings, chosen, out, "compare", config)
 
 
 @cli.group(cls=AlgorithmCommands)
@@ -145,8 +179,11 @@ def run() -> None:
 
 
 def _add_run_command(name: str) -> None:
-    own = {o.name: o for o in options(algorithms[name]).values() if o.kind is not object}
-    own.pop("server_learning_rate", None)  # shared
+    own = {
+        option.name: option
+        for option in options(algorithms[name]).values()
+        if option.kind is not object and option.name not in options(Settings)
+    }
 
     def command(out: str | None, **values: Any) -> None:
         with told_in_one_line():
@@ -170,23 +207,25 @@ def _told(option: Option) -> str:
     what = (
         " or ".join(option.choices) if option.choices else str(option.range or option.kind.__name__)
     )
-    return f"{what} [{option.default}]"
+    return f"{what} [{'needed' if option.required else option.default}]"
 
 
 for _name in algorithms:
     _add_run_command(_name)
 
 
-def _train(settings: Settings, methods: list[Method], out: str | None, name: str) -> None:
+def _train(
+    settings: Settings, methods: list[Method], out: str | None, name: str, config: str | None = None
+) -> None:
     start = time.perf_counter()
     with told_in_one_line():
         experiment = comparison.prepare(settings, methods)
         folder = results.new_folder(out, name)
     about = results.environment()
-    size = chunk_size(settings.layout, settings.cohort)
+    size = chunk_size(settings.layout, settings.cohort_size)
     console.print(
         f"{settings.dataset}, {settings.model}, {settings.clients} clients ({settings.partition}), "
-        f"{settings.cohort} a round, on {about['device_count']} {about['device']}, "
+        f"{settings.cohort_size} a round, on {about['device_count']} {about['device']}, "
         f"{size} client{'s' * (size > 1)} at once",
         highlight=False,
         soft_wrap=True,
@@ -217,10 +256,11 @@ def _train(settings: Settings, methods: list[Method], out: str | None, name: str
             progress.update(task, completed=done, status=status)
 
         rows = comparison.run(experiment, show)
-    summary = comparison.summarise(rows)
-    results.write(folder, experiment, rows, summary)
+    summary = comparison.summarise(rows, settings.target)
+    results.write(folder, experiment, rows, summary, config)
     plots.plot_metric(rows, folder / "accuracy.png")
-    Console().print("", tables.summary_table(summary, settings), "", sep="\n")
+    wide = Console(width=1000)  # a narrow terminal may wrap lines, but no number is cut
+    wide.print("", tables.summary_table(summary, settings), "", sep="\n")
     click.echo(tables.legend(summary, settings))
     click.echo(f"results and figure in {folder} ({time.perf_counter() - start:.0f} s)")
 
@@ -256,7 +296,7 @@ def plot(folders: tuple[str, ...], metric: str, axis: str, out: str | None) -> N
 @click.argument("what", metavar="|".join(REGISTRIES))
 @click.option("--json", "as_json", is_flag=True, help="a JSON array of names, nothing else")
 def list_names(what: str, as_json: bool) -> None:
-    """List the algorithms, datasets, models or partitions that there are."""
+    """List the algorithms, datasets, models, partitions and so on that there are."""
     if what not in REGISTRIES:
         raise click.UsageError(unknown("list", what, REGISTRIES))
     registry: Registry = REGISTRIES[what]

@@ -7,11 +7,14 @@ import jax
 import numpy as np
 from scipy import stats
 
+from fedjax_algos.core import Population
 from fedjax_algos.data import Dataset, FederatedData, Partition
-from fedjax_algos.engine import make_engine
+from fedjax_algos.engine import Engine, make_engine
 from fedjax_algos.evaluation import make_evaluate
+from fedjax_algos.schedules import Synchronous, samplers, works
+from fedjax_algos.schedules.synchronous import rate_at
 from fedjax_algos.settings import Method, Settings
-from fedjax_algos.simulation import Row, simulate
+from fedjax_algos.simulation import Row, refuse_repeats, simulate
 
 # Tuned by experiments/tune_compare.py: 27 settings for each method, on seeds that are not shown.
 TUNED = (
@@ -33,7 +36,7 @@ class Experiment(NamedTuple):
     test: Any
     data: dict[int, FederatedData]
     partitions: dict[int, Partition]
-    engines: dict[str, Any]
+    engines: dict[str, Engine]
     evaluate: Callable
 
 
@@ -47,7 +50,9 @@ class Reached(NamedTuple):
     best_interval: float
     rounds: float | None  # median over seeds, of the rounds to the target; None below half
     upload_bytes: float | None  # likewise
+    flops: float | None  # likewise, of all clients; also None where it was not measured
     seeds_reaching: int
+    seeds_diverged: int  # whose last test accuracy or test loss is not finite
     seconds: float  # median over seeds
 
 
@@ -63,8 +68,12 @@ def prepare(
     dataset = dataset or settings.load()
     dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
     problem = settings.problem(dataset)
-    engines = {m.label: make_engine(m.build(problem, settings), settings.layout) for m in methods}
+    engines = {
+        m.label: make_engine(m.build(problem, settings), settings.layout, settings.client_state)
+        for m in methods
+    }
     split = {seed: settings.split(dataset, seed) for seed in settings.seeds}
+    _rehearse(settings, engines, {seed: data for seed, (data, _) in split.items()})
     return Experiment(
         settings,
         methods,
@@ -76,6 +85,34 @@ def prepare(
         engines,
         make_evaluate(problem),
     )
+
+
+def _rehearse(
+    settings: Settings, engines: dict[str, Engine], data_of: dict[int, FederatedData]
+) -> None:
+    """Draws all rates, cohorts and work once, for what would stop a run in its middle."""
+    for engine in engines.values():
+        rate_at(engine.algorithm.local.learning_rate, np.arange(settings.rounds))
+    keeping = any(_clients_keep_state(engine, settings) for engine in engines.values())
+    local = next(iter(engines.values())).algorithm.local  # methods differ in its rate only
+    for seed, data in data_of.items():
+        schedule = Synchronous(
+            data.counts(),
+            local,
+            cohort_size=settings.cohort_size,
+            seed=seed,
+            sampler=samplers.make(settings.sampler),
+            work=works.make(settings.work),
+        )
+        visits = schedule.visits(settings.rounds)
+        if keeping:
+            refuse_repeats(visits)
+
+
+def _clients_keep_state(engine: Engine, settings: Settings) -> bool:
+    population = Population(settings.clients, settings.cohort_size, settings.clients)
+    state = jax.eval_shape(lambda: engine.init(0, population)._replace(clients=()))
+    return bool(jax.tree.leaves(state.origin))
 
 
 def run(
@@ -94,9 +131,11 @@ def run(
             _, history = simulate(
                 experiment.engines[method.label],
                 experiment.data[seed],
-                cohort_size=settings.cohort,
+                cohort_size=settings.cohort_size,
                 rounds=settings.rounds,
                 seed=seed,
+                sampler=samplers.make(settings.sampler),
+                work=works.make(settings.work),
                 test=experiment.test,
                 eval_every=settings.eval_every,
                 on_evaluation=report,
@@ -107,13 +146,17 @@ def run(
 
 
 def curves(rows: list[Row], column: str) -> dict[str, np.ndarray]:
-    """A column of each method as an array [seeds, evaluations]."""
+    """A column of each method as an array [seeds, evaluations]; NaN where there is no value."""
     methods = dict.fromkeys(row["method"] for row in rows)
     seeds = dict.fromkeys(row["seed"] for row in rows)
     return {
         method: np.array(
             [
-                [row[column] for row in rows if row["method"] == method and row["seed"] == seed]
+                [
+                    row.get(column, np.nan)
+                    for row in rows
+                    if row["method"] == method and row["seed"] == seed
+                ]
                 for seed in seeds
             ],
             float,
@@ -130,36 +173,55 @@ def interval(values: np.ndarray) -> float:
     return float(stats.t.ppf(0.975, len(values) - 1) * spread)
 
 
-def summarise(rows: list[Row]) -> list[Reached]:
-    """One line a method. The target is, for each seed, the first method's best accuracy on it."""
-    accuracy = curves(rows, "test_accuracy")
-    rounds, uploads = curves(rows, "round"), curves(rows, "upload_bytes")
-    seconds = curves(rows, "wall_seconds")
-    target = next(iter(accuracy.values())).max(axis=1)
+def summarise(rows: list[Row], target: float | None = None) -> list[Reached]:
+    """One line a method.
+
+    Args:
+      rows: of all methods on the same seeds.
+      target: the test accuracy to reach; if None, for each seed the first method's best on it.
+    """
+    columns = {
+        name: curves(rows, name)
+        for name in ("test_accuracy", "round", "upload_bytes", "wall_seconds", "test_loss", "flops")
+        if any(name in row for row in rows)
+    }
+    accuracy = columns["test_accuracy"]
+    # fmax passes NaN over: a method that diverged had a best before
+    bests = {label: np.fmax.reduce(values, axis=1) for label, values in accuracy.items()}
+    targets = next(iter(bests.values()))
+    if target is not None:
+        targets = np.full_like(targets, target)
     lines = []
     for label, values in accuracy.items():
-        hit = values >= target[:, None]
+        hit = values >= targets[:, None]
         first = np.where(hit.any(axis=1), hit.argmax(axis=1), -1)
-        reaching = int((first >= 0).sum())
 
-        def median(column, first=first, reaching=reaching):
-            if 2 * reaching < len(first):
+        def median(name, label=label, first=first):
+            if name not in columns or 2 * (first >= 0).sum() < len(first):
                 return None
-            cost = [row[i] if i >= 0 else np.inf for row, i in zip(column, first, strict=True)]
+            measured = zip(columns[name][label], first, strict=True)
+            cost = [row[index] if index >= 0 else np.inf for row, index in measured]
             middle = float(np.quantile(cost, 0.5, method="lower"))
-            return middle
+            return middle if np.isfinite(middle) else None
 
+        ends = [
+            columns[name][label][:, -1]
+            for name in ("test_accuracy", "test_loss")
+            if name in columns
+        ]
         lines.append(
             Reached(
                 label,
-                float(values[:, -1].mean()),
-                interval(values[:, -1]),
-                float(values.max(axis=1).mean()),
-                interval(values.max(axis=1)),
-                median(rounds[label]),
-                median(uploads[label]),
-                reaching,
-                float(np.median(seconds[label][:, -1])),
+                final=float(values[:, -1].mean()),
+                final_interval=interval(values[:, -1]),
+                best=float(bests[label].mean()),
+                best_interval=interval(bests[label]),
+                rounds=median("round"),
+                upload_bytes=median("upload_bytes"),
+                flops=median("flops"),
+                seeds_reaching=int((first >= 0).sum()),
+                seeds_diverged=int((~np.isfinite(ends).all(axis=0)).sum()),
+                seconds=float(np.median(columns["wall_seconds"][label][:, -1])),
             )
         )
     return lines

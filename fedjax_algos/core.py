@@ -158,7 +158,9 @@ class ClientData(NamedTuple):
         n, entries = self.num_examples, jnp.arange(batch_size, dtype=jnp.int32)
         if batches == "replacement":
             key = jax.random.wrap_key_data(self.order[:2], impl="threefry2x32")
-            drawn = jax.random.randint(jax.random.fold_in(key, step), (batch_size,), 0, n)
+            drawn = jax.random.randint(
+                jax.random.fold_in(key, step), (batch_size,), 0, n, jnp.int32
+            )
             return drawn, entries >= 0
         per_epoch = batches_per_epoch(n, batch_size, batches)
         step = step + self.first_step if batches == "feeder" else step

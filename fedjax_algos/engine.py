@@ -248,24 +248,24 @@ def _broadcast(algorithm, server):
     return algorithm.prelude.broadcast(server, jnp.int32(0)), sent
 
 
-def _view(state, data, visit, order):
-    return client_view(data, visit.client, order, state.statistics, visit.first_step)
+def _view(algorithm, state, data, visit):
+    """A visit's examples, and its key."""
+    order, key = visit_keys(state.seed, visit.client, visit.visit)
+    if algorithm.local.batches == "feeder":  # one stream for all of a client's turns
+        order, _ = visit_keys(state.seed, visit.client, jnp.int32(0))
+    return client_view(data, visit.client, order, state.statistics, visit.first_step), key
 
 
 def _turn(algorithm, state, broadcast, data, visit, row):
     """One client's turn: (new row, update, report). Its row is made when it is first visited."""
-    order, key = visit_keys(state.seed, visit.client, visit.visit)
-    if algorithm.local.batches == "feeder":  # one stream for all of a client's turns
-        order, _ = visit_keys(state.seed, visit.client, jnp.int32(0))
+    view, key = _view(algorithm, state, data, visit)
     fresh = algorithm.client_init(state.origin, client_key(state.seed, visit.client))
     row = jax.tree.map(lambda new, old: jnp.where(visit.visit == 0, new, old), fresh, row)
-    view = _view(state, data, visit, order)
     return algorithm.client_update(broadcast, row, view, visit, key)
 
 
 def _prelude_turn(algorithm, state, broadcast, data, visit):
-    order, key = visit_keys(state.seed, visit.client, visit.visit)
-    view = _view(state, data, visit, order)
+    view, key = _view(algorithm, state, data, visit)
     return algorithm.prelude.client_update(broadcast, view, visit, key)
 
 

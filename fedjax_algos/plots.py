@@ -11,26 +11,32 @@ AXES = {
     "round": "communication round",
     "upload_bytes": "uploaded megabytes, all clients",
     "download_bytes": "downloaded megabytes, all clients",
+    "flops": "computation of all clients, GFLOP",
     "wall_seconds": "seconds",
 }
+_UNITS = {"upload_bytes": 1e6, "download_bytes": 1e6, "flops": 1e9}
 
 
 def plot_metric(rows: list[Row], path: Path, *, metric: str = "test_accuracy", x: str = "round"):
     """Draws a metric's mean over seeds for each method, with 95% confidence bands.
 
     Raises:
-      ValueError: if the rows have no such metric.
+      ValueError: if not all rows have such a metric.
     """
     from matplotlib.figure import Figure  # slow to import; no pyplot, so no global state
 
-    if metric not in rows[0]:
-        known = [name for name in rows[0] if name not in ("method", "seed", *AXES)]
-        raise ValueError(f"metric={metric!r} is unknown; choose from {', '.join(known)}")
+    measured = [name for name in rows[0] if all(name in row for row in rows)]
+    for what, name in (("metric", metric), ("x", x)):
+        if name not in measured:
+            known = [
+                n for n in measured if n not in ("method", "seed") and (n in AXES) == (what == "x")
+            ]
+            raise ValueError(f"{what}={name!r} is unknown; choose from {', '.join(known)}")
     values, positions = curves(rows, metric), curves(rows, x)
     figure = Figure(figsize=(7.5, 4.6), layout="constrained")
     axes = figure.add_subplot()
     for label, by_seed in values.items():
-        where = positions[label].mean(axis=0) / (1e6 if x.endswith("bytes") else 1)
+        where = positions[label].mean(axis=0) / _UNITS.get(x, 1)
         mean = by_seed.mean(axis=0)
         (line,) = axes.plot(where, mean, label=label, linewidth=1.6)
         if len(by_seed) > 1:

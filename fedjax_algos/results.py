@@ -52,18 +52,27 @@ def environment() -> dict[str, Any]:
     }
 
 
-def write(folder: Path, experiment: Experiment, rows: list[Row], summary: list[Reached]) -> None:
+def write(
+    folder: Path,
+    experiment: Experiment,
+    rows: list[Row],
+    summary: list[Reached],
+    config: str | None = None,
+) -> None:
     """Writes the configuration, the metrics, their summary, and the partitions.
 
-    The configuration holds the command, all settings, each method with its defaults, versions,
-    device, and the hash of each seed's partition. `partitions.npz` has arrays `indices_SEED` and
+    The configuration holds the command, the path `config` of the file of settings that it named,
+    all settings as they were in the end, each method with its defaults, versions, device, and the
+    hash of each seed's partition. `partitions.npz` has arrays `indices_SEED` and
     `offsets_SEED`; `partition.txt` describes each seed's, `partition.png` shows the first seed's.
     """
     settings = experiment.settings
     configuration = {
         "command": sys.argv[1:],
+        "config": config,
         "settings": {**vars(settings), "seeds": list(settings.seeds)},
-        "local_steps": settings.local(0.0).steps,
+        "cohort_size": settings.cohort_size,
+        "local_steps": settings.steps,
         "methods": {m.label: m.configuration() for m in experiment.methods},
         "dataset_notes": list(experiment.notes),
         "partition_sha256": {str(s): p.digest() for s, p in experiment.partitions.items()},

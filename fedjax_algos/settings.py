@@ -1,16 +1,26 @@
 """The settings that every command shares, and what they make: data, problem, algorithms."""
 
 import dataclasses
-from typing import Annotated, Any, NamedTuple
+import itertools
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+import optax
 
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.core import Algorithm, Local, Problem
+from fedjax_algos.core import Algorithm, Batches, Local, Problem
 from fedjax_algos.data import Dataset, FederatedData, Partition, datasets, federate, partitions
 from fedjax_algos.engine import chunk_size
 from fedjax_algos.models import models
-from fedjax_algos.registry import Positive, Range, options, parse_value
+from fedjax_algos.registry import (
+    NonNegative,
+    Positive,
+    Range,
+    check_value,
+    options,
+    parse_value,
+)
+from fedjax_algos.schedules import cohort_count, rates, samplers, works
 
 Count = Annotated[int, Range(1)]
 _CLIENT_RATE = "client_learning_rate"
@@ -20,27 +30,51 @@ _CLIENT_RATE = "client_learning_rate"
 class Settings:
     """One experiment's settings. Names may carry options, as in `dirichlet:alpha=0.3`.
 
-    `local_steps` is 10 if neither it nor `local_epochs` is given. The learning rates, where given,
-    hold for all methods; otherwise each method brings its own.
+    `cohort` is a number of clients or, below 1, a fraction of them. `local_steps` is 10 if neither
+    it nor `local_epochs` is given. The learning rates, where given, hold for all methods; otherwise
+    each method brings its own. `rate_schedule` moves the clients' rate, by rounds or by a client's
+    own visits. Clients clip their gradients to the norm `clip_norm` and then add `weight_decay`
+    times the params, after the algorithm's own correction; 0 does neither. `target` is the test
+    accuracy whose cost is measured, the first method's best one if None.
     """
 
     dataset: str = "digits"
     model: str = "mlp"
     partition: str = "dirichlet:alpha=0.1"
     clients: Count = 100
-    cohort: Count = 10
+    cohort: Positive = 10
+    sampler: str = "uniform"
+    work: str = "full"
     rounds: Count = 100
     local_steps: Count | None = None
-    local_epochs: Count | None = None
+    local_epochs: Positive | None = None
     batch_size: Count = 10
+    batches: Batches = "short"
     client_learning_rate: Positive | None = None
+    rate_schedule: str = "constant"
+    rate_by: Literal["round", "visit"] = "round"
+    weight_decay: NonNegative = 0.0
+    clip_norm: NonNegative = 0.0
     server_learning_rate: Positive | None = None
     seeds: tuple[int, ...] = (0,)
     eval_every: Count = 5
+    target: Annotated[float, Range(0, 1, low_open=True)] | None = None
     layout: str = "auto"
+    client_state: Literal["device", "host"] = "device"
 
     def check(self) -> None:
-        """Raises ValueError for settings that contradict each other."""
+        """Raises ValueError for settings that are wrong or contradict each other."""
+        for option in options(Settings).values():
+            check_value(option, getattr(self, option.name), "")
+        for registry, spec in (
+            (datasets, self.dataset),
+            (models, self.model),
+            (partitions, self.partition),
+        ):
+            registry.parse(spec)
+        samplers.make(self.sampler)
+        works.make(self.work)
+        rates.make(self.rate_schedule, 1.0)
         if self.local_steps is not None and self.local_epochs is not None:
             raise ValueError(
                 f"local_steps={self.local_steps} and local_epochs={self.local_epochs} are both "
@@ -48,18 +82,39 @@ class Settings:
             )
         if self.cohort > self.clients:
             raise ValueError(
-                f"cohort={self.cohort} is out of range; give at most clients={self.clients}"
+                f"cohort={self.cohort:g} is out of range; give at most clients={self.clients}"
             )
+        cohort_count(self.cohort, self.clients)
         if len(set(self.seeds)) < len(self.seeds) or not all(0 <= s < 2**31 for s in self.seeds):
             raise ValueError(
                 f"seeds={self.seeds} is out of range; give different numbers from 0 to {2**31 - 1}"
             )
         chunk_size(self.layout, 1)
 
+    @property
+    def cohort_size(self) -> int:
+        """Clients in a round."""
+        return cohort_count(self.cohort, self.clients)
+
+    @property
+    def steps(self) -> int | None:
+        """Local steps of a turn; None where epochs are counted."""
+        return self.local_steps or (10 if self.local_epochs is None else None)
+
     def local(self, learning_rate: float) -> Local:
-        """A client's work at this rate."""
-        steps = self.local_steps or (10 if self.local_epochs is None else None)
-        return Local(self.batch_size, learning_rate, steps, self.local_epochs)
+        """A client's work at this rate, which the schedule of rates may move."""
+        # clipping before decay, as in the GHBM paper's code
+        transforms = [optax.clip_by_global_norm(self.clip_norm)] * (self.clip_norm > 0)
+        transforms += [optax.add_decayed_weights(self.weight_decay)] * (self.weight_decay > 0)
+        return Local(
+            self.batch_size,
+            rates.make(self.rate_schedule, learning_rate),
+            self.steps,
+            self.local_epochs,
+            optax.chain(*transforms) if transforms else optax.identity(),
+            self.batches,
+            self.rate_by,
+        )
 
     def problem(self, dataset: Dataset) -> Problem:
         """The model for a data set."""
@@ -130,18 +185,47 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
     """The methods of several specs, labelled by algorithm and by what tells namesakes apart.
 
     Raises:
-      ValueError: for a spec that is wrong, or given twice.
+      ValueError: for a spec that is wrong, or two that mean the same.
     """
-    if len(set(specs)) < len(specs):
-        raise ValueError(f"the methods {' '.join(specs)} name one of them twice; leave one out")
     methods = [Method.of(spec, settings) for spec in specs]
-    names = [method.algorithm for method in methods]
-    short = [
-        " ".join([m.algorithm, *(v for k, v in m.hyperparameters.items() if k == "optimizer")])
-        for m in methods
-    ]
+    values = [method.configuration() for method in methods]
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            raise ValueError(
+                f"the methods {specs[values.index(value)]} and {specs[index]} name one of them "
+                "twice; leave one out"
+            )
     labels = [
-        name if names.count(name) == 1 else label if short.count(label) == 1 else spec
-        for name, label, spec in zip(names, short, specs, strict=True)
+        _label(value, [v for v in values if v["algorithm"] == value["algorithm"]])
+        for value in values
     ]
     return [m._replace(label=label) for m, label in zip(methods, labels, strict=True)]
+
+
+def _label(configuration: dict[str, Any], namesakes: list[dict[str, Any]]) -> str:
+    """The algorithm's name and the values of the fewest options that tell all namesakes apart."""
+    differing = [
+        name for name in configuration if any(v[name] != configuration[name] for v in namesakes)
+    ]
+    # choices first, as they need no name, and the rate last, as it is usually tuned for the rest
+    differing.sort(key=lambda name: (name == _CLIENT_RATE, not _is_choice(configuration, name)))
+    for size in range(len(differing) + 1):
+        for chosen in itertools.combinations(differing, size):
+            if len({tuple(v[name] for name in chosen) for v in namesakes}) == len(namesakes):
+                told = [_told(configuration, name) for name in chosen]
+                return " ".join([configuration["algorithm"], *told])
+    raise AssertionError("namesakes differ in at least one option")
+
+
+def _is_choice(configuration: dict[str, Any], name: str) -> bool:
+    known = options(algorithms[configuration["algorithm"]])
+    return name in known and bool(known[name].choices)
+
+
+def _told(configuration: dict[str, Any], name: str) -> str:
+    value = configuration[name]
+    if _is_choice(configuration, name):
+        return str(value)
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        value = f"{value:g}"
+    return f"{name}={str(value).lower()}"

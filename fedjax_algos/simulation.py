@@ -1,6 +1,7 @@
 """The loop of a synchronous run: rounds, evaluations, and what was measured."""
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.core import Batch, Model, Params, Population, Visit
+from fedjax_algos.costs import UncountedError, count_flops
 from fedjax_algos.data.store import FederatedData
 from fedjax_algos.engine import Engine, FederatedState
 from fedjax_algos.evaluation import make_evaluate
@@ -51,8 +53,9 @@ def simulate(
     Returns:
       The last state, and one row an evaluation: `round`, `train_loss` (mean over all examples of
       all local steps since the last row), `test_loss` and the problem's metrics as `test_...`,
-      `download_bytes` and `upload_bytes` (of the whole cohort, since the start), `wall_seconds`
-      (since the start, compilation included).
+      `download_bytes`, `upload_bytes` and `flops` (of all clients of all cohorts, since the start;
+      for the last see `count_flops`), `wall_seconds` (since the start, compilation included).
+      `flops` is NaN, with a warning, for an algorithm whose operations cannot be counted.
     """
     if rounds < 1 or eval_every < 1:
         raise ValueError(f"rounds={rounds} and eval_every={eval_every} must be at least 1")
@@ -83,12 +86,13 @@ def simulate(
             **measured,
             "download_bytes": turns * transfer.download,
             "upload_bytes": turns * transfer.upload,
+            "flops": flops,
             "wall_seconds": time.perf_counter() - start,
         }
         history.append(row)
         on_evaluation(row)
 
-    done = 0
+    done, flops = 0, 0.0
     while done < rounds:
         window = min(eval_every, rounds - done)
         visits = schedule.visits(window)
@@ -96,12 +100,14 @@ def simulate(
             refuse_repeats(visits)
         if done == 0:
             transfer = engine.transfer(state, data, _round(visits, 0))
+            flops_of = _flops_of(engine, state, data)
             measure(0, state, {})
         sums = None
         for index in range(window):
             state, metrics = engine.round(state, data, _round(visits, index))
             sums = metrics if sums is None else _add(sums, metrics)
         done += window
+        flops += float(flops_of(visits).sum())
         measure(done, state, sums)
     return state, history
 
@@ -117,6 +123,14 @@ def refuse_repeats(visits: Visit) -> None:
             f"{visits.server_step[round_number, 0]}, but this algorithm's clients keep state; give "
             "a sampler without replacement"
         )
+
+
+def _flops_of(engine, state, data):
+    try:
+        return count_flops(engine.algorithm, state, data).of
+    except UncountedError as error:
+        warnings.warn(f"the column flops will hold NaN: {error}", stacklevel=3)
+        return lambda visits: np.full(visits.client.shape, np.nan)
 
 
 @jax.jit

@@ -9,22 +9,15 @@ from fedjax_algos.settings import Settings
 
 
 def summary_table(summary: list[Reached], settings: Settings) -> Table:
-    """One line a method."""
+    """One line a method; a column of FLOPs only where they were measured."""
     seeds = len(settings.seeds)
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("method", no_wrap=True)
-    for heading in ("final", "best", "rounds", "upload", "reached", "seconds"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for line in summary:
-        table.add_row(
-            line.label,
-            _percent(line.final, line.final_interval),
-            _percent(line.best, line.best_interval),
-            "-" if line.rounds is None else f"{line.rounds:g}",
-            "-" if line.upload_bytes is None else f"{line.upload_bytes / 1e6:.1f} MB",
-            f"{line.seeds_reaching}/{seeds}",
-            f"{line.seconds:.2f}",
-        )
+    lines = [_cells(line, seeds) for line in summary]
+    headings = [h for h in lines[0] if h != "flops" or _has_flops(summary)]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
+    for cells in lines:
+        table.add_row(*(cells[heading] for heading in headings))
     return table
 
 
@@ -32,12 +25,45 @@ def legend(summary: list[Reached], settings: Settings) -> str:
     """What the columns of the table mean."""
     seeds = len(settings.seeds)
     mean = f": mean of {seeds} seeds ± half the 95% confidence interval" if seeds > 1 else ""
+    goal = f"{summary[0].label}'s best accuracy on the same seed"
+    if settings.target is not None:
+        goal = f"a test accuracy of {100 * settings.target:g}%"
+    costs = "rounds, upload and flops" if _has_flops(summary) else "rounds, upload"
     return (
         f"final, best: test accuracy in %{mean}.\n"
-        f"rounds, upload (of all clients), reached: to {summary[0].label}'s best accuracy on the\n"
-        "same seed, the median over seeds, and how many reach it. seconds: one seed's.\n"
+        f"{costs} (of all clients), reached: to {goal},\n"
+        "the median over seeds, and how many reach it. seconds: one seed's.\n"
     )
 
 
+def _has_flops(summary):
+    return any(line.flops is not None for line in summary)
+
+
+def _cells(line: Reached, seeds: int) -> dict[str, str]:
+    final = _percent(line.final, line.final_interval)
+    if line.seeds_diverged:
+        some = f"{line.seeds_diverged}/{seeds} diverged"
+        final = "diverged" if line.seeds_diverged == seeds else some
+    return {
+        "method": line.label,
+        "final": final,
+        "best": _percent(line.best, line.best_interval),
+        "rounds": "-" if line.rounds is None else f"{line.rounds:g}",
+        "upload": "-" if line.upload_bytes is None else f"{line.upload_bytes / 1e6:.1f} MB",
+        "flops": "-" if line.flops is None else _flops(line.flops),
+        "reached": f"{line.seeds_reaching}/{seeds}",
+        "seconds": f"{line.seconds:.2f}",
+    }
+
+
+def _flops(count: float) -> str:
+    prefixes = ["", "k", "M", "G", "T", "P"]
+    power = min(int(math.log10(max(count, 1))) // 3, len(prefixes) - 1)
+    return f"{count / 1000**power:.1f} {prefixes[power]}FLOP"
+
+
 def _percent(mean: float, half: float) -> str:
+    if not math.isfinite(mean):
+        return "-"
     return f"{100 * mean:.1f}" + (f" ± {100 * half:.1f}" if math.isfinite(half) else "")

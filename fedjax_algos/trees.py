@@ -14,3 +14,8 @@ def scale(factor, tree: Params) -> Params:
 def add_scaled(tree: Params, factor, other: Params) -> Params:
     """`tree + factor * other`, in the dtypes of `tree`."""
     return jax.tree.map(lambda a, b: a + jnp.asarray(factor, a.dtype) * b, tree, other)
+
+
+def add(tree: Params, other: Params) -> Params:
+    """`tree + other`."""
+    return jax.tree.map(jnp.add, tree, other)

@@ -118,19 +118,126 @@ def test_epochs_and_rates_are_shared_options(capsys, here):
     assert config["settings"]["local_epochs"] == 2
 
 
-@pytest.mark.parametrize("what", ["algorithms", "datasets", "models", "partitions"])
-def test_list_json_is_an_array_of_names_and_nothing_else(capsys, what):
+@pytest.mark.parametrize(
+    ("what", "one"),
+    [
+        ("algorithms", "fedgbo"),
+        ("datasets", "digits"),
+        ("models", "mlp"),
+        ("partitions", "iid"),
+        ("rate_schedules", "exponential"),
+        ("samplers", "cyclic"),
+        ("works", "deadline"),
+    ],
+)
+def test_list_json_is_an_array_of_names_and_nothing_else(capsys, what, one):
     names = json.loads(command(capsys, "list", what, "--json"))
     assert names == sorted(names)
-    assert {"algorithms": "fedgbo", "datasets": "digits", "models": "mlp", "partitions": "iid"}[
-        what
-    ] in names
+    assert one in names
     assert all(name in command(capsys, "list", what) for name in names)
 
 
 def test_every_algorithm_has_a_command(capsys):
     for name in algorithms:
         assert "--client-learning-rate" in command(capsys, "run", name, "--help")
+
+
+CONFIG = """
+model = "linear"
+clients = 12
+cohort = 0.34
+rounds = 50
+local_steps = 2
+batches = "wrapped"
+eval_every = 3
+client_learning_rate = 0.2
+seeds = [3, 5]
+methods = ["fedprox:mu=0.5", "fedprox:mu=1"]
+"""
+
+
+def test_a_config_file_is_overridden_by_the_command_line(capsys, here):
+    (here / "study.toml").write_text(CONFIG)
+    given = "--rounds 3 --local-epochs 0.5 --target 0.01 --seeds 1 --out there"
+    out = command(capsys, "compare", "--config", "study.toml", *given.split())
+    assert "to a test accuracy of 1%" in out
+    config = json.loads((here / "there" / "config.json").read_text())
+    assert config["config"] == "study.toml"
+    settings = config["settings"]
+    assert (settings["rounds"], settings["seeds"], settings["target"]) == (3, [0], 0.01)
+    assert (settings["local_steps"], settings["local_epochs"]) == (None, 0.5)
+    assert (settings["cohort"], config["cohort_size"], settings["batches"]) == (0.34, 4, "wrapped")
+    assert list(config["methods"]) == ["fedprox mu=0.5", "fedprox mu=1"]
+    assert config["methods"]["fedprox mu=1"]["client_learning_rate"] == 0.2
+    rows = read(here / "there" / "metrics.csv")
+    assert {(row["method"], row["round"]) for row in rows} == {
+        (f"fedprox mu={mu}", number) for mu in ("0.5", "1") for number in ("0", "3")
+    }
+    assert [row["rounds"] for row in read(here / "there" / "summary.csv")] == ["0.0", "0.0"]
+
+
+def test_methods_of_the_command_line_take_the_place_of_a_file_s(capsys, here):
+    (here / "study.toml").write_text(CONFIG.replace("[3, 5]", '"3-4"').replace("50", "1"))
+    command(capsys, "compare", "fedavg", "--config", "study.toml")
+    config = json.loads((here / "results" / "compare" / "config.json").read_text())
+    assert list(config["methods"]) == ["fedavg"]
+    assert config["settings"]["seeds"] == [3, 4]
+    assert config["local_steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("roundz = 3", "a.toml: unknown setting 'roundz'; did you mean rounds?"),
+        ("local-steps = 3", "a.toml: unknown setting 'local-steps'; did you mean local_steps?"),
+        ("method = ['fedavg']", "a.toml: unknown setting 'method'; did you mean methods?"),
+        ("[fedavg]\nmu = 1", "a.toml: unknown setting 'fedavg'; choose dataset, model"),
+        ("rounds = 0", "a.toml: rounds=0 is out of range; give a whole number of at least 1"),
+        ("rounds = true", "a.toml: rounds='True' is out of range; give a whole number"),
+        ("rounds = [3]", "a.toml: rounds=[3] is not one value; give a number or a text"),
+        ("clip_norm = nan", "a.toml: clip_norm='nan' is out of range; give a number"),
+        ("batches = 'all'", "a.toml: batches='all' is unknown; choose short, dropped"),
+        ("seeds = [1.5]", "a.toml: seeds='1.5,' is out of range; give a number (5)"),
+        ("seeds = []", "a.toml: seeds=',' is out of range"),
+        ("seeds = -1", "a.toml: seeds='-1' is out of range"),
+        ("model = 3", "unknown model '3'"),
+        ("dataset = 'npz:nowhere.npz'", "nowhere.npz"),
+        ("methods = 'fedavg'", "a.toml: methods='fedavg' is no list of methods; give one such as"),
+        ("methods = []", "a.toml: methods=[] is no list of methods"),
+        ("methods = [1]", "a.toml: methods=[1] is no list of methods"),
+        ("methods = ['fedavgg']", "unknown algorithm 'fedavgg'; did you mean fedavg?"),
+        ("rounds 3", "config='a.toml' is no TOML file: Expected '=' after a key"),
+        ("rounds = 3\nrounds = 4", "config='a.toml' is no TOML file: Cannot overwrite a value"),
+        ("local_steps = 2\nlocal_epochs = 1", "are both given; give one of them"),
+    ],
+)
+def test_mistakes_in_a_config_file_are_one_line(capsys, here, line, message):
+    (here / "a.toml").write_text(line)
+    assert message in refused(capsys, "compare", "--config", "a.toml")
+
+
+def test_a_config_that_cannot_be_read_is_one_line(capsys, here):
+    assert "config='b.toml' cannot be read (No such file or directory); name a TOML" in refused(
+        capsys, "compare", "--config", "b.toml"
+    )
+    assert "cannot be read (Is a directory)" in refused(capsys, "compare", "--config", ".")
+    (here / "b.toml").write_bytes(b"\xff\xfe\x00")
+    assert "config='b.toml' is no TOML file" in refused(capsys, "compare", "--config", "b.toml")
+    assert "unknown option '--config'" in refused(capsys, "run", "fedavg", "--config", "b.toml")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_method_that_diverges_is_shown_as_such(capsys, here):
+    small = "--model mlp:8 --clients 12 --cohort 2 --rounds 2 --eval-every 1 --local-steps 2"
+    methods = ["fedavg:client_learning_rate=1e30", "fedavg"]
+    out = command(capsys, "compare", *methods, *small.split(), "--seeds", "2")
+    (line,) = [line for line in out.splitlines() if line.startswith("fedavg client_lea")][:1]
+    assert " diverged " in line
+    assert out.count(" diverged ") == 1
+    assert [row["seeds_diverged"] for row in read(here / "results/compare/summary.csv")] == [
+        "2",
+        "0",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -143,6 +250,34 @@ def test_every_algorithm_has_a_command(capsys):
         ("run fedavg --rounds x", "rounds='x' is out of range; give a whole number of at least 1"),
         ("run fedavg --rounds", "'--rounds' requires an argument"),
         ("run fedavg --cohort 200", "cohort=200 is out of range; give at most clients=100"),
+        ("run fedavg --cohort 2.5", "2.5 is out of range; give a whole number from 1 to 100"),
+        ("run fedavg --cohort 0", "cohort=0 is out of range; give a number above 0"),
+        ("run fedavg --sampler cyclik", "unknown sampler 'cyclik'; did you mean cyclic?"),
+        ("run fedavg --sampler cyclic", "cyclic needs num_groups; give cyclic:num_groups=..."),
+        ("run fedavg --sampler cyclic:30", "num_groups=30 groups; give num_groups of at most 10"),
+        ("run fedavg --sampler dirichlet:0", "dirichlet: gamma=0 is out of range; give a number"),
+        (
+            "run scaffold --sampler with_replacement --clients 12",
+            "but this algorithm's clients keep state; give a sampler without replacement",
+        ),
+        ("run fedavg --work part", "unknown work 'part'; did you mean partial?"),
+        ("run fedavg --work deadline", "deadline needs seconds; give deadline:seconds=..."),
+        ("run fedavg --work partial:tau_max=30", "tau_max=30 is out of range; give 1 to 9"),
+        ("run fedavg --rate-schedule expo", "unknown rate schedule 'expo'; choose constant"),
+        ("run fedavg --rate-schedule step:0.5", "step needs every; give step:every=..."),
+        (
+            "run fedavg --rate-schedule exponential:1e-30",
+            "the client learning rate is 0.0 at count 11; give a rate that stays above 0",
+        ),
+        ("run fedavg --rate-by epoch", "rate_by='epoch' is unknown; choose round or visit"),
+        ("run fedavg --local-epochs 0", "local_epochs=0 is out of range; give a number above 0"),
+        ("run fedavg --batches all", "batches='all' is unknown; choose short, dropped, wrapped"),
+        ("run fedavg --batches dropped --clients 600", "give smaller batches, or batches='short'"),
+        ("run fedavg --weight-decay -1", "weight_decay=-1 is out of range; give a number of at"),
+        ("run fedavg --clip-norm inf", "clip_norm='inf' is out of range; give a number of at"),
+        ("run fedavg --client-state disk", "client_state='disk' is unknown; choose device or host"),
+        ("run fedavg --target 80", "target=80 is out of range; give a number above 0 and at most"),
+        ("run ghbm", "ghbm needs tau; give ghbm:tau=..."),
         ("run fedavg --clients 1000", "use at most 716 clients"),
         ("run fedavg --client-learning-rate nan", "='nan' is out of range; give a number above 0"),
         ("run fedavg --local-steps 2 --local-epochs 1", "are both given; give one of them"),
@@ -163,6 +298,8 @@ def test_every_algorithm_has_a_command(capsys):
         ("compare fedprox:nu=1", "fedprox: unknown option 'nu'; choose mu, server_l"),
         ("compare fedavg fedavg", "name one of them twice"),
         ("list algorithm", "unknown list 'algorithm'; did you mean algorithms?"),
+        ("list rate-schedules", "did you mean rate_schedules?"),
+        ("list rates", "unknown list 'rates'; choose algorithms, datasets"),
         ("lisst", "unknown command 'lisst'; did you mean list?"),
         ("plot", "no results folder is given"),
         ("plot nowhere", "nowhere/metrics.csv cannot be read; name a folder that compare or run"),

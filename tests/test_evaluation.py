@@ -11,12 +11,14 @@ from fedjax_algos.comparison import interval, summarise
 @pytest.mark.parametrize("batch_size", [1, 4, 5, 17, 100])
 def test_means_are_exact_over_ragged_batches(batch_size):
     toy = small_network()
-    problem = toy.problem._replace(metrics=lambda out, batch: {"large": 1.0 * (out > batch["y"])})
+    problem = toy.problem._replace(
+        metrics=lambda out, batch: {"large": 1.0 * (out.logits > batch["y"])}
+    )
     examples = {key: np.concatenate([c[key] for c in toy.clients]) for key in ("x", "y")}
     model = problem.init(jax.random.key(1))
     metrics = fa.make_evaluate(problem, batch_size)(model, examples)
     outputs, _ = problem.apply(model, {k: jnp.asarray(v) for k, v in examples.items()}, None, False)
-    expected = np.asarray(outputs) - examples["y"].astype(np.float32)
+    expected = np.asarray(outputs.logits) - examples["y"].astype(np.float32)
     assert float(metrics["loss"].weight) == 17
     assert float(metrics["loss"].value()) == pytest.approx((expected**2).mean(), rel=1e-5)
     assert float(metrics["large"].value()) == pytest.approx((expected > 0).mean(), rel=1e-6)

@@ -47,11 +47,12 @@ def fedcm(
 
     def client_update(broadcast, state, data, visit, key):
         x, momentum = broadcast
-        share = (1 - alpha) / (visit.learning_rate * jnp.maximum(visit.num_steps, 1))
+        work = visit.learning_rate * jnp.maximum(visit.num_steps, 1)  # rate K_i
+        term = scale((1 - alpha) / work, momentum)
 
         def mixed(gradient, local_params, step):
             del local_params, step
-            return add_scaled(scale(alpha, gradient), share, momentum)
+            return add_scaled(term, alpha, gradient)
 
         trained = train(x, data, visit, key, correct=mixed)
         return state, optax.tree.sub(x, trained.params), trained.report

@@ -16,7 +16,7 @@ from fedjax_algos.algorithms.base import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
 from fedjax_algos.local import local_training
 from fedjax_algos.registry import Decay, Positive, Range
-from fedjax_algos.trees import add_scaled, scale
+from fedjax_algos.trees import add, add_scaled, scale
 
 
 class ServerState(NamedTuple):
@@ -73,12 +73,14 @@ def ghbm(
         x, momentum = broadcast
         share = beta / jnp.maximum(visit.num_steps, 1)  # beta / K_i
 
+        term = scale(-share if nesterov else share / visit.learning_rate, momentum)
+
         def corrected(gradient, local_params, step):
             del local_params, step
-            return add_scaled(gradient, share / visit.learning_rate, momentum)
+            return add(gradient, term)
 
         def ahead(local_params):
-            return add_scaled(local_params, -share, momentum)
+            return add(local_params, term)
 
         hook = {"move": ahead} if nesterov else {"correct": corrected}
         trained = train(x, data, visit, key, **hook)

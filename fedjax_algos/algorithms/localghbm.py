@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_algos import trees
 from fedjax_algos.algorithms.base import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
 from fedjax_algos.local import local_training
 from fedjax_algos.registry import Decay, Positive
-from fedjax_algos.trees import add_scaled
 
 
 class ServerState(NamedTuple):
@@ -63,11 +63,11 @@ def localghbm(
         gap = jnp.maximum(visit.server_step - own.last_round, 1)  # tau_i
         factor = participation if scale == "participation" else 1 / gap
         factor = jnp.where(visit.visit > 0, beta * factor / jnp.maximum(visit.num_steps, 1), 0)
-        momentum = optax.tree.sub(own.anchor, x)
+        term = trees.scale(factor / visit.learning_rate, optax.tree.sub(own.anchor, x))
 
         def corrected(gradient, local_params, step):
             del local_params, step
-            return add_scaled(gradient, factor / visit.learning_rate, momentum)
+            return trees.add(gradient, term)
 
         trained = train(x, data, visit, key, correct=corrected)
         own = ClientState(x, visit.server_step)
@@ -75,7 +75,9 @@ def localghbm(
 
     def server_update(server, sums, count, group):
         del count, group
-        return server._replace(params=add_scaled(server.params, -server_learning_rate, sums.mean()))
+        return server._replace(
+            params=trees.add_scaled(server.params, -server_learning_rate, sums.mean())
+        )
 
     return Algorithm(
         problem,

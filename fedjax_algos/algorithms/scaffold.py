@@ -14,7 +14,7 @@ from fedjax_algos.algorithms.base import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, WeightedSum, Weighting, weighted_by
 from fedjax_algos.local import local_training
 from fedjax_algos.registry import Positive
-from fedjax_algos.trees import add_scaled, scale
+from fedjax_algos.trees import add, add_scaled, scale
 
 
 class ServerState(NamedTuple):
@@ -66,9 +66,11 @@ def scaffold(
     def client_update(broadcast, own, data, visit, key):
         x, c = broadcast
 
+        offset = optax.tree.sub(c, own)  # c - c_i
+
         def corrected(gradient, local_params, step):
             del local_params, step
-            return jax.tree.map(lambda g, c_i, c: g - c_i + c, gradient, own, c)
+            return add(gradient, offset)
 
         trained = train(x, data, visit, key, correct=corrected)
         step = optax.tree.sub(x, trained.params)

@@ -105,8 +105,8 @@ class Synchronous:
             num_steps = self.work(self.seed, numbers, clients, full, self.local).astype(np.int32)
         visit, first_step = np.empty_like(clients), np.empty_like(clients)
         for index, cohort in enumerate(clients):
-            visit[index] = self.dispatched[cohort] + _occurrence(cohort)
-            first_step[index] = self.steps_done[cohort]
+            visit[index] = self.dispatched[cohort] + _earlier(cohort, np.ones_like(cohort))
+            first_step[index] = self.steps_done[cohort] + _earlier(cohort, num_steps[index])
             np.add.at(self.dispatched, cohort, 1)
             np.add.at(self.steps_done, cohort, num_steps[index])
         step = np.broadcast_to(numbers[:, None], clients.shape)
@@ -125,13 +125,12 @@ class Synchronous:
         )
 
 
-def _occurrence(cohort: np.ndarray) -> np.ndarray:
-    """How often each client has stood before in the cohort: 0 unless drawn with replacement."""
+def _earlier(cohort: np.ndarray, amounts: np.ndarray) -> np.ndarray:
+    """The sum of the amounts of the same client earlier in the cohort: 0 where all are distinct."""
     order = np.argsort(cohort, kind="stable")
-    ordered = cohort[order]
-    firsts = np.searchsorted(ordered, ordered)
+    ordered, before = cohort[order], np.cumsum(amounts[order]) - amounts[order]
     result = np.empty_like(cohort)
-    result[order] = np.arange(len(cohort)) - firsts
+    result[order] = before - before[np.searchsorted(ordered, ordered)]
     return result
 
 
@@ -182,5 +181,5 @@ def full_steps(counts: np.ndarray, local: Local) -> np.ndarray:
     if not 0 < epochs < np.inf:
         raise ValueError(f"local work of {epochs} is out of range; give more than 0 epochs")
     an_epoch = batches_per_epoch(counts, local.batch_size, local.batches)
-    # .1 * 30 is 3.0000000000000004, which is 3 steps and not 4
+    # .28 * 25 is 7.000000000000001, which is 7 steps and not 8
     return np.ceil(epochs * an_epoch - 1e-9).astype(np.int32)

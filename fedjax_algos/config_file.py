@@ -1,0 +1,56 @@
+"""A file of settings and methods for `fedjax-algos compare --config FILE.toml`."""
+
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedjax_algos.registry import options, unknown
+from fedjax_algos.settings import Settings
+
+
+class ConfigFile(NamedTuple):
+    """What a file gives, in the text forms of the command line."""
+
+    path: str
+    settings: dict[str, str]
+    methods: tuple[str, ...]
+
+
+def read_config(path: str) -> ConfigFile:
+    """Reads a TOML file of keys of `Settings`, and `methods`, a list of methods.
+
+    `seeds` is a number, a list, or a range as text; the other settings are one value each. What
+    the values mean, and their ranges, is checked where the command line's are.
+
+    Raises:
+      ValueError: for a file that cannot be read, is no TOML, or has a wrong key or kind of value.
+    """
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(
+            f"config={path!r} cannot be read ({error.strerror}); name a TOML file"
+        ) from None
+    except ValueError as error:  # of TOML, or of text at all
+        raise ValueError(f"config={path!r} is no TOML file: {error}") from None
+    methods = content.pop("methods", None)
+    listed = isinstance(methods, list) and methods and all(isinstance(m, str) for m in methods)
+    if methods is not None and not listed:
+        raise ValueError(
+            f"{path}: methods={methods!r} is no list of methods; give one such as "
+            '["fedavg", "fedprox:mu=0.1"]'
+        )
+    known = options(Settings)
+    for key in content:
+        if key not in known:
+            raise ValueError(f"{path}: {unknown('setting', key, [*known, 'methods'])}")
+    texts = {key: _text(path, key, value) for key, value in content.items()}
+    return ConfigFile(path, texts, tuple(methods or ()))
+
+
+def _text(path: str, key: str, value: Any) -> str:
+    if key == "seeds" and isinstance(value, list):
+        return ",".join(map(str, value)) + ","
+    if isinstance(value, list | dict):
+        raise ValueError(f"{path}: {key}={value!r} is not one value; give a number or a text")
+    return str(value)

@@ -1,0 +1,112 @@
+"""What single operations of a jaxpr cost, and what they make of known integers."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from jax.extend.core import JaxprEqn
+
+
+def _outputs(eqn):
+    return sum(var.aval.size for var in eqn.outvars)
+
+
+def _power(eqn):
+    return 0 if eqn.params["y"] == 1 else _outputs(eqn)
+
+
+def _inputs(eqn):
+    return eqn.invars[0].aval.size
+
+
+def _reduction(eqn):
+    return 0 if _inputs(eqn) == _outputs(eqn) else _inputs(eqn)  # over axes of length 1: nothing
+
+
+def _product(eqn):
+    (contracted, _), _ = eqn.params["dimension_numbers"]
+    shape = eqn.invars[0].aval.shape
+    return 2 * _outputs(eqn) * math.prod(shape[axis] for axis in contracted)
+
+
+def _convolution(eqn):
+    images, kernel, outputs = (v.aval.shape for v in (*eqn.invars, *eqn.outvars))
+    params = eqn.params
+    images_at, kernel_at, outputs_at = params["dimension_numbers"]
+    # images_at and the others: batch (or features out), features (in), and then the space
+    pairs = 2 * outputs[outputs_at[0]] * outputs[outputs_at[1]] * kernel[kernel_at[1]]
+    for axis, (before, _) in enumerate(params["padding"]):
+        holes = params["lhs_dilation"][axis]
+        window = np.arange(kernel[kernel_at[2 + axis]]) * params["rhs_dilation"][axis]
+        starts = np.arange(outputs[outputs_at[2 + axis]]) * params["window_strides"][axis]
+        meets = starts[:, None] + window - before
+        inside = (meets >= 0) & (meets <= (images[images_at[2 + axis]] - 1) * holes)
+        pairs *= int((inside & (meets % holes == 0)).sum())
+    return pairs
+
+
+def _windows(eqn):
+    return _outputs(eqn) * math.prod(eqn.params["window_dimensions"])
+
+
+def _updates(eqn):
+    return eqn.invars[-1].aval.size
+
+
+_ELEMENTWISE = (
+    "abs acos acosh add add_any asin asinh atan atan2 atanh cbrt ceil clamp cos cosh digamma div "
+    "erf erf_inv erfc exp exp2 expm1 floor lgamma log log1p logistic max min mul neg "
+    "pow rem round rsqrt sign sin sinh sqrt square sub tan tanh"
+)
+_CUMULATIVE = "cumlogsumexp cummax cummin cumprod cumsum"
+_REDUCTIONS = "reduce_max reduce_min reduce_prod reduce_sum"
+RULES: dict[str, Callable[[JaxprEqn], float]] = {
+    **dict.fromkeys(_ELEMENTWISE.split(), _outputs),
+    **dict.fromkeys(_CUMULATIVE.split(), _inputs),
+    **dict.fromkeys(_REDUCTIONS.split(), _reduction),
+    "integer_pow": _power,
+    "dot_general": _product,
+    "conv_general_dilated": _convolution,
+    "reduce_window_sum": _windows,
+    "reduce_window_max": _windows,
+    "reduce_window_min": _windows,
+    "select_and_scatter_add": _inputs,
+    "scatter-add": _updates,
+    "scatter-mul": _updates,
+}
+_FREE = (
+    "bitcast_convert_type broadcast_in_dim concatenate convert_element_type copy device_put "
+    "dynamic_slice dynamic_update_slice empty2 gather imag iota name nextafter pad real "
+    "optimization_barrier reduce_precision reshape rev scatter scatter-max scatter-min select_n "
+    "select_and_gather_add sharding_constraint slice sort split squeeze stack stop_gradient top_k "
+    "transpose"
+)
+FREE = frozenset(_FREE.split())
+_CALLS = "call checkpoint closed_call core_call custom_jvp_call custom_vjp_call jit pjit remat2"
+CALLS = frozenset(_CALLS.split())
+INTEGERS: dict[str, Callable] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": np.sign,
+    "max": np.maximum,
+    "min": np.minimum,
+    "div": lambda a, b: (a - np.fmod(a, b)) // b,  # towards 0
+    "rem": np.fmod,
+    "clamp": lambda low, x, high: np.clip(x, low, high),
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "not": np.invert,
+    "select_n": lambda which, *cases: np.choose(which, cases),
+    "convert_element_type": lambda x: np.add(x, 0),  # of integers; a truth becomes 0 or 1
+    "stop_gradient": lambda x: x,
+    "copy": lambda x: x,
+}

@@ -1,0 +1,120 @@
+"""Client rates that change: each rule by hand, and what a schedule makes of them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedjax_algos as fa
+from fedjax_algos.schedules import Synchronous, rates
+
+COUNTS = np.array([4, 4, 4])
+SPECS = ["constant", "exponential:0.9", "step:factor=0.5,every=3", "inverse"]
+
+
+def test_every_schedule_is_tested():
+    assert {spec.partition(":")[0] for spec in SPECS} == set(rates)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("constant", [0.8, 0.8, 0.8, 0.8, 0.8]),
+        ("exponential:decay=0.5", [0.8, 0.4, 0.2, 0.1, 0.05]),
+        ("exponential:decay=1", [0.8, 0.8, 0.8, 0.8, 0.8]),
+        ("step:factor=0.1,every=2", [0.8, 0.8, 0.08, 0.08, 0.008]),
+        ("step:factor=2,every=3", [0.8, 0.8, 0.8, 1.6, 1.6]),
+        ("inverse", [0.8, 0.4, 0.8 / 3, 0.2, 0.16]),
+        ("inverse:decay=0.25", [0.8, 0.64, 0.8 / 1.5, 0.8 / 1.75, 0.4]),
+        ("inverse:decay=0", [0.8, 0.8, 0.8, 0.8, 0.8]),
+    ],
+)
+def test_rates_by_hand(spec, expected):
+    np.testing.assert_allclose(rates.make(spec, 0.8)(np.arange(5)), expected, rtol=1e-15)
+
+
+def test_the_decay_of_fedlga():
+    """eta <- (1 - gamma) eta after each round, gamma = 0.01."""
+    rate, eta = rates["exponential"](0.05, decay=1 - 0.01), 0.05
+    for t in range(100):
+        assert rate(t) == pytest.approx(eta, rel=1e-13)
+        eta *= 1 - 0.01
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 10_000), min_size=3, max_size=3), min_size=1, max_size=4),
+    st.sampled_from([np.int32, np.int64]),
+)
+def test_shapes(spec, counts, kind):
+    rate, counts = rates.make(spec, 0.25), np.asarray(counts, kind)
+    values = rate(counts)
+    assert values.shape == counts.shape
+    assert values.dtype == np.float64
+    for count, value in zip(counts.ravel().tolist(), values.ravel(), strict=True):
+        alone = rate(count)
+        assert np.shape(alone) == ()
+        # NumPy's vectorised power may differ from its scalar one in the last place
+        assert float(alone) == pytest.approx(value, rel=1e-14)
+
+
+def schedule(rate, **keywords):
+    local = fa.Local(batch_size=4, learning_rate=rate, steps=1, **keywords)
+
+    def sampler(seed, rounds, num_clients, cohort_size):
+        return np.array([[0, 1], [0, 2], [0, 1]], np.int32)[rounds]
+
+    return Synchronous(COUNTS, local, cohort_size=2, seed=0, sampler=sampler)
+
+
+def test_rates_of_the_round_and_of_the_visit():
+    rate = rates["exponential"](0.5, decay=0.5)
+    by_round = schedule(rate).visits(3).learning_rate
+    np.testing.assert_array_equal(by_round, [[0.5, 0.5], [0.25, 0.25], [0.125, 0.125]])
+    by_visit = schedule(rate, rate_by="visit").visits(3).learning_rate
+    np.testing.assert_array_equal(by_visit, [[0.5, 0.5], [0.25, 0.5], [0.125, 0.25]])
+    for values in (by_round, by_visit):
+        assert values.dtype == np.float32
+
+
+def test_rates_go_on_over_calls():
+    whole, apart = (schedule(rates["inverse"](0.5), rate_by="visit") for _ in range(2))
+    parts = [apart.visits(1), apart.visits(2)]
+    joined = np.concatenate([part.learning_rate for part in parts])
+    np.testing.assert_array_equal(whole.visits(3).learning_rate, joined)
+
+
+@pytest.mark.parametrize(
+    ("rate", "message"),
+    [
+        (0.0, "the client learning rate is 0.0 at count 0; give a rate that stays above 0"),
+        (-0.1, "is -0.1 at count 0"),
+        (np.nan, "is nan at count 0"),
+        (np.inf, "is inf at count 0"),
+        (lambda t: 0.2 - 0.1 * t, "is 0.0 at count 2"),
+        (rates["exponential"](-1.0, decay=0.5), "is -1.0 at count 0"),
+        (rates["step"](1.0, factor=1e-200, every=1), "is 0.0 at count 2"),
+    ],
+)
+def test_rates_that_are_not_positive_are_refused(rate, message):
+    with pytest.raises(ValueError, match=message):
+        schedule(rate).visits(3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("exponential", "exponential needs decay; give exponential:decay=..."),
+        ("exponential:0", "decay=0 is out of range; give a number above 0 and at most 1"),
+        ("exponential:1.5", "decay=1.5 is out of range"),
+        ("step:factor=0.5", "step needs every"),
+        ("step:factor=0,every=2", "step: factor=0 is out of range; give a number above 0"),
+        ("step:factor=0.5,every=0", "every=0 is out of range; give a whole number of at least 1"),
+        ("inverse:-1", "decay=-1 is out of range; give a number of at least 0"),
+        ("cosine", "unknown rate schedule 'cosine'; choose constant, exponential, inverse or step"),
+    ],
+)
+def test_wrong_specs(spec, message):
+    with pytest.raises(ValueError, match=message):
+        rates.make(spec, 0.1)
