@@ -79,6 +79,8 @@ CASES = [
     Case("fedlga", {"clip": True}),
     Case("centralised", {}),
 ]
+# a new algorithm is tested as it comes; a line above adds settings
+CASES += [Case(name, {}) for name in sorted(set(algorithms) - {case.name for case in CASES})]
 
 
 class Toy(NamedTuple):

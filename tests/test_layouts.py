@@ -6,15 +6,10 @@ import pytest
 from helpers import CASES, LAYOUTS, run, small_network
 
 import fedjax_algos as fa
-from fedjax_algos.algorithms import algorithms
 
 SETS = [(0, 1, 2), (3, 2, 1), (0, 3, 2), (1, 0, 3), (2, 3, 0)]
 STEPS = (3, 1, 7, 4)  # batches of 3 from 5, 1, 8 and 3 examples: some short, some whole
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=1)
-
-
-def test_every_algorithm_is_in_the_table():
-    assert {case.name for case in CASES} == set(algorithms)
 
 
 def histories(case, sets):

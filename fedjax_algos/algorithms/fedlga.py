@@ -10,6 +10,7 @@ the only one that the server can know. Under the outer product an update is only
 which may also turn it around; `clip` bounds c_i by what more work of the same kind could give.
 """
 
+import functools
 from typing import Literal, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ from fedjax_algos.algorithms.base import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Stack
 from fedjax_algos.local import local_training
 from fedjax_algos.registry import NonNegative, Positive
-from fedjax_algos.trees import add_scaled
+from fedjax_algos.trees import add_scaled, scale
 
 Mode = Literal["outer", "diag", "update"]
 
@@ -35,63 +36,63 @@ class Upload(NamedTuple):
     num_steps: jax.Array  # int32[]: S_i
 
 
-def _spread(vector, like):
-    """A vector over the group, to be multiplied with leaves [group, ...]."""
-    return vector.astype(like.dtype).reshape(-1, *[1] * (like.ndim - 1))
-
-
-def _mean(mask, leaf):
-    """The mean over the masked part of the group, as [1, ...]."""
-    return (_spread(mask, leaf) * leaf).sum(0, keepdims=True) / jnp.maximum(mask.sum(), 1)
-
-
 def complete_clients(visits, mask, fallback="none"):
     """bool[group]: who did a full turn; with "max" and nobody there, who came nearest to it."""
     complete = mask & (visits.num_steps >= visits.full_steps)
     if fallback == "none":
         return complete
-    done = jnp.where(mask, visits.num_steps / visits.full_steps, 0)
+    done = jnp.where(mask, 1.0 * visits.num_steps / visits.full_steps, 0)
     return jnp.where(complete.any(), complete, mask & (done == done.max()))
+
+
+def _masked_sum(mask, changes):
+    chosen = jax.vmap(lambda real, tree: jax.tree.map(lambda leaf: jnp.where(real, leaf, 0), tree))
+    return jax.tree.map(lambda leaf: leaf.sum(0), chosen(mask, changes))
+
+
+def _per_client(rule, stack, fallback, otherwise):
+    """`rule(Delta_i, v_i, visit)` for partial clients, `otherwise(Delta_i)` for the others."""
+    complete = complete_clients(stack.visits, stack.mask, fallback)
+    mean = scale(1.0 / jnp.maximum(complete.sum(), 1), _masked_sum(complete, stack.updates))
+    partial = stack.mask & ~complete & complete.any()
+
+    def one(change, visit, partial):
+        corrected = rule(change, optax.tree.sub(mean, change), visit)
+        pick = functools.partial(jnp.where, partial)
+        return jax.tree.map(pick, corrected, otherwise(change))
+
+    return jax.vmap(one)(stack.updates, stack.visits, partial)
+
+
+def _work(visit):
+    return visit.learning_rate * jnp.maximum(visit.num_steps, 1)  # rate S_i
 
 
 def factors(stack: Stack, *, mode: Mode = "outer", strength=1.0, clip=False, fallback="none"):
     """float[group]: c_i, by which an update is multiplied in the modes "outer" and "update"."""
-    changes, visits, mask = stack
-    complete = complete_clients(visits, mask, fallback)
-    steps = jnp.maximum(visits.num_steps, 1)
-    scale = (visits.learning_rate * steps) ** 2 if mode == "outer" else 1.0  # (rate S_i)^2
 
-    def product(change):  # <Delta_i, v_i> with v_i = mean of the complete ones - Delta_i
-        change = jnp.where(_spread(mask, change) != 0, change, 0)
-        mean = _mean(complete, change)
-        return (change * (mean - change)).reshape(change.shape[0], -1).sum(1)
+    def factor(change, ahead, visit):
+        unit = _work(visit) ** 2 if mode == "outer" else 1.0
+        chosen = 1 + strength * optax.tree.vdot(change, ahead) / unit
+        most = 1.0 * visit.full_steps / jnp.maximum(visit.num_steps, 1)
+        return jnp.clip(chosen, 0, most.astype(chosen.dtype)) if clip else chosen
 
-    inner = sum(jax.tree.leaves(jax.tree.map(product, changes)))
-    chosen = 1 + strength * inner / scale
-    if clip:
-        chosen = jnp.clip(chosen, 0, visits.full_steps / steps)
-    return jnp.where(complete | ~mask | ~complete.any(), 1.0, chosen)
+    return _per_client(factor, stack, fallback, lambda change: 1.0)
 
 
 def approximate(
     stack: Stack, *, mode: Mode = "outer", strength=1.0, clip=False, fallback="none"
 ) -> Params:
     """The updates Delta_i (leaves [group, ...]), those of partial clients approximated as full."""
-    changes, visits, mask = stack
-    if mode != "diag":
-        chosen = factors(stack, mode=mode, strength=strength, clip=clip, fallback=fallback)
-        return jax.tree.map(lambda change: _spread(chosen, change) * change, changes)
-    complete = complete_clients(visits, mask, fallback)
-    partial = mask & ~complete & complete.any()
-    work = visits.learning_rate * jnp.maximum(visits.num_steps, 1)
+    if mode == "diag":
 
-    def corrected(change):
-        mean = _mean(complete, change)
-        gradient = change / _spread(work, change)
-        added = strength * gradient**2 * (mean - change)
-        return change + jnp.where(_spread(partial, change) != 0, added, 0)
+        def extended(change, ahead, visit):
+            squares = jax.tree.map(lambda d: (d / _work(visit).astype(d.dtype)) ** 2, change)
+            return add_scaled(change, strength, jax.tree.map(jnp.multiply, squares, ahead))
 
-    return jax.tree.map(corrected, changes)
+        return _per_client(extended, stack, fallback, lambda change: change)
+    chosen = factors(stack, mode=mode, strength=strength, clip=clip, fallback=fallback)
+    return jax.vmap(scale)(chosen, stack.updates)
 
 
 @algorithms
@@ -141,10 +142,10 @@ def fedlga(
         del group
         stack = stack._replace(updates=stack.updates.change)
         updates = approximate(stack, mode=mode, strength=strength, clip=clip, fallback=fallback)
-        total = jax.tree.map(lambda u: jnp.where(_spread(stack.mask, u) != 0, u, 0).sum(0), updates)
+        total = _masked_sum(stack.mask, updates)
         full = stack.visits.num_steps >= stack.visits.full_steps
         unaided = ~(full & stack.mask).any()
-        params = add_scaled(server.params, server_learning_rate / count, total)
+        params = add_scaled(server.params, 1.0 * server_learning_rate / count, total)
         return ServerState(params, server.unaided_rounds + unaided)
 
     return Algorithm(problem, local, init, broadcast, client_update, server_update, reduce="stack")

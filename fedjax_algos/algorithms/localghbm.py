@@ -61,7 +61,7 @@ def localghbm(
     def client_update(broadcast, own, data, visit, key):
         x, participation = broadcast
         gap = jnp.maximum(visit.server_step - own.last_round, 1)  # tau_i
-        factor = participation if scale == "participation" else 1 / gap
+        factor = participation if scale == "participation" else 1.0 / gap
         factor = jnp.where(visit.visit > 0, beta * factor / jnp.maximum(visit.num_steps, 1), 0)
         term = trees.scale(factor / visit.learning_rate, optax.tree.sub(own.anchor, x))
 
