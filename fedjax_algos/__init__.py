@@ -1,6 +1,6 @@
 """A functional simulator of federated learning in JAX."""
 
-from fedjax_algos import algorithms, data, models, schedules
+from fedjax_algos import algorithms, data, diagnostics, models, schedules, summaries
 from fedjax_algos._version import __version__
 from fedjax_algos.core import (
     Algorithm,
@@ -9,6 +9,7 @@ from fedjax_algos.core import (
     Mean,
     Model,
     Population,
+    Prelude,
     Problem,
     Report,
     Stack,
@@ -16,6 +17,7 @@ from fedjax_algos.core import (
     WeightedSum,
     weighted_by,
 )
+from fedjax_algos.costs import count_flops, count_memory
 from fedjax_algos.data import FederatedData, Partition, federate
 from fedjax_algos.engine import Engine, FederatedState, make_engine
 from fedjax_algos.evaluation import make_evaluate, make_evaluate_clients, summarise_clients
@@ -34,6 +36,7 @@ __all__ = [
     "Model",
     "Partition",
     "Population",
+    "Prelude",
     "Problem",
     "Report",
     "Stack",
@@ -42,7 +45,10 @@ __all__ = [
     "WeightedSum",
     "__version__",
     "algorithms",
+    "count_flops",
+    "count_memory",
     "data",
+    "diagnostics",
     "federate",
     "local_training",
     "make_engine",
@@ -52,6 +58,7 @@ __all__ = [
     "models",
     "schedules",
     "simulate",
+    "summaries",
     "summarise_clients",
     "weighted_by",
 ]

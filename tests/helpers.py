@@ -78,6 +78,12 @@ CASES = [
     Case("fedlga", {"mode": "update", "strength": 0.5}),
     Case("fedlga", {"clip": True}),
     Case("centralised", {}),
+    Case("fedasync", {"form": "mixing"}),
+    Case("fedasync", {"weighting": "uniform"}),
+    Case("fedbuff", {"weighting": "buffer", "server_learning_rate": 0.7}),
+    Case("fedat", {"mu": 0.3}),
+    Case("fedcompass", {"variant": "momentum"}),
+    Case("fedcompass", {"variant": "normalised", "weighting": "uniform"}),
 ]
 # a new algorithm is tested as it comes; a line above adds settings
 CASES += [Case(name, {}) for name in sorted(set(algorithms) - {case.name for case in CASES})]
