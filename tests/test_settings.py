@@ -1,6 +1,7 @@
 """Each setting reaches the engine or the schedule, seen in what a small run gives."""
 
 import functools
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,9 +11,11 @@ from fedjax_algos import comparison, schedules
 from fedjax_algos.config_file import read_config
 from fedjax_algos.keys import model_key
 from fedjax_algos.models.adapters import scale_pixels
-from fedjax_algos.registry import options
+from fedjax_algos.registry import options, parse_value
 from fedjax_algos.settings import Settings, methods_of
 from fedjax_algos.simulation import simulate
+
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
 SMALL = Settings(
     model="linear", partition="iid", clients=12, cohort=4, rounds=2, local_steps=2, eval_every=1
@@ -192,3 +195,18 @@ def test_a_config_file_is_text_as_the_command_line_has_it(tmp_path):
     config = read_config(str(path))
     assert config.settings == {"rounds": "3", "clip_norm": "0.001", "seeds": "4,", "layout": "2"}
     assert config.methods == ("fedavg",)
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda path: path.name)
+def test_the_experiments_files_hold_good_settings(path):
+    config = read_config(str(path))
+    known = options(Settings)
+    values = {
+        name: parse_value(known[name], text)
+        for name, text in config.settings.items()
+        if name != "seeds"
+    }
+    settings = Settings(**values)
+    settings.check()
+    assert methods_of(config.methods, settings)
+    assert "compare --config" in path.read_text().split("\ndataset")[0]
