@@ -14,6 +14,8 @@ AXES = {
     "flops": "computation of all clients, GFLOP",
     "wall_seconds": "seconds",
 }
+_COLOURS = 10  # of matplotlib's cycle
+_INSIDE = 6  # methods that a legend inside the picture has room for
 _UNITS = {"upload_bytes": 1e6, "download_bytes": 1e6, "flops": 1e9}
 
 
@@ -33,12 +35,15 @@ def plot_metric(rows: list[Row], path: Path, *, metric: str = "test_accuracy", x
             ]
             raise ValueError(f"{what}={name!r} is unknown; choose from {', '.join(known)}")
     values, positions = curves(rows, metric), curves(rows, x)
-    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    beside = len(values) > _INSIDE
+    figure = Figure(figsize=(7.5 + 2 * beside, 4.6), layout="constrained")
     axes = figure.add_subplot()
-    for label, by_seed in values.items():
+    styles = ("-", "--", ":", "-.")
+    for index, (label, by_seed) in enumerate(values.items()):
+        style = styles[index // _COLOURS % len(styles)]  # where colours begin anew
         where = positions[label].mean(axis=0) / _UNITS.get(x, 1)
         mean = by_seed.mean(axis=0)
-        (line,) = axes.plot(where, mean, label=label, linewidth=1.6)
+        (line,) = axes.plot(where, mean, label=label, linewidth=1.6, linestyle=style)
         if len(by_seed) > 1:
             half = np.array([interval(column) for column in by_seed.T])
             axes.fill_between(
@@ -50,7 +55,8 @@ def plot_metric(rows: list[Row], path: Path, *, metric: str = "test_accuracy", x
     axes.set(xlabel=AXES[x], ylabel=metric.replace("_", " "))
     axes.set_title(f"mean of {seeds} seed{'s' * (seeds > 1)}{band}", fontsize=10)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    place = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if beside else {}
+    axes.legend(frameon=False, **place)
     figure.savefig(path, dpi=150)
 
 

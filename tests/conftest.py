@@ -1,8 +1,12 @@
 """Strict modes, quick compilation, and float64 for the files that ask for it."""
 
 import os
+from importlib import metadata
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+if metadata.version("jaxlib").startswith("0.10."):  # other versions may not know these flags
+    quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick}"  # compiles twice as fast
 
 import jax
 import pytest
@@ -25,3 +29,13 @@ def x64():
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", False)
+
+
+@pytest.fixture(scope="module", params=["vmapped", 2, "sequential"], ids=str)
+def layout(request):
+    """Runs a whole file's histories once in each layout."""
+    from histories import Current
+
+    Current.layout = request.param
+    yield request.param
+    Current.layout = "vmapped"

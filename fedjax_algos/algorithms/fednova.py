@@ -67,7 +67,8 @@ def fednova(
 
         trained = train(x, data, visit, key, correct=proximal, transform=transform)
         a = accumulated_weight(visit.num_steps, visit.learning_rate, momentum, mu)
-        direction = scale(1 / a, optax.tree.sub(x, trained.params))
+        # without a step there is no direction
+        direction = scale(1 / jnp.where(a > 0, a, 1), optax.tree.sub(x, trained.params))
         work = jnp.where(mu > 0, visit.num_steps.astype(a.dtype), a)
         return state, Upload(direction, work), trained.report
 

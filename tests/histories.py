@@ -1,0 +1,137 @@
+"""Histories for identities: each engine is compiled once, and each history is run once.
+
+The client rate, the number of steps and the cohorts are data, so they need no new engine.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from helpers import Toy, fixed, one_round, stored
+
+import fedjax_algos as fa
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.schedules import Synchronous
+
+# Three of six clients a round, so chunks of two need padding; clients' gaps differ.
+SETS = ((0, 1, 2), (3, 2, 5), (1, 4, 0), (5, 3, 1), (2, 0, 4), (4, 1, 5))
+COUNTS = (5, 1, 8, 3, 2, 4)
+RATE = 0.1
+
+
+class Outputs(NamedTuple):
+    prediction: jax.Array
+    features: jax.Array
+
+
+class Snapshot(NamedTuple):
+    """After a round."""
+
+    server: Any
+    clients: Any
+
+
+@functools.cache
+def regression():
+    """Linear regression with an offset; the losses are halved squares."""
+    rng = np.random.default_rng(0)
+    clients = [{"x": rng.normal(size=(n, 2)), "y": rng.normal(size=n)} for n in COUNTS]
+
+    def apply(model, batch, key, training):
+        del key, training
+        features = batch["x"] * model.params["slope"][None]
+        return Outputs(features.sum(1) + model.params["offset"], features), ()
+
+    problem = fa.Problem(
+        init=lambda key: fa.Model(
+            {"slope": jnp.asarray([0.5, -0.8]), "offset": jnp.asarray(0.3, float)}
+        ),
+        apply=apply,
+        loss=lambda outputs, batch: 0.5 * (outputs.prediction - batch["y"]) ** 2,
+    )
+    return Toy(problem, stored(clients), clients)
+
+
+START = {"slope": np.array([0.5, -0.8]), "offset": np.array(0.3)}
+
+
+def gradient(params, client):
+    """The mean gradient over all examples of a client, in NumPy."""
+    x, y = regression().clients[client].values()
+    error = x @ params["slope"] + params["offset"] - y
+    return {"slope": error @ x / len(y), "offset": error.mean()}
+
+
+def combine(function, *trees):
+    return {name: function(*(tree[name] for tree in trees)) for name in START}
+
+
+def local_models(params, client, steps, rate=RATE, correct=lambda g, y: g):
+    """y_0 to y_J of a client in NumPy."""
+    models = [params]
+    for _ in range(steps):
+        g = correct(gradient(models[-1], client), models[-1])
+        models.append(combine(lambda y, g: y - rate * g, models[-1], g))
+    return models
+
+
+@functools.cache
+def engine(name, settings, layout, batches="full", batch_size=3, decay=0.0):
+    transform = optax.add_decayed_weights(decay) if decay else optax.identity()
+    local = fa.Local(batch_size, RATE, steps=1, transform=transform, batches=batches)
+    return fa.make_engine(algorithms[name](regression().problem, local, **dict(settings)), layout)
+
+
+class Current:
+    """The layout of the test that runs; the fixture `layout` sets it."""
+
+    layout: Any = "vmapped"
+
+
+def play(name, sets=SETS, *, compiled=(), **settings):
+    """The snapshots of a run; `steps` is one number or one a client, `rate` too, but a round.
+
+    `compiled` holds pairs of `engine`'s other arguments.
+    """
+    return _play(name, Current.layout, sets, compiled=compiled, **settings)
+
+
+@functools.cache
+def _play(name, layout, sets, *, steps=3, full=None, rate=RATE, compiled=(), **settings):
+    chosen = engine(name, tuple(settings.items()), layout, **dict(compiled))
+    return follow(chosen, sets, steps=steps, full=full, rate=rate)
+
+
+def follow(engine, sets=SETS, *, steps=3, full=None, rate=RATE):
+    data, size = regression().data, len(sets[0])
+    steps = np.broadcast_to(np.asarray(steps, np.int32), len(COUNTS))
+    rates = np.broadcast_to(rate, len(sets))
+    work = fa.Local(1, lambda rounds: rates[rounds], steps=int(full or steps.max()))
+    schedule = Synchronous(data.counts(), work, cohort_size=size, seed=0, sampler=fixed(sets))
+    visits = schedule.visits(len(sets))
+    visits = visits._replace(num_steps=steps[visits.client])
+    state = engine.init(0, fa.Population(len(COUNTS), size, sum(COUNTS)))
+    snapshots = []
+    for index in range(len(sets)):
+        state, _ = engine.round(state, data, one_round(visits, index))
+        snapshots.append(jax.tree.map(np.array, Snapshot(state.server, state.clients)))
+    return snapshots
+
+
+def models(snapshots):
+    return [snapshot.server.params for snapshot in snapshots]
+
+
+def assert_same(left, right, atol=1e-13):
+    """The same models in all rounds (or any equal trees)."""
+    left, right = (models(h) if isinstance(h[0], Snapshot) else h for h in (left, right))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=atol), left, right)
+
+
+def assert_differ(left, right, least=1e-3):
+    """The models differ visibly at the end."""
+    gaps = combine(lambda a, b: np.abs(a - b).max(), models(left)[-1], models(right)[-1])
+    assert max(gaps.values()) > least
