@@ -1,4 +1,4 @@
-"""The command line: `fedjax-algos compare | run | plot | list`."""
+"""The command line: `fedjax-algos compare | run | plot | summary | list`."""
 
 import contextlib
 import json
@@ -13,14 +13,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedjax_algos import comparison, plots, results, tables
+from fedjax_algos import comparison, plots, results, summaries, tables
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.config_file import ConfigFile, read_config
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.engine import chunk_size
 from fedjax_algos.models import models
 from fedjax_algos.registry import Option, Registry, one_of, options, parse_value, unknown
-from fedjax_algos.schedules import rates, samplers, works
+from fedjax_algos.schedules import rates, samplers, schedules, weathers, works
 from fedjax_algos.settings import Method, Settings, methods_of
 
 REGISTRIES = {
@@ -29,6 +29,8 @@ REGISTRIES = {
     "models": models,
     "partitions": partitions,
     "rate_schedules": rates,
+    "schedules": schedules,
+    "weathers": weathers,
     "samplers": samplers,
     "works": works,
 }
@@ -54,10 +56,19 @@ HELP = {
     "seeds": "a number of seeds (5), a range (10-14) or a list (3,7)",
     "eval_every": "rounds between evaluations",
     "target": "test accuracy whose rounds and upload are measured [the first method's best]",
+    "seconds": "virtual seconds: run on the virtual clock, each method on its own schedule",
+    "weather": "speeds and absences on the virtual clock, see `list weathers`",
+    "evaluations": "evaluations on the virtual clock",
     "layout": "auto, vmapped, sequential, or clients computed at once",
     "client_state": "where clients' own state lives between rounds: device or host",
 }
 _WORK_OF_A_TURN = {"local_steps", "local_epochs"}
+PAPERS = {  # whether a target is needed, and the reference
+    "fedgbo": (False, "fedavg"),
+    "fedlga": (True, None),
+    "ghbm": (False, "fedavg"),
+    "fedcompass": (True, "fedcompass"),
+}
 console = Console(stderr=True)
 
 
@@ -222,10 +233,15 @@ def _train(
         experiment = comparison.prepare(settings, methods)
         folder = results.new_folder(out, name)
     about = results.environment()
-    size = chunk_size(settings.layout, settings.cohort_size)
+    size = 1
+    if settings.seconds is None:
+        scope = f"{settings.cohort_size} a round"
+        size = chunk_size(settings.layout, settings.cohort_size)
+    else:
+        scope = f"{settings.seconds:g} virtual seconds of {settings.weather}"
     console.print(
         f"{settings.dataset}, {settings.model}, {settings.clients} clients ({settings.partition}), "
-        f"{settings.cohort_size} a round, on {about['device_count']} {about['device']}, "
+        f"{scope}, on {about['device_count']} {about['device']}, "
         f"{size} client{'s' * (size > 1)} at once",
         highlight=False,
         soft_wrap=True,
@@ -236,12 +252,15 @@ def _train(
         TextColumn("{task.description:<16}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("rounds"),
+        TextColumn("rounds" if settings.seconds is None else "virtual seconds"),
         TimeElapsedColumn(),
         TextColumn("{task.fields[status]}"),
     ]
     with Progress(*columns, console=console) as progress:
-        total = settings.rounds * len(settings.seeds)
+        span, unit = settings.seconds or settings.rounds, "round"
+        if settings.seconds is not None:
+            unit = "simulated_seconds"
+        total = span * len(settings.seeds)
         tasks = {
             m.label: progress.add_task(m.label, total=total, status="", start=False)
             for m in methods
@@ -251,14 +270,14 @@ def _train(
         def show(row):
             task = tasks[row["method"]]
             progress.start_task(task)
-            done = order[row["seed"]] * settings.rounds + row["round"]
+            done = order[row["seed"]] * span + row[unit]
             status = f"seed {row['seed']}: accuracy {row['test_accuracy']:.3f}"
             progress.update(task, completed=done, status=status)
 
         rows = comparison.run(experiment, show)
     summary = comparison.summarise(rows, settings.target)
     results.write(folder, experiment, rows, summary, config)
-    plots.plot_metric(rows, folder / "accuracy.png")
+    plots.plot_metric(rows, folder / "accuracy.png", x=unit)
     wide = Console(width=1000)  # a narrow terminal may wrap lines, but no number is cut
     wide.print("", tables.summary_table(summary, settings), "", sep="\n")
     click.echo(tables.legend(summary, settings))
@@ -290,6 +309,55 @@ def plot(folders: tuple[str, ...], metric: str, axis: str, out: str | None) -> N
             raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
         plots.plot_metric(rows, path, metric=metric, x=axis)
     click.echo(path)
+
+
+@cli.command()
+@click.argument("folder", metavar="RESULTS")
+@click.option("--paper", default="fedgbo", help=f"{', '.join(PAPERS)} [fedgbo]")
+@click.option("--reference", metavar="METHOD", help="that costs or times are relative to")
+@click.option("--target", metavar="VALUE", help="test accuracy, for fedlga and fedcompass")
+@click.option("--json", "as_json", is_flag=True, help="a JSON array of objects, nothing else")
+def summary(
+    folder: str, paper: str, reference: str | None, target: str | None, as_json: bool
+) -> None:
+    """Summarise a results folder as one of the papers does.
+
+    fedgbo: the maximum and the cost to reach it and the reference's. fedlga: rounds to the target.
+    ghbm: the mean of the last 100 rounds, and the cost to reach the reference's. fedcompass: the
+    first virtual time at the target, relative to the reference's.
+    """
+    with told_in_one_line():
+        if paper not in PAPERS:
+            raise ValueError(unknown("paper", paper, PAPERS))
+        needs_target, default = PAPERS[paper]
+        if needs_target and target is None:
+            raise ValueError(f"paper={paper} needs target; give --target 0.9, say")
+        rows = results.read_metrics(folder)
+        goal = parse_value(options(Settings)["target"], target) if target else None
+        lines = summaries.of_paper(rows, paper, reference or default, goal)
+    told = [_plain(line) for line in lines]
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in told[0]:
+        table.add_column(name.replace("_", " "), no_wrap=True)
+    for values in told:
+        table.add_row(*map(_short, values.values()))
+    Console(width=1000).print(table)
+
+
+def _plain(value: Any) -> Any:
+    """Named tuples as dicts, also inside."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(part) for name, part in value._asdict().items()}
+    return value
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return " / ".join(map(_short, value.values()))
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @cli.command("list")

@@ -7,11 +7,14 @@ import jax
 import numpy as np
 from scipy import stats
 
+from fedjax_algos.clock import simulate_on_clock
 from fedjax_algos.core import Population
 from fedjax_algos.data import Dataset, FederatedData, Partition
 from fedjax_algos.engine import Engine, make_engine
 from fedjax_algos.evaluation import make_evaluate
-from fedjax_algos.schedules import Synchronous, samplers, works
+from fedjax_algos.executor import make_executor
+from fedjax_algos.schedules import Plan, Synchronous, samplers, schedules, weathers, works
+from fedjax_algos.schedules.arrival_groups import CompassTrace
 from fedjax_algos.schedules.synchronous import rate_at
 from fedjax_algos.settings import Method, Settings
 from fedjax_algos.simulation import Row, refuse_repeats, simulate
@@ -36,8 +39,10 @@ class Experiment(NamedTuple):
     test: Any
     data: dict[int, FederatedData]
     partitions: dict[int, Partition]
-    engines: dict[str, Engine]
+    engines: dict[str, Any]  # an `Engine` each, or an `Executor` on the virtual clock
     evaluate: Callable
+    # of each method's first seed, once it has run on the virtual clock
+    plans: dict[str, tuple[Plan, CompassTrace | None]]
 
 
 class Reached(NamedTuple):
@@ -50,6 +55,7 @@ class Reached(NamedTuple):
     best_interval: float
     rounds: float | None  # median over seeds, of the rounds to the target; None below half
     upload_bytes: float | None  # likewise
+    simulated_seconds: float | None  # likewise, on the virtual clock; None without one
     flops: float | None  # likewise, of all clients; also None where it was not measured
     seeds_reaching: int
     seeds_diverged: int  # whose last test accuracy or test loss is not finite
@@ -65,15 +71,19 @@ def prepare(
       ValueError: for settings that are wrong, before anything is trained.
     """
     settings.check()
+    on_clock = settings.seconds is not None
     dataset = dataset or settings.load()
     dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
     problem = settings.problem(dataset)
-    engines = {
-        m.label: make_engine(m.build(problem, settings), settings.layout, settings.client_state)
+    engines: dict[str, Any] = {
+        m.label: make_executor(m.build(problem, settings))
+        if on_clock
+        else make_engine(m.build(problem, settings), settings.layout, settings.client_state)
         for m in methods
     }
     split = {seed: settings.split(dataset, seed) for seed in settings.seeds}
-    _rehearse(settings, engines, {seed: data for seed, (data, _) in split.items()})
+    if not on_clock:
+        _rehearse(settings, engines, {seed: data for seed, (data, _) in split.items()})
     return Experiment(
         settings,
         methods,
@@ -84,6 +94,7 @@ def prepare(
         {seed: partition for seed, (_, partition) in split.items()},
         engines,
         make_evaluate(problem),
+        plans={},
     )
 
 
@@ -128,6 +139,22 @@ def run(
             def report(row: Row, names: Row = names) -> None:
                 on_evaluation(names | row)
 
+            if settings.seconds is not None:
+                _, history, plan, trace = simulate_on_clock(
+                    experiment.engines[method.label],
+                    experiment.data[seed],
+                    schedules.make(method.schedule),
+                    weathers.make(settings.weather),
+                    seconds=settings.seconds,
+                    seed=seed,
+                    test=experiment.test,
+                    evaluations=settings.evaluations,
+                    on_evaluation=report,
+                    evaluate=experiment.evaluate,
+                )
+                experiment.plans.setdefault(method.label, (plan, trace))
+                rows += [names | row for row in history]
+                continue
             _, history = simulate(
                 experiment.engines[method.label],
                 experiment.data[seed],
@@ -173,6 +200,17 @@ def interval(values: np.ndarray) -> float:
     return float(stats.t.ppf(0.975, len(values) - 1) * spread)
 
 
+_SUMMARISED = (
+    "test_accuracy",
+    "test_loss",
+    "round",
+    "simulated_seconds",
+    "upload_bytes",
+    "flops",
+    "wall_seconds",
+)
+
+
 def summarise(rows: list[Row], target: float | None = None) -> list[Reached]:
     """One line a method.
 
@@ -180,11 +218,7 @@ def summarise(rows: list[Row], target: float | None = None) -> list[Reached]:
       rows: of all methods on the same seeds.
       target: the test accuracy to reach; if None, for each seed the first method's best on it.
     """
-    columns = {
-        name: curves(rows, name)
-        for name in ("test_accuracy", "round", "upload_bytes", "wall_seconds", "test_loss", "flops")
-        if any(name in row for row in rows)
-    }
+    columns = {name: curves(rows, name) for name in _SUMMARISED if any(name in row for row in rows)}
     accuracy = columns["test_accuracy"]
     # fmax passes NaN over: a method that diverged had a best before
     bests = {label: np.fmax.reduce(values, axis=1) for label, values in accuracy.items()}
@@ -218,6 +252,7 @@ def summarise(rows: list[Row], target: float | None = None) -> list[Reached]:
                 best_interval=interval(bests[label]),
                 rounds=median("round"),
                 upload_bytes=median("upload_bytes"),
+                simulated_seconds=median("simulated_seconds"),
                 flops=median("flops"),
                 seeds_reaching=int((first >= 0).sum()),
                 seeds_diverged=int((~np.isfinite(ends).all(axis=0)).sum()),

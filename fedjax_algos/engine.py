@@ -256,11 +256,15 @@ def _view(algorithm, state, data, visit):
     return client_view(data, visit.client, order, state.statistics, visit.first_step), key
 
 
-def _turn(algorithm, state, broadcast, data, visit, row):
-    """One client's turn: (new row, update, report). Its row is made when it is first visited."""
+def _turn(algorithm, state, broadcast, data, visit, row, first=None):
+    """One client's turn: (new row, update, report). Its row is made when it is first visited.
+
+    `first`, bool[], says so where earlier visits came to nothing.
+    """
     view, key = _view(algorithm, state, data, visit)
+    first = visit.visit == 0 if first is None else first
     fresh = algorithm.client_init(state.origin, client_key(state.seed, visit.client))
-    row = jax.tree.map(lambda new, old: jnp.where(visit.visit == 0, new, old), fresh, row)
+    row = jax.tree.map(lambda new, old: jnp.where(first, new, old), fresh, row)
     return algorithm.client_update(broadcast, row, view, visit, key)
 
 

@@ -1,6 +1,7 @@
 """Pictures of results."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ AXES = {
     "upload_bytes": "uploaded megabytes, all clients",
     "download_bytes": "downloaded megabytes, all clients",
     "flops": "computation of all clients, GFLOP",
+    "simulated_seconds": "virtual seconds",
     "wall_seconds": "seconds",
 }
 _COLOURS = 10  # of matplotlib's cycle
@@ -55,7 +57,7 @@ def plot_metric(rows: list[Row], path: Path, *, metric: str = "test_accuracy", x
     axes.set(xlabel=AXES[x], ylabel=metric.replace("_", " "))
     axes.set_title(f"mean of {seeds} seed{'s' * (seeds > 1)}{band}", fontsize=10)
     axes.grid(alpha=0.3)
-    place = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if beside else {}
+    place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if beside else {}
     axes.legend(frameon=False, **place)
     figure.savefig(path, dpi=150)
 

@@ -15,7 +15,9 @@ from rich.console import Console
 from fedjax_algos.comparison import Experiment, Reached
 from fedjax_algos.data.describe import describe_partition, partition_table, plot_partition
 from fedjax_algos.simulation import Row
+from fedjax_algos.timeline import idle_share, plot_staleness, plot_timeline, summarise_plan
 
+_IN_A_TIMELINE = 50  # clients that a picture has room for
 _PACKAGES = ("fedjax_algos", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
 
 
@@ -65,13 +67,15 @@ def write(
     all settings as they were in the end, each method with its defaults, versions, device, and the
     hash of each seed's partition. `partitions.npz` has arrays `indices_SEED` and
     `offsets_SEED`; `partition.txt` describes each seed's, `partition.png` shows the first seed's.
+    On the virtual clock there are also pictures of each method's timeline and staleness on the
+    first seed, `timelines.csv` with their sums, and `idle.csv` with each client's idle share.
     """
     settings = experiment.settings
     configuration = {
         "command": sys.argv[1:],
         "config": config,
         "settings": {**vars(settings), "seeds": list(settings.seeds)},
-        "cohort_size": settings.cohort_size,
+        "cohort_size": settings.cohort_size if settings.seconds is None else settings.clients,
         "local_steps": settings.steps,
         "methods": {m.label: m.configuration() for m in experiment.methods},
         "dataset_notes": list(experiment.notes),
@@ -91,6 +95,25 @@ def write(
         for seed, partition in experiment.partitions.items():
             console.print(f"seed {seed}", partition_table(describe_partition(labels, partition)))
     plot_partition(labels, first, folder / "partition.png")
+    _write_timelines(folder, experiment)
+
+
+def _write_timelines(folder: Path, experiment: Experiment) -> None:
+    """The plans of the first seed on the virtual clock: pictures, sums, and each client's rest."""
+    clients, sums, idle = experiment.settings.clients, [], []
+    for label, (plan, trace) in experiment.plans.items():
+        sums.append({"method": label, **summarise_plan(plan, clients)._asdict()})
+        shares = idle_share(plan, clients, experiment.settings.seconds)
+        idle += [{"method": label, "client": i, "idle_share": s} for i, s in enumerate(shares)]
+        name = label.replace(" ", "-")
+        plot_staleness(plan, folder / f"staleness-{name}.png")
+        longest = float((plan.ended - plan.started)[np.isfinite(plan.ended)].max())
+        end = min(10 * longest, experiment.settings.seconds or 0)
+        if clients <= _IN_A_TIMELINE:
+            plot_timeline(plan, folder / f"timeline-{name}.png", trace=trace, end=end)
+    if sums:
+        _write_table(folder / "timelines.csv", sums)
+        _write_table(folder / "idle.csv", idle)
 
 
 def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:

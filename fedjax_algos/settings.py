@@ -8,6 +8,7 @@ import numpy as np
 import optax
 
 from fedjax_algos.algorithms import algorithms
+from fedjax_algos.compatibility import default_schedule, fit
 from fedjax_algos.core import Algorithm, Batches, Local, Problem
 from fedjax_algos.data import Dataset, FederatedData, Partition, datasets, federate, partitions
 from fedjax_algos.engine import chunk_size
@@ -20,7 +21,7 @@ from fedjax_algos.registry import (
     options,
     parse_value,
 )
-from fedjax_algos.schedules import cohort_count, rates, samplers, works
+from fedjax_algos.schedules import cohort_count, rates, samplers, schedules, weathers, works
 
 Count = Annotated[int, Range(1)]
 _CLIENT_RATE = "client_learning_rate"
@@ -36,6 +37,11 @@ class Settings:
     own visits. Clients clip their gradients to the norm `clip_norm` and then add `weight_decay`
     times the params, after the algorithm's own correction; 0 does neither. `target` is the test
     accuracy whose cost is measured, the first method's best one if None.
+
+    With `seconds`, methods run on the virtual clock for that time, each on its own schedule, in the
+    same `weather`, and are evaluated `evaluations` times; all clients take part, so `cohort`,
+    `sampler`, `work`, `rounds` and `eval_every` say nothing. `local_steps` is then the work of the
+    schedules that do not choose it.
     """
 
     dataset: str = "digits"
@@ -59,6 +65,9 @@ class Settings:
     seeds: tuple[int, ...] = (0,)
     eval_every: Count = 5
     target: Annotated[float, Range(0, 1, low_open=True)] | None = None
+    seconds: Positive | None = None
+    weather: str = "simulated"
+    evaluations: Count = 20
     layout: str = "auto"
     client_state: Literal["device", "host"] = "device"
 
@@ -75,16 +84,23 @@ class Settings:
         samplers.make(self.sampler)
         works.make(self.work)
         rates.make(self.rate_schedule, 1.0)
+        weathers.make(self.weather)
+        if self.seconds is not None and self.local_epochs is not None:
+            raise ValueError(
+                f"local_epochs={self.local_epochs} is not counted on the virtual clock; give "
+                "local_steps"
+            )
         if self.local_steps is not None and self.local_epochs is not None:
             raise ValueError(
                 f"local_steps={self.local_steps} and local_epochs={self.local_epochs} are both "
                 "given; give one of them"
             )
-        if self.cohort > self.clients:
+        if self.seconds is None and self.cohort > self.clients:
             raise ValueError(
                 f"cohort={self.cohort:g} is out of range; give at most clients={self.clients}"
             )
-        cohort_count(self.cohort, self.clients)
+        if self.seconds is None:
+            cohort_count(self.cohort, self.clients)
         if len(set(self.seeds)) < len(self.seeds) or not all(0 <= s < 2**31 for s in self.seeds):
             raise ValueError(
                 f"seeds={self.seeds} is out of range; give different numbers from 0 to {2**31 - 1}"
@@ -144,16 +160,21 @@ class Method(NamedTuple):
     algorithm: str
     hyperparameters: dict[str, Any]
     client_learning_rate: float
+    schedule: str = ""  # of the virtual clock, "" in synchronous rounds
 
     @classmethod
     def of(cls, spec: str, settings: Settings) -> "Method":
         """From a spec such as `fedprox:mu=0.1,client_learning_rate=0.3`.
 
-        Rates given in `settings` take the place of the spec's.
+        On the virtual clock a schedule may follow, as in `fedbuff:alpha=0.6@buffered:size=5`;
+        without one it is the algorithm's own. Rates given in `settings` take the place of the
+        spec's.
 
         Raises:
-          ValueError: for an unknown algorithm or option, or a value out of range.
+          ValueError: for an unknown algorithm, schedule or option, a value out of range, or a
+            schedule that the algorithm does not run on.
         """
+        spec, _, schedule = spec.partition("@")
         name, _, text = spec.partition(":")
         parts = [part for part in text.split(",") if part]
         rate = 0.1
@@ -163,7 +184,15 @@ class Method(NamedTuple):
         name, values = algorithms.parse(f"{name}:{','.join(parts)}")
         if settings.server_learning_rate is not None:
             values["server_learning_rate"] = settings.server_learning_rate
-        return cls(name, name, values, settings.client_learning_rate or rate)
+        if settings.seconds is None and schedule:
+            raise ValueError(
+                f"{name}@{schedule} names a schedule of the virtual clock; give seconds=..., the "
+                "virtual time to run"
+            )
+        if settings.seconds is not None:
+            schedule = complete_schedule(schedule or default_schedule(name), settings)
+            fit(name, values, schedules.parse(schedule)[0])
+        return cls(name, name, values, settings.client_learning_rate or rate, schedule)
 
     def build(self, problem: Problem, settings: Settings) -> Algorithm:
         """The algorithm for a problem."""
@@ -177,8 +206,22 @@ class Method(NamedTuple):
         return {
             "algorithm": self.algorithm,
             _CLIENT_RATE: self.client_learning_rate,
+            **({"schedule": self.schedule} if self.schedule else {}),
             **{key: value for key, value in values.items() if known[key].kind is not object},
         }
+
+
+def complete_schedule(spec: str, settings: Settings) -> str:
+    """A schedule's spec with the settings' local steps, where it needs steps and gives none.
+
+    Raises:
+      ValueError: for an unknown schedule or option, or a value out of range.
+    """
+    name, values = schedules.parse(spec)
+    if "steps" in options(schedules[name]) and "steps" not in values:
+        spec += f"{',' if ':' in spec else ':'}steps={settings.steps}"
+    schedules.make(spec)
+    return spec
 
 
 def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:

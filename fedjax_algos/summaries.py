@@ -6,7 +6,7 @@ nothing and is no maximum.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -310,6 +310,21 @@ def time_to_target(
             )
         )
     return lines
+
+
+def of_paper(
+    rows: list[Row], paper: str, reference: str | None = None, target: float | None = None
+) -> list[Any]:
+    """What "fedgbo", "fedlga", "ghbm" or "fedcompass" tells; see the functions above."""
+    if paper == "fedgbo":
+        return maximum_and_cost(rows, reference or "fedavg")
+    if paper == "ghbm":
+        return final_quality(rows, reference or "fedavg")
+    if target is None:
+        raise ValueError(f"paper={paper!r} needs a target; give a test accuracy")
+    if paper == "fedlga":
+        return rounds_to_target(rows, target)
+    return time_to_target(rows, target, reference or "fedcompass")
 
 
 def _runs(rows: list[Row], metric: str) -> dict[str, list[_Run]]:

@@ -12,7 +12,9 @@ def summary_table(summary: list[Reached], settings: Settings) -> Table:
     """One line a method; a column of FLOPs only where they were measured."""
     seeds = len(settings.seeds)
     lines = [_cells(line, seeds) for line in summary]
-    headings = [h for h in lines[0] if h != "flops" or _has_flops(summary)]
+    unmeasured = [] if _has_flops(summary) else ["flops"]
+    unmeasured += ["virtual s"] if settings.seconds is None else []
+    headings = [heading for heading in lines[0] if heading not in unmeasured]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
@@ -29,6 +31,8 @@ def legend(summary: list[Reached], settings: Settings) -> str:
     if settings.target is not None:
         goal = f"a test accuracy of {100 * settings.target:g}%"
     costs = "rounds, upload and flops" if _has_flops(summary) else "rounds, upload"
+    if settings.seconds is not None:
+        costs = costs.replace("rounds", "rounds (server steps), virtual seconds")
     return (
         f"final, best: test accuracy in %{mean}.\n"
         f"{costs} (of all clients), reached: to {goal},\n"
@@ -50,6 +54,7 @@ def _cells(line: Reached, seeds: int) -> dict[str, str]:
         "final": final,
         "best": _percent(line.best, line.best_interval),
         "rounds": "-" if line.rounds is None else f"{line.rounds:g}",
+        "virtual s": "-" if line.simulated_seconds is None else f"{line.simulated_seconds:g}",
         "upload": "-" if line.upload_bytes is None else f"{line.upload_bytes / 1e6:.1f} MB",
         "flops": "-" if line.flops is None else _flops(line.flops),
         "reached": f"{line.seeds_reaching}/{seeds}",

@@ -6,7 +6,11 @@ schedule runs ahead on the host and writes everything down; what is trained foll
 
 from typing import NamedTuple, Protocol
 
+import jax.numpy as jnp
 import numpy as np
+
+from fedjax_algos.core import Local, Visit
+from fedjax_algos.schedules.synchronous import _earlier, rate_at
 
 AGGREGATED, IN_FLIGHT, LOST = range(3)  # fates of a dispatch
 AGGREGATE, FIRST = range(2)  # groups of FedCompass's server steps: a group's, a first arrival's
@@ -55,3 +59,40 @@ class Weather(Protocol):
         The visit is then lost. The server learns of it when the client leaves.
         """
         ...
+
+
+def plan_visits(plan: Plan, counts: np.ndarray, local: Local) -> Visit:
+    """The visits of a plan's dispatches, NumPy arrays [D].
+
+    `server_step` is the version, at which the rate is asked unless `local.rate_by` is "visit".
+    Steps of lost dispatches are not in `first_step`: they never happened.
+
+    Args:
+      plan: a timeline.
+      counts: int[num_clients], n_i of all clients, dispatched or not.
+      local: whose rate.
+
+    Raises:
+      ValueError: for a client that has no count, or a rate that is not positive and finite.
+    """
+    counts = np.asarray(counts, np.int32)
+    if plan.client.max(initial=0) >= len(counts):
+        raise ValueError(
+            f"the plan dispatches client {plan.client.max()}, but there are counts of "
+            f"{len(counts)} clients; give those of the data that the plan was made for"
+        )
+    real = jnp.result_type(float)
+    shares = counts / counts.sum(dtype=np.int64)
+    asked = plan.visit if local.rate_by == "visit" else plan.version
+    done = np.where(plan.fate == LOST, 0, plan.num_steps)
+    return Visit(
+        client=plan.client,
+        visit=plan.visit,
+        server_step=plan.version,
+        num_steps=plan.num_steps,
+        full_steps=plan.full_steps,
+        num_examples=counts[plan.client],
+        share=shares[plan.client].astype(real),
+        learning_rate=np.asarray(rate_at(local.learning_rate, asked), real),
+        first_step=_earlier(plan.client, done),
+    )

@@ -17,7 +17,7 @@ works = Registry("work")
 Speeds = Literal["homogeneous", "normal", "exponential"]
 
 _PARTIAL, _SPEEDS = 11, 12  # streams of NumPy's generators; those of samplers are below 10
-_BLOCK = 4096  # clients whose speeds are drawn together
+CLIENTS_IN_BLOCK = 4096  # whose speeds are drawn together
 
 
 @works
@@ -167,19 +167,23 @@ def deadline_of(seconds_per_step: np.ndarray, seconds: float) -> Work:
 
 def _relative_times(speeds: Speeds, seed: int, num_clients: int) -> np.ndarray:
     """float[num_clients]: t_i / mu, each from (seed, client) alone."""
-    blocks = range(-(-num_clients // _BLOCK))
-    return np.concatenate([_block_of_times(speeds, seed, block) for block in blocks])[:num_clients]
+    blocks = range(-(-num_clients // CLIENTS_IN_BLOCK))
+    return np.concatenate([block_of_times(speeds, seed, block) for block in blocks])[:num_clients]
 
 
 @functools.lru_cache(maxsize=256)
-def _block_of_times(speeds: Speeds, seed: int, block: int) -> np.ndarray:
-    """float[_BLOCK]: t_i / mu of the clients from _BLOCK * block on."""
+def block_of_times(speeds: Speeds, seed: int, block: int) -> np.ndarray:
+    """float[CLIENTS_IN_BLOCK]: t_i / mu of the clients from block * CLIENTS_IN_BLOCK on."""
+    return draw_times(speeds, np.random.default_rng([seed, _SPEEDS, block]), (CLIENTS_IN_BLOCK,))
+
+
+def draw_times(speeds: Speeds, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Independent t_i / mu."""
     if speeds == "homogeneous":
-        return np.ones(_BLOCK)
-    rng = np.random.default_rng([seed, _SPEEDS, block])
+        return np.ones(shape)
     if speeds == "exponential":
-        return np.maximum(rng.standard_exponential(_BLOCK), 0.01)
-    times = rng.normal(1, 0.3, _BLOCK)
+        return np.maximum(rng.standard_exponential(shape), 0.01)
+    times = rng.normal(1, 0.3, shape)
     while (low := times <= 0.05).any():
         times[low] = rng.normal(1, 0.3, low.sum())
     return times

@@ -1,0 +1,223 @@
+"""Execution of a plan: waves of training, and the server steps that they make possible.
+
+The device holds the server, what a server step has gathered so far, one row for each version that
+somebody still starts from, and one for each update that has not arrived yet. How many of both are
+needed is known before anything is trained; see `waves`.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_algos import flight
+from fedjax_algos.core import Algorithm, Metrics, Visit
+from fedjax_algos.data.store import FederatedData
+from fedjax_algos.engine import FederatedState, make_engine, tree_bytes
+from fedjax_algos.schedules.plan import Plan
+from fedjax_algos.waves import Waves, choose_slots, make_waves, step_ends
+
+
+class Memory(NamedTuple):
+    """What is kept beside the server and the clients' rows: rows, and bytes of all of them."""
+
+    version_rows: int  # models that clients start from, and what else is broadcast
+    version_bytes: int
+    update_rows: int  # updates of clients that are trained and have not arrived
+    update_bytes: int
+
+
+class Executor(NamedTuple):
+    """An algorithm, compiled for plans: see `make_executor`."""
+
+    algorithm: Algorithm
+    init: Callable[..., FederatedState]
+    run: Callable[..., Iterator[tuple[int, FederatedState, Metrics]]]
+    waves: Callable[[FederatedState, Plan], Waves]
+    memory: Callable[..., Memory]
+
+
+def make_executor(
+    algorithm: Algorithm,
+    *,
+    slots: Literal["auto"] | int = "auto",
+    layout: Literal["auto", "sequential", "vmapped"] = "auto",
+    waves_per_call: int = 32,
+) -> Executor:
+    """Compiles an algorithm for plans.
+
+    A server step adds `contribute(update, visit, staleness)` of its contributions in their order,
+    and gives `server_update` the sums, their number and the plan's group. The whole broadcast is
+    taken when a version is made, and dispatches start from it however late they are trained. The
+    model's statistics become the plain mean over the contributors of each server step. Client rows
+    are made at a client's first trained dispatch and written when a dispatch is trained; lost
+    dispatches and those that have not arrived at the end are not trained.
+
+    Args:
+      algorithm: what is computed.
+      slots: dispatches in a wave; 1 is immediate execution. "auto": see `choose_slots`.
+      layout: of a wave: "sequential" trains one after another, bit for bit the same with any
+        number of slots, "vmapped" all at once; "auto" is sequential on a CPU.
+      waves_per_call: waves that one compiled call runs at most.
+
+    Returns:
+      `init(seed, population, params=None)` is the engine's. `run(state, data, plan, visits,
+      stops=(), waves=None)` iterates over `(server steps done, state, metrics)` at the server steps
+      of `stops`, ascending, and at the last; the plan begins at the state that it is given, with
+      each client's visit 0, and `visits` are those of `plan_visits`. Metrics are summed over what
+      contributed since the last stop. It CONSUMES its state, and what it yields when the next is
+      asked for: read or copy it before. Client rows that it yields may be ahead of the clock: those
+      of all that is trained. `waves(state, plan)` makes a plan's waves, and `memory(state, data,
+      visits, waves)` says what they need.
+
+    Raises:
+      ValueError: for an unknown layout, slots or waves below 1, or an algorithm that needs all
+        updates of a step at once or a barrier.
+    """
+    if layout == "auto":
+        layout = "sequential" if jax.default_backend() == "cpu" else "vmapped"
+    if layout not in ("sequential", "vmapped"):
+        raise ValueError(f"layout={layout!r} is unknown; choose auto, sequential or vmapped")
+    if (slots != "auto" and slots < 1) or waves_per_call < 1:
+        raise ValueError(f"slots={slots} and waves_per_call={waves_per_call} must be at least 1")
+    if algorithm.reduce == "stack":
+        raise ValueError(
+            'reduce="stack" needs all updates of a server step at once, but a plan\'s updates are '
+            'added as they arrive; use an algorithm with reduce="sum", or synchronous rounds'
+        )
+    if algorithm.prelude is not None:
+        raise ValueError(
+            "a prelude needs a barrier, at which its answers come together before anybody trains; "
+            "use synchronous rounds"
+        )
+    begin = jax.jit(functools.partial(flight.begin, algorithm), static_argnums=5, donate_argnums=0)
+    advance = jax.jit(functools.partial(flight.advance, algorithm, layout), donate_argnums=0)
+
+    def make(state: FederatedState, plan: Plan) -> Waves:
+        stateful = bool(jax.tree.leaves(state.origin))
+        chosen = choose_slots(plan, layout, stateful=stateful) if slots == "auto" else slots
+        return make_waves(plan, chosen, stateful=stateful)
+
+    def arguments(state, data, visits, waves):
+        held = state.server, state.statistics, state.clients
+        one = jax.tree.map(lambda leaf: _narrow(leaf[0]), visits)
+        return held, state.origin, state.seed, data, one, _rows(waves)
+
+    def memory(state: FederatedState, data: FederatedData, visits: Visit, waves: Waves) -> Memory:
+        carried, _ = begin.eval_shape(*arguments(state, data, visits, waves))
+        versions, updates = _rows(waves)
+        return Memory(versions, tree_bytes(carried.versions), updates, tree_bytes(carried.updates))
+
+    def run(
+        state: FederatedState,
+        data: FederatedData,
+        plan: Plan,
+        visits: Visit,
+        *,
+        stops: Sequence[int] = (),
+        waves: Waves | None = None,
+    ) -> Iterator[tuple[int, FederatedState, Metrics]]:
+        last = len(plan.time)
+        if len(stops) and (np.diff(stops, prepend=0).min() < 1 or stops[-1] > last):
+            raise ValueError(
+                f"stops={list(stops)} are out of range; give ascending server steps from 1 to "
+                f"{last}, the plan's last"
+            )
+        if len(visits.client) != len(plan.client):
+            raise ValueError(
+                f"{len(visits.client)} visits do not fit the plan's {len(plan.client)} dispatches; "
+                "make them with plan_visits"
+            )
+        waves = make(state, plan) if waves is None else waves
+        every = np.unique([*stops, last])
+        calls = _calls(plan, visits, waves, every, waves_per_call, data.num_clients)
+        return execute(state, data, arguments(state, data, visits, waves), calls)
+
+    def execute(state, data, start, calls):
+        carried, metrics = begin(*start)
+        for done, table in calls:
+            carried, metrics = advance(
+                carried, metrics, state.origin, state.seed, data, jax.device_put(table)
+            )
+            if done is not None:
+                yield done, FederatedState(*carried[:3], state.origin, state.seed), metrics
+
+    return Executor(algorithm, make_engine(algorithm).init, run, make, memory)
+
+
+def _rows(waves):
+    """Rows for versions, one of which is never read, and for updates."""
+    return _rounded(waves.num_version_rows + 1), _rounded(waves.num_update_rows)
+
+
+def _rounded(number):
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, ..., so that like plans share what is compiled."""
+    unit = 2 ** max((number - 1).bit_length() - 2, 0)
+    return -(-number // unit) * unit
+
+
+def _calls(plan, visits, waves, stops, size, num_clients):
+    """The table of each call, and the stop that it ends at or None."""
+    ends = step_ends(plan)
+    cut = waves.cut(stops, ends)
+    slots, num_updates = waves.trained.shape[1], _rows(waves)[1]
+    # a call adds at most what it trains and what had been trained before and has a row
+    room = np.arange(size * slots + num_updates)
+    first = _first_trained(plan)
+    begin = added = made = 0
+    for stop in stops.tolist():
+        end = int(np.searchsorted(cut.steps, stop)) + 1
+        for start in range(begin, end, size):
+            until = min(start + size, end)
+            # past its end a table repeats some entry, which nothing reads
+            wave = np.minimum(start + np.arange(size), end - 1)
+            contribution = np.minimum(added + room, len(plan.dispatch) - 1)
+            step = np.minimum(made + room, len(ends) - 1)
+            trained, filled = cut.trained[wave], cut.filled[wave]
+            real = np.arange(slots) < filled[:, None]
+            dispatch = plan.dispatch[trained]
+            visit = jax.tree.map(lambda leaf, at=dispatch: leaf[at], visits)
+            table = flight.Table(
+                num_waves=until - start,
+                afresh=start == begin,
+                slots=flight.Slot(
+                    visit=visit._replace(
+                        client=np.where(real, visit.client, num_clients),
+                        num_steps=np.where(real, visit.num_steps, 0),
+                    ),
+                    first=first[dispatch],
+                    version_row=waves.version_row[plan.version[dispatch]],
+                    update_row=np.where(real, waves.update_row[trained], num_updates),
+                ),
+                filled=filled,
+                contributions=cut.contributions[wave] - added,
+                made=cut.steps[wave] - made,
+                update_row=waves.update_row[contribution],
+                staleness=plan.staleness[contribution],
+                steps=flight.Step(
+                    end=ends[step] - added,
+                    count=np.diff(ends, prepend=0)[step],
+                    group=plan.group[step],
+                    version_row=waves.version_row[step + 1],
+                ),
+            )
+            yield stop if until == end else None, jax.tree.map(_narrow, table)
+            added, made = cut.contributions[until - 1], cut.steps[until - 1]
+        begin = end
+
+
+def _first_trained(plan):
+    """bool[D]: which dispatches are their client's first that is trained."""
+    dispatches = np.sort(plan.dispatch)
+    _, where = np.unique(plan.client[dispatches], return_index=True)
+    first = np.zeros(len(plan.client), bool)
+    first[dispatches[where]] = True
+    return first
+
+
+def _narrow(leaf):
+    """Integers as int32, whatever the schedule gave."""
+    leaf = np.asarray(leaf)
+    return leaf.astype(np.int32) if leaf.dtype.kind == "i" else leaf

@@ -1,0 +1,176 @@
+"""What the device carries while a plan is executed, and the two compiled functions that move it."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_algos.core import Report, Update, Visit
+from fedjax_algos.engine import FederatedState, _broadcast, _row_shapes, _turn
+
+
+class Arrival(NamedTuple):
+    """A trained update, and what its server step must know of it."""
+
+    update: Update
+    visit: Visit
+    report: Report
+
+
+class Flight(NamedTuple):
+    """All that the device carries from wave to wave."""
+
+    server: Any
+    statistics: Any
+    clients: Any  # leaves [num_clients, ...]
+    sums: Any  # (contributions, statistics) of the server step that is not complete
+    versions: Any  # (broadcast, statistics), leaves [rows, ...]
+    updates: Arrival  # leaves [rows, ...]
+
+
+class Slot(NamedTuple):
+    """A dispatch in a wave."""
+
+    visit: Visit
+    first: Any  # bool[]: its client has no row yet
+    version_row: Any  # int32[]
+    update_row: Any  # int32[]: one past the last where the slot is empty
+
+
+class Step(NamedTuple):
+    """A server step."""
+
+    end: Any  # int32[]: where its contributions end
+    count: Any  # int32[]: how many it has
+    group: Any  # int32[]
+    version_row: Any  # int32[]: where the version goes that it makes
+
+
+class Table(NamedTuple):
+    """What one call does; W waves at most, and room for C contributions and C server steps."""
+
+    num_waves: Any  # int32[]
+    afresh: Any  # bool[]: forget the metrics
+    slots: Slot  # leaves [W, slots]
+    filled: Any  # int32[W]
+    contributions: Any  # int32[W]: where those end that the wave adds
+    made: Any  # int32[W]: where the server steps end that the wave makes
+    update_row: Any  # int32[C]
+    staleness: Any  # int32[C]
+    steps: Step  # leaves [C]
+
+
+def begin(algorithm, held, origin, seed, data, visit, rows):
+    """The flight before the first wave, version 0 in its row, and no metrics.
+
+    Args:
+      algorithm: what is computed.
+      held: the server state, the model's statistics and the clients' rows.
+      origin: theta_0, or ().
+      seed: uint32[].
+      data: the clients' examples.
+      visit: any, for its shapes.
+      rows: how many for versions and for updates.
+    """
+    server, statistics, _ = held
+    sent = _broadcast(algorithm, server), statistics
+    state = FederatedState((), statistics, (), origin, seed)
+    turn = partial(_turn, algorithm, state, sent[0], data, visit)
+    _, update, report = jax.eval_shape(turn, _row_shapes(algorithm, state))
+    contribution = jax.eval_shape(algorithm.contribute, update, visit, jnp.int32(0))
+
+    def zeros(shapes, *number):
+        return jax.tree.map(lambda leaf: jnp.zeros((*number, *leaf.shape), leaf.dtype), shapes)
+
+    flight = Flight(
+        *held,
+        sums=zeros((contribution, report.statistics)),
+        versions=_put(zeros(sent, rows[0]), 0, sent),
+        updates=zeros(Arrival(update, visit, report), rows[1]),
+    )
+    return flight, zeros(report.metrics)
+
+
+def advance(algorithm, layout, flight, metrics, origin, seed, data, table):
+    """The flight and the metrics after the waves of a table."""
+
+    def turn(slot, versions, row):
+        sent, statistics = _at(versions, slot.version_row)
+        state = FederatedState((), statistics, (), origin, seed)
+        row, update, report = _turn(algorithm, state, sent, data, slot.visit, row, slot.first)
+        return row, Arrival(update, slot.visit, report)
+
+    def train_each(flight, slots, filled):
+        def one(index, carry):
+            clients, updates = carry
+            slot = _at(slots, index)
+            client = slot.visit.client
+            row, arrival = turn(slot, flight.versions, _at(clients, client))
+            return _put(clients, client, row), _put(updates, slot.update_row, arrival)
+
+        return jax.lax.fori_loop(0, filled, one, (flight.clients, flight.updates))
+
+    def train_all(flight, slots):
+        client = slots.visit.client
+        held = _at(flight.clients, client)
+        rows, arrivals = jax.vmap(turn, (0, None, 0))(slots, flight.versions, held)
+        # empty slots' rows are out of range and dropped
+        return _scatter(flight.clients, client, rows), _scatter(
+            flight.updates, slots.update_row, arrivals
+        )
+
+    def wave(index, carry):
+        flight, metrics, added, made = carry
+        slots = _at(table.slots, index)
+        if layout == "vmapped" and slots.first.size > 1:
+            clients, updates = train_all(flight, slots)
+        else:  # not mapped at all: loops run their own length, and empty slots cost nothing
+            clients, updates = train_each(flight, slots, table.filled[index])
+
+        def add(number, carry):
+            update, visit, report = _at(updates, table.update_row[number])
+            contribution = algorithm.contribute(update, visit, table.staleness[number])
+            return jax.tree.map(jnp.add, carry, ((contribution, report.statistics), report.metrics))
+
+        def serve(number, carry):
+            server, _, versions, sums, metrics, added = carry
+            step = _at(table.steps, number)
+            sums, metrics = jax.lax.fori_loop(added, step.end, add, (sums, metrics))
+            server = algorithm.server_update(server, sums[0], step.count, step.group)
+            statistics = jax.tree.map(lambda leaf: leaf / step.count.astype(leaf.dtype), sums[1])
+            sent = _broadcast(algorithm, server), statistics
+            versions = _put(versions, step.version_row, sent)
+            sums = jax.tree.map(jnp.zeros_like, sums)
+            return server, statistics, versions, sums, metrics, step.end
+
+        server, statistics, _, sums, versions, _ = flight
+        server, statistics, versions, sums, metrics, added = jax.lax.fori_loop(
+            made,
+            table.made[index],
+            serve,
+            (server, statistics, versions, sums, metrics, added),
+        )
+        # of the next server step, which waits for others
+        end = table.contributions[index]
+        sums, metrics = jax.lax.fori_loop(added, end, add, (sums, metrics))
+        flight = Flight(server, statistics, clients, sums, versions, updates)
+        return flight, metrics, end, table.made[index]
+
+    metrics = jax.tree.map(lambda leaf: jnp.where(table.afresh, 0, leaf), metrics)
+    start = flight, metrics, jnp.int32(0), jnp.int32(0)
+    return jax.lax.fori_loop(0, table.num_waves, wave, start)[:2]
+
+
+def _at(tree, index):
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def _put(tree, index, value):
+    return jax.tree.map(
+        lambda leaf, new: jax.lax.dynamic_update_index_in_dim(leaf, new, index, 0), tree, value
+    )
+
+
+def _scatter(tree, indices, values):
+    return jax.tree.map(lambda leaf, new: leaf.at[indices].set(new), tree, values)
