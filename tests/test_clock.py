@@ -11,7 +11,7 @@ import fedjax_algos as fa
 from fedjax_algos.cli import main
 from fedjax_algos.clock import simulate_on_clock
 from fedjax_algos.executor import make_executor
-from fedjax_algos.schedules import immediate, simulated, traced
+from fedjax_algos.schedules import immediate, plan_visits, simulated, traced
 from fedjax_algos.settings import Method, Settings, methods_of
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.05, steps=5)
@@ -161,3 +161,21 @@ def test_summaries_of_the_papers(tmp_path, capsys):
         with pytest.raises(SystemExit):
             main(["summary", str(tmp_path), *arguments])
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["fedhbm", "localghbm"])
+def test_a_turn_after_a_lost_first_one_has_no_anchor(name):
+    """Client 0 loses its first visit, so the first that arrives is FedAvg's; the next is not."""
+    toy = small_network()
+    weather = traced(np.array([0.2, 99.0, 99.0, 99.0]), {(0, 0): (0.5, 1.0)})
+    models = []
+    for algorithm in (Case(name, {"beta": 0.9}), Case("fedavg", {})):
+        executor = make_executor(algorithm.build(toy.problem, LOCAL), slots=1)
+        plan = immediate(steps=5)(weather(0), 4, seconds=4)
+        visits = plan_visits(plan, toy.data.counts(), LOCAL)
+        state = executor.init(0, fa.Population(4, 4, 17))
+        run = executor.run(state, toy.data, plan, visits, stops=[1, 2])
+        models.append([np.asarray(state.server.params["out"]) for _, state, _ in run])
+    assert plan.fate[0] == 2
+    np.testing.assert_array_equal(models[0][0], models[1][0])
+    assert np.abs(models[0][1] - models[1][1]).max() > 1e-6

@@ -4,7 +4,7 @@ Zaccone et al., "Communication-Efficient Heterogeneous Federated Learning with G
 Heavy-Ball Momentum", TMLR 2025, https://arxiv.org/abs/2311.18578.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,14 @@ import optax
 
 from fedjax_algos.algorithms.base import algorithms
 from fedjax_algos.algorithms.localghbm import localghbm
-from fedjax_algos.core import Algorithm, Local, Problem, Weighting
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting
 from fedjax_algos.local import local_training
 from fedjax_algos.registry import Positive, Range
+
+
+class ClientState(NamedTuple):
+    anchor: Params
+    anchored: jax.Array  # bool[]: False before a first turn without an anchor
 
 
 @algorithms
@@ -47,22 +52,26 @@ def fedhbm(
     train = local_training(problem, local)
 
     def client_init(params, key):
-        return problem.init(key).params if first == "random" else params
+        anchor = problem.init(key).params if first == "random" else params
+        return ClientState(anchor, jnp.asarray(first != "standard"))
 
-    def client_update(broadcast, anchor, data, visit, key):
+    def client_update(broadcast, own, data, visit, key):
         x, participation = broadcast
         factor = beta * participation / jnp.maximum(visit.num_steps, 1) / visit.learning_rate
-        if first == "standard":
-            factor = jnp.where(visit.visit > 0, factor, 0)
+        factor = jnp.where(own.anchored, factor, 0)
 
         def corrected(gradient, local_params, step):
             del step
             return jax.tree.map(
-                lambda g, y, a: g - factor.astype(g.dtype) * (y - a), gradient, local_params, anchor
+                lambda g, y, a: g - factor.astype(g.dtype) * (y - a),
+                gradient,
+                local_params,
+                own.anchor,
             )
 
         trained = train(x, data, visit, key, correct=corrected)
-        return trained.params, optax.tree.sub(x, trained.params), trained.report
+        own = ClientState(trained.params, jnp.asarray(True))
+        return own, optax.tree.sub(x, trained.params), trained.report
 
     frame = localghbm(
         problem, local, server_learning_rate=server_learning_rate, weighting=weighting

@@ -24,7 +24,7 @@ class ServerState(NamedTuple):
 
 class ClientState(NamedTuple):
     anchor: Params  # the global model received at the last turn
-    last_round: jax.Array  # int32[]: that turn's round
+    last_round: jax.Array  # int32[]: that turn's round; -1 before the first
 
 
 @algorithms
@@ -56,13 +56,13 @@ def localghbm(
 
     def client_init(params, key):
         del key
-        return ClientState(params, jnp.int32(0))
+        return ClientState(params, jnp.int32(-1))
 
     def client_update(broadcast, own, data, visit, key):
         x, participation = broadcast
         gap = jnp.maximum(visit.server_step - own.last_round, 1)  # tau_i
         factor = participation if scale == "participation" else 1.0 / gap
-        factor = jnp.where(visit.visit > 0, beta * factor / jnp.maximum(visit.num_steps, 1), 0)
+        factor = jnp.where(own.last_round >= 0, beta * factor / jnp.maximum(visit.num_steps, 1), 0)
         term = trees.scale(factor / visit.learning_rate, optax.tree.sub(own.anchor, x))
 
         def corrected(gradient, local_params, step):
