@@ -16,7 +16,7 @@ from fedjax_algos.executor import Executor
 from fedjax_algos.schedules.arrival_groups import CompassTrace
 from fedjax_algos.schedules.asynchronous import Planner
 from fedjax_algos.schedules.compass import Compass
-from fedjax_algos.schedules.plan import LOST, Plan, plan_visits
+from fedjax_algos.schedules.plan import LOST, Plan, Weather, plan_visits
 from fedjax_algos.schedules.weather import MakeWeather
 from fedjax_algos.simulation import Row
 
@@ -90,11 +90,7 @@ def simulate_on_clock(
         planner.trace(sky, num_clients, seconds=seconds) if isinstance(planner, Compass) else None
     )
     plan = planner(sky, num_clients, seconds=seconds) if trace is None else trace.plan
-    if not len(plan.time):
-        raise ValueError(
-            f"seconds={seconds} end before the first server step; give more than "
-            f"{planner(sky, num_clients, arrivals=num_clients).ended.min():g}"
-        )
+    _require_steps(plan, seconds)
     population = population._replace(num_groups=int(plan.group.max()) + 1)
     state = executor.init(seed, population, params)
     visits = plan_visits(plan, counts, algorithm.local)
@@ -133,3 +129,17 @@ def simulate_on_clock(
         while pending and pending[0][1] == done:
             measure(pending.pop(0)[0], done, last, metrics)
     return Clocked(last, history, plan, trace)
+
+
+def require_steps(planner: Planner, weather: Weather, num_clients: int, seconds: float) -> None:
+    """Raises ValueError unless a server step is made within `seconds`."""
+    _require_steps(planner(weather, num_clients, seconds=seconds), seconds)
+
+
+def _require_steps(plan, seconds):
+    if not len(plan.time):
+        first = plan.ended.min()
+        raise ValueError(
+            f"seconds={seconds:g} end before the first server step; the first client arrives after "
+            f"{first:g} seconds, so give more"
+        )

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from scipy import stats
 
-from fedjax_algos.clock import simulate_on_clock
+from fedjax_algos.clock import require_steps, simulate_on_clock
 from fedjax_algos.core import Population
 from fedjax_algos.data import Dataset, FederatedData, Partition
 from fedjax_algos.engine import Engine, make_engine
@@ -82,7 +82,9 @@ def prepare(
         for m in methods
     }
     split = {seed: settings.split(dataset, seed) for seed in settings.seeds}
-    if not on_clock:
+    if on_clock:
+        _rehearse_clock(settings, methods)
+    else:
         _rehearse(settings, engines, {seed: data for seed, (data, _) in split.items()})
     return Experiment(
         settings,
@@ -118,6 +120,15 @@ def _rehearse(
         visits = schedule.visits(settings.rounds)
         if keeping:
             refuse_repeats(visits)
+
+
+def _rehearse_clock(settings: Settings, methods: list[Method]) -> None:
+    """Makes each plan once, for what would stop a run in its middle."""
+    for method in methods:
+        planner = schedules.make(method.schedule)
+        for seed in settings.seeds:
+            weather = weathers.make(settings.weather)(seed)
+            require_steps(planner, weather, settings.clients, settings.seconds or 0)
 
 
 def _clients_keep_state(engine: Engine, settings: Settings) -> bool:
