@@ -37,8 +37,8 @@ def run(name, settings, schedule, minutes, weather=None):
     visits = plan_visits(plan, toy.data.counts(), algorithm.local)
     stops = range(1, len(plan.time) + 1)
     seen: dict[float, list[float]] = {}
-    for done, state, _ in executor.run(state, toy.data, plan, visits, stops=list(stops)):
-        seen.setdefault(float(plan.time[done - 1]), []).append(float(state.server.params["x"]))
+    for done, now, _ in executor.run(state, toy.data, plan, visits, stops=list(stops)):
+        seen.setdefault(float(plan.time[done - 1]), []).append(float(now.server.params["x"]))
     return seen
 
 

@@ -299,7 +299,7 @@ def test_a_method_that_diverges_is_shown_as_such(capsys, here):
         ("compare fedavg fedavg", "name one of them twice"),
         ("list algorithm", "unknown list 'algorithm'; did you mean algorithms?"),
         ("list rate-schedules", "did you mean rate_schedules?"),
-        ("list rates", "unknown list 'rates'; choose algorithms, datasets"),
+        ("list qq", "unknown list 'qq'; choose algorithms, datasets"),
         ("lisst", "unknown command 'lisst'; did you mean list?"),
         ("plot", "no results folder is given"),
         ("plot nowhere", "nowhere/metrics.csv cannot be read; name a folder that compare or run"),

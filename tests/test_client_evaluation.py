@@ -22,7 +22,7 @@ OUTSIDE = -1  # the visit number that fine-tuning uses
 def network():
     """The small network with a metric of flags, and training clients."""
     toy = small_network()
-    flags = toy.problem._replace(metrics=lambda out, batch: {"large": out > batch["y"]})
+    flags = toy.problem._replace(metrics=lambda out, batch: {"large": out.logits > batch["y"]})
     return toy._replace(problem=flags)
 
 
@@ -331,7 +331,7 @@ def test_errors_say_what_to_give():
         evaluate(model, toy.data, stored(held_out([3])))
     with pytest.raises(ValueError, match="num_steps=-2 is out of range"):
         evaluate(model, toy.data, toy.data, num_steps=[1, -2, 0, 0])
-    averaged = toy.problem._replace(loss=lambda outputs, batch: jnp.mean(outputs))
+    averaged = toy.problem._replace(loss=lambda outputs, batch: jnp.mean(outputs.logits))
     with pytest.raises(ValueError, match=r"loss has shape \(\), but must give one value for each"):
         make_evaluate_clients(averaged)(model, toy.data)
     nobody = toy.data._replace(indices=toy.data.indices[:0], offsets=toy.data.offsets * 0)
