@@ -114,7 +114,8 @@ def case(name):
         return problem.apply(model, shifted, key, training)[0], {"mean": moved}
 
     def contribute(update, visit, staleness):
-        weight = visit.share * (1.0 + staleness) ** -0.5
+        # a division: powers may be compiled to other bits inside a loop than outside
+        weight = visit.share / (1.0 + staleness)
         return WeightedSum(jax.tree.map(lambda u: weight.astype(u.dtype) * u, update), weight)
 
     def server_update(server, sums, count, group):
