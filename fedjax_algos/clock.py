@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from fedjax_algos.core import Batch, Model, Params, Population
-from fedjax_algos.costs import count_flops
 from fedjax_algos.data.store import FederatedData
 from fedjax_algos.engine import FederatedState, make_engine
 from fedjax_algos.evaluation import make_evaluate
@@ -18,7 +17,7 @@ from fedjax_algos.schedules.asynchronous import Planner
 from fedjax_algos.schedules.compass import Compass
 from fedjax_algos.schedules.plan import LOST, Plan, Weather, plan_visits
 from fedjax_algos.schedules.weather import MakeWeather
-from fedjax_algos.simulation import Row
+from fedjax_algos.simulation import Row, flops_of
 
 
 class Clocked(NamedTuple):
@@ -94,7 +93,7 @@ def simulate_on_clock(
     population = population._replace(num_groups=int(plan.group.max()) + 1)
     state = executor.init(seed, population, params)
     visits = plan_visits(plan, counts, algorithm.local)
-    flops = count_flops(algorithm, state, data).of(visits)
+    flops = flops_of(algorithm, state, data)(visits)
     evaluate = evaluate or make_evaluate(algorithm.problem)
     test = None if test is None else jax.device_put(test)
     history: list[Row] = []

@@ -139,10 +139,18 @@ def _equation(eqn, arguments, used):
 def _scan(eqn, arguments, used):
     del used
     body, times = eqn.params["jaxpr"], eqn.params["length"]
-    part, _ = _walk(body, _and_unknown(arguments[: eqn.params["num_consts"]], body.jaxpr))
+    part, _ = _walk(body, _and_unknown(arguments[: _num_constants(eqn.params)], body.jaxpr))
     return (
         Flops(0, (Loop(lambda visits: times, part),)) if part.loops else Flops(times * part.fixed)
     )
+
+
+def _num_constants(scan: dict[str, Any]) -> int:
+    """How many of a scan's inputs are the same in all its turns.
+
+    Newer jax writes it otherwise; 0 then only means that loops inside have no known bound.
+    """
+    return scan.get("num_consts", 0)
 
 
 def _cond(eqn, arguments, used):

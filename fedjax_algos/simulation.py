@@ -100,14 +100,14 @@ def simulate(
             refuse_repeats(visits)
         if done == 0:
             transfer = engine.transfer(state, data, _round(visits, 0))
-            flops_of = _flops_of(engine, state, data)
+            count = flops_of(engine.algorithm, state, data)
             measure(0, state, {})
         sums = None
         for index in range(window):
             state, metrics = engine.round(state, data, _round(visits, index))
             sums = metrics if sums is None else _add(sums, metrics)
         done += window
-        flops += float(flops_of(visits).sum())
+        flops += float(count(visits).sum())
         measure(done, state, sums)
     return state, history
 
@@ -125,10 +125,11 @@ def refuse_repeats(visits: Visit) -> None:
         )
 
 
-def _flops_of(engine, state, data):
+def flops_of(algorithm, state, data):
+    """Operations of each visit, or NaN and a warning where they cannot be counted."""
     try:
-        return count_flops(engine.algorithm, state, data).of
-    except UncountedError as error:
+        return count_flops(algorithm, state, data).of
+    except (UncountedError, KeyError, AttributeError) as error:  # another jax writes other jaxprs
         warnings.warn(f"the column flops will hold NaN: {error}", stacklevel=3)
         return lambda visits: np.full(visits.client.shape, np.nan)
 
