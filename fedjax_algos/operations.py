@@ -65,6 +65,7 @@ RULES: dict[str, Callable[[JaxprEqn], float]] = {
     **dict.fromkeys(_CUMULATIVE.split(), _inputs),
     **dict.fromkeys(_REDUCTIONS.split(), _reduction),
     "integer_pow": _power,
+    "one_minus_square": lambda eqn: 2 * _outputs(eqn),  # a newer jax's, in the derivative of tanh
     "dot_general": _product,
     "conv_general_dilated": _convolution,
     "reduce_window_sum": _windows,
