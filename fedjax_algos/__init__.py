@@ -2,6 +2,7 @@
 
 from fedjax_algos import algorithms, data, diagnostics, models, schedules, summaries
 from fedjax_algos._version import __version__
+from fedjax_algos.cohort import FederatedState
 from fedjax_algos.core import (
     Algorithm,
     ClientData,
@@ -19,7 +20,7 @@ from fedjax_algos.core import (
 )
 from fedjax_algos.costs import count_flops, count_memory
 from fedjax_algos.data import FederatedData, Partition, federate
-from fedjax_algos.engine import Engine, FederatedState, make_engine
+from fedjax_algos.engine import Engine, make_engine
 from fedjax_algos.evaluation import make_evaluate, make_evaluate_clients, summarise_clients
 from fedjax_algos.local import Step, local_training
 from fedjax_algos.personal_evaluation import make_evaluate_personal

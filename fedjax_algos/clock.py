@@ -7,9 +7,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from fedjax_algos.cohort import FederatedState
 from fedjax_algos.core import Batch, Model, Params, Population
 from fedjax_algos.data.store import FederatedData
-from fedjax_algos.engine import FederatedState, make_engine
+from fedjax_algos.engine import make_engine
 from fedjax_algos.evaluation import make_evaluate
 from fedjax_algos.executor import Executor
 from fedjax_algos.schedules.arrival_groups import CompassTrace

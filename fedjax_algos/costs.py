@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 
+from fedjax_algos.cohort import FederatedState, tree_bytes
 from fedjax_algos.core import Algorithm, ClientData, Visit
 from fedjax_algos.data.store import FederatedData
-from fedjax_algos.engine import FederatedState, tree_bytes
 from fedjax_algos.flops import Flops, UncountedError, count, loop_state, total
 
 __all__ = ["ClientMemory", "Flops", "UncountedError", "count_flops", "count_memory"]

@@ -13,9 +13,10 @@ import jax
 import numpy as np
 
 from fedjax_algos import flight
+from fedjax_algos.cohort import FederatedState, tree_bytes
 from fedjax_algos.core import Algorithm, Metrics, Visit
 from fedjax_algos.data.store import FederatedData
-from fedjax_algos.engine import FederatedState, make_engine, tree_bytes
+from fedjax_algos.engine import make_engine
 from fedjax_algos.schedules.plan import Plan
 from fedjax_algos.waves import Waves, choose_slots, make_waves, step_ends
 

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_algos import cohort
+from fedjax_algos.cohort import FederatedState
 from fedjax_algos.core import Report, Update, Visit
-from fedjax_algos.engine import FederatedState, _broadcast, _row_shapes, _turn
 
 
 class Arrival(NamedTuple):
@@ -74,10 +75,10 @@ def begin(algorithm, held, origin, seed, data, visit, rows):
       rows: how many for versions and for updates.
     """
     server, statistics, _ = held
-    sent = _broadcast(algorithm, server), statistics
+    sent = cohort.sent(algorithm, server), statistics
     state = FederatedState((), statistics, (), origin, seed)
-    turn = partial(_turn, algorithm, state, sent[0], data, visit)
-    _, update, report = jax.eval_shape(turn, _row_shapes(algorithm, state))
+    turn = partial(cohort.turn, algorithm, state, sent[0], data, visit)
+    _, update, report = jax.eval_shape(turn, cohort.row_shapes(algorithm, state))
     contribution = jax.eval_shape(algorithm.contribute, update, visit, jnp.int32(0))
 
     def zeros(shapes, *number):
@@ -98,7 +99,7 @@ def advance(algorithm, layout, flight, metrics, origin, seed, data, table):
     def turn(slot, versions, row):
         sent, statistics = _at(versions, slot.version_row)
         state = FederatedState((), statistics, (), origin, seed)
-        row, update, report = _turn(algorithm, state, sent, data, slot.visit, row, slot.first)
+        row, update, report = cohort.turn(algorithm, state, sent, data, slot.visit, row, slot.first)
         return row, Arrival(update, slot.visit, report)
 
     def train_each(flight, slots, filled):
@@ -139,7 +140,7 @@ def advance(algorithm, layout, flight, metrics, origin, seed, data, table):
             sums, metrics = jax.lax.fori_loop(added, step.end, add, (sums, metrics))
             server = algorithm.server_update(server, sums[0], step.count, step.group)
             statistics = jax.tree.map(lambda leaf: leaf / step.count.astype(leaf.dtype), sums[1])
-            sent = _broadcast(algorithm, server), statistics
+            sent = cohort.sent(algorithm, server), statistics
             versions = _put(versions, step.version_row, sent)
             sums = jax.tree.map(jnp.zeros_like, sums)
             return server, statistics, versions, sums, metrics, step.end

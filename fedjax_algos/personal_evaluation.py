@@ -17,11 +17,11 @@ from fedjax_algos.core import (
     Visit,
 )
 from fedjax_algos.data.store import FederatedData, client_view
-from fedjax_algos.engine import Layout, chunk_size
 from fedjax_algos.evaluation import check_batch_size, values_of
 from fedjax_algos.keys import visit_keys
 from fedjax_algos.local import local_training
 from fedjax_algos.schedules.synchronous import full_steps, rate_at
+from fedjax_algos.spread import Layout, chunk_size
 
 _OUTSIDE = -1  # the visit of a turn that belongs to no run, so that its draws are no run's
 _AT_ONCE = 32  # clients that "auto" maps: each has weights of its own, and there may be thousands

@@ -11,7 +11,6 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.compatibility import default_schedule, fit
 from fedjax_algos.core import Algorithm, Batches, Local, Problem
 from fedjax_algos.data import Dataset, FederatedData, Partition, datasets, federate, partitions
-from fedjax_algos.engine import chunk_size
 from fedjax_algos.models import models
 from fedjax_algos.registry import (
     NonNegative,
@@ -22,6 +21,7 @@ from fedjax_algos.registry import (
     parse_value,
 )
 from fedjax_algos.schedules import cohort_count, rates, samplers, schedules, weathers, works
+from fedjax_algos.spread import chunk_size
 
 Count = Annotated[int, Range(1)]
 _CLIENT_RATE = "client_learning_rate"

@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_algos.cohort import FederatedState
 from fedjax_algos.core import Batch, Model, Params, Population, Visit
 from fedjax_algos.costs import UncountedError, count_flops
 from fedjax_algos.data.store import FederatedData
-from fedjax_algos.engine import Engine, FederatedState
+from fedjax_algos.engine import Engine
 from fedjax_algos.evaluation import make_evaluate
 from fedjax_algos.schedules import Synchronous, uniform
 from fedjax_algos.schedules.synchronous import Sampler, Work

@@ -14,8 +14,8 @@ from helpers import LAYOUTS, Case, Compilations, fixed, one_round, quadratics, r
 
 import fedjax_algos as fa
 from fedjax_algos.core import Stack, weighted_by
-from fedjax_algos.engine import chunk_size
 from fedjax_algos.schedules import Synchronous
+from fedjax_algos.spread import chunk_size
 
 LOCAL = fa.Local(batch_size=2, learning_rate=0.1, steps=2)
 SETS = [(0, 1, 2), (3, 2, 1)]

@@ -8,7 +8,7 @@ import pytest
 from helpers import CASES, Case, fixed, one_round, small_network, stored
 
 import fedjax_algos as fa
-from fedjax_algos.engine import HostTable
+from fedjax_algos.host_table import HostTable
 from fedjax_algos.models.adapters import Outputs
 from fedjax_algos.schedules import Synchronous
 
