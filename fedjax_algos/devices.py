@@ -65,6 +65,11 @@ def place(mesh: Mesh | None, tree: Any) -> Any:
     return jax.tree.map(put, tree)
 
 
+def pin(mesh: Mesh | None, tree: Any) -> Any:
+    """Says in a traced function that every device of the mesh holds these."""
+    return tree if mesh is None else jax.lax.with_sharding_constraint(tree, on_all(mesh))
+
+
 def settle(mesh: Mesh | None, tree: Any) -> Any:
     """Waits on a CPU with several devices, where queued exchanges can wait for each other."""
     if mesh is not None and mesh.devices.flat[0].platform == "cpu":

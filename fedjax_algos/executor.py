@@ -16,9 +16,10 @@ from fedjax_algos import flight
 from fedjax_algos.cohort import FederatedState, tree_bytes
 from fedjax_algos.core import Algorithm, Metrics, Visit
 from fedjax_algos.data.store import FederatedData
+from fedjax_algos.devices import Devices, client_mesh, place, settle
 from fedjax_algos.engine import make_engine
 from fedjax_algos.schedules.plan import Plan
-from fedjax_algos.waves import Waves, choose_slots, make_waves, step_ends
+from fedjax_algos.waves import Waves, choose_slots, make_waves, share_out, step_ends
 
 
 class Memory(NamedTuple):
@@ -35,6 +36,7 @@ class Executor(NamedTuple):
 
     algorithm: Algorithm
     init: Callable[..., FederatedState]
+    place: Callable[[FederatedData], FederatedData]
     run: Callable[..., Iterator[tuple[int, FederatedState, Metrics]]]
     waves: Callable[[FederatedState, Plan], Waves]
     memory: Callable[..., Memory]
@@ -46,6 +48,7 @@ def make_executor(
     slots: Literal["auto"] | int = "auto",
     layout: Literal["auto", "sequential", "vmapped"] = "auto",
     waves_per_call: int = 32,
+    devices: Devices = None,
 ) -> Executor:
     """Compiles an algorithm for plans.
 
@@ -58,24 +61,27 @@ def make_executor(
 
     Args:
       algorithm: what is computed.
-      slots: dispatches in a wave; 1 is immediate execution. "auto": see `choose_slots`.
+      slots: dispatches in a wave; 1 is immediate execution. "auto": see `choose_slots`. With
+        several devices a multiple of their number.
       layout: of a wave: "sequential" trains one after another, bit for bit the same with any
         number of slots, "vmapped" all at once; "auto" is sequential on a CPU.
       waves_per_call: waves that one compiled call runs at most.
+      devices: over which the slots of a wave are divided, the longest dispatches first; see
+        `client_mesh`. Each holds the server, all rows and all examples.
 
     Returns:
-      `init(seed, population, params=None)` is the engine's. `run(state, data, plan, visits,
-      stops=(), waves=None)` iterates over `(server steps done, state, metrics)` at the server steps
-      of `stops`, ascending, and at the last; the plan begins at the state that it is given, with
-      each client's visit 0, and `visits` are those of `plan_visits`. Metrics are summed over what
-      contributed since the last stop. It CONSUMES its state, and what it yields when the next is
-      asked for: read or copy it before. Client rows that it yields may be ahead of the clock: those
-      of all that is trained. `waves(state, plan)` makes a plan's waves, and `memory(state, data,
-      visits, waves)` says what they need.
+      `place(data)` puts the examples on all devices, once. `init(seed, population, params=None)` is
+      the engine's. `run(state, data, plan, visits, stops=(), waves=None)` iterates over `(server
+      steps done, state, metrics)` at the server steps of `stops`, ascending, and at the last; the
+      plan begins at the state that it is given, with each client's visit 0, and `visits` are those
+      of `plan_visits`. Metrics are summed over what contributed since the last stop. It CONSUMES
+      its state, and what it yields when the next is asked for: read or copy it before. Client rows
+      that it yields may be ahead of the clock: those of all that is trained. `waves(state, plan)`
+      makes a plan's waves, and `memory(state, data, visits, waves)` says what they need.
 
     Raises:
-      ValueError: for an unknown layout, slots or waves below 1, or an algorithm that needs all
-        updates of a step at once or a barrier.
+      ValueError: for an unknown layout, slots or waves below 1 or slots that do not divide over the
+        devices, or an algorithm that needs all updates of a step at once or a barrier.
     """
     if layout == "auto":
         layout = "sequential" if jax.default_backend() == "cpu" else "vmapped"
@@ -83,6 +89,10 @@ def make_executor(
         raise ValueError(f"layout={layout!r} is unknown; choose auto, sequential or vmapped")
     if (slots != "auto" and slots < 1) or waves_per_call < 1:
         raise ValueError(f"slots={slots} and waves_per_call={waves_per_call} must be at least 1")
+    mesh = client_mesh(devices)
+    num_devices = 1 if mesh is None else mesh.size
+    if slots != "auto" and slots % num_devices:
+        raise ValueError(f"slots={slots} do not divide over {num_devices} devices; give a multiple")
     if algorithm.reduce == "stack":
         raise ValueError(
             'reduce="stack" needs all updates of a server step at once, but a plan\'s updates are '
@@ -93,17 +103,22 @@ def make_executor(
             "a prelude needs a barrier, at which its answers come together before anybody trains; "
             "use synchronous rounds"
         )
-    begin = jax.jit(functools.partial(flight.begin, algorithm), static_argnums=5, donate_argnums=0)
-    advance = jax.jit(functools.partial(flight.advance, algorithm, layout), donate_argnums=0)
+    begin = jax.jit(
+        functools.partial(flight.begin, algorithm, mesh), static_argnums=5, donate_argnums=0
+    )
+    advance = jax.jit(functools.partial(flight.advance, algorithm, layout, mesh), donate_argnums=0)
+    engine = make_engine(algorithm, devices=devices)
 
     def make(state: FederatedState, plan: Plan) -> Waves:
         stateful = bool(jax.tree.leaves(state.origin))
-        chosen = choose_slots(plan, layout, stateful=stateful) if slots == "auto" else slots
+        chosen = slots
+        if chosen == "auto":
+            chosen = choose_slots(plan, layout, devices=num_devices, stateful=stateful)
         return make_waves(plan, chosen, stateful=stateful)
 
     def arguments(state, data, visits, waves):
         held = state.server, state.statistics, state.clients
-        one = jax.tree.map(lambda leaf: _narrow(leaf[0]), visits)
+        one = place(mesh, jax.tree.map(lambda leaf: _narrow(leaf[0]), visits))
         return held, state.origin, state.seed, data, one, _rows(waves)
 
     def memory(state: FederatedState, data: FederatedData, visits: Visit, waves: Waves) -> Memory:
@@ -133,19 +148,20 @@ def make_executor(
             )
         waves = make(state, plan) if waves is None else waves
         every = np.unique([*stops, last])
-        calls = _calls(plan, visits, waves, every, waves_per_call, data.num_clients)
-        return execute(state, data, arguments(state, data, visits, waves), calls)
+        tables = _Tables(plan, visits, waves, num_devices, waves_per_call, data.num_clients)
+        return execute(state, data, arguments(state, data, visits, waves), tables.calls(every))
 
     def execute(state, data, start, calls):
         carried, metrics = begin(*start)
         for done, table in calls:
-            carried, metrics = advance(
-                carried, metrics, state.origin, state.seed, data, jax.device_put(table)
+            carried, metrics = settle(
+                mesh,
+                advance(carried, metrics, state.origin, state.seed, data, place(mesh, table)),
             )
             if done is not None:
                 yield done, FederatedState(*carried[:3], state.origin, state.seed), metrics
 
-    return Executor(algorithm, make_engine(algorithm).init, run, make, memory)
+    return Executor(algorithm, engine.init, engine.place, run, make, memory)
 
 
 def _rows(waves):
@@ -159,54 +175,76 @@ def _rounded(number):
     return -(-number // unit) * unit
 
 
-def _calls(plan, visits, waves, stops, size, num_clients):
-    """The table of each call, and the stop that it ends at or None."""
-    ends = step_ends(plan)
-    cut = waves.cut(stops, ends)
-    slots, num_updates = waves.trained.shape[1], _rows(waves)[1]
-    # a call adds at most what it trains and what had been trained before and has a row
-    room = np.arange(size * slots + num_updates)
-    first = _first_trained(plan)
-    begin = added = made = 0
-    for stop in stops.tolist():
-        end = int(np.searchsorted(cut.steps, stop)) + 1
-        for start in range(begin, end, size):
-            until = min(start + size, end)
-            # past its end a table repeats some entry, which nothing reads
-            wave = np.minimum(start + np.arange(size), end - 1)
-            contribution = np.minimum(added + room, len(plan.dispatch) - 1)
-            step = np.minimum(made + room, len(ends) - 1)
-            trained, filled = cut.trained[wave], cut.filled[wave]
-            real = np.arange(slots) < filled[:, None]
-            dispatch = plan.dispatch[trained]
-            visit = jax.tree.map(lambda leaf, at=dispatch: leaf[at], visits)
-            table = flight.Table(
-                num_waves=until - start,
-                afresh=start == begin,
-                slots=flight.Slot(
-                    visit=visit._replace(
-                        client=np.where(real, visit.client, num_clients),
-                        num_steps=np.where(real, visit.num_steps, 0),
+class _Tables(NamedTuple):
+    """Makes the tables of a run."""
+
+    plan: Plan
+    visits: Visit
+    waves: Waves
+    num_devices: int
+    size: int  # waves in a call at most
+    num_clients: int
+
+    def calls(self, stops):
+        """The table of each call, and the stop that it ends at or None."""
+        plan, waves, size = self.plan, self.waves, self.size
+        ends = step_ends(plan)
+        cut = waves.cut(stops, ends)
+        # a call adds at most what it trains and what had been trained before and has a row
+        room = np.arange(size * waves.trained.shape[1] + _rows(waves)[1])
+        first = _first_trained(plan)
+        begin = added = made = 0
+        for stop in stops.tolist():
+            end = int(np.searchsorted(cut.steps, stop)) + 1
+            for start in range(begin, end, size):
+                until = min(start + size, end)
+                # past its end a table repeats some entry, which nothing reads
+                wave = np.minimum(start + np.arange(size), end - 1)
+                contribution = np.minimum(added + room, len(plan.dispatch) - 1)
+                step = np.minimum(made + room, len(ends) - 1)
+                slots, filled = self.slots(cut.trained[wave], cut.filled[wave], first)
+                table = flight.Table(
+                    num_waves=until - start,
+                    afresh=start == begin,
+                    slots=slots,
+                    filled=filled,
+                    contributions=cut.contributions[wave] - added,
+                    made=cut.steps[wave] - made,
+                    update_row=waves.update_row[contribution],
+                    staleness=plan.staleness[contribution],
+                    steps=flight.Step(
+                        end=ends[step] - added,
+                        count=np.diff(ends, prepend=0)[step],
+                        group=plan.group[step],
+                        version_row=waves.version_row[step + 1],
                     ),
-                    first=first[dispatch],
-                    version_row=waves.version_row[plan.version[dispatch]],
-                    update_row=np.where(real, waves.update_row[trained], num_updates),
-                ),
-                filled=filled,
-                contributions=cut.contributions[wave] - added,
-                made=cut.steps[wave] - made,
-                update_row=waves.update_row[contribution],
-                staleness=plan.staleness[contribution],
-                steps=flight.Step(
-                    end=ends[step] - added,
-                    count=np.diff(ends, prepend=0)[step],
-                    group=plan.group[step],
-                    version_row=waves.version_row[step + 1],
-                ),
-            )
-            yield stop if until == end else None, jax.tree.map(_narrow, table)
-            added, made = cut.contributions[until - 1], cut.steps[until - 1]
-        begin = end
+                )
+                yield stop if until == end else None, jax.tree.map(_narrow, table)
+                added, made = cut.contributions[until - 1], cut.steps[until - 1]
+            begin = end
+
+    def slots(self, trained, filled, first):
+        """The slots of waves [W, devices, S], and how many of each device's are filled."""
+        plan, waves = self.plan, self.waves
+        places = np.arange(trained.shape[1])[None, None]
+        places = np.where(places < filled[:, None, None], places, -1)
+        if self.num_devices > 1:
+            steps = plan.num_steps[plan.dispatch[trained]]
+            places = share_out(steps, filled, self.num_devices)
+        real = places >= 0
+        trained = np.take_along_axis(trained[:, None], places, 2)
+        dispatch = plan.dispatch[trained]
+        visit = jax.tree.map(lambda leaf: leaf[dispatch], self.visits)
+        slots = flight.Slot(
+            visit=visit._replace(
+                client=np.where(real, visit.client, self.num_clients),
+                num_steps=np.where(real, visit.num_steps, 0),
+            ),
+            first=first[dispatch],
+            version_row=waves.version_row[plan.version[dispatch]],
+            update_row=np.where(real, waves.update_row[trained], _rows(waves)[1]),
+        )
+        return slots, real.sum(-1)
 
 
 def _first_trained(plan):

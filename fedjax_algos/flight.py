@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from fedjax_algos import cohort
 from fedjax_algos.cohort import FederatedState
 from fedjax_algos.core import Report, Update, Visit
+from fedjax_algos.devices import AXIS, pin
 
 
 class Arrival(NamedTuple):
@@ -49,12 +51,15 @@ class Step(NamedTuple):
 
 
 class Table(NamedTuple):
-    """What one call does; W waves at most, and room for C contributions and C server steps."""
+    """What one call does; W waves at most, and room for C contributions and C server steps.
+
+    The slots of a wave are divided over D devices, S for each.
+    """
 
     num_waves: Any  # int32[]
     afresh: Any  # bool[]: forget the metrics
-    slots: Slot  # leaves [W, slots]
-    filled: Any  # int32[W]
+    slots: Slot  # leaves [W, D, S]
+    filled: Any  # int32[W, D]
     contributions: Any  # int32[W]: where those end that the wave adds
     made: Any  # int32[W]: where the server steps end that the wave makes
     update_row: Any  # int32[C]
@@ -62,11 +67,19 @@ class Table(NamedTuple):
     steps: Step  # leaves [C]
 
 
-def begin(algorithm, held, origin, seed, data, visit, rows):
+def table_specs():
+    """How a table is divided over a mesh."""
+    everywhere, by_device = PartitionSpec(), PartitionSpec(None, AXIS)
+    specs = Table(*[everywhere] * len(Table._fields))
+    return specs._replace(slots=by_device, filled=by_device)
+
+
+def begin(algorithm, mesh, held, origin, seed, data, visit, rows):
     """The flight before the first wave, version 0 in its row, and no metrics.
 
     Args:
       algorithm: what is computed.
+      mesh: whose devices all hold it, or None.
       held: the server state, the model's statistics and the clients' rows.
       origin: theta_0, or ().
       seed: uint32[].
@@ -90,11 +103,25 @@ def begin(algorithm, held, origin, seed, data, visit, rows):
         versions=_put(zeros(sent, rows[0]), 0, sent),
         updates=zeros(Arrival(update, visit, report), rows[1]),
     )
-    return flight, zeros(report.metrics)
+    return pin(mesh, (flight, zeros(report.metrics)))
 
 
-def advance(algorithm, layout, flight, metrics, origin, seed, data, table):
+def advance(algorithm, layout, mesh, flight, metrics, origin, seed, data, table):
     """The flight and the metrics after the waves of a table."""
+    if mesh is None:
+        return _advance(algorithm, layout, False, flight, metrics, origin, seed, data, table)
+    everywhere = PartitionSpec()
+    return jax.shard_map(
+        partial(_advance, algorithm, layout, True),
+        mesh=mesh,
+        in_specs=(*[everywhere] * 5, table_specs()),
+        out_specs=everywhere,
+        check_vma=False,  # loops that start from zeros would all need casts to "varying"
+    )(flight, metrics, origin, seed, data, table)
+
+
+def _trainer(algorithm, layout, shared, origin, seed, data):
+    """`(flight, slots, filled) -> (clients, updates)` trains a wave's slots."""
 
     def turn(slot, versions, row):
         sent, statistics = _at(versions, slot.version_row)
@@ -103,6 +130,8 @@ def advance(algorithm, layout, flight, metrics, origin, seed, data, table):
         return row, Arrival(update, slot.visit, report)
 
     def train_each(flight, slots, filled):
+        """One after another: loops run their own length, and empty slots cost nothing."""
+
         def one(index, carry):
             clients, updates = carry
             slot = _at(slots, index)
@@ -114,20 +143,37 @@ def advance(algorithm, layout, flight, metrics, origin, seed, data, table):
 
     def train_all(flight, slots):
         client = slots.visit.client
-        held = _at(flight.clients, client)
-        rows, arrivals = jax.vmap(turn, (0, None, 0))(slots, flight.versions, held)
+        rows, arrivals = jax.vmap(turn, (0, None, 0))(
+            slots, flight.versions, _at(flight.clients, client)
+        )
         # empty slots' rows are out of range and dropped
         return _scatter(flight.clients, client, rows), _scatter(
             flight.updates, slots.update_row, arrivals
         )
 
-    def wave(index, carry):
-        flight, metrics, added, made = carry
-        slots = _at(table.slots, index)
+    def train(flight, slots, filled):
+        slots, filled = _at(slots, 0), filled[0]  # this device's
         if layout == "vmapped" and slots.first.size > 1:
             clients, updates = train_all(flight, slots)
-        else:  # not mapped at all: loops run their own length, and empty slots cost nothing
-            clients, updates = train_each(flight, slots, table.filled[index])
+        else:
+            clients, updates = train_each(flight, slots, filled)
+        if not shared:
+            return clients, updates
+        where = slots.visit.client, slots.update_row
+        made = _at(clients, where[0]), _at(updates, where[1])
+        where, made = jax.lax.all_gather((where, made), AXIS, tiled=True)
+        return _scatter(clients, where[0], made[0]), _scatter(updates, where[1], made[1])
+
+    return train
+
+
+def _advance(algorithm, layout, shared, flight, metrics, origin, seed, data, table):
+    """One device's part. Where it is shared, all train their slots and then hold the same."""
+    train = _trainer(algorithm, layout, shared, origin, seed, data)
+
+    def wave(index, carry):
+        flight, metrics, added, made = carry
+        clients, updates = train(flight, _at(table.slots, index), table.filled[index])
 
         def add(number, carry):
             update, visit, report = _at(updates, table.update_row[number])
@@ -139,7 +185,10 @@ def advance(algorithm, layout, flight, metrics, origin, seed, data, table):
             step = _at(table.steps, number)
             sums, metrics = jax.lax.fori_loop(added, step.end, add, (sums, metrics))
             server = algorithm.server_update(server, sums[0], step.count, step.group)
-            statistics = jax.tree.map(lambda leaf: leaf / step.count.astype(leaf.dtype), sums[1])
+            # not a division, which may be compiled to this or not: one program's bits are another's
+            statistics = jax.tree.map(
+                lambda leaf: leaf * (1 / step.count.astype(leaf.dtype)), sums[1]
+            )
             sent = cohort.sent(algorithm, server), statistics
             versions = _put(versions, step.version_row, sent)
             sums = jax.tree.map(jnp.zeros_like, sums)

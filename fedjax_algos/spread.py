@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from fedjax_algos.core import ClientState, Visit
-from fedjax_algos.devices import AXIS, divided, on_all
+from fedjax_algos.devices import AXIS, divided, pin
 
 Layout = Literal["auto", "vmapped", "sequential"] | str | int
 
@@ -51,8 +51,7 @@ class Spread(NamedTuple):
 
     def pin(self, tree: Any) -> Any:
         """Says in a traced function that every device holds these."""
-        held = on_all(self.mesh)
-        return tree if held is None else jax.lax.with_sharding_constraint(tree, held)
+        return pin(self.mesh, tree)
 
     def pin_table(self, table: ClientState) -> ClientState:
         """Says in a traced function how a table of rows is held."""

@@ -76,11 +76,9 @@ def make_waves(plan: Plan, slots: int, *, stateful: bool = False) -> Waves:
     _check(plan, stateful)
     order, filled = _order(plan, slots, stateful)
     num_waves = len(filled)
-    within = np.arange(len(order)) - np.repeat(np.cumsum(filled) - filled, filled)
-    trained = np.zeros((num_waves, slots), np.int32)
+    trained = _table(order, filled, slots)
     wave = np.empty(len(order), np.int64)
     wave[order] = np.repeat(np.arange(num_waves), filled)
-    trained[wave[order], within] = order
 
     added = np.maximum.accumulate(wave)  # the wave that adds each contribution
     made = added[step_ends(plan) - 1]  # the wave that makes each server step
@@ -107,16 +105,20 @@ def make_waves(plan: Plan, slots: int, *, stateful: bool = False) -> Waves:
 
 
 def choose_slots(
-    plan: Plan, layout: Literal["sequential", "vmapped"], *, stateful: bool = False
+    plan: Plan,
+    layout: Literal["sequential", "vmapped"],
+    *,
+    devices: int = 1,
+    stateful: bool = False,
 ) -> int:
-    """Slots for one device, from the start of the plan.
+    """Slots, the same number for each device, from the start of the plan.
 
-    One after another, a wave takes as long as its dispatches do one by one, so one slot is enough.
-    Mapped, it takes as long as its longest one as long as the device is not full: the fewest slots,
-    a power of two up to 32, with which all waves together take at most a tenth longer than with the
-    best of them.
+    One after another, a device takes as long as its dispatches do together, and a wave as long as
+    its busiest device; mapped, a device takes as long as its longest dispatch as long as it is not
+    full. The fewest slots, a power of two up to 32 on each device, with which all waves together
+    take at most a tenth longer (one after another: a fiftieth) than with the best of them.
     """
-    if layout == "sequential":
+    if layout == "sequential" and devices == 1:
         return 1
     _check(plan, stateful)
     if len(plan.step) > _LOOK:
@@ -126,11 +128,61 @@ def choose_slots(
             dispatch=plan.dispatch[:end], step=plan.step[:end], time=plan.time[:some]
         )
     steps, costs = plan.num_steps[plan.dispatch], {}
-    for slots in 2 ** np.arange(_MOST.bit_length()):
-        order, filled = _order(plan, int(slots), stateful)
-        longest = np.maximum.reduceat(steps[order], np.cumsum(filled) - filled)
-        costs[int(slots)] = longest.sum(dtype=np.int64)
-    return next(slots for slots, cost in costs.items() if cost <= 1.1 * min(costs.values()))
+    most = _MOST if layout == "vmapped" else 8
+    for each in 2 ** np.arange(most.bit_length()):
+        slots = int(each) * devices
+        order, filled = _order(plan, slots, stateful)
+        trained = _table(order, filled, slots)
+        costs[slots] = wave_costs(trained, filled, steps, layout, devices).sum(dtype=np.int64)
+    slack = 1.02 if layout == "sequential" else 1.1
+    return next(slots for slots, cost in costs.items() if cost <= slack * min(costs.values()))
+
+
+def wave_costs(
+    trained: np.ndarray, filled: np.ndarray, num_steps: np.ndarray, layout: str, devices: int
+) -> np.ndarray:
+    """int[W]: local steps that each wave's busiest device does, one after another or mapped.
+
+    Args:
+      trained: int32[W, slots]: contributions, as in `Waves`.
+      filled: int32[W].
+      num_steps: int[C]: of each contribution.
+      layout: "sequential" or "vmapped".
+      devices: over which a wave is shared out.
+    """
+    steps = num_steps[trained]
+    places = share_out(steps, filled, devices)
+    there = np.take_along_axis(steps[:, None], places, 2) * (places >= 0)
+    each = there.sum(-1) if layout == "sequential" else there.max(-1)
+    return each.max(-1)
+
+
+def share_out(num_steps: np.ndarray, filled: np.ndarray, devices: int) -> np.ndarray:
+    """int32[W, devices, slots / devices]: which slots each device trains; -1 for none.
+
+    The longest first, each to the device that has the least to do and room for it.
+
+    Args:
+      num_steps: int[W, slots].
+      filled: int[W]: how many slots there are in each wave.
+      devices: how many; the slots are a multiple.
+    """
+    num_waves, slots = num_steps.shape
+    room = slots // devices
+    empty = np.arange(slots) >= filled[:, None]
+    ranked = np.argsort(np.where(empty, 1, -num_steps), axis=1, kind="stable")
+    load, taken = np.zeros((2, num_waves, devices), np.int64)
+    places = np.full((num_waves, devices, room), -1, np.int32)
+    every = np.arange(num_waves)
+    for number in range(slots):
+        slot = ranked[:, number]
+        device = np.where(taken < room, load, np.iinfo(np.int64).max).argmin(1)
+        real = number < filled
+        at = every[real], device[real], taken[every, device][real]
+        places[at] = slot[real]
+        load[at[:2]] += num_steps[every, slot][real]
+        taken[at[:2]] += 1
+    return places
 
 
 def step_ends(plan: Plan) -> np.ndarray:
@@ -178,6 +230,14 @@ def _order(plan, slots, stateful):
                 heapq.heappush(ready, entry)
             filled.append(len(order) - before)
     return np.array(order, np.int32), np.array(filled, np.int32)
+
+
+def _table(order, filled, slots):
+    """int32[W, slots]: the contributions of each wave."""
+    within = np.arange(len(order)) - np.repeat(np.cumsum(filled) - filled, filled)
+    trained = np.zeros((len(filled), slots), np.int32)
+    trained[np.repeat(np.arange(len(filled)), filled), within] = order
+    return trained
 
 
 def _rows(start, stop):

@@ -1,4 +1,4 @@
-"""Strict modes, quick compilation, and float64 for the files that ask for it."""
+"""Strict modes, quick compilation, eight devices, and float64 for the files that ask for it."""
 
 import os
 from importlib import metadata
@@ -13,6 +13,7 @@ import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)  # nearly all time here is compilation
+jax.config.update("jax_num_cpu_devices", 8)  # what names no devices runs on the first
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 from helpers import Compilations, small_network, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
@@ -20,7 +21,7 @@ from fedjax_algos.executor import make_executor
 from fedjax_algos.keys import client_key, visit_keys
 from fedjax_algos.schedules.plan import AGGREGATED, IN_FLIGHT, LOST, Plan, plan_visits
 from fedjax_algos.trees import add_scaled
-from fedjax_algos.waves import choose_slots, make_waves, step_ends
+from fedjax_algos.waves import choose_slots, make_waves, share_out, step_ends, wave_costs
 
 CLIENTS, SEED = 10, 3
 POPULATION = fa.Population(CLIENTS, 3, 55)
@@ -180,7 +181,7 @@ def oracle_of(name):
                 loss.append(float(report.metrics["train_loss"].total))
                 count, contribution = count + 1, contribution + 1
             server, version = serve(server, sums, np.int32(count), group)
-            mean = jax.tree.map(lambda leaf, n=count: leaf / n, version[1])
+            mean = jax.tree.map(lambda leaf, n=count: leaf * (1 / leaf.dtype.type(n)), version[1])
             versions.append((version[0], mean))
             history.append(jax.tree.map(np.asarray, (server, mean)))
             losses.append(sum(loss))
@@ -196,15 +197,16 @@ def expected(name, kind):
 
 
 @functools.cache
-def executor_of(name, slots, layout="sequential"):
-    return make_executor(case(name)[0], slots=slots, layout=layout, waves_per_call=4)
+def executor_of(name, slots, layout="sequential", devices=None):
+    algorithm = case(name)[0]
+    return make_executor(algorithm, slots=slots, layout=layout, waves_per_call=4, devices=devices)
 
 
 def execute(executor, data, plan, stops=(), waves=None):
     """What `run` yields, as NumPy."""
     visits = plan_visits(plan, data.counts(), LOCAL)
     state = executor.init(SEED, POPULATION)
-    yielded = executor.run(state, data, plan, visits, stops=stops, waves=waves)
+    yielded = executor.run(state, executor.place(data), plan, visits, stops=stops, waves=waves)
     return [(done, *jax.tree.map(np.array, rest)) for done, *rest in yielded]
 
 
@@ -230,6 +232,53 @@ def test_every_number_of_slots_equals_the_oracle(name, slots, kind):
     for client in range(CLIENTS):
         row = jax.tree.map(lambda leaf, c=client: leaf[c], state.clients)
         same(row, rows.get(client, jax.tree.map(np.zeros_like, row)))
+
+
+@pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.parametrize("name", ["stale", "scaffold"])
+@pytest.mark.parametrize(("devices", "slots"), [(2, 2), (3, 6)])
+def test_devices_change_no_bit(devices, slots, name, kind):
+    executor = executor_of(name, slots, devices=devices)
+    (_, state, metrics), (_, last, _) = execute(executor, case(name)[1], PLANS[kind], stops=[3])
+    history, rows, losses = expected(name, kind)
+    same((state.server, state.statistics), history[2])
+    assert float(metrics["train_loss"].total) == pytest.approx(sum(losses[:3]), rel=1e-5)
+    same((last.server, last.statistics), history[-1])
+    for client, row in rows.items():
+        same(jax.tree.map(lambda leaf, c=client: leaf[c], last.clients), row)
+
+
+def test_mapped_waves_on_devices_agree():
+    executor = executor_of("scaffold", 6, "vmapped", devices=2)
+    ((_, state, _),) = execute(executor, case("scaffold")[1], PLANS["groups"])
+    close((state.server, state.statistics), expected("scaffold", "groups")[0][-1], 1e-6)
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_wave_is_shared_out(draw):
+    """The longest first, to the device with the least to do of those that have room."""
+    devices, room = draw.draw(st.integers(1, 4)), draw.draw(st.integers(1, 4))
+    slots, waves = devices * room, draw.draw(st.integers(1, 4))
+    filled = draw.draw(arrays(np.int64, waves, elements=st.integers(0, slots)))
+    steps = draw.draw(arrays(np.int64, (waves, slots), elements=st.integers(1, 100)))
+    places = share_out(steps, filled, devices)
+    assert places.shape == (waves, devices, room)
+    for line, number, step in zip(places, filled, steps, strict=True):
+        parts = [[] for _ in range(devices)]
+        for slot in sorted(range(number), key=lambda slot, step=step: -step[slot]):
+            free = [part for part in parts if len(part) < room]
+            min(free, key=lambda part, step=step: sum(step[i] for i in part)).append(slot)
+        assert [part[part >= 0].tolist() for part in line] == parts
+
+
+def test_a_wave_goes_to_the_least_loaded_device():
+    steps = np.array([[1, 9, 5, 5, 2, 2]])
+    assert share_out(steps, np.array([6]), 2).tolist() == [[[1, 4, 0], [2, 3, 5]]]
+    trained, filled = np.arange(6)[None], np.array([6])
+    assert wave_costs(trained, filled, steps[0], "sequential", 2).tolist() == [12]
+    assert wave_costs(trained, filled, steps[0], "vmapped", 2).tolist() == [9]
+    assert wave_costs(trained, np.array([3]), steps[0], "sequential", 3).tolist() == [9]
 
 
 def test_the_plans_hold_what_the_equality_is_about():
@@ -441,6 +490,11 @@ def test_slots_are_as_many_as_the_plan_can_fill():
     assert choose_slots(make_plan(0, 1, 20, [1]), "vmapped") == 1  # a chain
     together = make_plan(0, 16, 5, [16], barrier=True)
     assert choose_slots(together, "vmapped") == 16
+    assert choose_slots(together, "vmapped", devices=2) == 16
+    # several for each device balance unequal dispatches, and equal ones need none
+    assert choose_slots(together, "sequential", devices=2) > 2
+    equal = together._replace(num_steps=np.full_like(together.num_steps, 4))
+    assert choose_slots(equal, "sequential", devices=2) == 2
 
 
 def test_visits_of_a_plan():
@@ -472,6 +526,8 @@ def test_what_cannot_be_executed_is_refused():
         make_executor(algorithm, layout="rows")
     with pytest.raises(ValueError, match="slots=0"):
         make_executor(algorithm, slots=0)
+    with pytest.raises(ValueError, match="slots=3 do not divide over 2 devices"):
+        make_executor(algorithm, slots=3, devices=2)
     plan, executor = PLANS["groups"], executor_of("scaffold", 1)
     state, counts = executor.init(SEED, POPULATION), data.counts()
     with pytest.raises(ValueError, match="ascending server steps from 1 to 7"):
