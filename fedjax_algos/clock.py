@@ -10,6 +10,7 @@ import numpy as np
 from fedjax_algos.cohort import FederatedState
 from fedjax_algos.core import Batch, Model, Params, Population
 from fedjax_algos.data.store import FederatedData
+from fedjax_algos.devices import one_copy
 from fedjax_algos.engine import make_engine
 from fedjax_algos.evaluation import make_evaluate
 from fedjax_algos.executor import Executor
@@ -76,7 +77,7 @@ def simulate_on_clock(
         raise ValueError(
             f"seconds={seconds} and evaluations={evaluations} are out of range; give more than 0"
         )
-    algorithm, counts = executor.algorithm, data.counts()
+    algorithm, counts, data = executor.algorithm, data.counts(), executor.place(data)
     num_clients = data.num_clients
     start = time.perf_counter()
     probe = planner(weather(seed), num_clients, arrivals=1)
@@ -103,7 +104,7 @@ def simulate_on_clock(
         row: Row = {"round": done, "simulated_seconds": float(now)}
         row |= {name: float(mean.value()) for name, mean in metrics.items()}
         if test is not None:
-            values = evaluate(Model(state.server.params, state.statistics), test)
+            values = evaluate(one_copy(Model(state.server.params, state.statistics)), test)
             row |= {f"test_{name}": float(mean.value()) for name, mean in values.items()}
         lost = (plan.fate == LOST) & (plan.ended <= now)
         arrived = (plan.fate != LOST) & (plan.ended <= now)

@@ -186,7 +186,7 @@ def run_rounds(
     number: jax.Array,
 ) -> tuple[FederatedState, Metrics]:
     """The first `number` rounds of visits [rounds, places], and the sum of their metrics."""
-    one = functools.partial(run_round, algorithm, spread)
+    one = jax.jit(functools.partial(run_round, algorithm, spread))  # traced once
 
     def at(index):
         return jax.tree.map(lambda leaf: leaf[index], visits)

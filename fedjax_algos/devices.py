@@ -65,6 +65,11 @@ def place(mesh: Mesh | None, tree: Any) -> Any:
     return jax.tree.map(put, tree)
 
 
+def one_copy(tree: Any) -> Any:
+    """What all devices hold, on this process's first device alone."""
+    return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
+
+
 def pin(mesh: Mesh | None, tree: Any) -> Any:
     """Says in a traced function that every device of the mesh holds these."""
     return tree if mesh is None else jax.lax.with_sharding_constraint(tree, on_all(mesh))

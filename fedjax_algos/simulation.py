@@ -12,6 +12,7 @@ from fedjax_algos.cohort import FederatedState
 from fedjax_algos.core import Batch, Model, Params, Population, Visit
 from fedjax_algos.costs import UncountedError, count_flops
 from fedjax_algos.data.store import FederatedData
+from fedjax_algos.devices import one_copy
 from fedjax_algos.engine import Engine
 from fedjax_algos.evaluation import make_evaluate
 from fedjax_algos.schedules import Synchronous, uniform
@@ -37,6 +38,8 @@ def simulate(
 ) -> tuple[FederatedState, list[Row]]:
     """Runs a synchronous simulation.
 
+    The rounds between two evaluations are one program.
+
     Args:
       engine: a compiled algorithm; give the same one again to run other seeds without compiling.
       data: the clients' examples.
@@ -60,7 +63,7 @@ def simulate(
     """
     if rounds < 1 or eval_every < 1:
         raise ValueError(f"rounds={rounds} and eval_every={eval_every} must be at least 1")
-    counts = data.counts()
+    counts, data = data.counts(), engine.place(data)
     schedule = Synchronous(
         counts,
         engine.algorithm.local,
@@ -79,7 +82,7 @@ def simulate(
     def measure(round_number, state, metrics):
         measured = {name: float(mean.value()) for name, mean in metrics.items()}
         if test is not None:
-            values = evaluate(Model(state.server.params, state.statistics), test)
+            values = evaluate(one_copy(Model(state.server.params, state.statistics)), test)
             measured |= {f"test_{name}": float(mean.value()) for name, mean in values.items()}
         turns = round_number * cohort_size
         row = {
@@ -93,23 +96,23 @@ def simulate(
         history.append(row)
         on_evaluation(row)
 
-    done, flops = 0, 0.0
+    done, flops, longest = 0, 0.0, min(eval_every, rounds)
     while done < rounds:
         window = min(eval_every, rounds - done)
         visits = schedule.visits(window)
         if jax.tree.leaves(state.origin):
             refuse_repeats(visits)
         if done == 0:
-            transfer = engine.transfer(state, data, _round(visits, 0))
+            transfer = engine.transfer(state, data, jax.tree.map(lambda leaf: leaf[0], visits))
             count = flops_of(engine.algorithm, state, data)
             measure(0, state, {})
-        sums = None
-        for index in range(window):
-            state, metrics = engine.round(state, data, _round(visits, index))
-            sums = metrics if sums is None else _add(sums, metrics)
+        # every window has the shape of the longest, and so its program
+        index = np.arange(longest) % window
+        padded = jax.tree.map(lambda leaf, index=index: leaf[index], visits)
+        state, metrics = engine.rounds(state, data, padded, window)
         done += window
         flops += float(count(visits).sum())
-        measure(done, state, sums)
+        measure(done, state, metrics)
     return state, history
 
 
@@ -133,12 +136,3 @@ def flops_of(algorithm, state, data):
     except (UncountedError, KeyError, AttributeError) as error:  # another jax writes other jaxprs
         warnings.warn(f"the column flops will hold NaN: {error}", stacklevel=3)
         return lambda visits: np.full(visits.client.shape, np.nan)
-
-
-@jax.jit
-def _add(left, right):
-    return jax.tree.map(lambda a, b: a + b, left, right)
-
-
-def _round(visits, index):
-    return jax.tree.map(lambda leaf: leaf[index], visits)

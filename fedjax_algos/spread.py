@@ -133,6 +133,7 @@ def _map_chunks(one, inputs, size, nobody):
         # `where`, not a product: 0 * NaN is NaN, and an empty place must add nothing
         return jax.tree.map(lambda leaf: jnp.where(real, leaf, 0), summed), kept
 
+    @jax.jit  # traced once, for its shapes and for the loop
     def chunk(turns):
         if size == 1:  # not mapped at all: convolutions stay dense, loops run their own length
             summed, kept = masked(*jax.tree.map(lambda leaf: leaf[0], turns))

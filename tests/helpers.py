@@ -155,9 +155,24 @@ def fixed(sets):
     return lambda seed, rounds, num_clients, cohort_size: np.asarray(sets, np.int32)[rounds]
 
 
-def run(algorithm, data, sets, *, layout="vmapped", seed=0, num_steps=None, params=None):
-    """The global params after each round over fixed cohorts; `num_steps` is one a client."""
-    engine = fa.make_engine(algorithm, layout)
+def run(
+    algorithm,
+    data,
+    sets,
+    *,
+    layout="vmapped",
+    devices=None,
+    seed=0,
+    num_steps=None,
+    params=None,
+    at_once=False,
+):
+    """The global params after each round over fixed cohorts; `num_steps` is one a client.
+
+    With `at_once` all rounds are one program, and only the last params are seen.
+    """
+    engine = fa.make_engine(algorithm, layout, devices=devices)
+    data = engine.place(data)
     counts, size = data.counts(), len(sets[0])
     schedule = Synchronous(
         counts, algorithm.local, cohort_size=size, seed=seed, sampler=fixed(sets)
@@ -168,6 +183,9 @@ def run(algorithm, data, sets, *, layout="vmapped", seed=0, num_steps=None, para
     population = fa.Population(data.num_clients, size, int(counts.sum()))
     state = engine.init(seed, population, params)
     history = []
+    if at_once:
+        state, _ = engine.rounds(state, data, visits)
+        return [jax.tree.map(np.asarray, state.server.params)]
     for index in range(len(sets)):
         state, _ = engine.round(state, data, one_round(visits, index))
         history.append(jax.tree.map(np.asarray, state.server.params))

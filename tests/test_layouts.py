@@ -1,4 +1,6 @@
-"""Every registered algorithm gives the same numbers however its clients are laid out."""
+"""Every registered algorithm gives the same numbers in every layout, on one device or two."""
+
+import functools
 
 import jax
 import numpy as np
@@ -15,7 +17,17 @@ LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=1)
 def histories(case, sets):
     toy = small_network()
     algorithm = case.build(toy.problem, LOCAL)
-    return [run(algorithm, toy.data, sets, layout=layout, num_steps=STEPS) for layout in LAYOUTS]
+    go = functools.partial(run, algorithm, toy.data, sets, num_steps=STEPS)
+    return [*(go(layout=layout) for layout in LAYOUTS), go(layout="vmapped", devices=2)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_many_rounds_in_one_program_are_those_rounds(case, x64):
+    toy = small_network()
+    algorithm = case.build(toy.problem, LOCAL)
+    *_, last = run(algorithm, toy.data, SETS, num_steps=STEPS)
+    (other,) = run(algorithm, toy.data, SETS, num_steps=STEPS, at_once=True)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), last, other)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
