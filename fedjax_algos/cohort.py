@@ -60,7 +60,8 @@ def start(
 
 def row_shapes(algorithm: Algorithm, state: FederatedState) -> ClientState:
     """Shapes of one client's row."""
-    return jax.eval_shape(algorithm.client_init, state.origin, client_key(state.seed, jnp.int32(0)))
+    key = jax.eval_shape(client_key, state.seed, jnp.int32(0))
+    return jax.eval_shape(algorithm.client_init, state.origin, key)
 
 
 def sent(algorithm: Algorithm, server: ServerState) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from fedjax_algos.clock import require_steps, simulate_on_clock
 from fedjax_algos.core import Population
@@ -208,7 +208,7 @@ def interval(values: np.ndarray) -> float:
     if len(values) < 2:
         return float("nan")
     spread = values.std(ddof=1) / np.sqrt(len(values))
-    return float(stats.t.ppf(0.975, len(values) - 1) * spread)
+    return float(special.stdtrit(len(values) - 1, 0.975) * spread)
 
 
 _SUMMARISED = (

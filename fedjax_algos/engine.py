@@ -5,7 +5,7 @@ are one function, for those who need nothing in between.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -26,6 +26,7 @@ from fedjax_algos.core import (
 from fedjax_algos.data.store import FederatedData
 from fedjax_algos.devices import Devices, client_mesh, place, settle
 from fedjax_algos.host_table import HostTable, keep_on_host, rows_from_host
+from fedjax_algos.keys import model_key
 from fedjax_algos.spread import Layout, Spread, arrange, chunk_size
 
 
@@ -93,12 +94,16 @@ def make_engine(
     run = _compile(algorithm, spread, on_host)
 
     def init(seed: int, population: Population, params: Params | Model | None = None):
-        given = params if params is None or isinstance(params, Model) else Model(params)
+        if params is None:
+            params = _first_model(algorithm.problem.init, np.uint32(seed))
+        given = params if isinstance(params, Model) else Model(params)
         # jit gives each leaf a buffer of its own, so that rounds may reuse them one by one
         num_rows = 0 if on_host else population.num_clients
         seed, given = place(mesh, (np.uint32(seed), given))
         state = run.start(seed, given, population=population, num_rows=num_rows)
-        return state._replace(clients=HostTable()) if on_host else state
+        if on_host:
+            state = state._replace(clients=HostTable(cohort.row_shapes(algorithm, state)))
+        return state
 
     def arranged(data, visits):
         if mesh is not None and not set(mesh.devices.flat) <= data.offsets.sharding.device_set:
@@ -109,7 +114,7 @@ def make_engine(
         return arrange(visits, order, data.num_clients)
 
     def rows_for(state, visits):
-        return rows_from_host(algorithm, mesh, state, visits) if on_host else state.clients
+        return rows_from_host(mesh, state.clients, visits) if on_host else state.clients
 
     def round(state: FederatedState, data: FederatedData, visits: Visit):
         visits = arranged(data, visits)
@@ -210,6 +215,12 @@ def _compile(algorithm, spread, on_host):
     )
 
 
+@partial(jax.jit, static_argnums=0)
+def _first_model(init, seed):
+    """Compiled once for all algorithms on a problem."""
+    return init(model_key(seed))
+
+
 @jax.jit
 def _add(left, right):
     return jax.tree.map(jnp.add, left, right)
@@ -217,14 +228,21 @@ def _add(left, right):
 
 def _transfer(algorithm, state, data, visits):
     """Bytes of one client in one round, from the shapes of what is sent."""
-    state = state._replace(clients=())
     one = jax.tree.map(lambda leaf: leaf[0], visits)
+    leaves, tree = jax.tree.flatten((state._replace(clients=()), data, one))
+    return _sizes(algorithm, tree, tuple(map(jax.typeof, leaves)))
+
+
+@lru_cache(maxsize=64)
+def _sizes(algorithm, tree, leaves):
+    """`_transfer` of these shapes; an engine's runs have equal ones, and share one trace."""
+    state, data, visit = tree.unflatten(leaves)
     sent = jax.eval_shape(partial(cohort.sent, algorithm), state.server)
     turn = partial(cohort.turn, algorithm)
     row = cohort.row_shapes(algorithm, state)
-    _, update, _ = jax.eval_shape(turn, state, sent, data, one, row)
+    _, update, _ = jax.eval_shape(turn, state, sent, data, visit, row)
     if algorithm.prelude is not None:
         first_turn = partial(cohort.prelude_turn, algorithm)
-        update = update, jax.eval_shape(first_turn, state, sent[0], data, one)
+        update = update, jax.eval_shape(first_turn, state, sent[0], data, visit)
     statistics = tree_bytes(state.statistics)
     return Transfer(tree_bytes(sent) + statistics, tree_bytes(update) + statistics)

@@ -4,23 +4,27 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fedjax_algos.cohort import FederatedState, row_shapes
-from fedjax_algos.core import Algorithm, ClientState, Visit
+from fedjax_algos.core import ClientState, Visit
 from fedjax_algos.devices import place
 
 
 class HostTable(dict[int, ClientState]):
-    """Client rows in host memory, of the clients that were visited, as trees of NumPy arrays."""
+    """Client rows in host memory, of the clients that were visited, as trees of NumPy arrays.
+
+    Whoever was not has a row of zeros, which its first visit replaces.
+    """
+
+    def __init__(self, shapes: ClientState):
+        super().__init__()
+        self.blank = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+
+    def __missing__(self, client: int) -> ClientState:
+        return self.blank
 
 
-def rows_from_host(
-    algorithm: Algorithm, mesh: Mesh | None, state: FederatedState, visits: Visit
-) -> ClientState:
-    """The cohort's rows, on the device; zeros for clients that are here for the first time."""
-    blank = jax.tree.map(
-        lambda leaf: np.zeros(leaf.shape, leaf.dtype), row_shapes(algorithm, state)
-    )
-    rows = [state.clients.get(int(client), blank) for client in visits.client]
+def rows_from_host(mesh: Mesh | None, table: HostTable, visits: Visit) -> ClientState:
+    """The cohort's rows, on the device."""
+    rows = [table[int(client)] for client in visits.client]
     return place(mesh, jax.tree.map(lambda *leaves: np.stack(leaves), *rows))
 
 

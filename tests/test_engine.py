@@ -1,8 +1,10 @@
 """What the engine promises whatever the algorithm: rows, stacks, masks, bytes, repeatability."""
 
+import gc
 import hashlib
 import subprocess
 import sys
+import tracemalloc
 from typing import Any, NamedTuple
 
 import chex
@@ -254,3 +256,72 @@ def test_layouts_are_chunk_sizes():
     assert [chunk_size(layout, 7) for layout in ("vmapped", "sequential", 3, "3", 99, "auto")] == [
         7, 1, 3, 3, 7, 1,
     ]  # fmt: skip
+
+
+class ReadError(AssertionError):
+    """A device array was read on the host."""
+
+
+@pytest.fixture
+def unreadable(monkeypatch):
+    """Device arrays that cannot be read: on a CPU the transfer guard lets reads pass."""
+
+    def refuse(*args, **keywords):
+        raise ReadError
+
+    kind = type(jnp.zeros(()))
+    for name in ("__array__", "__float__", "__int__", "__bool__", "__index__", "item", "tolist"):
+        monkeypatch.setattr(kind, name, refuse)
+    for name in ("asarray", "array", "ascontiguousarray"):  # they also take an array's buffer
+        original = getattr(np, name)
+
+        def guarded(value, *args, original=original, **keywords):
+            return refuse() if isinstance(value, jax.Array) else original(value, *args, **keywords)
+
+        monkeypatch.setattr(np, name, guarded)
+    monkeypatch.setattr(jax, "device_get", refuse)
+    monkeypatch.setattr(jax, "block_until_ready", refuse)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "mime", "fedlga"])
+def test_a_round_reads_nothing_and_sends_only_its_visits(name, unreadable):
+    toy = small_network()
+    counts = np.array([5, 1, 8, 3])
+    algorithm = Case(name, {}).build(toy.problem, LOCAL)
+    engine = fa.make_engine(algorithm, layout=2)
+    state = engine.init(0, fa.Population(4, 3, 17))
+    visits = Synchronous(counts, LOCAL, cohort_size=3, seed=0).visits(6)
+    for read in (float, np.asarray, lambda leaf: leaf.item()):
+        with pytest.raises(ReadError):
+            read(state.seed)
+    with jax.transfer_guard("disallow"):
+        with pytest.raises(Exception, match="isallowed host-to-device"):
+            state.seed + np.uint32(1)
+        for index in range(3):
+            state, _ = engine.round(state, toy.data, one_round(visits, index))
+        state, _ = engine.rounds(state, toy.data, visits)
+
+
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_three_hundred_rounds_keep_no_memory(place):
+    toy = small_network()
+    algorithm = Case("scaffold", {}).build(toy.problem, LOCAL)
+    engine = fa.make_engine(algorithm, client_state=place)
+    schedule = Synchronous(toy.data.counts(), LOCAL, cohort_size=3, seed=0)
+    tracemalloc.start()
+    state, held = engine.init(0, fa.Population(4, 3, 17)), []
+    for _ in range(30):
+        visits = schedule.visits(10)
+        for index in range(5):
+            state, metrics = engine.round(state, toy.data, one_round(visits, index))
+        state, metrics = engine.rounds(state, toy.data, jax.tree.map(lambda leaf: leaf[5:], visits))
+        del metrics
+        gc.collect()
+        arrays = jax.live_arrays()
+        host_bytes = tracemalloc.get_traced_memory()[0]
+        held.append((len(arrays), sum(leaf.nbytes for leaf in arrays), host_bytes))
+        del arrays
+    tracemalloc.stop()
+    counts, device, host = np.array(held[5:]).T  # all clients were seen by then
+    assert len(set(counts)) == len(set(device)) == 1
+    assert host[-1] - host[0] < 50_000  # 250 rounds; a kept cohort of visits alone has 26,000

@@ -1,0 +1,156 @@
+"""Asynchronous training in waves, against one dispatch at a time and against synchronous rounds.
+
+COMMAND   python benchmarks/deferred.py [--data mnist.npz] [--seeds 5] [--repeats 5]
+EXPECTED  at least .75 of a plan's own ceiling c, whatever the speeds and the seed, and 1.5 times
+          immediate execution where c is .95 or more
+TIME      about 15 minutes on two CPU cores
+
+An MLP of 784-200-200-10 on 20 clients, batches of 20, SGD; one CPU device a core. `of sync` is
+local steps a second over those of synchronous rounds of the same 20 clients on the same devices; c
+is the most that the plan allows: all local steps / (devices x those of each wave's busiest device),
+with the best number of slots; `1 device` is synchronous rounds on one. Runs alternate, ratios are
+taken within a repetition, and medians of them are shown. Real images change no time; without --data
+they are random.
+"""
+
+import argparse
+import os
+import time
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import fedjax_algos as fa
+from fedjax_algos.executor import make_executor
+from fedjax_algos.schedules import Synchronous, plan_visits, schedules, weathers
+from fedjax_algos.waves import make_waves, wave_costs
+
+CORES = os.cpu_count() or 1
+CLIENTS, ARRIVALS, STEPS = 20, 240, 50
+METHODS = {
+    "fedasync": f"immediate:steps={STEPS}",
+    "fedbuff": f"buffered:steps={STEPS},size=5",
+    "fedcompass": "compass:min_steps=20,max_steps=100",
+}
+
+
+def examples(path):
+    if path is None:
+        rng = np.random.default_rng(0)
+        x = rng.integers(0, 256, (60_000, 28, 28), dtype=np.uint8)
+        return {"x": x, "y": rng.integers(0, 10, 60_000, dtype=np.int32)}
+    with np.load(path) as archive:
+        return {"x": archive["x_train"], "y": archive["y_train"].astype(np.int32)}
+
+
+def ceiling(plan):
+    """c, and the mean wave with slots for all."""
+    steps = plan.num_steps[plan.dispatch]
+    busiest = []
+    for each in (1, 2, 4):
+        waves = make_waves(plan, each * CORES)
+        costs = wave_costs(waves.trained, waves.filled, steps, "sequential", CORES)
+        busiest.append(costs.sum())
+    mean_wave = make_waves(plan, len(plan.client)).filled.mean()
+    return steps.sum() / (CORES * min(busiest)), mean_wave
+
+
+def timed(run):
+    start = time.perf_counter()
+    jax.block_until_ready(run())
+    return time.perf_counter() - start
+
+
+class Rounds:
+    """Synchronous rounds of all clients; the best layout of the devices."""
+
+    def __init__(self, algorithm, data, devices):
+        self.engine = fa.make_engine(algorithm, "sequential", devices=devices)
+        self.data, counts = self.engine.place(data), data.counts()
+        self.number = ARRIVALS // CLIENTS
+        schedule = Synchronous(counts, algorithm.local, cohort_size=CLIENTS, seed=0)
+        self.visits = schedule.visits(self.number)
+        self.steps = int(self.visits.num_steps.sum())
+        self.population = fa.Population(CLIENTS, CLIENTS, int(counts.sum()))
+
+    def __call__(self):
+        state = self.engine.init(0, self.population)
+        return self.engine.rounds(state, self.data, self.visits)
+
+
+class Waves:
+    """A plan, executed."""
+
+    def __init__(self, algorithm, data, plan, devices, slots):
+        self.executor = make_executor(algorithm, slots=slots, devices=devices)
+        self.data, counts = self.executor.place(data), data.counts()
+        self.plan, self.visits = plan, plan_visits(plan, counts, algorithm.local)
+        self.steps = int(plan.num_steps[plan.dispatch].sum())
+        self.population = fa.Population(CLIENTS, CLIENTS, int(counts.sum()))
+        self.population = self.population._replace(num_groups=int(plan.group.max()) + 1)
+        state = self.executor.init(0, self.population)
+        self.waves = self.executor.waves(state, plan)
+        self.memory = self.executor.memory(state, self.data, self.visits, self.waves)
+
+    def __call__(self):
+        state = self.executor.init(0, self.population)
+        run = self.executor.run(state, self.data, self.plan, self.visits, waves=self.waves)
+        for _, state, _metrics in run:
+            last = state
+        return last
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    arguments.add_argument("--data", help="npz file with x_train and y_train")
+    arguments.add_argument("--seeds", type=int, default=5)
+    arguments.add_argument("--repeats", type=int, default=5)
+    given = arguments.parse_args()
+    jax.config.update("jax_num_cpu_devices", CORES)
+    train = examples(given.data)
+    rows = np.array_split(np.random.default_rng(1).permutation(len(train["y"])), CLIENTS)
+    data = fa.federate(train, fa.Partition.of(rows))
+    problem = fa.models.mlp((28, 28), 10, hidden=200, layers=2)
+    local = fa.Local(batch_size=20, learning_rate=0.05, steps=STEPS)
+    algorithms = {name: fa.algorithms.algorithms[name](problem, local) for name in METHODS}
+    rounds = Rounds(fa.algorithms.fedavg(problem, local), data, CORES)
+    one = Rounds(fa.algorithms.fedavg(problem, local), data, None)
+    table = Table(
+        "method", "speeds", "seed", "wave", "c", "slots", "of sync", "of c", "x immediate",
+        "rows MB", "sync steps/s", "1 device",
+    )  # fmt: skip
+    console = Console(width=120)
+    for name, schedule in METHODS.items():
+        for speeds in ("homogeneous", "normal", "exponential"):
+            for seed in range(given.seeds):
+                weather = weathers.make(f"simulated:speeds={speeds}")(seed)
+                plan = schedules.make(schedule)(weather, CLIENTS, arrivals=ARRIVALS)
+                c, mean_wave = ceiling(plan)
+                deferred = Waves(algorithms[name], data, plan, CORES, "auto")
+                immediate = Waves(algorithms[name], data, plan, None, 1)
+                runs = {"sync": rounds, "one": one, "deferred": deferred, "immediate": immediate}
+                for run in runs.values():
+                    timed(run)
+                rates = {key: [] for key in runs}
+                for _ in range(given.repeats):
+                    for key, run in runs.items():
+                        rates[key].append(run.steps / timed(run))
+                share = np.median(np.divide(rates["deferred"], rates["sync"]))
+                gain = np.median(np.divide(rates["deferred"], rates["immediate"]))
+                single = np.median(np.divide(rates["one"], rates["sync"]))
+                memory = (deferred.memory.version_bytes + deferred.memory.update_bytes) / 1e6
+                slots = deferred.waves.trained.shape[1]
+                told = [
+                    f"{mean_wave:.1f}", f"{c:.2f}", str(slots), f"{share:.2f}", f"{share / c:.2f}",
+                    f"{gain:.2f}", f"{memory:.0f}", f"{np.median(rates['sync']):,.0f}",
+                    f"{single:.2f}",
+                ]  # fmt: skip
+                table.add_row(name, speeds, str(seed), *told)
+                console.print(name, speeds, seed, *told, highlight=False)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
