@@ -8,11 +8,14 @@ import numpy as np
 from scipy import special
 
 from fedjax_algos.clock import require_steps, simulate_on_clock
-from fedjax_algos.core import Population
+from fedjax_algos.core import Algorithm, Local
 from fedjax_algos.data import Dataset, FederatedData, Partition
-from fedjax_algos.engine import Engine, make_engine
+from fedjax_algos.devices import usual_devices
+from fedjax_algos.engine import make_engine
 from fedjax_algos.evaluation import make_evaluate
 from fedjax_algos.executor import make_executor
+from fedjax_algos.keys import model_key
+from fedjax_algos.layouts import Choice, choose_layout
 from fedjax_algos.schedules import Plan, Synchronous, samplers, schedules, weathers, works
 from fedjax_algos.schedules.arrival_groups import CompassTrace
 from fedjax_algos.schedules.synchronous import rate_at
@@ -43,6 +46,7 @@ class Experiment(NamedTuple):
     evaluate: Callable
     # of each method's first seed, once it has run on the virtual clock
     plans: dict[str, tuple[Plan, CompassTrace | None]]
+    layout: Choice | None = None  # of rounds, the same for all methods
 
 
 class Reached(NamedTuple):
@@ -63,9 +67,15 @@ class Reached(NamedTuple):
 
 
 def prepare(
-    settings: Settings, methods: list[Method], dataset: Dataset | None = None
+    settings: Settings,
+    methods: list[Method],
+    dataset: Dataset | None = None,
+    layout: Choice | None = None,
 ) -> Experiment:
     """Loads the data (unless it is given), splits it and builds all methods.
+
+    Where `settings.layout` is "auto", `choose_layout` times the first method's first round, or a
+    `layout` that an earlier run recorded is taken.
 
     Raises:
       ValueError: for settings that are wrong, before anything is trained.
@@ -75,49 +85,66 @@ def prepare(
     dataset = dataset or settings.load()
     dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
     problem = settings.problem(dataset)
-    engines: dict[str, Any] = {
-        m.label: make_executor(m.build(problem, settings))
-        if on_clock
-        else make_engine(m.build(problem, settings), settings.layout, settings.client_state)
-        for m in methods
-    }
+    algorithms = {m.label: m.build(problem, settings) for m in methods}
     split = {seed: settings.split(dataset, seed) for seed in settings.seeds}
+    data_of = {seed: data for seed, (data, _) in split.items()}
+    engines: dict[str, Any]
     if on_clock:
         _rehearse_clock(settings, methods)
+        devices = settings.devices or usual_devices()
+        engines = {label: make_executor(a, devices=devices) for label, a in algorithms.items()}
     else:
-        _rehearse(settings, engines, {seed: data for seed, (data, _) in split.items()})
+        _rehearse(settings, list(algorithms.values()), data_of)
+        if layout is None or settings.layout != "auto":
+            layout = _choose(settings, next(iter(algorithms.values())), data_of)
+        how = layout.layout, settings.client_state, layout.devices
+        engines = {label: make_engine(a, *how) for label, a in algorithms.items()}
     return Experiment(
         settings,
         methods,
         np.asarray(dataset.train["y"]),
         dataset.notes,
         dataset.test,
-        {seed: data for seed, (data, _) in split.items()},
+        data_of,
         {seed: partition for seed, (_, partition) in split.items()},
         engines,
         make_evaluate(problem),
         plans={},
+        layout=layout,
+    )
+
+
+def _choose(settings: Settings, algorithm: Algorithm, data_of: dict[int, FederatedData]) -> Choice:
+    if settings.layout != "auto":
+        return Choice(settings.layout, settings.devices or 1, (), "given")
+    seed, data = next(iter(data_of.items()))
+    visits = _schedule(settings, algorithm.local, data, seed).visits(1)
+    first = jax.tree.map(lambda leaf: leaf[0], visits)
+    return choose_layout(
+        algorithm, data, first, devices=settings.devices, client_state=settings.client_state
+    )
+
+
+def _schedule(settings: Settings, local: Local, data: FederatedData, seed: int) -> Synchronous:
+    return Synchronous(
+        data.counts(),
+        local,
+        cohort_size=settings.cohort_size,
+        seed=seed,
+        sampler=samplers.make(settings.sampler),
+        work=works.make(settings.work),
     )
 
 
 def _rehearse(
-    settings: Settings, engines: dict[str, Engine], data_of: dict[int, FederatedData]
+    settings: Settings, algorithms: list[Algorithm], data_of: dict[int, FederatedData]
 ) -> None:
     """Draws all rates, cohorts and work once, for what would stop a run in its middle."""
-    for engine in engines.values():
-        rate_at(engine.algorithm.local.learning_rate, np.arange(settings.rounds))
-    keeping = any(_clients_keep_state(engine, settings) for engine in engines.values())
-    local = next(iter(engines.values())).algorithm.local  # methods differ in its rate only
-    for seed, data in data_of.items():
-        schedule = Synchronous(
-            data.counts(),
-            local,
-            cohort_size=settings.cohort_size,
-            seed=seed,
-            sampler=samplers.make(settings.sampler),
-            work=works.make(settings.work),
-        )
-        visits = schedule.visits(settings.rounds)
+    for algorithm in algorithms:
+        rate_at(algorithm.local.learning_rate, np.arange(settings.rounds))
+    keeping = any(map(_clients_keep_state, algorithms))
+    for seed, data in data_of.items():  # methods' local work differs in its rate only
+        visits = _schedule(settings, algorithms[0].local, data, seed).visits(settings.rounds)
         if keeping:
             refuse_repeats(visits)
 
@@ -131,10 +158,10 @@ def _rehearse_clock(settings: Settings, methods: list[Method]) -> None:
             require_steps(planner, weather, settings.clients, settings.seconds or 0)
 
 
-def _clients_keep_state(engine: Engine, settings: Settings) -> bool:
-    population = Population(settings.clients, settings.cohort_size, settings.clients)
-    state = jax.eval_shape(lambda: engine.init(0, population)._replace(clients=()))
-    return bool(jax.tree.leaves(state.origin))
+def _clients_keep_state(algorithm: Algorithm) -> bool:
+    key = jax.eval_shape(model_key, 0)
+    params = jax.eval_shape(algorithm.problem.init, key).params
+    return bool(jax.tree.leaves(jax.eval_shape(algorithm.client_init, params, key)))
 
 
 def run(

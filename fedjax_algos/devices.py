@@ -1,5 +1,6 @@
 """Several devices, on one or many hosts: one mesh, along which clients are divided."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,18 @@ def client_mesh(devices: Devices) -> Mesh | None:
     if not len(devices):
         raise ValueError("devices is empty; give at least one device, or None for the default one")
     return Mesh(np.asarray(devices), (AXIS,))
+
+
+def usual_devices() -> int:
+    """All devices, but on a CPU no more than this process may use cores."""
+    number = jax.device_count()
+    return number if jax.default_backend() != "cpu" else min(number, usable_cores())
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def on_all(mesh: Mesh | None) -> NamedSharding | None:

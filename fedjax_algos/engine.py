@@ -150,13 +150,8 @@ def make_engine(
         return settle(mesh, run.rounds(state, data, *table))
 
     def updates(state: FederatedState, data: FederatedData, visits: Visit):
-        cohort_size = len(visits.client)
-        order = np.full(len(arranged(data, visits).client), -1)
-        order[:cohort_size] = np.arange(cohort_size)  # as given, whatever a round's order is
-        placed = arrange(visits, order, data.num_clients)
-        rows, shared = rows_for(state, placed), state._replace(clients=())
-        stack = run.updates(rows, shared, data, place(mesh, placed))
-        return jax.tree.map(lambda leaf: leaf[:cohort_size], stack)
+        shared = state._replace(clients=())
+        return run.updates(rows_for(state, visits), shared, data, place(mesh, visits))
 
     return Engine(
         algorithm,
@@ -192,12 +187,21 @@ def _compile(algorithm, spread, on_host):
         return spread.pin(rows), *results  # whole in every process, which fetches them
 
     def see_updates(rows, state, data, visits):
+        cohort_size = len(visits.client)
+        rows = rows if on_host else cohort.rows_of(rows, visits)
+        # in the order given, with empty places at the end
+        room = spread.places(cohort_size) - cohort_size
+        visits, rows = jax.tree.map(
+            lambda leaf: jnp.pad(leaf, [(0, room)] + [(0, 0)] * (leaf.ndim - 1)), (visits, rows)
+        )
+        real = np.arange(cohort_size + room) < cohort_size
+        visits = visits._replace(client=jnp.where(real, visits.client, data.num_clients))
         if prelude is not None:
             asked = cohort.run_prelude(algorithm, spread, state, data, visits)
             state = state._replace(server=cohort.update_with(prelude, spread, state.server, *asked))
-        rows = rows if on_host else cohort.rows_of(rows, visits)
         stacked = algorithm._replace(reduce="stack")
-        return cohort.run_cohort(stacked, spread, state, rows, data, visits)[1]
+        _, stack, *_ = cohort.run_cohort(stacked, spread, state, rows, data, visits)
+        return jax.tree.map(lambda leaf: leaf[:cohort_size], stack)
 
     def consuming(function, *fixed):
         return jax.jit(partial(function, *fixed), donate_argnums=0)

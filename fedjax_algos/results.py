@@ -1,6 +1,7 @@
 """A results folder: what was run, on what, and what was measured."""
 
 import csv
+import dataclasses
 import json
 import platform
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from fedjax_algos.comparison import Experiment, Reached
+from fedjax_algos.compilation import Compilation
 from fedjax_algos.data.describe import describe_partition, partition_table, plot_partition
 from fedjax_algos.simulation import Row
 from fedjax_algos.timeline import idle_share, plot_staleness, plot_timeline, summarise_plan
@@ -59,14 +61,16 @@ def write(
     experiment: Experiment,
     rows: list[Row],
     summary: list[Reached],
+    compiled: Compilation,
     config: str | None = None,
 ) -> None:
     """Writes the configuration, the metrics, their summary, and the partitions.
 
     The configuration holds the command, the path `config` of the file of settings that it named,
-    all settings as they were in the end, each method with its defaults, versions, device, and the
-    hash of each seed's partition. `partitions.npz` has arrays `indices_SEED` and
-    `offsets_SEED`; `partition.txt` describes each seed's, `partition.png` shows the first seed's.
+    all settings as they were in the end, each method with its defaults, versions, device, the
+    hash of each seed's partition, and what was compiled and how long that took.
+    `partitions.npz` has arrays `indices_SEED` and `offsets_SEED`; `partition.txt` describes each
+    seed's, `partition.png` shows the first seed's.
     On the virtual clock there are also pictures of each method's timeline and staleness on the
     first seed, `timelines.csv` with their sums, and `idle.csv` with each client's idle share.
     """
@@ -81,6 +85,8 @@ def write(
         "dataset_notes": list(experiment.notes),
         "partition_sha256": {str(s): p.digest() for s, p in experiment.partitions.items()},
         "environment": environment(),
+        "layout": experiment.layout and experiment.layout.record(),
+        "compilation": {"seconds": compiled.seconds, **dataclasses.asdict(compiled)},
     }
     (folder / "config.json").write_text(json.dumps(configuration, indent=2) + "\n")
     _write_table(folder / "metrics.csv", rows)

@@ -42,6 +42,10 @@ class Settings:
     same `weather`, and are evaluated `evaluations` times; all clients take part, so `cohort`,
     `sampler`, `work`, `rounds` and `eval_every` say nothing. `local_steps` is then the work of the
     schedules that do not choose it.
+
+    A cohort, a wave or a sweep is divided over `devices`. None leaves it to `choose_layout` in
+    rounds of layout "auto", takes one where a layout is named, and otherwise all (of a CPU no more
+    than it has cores).
     """
 
     dataset: str = "digits"
@@ -69,6 +73,7 @@ class Settings:
     weather: str = "simulated"
     evaluations: Count = 20
     layout: str = "auto"
+    devices: Count | None = None
     client_state: Literal["device", "host"] = "device"
 
     def check(self) -> None:

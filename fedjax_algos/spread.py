@@ -49,6 +49,11 @@ class Spread(NamedTuple):
         """Clients that a device computes at once."""
         return chunk_size(self.layout, -(-cohort_size // self.num_devices))
 
+    def places(self, cohort_size: int) -> int:
+        """Room for a cohort in whole chunks on all devices."""
+        unit = self.chunk(cohort_size) * self.num_devices
+        return -(-cohort_size // unit) * unit
+
     def pin(self, tree: Any) -> Any:
         """Says in a traced function that every device holds these."""
         return pin(self.mesh, tree)
@@ -72,13 +77,13 @@ class Spread(NamedTuple):
         """
         cohort_size = num_steps.shape[-1]
         size, devices = self.chunk(cohort_size), self.num_devices
-        chunks = -(-cohort_size // (size * devices))
+        chunks = self.places(cohort_size) // (size * devices)
         lead = num_steps.shape[:-1]
         if devices == chunks == 1 or devices == size == 1:  # nothing to gain: the order as it was
             ordered = np.broadcast_to(np.arange(cohort_size), num_steps.shape)
         else:
             ordered = np.argsort(-num_steps.astype(np.int64), axis=-1, kind="stable")
-        empty = np.full((*lead, chunks * devices * size - cohort_size), -1)
+        empty = np.full((*lead, self.places(cohort_size) - cohort_size), -1)
         dealt = np.concatenate([ordered, empty], axis=-1).reshape(*lead, chunks, devices, size)
         dealt[..., 1::2, :, :] = dealt[..., 1::2, ::-1, :].copy()
         return np.moveaxis(dealt, -2, -3).reshape(*lead, -1).astype(np.int32)

@@ -72,6 +72,11 @@ def test_compare(capsys, here):
     }
     assert config["environment"]["packages"]["fedjax_algos"] == fedjax_algos.__version__
     assert config["environment"]["backend"] == "cpu"
+    compiled = config["compilation"]
+    assert compiled["programs"] > compiled["from_cache"] == 0
+    phases = ("trace_seconds", "lower_seconds", "backend_seconds")
+    assert compiled["seconds"] == pytest.approx(sum(compiled[phase] for phase in phases))
+    assert f"{compiled['seconds']:.1f} s to compile {compiled['programs']} programs, " in out
     with np.load(folder / "partitions.npz") as arrays:
         for seed in ("0", "1"):
             partition = Partition(arrays[f"indices_{seed}"], arrays[f"offsets_{seed}"])
@@ -209,6 +214,9 @@ def test_methods_of_the_command_line_take_the_place_of_a_file_s(capsys, here):
         ("rounds 3", "config='a.toml' is no TOML file: Expected '=' after a key"),
         ("rounds = 3\nrounds = 4", "config='a.toml' is no TOML file: Cannot overwrite a value"),
         ("local_steps = 2\nlocal_epochs = 1", "are both given; give one of them"),
+        ("compilation_cache = true", "a.toml: compilation_cache=True is no folder; give a text"),
+        ("compilation_cache = 'a.toml'", "compilation_cache='a.toml' is no folder to write to"),
+        ("compilation_cash = 'a'", "'compilation_cash'; did you mean compilation_cache?"),
     ],
 )
 def test_mistakes_in_a_config_file_are_one_line(capsys, here, line, message):

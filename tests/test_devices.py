@@ -1,9 +1,4 @@
-"""Several devices, and several processes: what is where, what is refused, and the same numbers."""
-
-import socket
-import subprocess
-import sys
-from pathlib import Path
+"""Several devices: what is where, what is refused, and the same numbers."""
 
 import jax
 import numpy as np
@@ -120,53 +115,3 @@ def test_an_empty_place_has_no_client_and_no_steps():
     placed = arrange(visits, np.array([2, -1, 0, 1], np.int32), nobody=4)
     assert placed.client.tolist() == [2, 4, 0, 1]
     assert placed.num_steps.tolist() == [2, 0, 2, 2]
-
-
-PROCESS = """
-import sys
-import jax
-port, number = sys.argv[1:]
-jax.config.update("jax_num_cpu_devices", 2)
-jax.config.update("jax_cpu_collectives_implementation", "gloo")
-jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=int(number))
-import numpy as np
-from helpers import Case, small_network
-import fedjax_algos as fa
-toy = small_network()
-for name, place in (("scaffold", "device"), ("scaffold", "host"), ("fedlga", "device")):
-    algorithm = Case(name, {}).build(toy.problem, fa.Local(3, 0.1, 2))
-    engine = fa.make_engine(algorithm, client_state=place, devices=jax.devices())
-    test = {"x": np.ones((5, 3)), "y": np.ones(5)}
-    state, rows = fa.simulate(
-        engine, toy.data, cohort_size=3, rounds=3, eval_every=2, test=test
-    )
-    print(name, place, len(jax.devices()), repr(rows[-1]["test_loss"]), rows[-1]["train_loss"])
-"""
-
-
-def test_two_processes_of_two_devices():
-    """Both see the numbers of one process with one device."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = str(probe.getsockname()[1])
-    tests = Path(__file__).parent
-    command = [sys.executable, "-c", PROCESS, port]
-    running = [
-        subprocess.Popen([*command, str(n)], cwd=tests, stdout=subprocess.PIPE, text=True)
-        for n in range(2)
-    ]
-    said = [process.communicate(timeout=300)[0].splitlines() for process in running]
-    assert [process.returncode for process in running] == [0, 0]
-    told = [[line for line in lines if "Gloo" not in line] for lines in said]
-    assert told[0] == told[1]
-    toy = small_network()
-    test = {"x": np.ones((5, 3)), "y": np.ones(5)}
-    for line, (name, place) in zip(
-        told[0], (("scaffold", "device"), ("scaffold", "host"), ("fedlga", "device")), strict=True
-    ):
-        engine = fa.make_engine(Case(name, {}).build(toy.problem, fa.Local(3, 0.1, 2)))
-        _, rows = fa.simulate(engine, toy.data, cohort_size=3, rounds=3, eval_every=2, test=test)
-        *head, test_loss, train_loss = line.split()
-        assert head == [name, place, "4"]
-        assert float(test_loss) == pytest.approx(rows[-1]["test_loss"], rel=1e-6)
-        assert float(train_loss) == pytest.approx(rows[-1]["train_loss"], rel=1e-6)

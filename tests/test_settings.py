@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_algos import comparison, schedules
-from fedjax_algos.config_file import read_config
+from fedjax_algos.cli.config_file import read_config
 from fedjax_algos.keys import model_key
 from fedjax_algos.models.adapters import scale_pixels
 from fedjax_algos.registry import options, parse_value

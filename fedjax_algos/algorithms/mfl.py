@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import optax
 
-from fedjax_algos import biased_optimizers
 from fedjax_algos.algorithms.base import algorithms
-from fedjax_algos.biased_optimizers import Name
+from fedjax_algos.biased_optimizers import Name, named, rmsprop
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
 from fedjax_algos.local import local_training
 from fedjax_algos.registry import Decay, Positive
@@ -29,16 +28,15 @@ class Upload(NamedTuple):
 
 def moving(optimizer: Name, *, beta, b2, eps) -> optax.GradientTransformation:
     """The optimiser whose moments move first and are then used; no bias correction."""
-    fixed = biased_optimizers.named(optimizer, beta=beta, b2=b2, eps=eps)
-    scaling = biased_optimizers.rmsprop(eps=eps)
+    fixed, scaling = named(optimizer, beta=beta, b2=b2, eps=eps), rmsprop(eps=eps)
 
     def update(gradient, statistics, params=None):
         del params
         statistics = fixed.track(gradient, statistics)
         direction = gradient if optimizer == "rmsprop" else statistics.m
-        return direction if optimizer == "sgdm" else scaling.update(
-            direction, statistics
-        ), statistics
+        if optimizer != "sgdm":
+            direction = scaling.update(direction, statistics)
+        return direction, statistics
 
     return optax.GradientTransformation(fixed.init, update)
 
@@ -96,12 +94,5 @@ def mfl(
         params = add_scaled(server.params, -server_learning_rate, mean.step)
         return ServerState(params, mean.statistics)
 
-    return Algorithm(
-        problem,
-        local,
-        init,
-        broadcast,
-        client_update,
-        server_update,
-        contribute=weighted_by(weighting),
-    )
+    contribute = weighted_by(weighting)
+    return Algorithm(problem, local, init, broadcast, client_update, server_update, contribute)

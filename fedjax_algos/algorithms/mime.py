@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
-from fedjax_algos import biased_optimizers
 from fedjax_algos.algorithms.base import algorithms
-from fedjax_algos.biased_optimizers import BiasedOptimizer, frozen
+from fedjax_algos.biased_optimizers import frozen, momentum, sgd
 from fedjax_algos.core import (
     Algorithm,
     Local,
@@ -30,7 +29,7 @@ from fedjax_algos.local import full_gradient, local_training
 from fedjax_algos.registry import Decay, Positive
 from fedjax_algos.trees import add_scaled
 
-_FULL = 2**31 - 1  # the key of a gradient at x: no local step has this number
+AT_X = 2**31 - 1  # the key of a gradient at x: no local step has this number
 
 
 class ServerState(NamedTuple):
@@ -39,13 +38,7 @@ class ServerState(NamedTuple):
     control: Params  # c
 
 
-def _mime(
-    problem: Problem,
-    local: Local,
-    optimizer: BiasedOptimizer,
-    server_learning_rate,
-    weighting: Weighting,
-) -> Algorithm:
+def _mime(problem, local, optimizer, server_learning_rate, weighting) -> Algorithm:
     train, full = local_training(problem, local), full_gradient(problem)
     transform = optax.chain(local.transform, frozen(optimizer.transform()))
 
@@ -55,11 +48,7 @@ def _mime(
 
     def ask(x, data, visit, key):
         del visit
-        return full(Model(x, data.statistics), data, jax.random.fold_in(key, _FULL))[0]
-
-    def keep_control(server, sums, count, group):
-        del count, group
-        return server._replace(control=sums.mean())
+        return full(Model(x, data.statistics), data, jax.random.fold_in(key, AT_X))[0]
 
     def client_update(broadcast, state, data, visit, key):
         x, (s, c) = broadcast
@@ -92,7 +81,7 @@ def _mime(
         prelude=Prelude(
             broadcast=lambda server, group: server.params,
             client_update=ask,
-            server_update=keep_control,
+            server_update=lambda server, sums, count, group: server._replace(control=sums.mean()),
             contribute=weighted_by(weighting),
         ),
     )
@@ -110,7 +99,7 @@ def mime(
 
     Both g are of the same batch. Server: `x <- x - server_learning_rate mean_i (x - y_i)`.
     """
-    return _mime(problem, local, biased_optimizers.sgd(), server_learning_rate, weighting)
+    return _mime(problem, local, sgd(), server_learning_rate, weighting)
 
 
 @algorithms
@@ -127,5 +116,4 @@ def mimemom(
     Server: `m <- beta m + c` from m = 0. The GHBM paper's code has a server rate of .1 and weight
     decay 1e-4 by default; here they are what is asked for.
     """
-    optimizer = biased_optimizers.momentum(beta=beta)
-    return _mime(problem, local, optimizer, server_learning_rate, weighting)
+    return _mime(problem, local, momentum(beta=beta), server_learning_rate, weighting)

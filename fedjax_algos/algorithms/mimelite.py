@@ -8,21 +8,18 @@ Two deviations from that paper's code: a full gradient there wraps around to fil
 exact mean over the n_i examples, and the stream is left as it was.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import optax
 
-from fedjax_algos import biased_optimizers
 from fedjax_algos.algorithms.base import algorithms
-from fedjax_algos.biased_optimizers import BiasedOptimizer, Name, frozen
+from fedjax_algos.algorithms.mime import AT_X
+from fedjax_algos.biased_optimizers import Name, frozen, momentum, named
 from fedjax_algos.core import Algorithm, Local, Model, Params, Problem, Weighting, weighted_by
 from fedjax_algos.local import batch_gradient, full_gradient, local_training
 from fedjax_algos.registry import Decay, Positive
 from fedjax_algos.trees import add_scaled
-
-_FULL = 2**31 - 1  # the key of a gradient at x: no local step has this number
 
 
 class ServerState(NamedTuple):
@@ -35,15 +32,9 @@ class Upload(NamedTuple):
     gradient: Params  # grad f_i(x), or a batch's
 
 
-def _lite(
-    problem: Problem,
-    local: Local,
-    optimizer: BiasedOptimizer,
-    gradient_at: Callable[..., Params],
-    server_learning_rate,
-    weighting: Weighting,
-) -> Algorithm:
-    train = local_training(problem, local)
+def _lite(problem, local, optimizer, server_learning_rate, weighting, one_batch=False) -> Algorithm:
+    train, of_batch = local_training(problem, local), batch_gradient(problem)
+    of_all = full_gradient(problem, local.batch_size) if one_batch else full_gradient(problem)
     transform = optax.chain(local.transform, frozen(optimizer.transform()))
 
     def init(params, population):
@@ -54,13 +45,18 @@ def _lite(
         del group
         return server
 
+    def gradient_at(model, data, visit, key):
+        if not one_batch or local.batches == "full":
+            return of_all(model, data, key)[0]
+        batch, mask = data.batch(visit.num_steps, local.batch_size, local.batches)
+        return of_batch(model, batch, mask, key)[0]
+
     def client_update(broadcast, state, data, visit, key):
         x, s = broadcast
         start = (local.transform.init(x), s)
         trained = train(x, data, visit, key, transform=transform, transform_state=start)
-        gradient = gradient_at(
-            Model(x, data.statistics), data, visit, jax.random.fold_in(key, _FULL)
-        )
+        model, key = Model(x, data.statistics), jax.random.fold_in(key, AT_X)
+        gradient = gradient_at(model, data, visit, key)
         return state, Upload(optax.tree.sub(x, trained.params), gradient), trained.report
 
     def server_update(server, sums, count, group):
@@ -70,20 +66,8 @@ def _lite(
         params = add_scaled(x, -server_learning_rate, mean.step)
         return ServerState(params, optimizer.track(mean.gradient, s))
 
-    return Algorithm(
-        problem,
-        local,
-        init,
-        broadcast,
-        client_update,
-        server_update,
-        contribute=weighted_by(weighting),
-    )
-
-
-def _of_all_examples(problem):
-    gradient = full_gradient(problem)
-    return lambda model, data, visit, key: gradient(model, data, key)[0]
+    contribute = weighted_by(weighting)
+    return Algorithm(problem, local, init, broadcast, client_update, server_update, contribute)
 
 
 @algorithms
@@ -103,9 +87,8 @@ def mimelite(
     Client: `y_i <- y_i - U(rate, g, s)`, s fixed. Server: `s <- T(mean_i grad f_i(x), s)`,
     `x <- x - server_learning_rate mean_i (x - y_i)`. U, T and the options are FedGBO's.
     """
-    chosen = biased_optimizers.named(optimizer, beta=beta, b2=b2, eps=eps)
-    gradient_at = _of_all_examples(problem)
-    return _lite(problem, local, chosen, gradient_at, server_learning_rate, weighting)
+    chosen = named(optimizer, beta=beta, b2=b2, eps=eps)
+    return _lite(problem, local, chosen, server_learning_rate, weighting)
 
 
 @algorithms
@@ -124,16 +107,8 @@ def mimexlite(
 
     The batch is the one that would follow the K_i batches of training, so it costs no extra draw.
     """
-    chosen = biased_optimizers.named(optimizer, beta=beta, b2=b2, eps=eps)
-    of_batch, of_all = batch_gradient(problem), full_gradient(problem, local.batch_size)
-
-    def gradient_at(model, data, visit, key):
-        if local.batches == "full":
-            return of_all(model, data, key)[0]
-        batch, mask = data.batch(visit.num_steps, local.batch_size, local.batches)
-        return of_batch(model, batch, mask, key)[0]
-
-    return _lite(problem, local, chosen, gradient_at, server_learning_rate, weighting)
+    chosen = named(optimizer, beta=beta, b2=b2, eps=eps)
+    return _lite(problem, local, chosen, server_learning_rate, weighting, one_batch=True)
 
 
 @algorithms
@@ -151,6 +126,4 @@ def mimelitemom(
     The GHBM paper's code adds weight decay 1e-4 and a server rate of .1 by default; here they are
     what is asked for.
     """
-    chosen = biased_optimizers.momentum(beta=beta)
-    gradient_at = _of_all_examples(problem)
-    return _lite(problem, local, chosen, gradient_at, server_learning_rate, weighting)
+    return _lite(problem, local, momentum(beta=beta), server_learning_rate, weighting)

@@ -14,10 +14,11 @@ class ConfigFile(NamedTuple):
     path: str
     settings: dict[str, str]
     methods: tuple[str, ...]
+    compilation_cache: str | None
 
 
 def read_config(path: str) -> ConfigFile:
-    """Reads a TOML file of keys of `Settings`, and `methods`, a list of methods.
+    """Reads a TOML file of keys of `Settings`, `methods` (a list) and `compilation_cache`.
 
     `seeds` is a number, a list, or a range as text; the other settings are one value each. What
     the values mean, and their ranges, is checked where the command line's are.
@@ -40,12 +41,16 @@ def read_config(path: str) -> ConfigFile:
             f"{path}: methods={methods!r} is no list of methods; give one such as "
             '["fedavg", "fedprox:mu=0.1"]'
         )
+    cache = content.pop("compilation_cache", None)
+    if not isinstance(cache, str | None):
+        raise ValueError(f"{path}: compilation_cache={cache!r} is no folder; give a text")
     known = options(Settings)
     for key in content:
         if key not in known:
-            raise ValueError(f"{path}: {unknown('setting', key, [*known, 'methods'])}")
+            names = [*known, "methods", "compilation_cache"]
+            raise ValueError(f"{path}: {unknown('setting', key, names)}")
     texts = {key: _text(path, key, value) for key, value in content.items()}
-    return ConfigFile(path, texts, tuple(methods or ()))
+    return ConfigFile(path, texts, tuple(methods or ()), cache)
 
 
 def _text(path: str, key: str, value: Any) -> str:

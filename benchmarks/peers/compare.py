@@ -1,0 +1,339 @@
+"""A round of ours and of each rival, alternating, as one table of medians and ratios.
+
+COMMAND   python benchmarks/peers/compare.py --work cnn --cohort 50
+          python benchmarks/peers/compare.py --work mlp --cohort 200 --only pfl "PyTorch by hand"
+TIME      for the CNN about an hour on two CPU cores, for the other work half of that
+
+Everybody, us included, first runs once in each of the settings below on data whose order is
+indifferent. That run gives the peak of memory of the whole process tree, compares the params with
+ours, and chooses the fastest setting. Then ours and a rival run in turn, each in a process of its
+own, `--repeats` times. A round is the median over all rounds but the first of each process, a ratio
+the median over neighbouring runs. Run it on a quiet machine.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import work
+
+HERE = Path(__file__).parent
+CORES = os.cpu_count()
+AGREES = 1e-4  # largest relative error of how far the params went
+ROUNDS = {"cnn": 5, "mlp": 20, "linear": 50}
+HEADS = [
+    "who",
+    "version",
+    "setting",
+    "first round s",
+    "round s",
+    "clients/s",
+    "of ours",
+    "GFLOP/s",
+    "peak MB",
+    "error",
+]
+
+
+class Rival(NamedTuple):
+    environment: str  # a folder of --environments and a file of requirements; "" is ours
+    python: str  # that makes the environment
+    script: str
+    settings: list[str]
+    launcher: str = "python"  # in the environment's bin
+
+
+THREADS = [f"--threads {CORES}", "--threads 1"]
+OURS = Rival(
+    "",
+    "python3.11",
+    "run_ours.py",
+    [
+        f"--layout {layout} --devices {devices}"
+        for devices in (CORES, 1)
+        for layout in ("sequential", "5")
+    ],
+)
+TORCHRUN = f"torchrun --standalone --nproc-per-node {CORES}"
+RIVALS = {
+    "pfl, processes": Rival("pfl", "python3.11", "run_pfl.py", ["--threads 1"], TORCHRUN),
+    "pfl": Rival("pfl", "python3.11", "run_pfl.py", THREADS),
+    "PyTorch by hand": Rival(
+        "torch",
+        "python3.11",
+        "run_torch.py",
+        [f"--processes {CORES} --threads 1", *THREADS],
+    ),
+    "fedjax": Rival(
+        "fedjax",
+        "python3.10",
+        "run_fedjax.py",
+        ["--backend jit", f"--backend pmap --devices {CORES}"],
+    ),
+    "fedjax, newer jax": Rival("fedjax_new", "python3.11", "run_fedjax.py", ["--backend jit"]),
+    "flwr": Rival("flwr", "python3.11", "run_flwr.py", [f"--actors {CORES}"]),
+    "fluke": Rival("fluke", "python3.11", "run_fluke.py", THREADS),
+    "blazefl": Rival(
+        "blazefl",
+        "python3.12",
+        "run_blazefl.py",
+        [
+            "--trainer processes",
+            "--trainer threads",
+            *(f"--trainer sequential {threads}" for threads in THREADS),
+        ],
+    ),
+    "flsim": Rival("flsim", "python3.10", "run_flsim.py", THREADS),
+}
+
+
+class Failure(Exception):
+    """A run that gave no line; what it said last."""
+
+
+def command_to_make(rival, given):
+    folder = given.environments / rival.environment
+    requirements = HERE / "requirements" / f"{rival.environment}.txt"
+    shown = os.path.relpath(requirements)
+    return f"{rival.python} -m venv {folder} && {folder}/bin/pip install -r {shown}"
+
+
+def command_to_run(rival, setting, given):
+    launcher = rival.launcher.split()
+    if rival.environment:
+        launcher[0] = str(given.environments / rival.environment / "bin" / launcher[0])
+    else:
+        launcher[0] = sys.executable
+    task = f"--work {given.work} --cohort {given.cohort} --rounds {given.rounds}"
+    return [*launcher, str(HERE / rival.script), *task.split(), *setting.split()]
+
+
+def tree_of(root):
+    """The ids of a process and all below it."""
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            try:
+                status = Path(f"/proc/{entry}/stat").read_text()
+            except OSError:  # it has just ended
+                continue
+            parents[int(entry)] = int(status.rpartition(")")[2].split()[1])
+    found, size = {root}, 0
+    while len(found) > size:
+        size = len(found)
+        found |= {child for child, parent in parents.items() if parent in found}
+    return found
+
+
+def megabytes(root):
+    """What the tree holds now: what each process has alone, and the largest shared part once."""
+    alone, shared = 0, 0
+    for process in tree_of(root):
+        try:
+            pages = Path(f"/proc/{process}/statm").read_text().split()
+        except OSError:
+            continue
+        alone += int(pages[1]) - int(pages[2])
+        shared = max(shared, int(pages[2]))
+    return (alone + shared) * os.sysconf("SC_PAGESIZE") / 2**20
+
+
+def run(rival, setting, given, *extra, watch=False):
+    """The line of one run, with the peak of its tree if it is watched."""
+    command = [*command_to_run(rival, setting, given), *extra]
+    environment = os.environ | {"PYTHONWARNINGS": "ignore"}
+    # a launcher of several processes would choose this itself, and say so
+    if rival.launcher != "python":
+        environment["OMP_NUM_THREADS"] = "1"
+    peak = 0.0
+
+    def look():
+        nonlocal peak
+        while process.poll() is None:
+            peak = max(peak, megabytes(process.pid))
+            time.sleep(0.1)
+
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment
+        )
+        watcher = threading.Thread(target=look)
+        if watch:
+            watcher.start()
+        try:
+            output, _ = process.communicate(timeout=given.timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise Failure(f"no result within {given.timeout} s") from None
+        finally:
+            if watch:
+                watcher.join()
+        lines = [line for line in output.splitlines() if line.startswith("{")]
+        if process.returncode or not lines:
+            said.seek(0)
+            last = [line for line in said.read().splitlines() if line.strip()][-1:]
+            raise Failure(f"exit {process.returncode}: {''.join(last)[:200]}")
+    line = json.loads(lines[-1])
+    if watch:
+        line["peak_mb"] = max(peak, line["peak_mb"])
+    return line
+
+
+def try_settings(name, rival, given, reference):
+    """The fastest setting: (setting, its line, the relative error of its params, all failures)."""
+    tried, failures = [], []
+    for setting in rival.settings:
+        with tempfile.TemporaryDirectory() as folder:
+            saved = f"{folder}/params.npz"
+            try:
+                line = run(rival, setting, given, "--check", "--params", saved, watch=True)
+            except Failure as failure:
+                failures.append(f"{name} {setting}: {failure}")
+                tell(failures[-1])
+                continue
+            moved = np.load(saved)["moved"]
+        origin = moved if reference is None else reference
+        error = float(np.linalg.norm(moved - origin) / np.linalg.norm(origin))
+        reference = origin
+        seconds = np.median(line["round_s"])
+        tell(f"{name} {setting}: {seconds:.3f} s a round, error {error:.1e}")
+        tried.append((seconds, setting, line, error))
+    if not tried:
+        return None, failures, reference
+    # a setting that does other work is reported, whether it is the fastest or not
+    worst = max(error for *_, error in tried)
+    _, setting, line, _ = min(tried, key=lambda one: one[0])
+    return (setting, line, worst), failures, reference
+
+
+def tell(message):
+    print(message, file=sys.stderr, flush=True)
+
+
+def seconds_of(lines):
+    return float(np.median([second for line in lines for second in line["round_s"]]))
+
+
+def row_of(name, lines, chosen, ratio, given):
+    setting, first, error = chosen
+    seconds = seconds_of(lines)
+    flops = work.useful_flops(work.WORKS[given.work], given.cohort)
+    return [
+        name,
+        first["version"],
+        setting.replace("--", ""),
+        f"{np.median([line['first_round_s'] for line in lines]):.2f}",
+        f"{seconds:.4f}",
+        f"{given.cohort / seconds:,.0f}",
+        f"{ratio:.2f}",
+        f"{flops / seconds / 1e9:.1f}",
+        f"{first['peak_mb']:,.0f}",
+        f"{error:.0e}" + ("" if error < AGREES else " (!)"),
+    ]
+
+
+def choose(given):
+    """Ours and the rivals that run, {name: (setting, line, error)}; other rows; what went wrong."""
+    ours, notes, reference = try_settings("ours", OURS, given, None)
+    if ours is None:
+        raise SystemExit("ours does not run: " + "; ".join(notes))
+    chosen, rows = {}, []
+    for name in given.only:
+        rival = RIVALS[name]
+        if not (given.environments / rival.environment).is_dir():
+            rows.append([name, "missing", f"`{command_to_make(rival, given)}`"])
+            continue
+        best, failures, _ = try_settings(name, rival, given, reference)
+        notes += failures
+        if best is None:
+            rows.append([name, "failed", "see below"])
+        else:
+            chosen[name] = best
+    return ours, chosen, rows, notes
+
+
+def measure(ours, chosen, given):
+    """Lines of all runs by name, ratios of neighbouring runs by rival, what went wrong."""
+    lines = {name: [] for name in ("ours", *chosen)}
+    ratios, notes = {name: [] for name in chosen}, []
+    for repeat in range(given.repeats):
+        for name, (setting, *_) in chosen.items():
+            try:
+                beside = run(OURS, ours[0], given)
+                line = run(RIVALS[name], setting, given)
+            except Failure as failure:
+                notes.append(f"{name}, repeat {repeat + 1}: {failure}")
+                tell(notes[-1])
+                continue
+            lines["ours"].append(beside)
+            lines[name].append(line)
+            ratios[name].append(np.median(line["round_s"]) / np.median(beside["round_s"]))
+            tell(f"repeat {repeat + 1}, {name}: {ratios[name][-1]:.2f} of ours")
+    return lines, ratios, notes
+
+
+def show(ours, chosen, lines, ratios, rows, given):
+    """Prints the table, ours first and rivals from the fastest on, and what follows from it."""
+    medians = {name: float(np.median(ratios[name])) for name in chosen if ratios[name]}
+    ranked = sorted(medians, key=medians.get)
+    table = [row_of("ours", lines["ours"], ours, 1.0, given)] if ranked else []
+    table += [row_of(name, lines[name], chosen[name], medians[name], given) for name in ranked]
+    print(f"{given.work}, cohort {given.cohort}, {CORES} cores\n")
+    for row in (HEADS, ["---"] * len(HEADS), *table, *rows):
+        print(f"| {' | '.join([*row, *[''] * (len(HEADS) - len(row))])} |")
+    if ranked:
+        rate = float(np.median([line["gemm_gflops"] for line in lines["ours"]]))
+        flops = work.useful_flops(work.WORKS[given.work], given.cohort) / 1e9
+        useful = flops / seconds_of(lines["ours"])
+        print(
+            f"\nOurs does {useful:.1f} useful GFLOP/s, {useful / rate:.0%} of the {rate:.0f} of a "
+            f"matrix product in the same process. The fastest rival, {ranked[0]}, takes "
+            f"{medians[ranked[0]]:.2f} times as long as ours."
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--work", choices=work.WORKS, default="cnn")
+    parser.add_argument("--cohort", type=int, default=50)
+    parser.add_argument("--rounds", type=int, help=f"in a process, the first included: {ROUNDS}")
+    parser.add_argument("--repeats", type=int, default=5, help="processes of each")
+    parser.add_argument("--only", nargs="+", choices=RIVALS, default=list(RIVALS), metavar="RIVAL")
+    parser.add_argument("--environments", type=Path, default=Path(".venv-peers"))
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds of one process")
+    parser.add_argument("--out", type=Path, help="a file for every line of every run, .json")
+    given = parser.parse_args()
+    given.rounds = given.rounds or ROUNDS[given.work]
+    if given.rounds < 2:
+        parser.error("--rounds must be at least 2: the first one is apart")
+
+    ours, chosen, rows, notes = choose(given)
+    lines, ratios, more_notes = measure(ours, chosen, given)
+    everybody = {"ours": ours} | chosen
+    if given.out:
+        kept = {
+            "settings": {name: setting for name, (setting, *_) in everybody.items()},
+            "checks": {name: line for name, (_, line, _) in everybody.items()},
+            "errors": {name: error for name, (*_, error) in everybody.items()},
+            "runs": lines,
+        }
+        given.out.write_text(json.dumps(kept, indent=1))
+    show(ours, chosen, lines, ratios, rows, given)
+    for note in notes + more_notes:
+        print(f"\n- {note}")
+    others = [name for name, (*_, error) in everybody.items() if error >= AGREES]
+    if others:
+        raise SystemExit(f"other params than ours, so not the same work: {', '.join(others)}")
+
+
+if __name__ == "__main__":
+    main()

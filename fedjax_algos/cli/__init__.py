@@ -1,0 +1,48 @@
+"""The command line: `fedjax-algos compare | run | sweep | plot | summary | list`.
+
+`options.py` says what all commands that train are asked, `training.py` and `reporting.py` are the
+commands. A new one is a file of its own and a name in `COMMANDS`.
+"""
+
+import sys
+
+import click
+
+from fedjax_algos.cli.options import Commands
+from fedjax_algos.cli.reporting import list_names, plot, summary
+from fedjax_algos.cli.sweep import sweep
+from fedjax_algos.cli.training import compare, run
+from fedjax_algos.registry import unknown
+
+COMMANDS = (compare, run, sweep, plot, summary, list_names)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="fedjax_algos")
+def cli() -> None:
+    """Federated learning, simulated in JAX."""
+
+
+for _command in COMMANDS:
+    cli.add_command(_command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line; what a user got wrong is one line on standard error, and exit 2."""
+    try:
+        cli.main(arguments, prog_name="fedjax-algos", standalone_mode=False)
+    except click.exceptions.NoSuchOption as error:
+        names = [flag for p in error.ctx.command.params for flag in p.opts] if error.ctx else []
+        _fail(unknown("option", error.option_name, names))
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(2)
+    except click.UsageError as error:
+        _fail(error.format_message())
+    except click.exceptions.Abort:
+        _fail("interrupted", code=130)
+
+
+def _fail(message: str, code: int = 2) -> None:
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+    sys.exit(code)

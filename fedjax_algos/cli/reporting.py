@@ -1,0 +1,132 @@
+"""The commands that read results and registries: `plot`, `summary` and `list`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedjax_algos import plots, results, summaries
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.cli.options import range_of, told_in_one_line
+from fedjax_algos.data import datasets, partitions
+from fedjax_algos.models import models
+from fedjax_algos.registry import Registry, options, parse_value, unknown
+from fedjax_algos.schedules import rates, samplers, schedules, weathers, works
+from fedjax_algos.settings import Settings
+
+REGISTRIES = {
+    "algorithms": algorithms,
+    "datasets": datasets,
+    "models": models,
+    "partitions": partitions,
+    "rate_schedules": rates,
+    "schedules": schedules,
+    "weathers": weathers,
+    "samplers": samplers,
+    "works": works,
+}
+PAPERS = {  # whether a target is needed, and the reference
+    "fedgbo": (False, "fedavg"),
+    "fedlga": (True, None),
+    "ghbm": (False, "fedavg"),
+    "fedcompass": (True, "fedcompass"),
+}
+
+
+@click.command()
+@click.argument("folders", nargs=-1, metavar="RESULTS...")
+@click.option("--metric", default="test_accuracy", help="column of metrics.csv [test_accuracy]")
+@click.option("--x", "axis", default="round", help=f"{', '.join(plots.AXES)} [round]")
+@click.option("--out", metavar="FILE", help="picture [METRIC-by-X.png in the first folder]")
+def plot(folders: tuple[str, ...], metric: str, axis: str, out: str | None) -> None:
+    """Plot a metric of one or more results folders in one picture."""
+    with told_in_one_line():
+        if not folders:
+            raise ValueError(
+                "no results folder is given; name one or more, such as results/compare"
+            )
+        if axis not in plots.AXES:
+            raise ValueError(unknown("axis", axis, plots.AXES))
+        rows = []
+        for folder in folders:
+            prefix = f"{Path(folder).name}: " if len(folders) > 1 else ""
+            rows += [
+                row | {"method": prefix + row["method"]} for row in results.read_metrics(folder)
+            ]
+        path = Path(out) if out else Path(folders[0]) / f"{metric}-by-{axis}.png"
+        if path.exists():
+            raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
+        plots.plot_metric(rows, path, metric=metric, x=axis)
+    click.echo(path)
+
+
+@click.command()
+@click.argument("folder", metavar="RESULTS")
+@click.option("--paper", default="fedgbo", help=f"{', '.join(PAPERS)} [fedgbo]")
+@click.option("--reference", metavar="METHOD", help="that costs or times are relative to")
+@click.option("--target", metavar="VALUE", help="test accuracy, for fedlga and fedcompass")
+@click.option("--json", "as_json", is_flag=True, help="a JSON array of objects, nothing else")
+def summary(
+    folder: str, paper: str, reference: str | None, target: str | None, as_json: bool
+) -> None:
+    """Summarise a results folder as one of the papers does.
+
+    fedgbo: the maximum and the cost to reach it and the reference's. fedlga: rounds to the target.
+    ghbm: the mean of the last 100 rounds, and the cost to reach the reference's. fedcompass: the
+    first virtual time at the target, relative to the reference's.
+    """
+    with told_in_one_line():
+        if paper not in PAPERS:
+            raise ValueError(unknown("paper", paper, PAPERS))
+        needs_target, default = PAPERS[paper]
+        if needs_target and target is None:
+            raise ValueError(f"paper={paper} needs target; give --target 0.9, say")
+        rows = results.read_metrics(folder)
+        goal = parse_value(options(Settings)["target"], target) if target else None
+        lines = summaries.of_paper(rows, paper, reference or default, goal)
+    told = [_plain(line) for line in lines]
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in told[0]:
+        table.add_column(name.replace("_", " "), no_wrap=True)
+    for values in told:
+        table.add_row(*map(_short, values.values()))
+    Console(width=1000).print(table)
+
+
+def _plain(value: Any) -> Any:
+    """Named tuples as dicts, also inside."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(part) for name, part in value._asdict().items()}
+    return value
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return " / ".join(map(_short, value.values()))
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@click.command("list")
+@click.argument("what", metavar="|".join(REGISTRIES))
+@click.option("--json", "as_json", is_flag=True, help="a JSON array of names, nothing else")
+def list_names(what: str, as_json: bool) -> None:
+    """List the algorithms, datasets, models, partitions and so on that there are."""
+    if what not in REGISTRIES:
+        raise click.UsageError(unknown("list", what, REGISTRIES))
+    registry: Registry = REGISTRIES[what]
+    if as_json:
+        click.echo(json.dumps(sorted(registry)))
+        return
+    table = Table("name", "what", "options")
+    for name in sorted(registry):
+        known = [o for o in options(registry[name]).values() if o.kind is not object]
+        own = "\n".join(f"{option.name}: {range_of(option)}" for option in known)
+        table.add_row(name, *map(escape, [(registry[name].__doc__ or "").split("\n")[0], own]))
+    Console().print(table)
