@@ -1,9 +1,8 @@
-"""FedCompass's server: arrival groups, the clients in them, and a queue of events.
+"""FedCompass's server: arrival groups, and the clients in them.
 
 Algorithms 1 to 3 of https://arxiv.org/abs/2309.14675; `compass` says in words what it does.
 """
 
-import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,12 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_algos.schedules.plan import AGGREGATE, AGGREGATED, FIRST, IN_FLIGHT, LOST, Plan, Weather
-from fedjax_algos.schedules.weather import require_absence
+from fedjax_algos.schedules.event_loop import ARRIVES, LEAVES, REJOINS, TIMER, EventLoop
+from fedjax_algos.schedules.plan import AGGREGATE, FIRST, Plan
 
-_ENDS, _TIMER, _REJOINS = range(3)  # events, in their order at equal times
 _ROUNDING = 1e-6  # of a step: 1e6 s is exact to 1e-10 s, which is 1e-7 of a step of 1 ms
-_PATIENCE = 1000  # lost visits a client without an arrival
 
 Measure = Callable[[int, int, int, float], float]
 
@@ -68,56 +65,35 @@ class Group:
 
 
 class Server:
-    """The paper's dictionaries and a queue of events. Times are `Any`: floats or Fractions."""
+    """The paper's dictionaries. Times are `Any`: floats or Fractions."""
 
-    def __init__(self, rules: Rules, weather: Weather, num_clients: int):
-        self.rules, self.weather = rules, weather
-        exact = isinstance(weather.seconds(0, 0, rules.first_steps), Fraction)
+    def __init__(self, rules: Rules, loop: EventLoop):
+        self.rules, self.loop = rules, loop
+        exact = isinstance(loop.seconds(0, 0, rules.first_steps), Fraction)
         number = (lambda value: Fraction(str(value))) if exact else float  # .9 becomes 9/10
         self.slack, self.speed_weight = number(rules.slack), number(rules.speed_weight)
         self.rounding = 0 if exact else _ROUNDING
-        self.queue: list[tuple[Any, int, int]] = []  # (time, kind, client or group)
         self.groups: dict[int, Group] = {}  # that can still be aggregated, in order of creation
         self.general: list[Arrived] = []  # the late, until the next aggregation
-        self.num_groups = self.num_arrivals = 0
-        self.speed: list[Any] = [math.nan] * num_clients  # S_i
-        self.visits = [0] * num_clients
-        # each client's visit in flight: its group, dispatch and duration, and
-        self.group = [Group(0, math.nan, math.nan)] * num_clients  # 0: to be measured, in no group
-        self.dispatch = [0] * num_clients
-        self.duration: list[Any] = [0] * num_clients
-        self.away: dict[int, Any] = {}  # for how many seconds its client leaves, if it does
+        self.speed: list[Any] = [math.nan] * loop.num_clients  # S_i
+        # by client, of its visit in flight; group 0 is none: the client is to be measured
+        self.group = [Group(0, math.nan, math.nan)] * loop.num_clients
+        self.duration: list[Any] = [0] * loop.num_clients
         # the records
-        self.dispatches: list[tuple] = []
+        self.times: list[tuple[Any, Any]] = [(math.nan, math.nan)]  # Ta and Tmax of each group
+        self.joined: list[int] = []  # by dispatch: its group
+        self.assumed: list[Any] = []  # by dispatch: S
         self.contributions: list[tuple[int, int, int]] = []
         self.steps: list[tuple[Any, int, int]] = []  # as many as there are new versions
-        self.lost: list[int] = []
-        self.late: list[int] = []
+        self.late: list[int] = []  # dispatches
 
-    def run(self, arrivals: float, seconds: Any) -> None:
-        queue, losses = self.queue, 0
-        for client in range(len(self.visits)):
+    def run(self) -> CompassTrace:
+        for client in range(self.loop.num_clients):
             self.assign(client, 0)
-        patience = _PATIENCE * len(self.visits) if arrivals < math.inf else math.inf
-        while queue and queue[0][0] <= seconds and self.num_arrivals < arrivals:
-            now, kind, who = heapq.heappop(queue)
-            if kind == _TIMER:
-                self.expire(who, now)
-            elif kind == _REJOINS:
-                self.assign(who, now)
-            elif who in self.away:
-                self.lose(who, now)
-                losses += 1
-                if losses > patience:
-                    break
-            else:
-                self.receive(who, now)
-                losses = 0
-        if self.num_arrivals < arrivals < math.inf:
-            raise ValueError(
-                f"only {self.num_arrivals} of arrivals={arrivals} come, because clients leave for "
-                "good or in nearly every visit; give fewer arrivals, or seconds"
-            )
+        react = {ARRIVES: self.receive, LEAVES: self.lose, REJOINS: self.assign, TIMER: self.expire}
+        for now, event, who in self.loop.events():
+            react[event](who, now)
+        return self.trace()
 
     def assign(self, client: int, now: Any) -> None:
         """AssignGroup and JoinGroup; a client that has not been measured is sent off alone."""
@@ -150,46 +126,30 @@ class Server:
                     best = max(best, possible)
         num_steps = max(best, self.rules.min_steps) if 0 <= best <= most else most
         duration = num_steps * speed
-        self.num_groups += 1
-        group = Group(self.num_groups, now + duration, now + duration * self.slack)
+        group = Group(len(self.times), now + duration, now + duration * self.slack)
         self.groups[group.number] = group
-        heapq.heappush(self.queue, (group.latest, _TIMER, group.number))
+        self.times.append((group.expected, group.latest))
+        self.loop.put(group.latest, TIMER, group.number)
         return group, num_steps
 
     def send(self, client: int, now: Any, num_steps: int) -> None:
-        visit, group, speed = self.visits[client], self.group[client], self.speed[client]
-        duration = self.weather.seconds(client, visit, num_steps)
-        if not 0 < duration < math.inf:
-            raise ValueError(
-                f"visit {visit} of client {client} takes {duration} s for {num_steps} steps; give "
-                "a weather with times above 0"
-            )
-        end = now + duration
-        absence = self.weather.absence(client, visit)
-        if absence is not None:
-            require_absence(client, visit, absence)
-            share, self.away[client] = absence
-            end = now + share * duration
-        elif abs(end - group.expected) <= self.rounding * speed:
-            end = group.expected
-        elif abs(end - group.latest) <= self.rounding * speed:
-            end = group.latest
-        times = now, end, group.expected, group.latest, speed
-        self.visits[client] += 1
-        self.dispatch[client], self.duration[client] = len(self.dispatches), duration
-        self.dispatches.append((client, visit, num_steps, len(self.steps), group.number, *times))
-        heapq.heappush(self.queue, (end, _ENDS, client))
+        group, speed = self.group[client], self.speed[client]
+        self.joined.append(group.number)
+        self.assumed.append(speed)
+        due = group.expected, group.latest
+        self.duration[client] = self.loop.send(
+            client, num_steps, len(self.steps), now, due, self.rounding * speed
+        )
 
     def receive(self, client: int, now: Any) -> None:
-        dispatch, group = self.dispatch[client], self.group[client]
-        _, visit, num_steps, version = self.dispatches[dispatch][:4]
-        duration, measure = self.duration[client], self.rules.measure
+        loop, group, measure = self.loop, self.group[client], self.rules.measure
+        dispatch, duration = loop.current[client], self.duration[client]
+        visit, num_steps = loop.visit[dispatch], loop.num_steps[dispatch]
         new = measure(client, visit, num_steps, duration) if measure else duration / num_steps
         if group.number:
             new = (1 - self.speed_weight) * self.speed[client] + self.speed_weight * new
         self.speed[client] = new
-        arrived = (self.num_arrivals, dispatch, len(self.steps) - version)
-        self.num_arrivals += 1
+        arrived = len(loop.arrived), dispatch, len(self.steps) - loop.version[dispatch]
         if not group.number:
             self.step(now, FIRST, 0, [arrived])
             self.assign(client, now)
@@ -204,10 +164,7 @@ class Server:
             self.assign(client, now)
 
     def lose(self, client: int, now: Any) -> None:
-        self.lost.append(self.dispatch[client])
-        away, group = self.away.pop(client), self.group[client]
-        if away < math.inf:
-            heapq.heappush(self.queue, (now + away, _REJOINS, client))
+        group = self.group[client]
         if group.number in self.groups:
             group.members.remove(client)
             group.pending -= 1
@@ -221,29 +178,30 @@ class Server:
             return
         self.step(now, AGGREGATE, number, sorted(self.general + group.arrived))
         self.general = []
-        clients = (self.dispatches[dispatch][0] for _, dispatch, _ in group.arrived)
+        clients = (self.loop.client[dispatch] for _, dispatch, _ in group.arrived)
         for client in sorted(clients, key=self.speed.__getitem__):  # ties stay in order of arrival
             self.assign(client, now)
 
     def step(self, now: Any, kind: int, number: int, arrived: list[Arrived]) -> None:
-        step = len(self.steps)
+        step, version, code = len(self.steps), self.loop.version, self.rules.code
         for _, dispatch, then in arrived:
-            staleness = step - self.dispatches[dispatch][3] if self.rules.code else then
+            staleness = step - version[dispatch] if code else then
             self.contributions.append((dispatch, staleness, step))
         self.steps.append((now, kind, number))
 
     def trace(self) -> CompassTrace:
-        rows = np.array(self.dispatches, float).T
-        client, visit, num_steps, version, arrival_group = rows[:5].astype(np.int32)
-        started, ended, expected, latest, seconds_per_step = rows[5:].copy()
-        dispatch, staleness, step = np.array(self.contributions, np.int32).reshape(-1, 3).T.copy()
-        time, kind, aggregated_group = np.array(self.steps, float).reshape(-1, 3).T.copy()
-        fate = np.full(len(client), IN_FLIGHT, np.int8)
-        fate[dispatch], fate[self.lost] = AGGREGATED, LOST
-        late = np.zeros(len(client), bool)
+        arrival_group = np.array(self.joined, np.int32)
+        expected, latest = np.array(self.times, float)[arrival_group].T.copy()
+        dispatch, staleness, step = np.array(self.contributions, np.int32).reshape(-1, 3).T
+        time, kind, aggregated_group = np.array(self.steps, float).reshape(-1, 3).T
+        late = np.zeros(len(arrival_group), bool)
         late[self.late] = True
-        facts = client, visit, num_steps, num_steps, version, started, ended, fate
-        steps = time, kind.astype(np.int32)
-        plan = Plan(*facts, dispatch, staleness, step, *steps)
-        decisions = arrival_group, expected, latest, seconds_per_step, late
-        return CompassTrace(plan, *decisions, aggregated_group.astype(np.int32))
+        return CompassTrace(
+            self.loop.plan(dispatch, staleness, step, time, kind),
+            arrival_group,
+            expected,
+            latest,
+            np.array(self.assumed, float),
+            late,
+            aggregated_group.astype(np.int32),
+        )

@@ -4,12 +4,12 @@ Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous
 using a Computing Power-Aware Scheduler", ICLR 2024, https://arxiv.org/abs/2309.14675.
 """
 
-import math
 from typing import Annotated, Literal, NamedTuple
 
 from fedjax_algos.registry import Range
 from fedjax_algos.schedules.arrival_groups import CompassTrace, Measure, Rules, Server
 from fedjax_algos.schedules.base import schedules
+from fedjax_algos.schedules.event_loop import EventLoop
 from fedjax_algos.schedules.plan import Plan, Weather
 
 
@@ -67,7 +67,7 @@ def compass(
         None is seconds / num_steps.
 
     Returns:
-      `plan(weather, num_clients, *, arrivals=None, seconds=None)`, see `Compass`.
+      A `Planner`, whose `trace` has the same arguments and gives the decisions, too.
 
     Raises:
       ValueError: if `min_steps` is above `max_steps`.
@@ -86,7 +86,7 @@ def compass(
 
 
 class Compass(NamedTuple):
-    """The planner that `compass` makes. Calling it gives the plan alone."""
+    """The planner that `compass` makes; arguments and errors are those of `base.Planner`."""
 
     rules: Rules
 
@@ -98,18 +98,7 @@ class Compass(NamedTuple):
         arrivals: int | None = None,
         seconds: float | None = None,
     ) -> Plan:
-        """The timeline up to a number of arrivals or a time, exactly one of which is given.
-
-        Args:
-          weather: how long visits take, and who leaves; seconds away may be `math.inf`.
-          num_clients: m, all of whom take part.
-          arrivals: updates to receive, lost ones not counted; nothing is planned after the last.
-          seconds: of virtual time; what happens at that moment is included.
-
-        Raises:
-          ValueError: if not exactly one of the two is given, for one that is not above 0, times
-            or absences that cannot be, or where clients leave so often that too few arrive.
-        """
+        """The timeline."""
         return self.trace(weather, num_clients, arrivals=arrivals, seconds=seconds).plan
 
     def trace(
@@ -120,19 +109,6 @@ class Compass(NamedTuple):
         arrivals: int | None = None,
         seconds: float | None = None,
     ) -> CompassTrace:
-        """The same plan with the scheduler's decisions."""
-        if (arrivals is None) == (seconds is None):
-            raise ValueError(
-                f"arrivals={arrivals} and seconds={seconds} do not say when to stop; give exactly "
-                "one of them"
-            )
-        for name, count in (("num_clients", num_clients), ("arrivals", arrivals)):
-            if count is not None and not (1 <= count < math.inf and count == int(count)):
-                raise ValueError(f"{name}={count} is out of range; give a whole number above 0")
-        if seconds is not None and not 0 < seconds < math.inf:
-            raise ValueError(f"seconds={seconds} is out of range; give a number above 0")
-        server = Server(self.rules, weather, num_clients)
-        server.run(
-            math.inf if arrivals is None else arrivals, math.inf if seconds is None else seconds
-        )
-        return server.trace()
+        """The same timeline with the scheduler's decisions."""
+        loop = EventLoop(weather, num_clients, arrivals, seconds)
+        return Server(self.rules, loop).run()
