@@ -71,7 +71,7 @@ def measure(part, point, rank=0, port=0):
     devices = None if part == "population" else jax.devices()
     engine = fa.make_engine(fa.algorithms.fedavg(problem, local), "sequential", devices=devices)
     data = engine.place(data)
-    rounds = {"cohort": max(30_000 // point, 2), "population": 200, "processes": 4}[part]
+    rounds = {"cohort": max(6_000 // point, 2), "population": 200, "processes": 4}[part]
     schedule = Synchronous(data.counts(), local, cohort_size=cohort_size, seed=0)
     state = engine.init(0, fa.Population(clients, cohort_size, total))
     taken = []

@@ -2,92 +2,94 @@
 
 COMMAND   python benchmarks/sweep.py [REPEATS]
 EXPECTED  seconds of each, two ratios of medians, and the largest difference of a test loss
-TIME      about 3 minutes a repeat on two cores; 3 repeats
+TIME      about 4 minutes a repeat on two cores; 3 repeats
 BAR       4 times faster than the processes, 1.5 times faster than one warm process
 
-FedProx with four mu and four client rates, for one seed, with the defaults of `compare`. The sweep
-has a CPU device for each core, all else has one device, which may use all cores. Processes are
-timed from outside, imports included, one at a time. Warm ones have imported, loaded the data and
-run another algorithm; what they compile for the 16 settings counts.
+FedProx with four mu and four client rates, for one seed, with the defaults of `compare`, one client
+after another. A CPU has a device for each core: the sweep divides its runs over them; the others
+divide cohorts, or take one device where that was faster in the warm process. Processes are timed
+from outside, imports included, one at a time. Warm ones have imported, loaded the data and run
+another algorithm; what they compile for the 16 settings counts.
 """
 
 import json
-import os
 import statistics
 import subprocess
 import sys
 import time
 
 GRID = {"mu": [0.001, 0.01, 0.1, 1.0], "client_learning_rate": [0.1, 0.18, 0.32, 0.56]}
-SETTINGS = [(mu, rate) for mu in GRID["mu"] for rate in GRID["client_learning_rate"]]
-SERIAL, SWEEP = "warm, one after another", "warm sweep"
+SPECS = [
+    f"fedprox:mu={mu},client_learning_rate={rate}"
+    for mu in GRID["mu"]
+    for rate in GRID["client_learning_rate"]
+]
 
 
-def child(kind: str, number: int) -> None:
-    """Runs something in this process, and prints its seconds and the last test losses."""
+def child(what: str, warm: bool, devices: int) -> None:
+    """Runs the sweep, or these methods, in this process; prints seconds and last test losses."""
     import jax
 
-    if kind.endswith("sweep"):
-        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+    jax.config.update("jax_num_cpu_devices", devices)
 
     from fedjax_algos import comparison
     from fedjax_algos.settings import Settings, methods_of
     from fedjax_algos.sweep import prepare_sweep, run_sweep
 
-    settings = Settings()
+    settings = Settings(layout="sequential", devices=devices)
+    dataset = settings.load()
 
     def run(*specs):
         return comparison.run(comparison.prepare(settings, methods_of(specs, settings), dataset))
 
-    dataset = settings.load()
-    specs = [f"fedprox:mu={mu},client_learning_rate={rate}" for mu, rate in SETTINGS]
-    if kind.startswith("warm"):
+    if warm:
         run("fedavg")
     start = time.perf_counter()
-    if kind.endswith("sweep"):
-        prepared = prepare_sweep(settings, "fedprox", GRID, dataset)
-        rows, _ = run_sweep(prepared, devices=jax.device_count())
-    elif kind == SERIAL:
-        rows = run(*specs)
+    if what == "sweep":
+        rows = run_sweep(prepare_sweep(settings, "fedprox", GRID, dataset)).rows
     else:
-        rows = run(specs[number])
+        rows = run(*what.split())
     seconds = time.perf_counter() - start
     losses = [row["test_loss"] for row in rows if row["round"] == settings.rounds]
     print(json.dumps({"seconds": seconds, "losses": losses}))
 
 
-def measure(kind: str, number: int = 0) -> tuple[float, float, list[float]]:
-    """Seconds of a whole process, those that it measured itself, and its losses."""
+def measure(what: str, warm: bool, devices: int) -> tuple[float, list[float]]:
+    """Seconds, of the whole process unless it is warm, and its losses."""
     start = time.perf_counter()
-    command = [sys.executable, __file__, "child", kind, str(number)]
+    command = [sys.executable, __file__, "child", what, str(warm), str(devices)]
     told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return time.perf_counter() - start, told["seconds"], told["losses"]
+    return told["seconds"] if warm else time.perf_counter() - start, told["losses"]
 
 
 def main(repeats: int) -> None:
-    taken: dict[str, list[float]] = {}
+    from fedjax_algos.devices import usable_cores
+
+    cores, taken = usable_cores(), {}
 
     def note(name, seconds):
         taken.setdefault(name, []).append(seconds)
         print(f"{name}: {seconds:.1f} s", flush=True)
 
     for _ in range(repeats):
-        seconds, _, losses = measure("sweep")
-        note("a process with the sweep", seconds)
-        note("16 processes", sum(measure("one", number)[0] for number in range(len(SETTINGS))))
-        note(SWEEP, measure(SWEEP)[1])
-        _, seconds, expected = measure(SERIAL)
-        note(SERIAL, seconds)
+        note("a process with the sweep", measure("sweep", False, cores)[0])
+        seconds, losses = measure("sweep", True, cores)
+        note("warm sweep", seconds)
+        serial = {count: measure(" ".join(SPECS), True, count) for count in sorted({1, cores})}
+        best = min(serial, key=lambda count: serial[count][0])
+        note(f"warm, one after another, best on {best} of {cores} devices", serial[best][0])
+        taken.setdefault("serial", []).append(serial[best][0])
+        note("16 processes", sum(measure(spec, False, best)[0] for spec in SPECS))
     median = {name: statistics.median(seconds) for name, seconds in taken.items()}
     cold = median["16 processes"] / median["a process with the sweep"]
-    warm = median[SERIAL] / median[SWEEP]
+    warm = median["serial"] / median["warm sweep"]
     print(f"a sweep is {cold:.1f} times faster than 16 processes, and warm {warm:.1f} times")
-    difference = max(abs(a - b) / b for a, b in zip(losses, expected, strict=True))
-    print(f"largest relative difference of a test loss: {difference:.1e}")
+    difference = max(abs(a - b) / b for a, b in zip(losses, serial[1][1], strict=True))
+    print(f"largest relative difference of a test loss from one device: {difference:.1e}")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["child"]:
-        child(sys.argv[2], int(sys.argv[3]))
+        child(sys.argv[2], sys.argv[3] == "True", int(sys.argv[4]))
     else:
         main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)

@@ -16,7 +16,7 @@ from fedjax_algos.cli import main, training
 from fedjax_algos.compilation import Compilation, keep_compiled, measure_compilation
 
 OPTIONS = "--model linear --clients 12 --cohort 4 --rounds 2 --local-steps 2 --seeds 1"
-SMALL = OPTIONS.split()
+SMALL = [*OPTIONS.split(), "--layout", "sequential"]
 
 
 @pytest.fixture(autouse=True)

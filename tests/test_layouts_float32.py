@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import CASES, Compilations, one_round, small_network
-from test_layouts import LOCAL, SETS, histories
+from test_layouts import LAYOUTS, LOCAL, SETS, histories
 
 import fedjax_algos as fa
 from fedjax_algos.schedules import Synchronous
@@ -15,7 +15,7 @@ ONE_EACH = list({case.name: case for case in CASES}.values())  # the last of eac
 
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_layouts_agree_in_float32(case):
-    first, *others = histories(case, SETS[:1])
+    first, *others = histories(case, SETS[:1], LAYOUTS[1:3])
     assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(first))
     for other in others:
         for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(other), strict=True):

@@ -117,10 +117,10 @@ RUN = 2 * (3 * 8 + 4) + 4 * (7 * 4 + 2 * 8)
         ({}, "8 runs in a program, 8 in a call, 1 at once on each of 1 devices"),
         ({"devices": 3}, "8 runs in a program, 9 in a call, 1 at once on each of 3 devices"),
         ({"devices": 2, "at_once": 2, "layout": "vmapped"}, "8 in a call, 2 at once on each of 2"),
-        ({"devices": 2, "memory": 7 * RUN}, "4 in a call"),
+        ({"devices": 2, "memory": 3 * RUN}, "2 in a call"),
         ({"memory": 3 * RUN}, "3 in a call"),
     ],
-    ids=["one device", "a device too many", "mapped", "two calls", "three calls, the last filled"],
+    ids=["one device", "a device too many", "mapped", "four calls", "three calls, the last filled"],
 )
 def test_each_setting_and_seed_on_any_devices_in_any_calls(how, told):
     rows, (note,) = sweep_toy(FEDPROX, GRID, **how)
@@ -236,6 +236,7 @@ def test_an_algorithm_sees_each_run_s_client_rate():
     grid = {"client_learning_rate": [0.05, 0.1]}
     rows, notes = sweep_toy(prox, grid)
     assert len(notes) == 1
+    same(rows[:3], separately(prox, 0, 0.05))
     same(rows[-3:], separately(prox, 7, 0.1))
 
     def scheduled(problem, local, *, mu: NonNegative = 0.1):
@@ -265,9 +266,9 @@ def test_a_number_does_not_widen_params_of_another_precision():
         init=lambda key: fa.Model(jax.random.normal(key, (3,), jnp.float32)),
         apply=lambda model, *rest: problem.apply(fa.Model(model.params.astype(float)), *rest),
     )
-    grid = {"mu": [0.3], "client_learning_rate": [0.1], "server_learning_rate": [0.5, 0.7]}
-    rows, _ = sweep(FEDPROX, narrow, LOCAL, data[0], grid=grid, **HOW)
-    engine = fa.make_engine(FEDPROX(narrow, LOCAL, mu=0.3, server_learning_rate=0.7))
+    grid = {"b1": [0.3, 0.6], "client_learning_rate": [0.1], "server_learning_rate": [0.2]}
+    rows, _ = sweep("fedadam", narrow, LOCAL, data[0], grid=grid, **HOW)
+    engine = fa.make_engine(algorithms["fedadam"](narrow, LOCAL, b1=0.6, server_learning_rate=0.2))
     same(rows[3:], fa.simulate(engine, data[0], **HOW)[1], 1e-6)
 
 
@@ -303,6 +304,13 @@ def test_what_is_wrong_is_told_before_anything_is_compiled(grid, how, told):
     with Compilations() as compiled, pytest.raises(ValueError, match=told):
         sweep_toy("fedprox", grid, **how)
     assert compiled.count == 0
+
+
+def test_ranges_are_checked_before_anything_is_traced():
+    problem, data, _ = toy()
+    runs = [Run("", 0, data[0], LOCAL, {"mu": mu}, {"mu": mu}) for mu in (1.0, -1.0)]
+    with pytest.raises(ValueError, match=r"fedprox: mu=-1\.0 is out of range"):
+        run_together(FEDPROX, problem, runs, **HOW)
 
 
 def test_clients_that_keep_state_stand_once_in_a_cohort():

@@ -52,7 +52,8 @@ def same(rows, expected):
 )
 def test_settings_give_the_numbers_of_a_comparison(method, grid, changes, specs, programs):
     settings = Settings(**vars(SMALL) | changes)
-    rows, notes = run_sweep(prepare_sweep(settings, method, grid), devices=2)
+    two = Settings(**vars(settings) | {"devices": 2})
+    rows, notes = run_sweep(prepare_sweep(two, method, grid))
     assert len(notes) == programs
     same(rows, comparison.run(comparison.prepare(settings, methods_of(tuple(specs), settings))))
 
