@@ -75,7 +75,7 @@ def choose_layout(
     *,
     devices: int | None = None,
     client_state: Literal["device", "host"] = "device",
-    seconds: float = 10.0,
+    seconds: float = 5.0,
     remembered: Path | Literal["user"] | None = "user",
     clock: Callable[[], float] = time.perf_counter,
 ) -> Choice:
