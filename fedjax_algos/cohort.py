@@ -198,7 +198,7 @@ def run_rounds(
         return state, jax.tree.map(jnp.add, total, metrics)
 
     _, shapes = jax.eval_shape(one, state, data, at(0))
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    zeros = jax.tree.map(jnp.zeros_like, shapes)
     return jax.lax.fori_loop(0, number, add, (state, zeros))
 
 

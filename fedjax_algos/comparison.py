@@ -196,13 +196,9 @@ def run(
             _, history = simulate(
                 experiment.engines[method.label],
                 experiment.data[seed],
-                cohort_size=settings.cohort_size,
-                rounds=settings.rounds,
+                **settings.loop(),
                 seed=seed,
-                sampler=samplers.make(settings.sampler),
-                work=works.make(settings.work),
                 test=experiment.test,
-                eval_every=settings.eval_every,
                 on_evaluation=report,
                 evaluate=experiment.evaluate,
             )

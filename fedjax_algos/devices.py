@@ -89,7 +89,7 @@ def pin(mesh: Mesh | None, tree: Any) -> Any:
 
 
 def settle(mesh: Mesh | None, tree: Any) -> Any:
-    """Waits on a CPU with several devices, where queued exchanges can wait for each other."""
+    """Waits on a CPU with several devices, where many queued calls can wait for ever."""
     if mesh is not None and mesh.devices.flat[0].platform == "cpu":
         jax.block_until_ready(tree)
     return tree

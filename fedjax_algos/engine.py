@@ -47,7 +47,6 @@ class Engine(NamedTuple):
     transfer: Callable[[FederatedState, FederatedData, Visit], Transfer]
     updates: Callable[[FederatedState, FederatedData, Visit], Stack]
     place: Callable[[FederatedData], FederatedData]
-    spread: Spread
 
 
 def make_engine(
@@ -90,7 +89,6 @@ def make_engine(
     if client_state not in ("device", "host"):
         raise ValueError(f"client_state={client_state!r} is unknown; choose device or host")
     on_host, prelude, mesh = client_state == "host", algorithm.prelude, spread.mesh
-
     run = _compile(algorithm, spread, on_host)
 
     def init(seed: int, population: Population, params: Params | Model | None = None):
@@ -161,7 +159,6 @@ def make_engine(
         partial(_transfer, algorithm),
         updates,
         (lambda data: data) if mesh is None else partial(place, mesh),
-        spread,
     )
 
 

@@ -117,6 +117,16 @@ class Settings:
         """Clients in a round."""
         return cohort_count(self.cohort, self.clients)
 
+    def loop(self) -> dict[str, Any]:
+        """What `simulate` and `run_together` are told about rounds."""
+        return {
+            "cohort_size": self.cohort_size,
+            "rounds": self.rounds,
+            "sampler": samplers.make(self.sampler),
+            "work": works.make(self.work),
+            "eval_every": self.eval_every,
+        }
+
     @property
     def steps(self) -> int | None:
         """Local steps of a turn; None where epochs are counted."""

@@ -111,11 +111,9 @@ def map_cohort(
       spread: how.
       nobody: the client of empty places, which add nothing.
     """
+    size = spread.chunk(len(inputs[0].client))
     if spread.mesh is None:
-        size = chunk_size(spread.layout, len(inputs[0].client))
         return _map_chunks(partial(one, shared), inputs, size, nobody)
-    places = len(inputs[0].client) // spread.mesh.size
-    size = chunk_size(spread.layout, places)
 
     def share(shared, inputs):
         summed, kept = _map_chunks(partial(one, shared), inputs, size, nobody)
@@ -151,7 +149,7 @@ def _map_chunks(one, inputs, size, nobody):
         return chunk(inputs)
     chunks = jax.tree.map(lambda leaf: leaf.reshape(num_chunks, size, *leaf.shape[1:]), inputs)
     shapes, _ = jax.eval_shape(chunk, jax.tree.map(lambda leaf: leaf[0], chunks))
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    zeros = jax.tree.map(jnp.zeros_like, shapes)
 
     def add(sums, turns):
         summed, kept = chunk(turns)

@@ -14,10 +14,10 @@ from fedjax_algos.data import Dataset, FederatedData
 from fedjax_algos.devices import usual_devices
 from fedjax_algos.layouts import Choice
 from fedjax_algos.registry import Option, check_value, options, parse_value, unknown
-from fedjax_algos.schedules import samplers, works
 from fedjax_algos.settings import Count, Method, Settings
 from fedjax_algos.simulation import Row
-from fedjax_algos.together import RATE, Run, Together, run_together
+from fedjax_algos.sweep_program import RATE
+from fedjax_algos.together import Run, Together, run_together
 
 # settings of a client's work, which a grid may hold as well
 _WORK = (
@@ -195,12 +195,8 @@ def run_sweep(
         algorithms[experiment.methods[0].algorithm],
         engine.algorithm.problem,
         runs,
-        cohort_size=settings.cohort_size,
-        rounds=settings.rounds,
-        sampler=samplers.make(settings.sampler),
-        work=works.make(settings.work),
+        **settings.loop(),
         test=experiment.test,
-        eval_every=settings.eval_every,
         on_evaluation=on_evaluation,
         layout=settings.layout,
         devices=settings.devices or usual_devices(),

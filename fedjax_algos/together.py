@@ -9,22 +9,28 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from fedjax_algos import cohort
 from fedjax_algos.core import Algorithm, Batch, Local, Model, Params, Population, Problem
 from fedjax_algos.data.store import FederatedData
-from fedjax_algos.devices import AXIS, Devices, client_mesh, divided, place, settle
+from fedjax_algos.devices import Devices, client_mesh, divided, place, settle
 from fedjax_algos.engine import make_engine
-from fedjax_algos.evaluation import make_evaluate
 from fedjax_algos.schedules import Synchronous, uniform
 from fedjax_algos.schedules.synchronous import Sampler, Work
 from fedjax_algos.simulation import Row, flops_of, refuse_repeats
 from fedjax_algos.spread import Layout, Spread, arrange
-
-RATE = "client_learning_rate"
+from fedjax_algos.sweep_program import (
+    RATE,
+    UNTRACEABLE,
+    Entry,
+    Program,
+    Shared,
+    advance_each,
+    begin_each,
+    told_by_visits,
+)
 
 
 class Run(NamedTuple):
@@ -142,106 +148,6 @@ class _How(NamedTuple):
     report: Callable[[int, Row], None]
 
 
-class _Shared(NamedTuple):
-    """What all runs of a program read."""
-
-    data: FederatedData  # indices [partitions, assigned], offsets [partitions, num_clients + 1]
-    test: Batch | None
-    params: Model | None
-
-
-class _Entry(NamedTuple):
-    """What a run begins from."""
-
-    partition: Any  # int32[]: its row in the shared data
-    seed: Any  # uint32[]
-    numbers: dict[str, Any]  # float[] each
-
-
-class _Program(NamedTuple):
-    """What a compilation depends on beside shapes: equal ones share it, also between sweeps."""
-
-    factory: Callable[..., Algorithm]
-    problem: Problem
-    local: Local
-    others: frozenset[tuple[str, type, Any]]  # the hyper-parameters that are no arguments
-    population: Population
-    layout: Layout
-    mesh: Mesh | None
-    at_once: int
-
-    def algorithm(self, numbers):
-        # weakly typed, as Python's numbers are: params of another precision keep theirs
-        numbers = {name: jnp.asarray(0.0).at[()].set(value) for name, value in numbers.items()}
-        local, rate = self.local, numbers.pop(RATE, None)
-        if rate is not None and not callable(local.learning_rate):
-            local = local._replace(learning_rate=rate)
-        others = {name: value for name, _, value in self.others}
-        return self.factory(self.problem, local, **others, **numbers)
-
-    def begin(self, shared, entry):
-        algorithm, spread = self.algorithm(entry.numbers), Spread(self.layout)
-        rows = self.population.num_clients
-        return cohort.start(algorithm, spread, entry.seed, shared.params, self.population, rows)
-
-    def advance(self, held, state, entry, visits):
-        """Some rounds and an evaluation: (state, means of training, means of the test)."""
-        (shared, number), algorithm = held, self.algorithm(entry.numbers)
-        data, tested = shared.data, {}
-        data = data._replace(
-            indices=data.indices[entry.partition], offsets=data.offsets[entry.partition]
-        )
-        spread = Spread(self.layout)
-        state, trained = cohort.run_rounds(algorithm, spread, state, data, visits, number)
-        if shared.test is not None:
-            model = Model(state.server.params, state.statistics)
-            values = make_evaluate(algorithm.problem)(model, shared.test)
-            tested = {f"test_{name}": mean.value() for name, mean in values.items()}
-        return state, {name: mean.value() for name, mean in trained.items()}, tested
-
-    def of_each(self, function, held, *inputs):
-        """`function(held, *inputs)` for every run, of inputs with a leading axis of runs."""
-
-        def share(held, inputs):
-            size = None if self.at_once == 1 else self.at_once
-            return jax.lax.map(lambda each: function(held, *each), inputs, batch_size=size)
-
-        if self.mesh is None:
-            return share(held, inputs)
-        specs, split = (PartitionSpec(), PartitionSpec(AXIS)), PartitionSpec(AXIS)
-        mapped = jax.shard_map(
-            share, mesh=self.mesh, in_specs=specs, out_specs=split, check_vma=False
-        )
-        return mapped(held, inputs)
-
-
-@partial(jax.jit, static_argnums=0)
-def _begin(program, shared, entries):
-    return program.of_each(program.begin, shared, entries)
-
-
-@partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _advance(program, states, shared, entries, visits, number):
-    return program.of_each(program.advance, (shared, number), states, entries, visits)
-
-
-class _AskedForValue(Exception):
-    """The rate of a run was asked for while its program was traced."""
-
-
-def _told_by_visits(count):
-    """The local rate where it is a function that differs between the runs of a program."""
-    raise _AskedForValue
-
-
-_UNTRACEABLE = (
-    _AskedForValue,
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-)
-
-
 def _numbers(run, static):
     """The values of a run that are arguments of its program."""
     known = {RATE, *run.hyperparameters} - static
@@ -268,7 +174,7 @@ def _run_group(how: _How, runs: dict[int, Run], static: frozenset[str]) -> list[
     """Runs a group, with a program for each value of what cannot be an argument; notes on it."""
     try:
         return [_run_program(how, runs, static)]
-    except _UNTRACEABLE:  # when it is first called, so that nothing was reported yet
+    except UNTRACEABLE:  # when it is first called, so that nothing was reported yet
         names = sorted(_numbers(next(iter(runs.values())), static))
         if not names:
             raise
@@ -276,7 +182,7 @@ def _run_group(how: _How, runs: dict[int, Run], static: frozenset[str]) -> list[
         first, *others = _groups(runs, static.union(refused))
         try:
             notes = [_run_program(how, first, static.union(refused))]
-        except _UNTRACEABLE:
+        except UNTRACEABLE:
             if refused == names:
                 raise
             continue
@@ -299,10 +205,10 @@ def _run_program(how, runs, static):
     mesh, at_once, size, note = _fit(how, run_bytes, len(runs))
     numbers = _numbers(first, static)
     if RATE in numbers:
-        told = _told_by_visits if callable(local.learning_rate) else 0.0
+        told = told_by_visits if callable(local.learning_rate) else 0.0
         local = local._replace(learning_rate=told)
     others = _others(first.hyperparameters, numbers)
-    program = _Program(
+    program = Program(
         how.factory, how.problem, local, others, population, how.layout, mesh, at_once
     )
     tables = {id(run.data): run.data for run in runs.values()}
@@ -311,7 +217,7 @@ def _run_program(how, runs, static):
         np.stack([table.indices for table in tables.values()]),
         np.stack([table.offsets for table in tables.values()]),
     )
-    shared = place(mesh, _Shared(data, how.test, how.params))
+    shared = place(mesh, Shared(data, how.test, how.params))
     count = flops_of(algorithm, state, first.data)
     sent = make_engine(algorithm, how.layout).transfer(
         state._replace(seed=np.uint32(0)), first.data, jax.tree.map(lambda leaf: leaf[0], visits)
@@ -319,7 +225,7 @@ def _run_program(how, runs, static):
     for start in range(0, len(runs), size):
         call = dict(list(runs.items())[start : start + size])
         filled = [*call.values(), *[first] * (size - len(call))]  # their results are dropped
-        entries = _Entry(
+        entries = Entry(
             np.array([list(tables).index(id(run.data)) for run in filled], np.int32),
             np.array([run.seed for run in filled], np.uint32),
             {name: np.array([run.swept[name] for run in filled], float) for name in numbers},
@@ -366,7 +272,7 @@ def _run_call(how, program, shared, entries, runs, numbers, count, sent):
     mesh, flops = program.mesh, np.zeros(len(runs))
     put = partial(jax.device_put, device=divided(mesh, len(runs)))
     entries, schedules = put(entries), _schedules(how, runs)
-    states = settle(mesh, _begin(program, shared, entries))
+    states = settle(mesh, begin_each(program, shared, entries))
     for done in range(0, how.rounds, how.eval_every):
         window = min(how.eval_every, how.rounds - done)
         drawn = [schedule.visits(window) for schedule in schedules]
@@ -380,7 +286,7 @@ def _run_call(how, program, shared, entries, runs, numbers, count, sent):
         placed = put(arrange(stacked, order, program.population.num_clients))
         for number in [window] if done else [0, window]:
             states, trained, tested = settle(
-                mesh, _advance(program, states, shared, entries, placed, np.int32(number))
+                mesh, advance_each(program, states, shared, entries, placed, np.int32(number))
             )
             trained, tested = jax.device_get((trained if number else {}, tested))
             flops += [float(count(visits).sum()) if number else 0.0 for visits in drawn]

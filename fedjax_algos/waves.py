@@ -15,7 +15,8 @@ import numpy as np
 from fedjax_algos.schedules.plan import AGGREGATED, Plan
 
 _LOOK = 20_000  # contributions after which the number of slots is chosen
-_MOST = 32  # slots
+_MOST = {"sequential": 8, "vmapped": 32}  # slots of a device
+_SLACK = {"sequential": 1.02, "vmapped": 1.1}  # times the least steps, for fewer slots
 
 
 class Waves(NamedTuple):
@@ -115,8 +116,8 @@ def choose_slots(
 
     One after another, a device takes as long as its dispatches do together, and a wave as long as
     its busiest device; mapped, a device takes as long as its longest dispatch as long as it is not
-    full. The fewest slots, a power of two up to 32 on each device, with which all waves together
-    take at most a tenth longer (one after another: a fiftieth) than with the best of them.
+    full. The fewest slots, on each device a power of two up to 32 (one after another: up to 8),
+    with which all waves together take at most a tenth (a fiftieth) longer than with the best.
     """
     if layout == "sequential" and devices == 1:
         return 1
@@ -128,14 +129,13 @@ def choose_slots(
             dispatch=plan.dispatch[:end], step=plan.step[:end], time=plan.time[:some]
         )
     steps, costs = plan.num_steps[plan.dispatch], {}
-    most = _MOST if layout == "vmapped" else 8
-    for each in 2 ** np.arange(most.bit_length()):
+    for each in 2 ** np.arange(_MOST[layout].bit_length()):
         slots = int(each) * devices
         order, filled = _order(plan, slots, stateful)
         trained = _table(order, filled, slots)
         costs[slots] = wave_costs(trained, filled, steps, layout, devices).sum(dtype=np.int64)
-    slack = 1.02 if layout == "sequential" else 1.1
-    return next(slots for slots, cost in costs.items() if cost <= slack * min(costs.values()))
+    enough = _SLACK[layout] * min(costs.values())
+    return next(slots for slots, cost in costs.items() if cost <= enough)
 
 
 def wave_costs(

@@ -16,7 +16,8 @@ from fedjax_algos.models.adapters import Outputs
 from fedjax_algos.registry import NonNegative, Positive, options
 from fedjax_algos.schedules.rates import exponential
 from fedjax_algos.sweep import sweep
-from fedjax_algos.together import RATE, Run, run_together
+from fedjax_algos.sweep_program import RATE
+from fedjax_algos.together import Run, run_together
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -32,9 +32,8 @@ class Upload(NamedTuple):
     gradient: Params  # grad f_i(x), or a batch's
 
 
-def _lite(problem, local, optimizer, server_learning_rate, weighting, one_batch=False) -> Algorithm:
-    train, of_batch = local_training(problem, local), batch_gradient(problem)
-    of_all = full_gradient(problem, local.batch_size) if one_batch else full_gradient(problem)
+def _lite(problem, local, optimizer, gradient_at, server_learning_rate, weighting) -> Algorithm:
+    train = local_training(problem, local)
     transform = optax.chain(local.transform, frozen(optimizer.transform()))
 
     def init(params, population):
@@ -44,12 +43,6 @@ def _lite(problem, local, optimizer, server_learning_rate, weighting, one_batch=
     def broadcast(server, group):
         del group
         return server
-
-    def gradient_at(model, data, visit, key):
-        if not one_batch or local.batches == "full":
-            return of_all(model, data, key)[0]
-        batch, mask = data.batch(visit.num_steps, local.batch_size, local.batches)
-        return of_batch(model, batch, mask, key)[0]
 
     def client_update(broadcast, state, data, visit, key):
         x, s = broadcast
@@ -70,6 +63,11 @@ def _lite(problem, local, optimizer, server_learning_rate, weighting, one_batch=
     return Algorithm(problem, local, init, broadcast, client_update, server_update, contribute)
 
 
+def _of_all_examples(problem):
+    gradient = full_gradient(problem)
+    return lambda model, data, visit, key: gradient(model, data, key)[0]
+
+
 @algorithms
 def mimelite(
     problem: Problem,
@@ -88,7 +86,8 @@ def mimelite(
     `x <- x - server_learning_rate mean_i (x - y_i)`. U, T and the options are FedGBO's.
     """
     chosen = named(optimizer, beta=beta, b2=b2, eps=eps)
-    return _lite(problem, local, chosen, server_learning_rate, weighting)
+    gradient_at = _of_all_examples(problem)
+    return _lite(problem, local, chosen, gradient_at, server_learning_rate, weighting)
 
 
 @algorithms
@@ -107,8 +106,16 @@ def mimexlite(
 
     The batch is the one that would follow the K_i batches of training, so it costs no extra draw.
     """
+    of_batch, of_all = batch_gradient(problem), full_gradient(problem, local.batch_size)
+
+    def gradient_at(model, data, visit, key):
+        if local.batches == "full":
+            return of_all(model, data, key)[0]
+        batch, mask = data.batch(visit.num_steps, local.batch_size, local.batches)
+        return of_batch(model, batch, mask, key)[0]
+
     chosen = named(optimizer, beta=beta, b2=b2, eps=eps)
-    return _lite(problem, local, chosen, server_learning_rate, weighting, one_batch=True)
+    return _lite(problem, local, chosen, gradient_at, server_learning_rate, weighting)
 
 
 @algorithms
@@ -126,4 +133,5 @@ def mimelitemom(
     The GHBM paper's code adds weight decay 1e-4 and a server rate of .1 by default; here they are
     what is asked for.
     """
-    return _lite(problem, local, momentum(beta=beta), server_learning_rate, weighting)
+    optimizer, gradient_at = momentum(beta=beta), _of_all_examples(problem)
+    return _lite(problem, local, optimizer, gradient_at, server_learning_rate, weighting)

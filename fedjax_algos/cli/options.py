@@ -38,7 +38,7 @@ HELP = {
     "weather": "speeds and absences on the virtual clock, see `list weathers`",
     "evaluations": "evaluations on the virtual clock",
     "layout": "auto (timed once), vmapped, sequential, or clients computed at once",
-    "devices": "over which a cohort, a wave or a sweep is divided [a CPU: one for each core]",
+    "devices": "over which a cohort, a wave or a sweep is divided [timed, one, or all: see README]",
     "client_state": "where clients' own state lives between rounds: device or host",
 }
 _WORK_OF_A_TURN = {"local_steps", "local_epochs"}
@@ -149,6 +149,7 @@ def _seeds(text: str, owner: str = "") -> tuple[int, ...]:
 def start_devices(asked: int | None) -> None:
     """A CPU device for each core, or as many as asked, unless jax has started or was told."""
     told = "device_count" in os.environ.get("XLA_FLAGS", "")
+    # its type knows no such attribute
     if getattr(jax.config, "jax_num_cpu_devices", -1) == -1 and not told:
         with contextlib.suppress(RuntimeError):  # it has started
             jax.config.update("jax_num_cpu_devices", asked or usable_cores())

@@ -51,7 +51,8 @@ def npz(*, path: PathLike, users: str | None = None, num_classes: Count | None =
 
 def _load(path: PathLike, users: str | None) -> dict[str, np.ndarray]:
     fix = "write plain arrays with np.savez, or fetch the file again"
-    # zipfile raises the last two for a compression that it does not know and for encrypted files
+    # how zipfile tells, in this order: no archive or a wrong checksum, a broken stream, a
+    # compression that it does not know, an encrypted file
     damage = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
     with reading(path, fix, *damage):
         with open(path, "rb") as file:

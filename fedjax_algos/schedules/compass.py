@@ -4,7 +4,7 @@ Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous
 using a Computing Power-Aware Scheduler", ICLR 2024, https://arxiv.org/abs/2309.14675.
 """
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from fedjax_algos.registry import Range
 from fedjax_algos.schedules.arrival_groups import CompassTrace, Measure, Rules, Server
@@ -90,16 +90,9 @@ class Compass(NamedTuple):
 
     rules: Rules
 
-    def __call__(
-        self,
-        weather: Weather,
-        num_clients: int,
-        *,
-        arrivals: int | None = None,
-        seconds: float | None = None,
-    ) -> Plan:
+    def __call__(self, weather: Weather, num_clients: int, **horizon: Any) -> Plan:
         """The timeline."""
-        return self.trace(weather, num_clients, arrivals=arrivals, seconds=seconds).plan
+        return self.trace(weather, num_clients, **horizon).plan
 
     def trace(
         self,
