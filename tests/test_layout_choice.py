@@ -70,7 +70,7 @@ class World:
             self.now += cost[state] if isinstance(cost, list) else cost
             return state + 1, {}
 
-        return fa.Engine(algorithm, init, round, None, None, None, lambda data: data, None)
+        return fa.Engine(algorithm, init, round, None, None, None, lambda data: data)
 
     def choose(self, of=None, **options):
         options = {"remembered": None, "seconds": 1000.0} | options
