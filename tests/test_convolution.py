@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.models import Conv, max_pool
+from fedjax_algos.models import Conv, convolve, max_pool
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -87,6 +87,14 @@ def test_mapped_and_looped_convolutions_are_the_same():
         return jax.jit(jax.vmap(client))(params, x)
 
     assert_same(train(mine), train(theirs), atol=1e-11)
+
+
+def test_only_lax_has_forward_mode_derivatives():
+    x, kernel = images(0, 2, 6, 6, 3), images(1, 3, 3, 3, 4)
+    _, forward = jax.jvp(lambda k: convolve(x, k, implementation="lax"), (kernel,), (kernel,))
+    assert_same(forward, convolve(x, kernel))  # linear in the kernel
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda k: convolve(x, k), (kernel,), (kernel,))
 
 
 @pytest.mark.parametrize("padding", ["same padding", (1, 2, 3), "CIRCULAR"])

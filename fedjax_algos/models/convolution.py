@@ -58,7 +58,7 @@ def convolve(
       strides: of the window.
       padding: as for `pads`.
       implementation: "patches" gathers and multiplies, "lax" is `lax.conv_general_dilated`; "auto"
-        is patches. They agree up to rounding.
+        is patches. They agree up to rounding. Only "lax" has forward-mode derivatives (`jax.jvp`).
 
     Returns:
       float[batch, height, width, features].
@@ -71,7 +71,36 @@ def convolve(
             images, kernel, strides, sides, dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
     patches = _patches(images, window, strides, sides)
-    return patches @ kernel.reshape(-1, kernel.shape[-1])
+    rows, weights = patches.reshape(-1, patches.shape[-1]), kernel.reshape(-1, kernel.shape[-1])
+    return _product(rows, weights).reshape(*patches.shape[:-1], -1)
+
+
+@jax.custom_vjp
+def _product(rows, weights):
+    return rows @ weights
+
+
+def _product_forward(rows, weights):
+    return _product(rows, weights), (rows, weights)
+
+
+def _product_backward(residuals, gradient):
+    """As `@` has it, but for the order in which the gradient of the weights is multiplied.
+
+    With the longer side last a CPU is half as fast again; and where `@` leaves the order to XLA, it
+    transposes the gradient of all rows first.
+    """
+    rows, weights = residuals
+    over_rows = (((0,), (0,)), ((), ()))
+    if rows.shape[1] <= gradient.shape[1]:
+        to_weights = jax.lax.dot_general(rows, gradient, over_rows)
+    else:
+        wide = jax.lax.dot_general(gradient, rows, over_rows)
+        to_weights = jax.lax.optimization_barrier(wide).T  # without it XLA swaps them back
+    return gradient @ weights.T, to_weights
+
+
+_product.defvjp(_product_forward, _product_backward)
 
 
 def _patches(images, window, strides, sides):
