@@ -1,15 +1,20 @@
 """What a client costs as cohorts, populations and processes grow, and how long a first round takes.
 
 COMMAND   python benchmarks/scaling.py [cohort] [population] [processes] [first]
+          python benchmarks/scaling.py population --repeats 9 --json population.json
 EXPECTED  cohorts of 100 to 10,000: seconds and peak of memory within 10% a client; populations of
           1e3 to 1e6: seconds a round within 10%, the largest built in under 60 s; two processes of
           one core 1.7 times as fast as one; the first round of `compare` after less than 15 s
-TIME      about 8 minutes on two CPU cores
+TIME      about 12 minutes on two CPU cores
 
 Every point is a process of its own. Points of a part run in turn, `REPEATS` times over; medians of
-the ratios to the part's first point in the same repetition.
+the ratios to the part's first point in the same repetition. A round of the population part takes
+few milliseconds: its sample is the mean over a second of them, and its points stand ready together
+and sample in turn, so that neighbouring samples are seconds apart.
 """
 
+import argparse
+import itertools
 import json
 import os
 import resource
@@ -22,7 +27,10 @@ from pathlib import Path
 
 import numpy as np
 
-REPEATS = 3
+REPEATS = {"cohort": 3, "population": 3, "processes": 3, "first": 3}
+# of the population part: seconds of a sample, samples of a process, and rounds in one call, a
+# multiple of the 16 cohorts that are drawn at a time
+SAMPLE, TURNS, WINDOW = 1.0, 7, 64
 PARTS = {
     "cohort": [100, 1_000, 10_000],
     "population": [1_000, 10_000, 100_000, 1_000_000],
@@ -71,84 +79,151 @@ def measure(part, point, rank=0, port=0):
     devices = None if part == "population" else jax.devices()
     engine = fa.make_engine(fa.algorithms.fedavg(problem, local), "sequential", devices=devices)
     data = engine.place(data)
-    rounds = {"cohort": max(6_000 // point, 2), "population": 200, "processes": 4}[part]
     schedule = Synchronous(data.counts(), local, cohort_size=cohort_size, seed=0)
     state = engine.init(0, fa.Population(clients, cohort_size, total))
-    taken = []
-    for index in range(min(rounds, 60) + 1):
-        start = time.perf_counter()  # the draw of a cohort is part of its round
-        visits = jax.tree.map(lambda leaf: leaf[0], schedule.visits(1))
-        state, _ = jax.block_until_ready(engine.round(state, data, visits))
-        if index:
-            taken.append(time.perf_counter() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    seconds = float(np.median(taken))
-    print(json.dumps({"seconds": seconds, "built": built, "peak": peak, "cohort": cohort_size}))
+
+    def sample():
+        """Seconds of a round, the draw of its cohort included."""
+        nonlocal state
+        rounds, start = 0, time.perf_counter()
+        if part != "population":
+            visits = jax.tree.map(lambda leaf: leaf[0], schedule.visits(1))
+            state, _ = jax.block_until_ready(engine.round(state, data, visits))
+            return time.perf_counter() - start
+        while time.perf_counter() - start < SAMPLE:
+            state, _ = jax.block_until_ready(engine.rounds(state, data, schedule.visits(WINDOW)))
+            rounds += WINDOW
+        return (time.perf_counter() - start) / rounds
+
+    sample()  # compiles
+    number = {"cohort": min(max(6_000 // point, 2), 60), "population": 1, "processes": 4}[part]
+    for _ in itertools.chain([""], sys.stdin):  # once, and again for each line that asks for it
+        seconds = float(np.median([sample() for _ in range(number)]))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        line = {"seconds": seconds, "built": built, "peak": peak, "cohort": cohort_size}
+        print(json.dumps(line), flush=True)
 
 
-def run(part, point):
-    """Measures a point in processes of its own; the first one's line."""
+def start(part, point, stdin):
+    """The processes of a point."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
     number = point if part == "processes" else 1
     script = [sys.executable, __file__, "--measure", part, str(point)]
-    processes = [
-        subprocess.Popen([*script, str(rank), str(port)], stdout=subprocess.PIPE, text=True)
+    return [
+        subprocess.Popen(
+            [*script, str(rank), str(port)], stdin=stdin, stdout=subprocess.PIPE, text=True
+        )
         for rank in range(number)
     ]
+
+
+def run(part, point):
+    """Measures a point in processes of its own; the first one's line."""
+    processes = start(part, point, subprocess.DEVNULL)
     said = [process.communicate()[0] for process in processes]
     if any(process.returncode for process in processes):
         raise SystemExit(f"{part} {point} failed")
     return json.loads(next(line for line in said[0].splitlines() if line.startswith("{")))
 
 
-def show(part, points, rows):
-    """Prints a part's table: medians, and ratios to its first point."""
-    base = rows[points[0]]
+def take_turns(part, points):
+    """The lines of points that stand ready together, `TURNS` of each."""
+
+    def line_of(point):
+        line = processes[point].stdout.readline()
+        if not line:
+            raise SystemExit(f"{part} {point} failed")
+        return json.loads(line)
+
+    processes, lines = {}, {point: [] for point in points}
     for point in points:
-        each = rows[point]
-        cost = [r["seconds"] / r["cohort"] for r in each]
-        first = [r["seconds"] / r["cohort"] for r in base]
-        ratio = np.median(np.divide(cost, first))
-        memory = np.median([r["peak"] for r in each])
-        told = f"{ratio:.3f} of the first a client"
-        if part == "processes":
-            told = f"{1 / ratio:.2f} times as fast"
-        print(
-            f"{part} {point:>9,}: {np.median([r['seconds'] for r in each]):.4f} s a round, {told}, "
-            f"built in {np.median([r['built'] for r in each]):.1f} s, peak {memory:,.0f} MB "
-            f"({memory / np.median([r['peak'] for r in base]):.3f})",
-            flush=True,
-        )
+        (processes[point],) = start(part, point, subprocess.PIPE)
+        line_of(point)  # one is built and warm before the next one starts
+    for _ in range(TURNS):
+        for point, process in processes.items():
+            print(file=process.stdin, flush=True)
+            lines[point].append(line_of(point))
+    for process in processes.values():
+        process.communicate()
+    return lines
+
+
+def summarize(point, rows, base):
+    """Medians of a point, and its ratios to the part's first."""
+    cost, first = ([row["seconds"] / row["cohort"] for row in each] for each in (rows, base))
+    memory, least = (float(np.median([row["peak"] for row in each])) for each in (rows, base))
+    return {
+        "point": point,
+        "seconds": float(np.median([row["seconds"] for row in rows])),
+        "ratio": float(np.median(np.divide(cost, first))),
+        "built": float(np.median([row["built"] for row in rows])),
+        "memory": memory,
+        "memory_ratio": memory / least,
+        "runs": rows,
+    }
+
+
+def show(part, summary):
+    told = f"{summary['ratio']:.3f} of the first a client"
+    if part == "processes":
+        told = f"{1 / summary['ratio']:.2f} times as fast"
+    print(
+        f"{part} {summary['point']:>9,}: {summary['seconds']:.4f} s a round, {told}, "
+        f"built in {summary['built']:.1f} s, peak {summary['memory']:,.0f} MB "
+        f"({summary['memory_ratio']:.3f})",
+        flush=True,
+    )
 
 
 def first_round():
     """Seconds from the start of `compare` on the digits to the end of its first evaluated round."""
-    for _ in range(REPEATS):
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "fedjax_algos", "compare", "--eval-every", "1"]
-            command += ["--rounds", "1", "--seeds", "1", "--out", str(Path(folder) / "out")]
-            start = time.perf_counter()
-            environment = os.environ | {"XDG_CACHE_HOME": folder}  # no layout is remembered
-            subprocess.run([*command, "fedavg"], check=True, capture_output=True, env=environment)
-            print(f"first round of compare: {time.perf_counter() - start:.1f} s, all included")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "fedjax_algos", "compare", "--eval-every", "1"]
+        command += ["--rounds", "1", "--seeds", "1", "--out", str(Path(folder) / "out")]
+        start = time.perf_counter()
+        environment = os.environ | {"XDG_CACHE_HOME": folder}  # no layout is remembered
+        subprocess.run([*command, "fedavg"], check=True, capture_output=True, env=environment)
+        seconds = time.perf_counter() - start
+    print(f"first round of compare: {seconds:.1f} s, all included", flush=True)
+    return seconds
 
 
 def main():
     if sys.argv[1:2] == ["--measure"]:
         measure(sys.argv[2], *map(int, sys.argv[3:]))
         return
-    chosen = sys.argv[1:] or [*PARTS, "first"]
-    for part, points in PARTS.items():
-        if part in chosen:
-            rows = {point: [] for point in points}
-            for _ in range(REPEATS):
-                for point in points:
-                    rows[point].append(run(part, point))
-            show(part, points, rows)
-    if "first" in chosen:
-        first_round()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(REPEATS)}; all")
+    parser.add_argument("--repeats", type=int, help=f"of each part: {REPEATS}")
+    parser.add_argument("--json", type=Path, help="a file for the numbers")
+    given = parser.parse_args()
+    if unknown := set(given.parts) - set(REPEATS):
+        parser.error(f"unknown parts {', '.join(unknown)}; choose of {', '.join(REPEATS)}")
+    parts, cores = given.parts or list(REPEATS), len(os.sched_getaffinity(0))
+    if "processes" in parts and cores < max(PARTS["processes"]):
+        parser.error(f"processes needs a core each and may use {cores}; choose the other parts")
+    kept = {}
+    for part in parts:
+        repeats = given.repeats or REPEATS[part]
+        if part == "first":
+            kept[part] = [first_round() for _ in range(repeats)]
+            continue
+        rows = {point: [] for point in PARTS[part]}
+        for _ in range(repeats):
+            if part == "population":
+                taken = take_turns(part, rows)
+            else:
+                taken = {point: [run(part, point)] for point in rows}
+            for point, lines in taken.items():
+                rows[point] += lines
+        base = rows[PARTS[part][0]]
+        kept[part] = [summarize(point, lines, base) for point, lines in rows.items()]
+        for summary in kept[part]:
+            show(part, summary)
+    if given.json:
+        given.json.write_text(json.dumps(kept, indent=1))
 
 
 if __name__ == "__main__":

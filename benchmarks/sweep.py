@@ -1,6 +1,6 @@
 """A sweep of 16 settings against 16 processes, and against 16 runs one after another in one.
 
-COMMAND   python benchmarks/sweep.py [REPEATS]
+COMMAND   python benchmarks/sweep.py [--repeats N] [--json FILE]
 EXPECTED  seconds of each, two ratios of medians, and the largest difference of a test loss
 TIME      about 4 minutes a repeat on two cores; 3 repeats
 BAR       4 times faster than the processes, 1.5 times faster than one warm process
@@ -12,11 +12,13 @@ from outside, imports included, one at a time. Warm ones have imported, loaded t
 another algorithm; what they compile for the 16 settings counts.
 """
 
+import argparse
 import json
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 GRID = {"mu": [0.001, 0.01, 0.1, 1.0], "client_learning_rate": [0.1, 0.18, 0.32, 0.56]}
 SPECS = [
@@ -62,7 +64,11 @@ def measure(what: str, warm: bool, devices: int) -> tuple[float, list[float]]:
     return told["seconds"] if warm else time.perf_counter() - start, told["losses"]
 
 
-def main(repeats: int) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="a file for the numbers")
+    given = parser.parse_args()
     from fedjax_algos.devices import usable_cores
 
     cores, taken = usable_cores(), {}
@@ -71,7 +77,7 @@ def main(repeats: int) -> None:
         taken.setdefault(name, []).append(seconds)
         print(f"{name}: {seconds:.1f} s", flush=True)
 
-    for _ in range(repeats):
+    for _ in range(given.repeats):
         note("a process with the sweep", measure("sweep", False, cores)[0])
         seconds, losses = measure("sweep", True, cores)
         note("warm sweep", seconds)
@@ -86,10 +92,13 @@ def main(repeats: int) -> None:
     print(f"a sweep is {cold:.1f} times faster than 16 processes, and warm {warm:.1f} times")
     difference = max(abs(a - b) / b for a, b in zip(losses, serial[1][1], strict=True))
     print(f"largest relative difference of a test loss from one device: {difference:.1e}")
+    if given.json:
+        kept = {"cold": cold, "warm": warm, "difference": difference, "seconds": taken}
+        given.json.write_text(json.dumps(kept, indent=1))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["child"]:
         child(sys.argv[2], sys.argv[3] == "True", int(sys.argv[4]))
     else:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+        main()

@@ -20,79 +20,18 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import work
+from rivals import CORES, OURS, RIVALS
 
 HERE = Path(__file__).parent
-CORES = os.cpu_count()
 AGREES = 1e-4  # largest relative error of how far the params went
 ROUNDS = {"cnn": 5, "mlp": 20, "linear": 50}
 HEADS = [
-    "who",
-    "version",
-    "setting",
-    "first round s",
-    "round s",
-    "clients/s",
-    "of ours",
-    "GFLOP/s",
-    "peak MB",
-    "error",
+    *("who", "version", "setting", "first round s", "round s"),
+    *("clients/s", "of ours", "GFLOP/s", "peak MB", "error"),
 ]
-
-
-class Rival(NamedTuple):
-    environment: str  # a folder of --environments and a file of requirements; "" is ours
-    python: str  # that makes the environment
-    script: str
-    settings: list[str]
-    launcher: str = "python"  # in the environment's bin
-
-
-THREADS = [f"--threads {CORES}", "--threads 1"]
-OURS = Rival(
-    "",
-    "python3.11",
-    "run_ours.py",
-    [
-        f"--layout {layout} --devices {devices}"
-        for devices in (CORES, 1)
-        for layout in ("sequential", "5")
-    ],
-)
-TORCHRUN = f"torchrun --standalone --nproc-per-node {CORES}"
-RIVALS = {
-    "pfl, processes": Rival("pfl", "python3.11", "run_pfl.py", ["--threads 1"], TORCHRUN),
-    "pfl": Rival("pfl", "python3.11", "run_pfl.py", THREADS),
-    "PyTorch by hand": Rival(
-        "torch",
-        "python3.11",
-        "run_torch.py",
-        [f"--processes {CORES} --threads 1", *THREADS],
-    ),
-    "fedjax": Rival(
-        "fedjax",
-        "python3.10",
-        "run_fedjax.py",
-        ["--backend jit", f"--backend pmap --devices {CORES}"],
-    ),
-    "fedjax, newer jax": Rival("fedjax_new", "python3.11", "run_fedjax.py", ["--backend jit"]),
-    "flwr": Rival("flwr", "python3.11", "run_flwr.py", [f"--actors {CORES}"]),
-    "fluke": Rival("fluke", "python3.11", "run_fluke.py", THREADS),
-    "blazefl": Rival(
-        "blazefl",
-        "python3.12",
-        "run_blazefl.py",
-        [
-            "--trainer processes",
-            "--trainer threads",
-            *(f"--trainer sequential {threads}" for threads in THREADS),
-        ],
-    ),
-    "flsim": Rival("flsim", "python3.10", "run_flsim.py", THREADS),
-}
 
 
 class Failure(Exception):
@@ -162,9 +101,12 @@ def run(rival, setting, given, *extra, watch=False):
             time.sleep(0.1)
 
     with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment
-        )
+        try:
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment
+            )
+        except OSError as error:  # an environment that lost its launcher
+            raise Failure(str(error)) from None
         watcher = threading.Thread(target=look)
         if watch:
             watcher.start()
@@ -281,23 +223,41 @@ def measure(ours, chosen, given):
     return lines, ratios, notes
 
 
-def show(ours, chosen, lines, ratios, rows, given):
+def summarize(everybody, lines, ratios, given):
+    """What --out keeps: rivals from the fastest on, and the rates of ours beside them."""
+    medians = {name: float(np.median(each)) for name, each in ratios.items() if each}
+    kept = {
+        "settings": {name: setting for name, (setting, *_) in everybody.items()},
+        "checks": {name: line for name, (_, line, _) in everybody.items()},
+        "errors": {name: error for name, (*_, error) in everybody.items()},
+        "agrees": AGREES,
+        "others": [name for name, (*_, error) in everybody.items() if not error < AGREES],
+        "ratios": {name: medians[name] for name in sorted(medians, key=medians.get)},
+        "runs": lines,
+    }
+    if medians:
+        flops = work.useful_flops(work.WORKS[given.work], given.cohort) / 1e9
+        kept["gflops"] = flops / seconds_of(lines["ours"])
+        kept["gemm_gflops"] = float(np.median([line["gemm_gflops"] for line in lines["ours"]]))
+    return kept
+
+
+def show(kept, everybody, rows, given):
     """Prints the table, ours first and rivals from the fastest on, and what follows from it."""
-    medians = {name: float(np.median(ratios[name])) for name in chosen if ratios[name]}
-    ranked = sorted(medians, key=medians.get)
-    table = [row_of("ours", lines["ours"], ours, 1.0, given)] if ranked else []
-    table += [row_of(name, lines[name], chosen[name], medians[name], given) for name in ranked]
+    ratios, lines = kept["ratios"], kept["runs"]
+    ranked = {"ours": 1.0} | ratios if ratios else {}
+    table = [
+        row_of(name, lines[name], everybody[name], ratio, given) for name, ratio in ranked.items()
+    ]
     print(f"{given.work}, cohort {given.cohort}, {CORES} cores\n")
     for row in (HEADS, ["---"] * len(HEADS), *table, *rows):
         print(f"| {' | '.join([*row, *[''] * (len(HEADS) - len(row))])} |")
-    if ranked:
-        rate = float(np.median([line["gemm_gflops"] for line in lines["ours"]]))
-        flops = work.useful_flops(work.WORKS[given.work], given.cohort) / 1e9
-        useful = flops / seconds_of(lines["ours"])
+    if ratios:
+        useful, rate, fastest = kept["gflops"], kept["gemm_gflops"], next(iter(ratios))
         print(
             f"\nOurs does {useful:.1f} useful GFLOP/s, {useful / rate:.0%} of the {rate:.0f} of a "
-            f"matrix product in the same process. The fastest rival, {ranked[0]}, takes "
-            f"{medians[ranked[0]]:.2f} times as long as ours."
+            f"matrix product in the same process. The fastest rival, {fastest}, takes "
+            f"{ratios[fastest]:.2f} times as long as ours."
         )
 
 
@@ -318,21 +278,19 @@ def main():
 
     ours, chosen, rows, notes = choose(given)
     lines, ratios, more_notes = measure(ours, chosen, given)
+    rows += [[name, "failed", "see below"] for name, each in ratios.items() if not each]
+    notes += more_notes
     everybody = {"ours": ours} | chosen
+    kept = summarize(everybody, lines, ratios, given)
+    kept |= {"absent": {name: ": ".join(why) for name, *why in rows}, "notes": notes}
     if given.out:
-        kept = {
-            "settings": {name: setting for name, (setting, *_) in everybody.items()},
-            "checks": {name: line for name, (_, line, _) in everybody.items()},
-            "errors": {name: error for name, (*_, error) in everybody.items()},
-            "runs": lines,
-        }
         given.out.write_text(json.dumps(kept, indent=1))
-    show(ours, chosen, lines, ratios, rows, given)
-    for note in notes + more_notes:
+    show(kept, everybody, rows, given)
+    for note in notes:
         print(f"\n- {note}")
-    others = [name for name, (*_, error) in everybody.items() if error >= AGREES]
-    if others:
-        raise SystemExit(f"other params than ours, so not the same work: {', '.join(others)}")
+    if kept["others"]:
+        others = ", ".join(kept["others"])
+        raise SystemExit(f"other params than ours, so not the same work: {others}")
 
 
 if __name__ == "__main__":
