@@ -23,6 +23,7 @@ from fedjax_algos.core import (
 )
 from fedjax_algos.data.store import FederatedData, client_view
 from fedjax_algos.keys import client_key, model_key, visit_keys
+from fedjax_algos.sharded import Parts
 from fedjax_algos.spread import Spread, map_cohort
 
 
@@ -101,14 +102,14 @@ def prelude_turn(algorithm, state, broadcast, data, visit):
 def run_prelude(algorithm, spread, state, data, visits):
     """The first exchange: (sums, number of clients)."""
     broadcast = algorithm.prelude.broadcast(state.server, jnp.int32(0))
-    shared = state._replace(server=(), clients=()), broadcast, data
+    shared = state._replace(server=(), clients=()), broadcast
 
-    def one(shared, visit):
-        state, broadcast, data = shared
+    def one(shared, data, visit):
+        state, broadcast = shared
         update = prelude_turn(algorithm, state, broadcast, data, visit)
         return (algorithm.prelude.contribute(update, visit, jnp.int32(0)), jnp.int32(1)), ()
 
-    summed, _ = map_cohort(one, shared, (visits,), spread, data.num_clients)
+    summed, _ = map_cohort(one, shared, data, (visits,), spread)
     return spread.pin(summed)
 
 
@@ -120,19 +121,19 @@ def run_cohort(algorithm, spread, state, rows, data, visits):
       spread: how.
       state: the clients' rows in it are not read.
       rows: leaves [places, ...]: those of `visits`.
-      data: all clients' examples.
+      data: all clients' examples, or parts of which each device holds one.
       visits: leaves [places], of `arrange`.
     """
     stacked = algorithm.reduce == "stack"
-    shared = state._replace(server=(), clients=()), sent(algorithm, state.server), data
+    shared = state._replace(server=(), clients=()), sent(algorithm, state.server)
 
-    def one(shared, visit, row):
-        state, broadcast, data = shared
+    def one(shared, data, visit, row):
+        state, broadcast = shared
         row, update, report = turn(algorithm, state, broadcast, data, visit, row)
         contribution = () if stacked else algorithm.contribute(update, visit, jnp.int32(0))
         return (contribution, report, jnp.int32(1)), (row, update if stacked else ())
 
-    summed, kept = map_cohort(one, shared, (visits, rows), spread, data.num_clients)
+    summed, kept = map_cohort(one, shared, data, (visits, rows), spread)
     (sums, report, count), (rows, updates) = summed, kept
     if stacked:
         sums = Stack(updates, visits, visits.client < data.num_clients)
@@ -163,7 +164,7 @@ def run_round(
     algorithm: Algorithm,
     spread: Spread,
     state: FederatedState,
-    data: FederatedData,
+    data: FederatedData | Parts,
     visits: Visit,
 ) -> tuple[FederatedState, Metrics]:
     """A whole round: the prelude where there is one, the cohort, the server update."""
@@ -182,7 +183,7 @@ def run_rounds(
     algorithm: Algorithm,
     spread: Spread,
     state: FederatedState,
-    data: FederatedData,
+    data: FederatedData | Parts,
     visits: Visit,
     number: jax.Array,
 ) -> tuple[FederatedState, Metrics]:

@@ -6,7 +6,7 @@ are one function, for those who need nothing in between.
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +23,10 @@ from fedjax_algos.core import (
     Stack,
     Visit,
 )
-from fedjax_algos.data.store import FederatedData
 from fedjax_algos.devices import Devices, client_mesh, place, settle
 from fedjax_algos.host_table import HostTable, keep_on_host, rows_from_host
 from fedjax_algos.keys import model_key
+from fedjax_algos.sharded import PlacedData, ShardedData, on_devices, shapes_of, shard
 from fedjax_algos.spread import Layout, Spread, arrange, chunk_size
 
 
@@ -42,11 +42,11 @@ class Engine(NamedTuple):
 
     algorithm: Algorithm
     init: Callable[..., FederatedState]
-    round: Callable[[FederatedState, FederatedData, Visit], tuple[FederatedState, Metrics]]
+    round: Callable[[FederatedState, PlacedData, Visit], tuple[FederatedState, Metrics]]
     rounds: Callable[..., tuple[FederatedState, Metrics]]
-    transfer: Callable[[FederatedState, FederatedData, Visit], Transfer]
-    updates: Callable[[FederatedState, FederatedData, Visit], Stack]
-    place: Callable[[FederatedData], FederatedData]
+    transfer: Callable[[FederatedState, PlacedData, Visit], Transfer]
+    updates: Callable[[FederatedState, PlacedData, Visit], Stack]
+    place: Callable[[PlacedData], Any]
 
 
 def make_engine(
@@ -54,6 +54,7 @@ def make_engine(
     layout: Layout = "auto",
     client_state: Literal["device", "host"] = "device",
     devices: Devices = None,
+    examples: Literal["replicated", "sharded"] = "replicated",
 ) -> Engine:
     """Compiles an algorithm's round.
 
@@ -65,14 +66,24 @@ def make_engine(
         measures instead). Results agree up to rounding.
       client_state: where the clients' rows live: "device", one row for each client, or "host", rows
         of clients that were visited, with the cohort's on the device while it runs.
-      devices: over which the cohort is divided; see `client_mesh`. Each holds the server and all
-        examples; the table of client rows is divided if their number is a multiple. The layout is
-        then that of each device's part.
+      devices: over which the cohort is divided; see `client_mesh`. Each holds the server; the table
+        of client rows is divided if their number is a multiple. The layout is then that of each
+        device's part.
+      examples: where they are. "replicated": every device holds all, and computes an equal part of
+        each cohort. "sharded": each holds those of its own clients, and computes these clients'
+        turns, so that a population may be too large for one device. But a draw is uneven, and a
+        round waits for the fullest device: of M clients over D devices it has up to about
+        `sqrt(2 M / D ln(D R))` more than M / D in R rounds. A call has places for the fullest of
+        its rounds, rounded up to 1, 2, 3, 4, 6, 8, 12, 16, ... on each device; empty ones do
+        nothing, but cost as the others where clients are mapped. For 100 clients over 8 devices
+        that is 12.5 in the mean, 17 on a round's fullest, 21 in ten rounds, so 24 places. Other
+        numbers of places are other programs, so a run compiles a few. On one device nothing
+        differs.
 
     Returns:
       `init(seed, population, params=None) -> FederatedState` makes the first state, from the
       problem's own initialisation unless `params` (or a whole `Model`) are given. `place(data)`
-      puts the examples on all devices, once; one device needs nothing. `round(state, data, visits)
+      puts the examples on the devices, once; one device needs nothing. `round(state, data, visits)
       -> (state, metrics)` takes visits of one round (leaves [cohort]) and CONSUMES the state that
       it is given: its buffers are reused. `rounds(state, data, visits, number=None)` takes visits
       of many (leaves [rounds, cohort]), runs the first `number` or all in one program, and sums
@@ -81,14 +92,16 @@ def make_engine(
       of what these visits would upload; it leaves the state as it was, for diagnostics.
 
     Raises:
-      ValueError: for an unknown layout or place of client state, or more devices than there are;
-        by a round, for data that are not on all its devices.
+      ValueError: for an unknown layout, place of client state or of examples, or more devices than
+        there are; by a round, for data that are not where the engine has them, and, where they are
+        sharded, for an algorithm whose clients read the examples of others.
     """
     spread = Spread(layout, client_mesh(devices))
     chunk_size(layout, 1)
-    if client_state not in ("device", "host"):
-        raise ValueError(f"client_state={client_state!r} is unknown; choose device or host")
+    _check("client_state", client_state, ("device", "host"))
+    _check("examples", examples, ("replicated", "sharded"))
     on_host, prelude, mesh = client_state == "host", algorithm.prelude, spread.mesh
+    sharded = examples == "sharded" and mesh is not None
     run = _compile(algorithm, spread, on_host)
 
     def init(seed: int, population: Population, params: Params | Model | None = None):
@@ -103,19 +116,18 @@ def make_engine(
             state = state._replace(clients=HostTable(cohort.row_shapes(algorithm, state)))
         return state
 
-    def arranged(data, visits):
-        if mesh is not None and not set(mesh.devices.flat) <= data.offsets.sharding.device_set:
-            raise ValueError(
-                "data are not on all devices of the engine; give engine.place(data), made once"
-            )
-        order = spread.order(np.asarray(visits.num_steps))
-        return arrange(visits, order, data.num_clients)
+    def ready(data, visits):
+        """What programs read of the data; on the host the visits in their places, and the order."""
+        held = on_devices(mesh, sharded, data)
+        homes = data.homes_of(np.asarray(visits.client)) if sharded else None
+        order = spread.order(np.asarray(visits.num_steps), homes)
+        return held, arrange(visits, order, data.num_clients), order
 
     def rows_for(state, visits):
         return rows_from_host(mesh, state.clients, visits) if on_host else state.clients
 
-    def round(state: FederatedState, data: FederatedData, visits: Visit):
-        visits = arranged(data, visits)
+    def compute(state, data, visits):
+        """A round of what is ready."""
         on_device, shared = place(mesh, visits), state._replace(clients=())
         if prelude is not None:
             shared = shared._replace(
@@ -128,28 +140,35 @@ def make_engine(
         new = state._replace(server=server, statistics=statistics, clients=clients)
         return settle(mesh, (new, metrics))
 
-    def rounds(
-        state: FederatedState, data: FederatedData, visits: Visit, number: int | None = None
-    ):
+    def round(state: FederatedState, data: PlacedData, visits: Visit):
+        data, visits, _ = ready(data, visits)
+        return compute(state, data, visits)
+
+    def rounds(state: FederatedState, data: PlacedData, visits: Visit, number: int | None = None):
         number = len(visits.client) if number is None else number
         if not 1 <= number <= len(visits.client):
             raise ValueError(
                 f"number={number} is out of range; give 1 to {len(visits.client)}, the rounds that "
                 "visits has"
             )
-        if on_host:
-            total = None
-            for index in range(number):
-                at = jax.tree.map(lambda leaf, i=index: leaf[i], visits)
-                state, metrics = round(state, data, at)
-                total = metrics if total is None else _add(total, metrics)
-            return state, total
-        table = place(mesh, (arranged(data, visits), np.int32(number)))
-        return settle(mesh, run.rounds(state, data, *table))
+        data, visits, _ = ready(data, visits)
+        if not on_host:
+            return settle(mesh, run.rounds(state, data, *place(mesh, (visits, np.int32(number)))))
+        total = None
+        for index in range(number):
+            at = jax.tree.map(lambda leaf, i=index: leaf[i], visits)
+            state, metrics = compute(state, data, at)
+            total = metrics if total is None else _add(total, metrics)
+        return state, total
 
-    def updates(state: FederatedState, data: FederatedData, visits: Visit):
-        shared = state._replace(clients=())
-        return run.updates(rows_for(state, visits), shared, data, place(mesh, visits))
+    def updates(state: FederatedState, data: PlacedData, visits: Visit):
+        at = None  # where each visit is placed, if not in the order given
+        if isinstance(data, ShardedData) or sharded:
+            data, visits, order = ready(data, visits)
+            at = np.argsort(order)[np.count_nonzero(order < 0) :]
+        return run.updates(
+            rows_for(state, visits), state._replace(clients=()), data, *place(mesh, (visits, at))
+        )
 
     return Engine(
         algorithm,
@@ -158,8 +177,13 @@ def make_engine(
         rounds,
         partial(_transfer, algorithm),
         updates,
-        (lambda data: data) if mesh is None else partial(place, mesh),
+        (lambda data: data) if mesh is None else partial(shard if sharded else place, mesh),
     )
+
+
+def _check(name, value, known):
+    if value not in known:
+        raise ValueError(f"{name}={value!r} is unknown; choose {' or '.join(known)}")
 
 
 class _Programs(NamedTuple):
@@ -183,7 +207,7 @@ def _compile(algorithm, spread, on_host):
         rows, *results = cohort.run_cohort(algorithm, spread, state, rows, data, visits)
         return spread.pin(rows), *results  # whole in every process, which fetches them
 
-    def see_updates(rows, state, data, visits):
+    def see_updates(rows, state, data, visits, at):
         cohort_size = len(visits.client)
         rows = rows if on_host else cohort.rows_of(rows, visits)
         # in the order given, with empty places at the end
@@ -198,7 +222,7 @@ def _compile(algorithm, spread, on_host):
             state = state._replace(server=cohort.update_with(prelude, spread, state.server, *asked))
         stacked = algorithm._replace(reduce="stack")
         _, stack, *_ = cohort.run_cohort(stacked, spread, state, rows, data, visits)
-        return jax.tree.map(lambda leaf: leaf[:cohort_size], stack)
+        return jax.tree.map(lambda leaf: leaf[slice(cohort_size) if at is None else at], stack)
 
     def consuming(function, *fixed):
         return jax.jit(partial(function, *fixed), donate_argnums=0)
@@ -230,7 +254,7 @@ def _add(left, right):
 def _transfer(algorithm, state, data, visits):
     """Bytes of one client in one round, from the shapes of what is sent."""
     one = jax.tree.map(lambda leaf: leaf[0], visits)
-    leaves, tree = jax.tree.flatten((state._replace(clients=()), data, one))
+    leaves, tree = jax.tree.flatten((state._replace(clients=()), shapes_of(data), one))
     return _sizes(algorithm, tree, tuple(map(jax.typeof, leaves)))
 
 

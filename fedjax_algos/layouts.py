@@ -75,6 +75,7 @@ def choose_layout(
     *,
     devices: int | None = None,
     client_state: Literal["device", "host"] = "device",
+    examples: Literal["replicated", "sharded"] = "replicated",
     seconds: float = 5.0,
     remembered: Path | Literal["user"] | None = "user",
     clock: Callable[[], float] = time.perf_counter,
@@ -95,9 +96,9 @@ def choose_layout(
       algorithm: what is computed.
       data: the clients' examples, of `federate`; they stay as they are.
       visits: of one round, leaves [cohort].
-      devices: None chooses between `usual_devices()` and one; a number keeps to it. A CPU has as
-        many as jax was started with (`jax_num_cpu_devices`).
-      client_state: as in `make_engine`.
+      devices: None chooses between `usual_devices()` and one, where examples are replicated; a
+        number keeps to it. A CPU has as many as jax was started with (`jax_num_cpu_devices`).
+      client_state, examples: as in `make_engine`.
       seconds: the budget. A started candidate is finished, with fewer rounds but at least one after
         its first, and none is started if the one before compiled for longer than what is left. So
         the budget is overrun by two rounds and by what a compilation takes longer than the last;
@@ -114,12 +115,14 @@ def choose_layout(
     if not seconds > 0:
         raise ValueError(f"seconds={seconds} is out of range; give more than 0, or name a layout")
     client_mesh(devices)  # refuses more than there are
-    counts = list(dict.fromkeys([usual_devices(), 1])) if devices is None else [devices]
+    counts = [usual_devices() if devices is None else devices]
+    if devices is None and examples == "replicated":
+        counts = list(dict.fromkeys([*counts, 1]))
     layouts = {count: _layouts(len(visits.client), count) for count in counts}
     if jax.process_count() > 1 or sum(map(len, layouts.values())) == 1:
         return Choice(layouts[counts[0]][0], counts[0], (), "rule")
     file = user_file() if remembered == "user" else remembered
-    known, key = _read(file), _key(algorithm, data, visits, counts)
+    known, key = _read(file), _key(algorithm, data, visits, counts, examples)
     if key in known:
         return Choice.of(known[key])
 
@@ -131,7 +134,7 @@ def choose_layout(
         measured = any(timing.seconds is not None for timing in timings)
         if measured and clock() + timings[-1].compile_seconds >= deadline:
             return False
-        engine = make_engine(algorithm, layout, client_state, count)
+        engine = make_engine(algorithm, layout, client_state, count, examples)
         engine = engine._replace(init=inits.setdefault(count, engine.init))
         timings.append(Timing(layout, count, *_time(engine, data, visits, deadline, clock)))
         return True
@@ -189,7 +192,7 @@ def _time(engine, data, visits, deadline, clock):
     return statistics.median(taken), ready - started
 
 
-def _key(algorithm, data, visits, counts):
+def _key(algorithm, data, visits, counts, examples):
     """What a choice holds for, readable by people."""
     params = jax.tree.leaves(jax.eval_shape(algorithm.problem.init, model_key(0)).params)
     shapes = [(leaf.shape, str(leaf.dtype)) for leaf in params]
@@ -197,7 +200,8 @@ def _key(algorithm, data, visits, counts):
     kind = jax.local_devices()[0].device_kind
     cores = f" of {os.cpu_count()} cores" * (jax.default_backend() == "cpu")
     return (
-        f"{jax.default_backend()}: {kind}{cores}, {' or '.join(map(str, counts))} devices; "
+        f"{jax.default_backend()}: {kind}{cores}, {' or '.join(map(str, counts))} devices"
+        f"{', examples sharded' * (examples == 'sharded')}; "
         f"{sum(math.prod(leaf.shape) for leaf in params)} params, "
         f"shapes {hashlib.sha256(str(shapes).encode()).hexdigest()[:12]}; "
         f"{len(visits.client)} clients, {int(visits.num_steps.max())} steps "

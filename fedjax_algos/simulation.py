@@ -2,8 +2,8 @@
 
 import time
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -11,19 +11,19 @@ import numpy as np
 from fedjax_algos.cohort import FederatedState
 from fedjax_algos.core import Batch, Model, Params, Population, Visit
 from fedjax_algos.costs import UncountedError, count_flops
-from fedjax_algos.data.store import FederatedData
 from fedjax_algos.devices import one_copy
 from fedjax_algos.engine import Engine
 from fedjax_algos.evaluation import make_evaluate
 from fedjax_algos.schedules import Synchronous, uniform
 from fedjax_algos.schedules.synchronous import Sampler, Work
+from fedjax_algos.sharded import PlacedData, shapes_of
 
 Row = dict[str, Any]
 
 
 def simulate(
     engine: Engine,
-    data: FederatedData,
+    data: PlacedData,
     *,
     cohort_size: int,
     rounds: int,
@@ -38,11 +38,12 @@ def simulate(
 ) -> tuple[FederatedState, list[Row]]:
     """Runs a synchronous simulation.
 
-    The rounds between two evaluations are one program.
+    The rounds between two evaluations are one program, and while devices compute them the visits of
+    the next ones are drawn. (On a CPU with several devices a program is waited for.)
 
     Args:
       engine: a compiled algorithm; give the same one again to run other seeds without compiling.
-      data: the clients' examples.
+      data: the clients' examples, as federated or as the engine placed them.
       cohort_size: clients in a round.
       rounds: how many.
       seed: of the model, the cohorts and the clients' batches.
@@ -96,24 +97,58 @@ def simulate(
         history.append(row)
         on_evaluation(row)
 
-    done, flops, longest = 0, 0.0, min(eval_every, rounds)
-    while done < rounds:
-        window = min(eval_every, rounds - done)
-        visits = schedule.visits(window)
-        if jax.tree.leaves(state.origin):
-            refuse_repeats(visits)
-        if done == 0:
-            transfer = engine.transfer(state, data, jax.tree.map(lambda leaf: leaf[0], visits))
-            count = flops_of(engine.algorithm, state, data)
-            measure(0, state, {})
-        # every window has the shape of the longest, and so its program
-        index = np.arange(longest) % window
-        padded = jax.tree.map(lambda leaf, index=index: leaf[index], visits)
-        state, metrics = engine.rounds(state, data, padded, window)
-        done += window
-        flops += float(count(visits).sum())
+    count = flops_of(engine.algorithm, state, data)
+    keeping = bool(jax.tree.leaves(state.origin))
+    windows = draw_windows(schedule, count, rounds, eval_every, keeping)
+    first = next(windows)
+    transfer = engine.transfer(state, data, jax.tree.map(lambda leaf: leaf[0], first.visits))
+    window: Window | None = first
+    done, flops = 0, 0.0
+    measure(done, state, {})
+    while window is not None:
+        state, metrics = engine.rounds(state, data, window.visits, window.rounds)
+        done, flops = done + window.rounds, flops + window.flops
+        window = next(windows, None)  # while the devices compute: what is measured is waited for
         measure(done, state, metrics)
     return state, history
+
+
+class Window(NamedTuple):
+    """The rounds between two evaluations."""
+
+    rounds: int
+    visits: Visit  # leaves [longest, cohort]: each has the longest one's shape, and so its program
+    flops: float  # of all their visits
+
+
+def draw_windows(
+    schedule: Synchronous,
+    count: Callable[[Visit], np.ndarray],
+    rounds: int,
+    eval_every: int,
+    keeping: bool,
+) -> Iterator[Window]:
+    """A run's windows, each drawn when it is asked for.
+
+    Args:
+      schedule: of the run.
+      count: operations of each visit.
+      rounds: of the run.
+      eval_every: rounds of a window, but for a shorter last one.
+      keeping: whether clients keep state, so that a cohort may not have one twice.
+
+    Raises:
+      ValueError: for a client twice in a cohort, where clients keep state.
+    """
+    longest = min(eval_every, rounds)
+    for done in range(0, rounds, longest):
+        number = min(longest, rounds - done)
+        visits = schedule.visits(number)
+        if keeping:
+            refuse_repeats(visits)
+        index = np.arange(longest) % number
+        repeated = jax.tree.map(lambda leaf, index=index: leaf[index], visits)
+        yield Window(number, repeated, float(count(visits).sum()))
 
 
 def refuse_repeats(visits: Visit) -> None:
@@ -132,7 +167,7 @@ def refuse_repeats(visits: Visit) -> None:
 def flops_of(algorithm, state, data):
     """Operations of each visit, or NaN and a warning where they cannot be counted."""
     try:
-        return count_flops(algorithm, state, data).of
+        return count_flops(algorithm, state, shapes_of(data)).of
     except (UncountedError, KeyError, AttributeError) as error:  # another jax writes other jaxprs
         warnings.warn(f"the column flops will hold NaN: {error}", stacklevel=3)
         return lambda visits: np.full(visits.client.shape, np.nan)

@@ -10,7 +10,9 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from fedjax_algos.core import ClientState, Visit
+from fedjax_algos.data.store import FederatedData
 from fedjax_algos.devices import AXIS, divided, pin
+from fedjax_algos.sharded import Parts, own, refuse_pool
 
 Layout = Literal["auto", "vmapped", "sequential"] | str | int
 
@@ -66,15 +68,21 @@ class Spread(NamedTuple):
             lambda t: jax.lax.with_sharding_constraint(t, divided(self.mesh, len(t))), table
         )
 
-    def order(self, num_steps: np.ndarray) -> np.ndarray:
+    def order(self, num_steps: np.ndarray, homes: np.ndarray | None = None) -> np.ndarray:
         """int32[..., places]: whose turn each place takes; -1 for none.
 
         Turns are sorted by their steps, since a chunk takes as long as its longest one, and chunks
         are dealt to the devices there and back again. A device's places are neighbours.
 
+        With `homes` each turn takes a place of its own device. All have as many as turns come to
+        the fullest one in any of the rounds, `rounded` up, so that there are few programs.
+
         Args:
           num_steps: int32[..., cohort].
+          homes: int32[..., cohort]: devices, by their place in the mesh.
         """
+        if homes is not None:
+            return self._order_at_homes(num_steps, homes)
         cohort_size = num_steps.shape[-1]
         size, devices = self.chunk(cohort_size), self.num_devices
         chunks = self.places(cohort_size) // (size * devices)
@@ -88,6 +96,26 @@ class Spread(NamedTuple):
         dealt[..., 1::2, :, :] = dealt[..., 1::2, ::-1, :].copy()
         return np.moveaxis(dealt, -2, -3).reshape(*lead, -1).astype(np.int32)
 
+    def _order_at_homes(self, num_steps, homes):
+        cohort_size, lead = num_steps.shape[-1], num_steps.shape[:-1]
+        turns = (homes[..., None] == np.arange(self.num_devices)).sum(-2)  # [..., devices]
+        room = min(rounded(int(turns.max())), cohort_size)
+        size = chunk_size(self.layout, room)
+        room = -(-room // size) * size
+        ordered = np.lexsort((-num_steps.astype(np.int64), homes))  # by home, then by steps
+        homes = np.take_along_axis(homes, ordered, -1)
+        earlier = np.take_along_axis(np.cumsum(turns, -1) - turns, homes, -1)  # on devices before
+        order = np.full((*lead, self.num_devices * room), -1)
+        places = homes * room + np.arange(cohort_size) - earlier
+        np.put_along_axis(order, places, ordered, -1)
+        return order.astype(np.int32)
+
+
+def rounded(number: int) -> int:
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, ..., so that like shapes share what is compiled."""
+    unit = 2 ** max((number - 1).bit_length() - 2, 0)
+    return -(-number // unit) * unit
+
 
 def arrange(visits: Visit, order: np.ndarray, nobody: int) -> Visit:
     """The visits in their places; an empty place has client `nobody` and no steps."""
@@ -100,31 +128,44 @@ def arrange(visits: Visit, order: np.ndarray, nobody: int) -> Visit:
 
 
 def map_cohort(
-    one: Callable[..., tuple[Any, Any]], shared: Any, inputs: tuple, spread: Spread, nobody: int
+    one: Callable[..., tuple[Any, Any]],
+    shared: Any,
+    data: FederatedData | Parts,
+    inputs: tuple,
+    spread: Spread,
 ) -> tuple[Any, Any]:
-    """`one(shared, visit, ...) -> (summed, kept)` over a cohort: sums, and what is kept, stacked.
+    """`one(shared, data, visit, ...) -> (summed, kept)` over a cohort: sums, and what is kept.
 
     Args:
       one: a client's turn.
       shared: what all turns read; given, not closed over, since every device has its own.
+      data: all clients' examples, or parts of which each device holds one. The client past their
+        last is nobody, who adds nothing.
       inputs: each turn's own, leaves [places, ...]; the first are the visits, of `arrange`.
       spread: how.
-      nobody: the client of empty places, which add nothing.
     """
-    size = spread.chunk(len(inputs[0].client))
+    size, nobody = spread.chunk(len(inputs[0].client)), data.num_clients
     if spread.mesh is None:
-        return _map_chunks(partial(one, shared), inputs, size, nobody)
+        return _map_chunks(partial(one, shared, data), inputs, size, nobody)
+    held, split = PartitionSpec(), PartitionSpec(AXIS)
+    stored = held
+    if isinstance(data, Parts):
+        refuse_pool(one, shared, data, inputs)
+        stored = split
 
-    def share(shared, inputs):
-        summed, kept = _map_chunks(partial(one, shared), inputs, size, nobody)
+    def share(shared, data, inputs):
+        summed, kept = _map_chunks(partial(one, shared, own(data)), inputs, size, nobody)
         return jax.lax.psum(summed, AXIS), kept
 
-    held, split = PartitionSpec(), PartitionSpec(AXIS)
     # not checked, as loops that start from zeros would all need casts to "varying"
     mapped = jax.shard_map(
-        share, mesh=spread.mesh, in_specs=(held, split), out_specs=(held, split), check_vma=False
+        share,
+        mesh=spread.mesh,
+        in_specs=(held, stored, split),
+        out_specs=(held, split),
+        check_vma=False,
     )
-    return mapped(shared, inputs)
+    return mapped(shared, data, inputs)
 
 
 def _map_chunks(one, inputs, size, nobody):

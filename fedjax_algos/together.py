@@ -19,7 +19,7 @@ from fedjax_algos.devices import Devices, client_mesh, divided, place, settle
 from fedjax_algos.engine import make_engine
 from fedjax_algos.schedules import Synchronous, uniform
 from fedjax_algos.schedules.synchronous import Sampler, Work
-from fedjax_algos.simulation import Row, flops_of, refuse_repeats
+from fedjax_algos.simulation import Row, draw_windows, flops_of
 from fedjax_algos.spread import Layout, Spread, arrange
 from fedjax_algos.sweep_program import (
     RATE,
@@ -258,38 +258,32 @@ def _fit(how, run_bytes, number):
 
 
 def _schedules(how, runs):
-    return [
-        Synchronous(
-            run.data.counts(), run.local, cohort_size=how.cohort_size, seed=run.seed,
-            sampler=how.sampler, work=how.work,
-        )
-        for run in runs
-    ]  # fmt: skip
+    told = {"cohort_size": how.cohort_size, "sampler": how.sampler, "work": how.work}
+    return [Synchronous(run.data.counts(), run.local, seed=run.seed, **told) for run in runs]
 
 
 def _run_call(how, program, shared, entries, runs, numbers, count, sent):
     """Runs as many as a call holds from their beginning to their end; reports the first ones."""
     mesh, flops = program.mesh, np.zeros(len(runs))
     put = partial(jax.device_put, device=divided(mesh, len(runs)))
-    entries, schedules = put(entries), _schedules(how, runs)
+    entries = put(entries)
     states = settle(mesh, begin_each(program, shared, entries))
-    for done in range(0, how.rounds, how.eval_every):
-        window = min(how.eval_every, how.rounds - done)
-        drawn = [schedule.visits(window) for schedule in schedules]
-        if jax.tree.leaves(states.origin):
-            for visits in drawn:
-                refuse_repeats(visits)
-        # every window has the shape of the longest, and so its program
-        index = np.arange(how.eval_every) % window
-        stacked = jax.tree.map(lambda *leaves, index=index: np.stack(leaves)[:, index], *drawn)
+    told = count, how.rounds, how.eval_every, bool(jax.tree.leaves(states.origin))
+    windows = zip(*(draw_windows(each, *told) for each in _schedules(how, runs)), strict=True)
+    following, done = next(windows), 0
+    while following is not None:
+        drawn, window = following, following[0].rounds
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(each.visits for each in drawn))
         order = Spread(how.layout).order(stacked.num_steps)
         placed = put(arrange(stacked, order, program.population.num_clients))
         for number in [window] if done else [0, window]:
             states, trained, tested = settle(
                 mesh, advance_each(program, states, shared, entries, placed, np.int32(number))
             )
+            if number:  # while the devices compute
+                following = next(windows, None)
+                flops += [each.flops for each in drawn]
             trained, tested = jax.device_get((trained if number else {}, tested))
-            flops += [float(count(visits).sum()) if number else 0.0 for visits in drawn]
             turns = (done + number) * how.cohort_size
             for at, run_number in enumerate(numbers):
                 row = {
@@ -300,3 +294,4 @@ def _run_call(how, program, shared, entries, runs, numbers, count, sent):
                     "flops": float(flops[at]),
                 }
                 how.report(run_number, row)
+        done += window

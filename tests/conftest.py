@@ -11,6 +11,7 @@ if metadata.version("jaxlib").startswith("0.10."):  # other versions may not kno
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick}"  # compiles twice as fast
 
 import jax
+import numpy as np
 import pytest
 
 from fedjax_algos import comparison
@@ -53,3 +54,25 @@ def layout(request):
     Current.layout = request.param
     yield request.param
     Current.layout = "vmapped"
+
+
+@pytest.fixture
+def unreadable(monkeypatch):
+    """Device arrays that cannot be read: on a CPU the transfer guard lets reads pass."""
+    from helpers import ReadError
+
+    def refuse(*args, **keywords):
+        raise ReadError
+
+    kind = type(jax.numpy.zeros(()))
+    for name in ("__array__", "__float__", "__int__", "__bool__", "__index__", "item", "tolist"):
+        monkeypatch.setattr(kind, name, refuse)
+    for name in ("asarray", "array", "ascontiguousarray"):  # they also take an array's buffer
+        original = getattr(np, name)
+
+        def guarded(value, *args, original=original, **keywords):
+            return refuse() if isinstance(value, jax.Array) else original(value, *args, **keywords)
+
+        monkeypatch.setattr(np, name, guarded)
+    monkeypatch.setattr(jax, "device_get", refuse)
+    monkeypatch.setattr(jax, "block_until_ready", refuse)

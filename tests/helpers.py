@@ -162,6 +162,7 @@ def run(
     *,
     layout="vmapped",
     devices=None,
+    examples="replicated",
     seed=0,
     num_steps=None,
     params=None,
@@ -171,7 +172,7 @@ def run(
 
     With `at_once` all rounds are one program, and only the last params are seen.
     """
-    engine = fa.make_engine(algorithm, layout, devices=devices)
+    engine = fa.make_engine(algorithm, layout, devices=devices, examples=examples)
     data = engine.place(data)
     counts, size = data.counts(), len(sets[0])
     schedule = Synchronous(
@@ -204,6 +205,10 @@ def positions(seed, client, visit, count, step, batch_size):
     """The examples of one local step as plain NumPy: the real ones of `ClientData.positions`."""
     where, real = _positions(seed, client, visit, count, step, batch_size)
     return np.asarray(where)[np.asarray(real)]
+
+
+class ReadError(AssertionError):
+    """A device array was read on the host: see the fixture `unreadable`."""
 
 
 class Compilations:

@@ -12,7 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import LAYOUTS, Case, Compilations, fixed, one_round, quadratics, run, small_network
+from helpers import (
+    LAYOUTS,
+    Case,
+    Compilations,
+    ReadError,
+    fixed,
+    one_round,
+    quadratics,
+    run,
+    small_network,
+)
 
 import fedjax_algos as fa
 from fedjax_algos.core import Stack, weighted_by
@@ -256,31 +266,6 @@ def test_layouts_are_chunk_sizes():
     assert [chunk_size(layout, 7) for layout in ("vmapped", "sequential", 3, "3", 99, "auto")] == [
         7, 1, 3, 3, 7, 1,
     ]  # fmt: skip
-
-
-class ReadError(AssertionError):
-    """A device array was read on the host."""
-
-
-@pytest.fixture
-def unreadable(monkeypatch):
-    """Device arrays that cannot be read: on a CPU the transfer guard lets reads pass."""
-
-    def refuse(*args, **keywords):
-        raise ReadError
-
-    kind = type(jnp.zeros(()))
-    for name in ("__array__", "__float__", "__int__", "__bool__", "__index__", "item", "tolist"):
-        monkeypatch.setattr(kind, name, refuse)
-    for name in ("asarray", "array", "ascontiguousarray"):  # they also take an array's buffer
-        original = getattr(np, name)
-
-        def guarded(value, *args, original=original, **keywords):
-            return refuse() if isinstance(value, jax.Array) else original(value, *args, **keywords)
-
-        monkeypatch.setattr(np, name, guarded)
-    monkeypatch.setattr(jax, "device_get", refuse)
-    monkeypatch.setattr(jax, "block_until_ready", refuse)
 
 
 @pytest.mark.parametrize("name", ["scaffold", "mime", "fedlga"])

@@ -54,7 +54,7 @@ class World:
         monkeypatch.setattr(layouts, "usual_devices", lambda: devices)
         monkeypatch.setattr(jax, "default_backend", lambda: backend)
 
-    def make_engine(self, algorithm, layout, client_state, devices):
+    def make_engine(self, algorithm, layout, client_state, devices, examples):
         self.tried.append((layout, devices))
         cost = self.costs.get((layout, devices), self.costs.get(layout))
 
@@ -103,6 +103,12 @@ def test_on_an_accelerator_from_vmapped_downwards(monkeypatch):
     world = World(monkeypatch, costs, backend="gpu")
     assert world.choose()[:2] == ("sequential", 1)
     assert [layout for layout, _ in world.tried] == ["vmapped", 4, 2, "sequential"]
+
+
+def test_sharded_examples_stay_on_all_devices(monkeypatch):
+    world = World(monkeypatch, {"sequential": 1.0, 2: 2.0, "vmapped": 2.0}, devices=4)
+    assert world.choose(examples="sharded")[:2] == ("sequential", 4)
+    assert {devices for _, devices in world.tried} == {4}
 
 
 def test_a_given_number_of_devices_is_kept(monkeypatch):
@@ -237,6 +243,7 @@ CHANGES = {
     "batch_size": {"of": task(local=LOCAL._replace(batch_size=3))},
     "examples": {"of": task(inputs=np.float16)},
     "devices": {"devices": 2},
+    "sharded": {"examples": "sharded"},
 }
 
 

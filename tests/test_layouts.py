@@ -1,6 +1,7 @@
 """Every registered algorithm gives the same numbers in every layout, on one device or two.
 
-And whether its rounds are programs of their own or one program.
+And whether its rounds are programs of their own or one program, and whether each device holds all
+examples or its own clients'.
 """
 
 import jax
@@ -18,6 +19,9 @@ LAYOUTS = [
     {"layout": "vmapped", "devices": 2},  # two at once on each, one of them a dummy
     {"layout": 2, "at_once": True},
 ]
+SHARDED = {"layout": "sequential", "devices": 2, "examples": "sharded", "at_once": True}
+# one of each name; `centralised` draws from all examples, which no device then holds
+LAST = {case.name: case for case in CASES if case.name != "centralised"}
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=1)
 
 
@@ -29,7 +33,7 @@ def histories(case, sets, layouts=LAYOUTS):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_layouts_agree_in_float64(case, x64):
-    first, *others = histories(case, SETS)
+    first, *others = histories(case, SETS, LAYOUTS + [SHARDED] * (case is LAST.get(case.name)))
     assert all(leaf.dtype == np.float64 for leaf in jax.tree.leaves(first))
     for other in others:
         seen = first[-len(other) :]  # all rounds in one program show the last params

@@ -11,6 +11,12 @@ from helpers import Case, small_network
 
 import fedjax_algos as fa
 
+RUNS = [
+    "scaffold device replicated",
+    "scaffold host replicated",
+    "scaffold host sharded",
+    "fedlga device replicated",
+]
 PROCESS = """
 import sys
 import jax
@@ -23,15 +29,17 @@ from helpers import Case, small_network
 import fedjax_algos as fa
 toy = small_network()
 told = []
-for name, place in (("scaffold", "device"), ("scaffold", "host"), ("fedlga", "device")):
+for run in RUNS:
+    name, place, examples = run.split()
     algorithm = Case(name, {}).build(toy.problem, fa.Local(3, 0.1, 2))
-    engine = fa.make_engine(algorithm, client_state=place, devices=jax.devices())
+    how = {"client_state": place, "examples": examples}
+    engine = fa.make_engine(algorithm, devices=jax.devices(), **how)
     test = {"x": np.ones((5, 3)), "y": np.ones(5)}
     state, rows = fa.simulate(
         engine, toy.data, cohort_size=3, rounds=3, eval_every=2, test=test
     )
     losses = rows[-1]["test_loss"], rows[-1]["train_loss"]
-    told.append(f"{name} {place} {len(jax.devices())} {losses[0]} {losses[1]}\\n")
+    told.append(f"{run} {len(jax.devices())} {losses[0]} {losses[1]}\\n")
 open(out, "w").writelines(told)  # what is printed has other lines in between
 """
 
@@ -44,7 +52,9 @@ def test_two_processes_of_two_devices(tmp_path):
     tests = Path(__file__).parent
     files = [tmp_path / str(number) for number in range(2)]
     running = [
-        subprocess.Popen([sys.executable, "-c", PROCESS, port, str(n), file], cwd=tests)
+        subprocess.Popen(
+            [sys.executable, "-c", f"RUNS = {RUNS}{PROCESS}", port, str(n), file], cwd=tests
+        )
         for n, file in enumerate(files)
     ]
     assert [process.wait(timeout=300) for process in running] == [0, 0]
@@ -52,12 +62,11 @@ def test_two_processes_of_two_devices(tmp_path):
     assert told[0] == told[1]
     toy = small_network()
     test = {"x": np.ones((5, 3)), "y": np.ones(5)}
-    for line, (name, place) in zip(
-        told[0], (("scaffold", "device"), ("scaffold", "host"), ("fedlga", "device")), strict=True
-    ):
+    for line, expected in zip(told[0], RUNS, strict=True):
+        name, *_ = expected.split()
         engine = fa.make_engine(Case(name, {}).build(toy.problem, fa.Local(3, 0.1, 2)))
         _, rows = fa.simulate(engine, toy.data, cohort_size=3, rounds=3, eval_every=2, test=test)
         *head, test_loss, train_loss = line.split()
-        assert head == [name, place, "4"]
+        assert head == [*expected.split(), "4"]
         assert float(test_loss) == pytest.approx(rows[-1]["test_loss"], rel=1e-6)
         assert float(train_loss) == pytest.approx(rows[-1]["train_loss"], rel=1e-6)

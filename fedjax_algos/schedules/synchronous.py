@@ -27,6 +27,17 @@ def _draw(seed, rounds, num_clients, cohort_size):
     return jax.vmap(cohort)(rounds)
 
 
+def _idle_device() -> jax.Device | None:
+    """The CPU's last device, where a draw need not wait for what others compute, if there is one.
+
+    With one CPU device, on which everything runs, it does.
+    """
+    try:
+        return jax.local_devices(backend="cpu")[-1]
+    except RuntimeError:  # jax was told to leave the CPU out
+        return None
+
+
 def uniform(seed: int, rounds: np.ndarray, num_clients: int, cohort_size: int) -> np.ndarray:
     """The default sampler: each round's cohort without replacement, from (seed, round) alone.
 
@@ -41,10 +52,11 @@ def uniform(seed: int, rounds: np.ndarray, num_clients: int, cohort_size: int) -
     Returns:
       int32[rounds, cohort_size]: client ids.
     """
-    blocks = [
-        _draw(seed, np.int32(rounds[first]) + _BLOCK, num_clients, cohort_size)
-        for first in range(0, len(rounds), len(_BLOCK))
-    ]
+    with jax.default_device(_idle_device()):
+        blocks = [
+            _draw(seed, np.int32(rounds[first]) + _BLOCK, num_clients, cohort_size)
+            for first in range(0, len(rounds), len(_BLOCK))
+        ]
     return np.concatenate(blocks)[: len(rounds)]
 
 
