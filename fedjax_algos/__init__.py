@@ -2,7 +2,7 @@
 
 from fedjax_algos import algorithms, data, diagnostics, models, schedules, summaries
 from fedjax_algos._version import __version__
-from fedjax_algos.clock import simulate_on_clock
+from fedjax_algos.clock import simulate_on_clock, simulate_seeds_on_clock
 from fedjax_algos.cohort import FederatedState
 from fedjax_algos.core import (
     Algorithm,
@@ -65,6 +65,7 @@ __all__ = [
     "schedules",
     "simulate",
     "simulate_on_clock",
+    "simulate_seeds_on_clock",
     "summaries",
     "summarise_clients",
     "weighted_by",

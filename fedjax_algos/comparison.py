@@ -1,19 +1,18 @@
-"""Several methods on the same seeds, and the summary of what they reached at what cost."""
+"""Several methods on the same seeds."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from scipy import special
 
-from fedjax_algos.clock import require_steps, simulate_on_clock
+from fedjax_algos.clock import require_steps, simulate_seeds_on_clock
 from fedjax_algos.core import Algorithm, Local
 from fedjax_algos.data import Dataset, FederatedData, Partition
 from fedjax_algos.devices import usual_devices
 from fedjax_algos.engine import make_engine
 from fedjax_algos.evaluation import make_evaluate
-from fedjax_algos.executor import make_executor
+from fedjax_algos.executor import Memory, make_executor
 from fedjax_algos.keys import model_key
 from fedjax_algos.layouts import Choice, choose_layout
 from fedjax_algos.schedules import Plan, Synchronous, samplers, schedules, weathers, works
@@ -46,24 +45,8 @@ class Experiment(NamedTuple):
     evaluate: Callable
     # of each method's first seed, once it has run on the virtual clock
     plans: dict[str, tuple[Plan, CompassTrace | None]]
+    in_flight: dict[str, Memory]  # of each method on the virtual clock, known before it runs
     layout: Choice | None = None  # of rounds, the same for all methods
-
-
-class Reached(NamedTuple):
-    """One method's summary; intervals are 95% confidence intervals of the mean over seeds."""
-
-    label: str
-    final: float  # mean over seeds of the last test accuracy
-    final_interval: float  # half the width
-    best: float  # mean over seeds of the best test accuracy
-    best_interval: float
-    rounds: float | None  # median over seeds, of the rounds to the target; None below half
-    upload_bytes: float | None  # likewise
-    simulated_seconds: float | None  # likewise, on the virtual clock; None without one
-    flops: float | None  # likewise, of all clients; also None where it was not measured
-    seeds_reaching: int
-    seeds_diverged: int  # whose last test accuracy or test loss is not finite
-    seconds: float  # median over seeds
 
 
 def prepare(
@@ -110,6 +93,7 @@ def prepare(
         engines,
         make_evaluate(problem),
         plans={},
+        in_flight={},
         layout=layout,
     )
 
@@ -165,34 +149,27 @@ def _clients_keep_state(algorithm: Algorithm) -> bool:
 
 
 def run(
-    experiment: Experiment, on_evaluation: Callable[[Row], None] = lambda row: None
+    experiment: Experiment,
+    on_evaluation: Callable[[Row], None] = lambda row: None,
+    on_memory: Callable[[str, Memory], None] = lambda label, memory: None,
 ) -> list[Row]:
-    """Runs every method on every seed; rows carry `method` and `seed` beside what was measured."""
+    """Runs every method on every seed; rows carry `method` and `seed` beside what was measured.
+
+    On the virtual clock `on_memory` is called before each method, with its label and the most that
+    will be in flight; its seeds run in lockstep where that is faster.
+    """
     rows: list[Row] = []
     settings = experiment.settings
     for method in experiment.methods:
+        if settings.seconds is not None:
+            rows += _run_on_clock(experiment, method, settings.seconds, on_evaluation, on_memory)
+            continue
         for seed in settings.seeds:
             names = {"method": method.label, "seed": seed}
 
             def report(row: Row, names: Row = names) -> None:
                 on_evaluation(names | row)
 
-            if settings.seconds is not None:
-                _, history, plan, trace = simulate_on_clock(
-                    experiment.engines[method.label],
-                    experiment.data[seed],
-                    schedules.make(method.schedule),
-                    weathers.make(settings.weather),
-                    seconds=settings.seconds,
-                    seed=seed,
-                    test=experiment.test,
-                    evaluations=settings.evaluations,
-                    on_evaluation=report,
-                    evaluate=experiment.evaluate,
-                )
-                experiment.plans.setdefault(method.label, (plan, trace))
-                rows += [names | row for row in history]
-                continue
             _, history = simulate(
                 experiment.engines[method.label],
                 experiment.data[seed],
@@ -206,91 +183,35 @@ def run(
     return rows
 
 
-def curves(rows: list[Row], column: str) -> dict[str, np.ndarray]:
-    """A column of each method as an array [seeds, evaluations]; NaN where there is no value."""
-    methods = dict.fromkeys(row["method"] for row in rows)
-    seeds = dict.fromkeys(row["seed"] for row in rows)
-    return {
-        method: np.array(
-            [
-                [
-                    row.get(column, np.nan)
-                    for row in rows
-                    if row["method"] == method and row["seed"] == seed
-                ]
-                for seed in seeds
-            ],
-            float,
-        )
-        for method in methods
-    }
+def _run_on_clock(
+    experiment: Experiment,
+    method: Method,
+    seconds: float,
+    on_evaluation: Callable[[Row], None],
+    on_memory: Callable[[str, Memory], None],
+) -> list[Row]:
+    settings, label = experiment.settings, method.label
 
+    def remember(memory: Memory) -> None:
+        experiment.in_flight[label] = memory
+        on_memory(label, memory)
 
-def interval(values: np.ndarray) -> float:
-    """Half the width of the 95% confidence interval of the mean (Student's t); NaN for one."""
-    if len(values) < 2:
-        return float("nan")
-    spread = values.std(ddof=1) / np.sqrt(len(values))
-    return float(special.stdtrit(len(values) - 1, 0.975) * spread)
-
-
-_SUMMARISED = (
-    "test_accuracy",
-    "test_loss",
-    "round",
-    "simulated_seconds",
-    "upload_bytes",
-    "flops",
-    "wall_seconds",
-)
-
-
-def summarise(rows: list[Row], target: float | None = None) -> list[Reached]:
-    """One line a method.
-
-    Args:
-      rows: of all methods on the same seeds.
-      target: the test accuracy to reach; if None, for each seed the first method's best on it.
-    """
-    columns = {name: curves(rows, name) for name in _SUMMARISED if any(name in row for row in rows)}
-    accuracy = columns["test_accuracy"]
-    # fmax passes NaN over: a method that diverged had a best before
-    bests = {label: np.fmax.reduce(values, axis=1) for label, values in accuracy.items()}
-    targets = next(iter(bests.values()))
-    if target is not None:
-        targets = np.full_like(targets, target)
-    lines = []
-    for label, values in accuracy.items():
-        hit = values >= targets[:, None]
-        first = np.where(hit.any(axis=1), hit.argmax(axis=1), -1)
-
-        def median(name, label=label, first=first):
-            if name not in columns or 2 * (first >= 0).sum() < len(first):
-                return None
-            measured = zip(columns[name][label], first, strict=True)
-            cost = [row[index] if index >= 0 else np.inf for row, index in measured]
-            middle = float(np.quantile(cost, 0.5, method="lower"))
-            return middle if np.isfinite(middle) else None
-
-        ends = [
-            columns[name][label][:, -1]
-            for name in ("test_accuracy", "test_loss")
-            if name in columns
-        ]
-        lines.append(
-            Reached(
-                label,
-                final=float(values[:, -1].mean()),
-                final_interval=interval(values[:, -1]),
-                best=float(bests[label].mean()),
-                best_interval=interval(bests[label]),
-                rounds=median("round"),
-                upload_bytes=median("upload_bytes"),
-                simulated_seconds=median("simulated_seconds"),
-                flops=median("flops"),
-                seeds_reaching=int((first >= 0).sum()),
-                seeds_diverged=int((~np.isfinite(ends).all(axis=0)).sum()),
-                seconds=float(np.median(columns["wall_seconds"][label][:, -1])),
-            )
-        )
-    return lines
+    results = simulate_seeds_on_clock(
+        experiment.engines[label],
+        experiment.data,
+        schedules.make(method.schedule),
+        weathers.make(settings.weather),
+        seconds=seconds,
+        test=experiment.test,
+        evaluations=settings.evaluations,
+        on_evaluation=lambda seed, row: on_evaluation({"method": label, "seed": seed} | row),
+        on_memory=remember,
+        evaluate=experiment.evaluate,
+    )
+    first = next(iter(results.values()))
+    experiment.plans[label] = first.plan, first.trace
+    return [
+        {"method": label, "seed": seed} | row
+        for seed, result in results.items()
+        for row in result.rows
+    ]

@@ -29,6 +29,16 @@ class Memory(NamedTuple):
     version_bytes: int
     update_rows: int  # updates of clients that are trained and have not arrived
     update_bytes: int
+    runs: int = 1  # in lockstep, which share the rows
+
+    @property
+    def bytes(self) -> int:
+        return self.version_bytes + self.update_bytes
+
+    def __str__(self) -> str:
+        rows = f"{self.version_rows} models and {self.update_rows} updates"
+        among = f" (of {self.runs} runs in lockstep)" if self.runs > 1 else ""
+        return f"at most {rows} in flight, {self.bytes / 1e6:.3g} MB{among}"
 
 
 class Executor(NamedTuple):
@@ -40,6 +50,7 @@ class Executor(NamedTuple):
     run: Callable[..., Iterator[tuple[int, FederatedState, Metrics]]]
     waves: Callable[[FederatedState, Plan], Waves]
     memory: Callable[..., Memory]
+    wide: bool  # whether a wave is faster than its dispatches one after another
 
 
 def make_executor(
@@ -77,7 +88,9 @@ def make_executor(
       of `plan_visits`. Metrics are summed over what contributed since the last stop. It CONSUMES
       its state, and what it yields when the next is asked for: read or copy it before. Client rows
       that it yields may be ahead of the clock: those of all that is trained. `waves(state, plan)`
-      makes a plan's waves, and `memory(state, data, visits, waves)` says what they need.
+      makes a plan's waves, and `memory(state, data, visits, waves)` says what they need; shapes of
+      a state will do. Several runs in lockstep are one, of what `lockstep` joined: then metrics
+      have leaves [runs, ...], and a stop ends the sums of its own run only.
 
     Raises:
       ValueError: for an unknown layout, slots or waves below 1 or slots that do not divide over the
@@ -124,7 +137,8 @@ def make_executor(
     def memory(state: FederatedState, data: FederatedData, visits: Visit, waves: Waves) -> Memory:
         carried, _ = begin.eval_shape(*arguments(state, data, visits, waves))
         versions, updates = _rows(waves)
-        return Memory(versions, tree_bytes(carried.versions), updates, tree_bytes(carried.updates))
+        version_bytes, update_bytes = map(tree_bytes, (carried.versions, carried.updates))
+        return Memory(versions, version_bytes, updates, update_bytes, state.seed.size)
 
     def run(
         state: FederatedState,
@@ -146,6 +160,11 @@ def make_executor(
                 f"{len(visits.client)} visits do not fit the plan's {len(plan.client)} dispatches; "
                 "make them with plan_visits"
             )
+        if state.seed.size != plan.num_runs:
+            raise ValueError(
+                f"the plan is of {plan.num_runs} runs and the state of {state.seed.size}; join the "
+                "plans, data and states of the same runs"
+            )
         waves = make(state, plan) if waves is None else waves
         every = np.unique([*stops, last])
         tables = _Tables(plan, visits, waves, num_devices, waves_per_call, data.num_clients)
@@ -161,7 +180,8 @@ def make_executor(
             if done is not None:
                 yield done, FederatedState(*carried[:3], state.origin, state.seed), metrics
 
-    return Executor(algorithm, engine.init, engine.place, run, make, memory)
+    wide = slots != 1 and (layout == "vmapped" or num_devices > 1)
+    return Executor(algorithm, engine.init, engine.place, run, make, memory, wide)
 
 
 def _rows(waves):
@@ -183,7 +203,7 @@ class _Tables(NamedTuple):
     waves: Waves
     num_devices: int
     size: int  # waves in a call at most
-    num_clients: int
+    num_clients: int  # of all runs
 
     def calls(self, stops):
         """The table of each call, and the stop that it ends at or None."""
@@ -194,6 +214,7 @@ class _Tables(NamedTuple):
         room = np.arange(size * waves.trained.shape[1] + _rows(waves)[1])
         first = _first_trained(plan)
         begin = added = made = 0
+        last = None  # the run that stopped last
         for stop in stops.tolist():
             end = int(np.searchsorted(cut.steps, stop)) + 1
             for start in range(begin, end, size):
@@ -203,9 +224,12 @@ class _Tables(NamedTuple):
                 contribution = np.minimum(added + room, len(plan.dispatch) - 1)
                 step = np.minimum(made + room, len(ends) - 1)
                 slots, filled = self.slots(cut.trained[wave], cut.filled[wave], first)
+                run, afresh = None, start == begin
+                if plan.run is not None:
+                    run, afresh = plan.run[step], afresh & (np.arange(plan.num_runs) == last)
                 table = flight.Table(
                     num_waves=until - start,
-                    afresh=start == begin,
+                    afresh=afresh,
                     slots=slots,
                     filled=filled,
                     contributions=cut.contributions[wave] - added,
@@ -216,12 +240,13 @@ class _Tables(NamedTuple):
                         end=ends[step] - added,
                         count=np.diff(ends, prepend=0)[step],
                         group=plan.group[step],
-                        version_row=waves.version_row[step + 1],
+                        version_row=waves.version_row[step + plan.num_runs],
+                        run=run,
                     ),
                 )
                 yield stop if until == end else None, jax.tree.map(_narrow, table)
                 added, made = cut.contributions[until - 1], cut.steps[until - 1]
-            begin = end
+            begin, last = end, None if plan.run is None else plan.run[stop - 1]
 
     def slots(self, trained, filled, first):
         """The slots of waves [W, devices, S], and how many of each device's are filled."""
@@ -235,14 +260,18 @@ class _Tables(NamedTuple):
         trained = np.take_along_axis(trained[:, None], places, 2)
         dispatch = plan.dispatch[trained]
         visit = jax.tree.map(lambda leaf: leaf[dispatch], self.visits)
+        run, num_clients = None, self.num_clients // plan.num_runs
+        if plan.run is not None:
+            run = np.where(real, plan.client[dispatch] // num_clients, plan.num_runs - 1)
         slots = flight.Slot(
             visit=visit._replace(
-                client=np.where(real, visit.client, self.num_clients),
+                client=np.where(real, visit.client, num_clients),
                 num_steps=np.where(real, visit.num_steps, 0),
             ),
             first=first[dispatch],
             version_row=waves.version_row[plan.version[dispatch]],
             update_row=np.where(real, waves.update_row[trained], _rows(waves)[1]),
+            run=run,
         )
         return slots, real.sum(-1)
 

@@ -22,11 +22,15 @@ class Arrival(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """All that the device carries from wave to wave."""
+    """All that the device carries from wave to wave.
+
+    Server, statistics and metrics of R runs in lockstep have leaves [R, ...], those of a single run
+    do not; see `_of`. One server step is gathered at a time.
+    """
 
     server: Any
     statistics: Any
-    clients: Any  # leaves [num_clients, ...]
+    clients: Any  # leaves [num_clients of all runs, ...]
     sums: Any  # (contributions, statistics) of the server step that is not complete
     versions: Any  # (broadcast, statistics), leaves [rows, ...]
     updates: Arrival  # leaves [rows, ...]
@@ -39,6 +43,7 @@ class Slot(NamedTuple):
     first: Any  # bool[]: its client has no row yet
     version_row: Any  # int32[]
     update_row: Any  # int32[]: one past the last where the slot is empty
+    run: Any = None  # int32[]; None for a single run, the last where the slot is empty
 
 
 class Step(NamedTuple):
@@ -48,6 +53,7 @@ class Step(NamedTuple):
     count: Any  # int32[]: how many it has
     group: Any  # int32[]
     version_row: Any  # int32[]: where the version goes that it makes
+    run: Any = None  # int32[]; None for a single run
 
 
 class Table(NamedTuple):
@@ -57,7 +63,7 @@ class Table(NamedTuple):
     """
 
     num_waves: Any  # int32[]
-    afresh: Any  # bool[]: forget the metrics
+    afresh: Any  # bool[], or bool[R] of several runs: forget the metrics
     slots: Slot  # leaves [W, D, S]
     filled: Any  # int32[W, D]
     contributions: Any  # int32[W]: where those end that the wave adds
@@ -75,35 +81,41 @@ def table_specs():
 
 
 def begin(algorithm, mesh, held, origin, seed, data, visit, rows):
-    """The flight before the first wave, version 0 in its row, and no metrics.
+    """The flight before the first wave, the initial versions in their rows, and no metrics.
 
     Args:
       algorithm: what is computed.
       mesh: whose devices all hold it, or None.
       held: the server state, the model's statistics and the clients' rows.
       origin: theta_0, or ().
-      seed: uint32[].
-      data: the clients' examples.
+      seed: uint32[], or uint32[R] of R runs in lockstep, as everything above and the metrics.
+      data: the clients' examples, those of all runs.
       visit: any, for its shapes.
       rows: how many for versions and for updates.
     """
     server, statistics, _ = held
-    sent = cohort.sent(algorithm, server), statistics
-    state = FederatedState((), statistics, (), origin, seed)
-    turn = partial(cohort.turn, algorithm, state, sent[0], data, visit)
+    runs = seed.shape  # () or (R,)
+    first = 0 if runs else None
+    send = partial(cohort.sent, algorithm)
+    sent = (jax.lax.map(send, server) if runs else send(server)), statistics
+    one = _of(first, sent)
+    state = FederatedState((), one[1], (), _of(first, origin), _of(first, seed))
+    turn = partial(cohort.turn, algorithm, state, one[0], data, visit)
     _, update, report = jax.eval_shape(turn, cohort.row_shapes(algorithm, state))
     contribution = jax.eval_shape(algorithm.contribute, update, visit, jnp.int32(0))
 
     def zeros(shapes, *number):
         return jax.tree.map(lambda leaf: jnp.zeros((*number, *leaf.shape), leaf.dtype), shapes)
 
+    # the initial versions are used from the start, so theirs are the first rows
+    put, first_rows = (_scatter, jnp.arange(*runs)) if runs else (_put, 0)
     flight = Flight(
         *held,
         sums=zeros((contribution, report.statistics)),
-        versions=_put(zeros(sent, rows[0]), 0, sent),
+        versions=put(zeros(one, rows[0]), first_rows, sent),
         updates=zeros(Arrival(update, visit, report), rows[1]),
     )
-    return pin(mesh, (flight, zeros(report.metrics)))
+    return pin(mesh, (flight, zeros(report.metrics, *runs)))
 
 
 def advance(algorithm, layout, mesh, flight, metrics, origin, seed, data, table):
@@ -123,11 +135,23 @@ def advance(algorithm, layout, mesh, flight, metrics, origin, seed, data, table)
 def _trainer(algorithm, layout, shared, origin, seed, data):
     """`(flight, slots, filled) -> (clients, updates)` trains a wave's slots."""
 
+    num_clients = data.num_clients // seed.size  # of a run
+
     def turn(slot, versions, row):
         sent, statistics = _at(versions, slot.version_row)
-        state = FederatedState((), statistics, (), origin, seed)
-        row, update, report = cohort.turn(algorithm, state, sent, data, slot.visit, row, slot.first)
+        run = slot.run
+        state = FederatedState((), statistics, (), _of(run, origin), _of(run, seed))
+        own = data
+        if run is not None:
+            offsets = jax.lax.dynamic_slice_in_dim(data.offsets, run * num_clients, num_clients + 1)
+            own = data._replace(offsets=offsets)
+        row, update, report = cohort.turn(algorithm, state, sent, own, slot.visit, row, slot.first)
         return row, Arrival(update, slot.visit, report)
+
+    def place(slot):
+        """Its client's place among those of all runs; one past the last where it is empty."""
+        client = slot.visit.client
+        return client if slot.run is None else slot.run * num_clients + client
 
     def train_each(flight, slots, filled):
         """One after another: loops run their own length, and empty slots cost nothing."""
@@ -135,14 +159,14 @@ def _trainer(algorithm, layout, shared, origin, seed, data):
         def one(index, carry):
             clients, updates = carry
             slot = _at(slots, index)
-            client = slot.visit.client
+            client = place(slot)
             row, arrival = turn(slot, flight.versions, _at(clients, client))
             return _put(clients, client, row), _put(updates, slot.update_row, arrival)
 
         return jax.lax.fori_loop(0, filled, one, (flight.clients, flight.updates))
 
     def train_all(flight, slots):
-        client = slots.visit.client
+        client = place(slots)
         rows, arrivals = jax.vmap(turn, (0, None, 0))(
             slots, flight.versions, _at(flight.clients, client)
         )
@@ -159,7 +183,7 @@ def _trainer(algorithm, layout, shared, origin, seed, data):
             clients, updates = train_each(flight, slots, filled)
         if not shared:
             return clients, updates
-        where = slots.visit.client, slots.update_row
+        where = place(slots), slots.update_row
         made = _at(clients, where[0]), _at(updates, where[1])
         where, made = jax.lax.all_gather((where, made), AXIS, tiled=True)
         return _scatter(clients, where[0], made[0]), _scatter(updates, where[1], made[1])
@@ -175,23 +199,26 @@ def _advance(algorithm, layout, shared, flight, metrics, origin, seed, data, tab
         flight, metrics, added, made = carry
         clients, updates = train(flight, _at(table.slots, index), table.filled[index])
 
-        def add(number, carry):
+        def add(run, number, carry):
+            sums, metrics = carry
             update, visit, report = _at(updates, table.update_row[number])
             contribution = algorithm.contribute(update, visit, table.staleness[number])
-            return jax.tree.map(jnp.add, carry, ((contribution, report.statistics), report.metrics))
+            new = (contribution, report.statistics), report.metrics
+            sums, measured = jax.tree.map(jnp.add, (sums, _of(run, metrics)), new)
+            return sums, _with(run, metrics, measured)
 
         def serve(number, carry):
-            server, _, versions, sums, metrics, added = carry
+            server, statistics, versions, sums, metrics, added = carry
             step = _at(table.steps, number)
-            sums, metrics = jax.lax.fori_loop(added, step.end, add, (sums, metrics))
-            server = algorithm.server_update(server, sums[0], step.count, step.group)
+            own = partial(add, step.run)
+            sums, metrics = jax.lax.fori_loop(added, step.end, own, (sums, metrics))
+            new = algorithm.server_update(_of(step.run, server), sums[0], step.count, step.group)
             # not a division, which may be compiled to this or not: one program's bits are another's
-            statistics = jax.tree.map(
-                lambda leaf: leaf * (1 / step.count.astype(leaf.dtype)), sums[1]
-            )
-            sent = cohort.sent(algorithm, server), statistics
+            mean = jax.tree.map(lambda leaf: leaf * (1 / step.count.astype(leaf.dtype)), sums[1])
+            sent = cohort.sent(algorithm, new), mean
             versions = _put(versions, step.version_row, sent)
             sums = jax.tree.map(jnp.zeros_like, sums)
+            server, statistics = _with(step.run, (server, statistics), (new, mean))
             return server, statistics, versions, sums, metrics, step.end
 
         server, statistics, _, sums, versions, _ = flight
@@ -203,13 +230,27 @@ def _advance(algorithm, layout, shared, flight, metrics, origin, seed, data, tab
         )
         # of the next server step, which waits for others
         end = table.contributions[index]
-        sums, metrics = jax.lax.fori_loop(added, end, add, (sums, metrics))
+        own = partial(add, _at(table.steps.run, table.made[index]))
+        sums, metrics = jax.lax.fori_loop(added, end, own, (sums, metrics))
         flight = Flight(server, statistics, clients, sums, versions, updates)
         return flight, metrics, end, table.made[index]
 
-    metrics = jax.tree.map(lambda leaf: jnp.where(table.afresh, 0, leaf), metrics)
+    def forget(afresh, metrics):
+        return jax.tree.map(lambda leaf: jnp.where(afresh, 0, leaf), metrics)
+
+    metrics = (jax.vmap(forget) if seed.shape else forget)(table.afresh, metrics)
     start = flight, metrics, jnp.int32(0), jnp.int32(0)
     return jax.lax.fori_loop(0, table.num_waves, wave, start)[:2]
+
+
+def _of(run, tree):
+    """One run's part of what several have; a single run's has no axis of runs."""
+    return tree if run is None else _at(tree, run)
+
+
+def _with(run, tree, value):
+    """The same with a new part of this run."""
+    return value if run is None else _put(tree, run, value)
 
 
 def _at(tree, index):

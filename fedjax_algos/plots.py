@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.comparison import curves, interval
+from fedjax_algos.reached import curves, interval
 from fedjax_algos.simulation import Row
 
 AXES = {

@@ -13,9 +13,10 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from fedjax_algos.comparison import Experiment, Reached
+from fedjax_algos.comparison import Experiment
 from fedjax_algos.compilation import Compilation
 from fedjax_algos.data.describe import describe_partition, partition_table, plot_partition
+from fedjax_algos.reached import Reached
 from fedjax_algos.simulation import Row
 from fedjax_algos.timeline import idle_share, plot_staleness, plot_timeline, summarise_plan
 
@@ -68,7 +69,8 @@ def write(
 
     The configuration holds the command, the path `config` of the file of settings that it named,
     all settings as they were in the end, each method with its defaults, versions, device, the
-    hash of each seed's partition, and what was compiled and how long that took.
+    hash of each seed's partition, what was in flight at most (on the virtual clock), and what was
+    compiled and how long that took.
     `partitions.npz` has arrays `indices_SEED` and `offsets_SEED`; `partition.txt` describes each
     seed's, `partition.png` shows the first seed's.
     On the virtual clock there are also pictures of each method's timeline and staleness on the
@@ -86,6 +88,7 @@ def write(
         "partition_sha256": {str(s): p.digest() for s, p in experiment.partitions.items()},
         "environment": environment(),
         "layout": experiment.layout and experiment.layout.record(),
+        "in_flight": {label: m._asdict() for label, m in experiment.in_flight.items()},
         "compilation": {"seconds": compiled.seconds, **dataclasses.asdict(compiled)},
     }
     (folder / "config.json").write_text(json.dumps(configuration, indent=2) + "\n")

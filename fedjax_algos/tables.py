@@ -4,7 +4,7 @@ import math
 
 from rich.table import Table
 
-from fedjax_algos.comparison import Reached
+from fedjax_algos.reached import Reached
 from fedjax_algos.settings import Settings
 
 
@@ -31,12 +31,14 @@ def legend(summary: list[Reached], settings: Settings) -> str:
     if settings.target is not None:
         goal = f"a test accuracy of {100 * settings.target:g}%"
     costs = "rounds, upload and flops" if _has_flops(summary) else "rounds, upload"
+    whose = "one seed's"
     if settings.seconds is not None:
+        whose += ", in lockstep those of all"
         costs = costs.replace("rounds", "rounds (server steps), virtual seconds")
     return (
         f"final, best: test accuracy in %{mean}.\n"
         f"{costs} (of all clients), reached: to {goal},\n"
-        "the median over seeds, and how many reach it. seconds: one seed's.\n"
+        f"the median over seeds, and how many reach it. seconds: {whose}.\n"
     )
 
 

@@ -20,7 +20,7 @@ _SLACK = {"sequential": 1.02, "vmapped": 1.1}  # times the least steps, for fewe
 
 
 class Waves(NamedTuple):
-    """NumPy arrays: waves [W], contributions [C] and versions [U + 1] of the plan.
+    """NumPy arrays: waves [W], contributions [C] and versions [U + R] of a plan of R runs.
 
     A wave trains its slots; then what has arrived is added up and server steps are made until one
     misses an update. Rows hold versions and updates in the meantime; they are used again and again.
@@ -31,7 +31,7 @@ class Waves(NamedTuple):
     contributions: np.ndarray  # int32[W]: contributions that are added when it is over
     steps: np.ndarray  # int32[W]: server steps that are done by then
     update_row: np.ndarray  # int32[C]
-    version_row: np.ndarray  # int32[U + 1]; `num_version_rows` where nobody starts from the version
+    version_row: np.ndarray  # int32[U + R]; `num_version_rows` where nobody starts from the version
     num_update_rows: int
     num_version_rows: int
 
@@ -85,7 +85,7 @@ def make_waves(plan: Plan, slots: int, *, stateful: bool = False) -> Waves:
     made = added[step_ends(plan) - 1]  # the wave that makes each server step
     update_row, num_update_rows = _rows(wave, added)
 
-    start = np.concatenate([[0], made + 1])
+    start = np.concatenate([np.zeros(plan.num_runs, np.int64), made + 1])
     stop = np.full(plan.num_versions, -1)
     np.maximum.at(stop, plan.version[plan.dispatch], wave)
     used = np.flatnonzero(stop >= 0)
@@ -206,7 +206,8 @@ def _order(plan, slots, stateful):
     rank[ranked] = number
 
     by_version = np.argsort(version, kind="stable")
-    exist = np.searchsorted(version[by_version], np.arange(len(plan.time)), "right").tolist()
+    newest = np.arange(len(plan.time)) + plan.num_runs - 1  # before each server step
+    exist = np.searchsorted(version[by_version], newest, "right").tolist()
     startable = rank[by_version].tolist()
     contribution, owners = ranked.tolist(), owner[ranked].tolist()
     trained, order, filled = bytearray(count), [], []
@@ -263,7 +264,7 @@ def _check(plan, stateful):
             f"the contributions must go through the server steps 0 to {len(plan.time) - 1} in "
             "order, at least one each"
         )
-    early = np.flatnonzero(plan.version[plan.dispatch] > plan.step)
+    early = np.flatnonzero(plan.version[plan.dispatch] >= plan.step + plan.num_runs)
     if len(early):
         dispatch = plan.dispatch[early[0]]
         raise ValueError(

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -117,13 +118,16 @@ def test_command_line(tmp_path, capsys):
     arguments = "compare fedavg fedcompass@compass:min_steps=2,max_steps=6 --seconds 12 --clients 4"
     arguments += " --model linear --partition iid --local-steps 6 --seeds 1 --evaluations 3"
     main([*arguments.split(), "--weather", "simulated:speeds=homogeneous", "--out", str(out)])
-    printed = capsys.readouterr().out
-    assert "virtual s" in printed
+    told = capsys.readouterr()
+    assert "virtual s" in told.out
+    for method in ("fedavg", "fedcompass"):  # before it runs
+        assert re.search(rf"{method}: at most \d+ models and \d+ updates in flight, ", told.err)
     with (out / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["simulated_seconds"] for row in rows] == ["0.0", "4.0", "8.0", "12.0"] * 2
     configuration = json.loads((out / "config.json").read_text())
     assert configuration["methods"]["fedcompass"]["schedule"] == "compass:min_steps=2,max_steps=6"
+    assert configuration["in_flight"]["fedavg"]["update_rows"] == 1
     assert (out / "accuracy.png").stat().st_size > 1000
     for method in ("fedavg", "fedcompass"):
         for picture in ("timeline", "staleness"):

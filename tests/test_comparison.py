@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from fedjax_algos import plots, results, tables
-from fedjax_algos.comparison import summarise
+from fedjax_algos.reached import summarise
 from fedjax_algos.settings import Settings
 
 

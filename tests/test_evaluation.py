@@ -5,7 +5,7 @@ import pytest
 from helpers import small_network
 
 import fedjax_algos as fa
-from fedjax_algos.comparison import interval, summarise
+from fedjax_algos.reached import interval, summarise
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 5, 17, 100])

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedjax_algos import comparison, plots, results
+from fedjax_algos import plots, reached, results
 from fedjax_algos.cli.options import (
     flag,
     settings_of,
@@ -69,7 +69,7 @@ def sweep(
             folder = results.new_folder(out, "sweep")
         rows, notes = _run(prepared, how)
     rows = _best_first(rows)
-    summary = comparison.summarise(rows, settings.target)
+    summary = reached.summarise(rows, settings.target)
     results.write(folder, prepared.experiment, rows, summary, compiled)
     config = json.loads((folder / "config.json").read_text())
     config |= {"grid": columns, "sweep_notes": notes}
@@ -120,13 +120,13 @@ def _run(prepared: Sweep, how: dict[str, Any]) -> tuple[list[Row], list[str]]:
 
 def _best_first(rows: list[Row]) -> list[Row]:
     """Rows by their setting's mean accuracy at the end; those that have none last."""
-    curves = comparison.curves(rows, "test_accuracy")
+    curves = reached.curves(rows, "test_accuracy")
     final = {label: float(values[:, -1].mean()) for label, values in curves.items()}
     order = sorted(final, key=lambda label: (math.isnan(final[label]), -final[label]))
     return sorted(rows, key=lambda row: order.index(row["method"]))
 
 
-def _table(summary: list[comparison.Reached], seeds: tuple[int, ...]) -> Table:
+def _table(summary: list[reached.Reached], seeds: tuple[int, ...]) -> Table:
     """One line a setting."""
     mean = "accuracy in %" + f", mean of {len(seeds)} seeds ± half the 95% interval" * (
         len(seeds) > 1

@@ -22,6 +22,8 @@ from fedjax_algos.cli.options import (
     told_in_one_line,
 )
 from fedjax_algos.compilation import keep_compiled, measure_compilation
+from fedjax_algos.executor import Memory
+from fedjax_algos.reached import summarise
 from fedjax_algos.registry import options, parse_value
 from fedjax_algos.settings import Method, Settings, methods_of
 from fedjax_algos.simulation import Row
@@ -124,8 +126,8 @@ def train(
             folder = results.new_folder(out, name)
         _introduce(experiment)
         with _progress(settings, methods) as show:
-            rows = comparison.run(experiment, show)
-    summary = comparison.summarise(rows, settings.target)
+            rows = comparison.run(experiment, show, _tell_memory)
+    summary = summarise(rows, settings.target)
     results.write(folder, experiment, rows, summary, compiled, config)
     unit = "round" if settings.seconds is None else "simulated_seconds"
     plots.plot_metric(rows, folder / "accuracy.png", x=unit)
@@ -154,6 +156,10 @@ def _introduce(experiment: comparison.Experiment) -> None:
         console.print(note, highlight=False)
 
 
+def _tell_memory(label: str, memory: Memory) -> None:
+    console.print(f"{label}: {memory}", highlight=False, soft_wrap=True)
+
+
 @contextlib.contextmanager
 def _progress(settings: Settings, methods: list[Method]) -> Iterator[Callable[[Row], None]]:
     """A bar for each method, over all seeds; what it yields moves them with each evaluation."""
@@ -173,12 +179,13 @@ def _progress(settings: Settings, methods: list[Method]) -> Iterator[Callable[[R
             m.label: progress.add_task(m.label, total=total, status="", start=False)
             for m in methods
         }
-        order = {seed: number for number, seed in enumerate(settings.seeds)}
+        reached: dict[tuple[str, int], float] = {}  # seeds run one after another or together
 
         def show(row: Row) -> None:
             task = tasks[row["method"]]
             progress.start_task(task)
-            done = order[row["seed"]] * span + row["round" if rounds else "simulated_seconds"]
+            reached[row["method"], row["seed"]] = row["round" if rounds else "simulated_seconds"]
+            done = sum(now for (label, _), now in reached.items() if label == row["method"])
             status = f"seed {row['seed']}: accuracy {row['test_accuracy']:.3f}"
             progress.update(task, completed=done, status=status)
 

@@ -21,6 +21,8 @@ class Plan(NamedTuple):
 
     Version v is the global model after v server steps; server step u makes version u + 1.
     A dispatch is a visit with a start; a contribution is an arrived update in a server step.
+    Of R runs in lockstep (`lockstep.join_plans`), the first R versions are their initial models,
+    and server step u makes version u + R.
     """
 
     # dispatches, in the order in which they are made
@@ -39,11 +41,17 @@ class Plan(NamedTuple):
     # server steps, in order
     time: np.ndarray  # float64[U]: virtual seconds
     group: np.ndarray  # int32[U]: what `server_update` is told; see each schedule
+    run: np.ndarray | None = None  # int32[U]: whose server step it is; None for a single run
+
+    @property
+    def num_runs(self) -> int:
+        """R; each run makes a server step at least."""
+        return 1 if self.run is None else int(self.run.max()) + 1
 
     @property
     def num_versions(self) -> int:
-        """Versions that exist at the horizon, the initial model included."""
-        return len(self.time) + 1
+        """Versions that exist at the horizon, the initial models included."""
+        return len(self.time) + self.num_runs
 
 
 class Weather(Protocol):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_algos.comparison import interval
+from fedjax_algos.reached import interval
 from fedjax_algos.simulation import Row
 from fedjax_algos.summaries.runs import METRIC, check_method, first_at, runs_of
 
