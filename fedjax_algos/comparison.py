@@ -80,7 +80,7 @@ def prepare(
         _rehearse(settings, list(algorithms.values()), data_of)
         if layout is None or settings.layout != "auto":
             layout = _choose(settings, next(iter(algorithms.values())), data_of)
-        how = layout.layout, settings.client_state, layout.devices
+        how = layout.layout, settings.client_state, layout.devices, settings.examples
         engines = {label: make_engine(a, *how) for label, a in algorithms.items()}
     return Experiment(
         settings,
@@ -105,7 +105,12 @@ def _choose(settings: Settings, algorithm: Algorithm, data_of: dict[int, Federat
     visits = _schedule(settings, algorithm.local, data, seed).visits(1)
     first = jax.tree.map(lambda leaf: leaf[0], visits)
     return choose_layout(
-        algorithm, data, first, devices=settings.devices, client_state=settings.client_state
+        algorithm,
+        data,
+        first,
+        devices=settings.devices,
+        client_state=settings.client_state,
+        examples=settings.examples,
     )
 
 

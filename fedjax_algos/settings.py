@@ -45,7 +45,7 @@ class Settings:
 
     A cohort, a wave or a sweep is divided over `devices`. None leaves it to `choose_layout` in
     rounds of layout "auto", takes one where a layout is named, and otherwise all (of a CPU no more
-    than it has cores).
+    than it has cores). `examples` are on all of them, or "sharded": each client's on one.
     """
 
     dataset: str = "digits"
@@ -75,6 +75,7 @@ class Settings:
     layout: str = "auto"
     devices: Count | None = None
     client_state: Literal["device", "host"] = "device"
+    examples: Literal["replicated", "sharded"] = "replicated"
 
     def check(self) -> None:
         """Raises ValueError for settings that are wrong or contradict each other."""
@@ -94,6 +95,10 @@ class Settings:
             raise ValueError(
                 f"local_epochs={self.local_epochs} is not counted on the virtual clock; give "
                 "local_steps"
+            )
+        if self.seconds is not None and self.examples == "sharded":
+            raise ValueError(
+                "examples='sharded' is not for the virtual clock; give examples='replicated'"
             )
         if self.local_steps is not None and self.local_epochs is not None:
             raise ValueError(

@@ -148,6 +148,8 @@ def prepare_sweep(
         )
     if settings.client_state == "host":
         raise ValueError("client_state='host' is not for sweeps; give client_state='device'")
+    if settings.examples == "sharded":
+        raise ValueError("examples='sharded' is not for sweeps; give examples='replicated'")
     base = Method.of(method, settings)
     name, given = base.algorithm, dict(base.hyperparameters)
     if settings.client_learning_rate is not None or f"{RATE}=" in method:

@@ -284,6 +284,8 @@ def test_a_method_that_diverges_is_shown_as_such(capsys, here):
         ("run fedavg --weight-decay -1", "weight_decay=-1 is out of range; give a number of at"),
         ("run fedavg --clip-norm inf", "clip_norm='inf' is out of range; give a number of at"),
         ("run fedavg --client-state disk", "client_state='disk' is unknown; choose device or host"),
+        ("run fedavg --examples half", "examples='half' is unknown; choose replicated or sharded"),
+        ("run fedavg --examples sharded --seconds 9", "'sharded' is not for the virtual clock"),
         ("run fedavg --target 80", "target=80 is out of range; give a number above 0 and at most"),
         ("run ghbm", "ghbm needs tau; give ghbm:tau=..."),
         ("run fedavg --clients 1000", "use at most 716 clients"),

@@ -86,6 +86,20 @@ def test_sampler_and_place_of_client_state(monkeypatch):
     assert on_host[-1]["test_loss"] == pytest.approx(on_device[-1]["test_loss"], rel=1e-6)
 
 
+def test_where_the_examples_are(monkeypatch):
+    placed = []
+
+    def watched(engine, data, **keywords):
+        placed.append(type(engine.place(data)).__name__)
+        return simulate(engine, data, **keywords)
+
+    whole = run(layout="sequential", devices=2)
+    monkeypatch.setattr(comparison, "simulate", watched)
+    sharded = run(layout="sequential", devices=2, examples="sharded")
+    assert placed == ["ShardedData"]
+    assert sharded[-1]["test_loss"] == pytest.approx(whole[-1]["test_loss"], rel=1e-5)
+
+
 def test_clipping_and_decay_come_after_the_correction_and_in_this_order():
     """Two full-batch steps of FedProx: `y <- y - rate (clip(g(y) + mu (y - x)) + decay y)`."""
     rate, mu, norm, decay = 0.3, 2.0, 0.05, 0.5

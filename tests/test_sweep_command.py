@@ -122,6 +122,7 @@ def test_the_command_writes_a_results_folder_best_setting_first(capsys, here):
         ("fedprox --grid local_epochs=1,2 --local-steps 3", "local_epochs=1.0 are both given"),
         ("fedprox --grid mu=1 --seconds 3", "seconds=3 asks for the virtual clock"),
         ("fedprox --grid mu=1 --client-state host", "client_state='host' is not for sweeps"),
+        ("fedprox --grid mu=1 --examples sharded", "examples='sharded' is not for sweeps"),
         ("fedprox --grid mu=1 --devices 99", "devices=99 is out of range; give 1 to"),
         ("fedprox --grid mu=1 --at-once 0", "at_once=0 is out of range; give a whole number"),
         ("ghbm --grid beta=0.1", "ghbm needs tau; give ghbm:tau=..."),

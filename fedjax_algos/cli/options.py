@@ -40,6 +40,7 @@ HELP = {
     "layout": "auto (timed once), vmapped, sequential, or clients computed at once",
     "devices": "over which a cohort, a wave or a sweep is divided [timed, one, or all: see README]",
     "client_state": "where clients' own state lives between rounds: device or host",
+    "examples": "where they are: replicated on all devices, or sharded by client",
 }
 _WORK_OF_A_TURN = {"local_steps", "local_epochs"}
 
