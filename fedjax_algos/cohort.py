@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from fedjax_algos.core import (
     Algorithm,
     ClientState,
+    Key,
     Metrics,
     Model,
     Params,
@@ -23,6 +24,7 @@ from fedjax_algos.core import (
 )
 from fedjax_algos.data.store import FederatedData, client_view
 from fedjax_algos.keys import client_key, model_key, visit_keys
+from fedjax_algos.permutation import permutation_words
 from fedjax_algos.sharded import Parts
 from fedjax_algos.spread import Spread, map_cohort
 
@@ -73,30 +75,41 @@ def sent(algorithm: Algorithm, server: ServerState) -> Any:
     return algorithm.prelude.broadcast(server, jnp.int32(0)), broadcast
 
 
-def _view(algorithm, state, data, visit):
-    """A visit's examples, and its key."""
-    order, key = visit_keys(state.seed, visit.client, visit.visit)
+class Draws(NamedTuple):
+    """What is random in a turn."""
+
+    order: jax.Array  # uint32[20]: of its examples, see `permutation_words`
+    key: Key  # of its training
+
+
+def draw(algorithm, seed, visit):
+    """A visit's `Draws`; for a whole cohort at once they cost next to nothing."""
+    order, key = visit_keys(seed, visit.client, visit.visit)
     if algorithm.local.batches == "feeder":  # one stream for all of a client's turns
-        order, _ = visit_keys(state.seed, visit.client, jnp.int32(0))
-    return client_view(data, visit.client, order, state.statistics, visit.first_step), key
+        order, _ = visit_keys(seed, visit.client, jnp.int32(0))
+    return Draws(permutation_words(order), key)
 
 
-def turn(algorithm, state, broadcast, data, visit, row, first=None):
+def turn(algorithm, state, broadcast, data, visit, draws, row, first=None):
     """One client's turn: (new row, update, report). Its row is made when it is first visited.
 
     `first`, bool[], says so where earlier visits came to nothing.
     """
-    view, key = _view(algorithm, state, data, visit)
+    view = client_view(data, visit.client, draws.order, state.statistics, visit.first_step)
     first = visit.visit == 0 if first is None else first
     fresh = algorithm.client_init(state.origin, client_key(state.seed, visit.client))
     row = jax.tree.map(lambda new, old: jnp.where(first, new, old), fresh, row)
-    return algorithm.client_update(broadcast, row, view, visit, key)
+    return algorithm.client_update(broadcast, row, view, visit, draws.key)
 
 
-def prelude_turn(algorithm, state, broadcast, data, visit):
+def prelude_turn(algorithm, state, broadcast, data, visit, draws):
     """One client's update in the first exchange."""
-    view, key = _view(algorithm, state, data, visit)
-    return algorithm.prelude.client_update(broadcast, view, visit, key)
+    view = client_view(data, visit.client, draws.order, state.statistics, visit.first_step)
+    return algorithm.prelude.client_update(broadcast, view, visit, draws.key)
+
+
+def _draw_all(algorithm, state, visits):
+    return jax.vmap(functools.partial(draw, algorithm, state.seed))(visits)
 
 
 def run_prelude(algorithm, spread, state, data, visits):
@@ -104,12 +117,12 @@ def run_prelude(algorithm, spread, state, data, visits):
     broadcast = algorithm.prelude.broadcast(state.server, jnp.int32(0))
     shared = state._replace(server=(), clients=()), broadcast
 
-    def one(shared, data, visit):
+    def one(shared, data, visit, draws):
         state, broadcast = shared
-        update = prelude_turn(algorithm, state, broadcast, data, visit)
+        update = prelude_turn(algorithm, state, broadcast, data, visit, draws)
         return (algorithm.prelude.contribute(update, visit, jnp.int32(0)), jnp.int32(1)), ()
 
-    summed, _ = map_cohort(one, shared, data, (visits,), spread)
+    summed, _ = map_cohort(one, shared, data, (visits, _draw_all(algorithm, state, visits)), spread)
     return spread.pin(summed)
 
 
@@ -127,13 +140,14 @@ def run_cohort(algorithm, spread, state, rows, data, visits):
     stacked = algorithm.reduce == "stack"
     shared = state._replace(server=(), clients=()), sent(algorithm, state.server)
 
-    def one(shared, data, visit, row):
+    def one(shared, data, visit, draws, row):
         state, broadcast = shared
-        row, update, report = turn(algorithm, state, broadcast, data, visit, row)
+        row, update, report = turn(algorithm, state, broadcast, data, visit, draws, row)
         contribution = () if stacked else algorithm.contribute(update, visit, jnp.int32(0))
         return (contribution, report, jnp.int32(1)), (row, update if stacked else ())
 
-    summed, kept = map_cohort(one, shared, data, (visits, rows), spread)
+    inputs = visits, _draw_all(algorithm, state, visits), rows
+    summed, kept = map_cohort(one, shared, data, inputs, spread)
     (sums, report, count), (rows, updates) = summed, kept
     if stacked:
         sums = Stack(updates, visits, visits.client < data.num_clients)

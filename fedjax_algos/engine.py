@@ -263,11 +263,12 @@ def _sizes(algorithm, tree, leaves):
     """`_transfer` of these shapes; an engine's runs have equal ones, and share one trace."""
     state, data, visit = tree.unflatten(leaves)
     sent = jax.eval_shape(partial(cohort.sent, algorithm), state.server)
+    draws = jax.eval_shape(partial(cohort.draw, algorithm), state.seed, visit)
     turn = partial(cohort.turn, algorithm)
     row = cohort.row_shapes(algorithm, state)
-    _, update, _ = jax.eval_shape(turn, state, sent, data, visit, row)
+    _, update, _ = jax.eval_shape(turn, state, sent, data, visit, draws, row)
     if algorithm.prelude is not None:
         first_turn = partial(cohort.prelude_turn, algorithm)
-        update = update, jax.eval_shape(first_turn, state, sent[0], data, visit)
+        update = update, jax.eval_shape(first_turn, state, sent[0], data, visit, draws)
     statistics = tree_bytes(state.statistics)
     return Transfer(tree_bytes(sent) + statistics, tree_bytes(update) + statistics)

@@ -100,8 +100,9 @@ def begin(algorithm, mesh, held, origin, seed, data, visit, rows):
     sent = (jax.lax.map(send, server) if runs else send(server)), statistics
     one = _of(first, sent)
     state = FederatedState((), one[1], (), _of(first, origin), _of(first, seed))
+    draws = jax.eval_shape(partial(cohort.draw, algorithm), state.seed, visit)
     turn = partial(cohort.turn, algorithm, state, one[0], data, visit)
-    _, update, report = jax.eval_shape(turn, cohort.row_shapes(algorithm, state))
+    _, update, report = jax.eval_shape(turn, draws, cohort.row_shapes(algorithm, state))
     contribution = jax.eval_shape(algorithm.contribute, update, visit, jnp.int32(0))
 
     def zeros(shapes, *number):
@@ -145,7 +146,10 @@ def _trainer(algorithm, layout, shared, origin, seed, data):
         if run is not None:
             offsets = jax.lax.dynamic_slice_in_dim(data.offsets, run * num_clients, num_clients + 1)
             own = data._replace(offsets=offsets)
-        row, update, report = cohort.turn(algorithm, state, sent, own, slot.visit, row, slot.first)
+        draws = cohort.draw(algorithm, state.seed, slot.visit)
+        row, update, report = cohort.turn(
+            algorithm, state, sent, own, slot.visit, draws, row, slot.first
+        )
         return row, Arrival(update, slot.visit, report)
 
     def place(slot):

@@ -20,6 +20,7 @@ from fedjax_algos.data.store import FederatedData, client_view
 from fedjax_algos.evaluation import check_batch_size, values_of
 from fedjax_algos.keys import visit_keys
 from fedjax_algos.local import local_training
+from fedjax_algos.permutation import permutation_words
 from fedjax_algos.schedules.synchronous import full_steps, rate_at
 from fedjax_algos.spread import Layout, chunk_size
 
@@ -95,7 +96,7 @@ def make_evaluate_personal(
         def one(turn):
             client, steps = turn
             order, key = visit_keys(seed, client, jnp.int32(_OUTSIDE))
-            data = client_view(train, client, order, model.statistics)
+            data = client_view(train, client, permutation_words(order), model.statistics)
             visit = _visit(train, client, steps, local.learning_rate)
             trained = train_client(model.params, data, visit, key)
             personal = Model(trained.params, trained.report.statistics)

@@ -11,6 +11,7 @@ import fedjax_algos as fa
 from fedjax_algos import personal_evaluation
 from fedjax_algos.core import Mean
 from fedjax_algos.evaluation import make_evaluate_clients, summarise_clients
+from fedjax_algos.permutation import permutation_words
 from fedjax_algos.personal_evaluation import client_view, make_evaluate_personal
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -274,11 +275,12 @@ def test_nothing_is_compiled_again():
 
 def test_a_view_is_the_engine_s():
     toy = network()
-    view = client_view(toy.data, jnp.int32(2), jax.random.key(0), "statistics")
+    order = permutation_words(jax.random.key(0))
+    view = client_view(toy.data, jnp.int32(2), order, "statistics")
     seen = [view.batch(jnp.int32(step), 4)[0]["y"] for step in range(2)]
     assert sorted(np.concatenate(seen)) == sorted(toy.clients[2]["y"])
     assert view.statistics == "statistics"
-    assert int(client_view(toy.data, jnp.int32(4), jax.random.key(0)).num_examples) == 1
+    assert int(client_view(toy.data, jnp.int32(4), order).num_examples) == 1
 
 
 def of(values, weights=None):

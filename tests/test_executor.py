@@ -19,6 +19,7 @@ from fedjax_algos.core import WeightedSum
 from fedjax_algos.data.store import client_view
 from fedjax_algos.executor import make_executor
 from fedjax_algos.keys import client_key, visit_keys
+from fedjax_algos.permutation import permutation_words
 from fedjax_algos.schedules.plan import AGGREGATED, IN_FLIGHT, LOST, Plan, plan_visits
 from fedjax_algos.trees import add_scaled
 from fedjax_algos.waves import choose_slots, make_waves, share_out, step_ends, wave_costs
@@ -144,7 +145,9 @@ def oracle_of(name):
         order, key = visit_keys(SEED, visit.client, visit.visit)
         fresh = algorithm.client_init(origin, client_key(SEED, visit.client))
         row = jax.tree.map(lambda new, old: jnp.where(first, new, old), fresh, row)
-        view = client_view(data, visit.client, order, statistics, visit.first_step)
+        view = client_view(
+            data, visit.client, permutation_words(order), statistics, visit.first_step
+        )
         return algorithm.client_update(sent, row, view, visit, key)
 
     @jax.jit

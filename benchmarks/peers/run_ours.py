@@ -3,8 +3,8 @@
 COMMAND   python benchmarks/peers/run_ours.py --work cnn --cohort 50 --rounds 5 --devices 2
 
 `--layout` is that of `make_engine`, `--devices` CPU devices over which the cohort is divided (1:
-as `make_engine` is without the argument). The cohort's draw is part of a round, as it is of the
-rivals'.
+as `make_engine` is without the argument). The first round is a call, then up to `--window` are, as
+in `simulate` between two evaluations. The cohorts' draw is part of them, as it is of the rivals'.
 """
 
 import time
@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import work
 
-given = work.arguments(layout="auto", devices=1)
+given = work.arguments(layout="auto", devices=1, window=10)
 jax.config.update("jax_num_cpu_devices", given.devices)  # before anything asks for a device
 
 import jax.numpy as jnp  # noqa: E402
@@ -75,11 +75,14 @@ def main():
     population = fa.Population(given.cohort, given.cohort, labels.size)
     state = engine.init(0, population, tree_of(work.first_params(asked)))
     schedule = fa.schedules.Synchronous(data.counts(), local, cohort_size=given.cohort, seed=0)
-    visits = schedule.visits(given.rounds)
-    for index in range(given.rounds):
-        visit = jax.tree.map(lambda leaf, i=index: leaf[i], visits)
-        state, _ = jax.block_until_ready(engine.round(state, data, visit))
-        clock.lap()
+    done = 0
+    while done < given.rounds:
+        number = min(given.window, given.rounds - done) if done else 1
+        index = np.arange(given.window) % number  # of one shape, and so one program
+        some = jax.tree.map(lambda leaf, index=index: leaf[index], schedule.visits(number))
+        state, _ = jax.block_until_ready(engine.rounds(state, data, some, number))
+        clock.lap(number)
+        done += number
     layers = layers_of(jax.device_get(state.server.params))
     work.report(given, clock, layers, gemm_gflops=gemm_rate(), version=fa.__version__)
 

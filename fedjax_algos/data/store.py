@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import Batch, ClientData, Key, Statistics
+from fedjax_algos.core import Batch, ClientData, Statistics
 from fedjax_algos.data.partition import Partition
-from fedjax_algos.permutation import permutation_words
 
 
 class FederatedData(NamedTuple):
@@ -30,7 +29,7 @@ class FederatedData(NamedTuple):
 def client_view(
     data: FederatedData,
     client: jax.Array,
-    order_key: Key,
+    order: jax.Array,
     statistics: Statistics = (),
     first_step: jax.Array | int = 0,
 ) -> ClientData:
@@ -40,7 +39,7 @@ def client_view(
       data: all clients' examples.
       client: int32[]: which one. One past the last is nobody, for padding: its view must not be
         read, but has a count of 1, so that dividing by it is safe.
-      order_key: the order of its examples.
+      order: uint32[20]: the order of its examples, of `permutation_words`.
       statistics: the model's, as broadcast.
       first_step: int32[]: local steps of all its earlier visits.
     """
@@ -50,7 +49,7 @@ def client_view(
         data.indices,
         offset,
         num_examples=jnp.maximum(end - offset, 1),
-        order=permutation_words(order_key),
+        order=order,
         statistics=statistics,
         first_step=first_step,
     )

@@ -12,6 +12,7 @@ from fedjax_algos.core import Array, Model, Problem
 from fedjax_algos.data.store import FederatedData, client_view
 from fedjax_algos.keys import visit_keys
 from fedjax_algos.local import full_gradient
+from fedjax_algos.permutation import permutation_words
 from fedjax_algos.trees import add_scaled
 
 
@@ -107,7 +108,7 @@ def full_gradients(problem, size, model, data, seed):
 
     def gradient(params, client):
         order, key = visit_keys(seed, client, jnp.int32(0))
-        view = client_view(data, client, order, model.statistics)
+        view = client_view(data, client, permutation_words(order), model.statistics)
         return full(Model(params, model.statistics), view, key)[0]
 
     return gradient
