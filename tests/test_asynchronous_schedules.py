@@ -27,7 +27,9 @@ def arrivals_of(plan):
 
 
 def assert_equal_plans(one, other):
-    for name in Plan._fields:
+    assert one.run is None  # a single run's
+    assert other.run is None
+    for name in set(Plan._fields) - {"run"}:
         left, right = getattr(one, name), getattr(other, name)
         np.testing.assert_array_equal(left, right, err_msg=name)
         assert left.dtype == right.dtype
@@ -654,6 +656,8 @@ def test_a_horizon_in_fractions():
 def test_the_plan_has_the_types_of_its_fields():
     for plan in (schedules[n](steps=2)(Fixed([1]), 1, seconds=1) for n in ("barrier", "immediate")):
         assert not len(plan.time)
-        for name, column in plan._asdict().items():
+        columns = plan._asdict()
+        assert columns.pop("run") is None  # a single run's
+        for name, column in columns.items():
             kinds = {"started": float, "ended": float, "time": float, "fate": np.int8}
             assert column.dtype == kinds.get(name, np.int32), name
