@@ -41,6 +41,18 @@ class ShardedData(NamedTuple):
         """int32[num_clients], on the host: n_i."""
         return self.sizes
 
+    @property
+    def examples(self) -> Batch:
+        raise _elsewhere()
+
+    @property
+    def indices(self) -> jax.Array:
+        raise _elsewhere()
+
+    @property
+    def offsets(self) -> jax.Array:
+        raise _elsewhere()
+
     def homes_of(self, clients: np.ndarray) -> np.ndarray:
         """The homes of these clients.
 
@@ -54,6 +66,13 @@ class ShardedData(NamedTuple):
                     f"{self.num_clients - 1}: draw the visits from data.counts()"
                 )
         return self.homes[clients]
+
+
+def _elsewhere():
+    return ValueError(
+        "the examples are sharded by client, and this needs those of all; give the data as "
+        "federated, not what the engine placed"
+    )
 
 
 PlacedData = FederatedData | ShardedData

@@ -253,6 +253,13 @@ def test_what_is_refused():
             engine.round(state, data, stray)
 
 
+@pytest.mark.parametrize("field", ["examples", "indices", "offsets"])
+def test_who_needs_all_examples_is_told_so(field):
+    toy = small_network()
+    with pytest.raises(ValueError, match=r"sharded by client, .*give the data as federated"):
+        getattr(sharding(scaffold(toy)).place(toy.data), field)
+
+
 def test_clients_that_read_the_examples_of_others_are_refused():
     toy = small_network()
     engine = sharding(Case("centralised", {}).build(toy.problem, LOCAL))
