@@ -83,7 +83,7 @@ class Draws(NamedTuple):
 
 
 def draw(algorithm, seed, visit):
-    """A visit's `Draws`; for a whole cohort at once they cost next to nothing."""
+    """A visit's `Draws`; a cohort's are made at once, outside of its loop."""
     order, key = visit_keys(seed, visit.client, visit.visit)
     if algorithm.local.batches == "feeder":  # one stream for all of a client's turns
         order, _ = visit_keys(seed, visit.client, jnp.int32(0))

@@ -19,6 +19,7 @@ from fedjax_algos.data.store import FederatedData
 from fedjax_algos.devices import Devices, client_mesh, place, settle
 from fedjax_algos.engine import make_engine
 from fedjax_algos.schedules.plan import Plan
+from fedjax_algos.spread import rounded
 from fedjax_algos.waves import Waves, choose_slots, make_waves, share_out, step_ends
 
 
@@ -186,13 +187,7 @@ def make_executor(
 
 def _rows(waves):
     """Rows for versions, one of which is never read, and for updates."""
-    return _rounded(waves.num_version_rows + 1), _rounded(waves.num_update_rows)
-
-
-def _rounded(number):
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, ..., so that like plans share what is compiled."""
-    unit = 2 ** max((number - 1).bit_length() - 2, 0)
-    return -(-number // unit) * unit
+    return rounded(waves.num_version_rows + 1), rounded(waves.num_update_rows)
 
 
 class _Tables(NamedTuple):

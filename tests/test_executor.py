@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Compilations, small_network, stored
+from helpers import Compilations, random_rows, small_network, stored, with_statistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -101,19 +101,7 @@ def case(name):
     problem = small_network().problem
     if name == "scaffold":  # its controls start from anything but the table's zeros
         algorithm = algorithms[name](problem, LOCAL, server_learning_rate=0.5)
-
-        def client_init(params, key):
-            return jax.tree.map(lambda p: 0.1 * jax.random.normal(key, p.shape, p.dtype), params)
-
-        return algorithm._replace(client_init=client_init), stored(clients)
-
-    def init(key):
-        return fa.Model(problem.init(key).params, {"mean": jnp.zeros(3)})
-
-    def apply(model, batch, key, training):
-        shifted = batch | {"x": batch["x"] - model.statistics["mean"][None]}
-        moved = 0.9 * model.statistics["mean"] + 0.1 * batch["x"].mean(0)
-        return problem.apply(model, shifted, key, training)[0], {"mean": moved}
+        return algorithm._replace(client_init=random_rows), stored(clients)
 
     def contribute(update, visit, staleness):
         # a division: powers may be compiled to other bits inside a loop than outside
@@ -125,7 +113,7 @@ def case(name):
         params = add_scaled(server.params, -rate, sums.mean())
         return Server(params, server.steps.at[group].add(1))
 
-    frame = algorithms["fedavg"](problem._replace(init=init, apply=apply), LOCAL)
+    frame = algorithms["fedavg"](with_statistics(problem), LOCAL)
     algorithm = frame._replace(
         init=lambda params, population: Server(params, jnp.zeros(2, jnp.int32)),
         contribute=contribute,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Case, Compilations, small_network
+from helpers import Case, Compilations, random_rows, small_network, with_statistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,24 +49,8 @@ def split(seed, num_clients=CLIENTS):
 @functools.cache
 def algorithm_of(name):
     """With model statistics, and client rows that start from anything but zeros."""
-    problem = small_network().problem
-
-    def init(key):
-        return fa.Model(problem.init(key).params, {"mean": jnp.zeros(3)})
-
-    def apply(model, batch, key, training):
-        shifted = batch | {"x": batch["x"] - model.statistics["mean"][None]}
-        moved = 0.9 * model.statistics["mean"] + 0.1 * batch["x"].mean(0)
-        return problem.apply(model, shifted, key, training)[0], {"mean": moved}
-
-    algorithm = Case(name, {}).build(problem._replace(init=init, apply=apply), LOCAL)
-    if name != "scaffold":
-        return algorithm
-
-    def client_init(params, key):
-        return jax.tree.map(lambda p: 0.1 * jax.random.normal(key, p.shape, p.dtype), params)
-
-    return algorithm._replace(client_init=client_init)
+    algorithm = Case(name, {}).build(with_statistics(small_network().problem), LOCAL)
+    return algorithm._replace(client_init=random_rows) if name == "scaffold" else algorithm
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """Arrays and .npz files: exact values, one copy in memory, and every kind of damage."""
 
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -190,6 +191,23 @@ def test_npz_refuses_damaged_compression(tmp_path):
     content[start : start + 20] = b"\xff" * 20
     path.write_bytes(content)
     with pytest.raises(ValueError, match="cannot be read"):
+        npz(path=path)
+
+
+@pytest.mark.parametrize(
+    ("local", "central", "value", "message"),
+    [
+        (6, 8, 1, "cannot be read (it is encrypted)"),  # the flags of a member
+        (8, 10, 99, "cannot be read (That compression method is not supported)"),
+    ],
+)
+def test_npz_refuses_members_that_it_cannot_open(tmp_path, local, central, value, message):
+    path = save(tmp_path, **GOOD)
+    content = bytearray(path.read_bytes())
+    for signature, offset in ((b"PK\x03\x04", local), (b"PK\x01\x02", central)):
+        content[content.index(signature) + offset] = value
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(message)):
         npz(path=path)
 
 

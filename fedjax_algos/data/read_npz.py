@@ -10,6 +10,7 @@ import numpy as np
 
 from fedjax_algos.data.datasets import Count, Dataset, PathLike, datasets, from_arrays, reading
 
+_ENCRYPTED = 1  # a bit of a member's flags
 USERS = ("user_train", "client_train", "writer_train")
 
 
@@ -51,13 +52,18 @@ def npz(*, path: PathLike, users: str | None = None, num_classes: Count | None =
 
 def _load(path: PathLike, users: str | None) -> dict[str, np.ndarray]:
     fix = "write plain arrays with np.savez, or fetch the file again"
-    # how zipfile tells, in this order: no archive or a wrong checksum, a broken stream, a
-    # compression that it does not know, an encrypted file
-    damage = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
+    damage = (
+        zipfile.BadZipFile,  # no archive, or a wrong checksum
+        zlib.error,  # a broken stream of compressed bytes
+        NotImplementedError,  # a kind of compression that zipfile does not know
+    )
     with reading(path, fix, *damage):
         with open(path, "rb") as file:
             if not zipfile.is_zipfile(file):
                 raise ValueError("it is no .npz, or cut off")
+            # reading such a member is a RuntimeError, as are faults that are not the file's
+            if any(member.flag_bits & _ENCRYPTED for member in zipfile.ZipFile(file).infolist()):
+                raise ValueError("it is encrypted")
         with np.load(path, allow_pickle=False) as arrays:
             names = set(arrays.files)
             wanted = _wanted(names, users)
