@@ -80,7 +80,7 @@ _FREE = (
     "dynamic_slice dynamic_update_slice empty2 gather imag iota name nextafter pad real "
     "optimization_barrier reduce_precision reshape rev scatter scatter-max scatter-min select_n "
     "select_and_gather_add sharding_constraint slice sort split squeeze stack stop_gradient top_k "
-    "transpose"
+    "transpose unstack"
 )
 FREE = frozenset(_FREE.split())
 _CALLS = "call checkpoint closed_call core_call custom_jvp_call custom_vjp_call jit pjit remat2"

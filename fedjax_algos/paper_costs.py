@@ -17,7 +17,7 @@ import flax.linen as nn
 import jax
 
 from fedjax_algos.core import Batch, Problem
-from fedjax_algos.models.convolution import Conv
+from fedjax_algos.models.convolution import Conv, output_size, pads
 from fedjax_algos.models.recurrent import Recurrent
 
 
@@ -204,6 +204,15 @@ def _product(module, own, args, outputs):
     return outputs.size * (math.prod(own["kernel"].shape[:-1]) + bias)
 
 
+def _convolution(module, own, args, outputs):
+    """For all outputs, those too that a pool leaves out."""
+    size, window = args[0].shape[1:3], own["kernel"].shape[:2]
+    strides = (module.strides,) * 2 if isinstance(module.strides, int) else module.strides
+    whole = output_size(size, window, strides, pads(module.padding, size, window, strides))
+    number = outputs.shape[0] * math.prod(whole) * outputs.shape[-1]
+    return number * (math.prod(own["kernel"].shape[:-1]) + ("bias" in own))
+
+
 def _recurrent(module, own, args, outputs):
     (examples, times, inputs), h = args[0].shape, module.width
     gates = {"gru": 3, "lstm": 4}[module.cell]
@@ -211,7 +220,7 @@ def _recurrent(module, own, args, outputs):
 
 
 _RULES: dict[type[nn.Module], Callable[..., Any]] = {
-    Conv: _product,
+    Conv: _convolution,
     nn.Conv: _product,
     nn.Dense: _product,
     Recurrent: _recurrent,

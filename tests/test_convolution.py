@@ -1,5 +1,7 @@
 """Conv and max_pool against Flax's, values and gradients, mapped and looped, in float64."""
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -61,6 +63,71 @@ def test_conv_is_flax_s(size, kernel, strides, padding, implementation):
     assert_same(value_and_gradients(mine.apply, params, x), expected)
 
 
+@pytest.mark.parametrize("implementation", ["auto", "winograd"])
+@pytest.mark.parametrize("padding", ["SAME", "VALID", ((2, 0), (1, 3))])
+@pytest.mark.parametrize("size", [(4, 4), (8, 6), (7, 6), (6, 9), (5, 7)])
+def test_winograd_s_form_is_the_convolution(size, padding, implementation):
+    """Even and odd sides; with 16 channels and features it is what "auto" takes on a CPU."""
+    x, kernel = images(0, 2, *size, 16), images(1, 3, 3, 16, 18)
+    expected, mine = (
+        value_and_gradients(partial(convolve, padding=padding, implementation=name), x, kernel)
+        for name in ("lax", implementation)
+    )
+    assert_same(mine, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("implementation", ["auto", "patches", "winograd", "lax"])
+@pytest.mark.parametrize(("size", "pool"), [((7, 6), (2, 2)), ((9, 8), (3, 4)), ((6, 6), (2, 2))])
+def test_outputs_are_cut_to_whole_pools(size, pool, implementation):
+    x, kernel = images(0, 2, *size, 16), images(1, 3, 3, 16, 16)
+    options = {"padding": "VALID", "implementation": implementation}
+    rows, columns = (
+        (length - 2) // extent * extent for length, extent in zip(size, pool, strict=True)
+    )
+    mine = value_and_gradients(partial(convolve, pool=pool, **options), x, kernel)
+    expected = value_and_gradients(
+        lambda *inputs: convolve(*inputs, **options)[:, :rows, :columns], x, kernel
+    )
+    assert_same(mine, expected)
+
+
+def test_auto_is_chosen_where_it_is_compiled():
+    x, kernel = images(0, 2, 8, 8, 16), images(1, 3, 3, 16, 16)
+    few = images(0, 2, 8, 8, 15), images(1, 3, 3, 15, 16)
+    gradients = jax.jit(jax.grad(lambda *inputs: jnp.sin(convolve(*inputs)).sum(), (0, 1)))
+    assert "tensor<16x32x16xf64>" in gradients.lower(x, kernel).as_text()  # tiles of 2 x 4 x 4
+    assert "tensor<16x32x" not in gradients.lower(*few).as_text()
+    elsewhere = gradients.trace(x, kernel).lower(lowering_platforms=("cuda",)).as_text()
+    assert "tensor<16x32x" not in elsewhere
+
+
+def test_winograd_s_rounding_errors_are_a_few_times_those_of_patches():
+    rng = np.random.default_rng(2)
+    x, kernel = rng.normal(size=(4, 16, 16, 32)), rng.normal(size=(3, 3, 32, 64))
+    exact = value_and_gradients(partial(convolve, implementation="lax"), x, kernel)
+
+    def errors(implementation):
+        single = jnp.float32(x), jnp.float32(kernel)
+        ours = value_and_gradients(partial(convolve, implementation=implementation), *single)
+        return [
+            float(jnp.sqrt(((a - b) ** 2).mean() / (b**2).mean()))
+            for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(exact), strict=True)
+        ]
+
+    patches, winograd = errors("patches"), errors("winograd")
+    assert max(winograd) < 1e-6
+    assert all(w < 4 * p for w, p in zip(winograd, patches, strict=True)), (patches, winograd)
+
+
+@pytest.mark.parametrize(("kernel", "strides"), [((3, 3), (2, 2)), ((5, 5), (1, 1))])
+def test_winograd_has_no_other_kernels(kernel, strides):
+    with pytest.raises(ValueError, match=r"has no winograd form; give a kernel of \(3, 3\)"):
+        convolve(
+            images(0, 1, 9, 9, 2), images(1, *kernel, 2, 2), strides=strides,
+            implementation="winograd",
+        )  # fmt: skip
+
+
 def test_conv_without_bias_and_with_a_dtype():
     x = images(0, 2, 5, 5, 3)
     options = {"use_bias": False, "dtype": jnp.float32}
@@ -70,10 +137,11 @@ def test_conv_without_bias_and_with_a_dtype():
     assert_same(mine.apply(params, x), theirs.apply(params, x), atol=1e-5)
 
 
-def test_mapped_and_looped_convolutions_are_the_same():
+@pytest.mark.parametrize(("channels", "features"), [(3, 4), (16, 16)])  # patches, winograd
+def test_mapped_and_looped_convolutions_are_the_same(channels, features):
     """Per-client weights, gradients inside a scan: what the layer is for."""
-    x = images(0, 3, 4, 2, 6, 6, 3)  # clients, steps, batch, ...
-    theirs, mine = nn.Conv(4, (3, 3)), Conv(4, (3, 3))
+    x = images(0, 3, 4, 2, 6, 6, channels)  # clients, steps, batch, ...
+    theirs, mine = nn.Conv(features, (3, 3)), Conv(features, (3, 3))
     params = jax.vmap(theirs.init)(jax.random.split(jax.random.key(0), 3), x[:, 0])
 
     def train(layer):

@@ -119,6 +119,21 @@ def test_a_convolution(strides):
     assert operations(patches, images, kernel) == expected
 
 
+@pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1)])
+def test_winograd_s_form_counts_as_the_plain_one(wanted):
+    """A count must not depend on the machine, and of a conditional the dearest branch counts."""
+    images, kernel = shape(2, 9, 8, 16), shape(3, 3, 16, 20)
+
+    def loss(implementation, *inputs):
+        return jnp.square(convolve(*inputs, implementation=implementation)).sum()
+
+    auto, patches, winograd = (
+        operations(jax.grad(functools.partial(loss, name), wanted), images, kernel)
+        for name in ("auto", "patches", "winograd")
+    )
+    assert auto == patches > winograd
+
+
 def test_padding_and_groups():
     same = functools.partial(convolve, implementation="lax")
     found = operations(same, shape(1, 5, 5, 2), shape(3, 3, 2, 4))

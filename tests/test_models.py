@@ -11,6 +11,7 @@ from flax import nnx
 from helpers import LAYOUTS, fixed
 
 import fedjax_algos as fa
+from fedjax_algos.core import Model
 from fedjax_algos.models import classifier, models, nnx_classifier
 from fedjax_algos.schedules import Synchronous
 
@@ -62,6 +63,49 @@ def test_outputs_have_the_promised_shapes(spec, shape, classes, expected):
     assert loss.shape == (3,)
     same = functools.partial(jax.tree.map, lambda leaf: (leaf.shape, leaf.dtype))
     assert same(statistics) == same(model.statistics)
+
+
+def by_flax(params, x):
+    """A small convolutional network with Flax's layers, from end to end."""
+    for index in range(2):
+        layer = params[f"Conv_{index}"]
+        size = layer["kernel"].shape[:2]
+        x = nn.Conv(layer["bias"].size, size, padding="VALID").apply({"params": layer}, x)
+        x = nn.max_pool(nn.relu(x), (2, 2), (2, 2))
+    x = x.reshape(len(x), -1)
+    for index in range(len(params["Perceptron_0"])):
+        layer = params["Perceptron_0"][f"Dense_{index}"]
+        x = (nn.relu(x) if index else x) @ layer["kernel"] + layer["bias"][None]
+    return x
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ["cnn_fedgbo", "lenet", "cnn_fedcompass"])
+@pytest.mark.parametrize("size", [(28, 28), (29, 30), (31, 17)])
+def test_what_no_pool_sees_is_left_out_of_nothing_else(name, size):
+    """Values and gradients of the params, where pools leave rows out and where they do not."""
+    problem, key = models[name]((*size, 1), 10), jax.random.key(0)
+    params = jax.tree.map(lambda leaf: leaf.astype(float), problem.init(key).params)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, *size, 1)))
+
+    def loss(predict, params):
+        outputs = predict(params)
+        return jnp.sin(outputs).sum(), outputs
+
+    mine, theirs = (
+        jax.grad(functools.partial(loss, predict), has_aux=True)(params)
+        for predict in (
+            lambda params: problem.apply(Model(params), {"x": x}, key, False)[0].logits,
+            lambda params: by_flax(params, x),
+        )
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-10), mine, theirs)
+
+
+def test_images_too_small_for_the_pools_are_refused():
+    models["cnn_fedgbo"]((10, 10), 10).init(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"\(4, 3\) are too small: .* leaves \[2, 1\], .* larger"):
+        models["cnn_fedgbo"]((10, 9), 10).init(jax.random.key(0))
 
 
 @pytest.mark.parametrize("spec", ["mlp", "cnn_fedgbo", "gru"])

@@ -2,7 +2,8 @@
 
 Mapped over clients, `lax.conv` becomes one grouped convolution, and on a CPU its gradient inside a
 loop takes a path that is tens of times slower. Gathering the patches by slices and multiplying them
-with the kernel has a gradient of matrix products and additions only, mapped or not, looped or not.
+with the kernel has a gradient of matrix products and additions only, mapped or not, looped or not;
+and so has Winograd's form, with fewer products.
 """
 
 import functools
@@ -14,7 +15,10 @@ import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
-Implementation = Literal["auto", "patches", "lax"]
+from fedjax_algos.models.winograd import winograd
+
+Implementation = Literal["auto", "patches", "winograd", "lax"]
+_WINOGRAD_PAYS = 16  # channels and features, at least
 Padding = str | int | Sequence[int | tuple[int, int]]
 
 
@@ -42,12 +46,26 @@ def pads(
     return [(side, side) if isinstance(side, int) else side for side in each]
 
 
+def output_size(
+    size: Sequence[int],
+    window: Sequence[int],
+    strides: Sequence[int],
+    sides: Sequence[tuple[int, int]],
+) -> list[int]:
+    """Rows and columns that a window meets in an image with these pads; none if it does not fit."""
+    return [
+        max(0, (length + sum(side) - extent) // stride + 1)
+        for length, extent, stride, side in zip(size, window, strides, sides, strict=True)
+    ]
+
+
 def convolve(
     images: jax.Array,
     kernel: jax.Array,
     *,
     strides: tuple[int, int] = (1, 1),
     padding: Padding = "SAME",
+    pool: tuple[int, int] = (1, 1),
     implementation: Implementation = "auto",
 ) -> jax.Array:
     """Two-dimensional convolution (cross-correlation, as everywhere in deep learning).
@@ -57,20 +75,89 @@ def convolve(
       kernel: float[height, width, channels, features].
       strides: of the window.
       padding: as for `pads`.
-      implementation: "patches" gathers and multiplies, "lax" is `lax.conv_general_dilated`; "auto"
-        is patches. They agree up to rounding. Only "lax" has forward-mode derivatives (`jax.jvp`).
+      pool: the window of a pool behind it without padding, with strides of its size: what that
+        would leave out, the last row of an odd number of them for a window of 2, is not computed.
+      implementation: "patches" gathers and multiplies; "winograd" does so with fewer products, for
+        3x3 kernels with strides of 1 (`winograd.py`); "lax" is `lax.conv_general_dilated`. "auto"
+        is winograd on a CPU where that fits and there are 16 channels and features or more, and
+        patches else; operations are counted as those of patches everywhere. They agree up to
+        rounding. Only "lax" has forward-mode derivatives (`jax.jvp`).
 
     Returns:
-      float[batch, height, width, features].
+      float[batch, height, width, features], whole pools.
+
+    Raises:
+      ValueError: for a padding as `pads` has it, an image in which not even one pool of outputs
+        fits, and "winograd" where that form does not fit.
     """
     size = images.shape[1:3]
     window = kernel.shape[:2]
     sides = pads(padding, size, window, strides)
+    outputs = output_size(size, window, strides, sides)
+    whole = [length // extent * extent for length, extent in zip(outputs, pool, strict=True)]
+    if min(whole) < 1:
+        raise ValueError(
+            f"images of {size} are too small: a convolution of {window} leaves {outputs}, and a "
+            f"pool of {pool} nothing; give larger images or a model with fewer layers"
+        )
     if implementation == "lax":
-        return jax.lax.conv_general_dilated(
+        convolved = jax.lax.conv_general_dilated(
             images, kernel, strides, sides, dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
-    patches = _patches(images, window, strides, sides)
+        return convolved[:, : whole[0], : whole[1]]
+    padded = jnp.pad(images, ((0, 0), *sides, (0, 0))) if any(map(any, sides)) else images
+    if whole != outputs:
+        rows, columns = (
+            (length - 1) * stride + extent
+            for length, stride, extent in zip(whole, strides, window, strict=True)
+        )
+        padded = padded[:, :rows, :columns]
+    fits = tuple(window) == (3, 3) and tuple(strides) == (1, 1)
+    if implementation == "winograd":
+        if not fits:
+            raise ValueError(
+                f"a kernel of {window} with strides {strides} has no winograd form; give a kernel "
+                "of (3, 3) with strides of 1, or implementation='auto'"
+            )
+        return _by_winograd(padded, kernel)
+    if implementation == "auto" and fits and min(kernel.shape[2:]) >= _WINOGRAD_PAYS:
+        return _by_platform(padded, kernel)
+    return _by_patches(padded, kernel, strides)
+
+
+@jax.custom_vjp
+def _by_platform(images, kernel):
+    """Chosen where it is compiled, so that a trace, and what is counted in it, is the same."""
+    return jax.lax.platform_dependent(images, kernel, cpu=_by_winograd, default=_by_patches)
+
+
+def _by_platform_forward(images, kernel):
+    return _by_platform(images, kernel), (images, kernel)
+
+
+def _by_platform_backward(residuals, gradient):
+    """What each form keeps for itself is made again, or the other's would be kept with it.
+
+    The compiler sees that it was there before.
+    """
+
+    def back(form):
+        return lambda images, kernel, gradient: jax.vjp(form, images, kernel)[1](gradient)
+
+    return jax.lax.platform_dependent(
+        *residuals, gradient, cpu=back(_by_winograd), default=back(_by_patches)
+    )
+
+
+_by_platform.defvjp(_by_platform_forward, _by_platform_backward)
+
+
+def _by_winograd(images, kernel):
+    return winograd(images, kernel, _product)
+
+
+def _by_patches(images, kernel, strides=(1, 1)):
+    patches = _patches(images, kernel.shape[:2], strides)
     rows, weights = patches.reshape(-1, patches.shape[-1]), kernel.reshape(-1, kernel.shape[-1])
     return _product(rows, weights).reshape(*patches.shape[:-1], -1)
 
@@ -103,16 +190,12 @@ def _product_backward(residuals, gradient):
 _product.defvjp(_product_forward, _product_backward)
 
 
-def _patches(images, window, strides, sides):
+def _patches(images, window, strides):
     """float[batch, height, width, window * channels]: what each output pixel looks at."""
-    padded = jnp.pad(images, ((0, 0), *sides, (0, 0))) if any(map(any, sides)) else images
-    rows, columns = (
-        (length - extent) // stride + 1
-        for length, extent, stride in zip(padded.shape[1:3], window, strides, strict=True)
-    )
+    rows, columns = output_size(images.shape[1:3], window, strides, [(0, 0)] * 2)
     down, right = strides
     shifted = [
-        padded[:, i : i + (rows - 1) * down + 1 : down, j : j + (columns - 1) * right + 1 : right]
+        images[:, i : i + (rows - 1) * down + 1 : down, j : j + (columns - 1) * right + 1 : right]
         for i in range(window[0])
         for j in range(window[1])
     ]
@@ -122,8 +205,8 @@ def _patches(images, window, strides, sides):
 class Conv(nn.Module):
     """`flax.linen.Conv` for images, with the same parameters and the same results.
 
-    Of its options it has those below; `kernel_size`, `strides` and `padding` mean the same.
-    `implementation` is that of `convolve`.
+    Of its options it has those below; `kernel_size`, `strides` and `padding` mean the same. `pool`
+    and `implementation` are those of `convolve`.
     """
 
     features: int
@@ -135,6 +218,7 @@ class Conv(nn.Module):
     param_dtype: Any = jnp.float32
     kernel_init: Callable = nn.initializers.lecun_normal()
     bias_init: Callable = nn.initializers.zeros_init()
+    pool: tuple[int, int] = (1, 1)
     implementation: Implementation = "auto"
 
     @nn.compact
@@ -151,6 +235,7 @@ class Conv(nn.Module):
             kernel,
             strides=strides,
             padding=self.padding,
+            pool=self.pool,
             implementation=self.implementation,
         )
         return outputs if bias is None else outputs + bias.reshape(1, 1, 1, -1)

@@ -36,6 +36,7 @@ class ConvolutionalNetwork(nn.Module):
                 features,
                 (self.kernel, self.kernel),
                 padding="VALID",
+                pool=(2, 2),
                 implementation=self.convolutions,
                 **starts(self.initialisation, fan_in),
             )(x)
