@@ -8,7 +8,8 @@ FedAvg, 50 clients of 200 images, ten local steps of batch 20, 28x28 images, con
 conv3 64, pool, dense 512, 62 classes (870,334 parameters). By hand: one jit, clients in a scan,
 batches cut in advance, no masks, no metrics, no permutation; on one device and on one for each
 core. Products alone: the matrix products of the round at their shapes and nothing else, on a device
-for each core; no round in this form can be faster. nn.Conv: the same model and engine with `lax`
+for each core; no round in this form can be faster. GFLOP/s are those of the plain convolution,
+whatever is really multiplied. nn.Conv: the same model and engine with `lax`
 convolutions, on two clients, since a whole round takes half a minute. Runs alternate; medians.
 """
 
@@ -38,7 +39,7 @@ def by_hand(images, labels):
     def logits(params, x):
         for name in ("Conv_0", "Conv_1"):
             layer = params[name]
-            x = convolve(x, layer["kernel"], padding="VALID") + layer["bias"]
+            x = convolve(x, layer["kernel"], padding="VALID", pool=(2, 2)) + layer["bias"]
             x = jax.nn.relu(max_pool(x, (2, 2), (2, 2)))
         x = x.reshape(len(x), -1)
         first, last = params["Perceptron_0"]["Dense_0"], params["Perceptron_0"]["Dense_1"]
@@ -85,21 +86,26 @@ def by_hand(images, labels):
     return one_device, all_devices
 
 
-# rows, inputs and outputs of each layer's product; the images need no gradient
+# number, rows, inputs and outputs of each layer's products; the images need no gradient
 LAYERS = [
-    (BATCH * 26 * 26, 9, 32),
-    (BATCH * 11 * 11, 288, 64),
-    (BATCH, 1600, 512),
-    (BATCH, 512, 62),
+    (1, BATCH * 26 * 26, 9, 32),
+    (16, BATCH * 5 * 5, 32, 64),  # a tile of Winograd's form is a window of the pool
+    (1, BATCH, 1600, 512),
+    (1, BATCH, 512, 62),
 ]
 
 
 def products_alone():
     """A round's matrix products, as a function of nothing, on a device for each core."""
     mesh = jax.make_mesh((jax.device_count(),), ("clients",))
-    inputs = [tuple(jnp.ones(shape) for shape in ((n, k), (k, m), (n, m))) for n, k, m in LAYERS]
+    inputs = [
+        tuple(jnp.ones((number, *shape)[number == 1 :]) for shape in ((n, k), (k, m), (n, m)))
+        for number, n, k, m in LAYERS
+    ]
 
     def layer(rows, weights, gradient):
+        if rows.ndim == 3:
+            return jax.vmap(layer)(rows, weights, gradient)
         wide, narrow = (gradient, rows) if rows.shape[1] > gradient.shape[1] else (rows, gradient)
         return rows @ weights, gradient @ weights.T, wide.T @ narrow
 

@@ -155,15 +155,18 @@ class ClientData(NamedTuple):
 
         `Local` says what the kinds of batches are; "full" has none, see `piece`.
         """
-        n, entries = self.num_examples, jnp.arange(batch_size, dtype=jnp.int32)
+        # without signs a division is one operation, not eight
+        n, step = self.num_examples.astype(jnp.uint32), step.astype(jnp.uint32)
+        entries = jnp.arange(batch_size, dtype=jnp.uint32)
         if batches == "replacement":
             key = jax.random.wrap_key_data(self.order[:2], impl="threefry2x32")
             drawn = jax.random.randint(
-                jax.random.fold_in(key, step), (batch_size,), 0, n, jnp.int32
+                jax.random.fold_in(key, step), (batch_size,), 0, self.num_examples, jnp.int32
             )
             return drawn, entries >= 0
         per_epoch = batches_per_epoch(n, batch_size, batches)
-        step = step + self.first_step if batches == "feeder" else step
+        if batches == "feeder":
+            step = step + jnp.asarray(self.first_step).astype(jnp.uint32)
         slots = (step % per_epoch) * batch_size + entries
         if batches == "wrapped":
             real = entries >= 0
@@ -191,8 +194,9 @@ class ClientData(NamedTuple):
         )
 
     def _rows(self, positions):
-        rows = self.indices[self.offset + positions]
-        return jax.tree.map(lambda leaf: leaf[rows], self.examples)
+        # "clip", as the default looks for rows out of range, to fill them, in all that it gathers
+        rows = self.indices.at[self.offset + positions].get(mode="clip")
+        return jax.tree.map(lambda leaf: leaf.at[rows].get(mode="clip"), self.examples)
 
 
 def batches_per_epoch(num_examples: Any, batch_size: int, batches: Batches) -> Any:
@@ -203,7 +207,7 @@ def batches_per_epoch(num_examples: Any, batch_size: int, batches: Batches) -> A
         return num_examples // batch_size + 1
     if batches == "dropped":
         return (num_examples // batch_size).clip(1)
-    return -(-num_examples // batch_size)
+    return (num_examples + (batch_size - 1)) // batch_size  # unsigned ones too
 
 
 class WeightedSum(NamedTuple):

@@ -2,13 +2,14 @@
 
 COMMAND   python benchmarks/peers/compare.py --work cnn --cohort 50
           python benchmarks/peers/compare.py --work mlp --cohort 200 --only pfl "PyTorch by hand"
-TIME      for the CNN about an hour on two CPU cores, for the other work half of that
+TIME      about 20 minutes on two CPU cores
 
-Everybody, us included, first runs once in each of the settings below on data whose order is
-indifferent. That run gives the peak of memory of the whole process tree, compares the params with
-ours, and chooses the fastest setting. Then ours and a rival run in turn, each in a process of its
-own, `--repeats` times. A round is the median over all rounds but the first of each process, a ratio
-the median over neighbouring runs. Run it on a quiet machine.
+Everybody, us included, first runs a few rounds in each of the settings of `rivals.py` on data whose
+order is indifferent. That gives the peak of memory of the whole process tree, compares the params
+with ours, and chooses the fastest setting. Then ours and a rival run in turn, each in a process of
+its own, `--repeats` times; a rival that takes twice as long as the fastest is run once. A round is
+the median over all rounds but the first of each process, a ratio the median over neighbouring runs.
+Run it on a quiet machine.
 """
 
 import argparse
@@ -28,6 +29,8 @@ from rivals import CORES, OURS, RIVALS
 HERE = Path(__file__).parent
 AGREES = 1e-4  # largest relative error of how far the params went
 ROUNDS = {"cnn": 5, "mlp": 20, "linear": 50}
+CHECKED = {"cnn": 3, "mlp": 5, "linear": 10}  # rounds that choose the setting
+CONTENDS = 2  # times the fastest rival's round: above that it is no matter how much above
 HEADS = [
     *("who", "version", "setting", "first round s", "round s"),
     *("clients/s", "of ours", "GFLOP/s", "peak MB", "error"),
@@ -45,13 +48,13 @@ def command_to_make(rival, given):
     return f"{rival.python} -m venv {folder} && {folder}/bin/pip install -r {shown}"
 
 
-def command_to_run(rival, setting, given):
+def command_to_run(rival, setting, given, rounds):
     launcher = rival.launcher.split()
     if rival.environment:
         launcher[0] = str(given.environments / rival.environment / "bin" / launcher[0])
     else:
         launcher[0] = sys.executable
-    task = f"--work {given.work} --cohort {given.cohort} --rounds {given.rounds}"
+    task = f"--work {given.work} --cohort {given.cohort} --rounds {rounds}"
     return [*launcher, str(HERE / rival.script), *task.split(), *setting.split()]
 
 
@@ -85,9 +88,11 @@ def megabytes(root):
     return (alone + shared) * os.sysconf("SC_PAGESIZE") / 2**20
 
 
-def run(rival, setting, given, *extra, watch=False):
-    """The line of one run, with the peak of its tree if it is watched."""
-    command = [*command_to_run(rival, setting, given), *extra]
+def run(rival, setting, given, check=None):
+    """The line of one run; with a file for the check of few rounds, and with its tree's peak."""
+    watch, extra = check is not None, ["--check", "--params", check] if check else []
+    rounds = min(given.rounds, CHECKED[given.work]) if watch else given.rounds
+    command = [*command_to_run(rival, setting, given, rounds), *extra]
     environment = os.environ | {"PYTHONWARNINGS": "ignore"}
     # a launcher of several processes would choose this itself, and say so
     if rival.launcher != "python":
@@ -137,7 +142,7 @@ def try_settings(name, rival, given, reference):
         with tempfile.TemporaryDirectory() as folder:
             saved = f"{folder}/params.npz"
             try:
-                line = run(rival, setting, given, "--check", "--params", saved, watch=True)
+                line = run(rival, setting, given, check=saved)
             except Failure as failure:
                 failures.append(f"{name} {setting}: {failure}")
                 tell(failures[-1])
@@ -208,7 +213,10 @@ def measure(ours, chosen, given):
     lines = {name: [] for name in ("ours", *chosen)}
     ratios, notes = {name: [] for name in chosen}, []
     for repeat in range(given.repeats):
+        fastest = min((np.median(each) for each in ratios.values() if each), default=np.inf)
         for name, (setting, *_) in chosen.items():
+            if ratios[name] and np.median(ratios[name]) > CONTENDS * fastest:
+                continue
             try:
                 beside = run(OURS, ours[0], given)
                 line = run(RIVALS[name], setting, given)
@@ -257,7 +265,8 @@ def show(kept, everybody, rows, given):
         print(
             f"\nOurs does {useful:.1f} useful GFLOP/s, {useful / rate:.0%} of the {rate:.0f} of a "
             f"matrix product in the same process. The fastest rival, {fastest}, takes "
-            f"{ratios[fastest]:.2f} times as long as ours."
+            f"{ratios[fastest]:.2f} times as long as ours (runs of a rival: "
+            f"{', '.join(f'{name} {len(lines[name])}' for name in ratios)})."
         )
 
 
@@ -266,7 +275,7 @@ def main():
     parser.add_argument("--work", choices=work.WORKS, default="cnn")
     parser.add_argument("--cohort", type=int, default=50)
     parser.add_argument("--rounds", type=int, help=f"in a process, the first included: {ROUNDS}")
-    parser.add_argument("--repeats", type=int, default=5, help="processes of each")
+    parser.add_argument("--repeats", type=int, default=5, help="processes of each that contends")
     parser.add_argument("--only", nargs="+", choices=RIVALS, default=list(RIVALS), metavar="RIVAL")
     parser.add_argument("--environments", type=Path, default=Path(".venv-peers"))
     parser.add_argument("--timeout", type=float, default=1800, help="seconds of one process")
