@@ -1,5 +1,6 @@
 """The table of speed bars, from results written by hand: nothing is timed here."""
 
+import argparse
 import importlib
 import json
 import sys
@@ -125,6 +126,22 @@ def test_a_script_s_numbers_or_its_last_words(bars, tmp_path, told, error, resul
     script.write_text(SCRIPT.format(told=told, error=error))
     given = bars.arguments_of(["--out", str(tmp_path / "out.json")])
     assert bars.measure(bars.Line("work", str(script), []), given) == result
+
+
+def test_a_rival_far_behind_is_run_once(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS / "peers")
+    compare = importlib.import_module("compare")
+    taken = {"run_ours.py": 1.0, "run_pfl.py": 2.0, "run_fedjax.py": 3.9, "run_flwr.py": 4.1}
+    monkeypatch.setattr(
+        compare, "run", lambda rival, setting, given: {"round_s": [taken[rival.script]] * 2}
+    )
+    chosen = {name: ("", {}, 0.0) for name in ("pfl", "fedjax", "flwr")}
+    lines, ratios, notes = compare.measure(("", {}, 0.0), chosen, argparse.Namespace(repeats=3))
+    assert ratios == {"pfl": [2.0] * 3, "fedjax": [3.9] * 3, "flwr": [4.1]}
+    assert len(lines["ours"]) == 7
+    assert not notes
+    for name in ("compare", "rivals", "work"):
+        sys.modules.pop(name, None)
 
 
 def test_an_earlier_file_is_not_overwritten(bars, tmp_path, capsys):

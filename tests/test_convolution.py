@@ -27,7 +27,7 @@ def value_and_gradients(function, *inputs):
         weights = jnp.cos(jnp.arange(outputs.size, dtype=outputs.dtype)).reshape(outputs.shape)
         return (outputs * weights).sum(), outputs
 
-    gradients, outputs = jax.grad(total, range(len(inputs)), has_aux=True)(*inputs)
+    gradients, outputs = jax.jit(jax.grad(total, range(len(inputs)), has_aux=True))(*inputs)
     return outputs, gradients
 
 
@@ -64,8 +64,8 @@ def test_conv_is_flax_s(size, kernel, strides, padding, implementation):
 
 
 @pytest.mark.parametrize("implementation", ["auto", "winograd"])
-@pytest.mark.parametrize("padding", ["SAME", "VALID", ((2, 0), (1, 3))])
-@pytest.mark.parametrize("size", [(4, 4), (8, 6), (7, 6), (6, 9), (5, 7)])
+@pytest.mark.parametrize("padding", ["SAME", ((2, 0), (1, 4))])
+@pytest.mark.parametrize("size", [(8, 6), (7, 6), (5, 7)])
 def test_winograd_s_form_is_the_convolution(size, padding, implementation):
     """Even and odd sides; with 16 channels and features it is what "auto" takes on a CPU."""
     x, kernel = images(0, 2, *size, 16), images(1, 3, 3, 16, 18)
@@ -94,9 +94,11 @@ def test_outputs_are_cut_to_whole_pools(size, pool, implementation):
 def test_auto_is_chosen_where_it_is_compiled():
     x, kernel = images(0, 2, 8, 8, 16), images(1, 3, 3, 16, 16)
     few = images(0, 2, 8, 8, 15), images(1, 3, 3, 15, 16)
+    narrow = x.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16)
     gradients = jax.jit(jax.grad(lambda *inputs: jnp.sin(convolve(*inputs)).sum(), (0, 1)))
     assert "tensor<16x32x16xf64>" in gradients.lower(x, kernel).as_text()  # tiles of 2 x 4 x 4
     assert "tensor<16x32x" not in gradients.lower(*few).as_text()
+    assert "tensor<16x32x" not in gradients.lower(*narrow).as_text()
     elsewhere = gradients.trace(x, kernel).lower(lowering_platforms=("cuda",)).as_text()
     assert "tensor<16x32x" not in elsewhere
 
@@ -126,6 +128,11 @@ def test_winograd_has_no_other_kernels(kernel, strides):
             images(0, 1, 9, 9, 2), images(1, *kernel, 2, 2), strides=strides,
             implementation="winograd",
         )  # fmt: skip
+
+
+def test_unknown_implementations_are_refused():
+    with pytest.raises(ValueError, match="'fft' is unknown; choose one of auto, patches, winograd"):
+        Conv(4, (3, 3), implementation="fft").init(jax.random.key(0), jnp.zeros((1, 5, 5, 3)))
 
 
 def test_conv_without_bias_and_with_a_dtype():
@@ -191,12 +198,19 @@ def test_max_pool_is_flax_s(size, window, strides, padding):
     assert_same(mine, expected, atol=0)
 
 
+@jax.jit
+def pooled_by_both(x):
+    return tuple(
+        value_and_gradients(lambda x, pool=pool: pool(x, (2, 2), (2, 2)), x)
+        for pool in (max_pool, nn.max_pool)
+    )
+
+
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 2), min_size=35, max_size=35))
 def test_ties_send_the_gradient_where_flax_does(entries):
-    x = jnp.asarray(entries, jnp.float32).reshape(1, 7, 5, 1)
-    expected = value_and_gradients(lambda x: nn.max_pool(x, (2, 2), (2, 2)), x)
-    assert_same(value_and_gradients(lambda x: max_pool(x, (2, 2), (2, 2)), x), expected, atol=0)
+    mine, expected = pooled_by_both(jnp.asarray(entries, jnp.float32).reshape(1, 7, 5, 1))
+    assert_same(mine, expected, atol=0)
 
 
 def test_infinities_pass_through_the_pool():

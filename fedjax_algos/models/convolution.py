@@ -8,7 +8,7 @@ and so has Winograd's form, with fewer products.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import flax.linen as nn
 import jax
@@ -79,19 +79,23 @@ def convolve(
         would leave out, the last row of an odd number of them for a window of 2, is not computed.
       implementation: "patches" gathers and multiplies; "winograd" does so with fewer products, for
         3x3 kernels with strides of 1 (`winograd.py`); "lax" is `lax.conv_general_dilated`. "auto"
-        is winograd on a CPU where that fits and there are 16 channels and features or more, and
-        patches else; operations are counted as those of patches everywhere. They agree up to
-        rounding. Only "lax" has forward-mode derivatives (`jax.jvp`).
+        is winograd on a CPU, for 32 bits or more, where it fits and there are 16 channels and
+        features or more, and patches else; operations are counted as those of patches everywhere.
+        They agree up to rounding. Only "lax" has forward-mode derivatives (`jax.jvp`).
 
     Returns:
       float[batch, height, width, features], whole pools.
 
     Raises:
-      ValueError: for a padding as `pads` has it, an image in which not even one pool of outputs
-        fits, and "winograd" where that form does not fit.
+      ValueError: for an unknown padding or implementation, an image in which not even one pool of
+        outputs fits, and "winograd" where that form does not fit.
     """
-    size = images.shape[1:3]
-    window = kernel.shape[:2]
+    if implementation not in get_args(Implementation):
+        raise ValueError(
+            f"implementation={implementation!r} is unknown; choose one of "
+            f"{', '.join(get_args(Implementation))}"
+        )
+    size, window = images.shape[1:3], kernel.shape[:2]
     sides = pads(padding, size, window, strides)
     outputs = output_size(size, window, strides, sides)
     whole = [length // extent * extent for length, extent in zip(outputs, pool, strict=True)]
@@ -105,24 +109,31 @@ def convolve(
             images, kernel, strides, sides, dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
         return convolved[:, : whole[0], : whole[1]]
-    padded = jnp.pad(images, ((0, 0), *sides, (0, 0))) if any(map(any, sides)) else images
+    seen = jnp.pad(images, ((0, 0), *sides, (0, 0))) if any(map(any, sides)) else images
     if whole != outputs:
         rows, columns = (
             (length - 1) * stride + extent
             for length, stride, extent in zip(whole, strides, window, strict=True)
         )
-        padded = padded[:, :rows, :columns]
-    fits = tuple(window) == (3, 3) and tuple(strides) == (1, 1)
+        seen = seen[:, :rows, :columns]
+    return _form(implementation, kernel, strides, seen.dtype)(seen, kernel)
+
+
+def _form(implementation, kernel, strides, dtype):
+    """What convolves images of a dtype, padded, with this kernel."""
+    window, strides = kernel.shape[:2], tuple(strides)
+    fits = window == (3, 3) and strides == (1, 1)
+    if implementation == "winograd" and not fits:
+        raise ValueError(
+            f"a kernel of {window} with strides of {strides} has no winograd form; give a kernel "
+            "of (3, 3) with strides of 1, or implementation='auto'"
+        )
     if implementation == "winograd":
-        if not fits:
-            raise ValueError(
-                f"a kernel of {window} with strides {strides} has no winograd form; give a kernel "
-                "of (3, 3) with strides of 1, or implementation='auto'"
-            )
-        return _by_winograd(padded, kernel)
-    if implementation == "auto" and fits and min(kernel.shape[2:]) >= _WINOGRAD_PAYS:
-        return _by_platform(padded, kernel)
-    return _by_patches(padded, kernel, strides)
+        return _by_winograd
+    wide = jnp.result_type(dtype, kernel) in (jnp.float32, jnp.float64)  # sums need the bits
+    if implementation == "auto" and fits and wide and min(kernel.shape[2:]) >= _WINOGRAD_PAYS:
+        return _by_platform
+    return functools.partial(_by_patches, strides=strides)
 
 
 @jax.custom_vjp
