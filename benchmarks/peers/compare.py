@@ -27,7 +27,9 @@ import work
 from rivals import CORES, OURS, RIVALS
 
 HERE = Path(__file__).parent
-AGREES = 1e-4  # largest relative error of how far the params went
+# largest relative error of how far the params went: where rounding takes a unit across its ReLU,
+# NumPy's own 32 bits differ by 3e-4 from its 64 after the checked rounds; other work by .1 and more
+AGREES = 1e-3
 ROUNDS = {"cnn": 5, "mlp": 20, "linear": 50}
 CHECKED = {"cnn": 3, "mlp": 5, "linear": 10}  # rounds that choose the setting
 CONTENDS = 2  # times the fastest rival's round: above that it is no matter how much above

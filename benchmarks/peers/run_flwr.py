@@ -40,7 +40,9 @@ def main():
 
     @server.main()
     def run(grid, context):
-        strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0)
+        # all clients from the first round on: by default a round takes those that are already there
+        everybody = {"min_train_nodes": given.cohort, "min_available_nodes": given.cohort}
+        strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, **everybody)
         strategy.start(
             grid,
             ArrayRecord(model.state_dict()),
