@@ -155,7 +155,7 @@ class ClientData(NamedTuple):
 
         `Local` says what the kinds of batches are; "full" has none, see `piece`.
         """
-        # without signs a division is one operation, not eight
+        # without signs: a signed division that rounds down is several operations
         n, step = self.num_examples.astype(jnp.uint32), step.astype(jnp.uint32)
         entries = jnp.arange(batch_size, dtype=jnp.uint32)
         if batches == "replacement":
@@ -194,9 +194,8 @@ class ClientData(NamedTuple):
         )
 
     def _rows(self, positions):
-        # "clip", as the default looks for rows out of range, to fill them, in all that it gathers
-        rows = self.indices.at[self.offset + positions].get(mode="clip")
-        return jax.tree.map(lambda leaf: leaf.at[rows].get(mode="clip"), self.examples)
+        rows = self.indices[self.offset + positions]
+        return jax.tree.map(lambda leaf: leaf[rows], self.examples)
 
 
 def batches_per_epoch(num_examples: Any, batch_size: int, batches: Batches) -> Any:

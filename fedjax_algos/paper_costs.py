@@ -17,8 +17,9 @@ import flax.linen as nn
 import jax
 
 from fedjax_algos.core import Batch, Problem
-from fedjax_algos.models.convolution import Conv, output_size, pads
+from fedjax_algos.models.convolution import Conv
 from fedjax_algos.models.recurrent import Recurrent
+from fedjax_algos.models.windows import output_size, pads, pair
 
 
 class PaperCosts(NamedTuple):
@@ -207,7 +208,7 @@ def _product(module, own, args, outputs):
 def _convolution(module, own, args, outputs):
     """For all outputs, those too that a pool leaves out."""
     size, window = args[0].shape[1:3], own["kernel"].shape[:2]
-    strides = (module.strides,) * 2 if isinstance(module.strides, int) else module.strides
+    strides = pair(module.strides)
     whole = output_size(size, window, strides, pads(module.padding, size, window, strides))
     number = outputs.shape[0] * math.prod(whole) * outputs.shape[-1]
     return number * (math.prod(own["kernel"].shape[:-1]) + ("bias" in own))

@@ -128,7 +128,7 @@ def test_a_script_s_numbers_or_its_last_words(bars, tmp_path, told, error, resul
     assert bars.measure(bars.Line("work", str(script), []), given) == result
 
 
-def test_a_rival_far_behind_is_run_once(monkeypatch):
+def test_a_rival_far_behind_is_not_run_again(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS / "peers")
     compare = importlib.import_module("compare")
     taken = {"run_ours.py": 1.0, "run_pfl.py": 2.0, "run_fedjax.py": 3.9, "run_flwr.py": 4.1}

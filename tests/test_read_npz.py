@@ -199,6 +199,8 @@ def test_npz_refuses_damaged_compression(tmp_path):
     [
         (6, 8, 1, "cannot be read (it is encrypted)"),  # the flags of a member
         (8, 10, 99, "cannot be read (That compression method is not supported)"),
+        (4, 6, 99, "cannot be read (zip file version 9.9)"),
+        (6, 8, 1 << 5, "cannot be read (compressed patched data (flag bit 5))"),
     ],
 )
 def test_npz_refuses_members_that_it_cannot_open(tmp_path, local, central, value, message):

@@ -2,14 +2,14 @@
 
 COMMAND   python benchmarks/peers/compare.py --work cnn --cohort 50
           python benchmarks/peers/compare.py --work mlp --cohort 200 --only pfl "PyTorch by hand"
-TIME      about 20 minutes on two CPU cores
+TIME      10 to 20 minutes on two CPU cores with --repeats 3
 
 Everybody, us included, first runs a few rounds in each of the settings of `rivals.py` on data whose
 order is indifferent. That gives the peak of memory of the whole process tree, compares the params
 with ours, and chooses the fastest setting. Then ours and a rival run in turn, each in a process of
-its own, `--repeats` times; a rival that takes twice as long as the fastest is run once. A round is
-the median over all rounds but the first of each process, a ratio the median over neighbouring runs.
-Run it on a quiet machine.
+its own, `--repeats` times; a rival that took twice as long as the fastest is not run again. A round
+is the median over all rounds but the first of each process, a ratio the median over neighbouring
+runs. Run it on a quiet machine.
 """
 
 import argparse

@@ -8,6 +8,11 @@ import zlib
 
 import numpy as np
 
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python built without it, which then reads no such member
+    LZMAError = zlib.error  # type: ignore[misc,assignment]
+
 from fedjax_algos.data.datasets import Count, Dataset, PathLike, datasets, from_arrays, reading
 
 _ENCRYPTED = 1  # a bit of a member's flags
@@ -54,8 +59,9 @@ def _load(path: PathLike, users: str | None) -> dict[str, np.ndarray]:
     fix = "write plain arrays with np.savez, or fetch the file again"
     damage = (
         zipfile.BadZipFile,  # no archive, or a wrong checksum
-        zlib.error,  # a broken stream of compressed bytes
-        NotImplementedError,  # a kind of compression that zipfile does not know
+        zlib.error,  # a broken stream of deflated bytes; one of bzip2 is an OSError
+        LZMAError,  # a broken stream of the third kind
+        NotImplementedError,  # a compression, version or flag of the format that zipfile has not
     )
     with reading(path, fix, *damage):
         with open(path, "rb") as file:

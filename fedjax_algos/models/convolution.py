@@ -1,4 +1,4 @@
-"""Convolution and pooling that stay fast when each client has weights of its own.
+"""Convolution that stays fast when each client has weights of its own.
 
 Mapped over clients, `lax.conv` becomes one grouped convolution, and on a CPU its gradient inside a
 loop takes a path that is tens of times slower. Gathering the patches by slices and multiplying them
@@ -7,7 +7,7 @@ and so has Winograd's form, with fewer products.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import flax.linen as nn
@@ -15,48 +15,12 @@ import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
+from fedjax_algos.models.products import multiply
+from fedjax_algos.models.windows import Padding, output_size, pads, pair
 from fedjax_algos.models.winograd import winograd
 
 Implementation = Literal["auto", "patches", "winograd", "lax"]
 _WINOGRAD_PAYS = 16  # channels and features, at least
-Padding = str | int | Sequence[int | tuple[int, int]]
-
-
-def pads(
-    padding: Padding, size: Sequence[int], window: Sequence[int], strides: Sequence[int]
-) -> list[tuple[int, int]]:
-    """The rows and columns that a padding adds, ((top, bottom), (left, right)).
-
-    Args:
-      padding: "VALID", "SAME", one number for all sides, or for each axis a number or a pair.
-      size: of the image.
-      window: of the kernel or the pooling window.
-      strides: of the window.
-
-    Raises:
-      ValueError: for any other padding.
-    """
-    if isinstance(padding, str) and padding.upper() in ("VALID", "SAME"):
-        return list(jax.lax.padtype_to_pads(size, window, strides, padding.upper()))
-    each = (padding,) * 2 if isinstance(padding, int) else padding
-    if isinstance(each, str) or len(each) != 2:
-        raise ValueError(
-            f"padding={padding!r} is unknown; give VALID, SAME, a number, or one for each axis"
-        )
-    return [(side, side) if isinstance(side, int) else side for side in each]
-
-
-def output_size(
-    size: Sequence[int],
-    window: Sequence[int],
-    strides: Sequence[int],
-    sides: Sequence[tuple[int, int]],
-) -> list[int]:
-    """Rows and columns that a window meets in an image with these pads; none if it does not fit."""
-    return [
-        max(0, (length + sum(side) - extent) // stride + 1)
-        for length, extent, stride, side in zip(size, window, strides, sides, strict=True)
-    ]
 
 
 def convolve(
@@ -129,7 +93,7 @@ def _form(implementation, kernel, strides, dtype):
             "of (3, 3) with strides of 1, or implementation='auto'"
         )
     if implementation == "winograd":
-        return _by_winograd
+        return winograd
     wide = jnp.result_type(dtype, kernel) in (jnp.float32, jnp.float64)  # sums need the bits
     if implementation == "auto" and fits and wide and min(kernel.shape[2:]) >= _WINOGRAD_PAYS:
         return _by_platform
@@ -139,7 +103,7 @@ def _form(implementation, kernel, strides, dtype):
 @jax.custom_vjp
 def _by_platform(images, kernel):
     """Chosen where it is compiled, so that a trace, and what is counted in it, is the same."""
-    return jax.lax.platform_dependent(images, kernel, cpu=_by_winograd, default=_by_patches)
+    return jax.lax.platform_dependent(images, kernel, cpu=winograd, default=_by_patches)
 
 
 def _by_platform_forward(images, kernel):
@@ -156,49 +120,17 @@ def _by_platform_backward(residuals, gradient):
         return lambda images, kernel, gradient: jax.vjp(form, images, kernel)[1](gradient)
 
     return jax.lax.platform_dependent(
-        *residuals, gradient, cpu=back(_by_winograd), default=back(_by_patches)
+        *residuals, gradient, cpu=back(winograd), default=back(_by_patches)
     )
 
 
 _by_platform.defvjp(_by_platform_forward, _by_platform_backward)
 
 
-def _by_winograd(images, kernel):
-    return winograd(images, kernel, _product)
-
-
 def _by_patches(images, kernel, strides=(1, 1)):
     patches = _patches(images, kernel.shape[:2], strides)
     rows, weights = patches.reshape(-1, patches.shape[-1]), kernel.reshape(-1, kernel.shape[-1])
-    return _product(rows, weights).reshape(*patches.shape[:-1], -1)
-
-
-@jax.custom_vjp
-def _product(rows, weights):
-    return rows @ weights
-
-
-def _product_forward(rows, weights):
-    return _product(rows, weights), (rows, weights)
-
-
-def _product_backward(residuals, gradient):
-    """As `@` has it, but for the order in which the gradient of the weights is multiplied.
-
-    With the longer side last a CPU is half as fast again; and where `@` leaves the order to XLA, it
-    transposes the gradient of all rows first.
-    """
-    rows, weights = residuals
-    over_rows = (((0,), (0,)), ((), ()))
-    if rows.shape[1] <= gradient.shape[1]:
-        to_weights = jax.lax.dot_general(rows, gradient, over_rows)
-    else:
-        wide = jax.lax.dot_general(gradient, rows, over_rows)
-        to_weights = jax.lax.optimization_barrier(wide).T  # without it XLA swaps them back
-    return gradient @ weights.T, to_weights
-
-
-_product.defvjp(_product_forward, _product_backward)
+    return multiply(rows, weights).reshape(*patches.shape[:-1], -1)
 
 
 def _patches(images, window, strides):
@@ -240,76 +172,12 @@ class Conv(nn.Module):
         if self.use_bias:
             bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype)
         images, kernel, bias = promote_dtype(images, kernel, bias, dtype=self.dtype)
-        strides = (self.strides,) * 2 if isinstance(self.strides, int) else self.strides
         outputs = convolve(
             images,
             kernel,
-            strides=strides,
+            strides=pair(self.strides),
             padding=self.padding,
             pool=self.pool,
             implementation=self.implementation,
         )
         return outputs if bias is None else outputs + bias.reshape(1, 1, 1, -1)
-
-
-def max_pool(
-    images: jax.Array,
-    window_shape: tuple[int, int],
-    strides: tuple[int, int] | None = None,
-    padding: Padding = "VALID",
-) -> jax.Array:
-    """`flax.linen.max_pool` for images; note that both default to strides of 1.
-
-    Windows that neither overlap nor are padded are cut out by reshaping; others fall back to
-    `flax.linen.max_pool`. Of several largest entries the first takes the gradient, as there.
-
-    Args:
-      images: float[batch, height, width, channels].
-      window_shape: height and width.
-      strides: 1 if None.
-      padding: as for `pads`.
-    """
-    strides = strides or (1, 1)
-    sides = pads(padding, images.shape[1:3], window_shape, strides)
-    if tuple(strides) == tuple(window_shape) and not any(map(any, sides)):
-        return _pool(images, tuple(window_shape))
-    return nn.max_pool(images, window_shape, strides, sides)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _pool(images, window):
-    return functools.reduce(jnp.maximum, _corners(images, window))
-
-
-def _corners(images, window):
-    """The entries of each window, one array [batch, rows, columns, channels] for each place."""
-    batch, height, width, channels = images.shape
-    rows, columns = height // window[0], width // window[1]
-    whole = images[:, : rows * window[0], : columns * window[1]]
-    split = whole.reshape(batch, rows, window[0], columns, window[1], channels)
-    return [split[:, :, i, :, j] for i in range(window[0]) for j in range(window[1])]
-
-
-def _pool_forward(images, window):
-    largest = _pool(images, window)
-    return largest, (images, largest)
-
-
-def _pool_backward(window, residuals, gradient):
-    images, largest = residuals
-    taken = jnp.zeros(largest.shape, bool)
-    parts = []
-    for corner in _corners(images, window):
-        first = (corner == largest) & ~taken
-        taken |= first
-        parts.append(jnp.where(first, gradient, 0))
-    batch, rows, columns, channels = largest.shape
-    split = jnp.stack(parts, axis=3).reshape(batch, rows, columns, *window, channels)
-    whole = split.transpose(0, 1, 3, 2, 4, 5).reshape(
-        batch, rows * window[0], columns * window[1], channels
-    )
-    rest = [(0, a - b) for a, b in zip(images.shape, whole.shape, strict=True)]
-    return (jnp.pad(whole, rest),)
-
-
-_pool.defvjp(_pool_forward, _pool_backward)

@@ -12,21 +12,19 @@ features] in place of 36. Lavin and Gray, "Fast Algorithms for Convolutional Neu
 """
 
 import functools
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-Multiply = Callable[[jax.Array, jax.Array], jax.Array]
+from fedjax_algos.models.products import multiply
 
 
-def winograd(images: jax.Array, kernel: jax.Array, multiply: Multiply = jnp.matmul) -> jax.Array:
+def winograd(images: jax.Array, kernel: jax.Array) -> jax.Array:
     """A valid convolution with strides of 1; in float32 with up to a few times the rounding error.
 
     Args:
       images: float[batch, height, width, channels].
       kernel: float[3, 3, channels, features].
-      multiply: the product of two matrices.
 
     Returns:
       float[batch, height - 2, width - 2, features].
