@@ -25,10 +25,11 @@ from rich.console import Console
 from rich.table import Table
 
 import fedjax_algos as fa
-from fedjax_algos.executor import make_executor
-from fedjax_algos.lockstep import join_data, join_plans, join_states
-from fedjax_algos.schedules import Synchronous, plan_visits, schedules, weathers
-from fedjax_algos.waves import make_waves, wave_costs
+from fedjax_algos.asynchrony import plan_visits, schedules, weathers
+from fedjax_algos.engine.asynchronous.executor import make_executor
+from fedjax_algos.engine.asynchronous.merged_plans import join_data, join_plans, join_states
+from fedjax_algos.engine.asynchronous.waves import make_waves, wave_costs
+from fedjax_algos.schedules import Synchronous
 
 CORES = os.cpu_count() or 1
 CLIENTS, ARRIVALS, STEPS = 20, 120, 50

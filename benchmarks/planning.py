@@ -25,8 +25,8 @@ SCHEDULES = {
 
 def measure(schedule: str, speeds: str) -> tuple[float, float, int, float]:
     """Seconds to plan and to make waves, the number of waves, and the peak of memory in MB."""
-    from fedjax_algos.schedules import schedules, weathers
-    from fedjax_algos.waves import make_waves
+    from fedjax_algos.asynchrony import schedules, weathers
+    from fedjax_algos.engine.asynchronous.waves import make_waves
 
     weather = weathers.make(f"simulated:speeds={speeds}")(0)
     start = time.perf_counter()

@@ -34,9 +34,9 @@ def child(what: str, warm: bool, devices: int) -> None:
 
     jax.config.update("jax_num_cpu_devices", devices)
 
-    from fedjax_algos import comparison
-    from fedjax_algos.settings import Settings, methods_of
-    from fedjax_algos.sweep import prepare_sweep, run_sweep
+    from fedjax_algos.runs import comparison
+    from fedjax_algos.runs.settings import Settings, methods_of
+    from fedjax_algos.runs.sweeps import prepare_sweep, run_sweep
 
     settings = Settings(layout="sequential", devices=devices)
     dataset = settings.load()
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path, help="a file for the numbers")
     given = parser.parse_args()
-    from fedjax_algos.devices import usable_cores
+    from fedjax_algos.engine.devices import usable_cores
 
     cores, taken = usable_cores(), {}
 

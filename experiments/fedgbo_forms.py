@@ -16,9 +16,9 @@ import numpy as np
 import optax
 
 import fedjax_algos as fa
-from fedjax_algos import biased_optimizers
+from fedjax_algos.algorithms.global_optimizers import biased_optimizers
+from fedjax_algos.runs.settings import Settings
 from fedjax_algos.schedules import Synchronous
-from fedjax_algos.settings import Settings
 
 SETTINGS = Settings()
 CASES = [

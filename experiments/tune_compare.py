@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_algos import comparison
-from fedjax_algos.settings import Settings, methods_of
-from fedjax_algos.simulation import simulate
+from fedjax_algos.runs import comparison
+from fedjax_algos.runs.settings import Settings, methods_of
+from fedjax_algos.runs.simulation import simulate
 
 RATES = [float(f"{10**exponent:.2g}") for exponent in np.arange(-3, 1.01, 0.5)]
 GRID = {

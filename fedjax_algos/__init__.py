@@ -1,9 +1,27 @@
 """A functional simulator of federated learning in JAX."""
 
-from fedjax_algos import algorithms, data, diagnostics, models, schedules, summaries
+from fedjax_algos import (
+    algorithms,
+    analysis,
+    asynchrony,
+    core,
+    data,
+    engine,
+    models,
+    runs,
+    schedules,
+)
 from fedjax_algos._version import __version__
-from fedjax_algos.clock import simulate_on_clock, simulate_seeds_on_clock
-from fedjax_algos.cohort import FederatedState
+from fedjax_algos.analysis import (
+    count_flops,
+    count_memory,
+    diagnostics,
+    make_evaluate,
+    make_evaluate_clients,
+    make_evaluate_personal,
+    papers,
+    summarise_clients,
+)
 from fedjax_algos.core import (
     Algorithm,
     ClientData,
@@ -15,24 +33,35 @@ from fedjax_algos.core import (
     Problem,
     Report,
     Stack,
+    Step,
     Visit,
     WeightedSum,
+    local_training,
     weighted_by,
 )
-from fedjax_algos.costs import count_flops, count_memory
 from fedjax_algos.data import FederatedData, Partition, federate
-from fedjax_algos.engine import Engine, make_engine
-from fedjax_algos.evaluation import make_evaluate, make_evaluate_clients, summarise_clients
-from fedjax_algos.executor import make_executor
-from fedjax_algos.layouts import choose_layout
-from fedjax_algos.local import Step, local_training
-from fedjax_algos.personal_evaluation import make_evaluate_personal
-from fedjax_algos.simulation import simulate
+from fedjax_algos.engine import (
+    Engine,
+    Executor,
+    FederatedState,
+    choose_layout,
+    keep_compiled,
+    make_engine,
+    make_executor,
+    measure_compilation,
+)
+from fedjax_algos.runs import (
+    simulate,
+    simulate_on_clock,
+    simulate_seeds_on_clock,
+    sweep,
+)
 
 __all__ = [
     "Algorithm",
     "ClientData",
     "Engine",
+    "Executor",
     "FederatedData",
     "FederatedState",
     "Local",
@@ -49,24 +78,32 @@ __all__ = [
     "WeightedSum",
     "__version__",
     "algorithms",
+    "analysis",
+    "asynchrony",
     "choose_layout",
+    "core",
     "count_flops",
     "count_memory",
     "data",
     "diagnostics",
+    "engine",
     "federate",
+    "keep_compiled",
     "local_training",
     "make_engine",
     "make_evaluate",
     "make_evaluate_clients",
     "make_evaluate_personal",
     "make_executor",
+    "measure_compilation",
     "models",
+    "papers",
+    "runs",
     "schedules",
     "simulate",
     "simulate_on_clock",
     "simulate_seeds_on_clock",
-    "summaries",
     "summarise_clients",
+    "sweep",
     "weighted_by",
 ]

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_algos import comparison
-from fedjax_algos.layouts import Choice
+from fedjax_algos.engine.autotune import Choice
+from fedjax_algos.runs import comparison
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)  # nearly all time here is compilation

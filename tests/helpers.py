@@ -11,9 +11,9 @@ import optax
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import ClientData
-from fedjax_algos.keys import visit_keys
+from fedjax_algos.core.keys import visit_keys
+from fedjax_algos.core.permutation import permutation_words
 from fedjax_algos.models.adapters import Outputs
-from fedjax_algos.permutation import permutation_words
 from fedjax_algos.schedules import Synchronous
 
 LAYOUTS = ["vmapped", 2, "sequential"]

@@ -1,16 +1,69 @@
-"""The algorithms, one short file each.
+"""The algorithms, one short file each, in families.
 
-Every module of this folder is imported, and every factory in it that is decorated with
-`@algorithms` is found under its name: there is no list to keep.
+`algorithms` holds the factories by name. A factory that is decorated with `@algorithms` and
+imported here is known to the command line and tested with the others.
 """
 
-import importlib
-import pkgutil
+from fedjax_algos.algorithms.asynchronous.fedasync import fedasync
+from fedjax_algos.algorithms.asynchronous.fedat import fedat
+from fedjax_algos.algorithms.asynchronous.fedbuff import fedbuff
+from fedjax_algos.algorithms.asynchronous.fedcompass import fedcompass
+from fedjax_algos.algorithms.averaging.centralised import centralised
+from fedjax_algos.algorithms.averaging.fedavg import fedavg
+from fedjax_algos.algorithms.averaging.fedlga import fedlga
+from fedjax_algos.algorithms.averaging.fedmax import fedmax
+from fedjax_algos.algorithms.averaging.fednova import fednova
+from fedjax_algos.algorithms.averaging.fedopt import (
+    fedadagrad,
+    fedadam,
+    fedavgm,
+    fedrmsprop,
+    fedyogi,
+)
+from fedjax_algos.algorithms.averaging.fedprox import fedprox
+from fedjax_algos.algorithms.control_variates.adabest import adabest
+from fedjax_algos.algorithms.control_variates.feddyn import feddyn
+from fedjax_algos.algorithms.control_variates.scaffold import scaffold
+from fedjax_algos.algorithms.global_optimizers.fedgbo import fedgbo
+from fedjax_algos.algorithms.global_optimizers.mfl import mfl
+from fedjax_algos.algorithms.global_optimizers.mime import mime, mimemom
+from fedjax_algos.algorithms.global_optimizers.mimelite import mimelite, mimelitemom, mimexlite
+from fedjax_algos.algorithms.momentum.fedcm import fedcm
+from fedjax_algos.algorithms.momentum.fedhbm import fedhbm
+from fedjax_algos.algorithms.momentum.ghbm import fedadc, ghbm
+from fedjax_algos.algorithms.momentum.localghbm import localghbm
+from fedjax_algos.algorithms.registry import algorithms
 
-from fedjax_algos.algorithms.base import algorithms
-
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
-
-globals().update(algorithms)
-__all__ = ["algorithms", *algorithms]  # noqa: PLE0604 (the names are known once modules are in)
+__all__ = [
+    "adabest",
+    "algorithms",
+    "centralised",
+    "fedadagrad",
+    "fedadam",
+    "fedadc",
+    "fedasync",
+    "fedat",
+    "fedavg",
+    "fedavgm",
+    "fedbuff",
+    "fedcm",
+    "fedcompass",
+    "feddyn",
+    "fedgbo",
+    "fedhbm",
+    "fedlga",
+    "fedmax",
+    "fednova",
+    "fedprox",
+    "fedrmsprop",
+    "fedyogi",
+    "ghbm",
+    "localghbm",
+    "mfl",
+    "mime",
+    "mimelite",
+    "mimelitemom",
+    "mimemom",
+    "mimexlite",
+    "scaffold",
+]

@@ -12,7 +12,7 @@ from fedjax_algos.cli.options import Commands
 from fedjax_algos.cli.reporting import list_names, plot, summary
 from fedjax_algos.cli.sweep import sweep
 from fedjax_algos.cli.training import compare, run
-from fedjax_algos.registry import unknown
+from fedjax_algos.core.registry import unknown
 
 COMMANDS = (compare, run, sweep, plot, summary, list_names)
 

@@ -4,8 +4,8 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedjax_algos.registry import options, unknown
-from fedjax_algos.settings import Settings
+from fedjax_algos.core.registry import options, unknown
+from fedjax_algos.runs.settings import Settings
 
 
 class ConfigFile(NamedTuple):

@@ -8,9 +8,9 @@ import click
 import jax
 
 from fedjax_algos.cli.config_file import ConfigFile
-from fedjax_algos.devices import usable_cores
-from fedjax_algos.registry import Option, one_of, options, parse_value, unknown
-from fedjax_algos.settings import Settings
+from fedjax_algos.core.registry import Option, one_of, options, parse_value, unknown
+from fedjax_algos.engine.devices import usable_cores
+from fedjax_algos.runs.settings import Settings
 
 HELP = {
     "dataset": "name of a data set, see `list datasets`",

@@ -9,14 +9,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedjax_algos import plots, results, summaries
 from fedjax_algos.algorithms import algorithms
+from fedjax_algos.analysis import papers, plots
+from fedjax_algos.asynchrony import schedules, weathers
 from fedjax_algos.cli.options import range_of, told_in_one_line
+from fedjax_algos.core.registry import Registry, options, parse_value, unknown
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import models
-from fedjax_algos.registry import Registry, options, parse_value, unknown
-from fedjax_algos.schedules import rates, samplers, schedules, weathers, works
-from fedjax_algos.settings import Settings
+from fedjax_algos.runs import results
+from fedjax_algos.runs.settings import Settings
+from fedjax_algos.schedules import rates, samplers, works
 
 REGISTRIES = {
     "algorithms": algorithms,
@@ -87,7 +89,7 @@ def summary(
             raise ValueError(f"paper={paper} needs target; give --target 0.9, say")
         rows = results.read_metrics(folder)
         goal = parse_value(options(Settings)["target"], target) if target else None
-        lines = summaries.of_paper(rows, paper, reference or default, goal)
+        lines = papers.of_paper(rows, paper, reference or default, goal)
     told = [_plain(line) for line in lines]
     if as_json:
         click.echo(json.dumps(told))

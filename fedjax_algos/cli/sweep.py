@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedjax_algos import plots, reached, results
+from fedjax_algos.analysis import plots
+from fedjax_algos.analysis.summary import Reached, curves, summarise
 from fedjax_algos.cli.options import (
     flag,
     settings_of,
@@ -18,10 +19,11 @@ from fedjax_algos.cli.options import (
     start_devices,
     told_in_one_line,
 )
-from fedjax_algos.compilation import keep_compiled, measure_compilation
-from fedjax_algos.registry import options, parse_value
-from fedjax_algos.simulation import Row
-from fedjax_algos.sweep import Sweep, prepare_sweep, run_sweep
+from fedjax_algos.core.registry import options, parse_value
+from fedjax_algos.engine.compilation import keep_compiled, measure_compilation
+from fedjax_algos.runs import results
+from fedjax_algos.runs.simulation import Row
+from fedjax_algos.runs.sweeps import Sweep, prepare_sweep, run_sweep
 
 _OWN = {
     "at_once": "runs that a device computes at once [one on a CPU, else what memory allows]",
@@ -69,7 +71,7 @@ def sweep(
             folder = results.new_folder(out, "sweep")
         rows, notes = _run(prepared, how)
     rows = _best_first(rows)
-    summary = reached.summarise(rows, settings.target)
+    summary = summarise(rows, settings.target)
     results.write(folder, prepared.experiment, rows, summary, compiled)
     config = json.loads((folder / "config.json").read_text())
     config |= {"grid": columns, "sweep_notes": notes}
@@ -120,13 +122,13 @@ def _run(prepared: Sweep, how: dict[str, Any]) -> tuple[list[Row], list[str]]:
 
 def _best_first(rows: list[Row]) -> list[Row]:
     """Rows by their setting's mean accuracy at the end; those that have none last."""
-    curves = reached.curves(rows, "test_accuracy")
-    final = {label: float(values[:, -1].mean()) for label, values in curves.items()}
+    accuracy = curves(rows, "test_accuracy")
+    final = {label: float(values[:, -1].mean()) for label, values in accuracy.items()}
     order = sorted(final, key=lambda label: (math.isnan(final[label]), -final[label]))
     return sorted(rows, key=lambda row: order.index(row["method"]))
 
 
-def _table(summary: list[reached.Reached], seeds: tuple[int, ...]) -> Table:
+def _table(summary: list[Reached], seeds: tuple[int, ...]) -> Table:
     """One line a setting."""
     mean = "accuracy in %" + f", mean of {len(seeds)} seeds ± half the 95% interval" * (
         len(seeds) > 1

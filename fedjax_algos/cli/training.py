@@ -9,8 +9,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fedjax_algos import comparison, plots, results, tables
 from fedjax_algos.algorithms import algorithms
+from fedjax_algos.analysis import plots
+from fedjax_algos.analysis.summary import summarise
+from fedjax_algos.cli import tables
 from fedjax_algos.cli.config_file import read_config
 from fedjax_algos.cli.options import (
     Commands,
@@ -21,12 +23,12 @@ from fedjax_algos.cli.options import (
     start_devices,
     told_in_one_line,
 )
-from fedjax_algos.compilation import keep_compiled, measure_compilation
-from fedjax_algos.executor import Memory
-from fedjax_algos.reached import summarise
-from fedjax_algos.registry import options, parse_value
-from fedjax_algos.settings import Method, Settings, methods_of
-from fedjax_algos.simulation import Row
+from fedjax_algos.core.registry import options, parse_value
+from fedjax_algos.engine.asynchronous.executor import Memory
+from fedjax_algos.engine.compilation import keep_compiled, measure_compilation
+from fedjax_algos.runs import comparison, results
+from fedjax_algos.runs.settings import Method, Settings, methods_of
+from fedjax_algos.runs.simulation import Row
 
 console = Console(stderr=True)
 

@@ -1,10 +1,10 @@
 """Data: one flat store of examples, partitions of it, and readers."""
 
-from fedjax_algos.data import read_leaf, read_npz, read_text, read_tfds, synthetic  # noqa: F401
-from fedjax_algos.data.datasets import Dataset, datasets, from_arrays
-from fedjax_algos.data.describe import describe_partition, partition_table, plot_partition
-from fedjax_algos.data.partition import Partition, partitions
-from fedjax_algos.data.store import FederatedData, federate
+from fedjax_algos.data import readers
+from fedjax_algos.data.dataset import Dataset, datasets, from_arrays
+from fedjax_algos.data.description import describe_partition, partition_table, plot_partition
+from fedjax_algos.data.federated_data import FederatedData, federate
+from fedjax_algos.data.partitioning import Partition, partitions
 
 __all__ = [
     "Dataset",
@@ -17,4 +17,5 @@ __all__ = [
     "partition_table",
     "partitions",
     "plot_partition",
+    "readers",
 ]

@@ -1,10 +1,10 @@
 """Models as problems: `models["mlp"](example_shape, num_classes)` returns a `Problem`."""
 
 from fedjax_algos.models.adapters import classifier, nnx_classifier
-from fedjax_algos.models.classifiers import linear, mlp
-from fedjax_algos.models.convolution import Conv, convolve
 from fedjax_algos.models.convolutional import cnn_fedcompass, cnn_fedgbo, lenet
-from fedjax_algos.models.pooling import max_pool
+from fedjax_algos.models.dense import linear, mlp
+from fedjax_algos.models.layers.convolution import Conv, convolve
+from fedjax_algos.models.layers.pooling import max_pool
 from fedjax_algos.models.preprocessing import (
     chain,
     normalise,

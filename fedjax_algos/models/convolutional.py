@@ -6,10 +6,10 @@ import flax.linen as nn
 
 from fedjax_algos.core import Problem
 from fedjax_algos.models.adapters import classifier
-from fedjax_algos.models.classifiers import Perceptron
-from fedjax_algos.models.convolution import Conv
-from fedjax_algos.models.initialisation import Initialisation, starts
-from fedjax_algos.models.pooling import max_pool
+from fedjax_algos.models.dense import Perceptron
+from fedjax_algos.models.layers.convolution import Conv
+from fedjax_algos.models.layers.initialisation import Initialisation, starts
+from fedjax_algos.models.layers.pooling import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 from fedjax_algos.models.registry import models
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
 from fedjax_algos.models.adapters import as_is, classifier
-from fedjax_algos.models.initialisation import Initialisation, starts, symmetric_uniform
+from fedjax_algos.models.layers.initialisation import Initialisation, starts, symmetric_uniform
 from fedjax_algos.models.registry import Width, models
 
 Cell = Literal["gru", "lstm"]

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fedjax_algos.registry import Range, Registry
+from fedjax_algos.core.registry import Range, Registry
 
 models = Registry("model")
 

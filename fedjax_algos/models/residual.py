@@ -12,9 +12,9 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
 from fedjax_algos.models.adapters import classifier
-from fedjax_algos.models.convolution import Conv
 from fedjax_algos.models.convolutional import Convolutions
-from fedjax_algos.models.initialisation import kaiming_normal, starts
+from fedjax_algos.models.layers.convolution import Conv
+from fedjax_algos.models.layers.initialisation import kaiming_normal, starts
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 from fedjax_algos.models.registry import Width, models
 

@@ -1,16 +1,20 @@
-"""Schedules say when: who is dispatched with how much work. Ids and times, no models.
+"""Who trains in which round, with how much local work, and at which rate.
 
-The names of factories for specs such as `cyclic:num_groups=10` stand in the registries `samplers`
-(who is in a cohort), `works` (who finishes how much) and `rates` (clients' rates over time). On the
-virtual clock, `schedules` holds planners and `weathers` what clients meet.
+Ids, counts and rates only: schedules know nothing of models. The registries `samplers` (who is in a
+cohort), `works` (who finishes how much) and `rates` (clients' rates over time) hold the factories
+by name, for specs such as `cyclic:num_groups=10`.
 """
 
-from fedjax_algos.schedules.asynchronous import barrier, buffered, immediate, tiers, tiers_of
-from fedjax_algos.schedules.base import schedules
-from fedjax_algos.schedules.compass import compass
-from fedjax_algos.schedules.plan import Plan, Weather, plan_visits
-from fedjax_algos.schedules.rates import Rate, constant, exponential, inverse, rates, step
-from fedjax_algos.schedules.samplers import (
+from fedjax_algos.schedules.learning_rates import (
+    Rate,
+    constant,
+    exponential,
+    inverse,
+    rates,
+    step,
+)
+from fedjax_algos.schedules.local_work import deadline, deadline_of, full, partial, works
+from fedjax_algos.schedules.sampling import (
     cohort_count,
     cyclic,
     dirichlet,
@@ -18,20 +22,13 @@ from fedjax_algos.schedules.samplers import (
     with_replacement,
 )
 from fedjax_algos.schedules.synchronous import Sampler, Synchronous, Work, uniform
-from fedjax_algos.schedules.weather import simulated, traced, weathers
-from fedjax_algos.schedules.works import deadline, deadline_of, full, partial, works
 
 __all__ = [
-    "Plan",
     "Rate",
     "Sampler",
     "Synchronous",
-    "Weather",
     "Work",
-    "barrier",
-    "buffered",
     "cohort_count",
-    "compass",
     "constant",
     "cyclic",
     "deadline",
@@ -39,20 +36,12 @@ __all__ = [
     "dirichlet",
     "exponential",
     "full",
-    "immediate",
     "inverse",
     "partial",
-    "plan_visits",
     "rates",
     "samplers",
-    "schedules",
-    "simulated",
     "step",
-    "tiers",
-    "tiers_of",
-    "traced",
     "uniform",
-    "weathers",
     "with_replacement",
     "works",
 ]

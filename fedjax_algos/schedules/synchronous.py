@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Local, Visit, batches_per_epoch
-from fedjax_algos.keys import cohort_key
-from fedjax_algos.permutation import permutation_words, permute
+from fedjax_algos.core.keys import cohort_key
+from fedjax_algos.core.permutation import permutation_words, permute
 
 Sampler = Callable[[int, np.ndarray, int, int], np.ndarray]
 Work = Callable[[int, np.ndarray, np.ndarray, np.ndarray, Local], np.ndarray]
@@ -117,8 +117,8 @@ class Synchronous:
             num_steps = self.work(self.seed, numbers, clients, full, self.local).astype(np.int32)
         visit, first_step = np.empty_like(clients), np.empty_like(clients)
         for index, cohort in enumerate(clients):
-            visit[index] = self.dispatched[cohort] + _earlier(cohort, np.ones_like(cohort))
-            first_step[index] = self.steps_done[cohort] + _earlier(cohort, num_steps[index])
+            visit[index] = self.dispatched[cohort] + earlier_amounts(cohort, np.ones_like(cohort))
+            first_step[index] = self.steps_done[cohort] + earlier_amounts(cohort, num_steps[index])
             np.add.at(self.dispatched, cohort, 1)
             np.add.at(self.steps_done, cohort, num_steps[index])
         step = np.broadcast_to(numbers[:, None], clients.shape)
@@ -137,7 +137,7 @@ class Synchronous:
         )
 
 
-def _earlier(cohort: np.ndarray, amounts: np.ndarray) -> np.ndarray:
+def earlier_amounts(cohort: np.ndarray, amounts: np.ndarray) -> np.ndarray:
     """The sum of the amounts of the same client earlier in the cohort: 0 where all are distinct."""
     order = np.argsort(cohort, kind="stable")
     ordered, before = cohort[order], np.cumsum(amounts[order]) - amounts[order]

@@ -1,0 +1,76 @@
+"""Federated averaging, and the frame of every algorithm that changes one part of it.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+AISTATS 2017, https://arxiv.org/abs/1602.05629; with a server optimiser it is Reddi et al.,
+"Adaptive Federated Optimization", ICLR 2021, https://arxiv.org/abs/2003.00295.
+"""
+
+from typing import Any, NamedTuple
+
+import optax
+
+from fedjax_algos.algorithms.registry import algorithms
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
+from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.registry import Positive
+
+
+class ServerState(NamedTuple):
+    params: Params  # x
+    optimizer_state: Any
+
+
+@algorithms
+def fedavg(
+    problem: Problem,
+    local: Local,
+    *,
+    server_learning_rate: Positive = 1.0,
+    weighting: Weighting = "examples",
+    server_transform: optax.GradientTransformation | None = None,
+) -> Algorithm:
+    """Clients run SGD from x and upload x - y_i; the server steps along the mean.
+
+    `y_i <- y_i - rate * g`, K_i times from x; `G = sum_i p_i (x - y_i)`;
+    `x <- x - server_learning_rate * server_transform(G)`.
+
+    Args:
+      problem: what is learned.
+      local: how a client trains.
+      server_learning_rate: eta, 1 in the paper.
+      weighting: p_i proportional to n_i over the cohort ("examples", the paper's), or equal
+        ("uniform", what the FedGBO paper's comparisons use).
+      server_transform: an optax transformation of G without a rate, the identity if None.
+    """
+    train = local_training(problem, local)
+    optimizer = optax.chain(
+        optax.identity() if server_transform is None else server_transform,
+        optax.scale(-server_learning_rate),
+    )
+
+    def init(params, population):
+        del population
+        return ServerState(params, optimizer.init(params))
+
+    def broadcast(server, group):
+        del group
+        return server.params
+
+    def client_update(params, state, data, visit, key):
+        trained = train(params, data, visit, key)
+        return state, optax.tree.sub(params, trained.params), trained.report
+
+    def server_update(server, sums, count, group):
+        del count, group
+        updates, state = optimizer.update(sums.mean(), server.optimizer_state, server.params)
+        return ServerState(optax.apply_updates(server.params, updates), state)
+
+    return Algorithm(
+        problem,
+        local,
+        init,
+        broadcast,
+        client_update,
+        server_update,
+        contribute=weighted_by(weighting),
+    )

@@ -1,5 +1,0 @@
-"""The registry of algorithms, where each of their files can import it."""
-
-from fedjax_algos.registry import Registry
-
-algorithms = Registry("algorithm")

@@ -1,0 +1,85 @@
+"""AdaBest: client drift estimated from one's own last round, with a decay in between.
+
+Varno et al., "AdaBest: Minimizing Client Drift in Federated Learning via Adaptive Bias Estimation",
+ECCV 2022, https://arxiv.org/abs/2204.13170.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_algos.algorithms.registry import algorithms
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
+from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.registry import Decay, NonNegative
+from fedjax_algos.core.trees import add_scaled, scale
+
+
+class ServerState(NamedTuple):
+    params: Params  # x
+    average: Params  # the last mean of the y_i; x_0 at first
+
+
+class ClientState(NamedTuple):
+    correction: Params  # h_i
+    last_round: jax.Array  # int32[]: t'_i, counted from 1; 0 before the first
+
+
+@algorithms
+def adabest(
+    problem: Problem,
+    local: Local,
+    *,
+    mu: NonNegative = 0.02,
+    beta: Decay = 0.8,
+    weighting: Weighting = "examples",
+) -> Algorithm:
+    """`y_i <- y_i - rate (g - h_i)`; then `h_i <- h_i / (t - t'_i) + mu (x - y_i)`.
+
+    Server, with a the mean of the y_i: `h = beta (a_previous - a)`, `x <- a - h`. t'_i is the round
+    of the client's last turn; released code of the GHBM paper never moves it.
+    """
+    train = local_training(problem, local)
+
+    def init(params, population):
+        del population
+        return ServerState(params, params)
+
+    def broadcast(server, group):
+        del group
+        return server.params
+
+    def client_init(params, key):
+        del key
+        return ClientState(optax.tree.zeros_like(params), jnp.int32(0))
+
+    def client_update(x, own, data, visit, key):
+        def corrected(gradient, local_params, step):
+            del local_params, step
+            return optax.tree.sub(gradient, own.correction)
+
+        trained = train(x, data, visit, key, correct=corrected)
+        step = optax.tree.sub(x, trained.params)
+        this_round = visit.server_step + 1  # t
+        gap = jnp.maximum(this_round - own.last_round, 1).astype(visit.share.dtype)
+        correction = add_scaled(scale(1 / gap, own.correction), mu, step)
+        return ClientState(correction, this_round), step, trained.report
+
+    def server_update(server, sums, count, group):
+        del count, group
+        average = optax.tree.sub(server.params, sums.mean())
+        h = scale(beta, optax.tree.sub(server.average, average))
+        return ServerState(optax.tree.sub(average, h), average)
+
+    return Algorithm(
+        problem,
+        local,
+        init,
+        broadcast,
+        client_update,
+        server_update,
+        contribute=weighted_by(weighting),
+        client_init=client_init,
+    )

@@ -1,0 +1,255 @@
+"""Floating-point operations of a traced function, counted by a walk through its jaxpr.
+
+- A multiply-add of a matrix product or a convolution: 2. Where a convolution's kernel meets padding
+  or the holes of a dilation, nothing.
+- Elementwise arithmetic on floats, a root or an exponential like a sum: 1 for each output element.
+- A reduction of floats, sums along an axis included: 1 for each input element.
+- Comparisons, selections, moves, casts, random bits, and all arithmetic on integers: 0.
+- What nothing reads: 0, as the compiler removes it.
+
+A loop is its body times its length, and of a conditional the dearest branch counts. XLA's own
+`cost_analysis` takes each loop's body once, so that ten local steps cost one.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import source_info_util
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from fedjax_algos.analysis.costs.operations import CALLS, FREE, INTEGERS, RULES
+from fedjax_algos.core import Visit
+
+Integer = Callable[[Visit], Any]  # from visits of NumPy arrays [...] to int[...]
+
+
+class UncountedError(ValueError):
+    """A computation whose operations cannot be told from its trace."""
+
+
+class Flops(NamedTuple):
+    """Operations of a client's turn: a fixed part, and loops whose lengths depend on the visit."""
+
+    fixed: float
+    loops: tuple["Loop", ...] = ()
+
+    def of(self, visits: Visit) -> np.ndarray:
+        """float64[...]: the operations of each visit, for visits of NumPy arrays [...]."""
+        flops = np.full(np.shape(visits.num_steps), self.fixed, np.float64)
+        for loop in self.loops:
+            flops += np.maximum(loop.length(visits), 0) * loop.body.of(visits)
+        return flops
+
+
+class Loop(NamedTuple):
+    """A body that runs `length(visits)` times."""
+
+    length: Integer
+    body: Flops
+
+
+def total(parts: Iterable[Flops]) -> Flops:
+    """The sum of several parts."""
+    parts = list(parts)
+    return Flops(sum(p.fixed for p in parts), tuple(loop for p in parts for loop in p.loops))
+
+
+def count(closed: ClosedJaxpr, known: Sequence[Integer | None]) -> Flops:
+    """Counts a trace.
+
+    Args:
+      closed: what `jax.make_jaxpr` returned.
+      known: for each input the integer that it is, as a function of the visits, or None. Lengths of
+        loops must follow from these, by arithmetic on scalars.
+
+    Raises:
+      UncountedError: for a loop on floats whose length does not follow, for a conditional that
+        holds such a loop, and for an operation that has no rule here.
+    """
+    live, _ = dce_jaxpr(closed.jaxpr, True, instantiate=True)
+    return _walk(ClosedJaxpr(live, closed.consts), known)[0]
+
+
+def loop_state(closed: ClosedJaxpr) -> int:
+    """Bytes of the float arrays that the outermost loops of a trace change from turn to turn."""
+    live, _ = dce_jaxpr(closed.jaxpr, True, instantiate=True)
+    return _loop_state(live)
+
+
+def _loop_state(jaxpr):
+    used, size = _used(jaxpr), 0
+    for eqn in jaxpr.eqns:
+        name = eqn.primitive.name
+        if name in CALLS:
+            size += _loop_state(_called(eqn).jaxpr)
+        elif name in ("while", "scan"):
+            if name == "while":
+                body, skip = eqn.params["body_jaxpr"].jaxpr, eqn.params["body_nconsts"]
+                _, live = _live_body(eqn, used)
+            else:
+                body, skip = eqn.params["jaxpr"].jaxpr, eqn.params["num_consts"]
+                live = [True] * eqn.params["num_carry"]
+            carried = zip(body.invars[skip:], body.outvars, live, strict=False)
+            changed = [before.aval for before, after, alive in carried if alive and after != before]
+            size += sum(a.size * a.dtype.itemsize for a in changed if _is_float(a))
+    return size
+
+
+def _walk(closed, arguments):
+    """(operations, what is known of the outputs), given what is known of the inputs."""
+    jaxpr = closed.jaxpr
+    known = dict(zip(jaxpr.invars, arguments, strict=True))
+    known |= {
+        var: _constant(var.aval, c) for var, c in zip(jaxpr.constvars, closed.consts, strict=True)
+    }
+    used, parts = _used(jaxpr), []
+
+    def look(atom):
+        return _constant(atom.aval, atom.val) if isinstance(atom, Literal) else known.get(atom)
+
+    for eqn in jaxpr.eqns:
+        part, results = _equation(eqn, [look(atom) for atom in eqn.invars], used)
+        parts.append(part)
+        known |= dict(zip(eqn.outvars, results, strict=False))
+    return total(parts), [look(atom) for atom in jaxpr.outvars]
+
+
+def _equation(eqn, arguments, used):
+    name, outputs = eqn.primitive.name, [var.aval for var in eqn.outvars]
+    if name in CALLS:
+        return _walk(_called(eqn), arguments)
+    if name in _CONTROL:
+        return _CONTROL[name](eqn, arguments, used), []
+    if name in INTEGERS and _is_count(outputs[0]) and None not in arguments:
+        rule = INTEGERS[name]
+        return Flops(0), [lambda visits: rule(*(value(visits) for value in arguments))]
+    if name in FREE or not any(map(_is_float, outputs)):
+        return Flops(0), []
+    if name not in RULES:
+        raise UncountedError(
+            f"the operation {name!r} at {_place(eqn)} has no count of floating-point operations; "
+            "give it a rule in fedjax_algos/analysis/costs/operations.py"
+        )
+    return Flops(float(RULES[name](eqn))), []
+
+
+def _scan(eqn, arguments, used):
+    del used
+    body, times = eqn.params["jaxpr"], eqn.params["length"]
+    part, _ = _walk(body, _and_unknown(arguments[: _num_constants(eqn.params)], body.jaxpr))
+    return (
+        Flops(0, (Loop(lambda visits: times, part),)) if part.loops else Flops(times * part.fixed)
+    )
+
+
+def _num_constants(scan: dict[str, Any]) -> int:
+    """How many of a scan's inputs are the same in all its turns.
+
+    Newer jax writes it otherwise; 0 then only means that loops inside have no known bound.
+    """
+    return scan.get("num_consts", 0)
+
+
+def _cond(eqn, arguments, used):
+    del used
+    parts = [_walk(branch, arguments[1:])[0] for branch in eqn.params["branches"]]
+    if any(part.loops for part in parts):
+        raise UncountedError(
+            f"the conditional at {_place(eqn)} holds a loop as long as the visit says; take the "
+            "loop out of it"
+        )
+    return max(parts)
+
+
+def _while(eqn, arguments, used):
+    """A loop from one known integer up to another, as `fori_loop` makes it, or one without floats.
+
+    The latter finds the entries of a permutation, and is as long as chance wants.
+    """
+    body, _ = _live_body(eqn, used)
+    first = eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
+    consts = arguments[eqn.params["cond_nconsts"] : first]
+    closed = ClosedJaxpr(body, eqn.params["body_jaxpr"].consts)
+    part, _ = _walk(closed, _and_unknown(consts, body))
+    if part == Flops(0):
+        return part
+    bounds = _bounds(eqn)
+    start, stop = (arguments[first + index] for index in bounds) if bounds else (None, None)
+    if start is None or stop is None:
+        raise UncountedError(
+            f"the loop at {_place(eqn)} computes with floats, and its length does not follow from "
+            "the visit; loop with fori_loop up to an integer made of the visit's"
+        )
+    return Flops(0, (Loop(lambda visits: stop(visits) - start(visits), part),))
+
+
+_CONTROL = {"scan": _scan, "cond": _cond, "while": _while}
+
+
+def _bounds(eqn):
+    """Which carried values are the counter and the bound of `while counter < bound`, or None."""
+    test, body = eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr
+    carried = body.invars[eqn.params["body_nconsts"] :]
+    if len(test.eqns) != 1 or test.eqns[0].primitive.name != "lt" or eqn.params["cond_nconsts"]:
+        return None
+    compared = test.eqns[0].invars
+    if any(isinstance(atom, Literal) or atom not in test.invars for atom in compared):
+        return None
+    counter, bound = map(test.invars.index, compared)
+    (turn,) = [e for e in body.eqns if body.outvars[counter] in e.outvars] or [None]
+    one_more = (
+        turn is not None
+        and turn.primitive.name == "add"
+        and turn.invars[0] is carried[counter]
+        and getattr(turn.invars[1], "val", None) == 1
+    )
+    return (counter, bound) if one_more and body.outvars[bound] is carried[bound] else None
+
+
+def _live_body(eqn, used):
+    """A loop's body without what nothing reads after any number of turns: (body, carries read)."""
+    test, body = eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr
+    tested = _used(test)
+    tests = test.invars[eqn.params["cond_nconsts"] :]
+    live = [out in used or var in tested for out, var in zip(eqn.outvars, tests, strict=True)]
+    before = None
+    while live != before:
+        before = live
+        _, needed = dce_jaxpr(body, live)
+        needed = needed[eqn.params["body_nconsts"] :]
+        live = [a or b for a, b in zip(live, needed, strict=True)]
+    return dce_jaxpr(body, live, instantiate=True)[0], live
+
+
+def _called(eqn):
+    inner = next(p for p in eqn.params.values() if isinstance(p, ClosedJaxpr | Jaxpr))
+    return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
+
+
+def _used(jaxpr):
+    atoms = [*jaxpr.outvars, *(atom for eqn in jaxpr.eqns for atom in eqn.invars)]
+    return {atom for atom in atoms if not isinstance(atom, Literal)}
+
+
+def _and_unknown(known, jaxpr):
+    return [*known, *[None] * (len(jaxpr.invars) - len(known))]
+
+
+def _constant(aval, value):
+    return (lambda visits: np.asarray(value)) if _is_count(aval) else None
+
+
+def _is_count(aval):
+    shape, dtype = getattr(aval, "shape", None), getattr(aval, "dtype", np.float32)
+    return shape == () and any(jnp.issubdtype(dtype, kind) for kind in (jnp.integer, jnp.bool_))
+
+
+def _is_float(aval):
+    return jnp.issubdtype(getattr(aval, "dtype", np.int32), jnp.inexact)
+
+
+def _place(eqn):
+    return source_info_util.summarize(eqn.source_info) or "an unknown place"

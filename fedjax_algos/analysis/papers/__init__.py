@@ -1,0 +1,45 @@
+"""What the four papers report of their runs, from the rows of `simulate` and `comparison.run`.
+
+Rows carry `method` and `seed` beside `round`, a metric and costs that add up since the start. An
+evaluation whose metric or test loss is not finite belongs to a run that diverged: it reaches
+nothing and is no maximum.
+"""
+
+from typing import Any
+
+from fedjax_algos.analysis.papers.fedcompass import FirstTime, time_to_target
+from fedjax_algos.analysis.papers.fedgbo import Cost, Maximum, maximum_and_cost
+from fedjax_algos.analysis.papers.fedlga import Target, rounds_to_target
+from fedjax_algos.analysis.papers.ghbm import Final, final_quality
+from fedjax_algos.analysis.papers.runs import METRIC, TOLERANCE
+from fedjax_algos.runs.simulation import Row
+
+__all__ = [
+    "METRIC",
+    "TOLERANCE",
+    "Cost",
+    "Final",
+    "FirstTime",
+    "Maximum",
+    "Target",
+    "final_quality",
+    "maximum_and_cost",
+    "of_paper",
+    "rounds_to_target",
+    "time_to_target",
+]
+
+
+def of_paper(
+    rows: list[Row], paper: str, reference: str | None = None, target: float | None = None
+) -> list[Any]:
+    """What "fedgbo", "fedlga", "ghbm" or "fedcompass" tells; see the functions above."""
+    if paper == "fedgbo":
+        return maximum_and_cost(rows, reference or "fedavg")
+    if paper == "ghbm":
+        return final_quality(rows, reference or "fedavg")
+    if target is None:
+        raise ValueError(f"paper={paper!r} needs a target; give a test accuracy")
+    if paper == "fedlga":
+        return rounds_to_target(rows, target)
+    return time_to_target(rows, target, reference or "fedcompass")

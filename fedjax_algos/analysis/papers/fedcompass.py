@@ -1,0 +1,68 @@
+"""The FedCompass paper's: the time at which a target is first reached."""
+
+from typing import NamedTuple
+
+from fedjax_algos.analysis.papers.runs import METRIC, check_method, check_target, runs_of
+from fedjax_algos.runs.simulation import Row
+
+
+class FirstTime(NamedTuple):
+    """One method's line of `time_to_target`."""
+
+    label: str
+    time: float | None  # mean over the seeds that reach the target; None below half of them
+    relative: float | None  # to that of `relative_to`; None where either is
+    best: float  # mean over seeds of each seed's highest quality
+    best_deviation: float  # standard deviation over seeds (n - 1); NaN for one
+    seeds_reaching: int
+    seeds_diverged: int
+
+
+def time_to_target(
+    rows: list[Row],
+    target: float,
+    relative_to: str,
+    *,
+    clock: str = "simulated_seconds",
+    metric: str = METRIC,
+) -> list[FirstTime]:
+    """The time at which a target is first reached, relative to one method, and the top quality.
+
+    Source: Tables 1 and 14 of Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on
+    Heterogeneous Client Devices Using a Computing Power-Aware Scheduler", ICLR 2024,
+    https://arxiv.org/abs/2309.14675, whose dash is None here. Relative times are ratios of means.
+
+    Args:
+      rows: of all methods.
+      target: the quality to reach.
+      relative_to: the method whose time is 1.
+      clock: column of the time since the start.
+      metric: column of the quality, higher being better.
+
+    Raises:
+      ValueError: for rows that are none or incomplete, an unknown method or clock, or a target
+        that is not finite.
+    """
+    check_target(target)
+    runs = runs_of(rows, metric)
+    check_method("relative_to", relative_to, runs)
+    for label, seeds in runs.items():
+        if any(clock not in run.columns for run in seeds):
+            raise ValueError(
+                f"clock={clock!r} is no column of the rows of method {label!r}; choose one out of "
+                f"{', '.join(seeds[0].columns)}"
+            )
+    times = {label: seeds.mean_when_reached(clock, target) for label, seeds in runs.items()}
+    unit = times[relative_to]
+    return [
+        FirstTime(
+            label,
+            time=(time := times[label]),
+            relative=None if time is None or not unit else time / unit,
+            best=float(seeds.best().mean()),
+            best_deviation=float(seeds.best().std(ddof=1)) if len(seeds) > 1 else float("nan"),
+            seeds_reaching=len(seeds.reaching(target)),
+            seeds_diverged=seeds.diverged(),
+        )
+        for label, seeds in runs.items()
+    ]

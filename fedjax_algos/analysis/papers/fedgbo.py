@@ -1,0 +1,87 @@
+"""The FedGBO paper's: the highest quality, and the cost to reach it."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_algos.analysis.papers.runs import METRIC, check_method, first_at, runs_of
+from fedjax_algos.analysis.summary import interval
+from fedjax_algos.runs.simulation import Row
+
+
+class Cost(NamedTuple):
+    """What was spent up to an evaluation; None for what the rows do not hold."""
+
+    rounds: float
+    upload_bytes: float | None  # of all clients
+    flops: float | None  # of all clients
+
+
+class Maximum(NamedTuple):
+    """One method's line of `maximum_and_cost`."""
+
+    label: str
+    best: float  # the highest mean over seeds of one evaluation; NaN if none is finite
+    best_interval: float  # half its 95% confidence interval
+    best_of_seeds: float  # mean over seeds of each seed's own highest
+    cost: Cost | None  # to `best`
+    reference_cost: Cost | None  # to the reference's `best`; None if never
+    seeds_diverged: int
+
+
+def maximum_and_cost(
+    rows: list[Row], reference: str = "fedavg", *, metric: str = METRIC
+) -> list[Maximum]:
+    """The highest quality, the cost to reach it, and the cost to reach the reference's highest.
+
+    The maximum is that of the mean curve over seeds, with its interval there, and costs are those
+    of the first evaluation at which the mean curve is as high. The paper does not say so, but its
+    costs are whole multiples of the rounds between evaluations, as means of five seeds' own would
+    not be. Where a seed has diverged, the mean curve has no value.
+
+    Source: Table IV of Mills et al., "Accelerating Federated Learning with a Global Biased
+    Optimiser", 2023, https://arxiv.org/abs/2108.09134.
+
+    Args:
+      rows: of all methods.
+      reference: the method whose maximum the others are to reach.
+      metric: column of the quality, higher being better.
+
+    Raises:
+      ValueError: for rows that are none or incomplete, an unknown reference, or seeds of a method
+        that were evaluated at different rounds.
+    """
+    runs = runs_of(rows, metric)
+    check_method("reference", reference, runs)
+    curves = {label: _mean_curve(seeds) for label, seeds in runs.items()}
+    best = {label: float(np.fmax.reduce(curve)) for label, curve in curves.items()}
+    where = {label: np.argmax(curve == best[label]) for label, curve in curves.items()}
+    return [
+        Maximum(
+            label,
+            best=best[label],
+            best_interval=interval(np.array([run.quality[where[label]] for run in seeds])),
+            best_of_seeds=float(seeds.best().mean()),
+            cost=_cost_to(best[label], curves[label], seeds),
+            reference_cost=_cost_to(best[reference], curves[label], seeds),
+            seeds_diverged=seeds.diverged(),
+        )
+        for label, seeds in runs.items()
+    ]
+
+
+def _mean_curve(seeds):
+    """float[evaluations]: the mean over seeds, NaN where one has diverged."""
+    for run in seeds[1:]:
+        if not np.array_equal(run.columns["round"], seeds[0].columns["round"]):
+            raise ValueError(
+                f"method {run.method!r} was evaluated at different rounds on seeds "
+                f"{seeds[0].seed:g} and {run.seed:g}; run both for as long, with one eval_every"
+            )
+    return np.mean([run.quality for run in seeds], axis=0)
+
+
+def _cost_to(target, curve, seeds):
+    index = first_at(curve, target)
+    spent = (seeds.mean_at(name, index) for name in ("round", "upload_bytes", "flops"))
+    return None if index is None else Cost(*spent)

@@ -1,0 +1,157 @@
+"""Evaluation of personal models: each client's, after some local steps from the global one."""
+
+import functools
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_algos.analysis.evaluation import check_batch_size, values_of
+from fedjax_algos.core import Array, Local, Mean, Metrics, Model, Problem, Visit
+from fedjax_algos.core.keys import visit_keys
+from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.permutation import permutation_words
+from fedjax_algos.data.federated_data import FederatedData, client_view
+from fedjax_algos.engine.placement import Layout, chunk_size
+from fedjax_algos.schedules.synchronous import full_steps, rate_at
+
+_OUTSIDE = -1  # the visit of a turn that belongs to no run, so that its draws are no run's
+_AT_ONCE = 32  # clients that "auto" maps: each has weights of its own, and there may be thousands
+
+
+class EvaluatePersonal(Protocol):
+    """The signature of what `make_evaluate_personal` returns."""
+
+    def __call__(
+        self,
+        model: Model,
+        train: FederatedData,
+        test: FederatedData,
+        *,
+        seed: int = ...,
+        num_steps: int | Array | None = None,
+    ) -> Metrics: ...
+
+
+def make_evaluate_personal(
+    problem: Problem, local: Local, *, batch_size: int = 128, layout: Layout = "auto"
+) -> EvaluatePersonal:
+    """Each client's own model on its own examples, after local training from a common model.
+
+    `y_i <- x`, then num_steps times `y_i <- y_i - rate * transform(g)` on client i's training
+    examples, with the rate, batches and transform of `local`; the metrics are those of y_i, means
+    over client i's examples in `test`. The model's statistics are personal as well.
+
+    Batches and the training keys depend on (seed, client) alone, and differ from those of every
+    visit of a run with that seed.
+
+    Source: Wang et al., "Federated Evaluation of On-device Personalization", 2019,
+    https://arxiv.org/abs/1910.10252.
+
+    Args:
+      problem: what is learned.
+      local: how a client trains; its steps or epochs are the default number of steps.
+      batch_size: rows of a client's test examples computed at once, or fewer where the largest
+        client has fewer.
+      layout: as for `make_engine`, over all clients, except that "auto" maps at most 32 at once
+        where it maps: there is a copy of the model for each. Results agree up to rounding.
+
+    Returns:
+      A function of the common model, of the training and of the test examples of the same clients,
+      both `FederatedData`; and optionally of `seed` and of `num_steps`, int or int[num_clients],
+      which may be 0. It returns "loss" and the problem's metrics as `Mean`s with leaves
+      float[num_clients], like `make_evaluate_clients`. A client without training examples keeps
+      the common model; one without test examples has weight 0.
+
+    Raises:
+      ValueError: for a batch size below 1, an unknown layout, or local work that is not exactly one
+        of steps and epochs; when called, for different numbers of clients, steps below 0, or a loss
+        or a metric that does not give one value for each example.
+    """
+    check_batch_size(batch_size)
+    chunk_size(layout, 1)
+    full_steps(np.ones(1, np.int32), local)
+    train_client = local_training(problem, local)
+
+    @functools.partial(jax.jit, static_argnames="size")
+    def compute(model, train, test, num_steps, seed, *, size):
+        num_clients = train.num_clients
+        together = chunk_size(
+            layout, min(num_clients, _AT_ONCE) if layout == "auto" else num_clients
+        )
+        num_chunks = -(-num_clients // together)
+        clients = jnp.arange(num_chunks * together, dtype=jnp.int32)
+        clients = jnp.minimum(clients, num_clients)  # padding is nobody, who takes no step
+        num_steps = jnp.pad(num_steps, (0, clients.size - num_clients))
+
+        def one(turn):
+            client, steps = turn
+            order, key = visit_keys(seed, client, jnp.int32(_OUTSIDE))
+            data = client_view(train, client, permutation_words(order), model.statistics)
+            visit = _visit(train, client, steps, local.learning_rate)
+            trained = train_client(model.params, data, visit, key)
+            personal = Model(trained.params, trained.report.statistics)
+            return _evaluate_client(problem, personal, test, client, size)
+
+        turns = (clients, num_steps)
+        if together == 1:  # not mapped at all: convolutions stay dense, loops run their own length
+            metrics = jax.lax.map(one, turns)
+        else:
+            chunks = jax.tree.map(lambda leaf: leaf.reshape(num_chunks, together), turns)
+            metrics = jax.lax.map(jax.vmap(one), chunks)
+        return jax.tree.map(lambda leaf: leaf.reshape(-1)[:num_clients], metrics)
+
+    def evaluate(model, train, test, *, seed=0, num_steps=None):
+        if train.num_clients != test.num_clients:
+            raise ValueError(
+                f"there are {train.num_clients} clients to train and {test.num_clients} to test; "
+                "give both sets of examples for the same clients"
+            )
+        counts = train.counts()
+        steps = full_steps(counts, local) if num_steps is None else np.asarray(num_steps)
+        if steps.min() < 0:
+            raise ValueError(f"num_steps={steps.min()} is out of range; give at least 0")
+        steps = np.where(counts > 0, steps, 0).astype(np.int32)
+        size = max(min(batch_size, test.counts().max()), 1)
+        return compute(model, train, test, steps, np.uint32(seed), size=int(size))
+
+    return evaluate
+
+
+def _visit(data, client, num_steps, learning_rate):
+    count = data.offsets[client + 1] - data.offsets[client]
+    real = jnp.result_type(float)
+    return Visit(
+        client=client,
+        visit=jnp.int32(_OUTSIDE),
+        server_step=jnp.int32(0),
+        num_steps=num_steps,
+        full_steps=num_steps,
+        num_examples=count,
+        share=count.astype(real) / data.indices.shape[0],
+        learning_rate=jnp.asarray(rate_at(learning_rate, np.int32(0)), real),
+        first_step=jnp.int32(0),
+    )
+
+
+def _evaluate_client(problem, model, data, client, size):
+    """Metrics of one client's examples, in ceil(n_i / size) batches."""
+    offset = data.offsets[client]
+    count = data.offsets[client + 1] - offset
+
+    def measure(step):
+        slots = step * size + jnp.arange(size, dtype=jnp.int32)
+        real = slots < count
+        rows = data.indices[offset + jnp.minimum(slots, count - 1)]
+        values = values_of(problem, model, data.examples, rows, real)
+        return {
+            name: Mean(value.sum(), real.sum().astype(value.dtype))
+            for name, value in values.items()
+        }
+
+    def add(step, metrics):
+        return jax.tree.map(jnp.add, metrics, measure(step))
+
+    zeros = jax.tree.map(lambda leaf: jnp.zeros((), leaf.dtype), jax.eval_shape(measure, 0))
+    return jax.lax.fori_loop(0, -(-count // size), add, zeros)

@@ -1,0 +1,19 @@
+"""What a person sees of a plan: its timeline, the staleness of its contributions, idle clients."""
+
+from fedjax_algos.analysis.timeline.plots import (
+    draw_staleness,
+    draw_timeline,
+    plot_staleness,
+    plot_timeline,
+)
+from fedjax_algos.analysis.timeline.summary import PlanSummary, idle_share, summarise_plan
+
+__all__ = [
+    "PlanSummary",
+    "draw_staleness",
+    "draw_timeline",
+    "idle_share",
+    "plot_staleness",
+    "plot_timeline",
+    "summarise_plan",
+]

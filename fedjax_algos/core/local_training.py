@@ -1,0 +1,208 @@
+"""Local training, shared by all algorithms: SGD steps with a hook for the gradient."""
+
+import functools
+import typing
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_algos.core.client_data import ClientData
+from fedjax_algos.core.types import (
+    Batch,
+    Batches,
+    Key,
+    Local,
+    Mean,
+    Model,
+    Outputs,
+    Params,
+    Problem,
+    Report,
+    Statistics,
+    Visit,
+)
+
+
+class Step(NamedTuple):
+    """What a gradient correction may look at beside the gradient and the local model."""
+
+    number: jax.Array  # int32[]: k, from 0
+    gradient_at: Callable[[Params], Params]  # of the same examples, dropout included, elsewhere
+
+
+class Trained(NamedTuple):
+    """A finished turn."""
+
+    params: Params  # y_K
+    transform_state: Any
+    report: Report
+
+
+Correction = Callable[[Params, Params, Step], Params]  # (gradient, y, step) -> gradient
+Penalty = Callable[[Outputs, Batch], jax.Array]  # float[batch], added to the loss
+
+
+class Train(Protocol):
+    """The signature of what `local_training` returns."""
+
+    def __call__(
+        self,
+        params: Params,
+        data: ClientData,
+        visit: Visit,
+        key: Key,
+        *,
+        correct: Correction = ...,
+        move: Callable[[Params], Params] = ...,
+        transform: optax.GradientTransformation | None = None,
+        transform_state: Any = None,
+    ) -> Trained: ...
+
+
+def uncorrected(gradient: Params, params: Params, step: Step) -> Params:
+    """The correction that leaves the gradient as it is."""
+    del params, step
+    return gradient
+
+
+def unmoved(params: Params) -> Params:
+    """The move that leaves the local model where it is."""
+    return params
+
+
+def batch_gradient(
+    problem: Problem, penalty: Penalty | None = None
+) -> Callable[..., tuple[Params, Statistics, Mean]]:
+    """`(Model, batch, mask, key) -> (gradient, statistics, loss)` of the mean loss over real rows.
+
+    A batch without a real row has gradient 0. The losses of masked rows, which repeat real ones,
+    are cut out with `where`. `penalty` is added to the loss whose gradient is taken, and is not
+    part of the loss that is returned.
+    """
+
+    def mean_loss(params, statistics, batch, mask, key):
+        shown = batch | {"mask": mask} if isinstance(batch, dict) else batch
+        outputs, statistics = problem.apply(Model(params, statistics), shown, key, True)
+        losses = problem.loss(outputs, batch)
+        if losses.shape != mask.shape:
+            raise ValueError(
+                f"the loss has shape {losses.shape}, but must give one value for each example, "
+                f"shape {mask.shape}: return the losses without averaging them"
+            )
+        loss = Mean(jnp.where(mask, losses, 0).sum(), mask.sum().astype(losses.dtype))
+        total = losses if penalty is None else losses + penalty(outputs, batch)
+        mean = jnp.where(mask, total, 0).sum() / jnp.maximum(loss.weight, 1)
+        return mean, (statistics, loss)
+
+    def gradient(model, batch, mask, key):
+        grads, (statistics, loss) = jax.grad(mean_loss, has_aux=True)(*model, batch, mask, key)
+        return grads, statistics, loss
+
+    return gradient
+
+
+def full_gradient(
+    problem: Problem, size: int = 128, penalty: Penalty | None = None
+) -> Callable[[Model, ClientData, Key], tuple[Params, Statistics, Mean]]:
+    """`(Model, data, key) -> (gradient, statistics, loss)` over all of a client's examples.
+
+    The exact mean gradient, `(1 / n_i) sum over j of grad l(x; example_ij)`, summed over pieces of
+    `size` examples, the last one short; the client's stream of batches is left untouched.
+    """
+    gradient = batch_gradient(problem, penalty)
+
+    def run(model, data, key):
+        width = min(size, data.indices.shape[0])
+
+        def add(number, carry):
+            total, statistics, losses = carry
+            batch, mask = data.piece(number, width)
+            shown = Model(model.params, statistics)
+            grads, statistics, loss = gradient(shown, batch, mask, jax.random.fold_in(key, number))
+            total = jax.tree.map(lambda t, g: t + loss.weight.astype(g.dtype) * g, total, grads)
+            return total, statistics, jax.tree.map(jnp.add, losses, loss)
+
+        zero = jnp.zeros((), jnp.result_type(float))
+        start = (optax.tree.zeros_like(model.params), model.statistics, Mean(zero, zero))
+        total, statistics, losses = jax.lax.fori_loop(0, -(-data.num_examples // width), add, start)
+        count = jnp.maximum(losses.weight, 1)
+        return jax.tree.map(lambda t: t / count.astype(t.dtype), total), statistics, losses
+
+    return run
+
+
+def local_training(problem: Problem, local: Local, penalty: Penalty | None = None) -> Train:
+    """A function that runs one client's local steps.
+
+    In step k: `y <- move(y)`, `g = transform(correct(gradient of the batch at y, y, step))`, then
+    `y <- y - rate g` with the rate in `visit.learning_rate`. The number of steps is data
+    (`visit.num_steps`), so clients with less work recompile nothing.
+
+    The returned function takes the starting params, the client's data, its visit and its key, and
+    optionally `correct`, `move`, another `transform` than `local.transform` and the state that it
+    starts from. Its report holds the mean training loss over all examples of all steps.
+
+    Args:
+      problem: what is learned.
+      local: how.
+      penalty: for each example, added to the loss; the reported loss is without it.
+
+    Raises:
+      ValueError: for an unknown kind of batches.
+    """
+    if local.batches not in typing.get_args(Batches):
+        raise ValueError(
+            f"batches={local.batches!r} is unknown; choose one of "
+            f"{', '.join(typing.get_args(Batches))}"
+        )
+    full = full_gradient(problem, local.batch_size, penalty)
+    gradient = batch_gradient(problem, penalty)
+
+    def train(
+        params,
+        data,
+        visit,
+        key,
+        *,
+        correct=uncorrected,
+        move=unmoved,
+        transform=None,
+        transform_state=None,
+    ):
+        transform = local.transform if transform is None else transform
+        if transform_state is None:
+            transform_state = transform.init(params)
+
+        def descend(y, g):
+            return (y - visit.learning_rate.astype(y.dtype) * g).astype(y.dtype)
+
+        def step(k, carry):
+            params, transform_state, statistics, losses = carry
+            step_key = jax.random.fold_in(key, k)
+            if local.batches == "full":
+                look = functools.partial(full, data=data, key=step_key)
+            else:
+                batch, mask = data.batch(k, local.batch_size, local.batches)
+                look = functools.partial(gradient, batch=batch, mask=mask, key=step_key)
+
+            def gradient_at(point):
+                return look(Model(point, statistics))[0]
+
+            params = move(params)
+            grads, new_statistics, loss = look(Model(params, statistics))
+            grads = correct(grads, params, Step(k, gradient_at))
+            grads, transform_state = transform.update(grads, transform_state, params)
+            params = jax.tree.map(descend, params, grads)
+            return params, transform_state, new_statistics, jax.tree.map(jnp.add, losses, loss)
+
+        zero = jnp.zeros((), jnp.result_type(float))
+        start = (params, transform_state, data.statistics, Mean(zero, zero))
+        params, transform_state, statistics, losses = jax.lax.fori_loop(
+            0, visit.num_steps, step, start
+        )
+        return Trained(params, transform_state, Report({"train_loss": losses}, statistics))
+
+    return train

@@ -1,0 +1,27 @@
+"""Partitions: pure, seeded functions from labels to the examples of each client."""
+
+from fedjax_algos.data.partitioning.base import Partition, partitions
+from fedjax_algos.data.partitioning.classes import class_partition, classes_per_client
+from fedjax_algos.data.partitioning.dirichlet import (
+    dirichlet,
+    dirichlet_balanced,
+    dirichlet_classes,
+    dual_dirichlet,
+)
+from fedjax_algos.data.partitioning.pachinko import pachinko
+from fedjax_algos.data.partitioning.simple import iid, natural, quantity
+
+__all__ = [
+    "Partition",
+    "class_partition",
+    "classes_per_client",
+    "dirichlet",
+    "dirichlet_balanced",
+    "dirichlet_classes",
+    "dual_dirichlet",
+    "iid",
+    "natural",
+    "pachinko",
+    "partitions",
+    "quantity",
+]

@@ -1,0 +1,161 @@
+"""Scalar runs on the virtual clock, to the printed digits, through planner and executor."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from helpers import Case, quadratics
+
+import fedjax_algos as fa
+from fedjax_algos.asynchrony.plan import plan_visits
+from fedjax_algos.asynchrony.registry import schedules
+from fedjax_algos.asynchrony.system_model import Fixed
+from fedjax_algos.engine.asynchronous.executor import make_executor
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+# Five clients with gradients a (x - b), one example each, so p_i = .2, from w = .5 at rate .01
+A, B = (1, 2, 0.5, 1.5, 0.8), (1, -1, 3, 0, -2)
+PER_MINUTE = (10, 5, 4, Fraction(5, 2), 2)  # steps; the clock below runs in minutes
+MINUTES = [1 / Fraction(rate) for rate in PER_MINUTE]
+
+
+def slowed(client, visit, per_minute):
+    """The speeds, but one visit of one client is made at another."""
+    rows = [[time] * 60 for time in MINUTES]
+    rows[client][visit] = 1 / Fraction(per_minute)
+    return Fixed(rows)
+
+
+def run(name, settings, schedule, minutes, weather=None):
+    """{minutes: models after the server steps of that moment, in order}."""
+    toy = quadratics([[a] for a in A], [[b] for b in B])
+    algorithm = Case(name, settings).build(toy.problem, fa.Local(1, 0.01, steps=20))
+    executor = make_executor(algorithm, slots=2)
+    plan = schedules.make(schedule)(weather or Fixed(MINUTES), 5, seconds=Fraction(minutes))
+    state = executor.init(0, fa.Population(5, 5, 5))
+    visits = plan_visits(plan, toy.data.counts(), algorithm.local)
+    stops = range(1, len(plan.time) + 1)
+    seen: dict[float, list[float]] = {}
+    for done, now, _ in executor.run(state, toy.data, plan, visits, stops=list(stops)):
+        seen.setdefault(float(plan.time[done - 1]), []).append(float(now.server.params["x"]))
+    return seen
+
+
+WARM_UP = {2: 0.5163883756, 4: 0.4529284782, 5: 0.4777114024, 8: 0.4659725419, 10: 0.4361067460}
+COMPASS = "compass:min_steps=20,max_steps=100"
+FIGURE_1 = {
+    "plain": {12: 0.4226292493, 22: 0.3357258186, 32: 0.2643750602, 42: 0.2176130349},
+    "momentum": {12: 0.4226292493, 22: 0.3235960716, 32: 0.1672955786, 42: 0.0133184157},
+    "normalised": {12: 0.4171013608, 22: 0.2527408353, 32: 0.0952823404, 42: -0.0040900945},
+}
+
+
+@pytest.mark.parametrize("variant", FIGURE_1)
+def test_fedcompass_on_figure_1(variant):
+    seen = run("fedcompass", {"variant": variant}, COMPASS, 42)
+    assert all(len(models) == 1 for models in seen.values())
+    actual = {time: models[0] for time, models in seen.items()}
+    assert actual == pytest.approx(WARM_UP | FIGURE_1[variant], rel=0, abs=6e-11)
+
+
+def test_fedcompass_on_figure_22():
+    """Client 3 is late: at 16:12 instead of 12:00."""
+    seen = run("fedcompass", {}, COMPASS, 31.8, slowed(2, 1, Fraction(5, 2)))
+    actual = [seen[time][0] for time in (14, 22, 31.8)]
+    assert actual == pytest.approx([0.3883049071, 0.2660879208, 0.2501015924], rel=0, abs=6e-11)
+
+
+@pytest.mark.parametrize(
+    ("variant", "expected"), [("plain", 0.4303434691), ("normalised", 0.4325298005)]
+)
+def test_staleness_counts_at_arrival(variant, expected):
+    """Client 3's second round at 8 steps a minute: it arrives at 08:30, aggregated at 12:00."""
+    seen = run("fedcompass", {"variant": variant}, COMPASS, 12, slowed(2, 1, 8))
+    assert seen[12] == pytest.approx([expected], rel=0, abs=6e-11)
+
+
+def test_fedasync():
+    expected = {
+        2: [0.5163883756],
+        4: [0.5322395935, 0.4804248042],
+        5: [0.5018874462],
+        6: [0.5107391879],
+        8: [0.5267755679, 0.4824882416, 0.4741876137],
+        10: [0.4831427549, 0.5006536983, 0.4805181828],
+        12: [0.4902990167, 0.4540881653],
+    }
+    seen = run("fedasync", {}, "immediate:steps=20", 12)
+    assert seen.keys() == expected.keys()
+    for time, models in expected.items():
+        assert seen[time] == pytest.approx(models, rel=0, abs=6e-11)
+
+
+def test_fedbuff():
+    expected = {4: 0.4430309036, 8: 0.5032276320, 10: 0.4449056190, 12: 0.4550565030}
+    seen = run("fedbuff", {}, "buffered:steps=20,size=3", 12)
+    assert {time: models[0] for time, models in seen.items()} == pytest.approx(
+        expected, rel=0, abs=6e-11
+    )
+
+
+def models(name, settings, schedule, minutes=40, weather=None):
+    return [
+        m for models in run(name, settings, schedule, minutes, weather).values() for m in models
+    ]
+
+
+def test_as1_a_buffer_of_one_is_fedasync():
+    one = models("fedbuff", {}, "buffered:steps=20,size=1")
+    np.testing.assert_allclose(one, models("fedasync", {}, "immediate:steps=20"), atol=1e-15)
+
+
+def test_as2_a_first_buffer_of_all_is_fedavg():
+    """At equal speeds, where everybody is once in it; only the first, as later ones are stale."""
+    equal = Fixed([Fraction(1, 10)] * 5)
+    buffer = models("fedbuff", {"alpha": 1.0}, "buffered:steps=20,size=5", 12, equal)
+    rounds = models("fedavg", {}, "barrier:steps=20", 12, equal)
+    assert buffer[0] == pytest.approx(rounds[0], abs=1e-15)
+    assert abs(buffer[1] - rounds[1]) > 1e-4
+
+
+def test_as4_fedcompass_at_equal_speeds_is_fedavg_with_server_rate_alpha():
+    """From the second group aggregation on: the first is stale from the warm-up."""
+    equal = Fixed([Fraction(1, 10)] * 5)
+    actual = models("fedcompass", {}, COMPASS, 60, equal)[6:]
+    toy = quadratics([[a] for a in A], [[b] for b in B])
+    expected, x = [], None
+    start = models("fedcompass", {}, COMPASS, 60, equal)[5]
+    x = start
+    for _ in actual:
+        ends = [b + (x - b) * (1 - 0.01 * a) ** 100 for a, b in zip(A, B, strict=True)]
+        x = x - 0.9 * (x - np.mean(ends))
+        expected.append(x)
+    assert len(toy.clients) == 5
+    assert len(actual) >= 3
+    np.testing.assert_allclose(actual, expected, atol=1e-14)
+
+
+def test_as5_variants_coincide():
+    plain = models("fedcompass", {}, COMPASS)
+    without = models("fedcompass", {"variant": "momentum", "beta": 0.0}, COMPASS)
+    np.testing.assert_allclose(without, plain, atol=1e-15)
+    equal = Fixed([Fraction(1, 10)] * 5)
+    np.testing.assert_allclose(
+        models("fedcompass", {"variant": "normalised"}, COMPASS, 60, equal),
+        models("fedcompass", {}, COMPASS, 60, equal),
+        atol=1e-14,
+    )
+
+
+def test_as6_staleness_weights_fall():
+    from fedjax_algos.algorithms.asynchronous.staleness import polynomial
+
+    weights = polynomial(np.arange(10), 0.9, 0.5)
+    assert weights[0] == 0.9
+    assert (np.diff(weights) < 0).all()
+
+
+def test_as10_one_tier_is_fedavg():
+    one = models("fedat", {}, "tiers:steps=20,ratio=5")
+    np.testing.assert_allclose(one, models("fedavg", {}, "barrier:steps=20"), atol=1e-14)

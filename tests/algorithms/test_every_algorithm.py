@@ -1,0 +1,140 @@
+"""What every registered algorithm survives: odd trees, small clients, a cohort of one, a pause."""
+
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import CASES, Case, fixed, one_round, small_network, stored
+
+import fedjax_algos as fa
+from fedjax_algos.engine.host_state import HostTable
+from fedjax_algos.models.adapters import Outputs
+from fedjax_algos.schedules import Synchronous
+
+ONE_EACH = list({case.name: case for case in CASES}.values())  # the last of each name
+LOCAL = fa.Local(batch_size=4, learning_rate=0.1, steps=2)
+STATEFUL = ["scaffold", "feddyn", "adabest", "localghbm", "fedhbm"]
+
+
+def flat_problem():
+    """The params are one array and no tree; two of the three clients hold less than a batch."""
+    rng = np.random.default_rng(0)
+    clients = [{"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n)} for n in (1, 6, 3)]
+
+    def apply(model, batch, key, training):
+        del key, training
+        products = batch["x"] * model.params[None]
+        return Outputs(products.sum(1), products), ()
+
+    def loss(outputs, batch):
+        return (outputs.logits - batch["y"]) ** 2
+
+    return fa.Problem(lambda key: fa.Model(jnp.ones(3)), apply, loss), stored(clients)
+
+
+def advance(engine, data, state, visits, rounds):
+    for index in rounds:
+        state, _ = engine.round(state, data, one_round(visits, index))
+    return state
+
+
+def schedule(data, cohorts, local=LOCAL):
+    return Synchronous(
+        data.counts(), local, cohort_size=len(cohorts[0]), seed=0, sampler=fixed(cohorts)
+    ).visits(len(cohorts))
+
+
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_flat_params_a_cohort_of_one_and_a_pause(case):
+    """Four rounds of one client each; stored as bytes after the second, and gone on from there."""
+    problem, data = flat_problem()
+    engine = fa.make_engine(case.build(problem, LOCAL), "sequential")
+    visits = schedule(data, [(1,), (0,), (2,), (1,)])
+    population = fa.Population(3, 1, 10)
+    state = advance(engine, data, engine.init(0, population), visits, [0, 1])
+    stored_state = flax.serialization.to_bytes(state)
+    state = advance(engine, data, state, visits, [2, 3])
+    again = flax.serialization.from_bytes(engine.init(5, population), stored_state)
+    again = advance(engine, data, jax.device_put(again), visits, [2, 3])
+    assert state.server.params.shape == (3,)
+    assert np.isfinite(state.server.params).all()
+    assert (np.asarray(state.server.params) != 1).all()
+    jax.tree.map(np.testing.assert_array_equal, state, again)
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_rows_on_the_host_change_nothing(name):
+    toy = small_network()
+    algorithm = Case(name, {}).build(toy.problem, LOCAL)
+    visits = schedule(toy.data, [(0, 1), (2, 1), (1, 0)])
+    ends = []
+    for place in ("device", "host"):
+        engine = fa.make_engine(algorithm, 2, client_state=place)
+        state = engine.init(0, fa.Population(4, 2, 17))
+        ends.append(advance(engine, toy.data, state, visits, range(3)))
+    on_device, on_host = ends
+    jax.tree.map(np.testing.assert_array_equal, on_device.server, on_host.server)
+    assert isinstance(on_host.clients, HostTable)
+    assert sorted(on_host.clients) == [0, 1, 2]  # client 3 was never seen
+    for client, row in on_host.clients.items():
+        expected = jax.tree.map(lambda leaf, c=client: leaf[c], on_device.clients)
+        jax.tree.map(np.testing.assert_array_equal, expected, row)
+
+
+def test_every_stateful_algorithm_is_among_them():
+    toy = small_network()
+    params = toy.problem.init(jax.random.key(0)).params
+    keeping = {
+        case.name
+        for case in CASES
+        if jax.tree.leaves(
+            jax.eval_shape(case.build(toy.problem, LOCAL).client_init, params, jax.random.key(0))
+        )
+    }
+    assert keeping == set(STATEFUL)
+
+
+def test_a_hundred_thousand_clients_with_rows_on_the_host():
+    """8 GB of rows, if all were there: only the cohort's are on the device, and no unseen ones."""
+    width, num_clients, cohort_size = 20_000, 100_000, 50
+    problem = fa.Problem(
+        lambda key: fa.Model(jnp.zeros(width)),
+        lambda model, batch, key, training: (model.params[batch["x"]], ()),
+        lambda outputs, batch: (outputs - 1.0) ** 2,
+    )
+    examples = {"x": np.arange(num_clients, dtype=np.int32) % width}
+    clients = np.arange(num_clients + 1, dtype=np.int32)
+    data = fa.federate(examples, fa.Partition(clients[:-1], clients))
+    local = fa.Local(batch_size=1, learning_rate=0.1, steps=1)
+    engine = fa.make_engine(fa.algorithms.scaffold(problem, local), 25, client_state="host")
+    before = sum(array.nbytes for array in jax.live_arrays())
+    state, most = engine.init(0, fa.Population(num_clients, cohort_size, num_clients)), 0
+    visits = Synchronous(data.counts(), local, cohort_size=cohort_size, seed=0).visits(4)
+    for index in range(4):
+        state, _ = engine.round(state, data, one_round(visits, index))
+        most = max(most, sum(array.nbytes for array in jax.live_arrays()) - before)
+    assert most < 8 * width * 4 + 2**20  # the models, not 50 rows, and far below 2**30
+    assert len(state.clients) == len(np.unique(visits.client)) <= 4 * cohort_size
+    assert all(row.shape == (width,) and row.base is None for row in state.clients.values())
+
+
+def test_unknown_place_of_rows():
+    toy = small_network()
+    algorithm = Case("scaffold", {}).build(toy.problem, LOCAL)
+    with pytest.raises(ValueError, match="client_state='disk' is unknown; choose device or host"):
+        fa.make_engine(algorithm, client_state="disk")
+
+
+def test_a_client_twice_in_a_cohort_is_refused_where_rows_are_kept():
+    toy = small_network()
+
+    def twice(seed, rounds, num_clients, cohort_size):
+        return np.asarray([(1, 3, 1)] * len(rounds), np.int32)
+
+    settings = {"cohort_size": 3, "rounds": 2, "sampler": twice}
+    with pytest.raises(ValueError, match=r"client 1 stands twice in the cohort of round 0"):
+        fa.simulate(
+            fa.make_engine(Case("fedhbm", {}).build(toy.problem, LOCAL)), toy.data, **settings
+        )
+    fa.simulate(fa.make_engine(Case("fedavg", {}).build(toy.problem, LOCAL)), toy.data, **settings)

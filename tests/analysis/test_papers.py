@@ -1,0 +1,298 @@
+"""The papers' figures of merit, worked by hand on a few evaluations."""
+
+import numpy as np
+import pytest
+
+from fedjax_algos.analysis import papers
+
+NAN = float("nan")
+
+
+def run(method, seed, qualities, every=10, upload=4, seconds=2.0, **columns):
+    """One run's rows; costs are given for one round."""
+    return [
+        {
+            "method": method,
+            "seed": seed,
+            "round": round_number,
+            "test_accuracy": quality,
+            "download_bytes": 6 * round_number,
+            "upload_bytes": upload * round_number,
+            "wall_seconds": seconds * round_number,
+            **{name: per_round * round_number for name, per_round in columns.items()},
+        }
+        for round_number, quality in zip(range(0, 10**6, every), qualities, strict=False)
+    ]
+
+
+def by_label(lines):
+    return {line.label: line for line in lines}
+
+
+# FedGBO's: maximum and cost
+
+FEDAVG = run("fedavg", 0, [0.1, 0.5, 0.4, 0.6], flops=7) + run(
+    "fedavg", 1, [0.1, 0.3, 0.6, 0.5], flops=7
+)
+FASTER = run("faster", 0, [0.1, 0.55, 0.7, 0.6], upload=8, flops=9) + run(
+    "faster", 1, [0.1, 0.57, 0.9, 0.6], upload=8, flops=9
+)
+SLOWER = run("slower", 0, [0.1, 0.2, 0.5, 0.5]) + run("slower", 1, [0.1, 0.2, 0.4, 0.4])
+
+
+def test_maximum_of_the_mean_curve_and_its_cost():
+    """FedAvg's mean curve is .1, .4, .5, .55; its seeds' own maxima are .6 and .6."""
+    lines = by_label(papers.maximum_and_cost(FEDAVG + FASTER + SLOWER))
+    fedavg, faster, slower = lines["fedavg"], lines["faster"], lines["slower"]
+    assert [fedavg.best, faster.best, slower.best] == pytest.approx([0.55, 0.8, 0.45])
+    assert fedavg.best_of_seeds == pytest.approx(0.6)
+    # t of 97.5% with one degree of freedom is 12.7062; of .6 and .5 the error of the mean is .05
+    assert fedavg.best_interval == pytest.approx(12.7062 * 0.05, rel=1e-5)
+    assert faster.best_interval == pytest.approx(12.7062 * 0.1, rel=1e-5)
+    assert fedavg.cost == fedavg.reference_cost == (30, 120, 210)
+    assert faster.cost == (20, 160, 180)
+    assert faster.reference_cost == (10, 80, 90)
+    assert slower.cost == (20, 80, None)
+    assert slower.reference_cost is None
+    other = by_label(papers.maximum_and_cost(FEDAVG + FASTER + SLOWER, "slower"))
+    assert other["fedavg"].reference_cost == (20, 80, 140)
+
+
+def test_one_seed_has_no_interval():
+    (line,) = papers.maximum_and_cost(FEDAVG[:4])
+    assert (line.best, line.best_of_seeds) == (0.6, 0.6)
+    assert np.isnan(line.best_interval)
+
+
+def test_divergence_spoils_only_its_own_later_evaluations():
+    gone = run("gone", 0, [0.1, 0.3, NAN, NAN]) + run("gone", 1, [0.1, 0.5, 0.9, 0.9])
+    lines = by_label(papers.maximum_and_cost(FEDAVG + gone + FASTER))
+    assert lines["gone"].best == pytest.approx(0.4)
+    assert lines["gone"].best_of_seeds == pytest.approx(0.6)
+    assert lines["gone"].reference_cost is None
+    assert [lines[name].seeds_diverged for name in lines] == [0, 1, 0]
+    alone = by_label(papers.maximum_and_cost(FEDAVG + FASTER))
+    assert (lines["fedavg"], lines["faster"]) == (alone["fedavg"], alone["faster"])
+
+
+def test_a_reference_without_a_finite_value_is_reached_by_nobody():
+    gone = run("gone", 0, [NAN, NAN])
+    lines = by_label(papers.maximum_and_cost(gone + FASTER, "gone"))
+    assert np.isnan(lines["gone"].best)
+    assert lines["gone"].cost is lines["faster"].reference_cost is None
+    assert lines["faster"].best == pytest.approx(0.8)
+
+
+def test_a_loss_that_is_not_finite_is_divergence_too():
+    """A model of NaNs still answers 0, and may be right now and then."""
+    rows = run("fedavg", 0, [0.1, 0.5, 0.9])
+    rows[1]["test_loss"], rows[2]["test_loss"] = 0.3, NAN
+    (line,) = papers.maximum_and_cost(rows)
+    assert (line.best, line.cost.rounds, line.seeds_diverged) == (0.5, 10, 1)
+    assert papers.rounds_to_target(rows, 0.9)[0].rounds is None
+    (line,) = papers.maximum_and_cost(rows[:2])  # that a loss is absent says nothing
+    assert line.seeds_diverged == 0
+
+
+def test_rows_without_an_evaluation_are_passed_over():
+    rows = run("fedavg", 0, [0.1, 0.5, 0.4])
+    between = [{"method": "fedavg", "seed": 0, "round": 5, "train_loss": 0.1}]
+    mixed = rows[:1] + between + rows[1:]
+    assert papers.rounds_to_target(mixed, 0.5) == papers.rounds_to_target(rows, 0.5)
+
+
+# FedLGA's: rounds to a target
+
+
+def test_rounds_and_seconds_to_a_target():
+    """Half of the seeds suffice; below half there is no number."""
+    rows = [
+        *run("all", 0, [0.1, 0.6, 0.2]),
+        *run("all", 1, [0.1, 0.2, 0.7], seconds=3),
+        *run("half", 0, [0.1, 0.2, 0.3]),
+        *run("half", 1, [0.1, 0.2, 0.6]),
+        *run("few", 0, [0.1, 0.6, 0.6]),
+        *run("few", 1, [0.1, 0.2, NAN]),
+        *run("few", 2, [0.1, 0.2, 0.4]),
+    ]
+    lines = by_label(papers.rounds_to_target(rows, 0.6))
+    assert lines["all"] == ("all", 15, 40, 2.5, pytest.approx(0.65), 2, 0)
+    assert lines["half"] == ("half", 20, 40, 2, pytest.approx(0.45), 1, 0)
+    assert lines["few"] == ("few", None, None, 2, pytest.approx(0.4), 1, 1)
+
+
+def test_nine_tenths_in_float32_are_nine_tenths():
+    rows = run("fedavg", 0, [0.1, float(np.float32(0.9))])
+    assert rows[1]["test_accuracy"] < 0.9
+    assert papers.rounds_to_target(rows, 0.9)[0].rounds == 10
+
+
+def test_seconds_may_be_missing():
+    rows = [
+        {"method": "a", "seed": 0, "round": r, "dice": q, "wall_seconds": None}
+        for r, q in enumerate([0.2, 0.8])
+    ]
+    (line,) = papers.rounds_to_target(rows, 0.5, metric="dice")
+    assert line == ("a", 1, None, None, 0.8, 1, 0)
+    for row in rows:
+        del row["wall_seconds"]
+    assert papers.rounds_to_target(rows, 0.5, metric="dice") == [line]
+
+
+# GHBM's: final quality, and the cost to reach FedAvg's
+
+GHBM_ROWS = [
+    # every 50 rounds to 200: the last 100 are at 150 and 200
+    *run("fedavg", 0, [0.1, 0.2, 0.3, 0.4, 0.5], 50),
+    *run(
+        "fedavg", 1, [0.1, 0.2, 0.5, 0.6, 0.3], 50
+    ),  # above .45 early, charged in full all the same
+    *run("ghbm", 0, [0.1, 0.5, 0.6, 0.7, 0.8], 50, upload=9, seconds=3),
+    *run("ghbm", 1, [0.1, 0.3, 0.6, 0.8, 0.9], 50, upload=9, seconds=3),
+    *run("never", 0, [0.1, 0.2, 0.2, 0.3, 0.3], 50, upload=24),
+    *run("never", 1, [0.1, 0.2, 0.5, 0.3, 0.3], 50, upload=24),
+]
+
+
+def test_final_quality_and_the_cost_to_reach_fedavgs():
+    lines = by_label(papers.final_quality(GHBM_ROWS))
+    fedavg, ghbm, never = lines["fedavg"], lines["ghbm"], lines["never"]
+    assert [fedavg.final, ghbm.final, never.final] == pytest.approx([0.45, 0.8, 0.3])
+    assert ghbm.final_interval == pytest.approx(12.7062 * 0.05, rel=1e-5)  # of .75 and .85
+    assert {line.evaluations for line in lines.values()} == {2}
+    # ghbm reaches .45 at 50 and 100; never's first seed never, its second at 100
+    assert [fedavg.rounds, ghbm.rounds, never.rounds] == [200, 75, 150]
+    assert [fedavg.overhead, ghbm.overhead, never.overhead] == [1, 1.5, 3]
+    assert [fedavg.total_bytes, ghbm.total_bytes, never.total_bytes] == [2000, 1125, 4500]
+    assert [fedavg.bytes_reduction, ghbm.bytes_reduction] == pytest.approx([0, 1 - 1125 / 2000])
+    assert never.bytes_reduction == -1.25
+    assert [fedavg.seconds, ghbm.seconds, never.seconds] == [400, 225, 300]
+    assert ghbm.seconds_reduction == pytest.approx(1 - 225 / 400)
+    assert [fedavg.seeds_reaching, ghbm.seeds_reaching, never.seeds_reaching] == [2, 2, 1]
+
+
+def test_shorter_windows_budgets_and_given_overheads():
+    lines = by_label(papers.final_quality(GHBM_ROWS, last=50))
+    assert lines["fedavg"].final == pytest.approx(0.4)
+    assert lines["never"].evaluations == 1
+    lines = by_label(papers.final_quality(GHBM_ROWS, last=500, budget=100))
+    assert lines["fedavg"].final == pytest.approx(0.3)  # of rounds 50 and 100, not of the start
+    assert lines["fedavg"].total_bytes == 1000
+    assert lines["ghbm"].rounds == 50
+    given = {"fedavg": 2, "ghbm": 4, "never": 1}
+    lines = by_label(papers.final_quality(GHBM_ROWS, overheads=given))
+    assert [lines[name].overhead for name in given] == [1, 2, 0.5]
+    assert lines["ghbm"].total_bytes == 75 * 20
+    assert lines["ghbm"].bytes_reduction == pytest.approx(1 - 75 * 2 / 200)
+
+
+def test_divergence_leaves_the_others_alone():
+    gone = run("gone", 0, [0.1, 0.5, NAN, NAN, NAN], 50) + run("gone", 1, [0.1] + [NAN] * 4, 50)
+    lines = by_label(papers.final_quality(GHBM_ROWS + gone))
+    assert np.isnan(lines["gone"].final)
+    assert lines["gone"][4:8] == (125, 1, 1250, 1 - 1250 / 2000)  # at 50, and never
+    assert lines["gone"][-2:] == (1, 2)
+    alone = by_label(papers.final_quality(GHBM_ROWS))
+    assert all(lines[label] == alone[label] for label in alone)
+    lost = by_label(papers.final_quality(GHBM_ROWS + gone, "gone"))
+    assert lost["ghbm"].final == pytest.approx(0.8)
+    assert lost["ghbm"].rounds is lost["ghbm"].total_bytes is lost["ghbm"].seconds is None
+    assert lost["ghbm"].bytes_reduction is lost["gone"].rounds is None
+
+
+# FedCompass's: first time at the target
+
+
+def test_first_times_relative_to_a_method():
+    rows = [
+        *run("fedcompass", 0, [0.1, 0.6, 0.7], 1, clock=10),
+        *run("fedcompass", 1, [0.1, 0.6, 0.9], 1, clock=30),
+        *run("fedavg", 0, [0.1, 0.2, 0.6], 1, clock=25),
+        *run("fedavg", 1, [0.1, 0.2, 0.4], 1, clock=25),
+        *run("fedasync", 0, [0.1, NAN, NAN], 1, clock=5),
+        *run("fedasync", 1, [0.1, 0.5, 0.5], 1, clock=5),
+    ]
+    lines = by_label(papers.time_to_target(rows, 0.6, "fedcompass", clock="clock"))
+    assert lines["fedcompass"][1:3] == (20, 1)
+    assert lines["fedcompass"].best == pytest.approx(0.8)
+    assert lines["fedcompass"].best_deviation == pytest.approx(np.sqrt(0.02))
+    assert lines["fedavg"][1:3] == (50, 2.5)
+    assert lines["fedasync"][1:3] == (None, None)
+    assert lines["fedasync"].best == pytest.approx(0.3)
+    assert [line.seeds_reaching for line in lines.values()] == [2, 1, 0]
+    assert [line.seeds_diverged for line in lines.values()] == [0, 0, 1]
+    lines = by_label(papers.time_to_target(rows, 0.6, "fedasync", clock="clock"))
+    assert lines["fedavg"][1:3] == (50, None)
+    (one,) = papers.time_to_target(rows[:3], 0.6, "fedcompass", clock="clock")
+    assert np.isnan(one.best_deviation)
+
+
+# What is wrong is told with the fix
+
+
+def without(rows, column):
+    return [{name: value for name, value in row.items() if name != column} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: papers.maximum_and_cost([]),
+            "there are 0 rows; give those that comparison.run",
+        ),
+        (
+            lambda: papers.maximum_and_cost(FEDAVG + FASTER, "fedagv"),
+            "reference='fedagv' is no method of these rows; choose fedavg or faster",
+        ),
+        (
+            lambda: papers.maximum_and_cost(FEDAVG[:-1]),
+            "'fedavg' was evaluated at different rounds on seeds 0 and 1; run both for as long",
+        ),
+        (
+            lambda: papers.maximum_and_cost(without(FEDAVG, "seed")),
+            "lacks 'seed'; add the method",
+        ),
+        (
+            lambda: papers.maximum_and_cost(without(FEDAVG, "test_accuracy")),
+            "no row of method 'fedavg' on seed 0 has 'test_accuracy'; run it with test examples",
+        ),
+        (
+            lambda: papers.rounds_to_target(FEDAVG[:4] * 2, 0.5),
+            "'fedavg' on seed 0 goes from round 30 back to 0; give each run once, and every method",
+        ),
+        (
+            lambda: papers.rounds_to_target(FEDAVG, NAN),
+            "target=nan is out of range; give a fini",
+        ),
+        (lambda: papers.final_quality(FEDAVG, "ghbm"), "reference='ghbm' is no method"),
+        (
+            lambda: papers.final_quality(FEDAVG + GHBM_ROWS[10:]),
+            "'fedavg' on seed 0 has no evaluation in rounds 101 to 200; run it to round 200, evalu",
+        ),
+        (
+            lambda: papers.final_quality(FEDAVG, last=0),
+            "last=0 and budget=30 must be at least 1",
+        ),
+        (
+            lambda: papers.final_quality(GHBM_ROWS, overheads={"fedavg": 1, "ghbm": 1.5}),
+            "overheads={'fedavg': 1, 'ghbm': 1.5} lack 'never'; give its factor",
+        ),
+        (
+            lambda: papers.final_quality(without(FEDAVG, "upload_bytes")),
+            "the rows of method 'fedavg' do not tell the bytes of its rounds; give rows with downl",
+        ),
+        (
+            lambda: papers.time_to_target(FEDAVG, 0.5, "fedcompass"),
+            "relative_to='fedcompass' is no method of these rows; choose fedavg",
+        ),
+        (
+            lambda: papers.time_to_target(FEDAVG, 0.5, "fedavg"),
+            "clock='simulated_seconds' is no column of the rows of method 'fedavg'; choose one out",
+        ),
+    ],
+)
+def test_errors_name_the_value_and_the_fix(call, message):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        call()
+    assert message in str(caught.value)

@@ -1,0 +1,322 @@
+"""The kinds of batches: which examples a step sees, by hand, and how many steps a turn has."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import LAYOUTS, fixed, one_round, run, small_network
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import fedjax_algos as fa
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.core import ClientData, batches_per_epoch
+from fedjax_algos.core.permutation import next_words, permutation_words, permute
+from fedjax_algos.schedules import Synchronous
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+LOCAL = fa.Local(batch_size=4, learning_rate=0.5, epochs=2)
+STEPS, EPOCHS, MOST = 24, 64, 13  # shapes of the two compiled functions below
+COUNTS = st.integers(1, MOST)
+SEEDS = st.integers(0, 2**31 - 1)
+
+
+@functools.partial(jax.jit, static_argnames=("batch_size", "batches", "steps"))
+def _positions(seed, count, first_step, batch_size, batches, steps=STEPS):
+    words = permutation_words(jax.random.key(seed))
+    data = ClientData((), jnp.zeros(0), jnp.int32(0), count, words, (), first_step)
+    return jax.vmap(lambda step: data.positions(step, batch_size, batches))(
+        jnp.arange(steps, dtype=jnp.int32)
+    )
+
+
+def stream(batches, count, *, batch_size=4, seed=0, first_step=0):
+    """The examples of the steps of one turn, a list for each."""
+    where, real = _positions(
+        seed, np.int32(count), np.int32(first_step), batch_size=batch_size, batches=batches
+    )
+    assert where.shape == real.shape == (STEPS, batch_size)
+    assert 0 <= where.min() <= where.max() < count  # masked rows are there too
+    rows = zip(np.asarray(where), np.asarray(real), strict=True)
+    return [row[mask].tolist() for row, mask in rows]
+
+
+@jax.jit
+def _orders(seed, count):
+    words = permutation_words(jax.random.key(seed))
+    places = jnp.minimum(jnp.arange(MOST), count - 1)
+    return jax.vmap(lambda epoch: permute(next_words(words, epoch), places, count))(
+        jnp.arange(EPOCHS)
+    )
+
+
+def orders(count, seed=0):
+    """The order of the examples in each epoch, as lists."""
+    return np.asarray(_orders(seed, np.int32(count)))[:, :count].tolist()
+
+
+def cut(order, batch_size):
+    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def joined(epochs):
+    """The first steps of epochs that are lists of batches."""
+    return [batch for epoch in epochs for batch in epoch][:STEPS]
+
+
+@settings(deadline=None, max_examples=30)
+@given(COUNTS, SEEDS)
+def test_short_batches_are_an_order_cut_in_pieces(count, seed):
+    expected = joined(cut(order, 4) for order in orders(count, seed))
+    assert stream("short", count, seed=seed) == expected
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(4, MOST), SEEDS)
+def test_dropped_batches_are_whole_ones_of_distinct_examples(count, seed):
+    actual = stream("dropped", count, seed=seed)
+    assert actual == joined(cut(order[: count // 4 * 4], 4) for order in orders(count, seed))
+    per_epoch = count // 4
+    starts = range(0, STEPS - per_epoch + 1, per_epoch)
+    epochs = [np.concatenate(actual[start : start + per_epoch]).tolist() for start in starts]
+    for seen in epochs:
+        assert len(set(seen)) == len(seen) == 4 * per_epoch
+    if count % 4:  # who is left out changes
+        assert len({frozenset(seen) for seen in epochs}) > 1
+
+
+@settings(deadline=None, max_examples=30)
+@given(COUNTS, SEEDS)
+def test_wrapped_batches_are_filled_from_the_start_of_the_same_order(count, seed):
+    length = -(-count // 4) * 4
+    expected = joined(cut((order * 4)[:length], 4) for order in orders(count, seed))
+    assert stream("wrapped", count, seed=seed) == expected
+
+
+def test_wrapped_batches_by_hand():
+    a, b = orders(5)[:2]
+    actual = stream("wrapped", 5)[:4]
+    assert actual == [a[:4], [a[4], *a[:3]], b[:4], [b[4], *b[:3]]]
+    (a, *_), (first, *_) = orders(3), stream("wrapped", 3)
+    assert first == [*a, a[0]]
+
+
+def feeder(order_of, count, batch_size, steps):
+    """The FedGBO paper's loader: a pointer into an order that is shuffled after each wrap."""
+    epoch, pointer, batches = 0, 0, []
+    for _ in range(steps):
+        order = order_of[epoch]
+        if pointer + batch_size > count:
+            batches.append(order[pointer:] + order[: pointer + batch_size - count])
+            epoch, pointer = epoch + 1, 0
+        else:
+            batches.append(order[pointer : pointer + batch_size])
+            pointer += batch_size
+    return batches
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 20])
+@settings(deadline=None, max_examples=20)
+@given(COUNTS, SEEDS, st.integers(0, 39))
+def test_the_feeder_is_the_papers(batch_size, count, seed, first_step):
+    expected = feeder(orders(count, seed), count, batch_size, first_step + STEPS)
+    actual = stream("feeder", count, batch_size=batch_size, seed=seed, first_step=first_step)
+    assert actual == expected[first_step:]
+
+
+def test_the_feeder_by_hand():
+    a, b = orders(5)[:2]
+    assert stream("feeder", 5)[:4] == [a[:4], [a[4], *a[:3]], b[:4], [b[4], *b[:3]]]
+    a, b = orders(8)[:2]  # B divides n: one batch more, of the first B of the same order
+    assert stream("feeder", 8)[:4] == [a[:4], a[4:], a[:4], b[:4]]
+    a, b = orders(4)[:2]
+    assert stream("feeder", 4)[:3] == [a, a, b]
+    a, b = orders(3)[:2]  # n < B <= 2n
+    assert stream("feeder", 3)[:2] == [[*a, a[0]], [*b, b[0]]]
+    a, b = orders(2)[:2]  # B > 2n: at most twice each
+    assert stream("feeder", 2, batch_size=20)[:2] == [a * 2, b * 2]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 11])
+def test_the_feeder_goes_on_where_the_last_turn_ended(count):
+    whole = stream("feeder", count)
+    for first_step in (1, 2, 3, 7, 12):
+        late = stream("feeder", count, first_step=first_step)
+        assert late[:12] == whole[first_step : first_step + 12]
+
+
+@pytest.mark.parametrize("batches", ["short", "dropped", "wrapped", "replacement"])
+def test_other_batches_start_afresh_in_every_turn(batches):
+    assert stream(batches, 7, first_step=3) == stream(batches, 7)
+
+
+def counting_problem():
+    """A model that counts: its entry j grows by rate times the share of example j in a batch."""
+    return fa.Problem(
+        init=lambda key: fa.Model({"seen": jnp.zeros(12)}),
+        apply=lambda model, batch, key, training: (model.params["seen"], ()),
+        loss=lambda seen, batch: -seen[batch["number"]],
+    )
+
+
+def test_turns_of_one_client_are_one_stream():
+    """Through schedule and engine: unequal turns, with rounds of another client in between."""
+    numbers = {"number": np.arange(12)}
+    data = fa.federate(numbers, fa.Partition.of([np.arange(5), np.arange(5, 12)]))
+    local = fa.Local(batch_size=4, learning_rate=4.0, steps=5, batches="feeder")
+    engine = fa.make_engine(algorithms["fedavg"](counting_problem(), local))
+
+    def seen(clients, num_steps):
+        """How often each example was used in each round, float[rounds, 12]."""
+        schedule = Synchronous(
+            data.counts(),
+            local,
+            cohort_size=1,
+            seed=0,
+            sampler=fixed([[client] for client in clients]),
+            work=lambda seed, rounds, clients, full_steps, local: np.array(num_steps)[rounds, None],
+        )
+        visits = schedule.visits(len(clients))
+        state = engine.init(0, fa.Population(2, 1, 12))
+        totals = [np.zeros(12)]
+        for index in range(len(clients)):
+            state, _ = engine.round(state, data, one_round(visits, index))
+            totals.append(np.asarray(state.server.params["seen"]))
+        return np.diff(totals, axis=0)
+
+    turns = seen([0, 1, 0, 0, 1, 0], [3, 1, 1, 5, 4, 2])
+    assert turns.sum(axis=1).tolist() == [12, 4, 4, 20, 16, 8]
+    for client, rounds in ((0, [0, 2, 3, 5]), (1, [1, 4])):
+        together = turns[rounds]
+        steps = (together.sum(axis=1) / 4).astype(int)
+        alone = seen([client] * sum(steps), [1] * sum(steps))
+        ends = np.cumsum(steps)
+        expected = [alone[end - n : end].sum(axis=0) for n, end in zip(steps, ends, strict=True)]
+        np.testing.assert_array_equal(together, expected)
+    # two batches are an epoch of seven examples, and one of them again
+    np.testing.assert_array_equal(np.sort(alone[:2].sum(axis=0)[5:]), [1] * 6 + [2])
+
+
+def test_replacement_draws_every_row_anew():
+    where, real = _positions(
+        3, np.int32(3), np.int32(0), batch_size=4, batches="replacement", steps=6000
+    )
+    where = np.asarray(where)
+    assert np.asarray(real).all()
+    assert set(where.ravel()) == {0, 1, 2}
+    assert stats.chisquare(np.bincount(where.ravel())).pvalue > 1e-3
+    for pair in (where[:, :2], where[:, 2:], where[:, [0, 3]], where.reshape(-1, 2, 4)[:, :, 0]):
+        seen = np.bincount(pair @ [3, 1], minlength=9)  # of a batch, or of successive steps
+        assert stats.chisquare(seen).pvalue > 1e-3
+
+
+@settings(deadline=None, max_examples=30)
+@given(COUNTS, SEEDS)
+def test_replacement_stays_in_range(count, seed):
+    batches = stream("replacement", count, seed=seed)
+    assert all(len(batch) == 4 for batch in batches)
+    if count > 3:
+        assert stream("replacement", count, seed=seed + 1) != batches
+
+
+# How many steps
+
+
+@pytest.mark.parametrize(
+    ("batches", "counts", "an_epoch"),
+    [
+        ("short", [1, 5, 8, 20, 3], [1, 2, 2, 5, 1]),
+        ("wrapped", [1, 5, 8, 20, 3], [1, 2, 2, 5, 1]),
+        ("replacement", [1, 5, 8, 20, 3], [1, 2, 2, 5, 1]),
+        ("feeder", [1, 5, 8, 20, 3], [1, 2, 3, 6, 1]),
+        ("full", [1, 5, 8, 20, 3], [1, 1, 1, 1, 1]),
+        ("dropped", [4, 5, 8, 20, 7], [1, 1, 2, 5, 1]),
+    ],
+)
+def test_the_steps_of_an_epoch(batches, counts, an_epoch):
+    local = LOCAL._replace(batches=batches)
+    visits = Synchronous(np.array(counts), local, cohort_size=3, seed=0).visits(20)
+    assert set(visits.client.ravel()) == set(range(5))
+    np.testing.assert_array_equal(visits.full_steps, 2 * np.array(an_epoch)[visits.client])
+    np.testing.assert_array_equal(visits.num_steps, visits.full_steps)
+    assert [batches_per_epoch(n, 4, batches) for n in np.array(counts)] == an_epoch
+
+
+@pytest.mark.parametrize(
+    ("epochs", "batches", "steps"),
+    [
+        (0.1, 30, 3),
+        (0.28, 25, 7),
+        (0.25, 3, 1),
+        (0.25, 4, 1),
+        (0.25, 5, 2),
+        (2.5, 3, 8),
+        (1e-6, 9, 1),
+    ],
+)
+def test_fractions_of_epochs(epochs, batches, steps):
+    """Rounded up to whole steps; .28 * 25 is 7.000000000000001, which is 7."""
+    schedule = Synchronous(
+        np.array([4 * batches]), LOCAL._replace(epochs=epochs), cohort_size=1, seed=0
+    )
+    assert schedule.visits(1).full_steps.tolist() == [[steps]]
+
+
+@pytest.mark.parametrize(
+    "batches", ["short", "dropped", "wrapped", "feeder", "replacement", "full"]
+)
+def test_steps_are_steps_whatever_the_batches(batches):
+    local = LOCAL._replace(epochs=None, steps=7, batches=batches)
+    visits = Synchronous(np.array([4, 9, 30]), local, cohort_size=3, seed=0).visits(2)
+    assert (visits.full_steps == 7).all()
+
+
+@pytest.mark.parametrize("work", [{"epochs": 1}, {"epochs": None, "steps": 2}])
+def test_clients_without_a_whole_batch_are_refused(work):
+    local = LOCAL._replace(batches="dropped", **work)
+    message = (
+        "client 1 holds 3 examples, fewer than batch_size=4, and batches='dropped' leaves it none; "
+        "give smaller batches, or batches='short'"
+    )
+    with pytest.raises(ValueError, match=message):
+        Synchronous(np.array([4, 3, 9]), local, cohort_size=1, seed=0)
+
+
+@pytest.mark.parametrize("epochs", [0, -1, np.nan, np.inf])
+def test_wrong_epochs_are_refused(epochs):
+    message = f"local work of {float(epochs)} is out of range; give more than 0 epochs"
+    with pytest.raises(ValueError, match=message):
+        Synchronous(np.array([4]), LOCAL._replace(epochs=float(epochs)), cohort_size=1, seed=0)
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match="batches='long' is unknown; choose one of short, dropped"):
+        algorithms["fedavg"](small_network().problem, LOCAL._replace(batches="long"))
+
+
+# Full gradients
+
+
+def trained(layout, **kind):
+    """Rounds of unequal work on clients with 5, 1, 8 and 3 examples."""
+    toy, sets, num_steps = small_network(), [(0, 1, 2), (3, 2, 1), (2, 3, 0)], (3, 1, 4, 2)
+    algorithm = algorithms["fedavg"](toy.problem, fa.Local(learning_rate=0.1, steps=4, **kind))
+    return run(algorithm, toy.data, sets, layout=layout, num_steps=num_steps)
+
+
+@pytest.fixture(scope="module")
+def batches_of_everything(x64):
+    return trained("vmapped", batch_size=8)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_full_batches_are_batches_of_everything(layout, batches_of_everything):
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12),
+        trained(layout, batch_size=3, batches="full"),
+        batches_of_everything,
+    )

@@ -1,0 +1,232 @@
+"""LEAF's format, written here in small: values, order of clients, dropped samples, damage."""
+
+import json
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from fedjax_algos.data import datasets
+from fedjax_algos.data.readers.leaf import leaf
+from fedjax_algos.data.readers.text import LEAF_SYMBOLS
+
+pytest.importorskip("ijson", reason="ijson, an optional package, is not installed")
+RNG = np.random.default_rng(0)
+
+
+def write(folder, part, files):
+    """Files in LEAF's format, from {file: {user: (x, y)}}."""
+    (folder / part).mkdir(exist_ok=True)
+    for name, clients in files.items():
+        content = {
+            "users": list(clients),
+            "num_samples": [len(y) for _, y in clients.values()],
+            "user_data": {user: {"x": x, "y": y} for user, (x, y) in clients.items()},
+        }
+        (folder / part / name).write_text(json.dumps(content))
+    return folder
+
+
+def images(labels):
+    pixels = RNG.integers(0, 256, (len(labels), 784), np.uint8)
+    return pixels, ((pixels / 255).tolist(), labels)
+
+
+def test_femnist(tmp_path):
+    """Every byte of the images comes back, files go by name, and clients without samples vanish."""
+    (w2, f2), (w1, f1), (w0, f0), (test, g) = map(images, ([61, 3], [0], [7, 7, 8], [5, 61]))
+    write(
+        tmp_path, "train", {"b.json": {"w2": f2, "none": ([], [])}, "a.json": {"w1": f1, "w0": f0}}
+    )
+    write(tmp_path, "test", {"a.json": {"w0": g}, "b.json": {"none": ([], [])}})
+    data = datasets.make(f"leaf:{tmp_path},task=femnist")
+    expected = np.concatenate([w1, w0, w2]).reshape(-1, 28, 28)
+    np.testing.assert_array_equal(data.train["x"], expected)
+    np.testing.assert_array_equal(data.test["x"], test.reshape(-1, 28, 28))
+    assert data.train["x"].dtype == np.uint8
+    assert data.train["y"].tolist() == [0, 7, 7, 8, 61, 3]
+    assert data.users.tolist() == [0, 1, 1, 1, 2, 2]
+    assert (data.num_classes, data.notes) == (62, ())
+    inverted = leaf(path=tmp_path, task="femnist", invert=True)
+    np.testing.assert_array_equal(inverted.train["x"], 255 - expected)
+    np.testing.assert_array_equal(inverted.test["x"], 255 - test.reshape(-1, 28, 28))
+
+
+def test_femnist_is_read_client_by_client(tmp_path):
+    """The peak is far below what all samples take as Python's numbers (24 bytes and a pointer)."""
+    clients = {f"w{i}": images([i] * 10)[1] for i in range(40)}
+    write(tmp_path, "train", {"a.json": clients})
+    write(tmp_path, "test", {"a.json": {"w0": clients["w0"]}})
+    del clients
+    tracemalloc.start()
+    data = leaf(path=tmp_path, task="femnist")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < data.train["x"].size * 32 / 4
+
+
+def test_first_clients_only(tmp_path):
+    train = {f"w{i}": images([i, i])[1] for i in range(5)}
+    test = {f"w{i}": images([10 + i])[1] for i in range(5)}
+    write(tmp_path, "train", {"a.json": dict(list(train.items())[:2]), "b.json": train})
+    write(tmp_path, "test", {"a.json": test})
+    data = leaf(path=tmp_path, task="femnist", max_clients=3)
+    assert data.train["y"].tolist() == [0, 0, 1, 1, 0, 0, 1, 1, 2, 2]
+    assert data.users.tolist() == [0, 0, 1, 1, 0, 0, 1, 1, 2, 2]
+    assert data.test["y"].tolist() == [10, 11, 12]
+
+
+def test_shakespeare(tmp_path):
+    text = (
+        "The fool doth think he is wise, but the wise man knows himself to be a fool. So said he!"
+    )
+    windows = [text[i : i + 80] for i in range(6)]
+    write(tmp_path, "train", {"a.json": {"TOUCHSTONE": (windows[:4], list(text[80:84]))}})
+    write(tmp_path, "test", {"a.json": {"TOUCHSTONE": (windows[4:], list(text[84:86]))}})
+    data = leaf(path=tmp_path, task="shakespeare")
+    assert ["".join(LEAF_SYMBOLS[c] for c in x) for x in data.train["x"]] == windows[:4]
+    assert "".join(LEAF_SYMBOLS[c] for c in data.test["y"]) == text[84:86]
+    assert (data.train["x"].dtype, data.train["y"].dtype) == (np.uint8, np.int32)
+    assert data.num_classes == 80
+    shorter = leaf(path=tmp_path, task="shakespeare", alphabet="no_newline")
+    assert shorter.num_classes == 79
+    np.testing.assert_array_equal(shorter.train["x"] + 1, data.train["x"])
+
+
+def tweets(*texts):
+    return [["1", "Mon", "NO_QUERY", "someone", text] for text in texts]
+
+
+def sent140(folder):
+    train = {
+        "ann": (tweets("good good day", "bad", "rare words"), [1, 0, 1]),
+        "bob": (tweets("only once"), [0]),
+        "cid": (tweets("bad  day", "good bad good unseen"), [0, 1]),
+    }
+    test = {"ann": (tweets("day day day bad", "nothing known"), [1, 0]), "bob": (tweets(""), [0])}
+    write(folder, "train", {"a.json": train})
+    return write(folder, "test", {"a.json": test})
+
+
+def test_sent140(tmp_path):
+    """good 4, bad 3, day 2, then single words in the order of the text: of these only `rare`."""
+    data = leaf(path=sent140(tmp_path), task="sent140", words=4)
+    expected = np.array(
+        [
+            [2 / 3, 0, 1 / 3, 0],
+            [0, 1, 0, 0],
+            [0, 0, 0, 1],
+            [0, 1 / 2, 1 / 2, 0],
+            [2 / 3, 1 / 3, 0, 0],
+        ]
+    )
+    np.testing.assert_allclose(data.train["x"], expected, rtol=1e-6)
+    np.testing.assert_allclose(data.test["x"], [[0, 1 / 4, 3 / 4, 0]])
+    assert data.train["x"].dtype == np.float32
+    assert data.train["y"].tolist() == [1, 0, 1, 0, 1]
+    assert data.test["y"].tolist() == [1]
+    assert data.users.tolist() == [0, 0, 0, 1, 1]
+    assert data.num_classes == 2
+    assert data.notes == (
+        "1 training and 2 test samples hold none of the 4 words and are left out",
+    )
+
+
+def test_sent140_with_fewer_words_than_asked_for(tmp_path):
+    data = leaf(path=sent140(tmp_path), task="sent140")
+    assert data.example_shape == (8,)  # good bad day rare words only once unseen
+    assert len(data.train["y"]) == 6
+    assert data.notes == (
+        "0 training and 2 test samples hold none of the 8 words and are left out",
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "x", "y", "message"),
+    [
+        ("femnist", [[0.5] * 784], [1], "pixels that are no 255ths"),
+        ("femnist", [[1.5] * 784], [1], "pixels that are no 255ths"),
+        ("femnist", [[-1.0] * 784], [1], "pixels that are no 255ths"),
+        ("femnist", [[1.0] * 783], [1], r"images \[783\]; femnist has \[784\] pixels"),
+        ("femnist", [1.0], [1], r"images \[\]; femnist"),
+        ("femnist", [[1.0] * 784, [1.0] * 783], [1, 1], "rows of unequal length"),
+        ("femnist", [["a"] * 784], [1], "other values than numbers"),
+        ("femnist", [[{}] * 784], [1], "other values than numbers"),
+        ("femnist", [[1.0] * 784], ["a"], "other values than numbers"),
+        ("femnist", [[1.0] * 784], [None], "y_train has label nan"),
+        ("femnist", [[1.0] * 784], [62], "label 62.0 in example 0; give .* from 0 to 61"),
+        ("femnist", [[1.0] * 784], [1, 2], 'no lists "x" and "y" of one length'),
+        ("femnist", "some", [1], 'no lists "x" and "y" of one length'),
+        ("shakespeare", ["a" * 79], ["b"], "texts of 80 characters"),
+        ("shakespeare", ["a" * 80], ["bc"], "texts of 80 characters"),
+        ("shakespeare", ["a" * 80], [7], "texts of 80 characters"),
+        ("shakespeare", ["a" * 79 + "~"], ["b"], "character '~' is not among the 80 symbols"),
+        ("sent140", ["just text"], [1], "sample without a text as field 4"),
+        ("sent140", [["1", "2", "3"]], [1], "sample without a text as field 4"),
+        ("sent140", tweets("some text"), [4], "label 4.0 in example 0; give .* from 0 to 1"),
+        ("femnist", [], [], "none of the clients has a sample"),
+    ],
+)
+def test_leaf_refuses_what_is_not_the_task(tmp_path, task, x, y, message):
+    good = {
+        "femnist": ([[1.0] * 784], [1]),
+        "shakespeare": (["a" * 80], ["b"]),
+        "sent140": (tweets("some text"), [1]),
+    }[task]
+    write(tmp_path, "train", {"a.json": {"zoe": (x, y)}})
+    write(tmp_path, "test", {"a.json": {"zoe": good}})
+    with pytest.raises(ValueError, match=message) as error:
+        leaf(path=tmp_path, task=task)
+    assert str(error.value).startswith(str(tmp_path))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-40],
+        lambda content: content[: len(content) // 2],
+        lambda content: b"",
+        lambda content: b"no json",
+        lambda content: b"[1, 2]",
+        lambda content: b'{"users": []}',
+        lambda content: content.replace(b'"zoe"', b'"\xff"'),
+        lambda content: content.replace(b"1.0", b"NaN", 1),
+    ],
+)
+def test_leaf_refuses_damaged_files(tmp_path, damage):
+    clients = {name: ([[1.0] * 784], [1]) for name in ("ann", "zoe")}
+    for part in ("train", "test"):
+        write(tmp_path, part, {"a.json": clients})
+    path = tmp_path / "test" / "a.json"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=r"cannot be read .* run LEAF's script again") as error:
+        leaf(path=tmp_path, task="femnist")
+    assert str(error.value).startswith(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_leaf_refuses_folders_without_files(tmp_path):
+    with pytest.raises(ValueError, match=r"train: has no .json file; give the folder that holds"):
+        leaf(path=tmp_path, task="femnist")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("task=celeba", "task='celeba' is unknown; choose femnist, shakespeare or sent140"),
+        ("task=sent140,invert=true", "invert is for task=femnist, not sent140; leave it out"),
+        ("task=femnist,words=9", "words is for task=sent140"),
+        ("task=femnist,alphabet=no_newline", "alphabet is for task=shakespeare"),
+    ],
+)
+def test_leaf_refuses_foreign_options(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        datasets.make(f"leaf:{tmp_path},{options}")
+
+
+def test_leaf_without_its_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ijson", None)
+    with pytest.raises(ValueError, match="leaf needs the package ijson; run: pip install ijson"):
+        leaf(path=write(tmp_path, "train", {"a.json": {}}), task="femnist")

@@ -1,0 +1,332 @@
+"""Arrays and .npz files: exact values, one copy in memory, and every kind of damage."""
+
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedjax_algos.data import datasets
+from fedjax_algos.data.dataset import from_arrays
+from fedjax_algos.data.readers.npz import npz
+
+SHARED = Path(__file__).parents[4] / "shared" / "data"
+RNG = np.random.default_rng(0)
+GOOD = {
+    "x_train": RNG.integers(0, 256, (5, 4, 3), np.uint8),
+    "y_train": np.array([2, 0, 1, 2, 2], np.int64),
+    "x_test": RNG.integers(0, 256, (2, 4, 3), np.uint8),
+    "y_test": np.array([0.0, 3.0]),
+}
+
+
+def shared(name):
+    if not (SHARED / name).exists():
+        pytest.skip(f"the data file {name} is not beside this checkout, in shared/data")
+    return SHARED / name
+
+
+def save(folder, **arrays):
+    path = folder / "some.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def jpeg(image):
+    content = io.BytesIO()
+    Image.fromarray(image).save(content, "JPEG")
+    return content.getvalue()
+
+
+def packed(images):
+    files = [image if isinstance(image, bytes) else jpeg(image) for image in images]
+    offsets = np.cumsum([0, *map(len, files)])
+    return np.frombuffer(b"".join(files), np.uint8), offsets
+
+
+@pytest.mark.parametrize("save_with", [np.savez, np.savez_compressed])
+def test_npz_is_read_exactly(tmp_path, save_with):
+    path = tmp_path / "some.npz"
+    save_with(path, **GOOD, writer_train=np.array([30, 7, 7, 30, 9], np.int16))
+    data = datasets.make(f"npz:{path}")
+    for part in ("train", "test"):
+        x, y = getattr(data, part)["x"], getattr(data, part)["y"]
+        np.testing.assert_array_equal(x, GOOD[f"x_{part}"])
+        np.testing.assert_array_equal(y, GOOD[f"y_{part}"])
+        assert (x.dtype, y.dtype) == (np.uint8, np.int32)
+    assert data.num_classes == 4
+    assert data.example_shape == (4, 3)
+    assert data.users.tolist() == [2, 0, 0, 2, 1]
+    assert data.users.dtype == np.int32
+
+
+def test_npz_users_by_name(tmp_path):
+    names = np.array(["b", "a", "b", "c", "a"])
+    path = save(tmp_path, **GOOD, speaker=names, writer_train=np.arange(5))
+    assert npz(path=path, users="speaker").users.tolist() == [1, 0, 1, 2, 0]
+    assert npz(path=path).users.tolist() == [0, 1, 2, 3, 4]
+    assert npz(path=save(tmp_path, **GOOD)).users is None
+    assert npz(path=path, num_classes=9).num_classes == 9
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (6, 5, 3)])
+def test_npz_of_jpeg_files(tmp_path, shape):
+    images = RNG.integers(0, 256, (4, *shape), np.uint8)
+    train, test = packed(images[:3]), packed(images[3:])
+    path = save(
+        tmp_path,
+        jpeg_train=train[0],
+        offset_train=train[1],
+        y_train=np.arange(3),
+        jpeg_test=test[0],
+        offset_test=test[1],
+        y_test=np.arange(1),
+    )
+    data = npz(path=path)
+    decoded = [np.asarray(Image.open(io.BytesIO(jpeg(image)))) for image in images]
+    np.testing.assert_array_equal(data.train["x"], decoded[:3])
+    np.testing.assert_array_equal(data.test["x"], decoded[3:])
+    assert data.train["x"].dtype == np.uint8
+
+
+def _without(name):
+    return {k: v for k, v in GOOD.items() if k != name}
+
+
+def _with(**changes):
+    return GOOD | changes
+
+
+FLOATS = {k: v.astype(np.float32) for k, v in GOOD.items()}
+
+
+def _not_finite(value):
+    x = FLOATS["x_train"].copy()
+    x[3, 1, 2] = value
+    return FLOATS | {"x_train": x}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (_without("x_train"), "has no array 'x_train', only x_test, y_test, y_train; save it"),
+        (_without("y_test"), "has no array 'y_test'"),
+        (_with(y_train=GOOD["y_train"][:4]), r"y_train has shape \[4\] for 5 examples"),
+        (_with(y_train=GOOD["y_train"][:, None]), r"y_train has shape \[5, 1\] for 5"),
+        (_with(y_train=np.array([0, 1, -1, 2, 0])), "y_train has label -1 in example 2; give"),
+        (_with(y_train=np.array([0, 1, 1, 2, 0.5])), "y_train has label 0.5 in example 4"),
+        (_with(y_train=np.array([0, 1, 1, np.nan, 0])), "y_train has label nan in example 3"),
+        (_with(y_train=np.array([0, 1, 1, np.inf, 0])), "y_train has label inf in example 3"),
+        (_with(y_train=np.array([0, 1, 2, 3, 2**40])), "label 1099511627776 in example 4"),
+        (_with(y_test=np.array(["a", "b"])), "y_test is of type <U1; give whole numbers"),
+        (_with(x_test=GOOD["x_test"][:, :3]), r"uint8\[4, 3\] in x_train and uint8\[3, 3\] in"),
+        (_with(x_test=GOOD["x_test"].astype(float)), r"uint8\[4, 3\] .* float64\[4, 3\] in x_test"),
+        (_with(x_train=np.zeros(5)), r"x_train has shape \[5\]; give \[examples, ...\]"),
+        (_with(x_train=GOOD["x_train"][:0]), "x_train is empty"),
+        (_with(x_test=GOOD["x_test"][:0], y_test=np.empty(0)), "x_test is empty"),
+        (_with(x_train=np.full((5, 2), "a")), "x_train is of type <U1; give numbers"),
+        (_with(x_train=GOOD["x_train"] > 9), "x_train is of type bool"),
+        (_with(x_train=GOOD["x_train"] * 1j), "x_train is of type complex128"),
+        (_with(x_train=np.array([None] * 5)), "cannot be read .*Object arrays.*np.savez"),
+        (_not_finite(np.nan), "x_train has NaN or infinity in example 3"),
+        (_not_finite(-np.inf), "x_train has NaN or infinity in example 3"),
+        (_with(user_train=np.arange(4)), r"users has shape \[4\] for 5 training examples"),
+        (_with(user_train=np.arange(5.0)), "users is of type float64"),
+    ],
+)
+def test_npz_refuses_wrong_arrays(tmp_path, arrays, message):
+    path = save(tmp_path, **arrays)
+    with pytest.raises(ValueError, match=message) as error:
+        npz(path=path)
+    assert str(error.value).startswith(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_npz_refuses_labels_above_the_classes(tmp_path):
+    with pytest.raises(ValueError, match=r"label 3.0 in example 1; give whole .* from 0 to 2"):
+        npz(path=save(tmp_path, **GOOD), num_classes=3)
+    with pytest.raises(ValueError, match="no array 'who'"):
+        npz(path=save(tmp_path, **GOOD), users="who")
+
+
+def _middle_changed(content):
+    middle = content.index(b"\x93NUMPY") + 140  # inside the first array's numbers
+    return (
+        content[:middle]
+        + bytes(255 - b for b in content[middle : middle + 9])
+        + content[middle + 9 :]
+    )
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: b"", "it is no .npz, or cut off"),
+        (lambda content: b"no zip at all", "it is no .npz, or cut off"),
+        (lambda content: content[: len(content) // 2], "it is no .npz, or cut off"),
+        (lambda content: content[:-5], "cannot be read"),
+        (lambda content: b"??" + content[2:], "cannot be read"),
+        (_middle_changed, "Bad CRC-32"),
+    ],
+)
+def test_npz_refuses_damaged_files(tmp_path, damage, message):
+    path = save(tmp_path, **GOOD)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=message) as error:
+        npz(path=path)
+    assert str(error.value).startswith(str(path))
+    assert "fetch the file again" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_npz_refuses_damaged_compression(tmp_path):
+    path = tmp_path / "some.npz"
+    np.savez_compressed(path, **GOOD)
+    content = bytearray(path.read_bytes())
+    start = content.index(b"x_train.npy") + 40
+    content[start : start + 20] = b"\xff" * 20
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="cannot be read"):
+        npz(path=path)
+
+
+@pytest.mark.parametrize(
+    ("local", "central", "value", "message"),
+    [
+        (6, 8, 1, "cannot be read (it is encrypted)"),  # the flags of a member
+        (8, 10, 99, "cannot be read (That compression method is not supported)"),
+        (4, 6, 99, "cannot be read (zip file version 9.9)"),
+        (6, 8, 1 << 5, "cannot be read (compressed patched data (flag bit 5))"),
+    ],
+)
+def test_npz_refuses_members_that_it_cannot_open(tmp_path, local, central, value, message):
+    path = save(tmp_path, **GOOD)
+    content = bytearray(path.read_bytes())
+    for signature, offset in ((b"PK\x03\x04", local), (b"PK\x01\x02", central)):
+        content[content.index(signature) + offset] = value
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        npz(path=path)
+
+
+def test_npz_refuses_missing_files_and_folders(tmp_path):
+    with pytest.raises(ValueError, match=r"none.npz: there is no such file; check the path"):
+        npz(path=tmp_path / "none.npz")
+    with pytest.raises(ValueError, match=r"cannot be read \(Is a directory\)"):
+        npz(path=tmp_path)
+
+
+GREY = RNG.integers(0, 256, (3, 8, 8), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("files", "change", "message"),
+    [
+        ([*GREY[:2], GREY[2][:5]], None, r"image 2 has shape \[5, 8\], the first \[8, 8\]"),
+        ([*GREY[:2], jpeg(GREY[2])[:-60]], None, "jpeg_train, image 2: cannot be read .*again"),
+        ([GREY[0], b"no image", GREY[2]], None, "jpeg_train, image 1: cannot be read"),
+        (GREY, lambda offsets: offsets[:-1], "jpeg_train and offset_train do not fit"),
+        (GREY, lambda offsets: offsets + 1, "jpeg_train and offset_train do not fit"),
+        (GREY, lambda offsets: offsets[[0, 2, 1, 3]], "jpeg_train and offset_train do not fit"),
+        (GREY, lambda offsets: offsets.astype(float), "jpeg_train and offset_train do not fit"),
+    ],
+)
+def test_npz_refuses_wrong_jpeg_files(tmp_path, files, change, message):
+    content, offsets = packed(files)
+    path = save(
+        tmp_path,
+        **(_without("x_train") | {"y_train": np.zeros(3, int)}),
+        jpeg_train=content,
+        offset_train=change(offsets) if change else offsets,
+    )
+    with pytest.raises(ValueError, match=message) as error:
+        npz(path=path)
+    assert str(error.value).startswith(str(path))
+
+
+def test_arrays_are_not_copied():
+    data = from_arrays(*GOOD.values())
+    assert data.train["x"] is GOOD["x_train"]
+    fortran = np.asfortranarray(FLOATS["x_train"]).astype(">f4", order="K")
+    data = from_arrays(fortran, GOOD["y_train"], FLOATS["x_test"], GOOD["y_test"])
+    assert data.train["x"].flags.c_contiguous
+    assert data.train["x"].dtype == np.float32
+    np.testing.assert_array_equal(data.train["x"], FLOATS["x_train"])
+
+
+MEASURE = """
+import sys
+import jax.numpy as jnp
+import numpy as np
+import fedjax_algos as fa
+from fedjax_algos.data import partitions
+from fedjax_algos.data.read_npz import npz
+
+def status(key):
+    lines = open("/proc/self/status").read().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key))
+
+jnp.asarray(np.ones((3, 4), sys.argv[2])).block_until_ready()  # starts the backend
+before = status("VmRSS")
+data = npz(path=sys.argv[1])
+store = fa.federate(data.train, partitions["dirichlet"](data.train["y"], 10, 0))
+store.examples["x"].block_until_ready()
+held = data.train["x"].nbytes + data.test["x"].nbytes
+print((status("VmHWM") - before) / held)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
+@pytest.mark.parametrize("kind", [np.uint8, np.float32])
+def test_npz_is_held_once_on_the_host_and_once_on_the_device(tmp_path, kind):
+    """Peak memory of loading, splitting and putting on the device, over the interpreter's own."""
+    count = 160 * 2**20 // (3072 * np.dtype(kind).itemsize)
+    x = np.broadcast_to(np.arange(3072, dtype=np.uint16).astype(kind), (count, 3072))
+    y = np.arange(count) % 10
+    path = save(tmp_path, x_train=x, y_train=y, x_test=x[: count // 8], y_test=y[: count // 8])
+    command = [sys.executable, "-c", MEASURE, str(path), np.dtype(kind).name]
+    ratio = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    path.unlink()
+    print(f"\npeak memory, {np.dtype(kind).name}: {ratio:.2f} times the examples")
+    assert 0.95 < ratio < 2.2
+
+
+def test_shared_mnist():
+    data = npz(path=shared("mnist.npz"))
+    assert data.train["x"].shape == (60000, 28, 28)
+    assert data.train["x"].dtype == np.uint8
+    assert data.train["y"][:8].tolist() == [5, 0, 4, 1, 9, 2, 1, 3]
+    assert (data.num_classes, len(data.test["y"])) == (10, 10000)
+    sizes = np.bincount(data.users)
+    assert (len(sizes), sizes.min(), sizes.max(), np.median(sizes)) == (539, 19, 131, 116)
+
+
+def test_shared_omniglot():
+    data = npz(path=shared("omniglot_small.npz"))
+    assert (data.example_shape, data.num_classes) == ((28, 28), 242)
+    sizes = np.bincount(data.users)
+    assert (len(sizes), sizes.min(), sizes.max()) == (128, 17, 47)
+
+
+def test_shared_cifar10_jpeg(tmp_path):
+    """The first files of each part; decoding all takes too long for a test."""
+    names = ("jpeg", "offset", "y")
+    with np.load(shared("cifar10_jpeg.npz")) as file:
+        whole = {f"{n}_{p}": file[f"{n}_{p}"] for n in names for p in ("train", "test")}
+    assert (len(whole["offset_train"]), len(whole["offset_test"])) == (50001, 10001)
+    first = {}
+    for part, count in (("train", 100), ("test", 50)):
+        offsets = whole[f"offset_{part}"][: count + 1]
+        first |= {f"offset_{part}": offsets, f"y_{part}": whole[f"y_{part}"][:count]}
+        first[f"jpeg_{part}"] = whole[f"jpeg_{part}"][: offsets[-1]]
+    data = npz(path=save(tmp_path, **first))
+    assert data.train["x"].shape == (100, 32, 32, 3)
+    assert data.train["y"][:12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
+    offsets = first["offset_test"]
+    last = Image.open(io.BytesIO(first["jpeg_test"][offsets[49] : offsets[50]].tobytes()))
+    np.testing.assert_array_equal(data.test["x"][49], np.asarray(last))
+    np.testing.assert_allclose(data.train["x"].mean(), 120, atol=10)  # 121 over the whole set

@@ -1,0 +1,82 @@
+"""synthetic(alpha, beta): its sizes, its labels, and how alpha and beta move it."""
+
+import numpy as np
+import pytest
+
+from fedjax_algos.data import datasets
+from fedjax_algos.data.readers.synthetic import synthetic
+
+
+def test_sizes_and_users():
+    data = datasets.make("synthetic:0.5")
+    counts = np.bincount(data.users)
+    assert len(counts) == 30
+    assert counts.min() >= 45  # nine tenths of at least 50
+    assert len(data.test["x"]) >= 30 * 5
+    assert (data.example_shape, data.num_classes) == ((60,), 10)
+    assert (data.train["x"].dtype, data.train["y"].dtype) == (np.float32, np.int32)
+    assert (np.diff(data.users) >= 0).all()
+
+
+def test_seeds():
+    one, same, other = (synthetic(seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one.train["x"], same.train["x"])
+    np.testing.assert_array_equal(one.test["y"], same.test["y"])
+    assert one.train["x"].shape != other.train["x"].shape
+
+
+def test_sizes_are_lognormal():
+    """log(n - 50) of the examples has mean 4 and deviation 2, but for the rounding."""
+    counts = np.bincount(synthetic(clients=300, train_fraction=0.99, seed=3).users) / 0.99
+    logs = np.log(np.maximum(counts - 50, 0.5))
+    assert np.median(logs) == pytest.approx(4, abs=0.3)
+    assert np.subtract(*np.percentile(logs, [84, 16])) / 2 == pytest.approx(2, abs=0.4)
+
+
+def test_inputs_have_the_falling_variances():
+    data = synthetic(iid=True, clients=100)
+    x = data.train["x"]
+    np.testing.assert_allclose(x.var(0) / np.arange(1, 61) ** -1.2, 1, atol=0.1)
+    np.testing.assert_allclose(x.mean(0), 0, atol=0.05)
+
+
+def test_beta_spreads_the_inputs():
+    """A client's mean input has variance beta^2 over clients and 1 over features."""
+
+    def center_variance(beta):
+        data = synthetic(alpha=0, beta=beta, clients=200)
+        means = [data.train["x"][data.users == user].mean() for user in range(200)]
+        return np.var(means)
+
+    assert center_variance(0.0) == pytest.approx(1 / 60, rel=0.5)
+    assert center_variance(3.0) == pytest.approx(9 + 1 / 60, rel=0.3)
+
+
+def test_one_model_serves_all_clients_only_where_iid():
+    """Least squares on half of the clients predicts the others where all share a model."""
+
+    def accuracy(data):
+        inputs = np.c_[data.train["x"], np.ones(len(data.train["x"]))]
+        known = data.users < 15
+        targets = np.eye(10)[data.train["y"][known]]
+        weights = np.linalg.lstsq(inputs[known], targets, rcond=None)[0]
+        return np.mean((inputs[~known] @ weights).argmax(1) == data.train["y"][~known])
+
+    assert accuracy(synthetic(iid=True)) > 0.6
+    assert accuracy(synthetic(alpha=1, beta=1)) < 0.4
+
+
+@pytest.mark.parametrize("fraction", [0.0001, 0.9999])
+def test_every_client_is_in_both_parts(fraction):
+    data = synthetic(train_fraction=fraction, clients=5)
+    assert len(np.unique(data.users)) == 5
+    assert len(data.test["x"]) >= 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [("-1", "alpha=-1"), ("clients=0", "clients=0"), ("train_fraction=1", "train_fraction=1")],
+)
+def test_ranges(options, message):
+    with pytest.raises(ValueError, match=message):
+        datasets.make(f"synthetic:{options}")

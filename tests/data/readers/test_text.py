@@ -1,0 +1,138 @@
+"""Text by role: windows worked out by hand, the gap between training and test, and damage."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedjax_algos.data import datasets
+from fedjax_algos.data.readers.text import LEAF_SYMBOLS, roles
+
+SHARED = Path(__file__).parents[4] / "shared" / "data"
+
+
+def save(folder, content, name="roles.json"):
+    path = folder / name
+    path.write_text(json.dumps(content))
+    return path
+
+
+def texts(part, symbols=LEAF_SYMBOLS):
+    return [
+        ("".join(symbols[c] for c in window), symbols[label])
+        for window, label in zip(part["x"], part["y"], strict=True)
+    ]
+
+
+def test_leaf_symbols():
+    assert len(LEAF_SYMBOLS) == 80
+    assert sorted(LEAF_SYMBOLS) == list(LEAF_SYMBOLS)
+    assert (LEAF_SYMBOLS[:3], LEAF_SYMBOLS[-2:]) == ("\n !", "z}")
+
+
+def test_windows_by_hand(tmp_path):
+    """Windows of 3: "ab cdefghi" has 7; 4 train, and the test starts after 4 - 1 + 3 = 6."""
+    path = save(tmp_path, {"A": "ab\ncd  \n  efghi", "SHORT": "ab\ncdefgh", "B": "x\n\nyzab"})
+    data = roles(path=path, window=3, train_fraction=0.6)
+    a = [("ab ", "c"), ("b c", "d"), (" cd", " "), ("cd ", "e")]
+    b = [("x y", "z")]  # "x yzab" has 3 windows, of which 1 trains: none starts after it
+    assert texts(data.train) == [*a, *b]
+    assert data.users.tolist() == [0, 0, 0, 0, 1]
+    assert texts(data.test) == [("efg", "h"), ("fgh", "i")]
+    assert data.num_classes == 80
+    assert (data.train["x"].dtype, data.train["y"].dtype) == (np.uint8, np.int32)
+    assert data.notes == ("1 of 3 roles are too short and left out",)
+
+
+def test_the_last_training_label_is_the_first_character_of_the_test(tmp_path):
+    """As in LEAF; the inputs share nothing."""
+    text = "".join(chr(97 + i % 26) for i in range(600))
+    data = roles(path=save(tmp_path, {"A": text}), min_lines=1)
+    assert len(data.train["x"]) == 416  # floor(.8 * (600 - 80))
+    assert len(data.test["x"]) == 520 - (416 + 79)
+    assert texts(data.test)[0] == (text[495:575], text[575])
+    assert texts(data.train)[-1] == (text[415:495], text[495])
+
+
+def test_stride_bound_and_split(tmp_path):
+    """No character of a test window was in the text of a training window, for any stride."""
+    text = "".join(chr(97 + i % 26) + "AEIOU"[i // 26 % 5] for i in range(1000))
+    path = save(tmp_path, {"A": text, "B": text[::-1]})
+    for stride in (1, 2, 3, 7, 50):
+        data = roles(
+            path=path, min_lines=1, window=10, stride=stride, max_examples_per_role=30 * 10
+        )
+        count = min(300, -(-(2000 - 10) // stride))
+        train = int(0.8 * count)
+        assert len(data.train["x"]) == 2 * train
+        np.testing.assert_array_equal(np.bincount(data.users), [train, train])
+        starts = [i * stride for i in range(count)]
+        end = starts[train - 1] + 10
+        kept = [start for start in starts if start >= end]
+        assert len(data.test["x"]) == 2 * len(kept)
+        windows = texts(data.test)
+        assert windows[0] == (text[kept[0] : kept[0] + 10], text[kept[0] + 10])
+        assert texts(data.train)[1] == (text[stride : stride + 10], text[stride + 10])
+
+
+def test_alphabets(tmp_path):
+    path = save(tmp_path, {"A": "na\u00efve\nna\u00efve\nna\u00efve na\u00efve"})
+    with pytest.raises(ValueError, match="character 'ï' is not among the 80 symbols; replace"):
+        roles(path=path, window=2)
+    data = roles(path=path, window=2, alphabet="found")
+    assert data.num_classes == 6
+    assert texts(data.train, " aenvï")[:2] == [("na", "ï"), ("aï", "v")]
+    path = save(tmp_path, {"A": "some\nlines\nof a text"})
+    with_break, without = (roles(path=path, window=2, alphabet=a) for a in ("leaf", "no_newline"))
+    assert (with_break.num_classes, without.num_classes) == (80, 79)
+    np.testing.assert_array_equal(with_break.train["x"], without.train["x"] + 1)
+    np.testing.assert_array_equal(with_break.train["y"], without.train["y"] + 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "cannot be read"),
+        (b'{"A": "some', "cannot be read"),
+        (b"[1, 2]", "not an object of strings"),
+        (b'{"A": ["some"]}', "not an object of strings"),
+        (b'{"A": "\xff"}', "cannot be read"),
+        (gzip.compress(b'{"A": "some"}' * 9, mtime=0)[:-9], "cannot be read"),
+        (gzip.compress(b'{"A": "some"}', mtime=0)[:12] + b"\xff" * 20, "cannot be read"),
+        (b"{}", "no role has 3 lines and 2 windows of 80 characters; lower min_lines"),
+        (json.dumps({"A": "a\n" * 45}).encode(), "long enough for a test window; lower train_f"),
+    ],
+)
+def test_roles_refuses_damaged_files(tmp_path, content, message):
+    path = tmp_path / "some.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as error:
+        roles(path=path)
+    assert str(error.value).startswith(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_roles_refuses_missing_files(tmp_path):
+    with pytest.raises(ValueError, match=r"none.json: there is no such file; check the path"):
+        roles(path=tmp_path / "none.json")
+
+
+def test_shared_roles():
+    path = SHARED / "shakespeare_roles.json.gz"
+    if not path.exists():
+        pytest.skip(f"the data file {path.name} is not beside this checkout, in shared/data")
+    data = datasets.make(f"roles:{path},max_examples_per_role=500")
+    with gzip.open(path) as file:
+        lines = [text.split("\n") for text in json.load(file).values()]
+    long = [" ".join(role) for role in lines if len(role) > 2]
+    long = [" ".join(text.split(" ")) for text in long if len(text) >= 82]
+    counts = np.bincount(data.users)
+    assert counts.tolist() == [int(0.8 * min(500, len(text) - 80)) for text in long]
+    assert len(data.test["x"]) == sum(
+        max(0, min(500, len(t) - 80) - int(0.8 * min(500, len(t) - 80)) - 79) for t in long
+    )
+    assert data.notes == (f"{1229 - len(long)} of 1229 roles are too short and left out",)
+    begin = {"x": data.train["x"][:400], "y": data.train["y"][:400]}
+    assert texts(begin)[:300] == [(long[0][i : i + 80], long[0][i + 80]) for i in range(300)]

@@ -1,0 +1,118 @@
+"""Descriptions of partitions: numbers by hand, a table that fits a terminal, pictures."""
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import fedjax_algos as fa
+from fedjax_algos.data import partitions
+from fedjax_algos.data.description import (
+    Spread,
+    describe_partition,
+    partition_table,
+    plot_partition,
+)
+
+LABELS = np.array([0, 0, 2, 3, 3, 3, 0, 2])
+THREE = fa.Partition.of([np.array([0, 1, 2, 6]), np.array([5]), np.array([3, 4])])
+
+
+def text(description, width=80, **keywords):
+    console = Console(width=width, no_color=True)
+    with console.capture() as captured:
+        console.print(partition_table(description, **keywords))
+    return captured.get()
+
+
+def test_numbers_by_hand():
+    description = describe_partition(LABELS, THREE)
+    assert (description.clients, description.examples, description.left_out) == (3, 7, 1)
+    assert description.sizes == Spread(1, 2.0, 7 / 3, 4)
+    assert description.classes == Spread(1, 1.0, 4 / 3, 2)
+    expected = [[3, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 2]]
+    np.testing.assert_array_equal(description.histogram, expected)
+    assert description.digest == THREE.digest()
+
+
+def test_an_example_of_two_clients_is_counted_for_both():
+    description = describe_partition(np.array([1, 0]), fa.Partition.of([np.array([0])] * 2))
+    assert (description.examples, description.left_out) == (2, 1)
+    np.testing.assert_array_equal(description.histogram, [[0, 1], [0, 1]])
+
+
+@pytest.mark.parametrize("name", ["iid", "dirichlet", "quantity", "classes_per_client"])
+def test_histograms_add_up(name):
+    labels = np.random.default_rng(0).integers(0, 10, 2000).astype(np.uint8)
+    partition = partitions[name](labels, 50, 0)
+    description = describe_partition(labels, partition)
+    np.testing.assert_array_equal(description.histogram.sum(axis=0), np.bincount(labels))
+    np.testing.assert_array_equal(description.histogram.sum(axis=1), partition.counts())
+    assert description.left_out == 0
+
+
+def test_the_table_says_it_all():
+    lines = [line.rstrip() for line in text(describe_partition(LABELS, THREE)).splitlines()]
+    assert lines == [
+        "client   examples   classes   labels 0 to 3",
+        "     0          4         2   █ ▃",
+        "     2          2         1      █",
+        "     1          1         1      █",
+        "",
+        "7 examples on 3 clients, 1 on none",
+        "examples per client: 1 to 4, median 2, mean 2.333",
+        "classes per client: 1 to 2, median 1, mean 1.333",
+        f"digest {THREE.digest()[:12]}",
+    ]
+
+
+@pytest.mark.parametrize(("num_classes", "heading"), [(100, "2 a bar"), (1203, "25 a bar")])
+def test_the_table_fits_a_terminal(num_classes, heading):
+    labels = np.arange(6015) % num_classes
+    output = text(describe_partition(labels, partitions["quantity"](labels, 1000, 0)))
+    assert heading in output
+    assert "…" not in output
+    assert len(output.splitlines()) == 1 + 10 + 1 + 4
+    sizes = [int(line.split()[1].replace(",", "")) for line in output.splitlines()[1:11]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert f"{sizes[-1]} to {sizes[0]}," in output
+
+
+def test_fewer_clients_shown():
+    description = describe_partition(LABELS, THREE)
+    assert len(text(description, shown=2).splitlines()) == 1 + 2 + 1 + 4
+    assert len(text(description, shown=0).splitlines()) == 1 + 0 + 1 + 4
+
+
+@pytest.mark.parametrize(
+    ("labels", "partition", "message"),
+    [
+        (LABELS[:5], THREE, "names example 6, but there are 5 labels; give the labels"),
+        (LABELS, fa.Partition.of([np.array([-1])]), "names example -1"),
+        (LABELS, fa.Partition.of([]), "the 0 clients hold no example"),
+        (LABELS - 1, THREE, r"int64 and shape \(8,\) cannot be counted; give a whole number"),
+        (LABELS + 0.5, THREE, "float64 .* cannot be counted"),
+        (LABELS.astype(str), THREE, "cannot be counted"),
+        (LABELS.reshape(2, 4), THREE, r"shape \(2, 4\) cannot be counted"),
+        (LABELS[:0], THREE, r"shape \(0,\) cannot be counted"),
+    ],
+)
+def test_what_cannot_be_described(labels, partition, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        describe_partition(labels, partition)
+    with pytest.raises(ValueError, match=message):
+        plot_partition(labels, partition, tmp_path / "picture.png")
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "num_classes"), [(1, 1), (1, 60), (10, 10), (40, 40), (41, 1), (1000, 100)]
+)
+def test_pictures(num_clients, num_classes, tmp_path):
+    labels = np.arange(5000) % num_classes
+    path = tmp_path / "picture.png"
+    plot_partition(labels, partitions["iid"](labels, num_clients, 0), path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_in_another_format(tmp_path):
+    plot_partition(LABELS, THREE, str(tmp_path / "picture.svg"))
+    assert "largest bubble: 3 examples" in (tmp_path / "picture.svg").read_text()

@@ -1,0 +1,558 @@
+"""Executed plans equal an oracle that trains at dispatch, bit for bit; waves keep their word."""
+
+import functools
+import heapq
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import Compilations, random_rows, small_network, stored, with_statistics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import fedjax_algos as fa
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.asynchrony.plan import AGGREGATED, IN_FLIGHT, LOST, Plan, plan_visits
+from fedjax_algos.core import WeightedSum
+from fedjax_algos.core.keys import client_key, visit_keys
+from fedjax_algos.core.permutation import permutation_words
+from fedjax_algos.core.trees import add_scaled
+from fedjax_algos.data.federated_data import client_view
+from fedjax_algos.engine.asynchronous.executor import make_executor
+from fedjax_algos.engine.asynchronous.waves import (
+    choose_slots,
+    make_waves,
+    share_out,
+    step_ends,
+    wave_costs,
+)
+
+CLIENTS, SEED = 10, 3
+POPULATION = fa.Population(CLIENTS, 3, 55)
+LOCAL = fa.Local(batch_size=3, learning_rate=lambda version: 0.1 / (1 + 0.1 * version), steps=4)
+SLOTS = [1, 2, 3, 8]
+
+
+def make_plan(
+    seed, num_clients, num_steps, sizes, *, barrier=False, lost=0.0, late=0.0, twice=False
+):
+    """Clients of unequal speeds; a group of them makes a server step with `sizes[group]` arrivals.
+
+    With a barrier, who has arrived waits for the group's server step; late ones never wait, and
+    are part of the next server step of any group. `twice` gives each client two turns at once.
+    """
+    rng = np.random.default_rng(seed)
+    speeds = rng.exponential(size=num_clients) + 0.05
+    dispatches, contributions, times, groups, flying = [], [], [], [], []
+    visits, buffers, late_ones = [0] * num_clients, [[] for _ in sizes], []
+
+    def dispatch(client, now):
+        steps = int(rng.integers(1, 5))
+        end = now + steps * speeds[client] * rng.uniform(0.9, 1.1)
+        fate = LOST if rng.uniform() < lost else IN_FLIGHT
+        heapq.heappush(flying, (end, len(dispatches)))
+        dispatches.append([client, visits[client], steps, 4, len(times), now, end, fate])
+        visits[client] += 1
+
+    for client in [*range(num_clients)] * (2 if twice else 1):
+        dispatch(client, 0.0)
+    while len(times) < num_steps:
+        now, number = heapq.heappop(flying)
+        client, *_, version, _, _, fate = dispatches[number]
+        group = client % len(sizes)
+        if fate == LOST:
+            dispatch(client, now)
+            continue
+        is_late = rng.uniform() < late
+        buffer = buffers[group]
+        (late_ones if is_late else buffer).append((number, len(times) - version))
+        free = [] if barrier and not is_late else [client]
+        if len(buffer) == sizes[group] and not is_late:
+            contributions += [(n, s, len(times)) for n, s in late_ones + buffer]
+            free = [dispatches[n][0] for n, _ in buffer] if barrier else free
+            for n, _ in late_ones + buffer:
+                dispatches[n][-1] = AGGREGATED
+            times.append(now)
+            groups.append(group)
+            buffer.clear()
+            late_ones.clear()
+        for other in free:
+            dispatch(other, now)
+    kinds = [np.int32] * 5 + [np.float64] * 2 + [np.int8]
+    columns = [np.array(c, k) for c, k in zip(zip(*dispatches, strict=True), kinds, strict=True)]
+    arrived = np.array(contributions, np.int32).T
+    return Plan(*columns, *arrived, np.array(times), np.array(groups, np.int32))
+
+
+PLANS = {
+    "each arrival": make_plan(0, CLIENTS, 24, [1], lost=0.2),
+    "buffers of 3": make_plan(1, CLIENTS, 9, [3]),
+    "groups": make_plan(2, CLIENTS, 7, [5, 5], barrier=True, late=0.2, lost=0.1),
+}
+
+
+class Server(NamedTuple):
+    params: Any
+    steps: jax.Array  # how many each of two groups made
+
+
+@functools.cache
+def case(name):
+    """An algorithm, on ten clients with 1 to 10 examples."""
+    rng = np.random.default_rng(0)
+    clients = [{"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n)} for n in range(1, 11)]
+    problem = small_network().problem
+    if name == "scaffold":  # its controls start from anything but the table's zeros
+        algorithm = algorithms[name](problem, LOCAL, server_learning_rate=0.5)
+        return algorithm._replace(client_init=random_rows), stored(clients)
+
+    def contribute(update, visit, staleness):
+        # a division: powers may be compiled to other bits inside a loop than outside
+        weight = visit.share / (1.0 + staleness)
+        return WeightedSum(jax.tree.map(lambda u: weight.astype(u.dtype) * u, update), weight)
+
+    def server_update(server, sums, count, group):
+        rate = jnp.where(group == 1, 0.5, 0.8) * count / (1 + count)
+        params = add_scaled(server.params, -rate, sums.mean())
+        return Server(params, server.steps.at[group].add(1))
+
+    frame = algorithms["fedavg"](with_statistics(problem), LOCAL)
+    algorithm = frame._replace(
+        init=lambda params, population: Server(params, jnp.zeros(2, jnp.int32)),
+        contribute=contribute,
+        server_update=server_update,
+    )
+    return algorithm, stored(clients)
+
+
+@functools.cache
+def oracle_of(name):
+    """Trains a dispatch when it is made, one client a call; knows no waves, no rows, no tables."""
+    algorithm, data = case(name)
+
+    @jax.jit
+    def train(version, origin, row, visit, first):
+        sent, statistics = version
+        order, key = visit_keys(SEED, visit.client, visit.visit)
+        fresh = algorithm.client_init(origin, client_key(SEED, visit.client))
+        row = jax.tree.map(lambda new, old: jnp.where(first, new, old), fresh, row)
+        view = client_view(
+            data, visit.client, permutation_words(order), statistics, visit.first_step
+        )
+        return algorithm.client_update(sent, row, view, visit, key)
+
+    @jax.jit
+    def add(sums, update, report, visit, staleness):
+        new = (algorithm.contribute(update, visit, staleness), report.statistics)
+        return new if sums is None else jax.tree.map(jnp.add, sums, new)
+
+    @jax.jit
+    def serve(server, sums, count, group):
+        server = algorithm.server_update(server, sums[0], count, group)
+        return server, (algorithm.broadcast(server, jnp.int32(0)), sums[1])
+
+    def run(plan, visits):
+        state = fa.make_engine(algorithm).init(SEED, POPULATION)
+        model = algorithm.problem.init(jax.random.fold_in(jax.random.key(SEED), 0))
+        server, versions = state.server, [(algorithm.broadcast(state.server, 0), model.statistics)]
+        rows, updates, history, losses = {}, {}, [], []
+        dispatch = contribution = 0
+        for step, group in enumerate(plan.group):
+            while dispatch < len(plan.client) and plan.version[dispatch] <= step:
+                if plan.fate[dispatch] == AGGREGATED:
+                    visit = jax.tree.map(lambda leaf, d=dispatch: leaf[d], visits)
+                    client = int(visit.client)
+                    row = rows.get(client, jax.tree.map(lambda leaf: leaf[0], state.clients))
+                    version = versions[visit.server_step]
+                    first = client not in rows
+                    rows[client], *trained = train(version, model.params, row, visit, first)
+                    updates[dispatch] = *trained, visit
+                dispatch += 1
+            sums, count, loss = None, 0, []
+            while contribution < len(plan.step) and plan.step[contribution] == step:
+                update, report, visit = updates.pop(plan.dispatch[contribution])
+                sums = add(sums, update, report, visit, plan.staleness[contribution])
+                loss.append(float(report.metrics["train_loss"].total))
+                count, contribution = count + 1, contribution + 1
+            server, version = serve(server, sums, np.int32(count), group)
+            mean = jax.tree.map(lambda leaf, n=count: leaf * (1 / leaf.dtype.type(n)), version[1])
+            versions.append((version[0], mean))
+            history.append(jax.tree.map(np.asarray, (server, mean)))
+            losses.append(sum(loss))
+        return history, rows, losses
+
+    return run
+
+
+@functools.cache
+def expected(name, kind):
+    plan = PLANS[kind]
+    return oracle_of(name)(plan, plan_visits(plan, case(name)[1].counts(), LOCAL))
+
+
+@functools.cache
+def executor_of(name, slots, layout="sequential", devices=None):
+    algorithm = case(name)[0]
+    return make_executor(algorithm, slots=slots, layout=layout, waves_per_call=4, devices=devices)
+
+
+def execute(executor, data, plan, stops=(), waves=None):
+    """What `run` yields, as NumPy."""
+    visits = plan_visits(plan, data.counts(), LOCAL)
+    state = executor.init(SEED, POPULATION)
+    yielded = executor.run(state, executor.place(data), plan, visits, stops=stops, waves=waves)
+    return [(done, *jax.tree.map(np.array, rest)) for done, *rest in yielded]
+
+
+def same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def close(one, other, tolerance):
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), one, other
+    )
+
+
+@pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.parametrize("slots", SLOTS)
+@pytest.mark.parametrize("name", ["stale", "scaffold"])
+def test_every_number_of_slots_equals_the_oracle(name, slots, kind):
+    """Also each client's row: lost dispatches and those in flight at the end leave none."""
+    history, rows, _ = expected(name, kind)
+    ((done, state, _),) = execute(executor_of(name, slots), case(name)[1], PLANS[kind])
+    assert done == len(history)
+    same((state.server, state.statistics), history[-1])
+    for client in range(CLIENTS):
+        row = jax.tree.map(lambda leaf, c=client: leaf[c], state.clients)
+        same(row, rows.get(client, jax.tree.map(np.zeros_like, row)))
+
+
+@pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.parametrize("name", ["stale", "scaffold"])
+@pytest.mark.parametrize(("devices", "slots"), [(2, 2), (3, 6)])
+def test_devices_change_no_bit(devices, slots, name, kind):
+    executor = executor_of(name, slots, devices=devices)
+    (_, state, metrics), (_, last, _) = execute(executor, case(name)[1], PLANS[kind], stops=[3])
+    history, rows, losses = expected(name, kind)
+    same((state.server, state.statistics), history[2])
+    assert float(metrics["train_loss"].total) == pytest.approx(sum(losses[:3]), rel=1e-5)
+    same((last.server, last.statistics), history[-1])
+    for client, row in rows.items():
+        same(jax.tree.map(lambda leaf, c=client: leaf[c], last.clients), row)
+
+
+def test_mapped_waves_on_devices_agree():
+    executor = executor_of("scaffold", 6, "vmapped", devices=2)
+    ((_, state, _),) = execute(executor, case("scaffold")[1], PLANS["groups"])
+    close((state.server, state.statistics), expected("scaffold", "groups")[0][-1], 1e-6)
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_wave_is_shared_out(draw):
+    """The longest first, to the device with the least to do of those that have room."""
+    devices, room = draw.draw(st.integers(1, 4)), draw.draw(st.integers(1, 4))
+    slots, waves = devices * room, draw.draw(st.integers(1, 4))
+    filled = draw.draw(arrays(np.int64, waves, elements=st.integers(0, slots)))
+    steps = draw.draw(arrays(np.int64, (waves, slots), elements=st.integers(1, 100)))
+    places = share_out(steps, filled, devices)
+    assert places.shape == (waves, devices, room)
+    for line, number, step in zip(places, filled, steps, strict=True):
+        parts = [[] for _ in range(devices)]
+        for slot in sorted(range(number), key=lambda slot, step=step: -step[slot]):
+            free = [part for part in parts if len(part) < room]
+            min(free, key=lambda part, step=step: sum(step[i] for i in part)).append(slot)
+        assert [part[part >= 0].tolist() for part in line] == parts
+
+
+def test_a_wave_goes_to_the_least_loaded_device():
+    steps = np.array([[1, 9, 5, 5, 2, 2]])
+    assert share_out(steps, np.array([6]), 2).tolist() == [[[1, 4, 0], [2, 3, 5]]]
+    trained, filled = np.arange(6)[None], np.array([6])
+    assert wave_costs(trained, filled, steps[0], "sequential", 2).tolist() == [12]
+    assert wave_costs(trained, filled, steps[0], "vmapped", 2).tolist() == [9]
+    assert wave_costs(trained, np.array([3]), steps[0], "sequential", 3).tolist() == [9]
+
+
+def test_the_plans_hold_what_the_equality_is_about():
+    for plan in PLANS.values():
+        assert {1, 4} <= set(plan.num_steps[plan.dispatch])
+        assert plan.staleness.max() >= 2
+    first = PLANS["each arrival"].visit == 0
+    assert (PLANS["each arrival"].fate[first] == LOST).any()
+    trained = set(PLANS["each arrival"].client[PLANS["each arrival"].dispatch])
+    assert len(trained) < CLIENTS  # so somebody has no row
+    assert set(PLANS["groups"].group) == {0, 1}
+    assert np.bincount(PLANS["groups"].step).max() > 5  # with late ones
+
+
+@pytest.mark.parametrize("broken", ["version_row", "update_row"])
+def test_a_row_overwritten_too_early_is_seen(broken):
+    name, plan = "stale", PLANS["buffers of 3"]
+    executor, data = executor_of(name, 3), case(name)[1]
+    waves = make_waves(plan, 3)
+    rows = getattr(waves, broken)
+    swapped = waves._replace(**{broken: np.where(rows == 1, 0, rows)})
+    ((_, state, _),) = execute(executor, data, plan, waves=swapped)
+    difference = state.server.params["out"] - expected(name, "buffers of 3")[0][-1][0].params["out"]
+    assert np.abs(difference).max() > 1e-4
+
+
+@pytest.mark.parametrize("kind", PLANS)
+def test_models_and_losses_at_requested_server_steps(kind):
+    history, _, losses = expected("stale", kind)
+    plan = PLANS[kind]
+    made = make_waves(plan, 8).steps
+    inside = np.setdiff1d(np.arange(1, len(history)), made)[:4]
+    assert len(inside)
+    stops = sorted({*inside.tolist(), int(made[1])})
+    yielded = execute(executor_of("stale", 8), case("stale")[1], plan, stops)
+    assert [done for done, *_ in yielded] == [*stops, len(history)]
+    before = 0
+    for done, state, metrics in yielded:
+        same((state.server, state.statistics), history[done - 1])
+        total = sum(losses[before:done])
+        assert float(metrics["train_loss"].total) == pytest.approx(total, rel=1e-5)
+        before = done
+
+
+@pytest.mark.parametrize("name", ["stale", "scaffold"])
+def test_mapped_waves_agree(name):
+    plan = PLANS["groups"]
+    ((_, state, _),) = execute(executor_of(name, 3, "vmapped"), case(name)[1], plan)
+    close((state.server, state.statistics), expected(name, "groups")[0][-1], 1e-6)
+
+
+def test_mapped_waves_agree_in_float64(double):
+    algorithm, data = case.__wrapped__("scaffold")
+    (_, one, _), (_, other, _) = (
+        execute(make_executor(algorithm, slots=3, layout=layout), data, PLANS["groups"])[0]
+        for layout in ("sequential", "vmapped")
+    )
+    assert one.server.params["out"].dtype == np.float64
+    close((one.server, one.clients), (other.server, other.clients), 1e-12)
+
+
+def test_slots_change_no_bit_of_optimised_programs(fast):
+    algorithm, data = case("stale")
+    (_, one, _), (_, other, _) = (
+        execute(make_executor(algorithm, slots=slots), data, PLANS["groups"])[0] for slots in (1, 4)
+    )
+    same(one, other)
+
+
+@pytest.fixture
+def double():
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.fixture
+def fast():
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+
+
+def test_a_barrier_for_all_is_the_synchronous_round():
+    algorithm, data = case("scaffold")
+    plan = make_plan(4, CLIENTS, 3, [CLIENTS], barrier=True)
+    visits = plan_visits(plan, data.counts(), LOCAL)
+    engine = fa.make_engine(algorithm, "sequential")
+    state = engine.init(SEED, POPULATION)
+    for index in range(3):
+        cohort = slice(index * CLIENTS, (index + 1) * CLIENTS)
+        state, _ = engine.round(state, data, jax.tree.map(lambda leaf, at=cohort: leaf[at], visits))
+    ((_, executed, _),) = execute(executor_of("scaffold", 3), data, plan)
+    close((state.server, state.clients), (executed.server, executed.clients), 1e-6)
+
+
+def test_later_calls_and_like_plans_compile_nothing():
+    data, executor = case("stale")[1], executor_of("stale", 2)
+    one, other = (make_plan(seed, CLIENTS, 30, [3], lost=0.1) for seed in (9, 10))
+    execute(executor, data, one)
+    with Compilations() as later:
+        execute(executor, data, other, stops=[5, 6, 20])
+    assert later.count == 0
+
+
+def test_memory_is_rows_times_what_travels():
+    data, executor = case("scaffold")[1], executor_of("scaffold", 3)
+    plan = PLANS["groups"]
+    visits, state = plan_visits(plan, data.counts(), LOCAL), executor.init(SEED, POPULATION)
+    waves = executor.waves(state, plan)
+    memory = executor.memory(state, data, visits, waves)
+    model = 4 * (3 * 4 + 4 + 4)
+    assert waves.num_version_rows < memory.version_rows <= 1.5 * waves.num_version_rows + 1
+    assert waves.num_update_rows <= memory.update_rows <= 1.5 * waves.num_update_rows
+    assert memory.version_bytes == memory.version_rows * 2 * model
+    facts = sum(leaf.itemsize for leaf in jax.tree.leaves(visits)) + 2 * 4  # visit, train_loss
+    assert memory.update_bytes == memory.update_rows * (2 * model + facts)
+
+
+@st.composite
+def plans(draw):
+    num_clients = draw(st.integers(1, 8))
+    num_groups, barrier = draw(st.integers(1, 2)), draw(st.booleans())
+    sizes = [draw(st.integers(1, 4)) for _ in range(num_groups)]
+    if barrier:
+        sizes = [len(range(group, num_clients, num_groups)) for group in range(num_groups)]
+    chance = st.sampled_from([0.0, 0.1, 0.5])
+    return make_plan(
+        draw(st.integers(0, 2**32)), num_clients, draw(st.integers(1, 15)), sizes,
+        barrier=barrier, lost=draw(chance), late=draw(chance),
+        twice=not barrier and draw(st.booleans()),
+    )  # fmt: skip
+
+
+@given(plans(), st.integers(1, 9), st.booleans(), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_waves_keep_their_word(plan, slots, stateful, cut):
+    """Each dispatch once, its version there, its row unharmed, and no row more than is needed."""
+    waves, ends = make_waves(plan, slots, stateful=stateful), step_ends(plan)
+    assert 1 <= waves.filled.min() <= waves.filled.max() <= slots
+    if cut:
+        stops = np.arange(1, len(ends) + 1)
+        waves = waves.cut(stops, ends)
+        assert set(zip(stops, ends, strict=True)) <= set(
+            zip(waves.steps, waves.contributions, strict=True)
+        )
+    starting = np.bincount(plan.version[plan.dispatch], minlength=plan.num_versions)
+    versions, updates, last = {waves.version_row[0]: 0}, {}, {}
+    added = made = most_versions = most_updates = 0
+    for filled, trained, to_add, to_make in zip(
+        waves.filled, waves.trained, waves.contributions, waves.steps, strict=True
+    ):
+        most_versions = max(most_versions, sum(starting[v] > 0 for v in range(made + 1)))
+        clients = plan.client[plan.dispatch[trained[:filled]]]
+        assert not stateful or len(set(clients)) == filled
+        for contribution in trained[:filled]:
+            dispatch = plan.dispatch[contribution]
+            client, version = plan.client[dispatch], plan.version[dispatch]
+            assert plan.fate[dispatch] == AGGREGATED
+            assert version <= made
+            assert versions[waves.version_row[version]] == version
+            starting[version] -= 1
+            assert not stateful or last.get(client, -1) < dispatch
+            last[client] = dispatch
+            assert waves.update_row[contribution] not in updates
+            updates[waves.update_row[contribution]] = contribution
+        most_updates = max(most_updates, len(updates))
+        while added < to_add:
+            assert updates.pop(waves.update_row[added]) == added
+            added += 1
+            if added == ends[made]:
+                made += 1
+                versions[waves.version_row[made]] = made
+        assert made == to_make
+    assert added == len(plan.dispatch)
+    assert not updates
+    assert made == len(ends)
+    assert not starting.any()  # each was trained once
+    assert waves.num_version_rows == most_versions
+    assert waves.num_update_rows == most_updates
+    # whatever the slots: turns in flight at once, and arrivals that wait for their server step
+    begun, now = plan.started, plan.started[:, None]
+    flying = ((begun <= now) & (now < plan.ended)).sum(1).max()
+    bound = flying + np.bincount(plan.step).max()
+    assert most_versions <= bound
+    assert most_updates <= 2 * bound
+
+
+@given(plans(), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_with_slots_for_all_waves_are_the_longest_chain(plan, stateful):
+    depth = np.zeros(len(plan.client), int)  # waves until the dispatch is trained
+    latest = np.zeros(plan.client.max() + 1, int)
+    exists = [0]
+    dispatch = 0
+    for step in range(len(plan.time)):
+        while dispatch < len(depth) and plan.version[dispatch] <= step:
+            if plan.fate[dispatch] == AGGREGATED:
+                before = latest[plan.client[dispatch]] if stateful else 0
+                depth[dispatch] = 1 + max(exists[plan.version[dispatch]], before)
+                latest[plan.client[dispatch]] = depth[dispatch]
+            dispatch += 1
+        exists.append(max(exists[-1], depth[plan.dispatch[plan.step == step]].max()))
+    assert len(make_waves(plan, len(depth), stateful=stateful).filled) == exists[-1]
+
+
+def test_slots_are_as_many_as_the_plan_can_fill():
+    assert choose_slots(PLANS["buffers of 3"], "sequential") == 1
+    assert choose_slots(make_plan(0, 1, 20, [1]), "vmapped") == 1  # a chain
+    together = make_plan(0, 16, 5, [16], barrier=True)
+    assert choose_slots(together, "vmapped") == 16
+    assert choose_slots(together, "vmapped", devices=2) == 16
+    # several for each device balance unequal dispatches, and equal ones need none
+    assert choose_slots(together, "sequential", devices=2) > 2
+    equal = together._replace(num_steps=np.full_like(together.num_steps, 4))
+    assert choose_slots(equal, "sequential", devices=2) == 2
+
+
+def test_visits_of_a_plan():
+    plan = make_plan(5, 3, 6, [2], lost=0.3)
+    counts = np.array([2, 3, 5, 10])
+    visits = plan_visits(plan, counts, LOCAL)
+    assert {leaf.dtype for leaf in visits} == {np.dtype(np.int32), np.dtype(np.float32)}
+    np.testing.assert_array_equal(visits.server_step, plan.version)
+    np.testing.assert_allclose(visits.learning_rate, 0.1 / (1 + 0.1 * plan.version), rtol=1e-6)
+    np.testing.assert_allclose(visits.share, np.array([0.1, 0.15, 0.25])[plan.client], rtol=1e-6)
+    done = np.zeros(3, int)
+    for dispatch, client in enumerate(plan.client):
+        assert visits.first_step[dispatch] == done[client]
+        done[client] += plan.num_steps[dispatch] * (plan.fate[dispatch] != LOST)
+    by_visit = plan_visits(plan, counts, LOCAL._replace(rate_by="visit"))
+    np.testing.assert_allclose(by_visit.learning_rate, 0.1 / (1 + 0.1 * plan.visit), rtol=1e-6)
+    with pytest.raises(ValueError, match="client 2, but there are counts of 2 clients"):
+        plan_visits(plan, counts[:2], LOCAL)
+
+
+def test_what_cannot_be_executed_is_refused():
+    algorithm, data = case("scaffold")
+    problem = small_network().problem
+    with pytest.raises(ValueError, match="stack"):
+        make_executor(algorithm._replace(reduce="stack"))
+    with pytest.raises(ValueError, match="barrier"):
+        make_executor(algorithms["mime"](problem, LOCAL))
+    with pytest.raises(ValueError, match="layout='rows' is unknown"):
+        make_executor(algorithm, layout="rows")
+    with pytest.raises(ValueError, match="slots=0"):
+        make_executor(algorithm, slots=0)
+    with pytest.raises(ValueError, match="slots=3 do not divide over 2 devices"):
+        make_executor(algorithm, slots=3, devices=2)
+    plan, executor = PLANS["groups"], executor_of("scaffold", 1)
+    state, counts = executor.init(SEED, POPULATION), data.counts()
+    with pytest.raises(ValueError, match="ascending server steps from 1 to 7"):
+        executor.run(state, data, plan, plan_visits(plan, counts, LOCAL), stops=[3, 2])
+    with pytest.raises(ValueError, match="visits do not fit"):
+        executor.run(state, data, plan, plan_visits(PLANS["each arrival"], counts, LOCAL))
+
+
+def test_plans_that_contradict_themselves_are_refused():
+    plan = PLANS["groups"]
+    with pytest.raises(ValueError, match="slots=0"):
+        make_waves(plan, 0)
+    with pytest.raises(ValueError, match="no server step"):
+        make_waves(plan._replace(time=plan.time[:0]), 1)
+    with pytest.raises(ValueError, match="server steps 0 to 7"):
+        make_waves(plan._replace(time=np.arange(8.0)), 1)
+    with pytest.raises(ValueError, match="before that version"):
+        make_waves(plan._replace(version=plan.version + 1), 1)
+    with pytest.raises(ValueError, match="contributes 1 times and has fate 2"):
+        make_waves(plan._replace(fate=np.full_like(plan.fate, LOST)), 1)
+    # dispatch 0 is lost, and made after version 1, but before all others, which start from 0
+    first = np.arange(len(plan.client)) == 0
+    kept = plan.dispatch > 0
+    falling = plan._replace(
+        version=first.astype(np.int32),
+        fate=np.where(first, LOST, plan.fate),
+        dispatch=plan.dispatch[kept],
+        step=plan.step[kept],
+    )
+    with pytest.raises(ValueError, match="versions fall"):
+        make_waves(falling, 1, stateful=True)

@@ -1,0 +1,294 @@
+"""Runs in lockstep have the bits that each has alone, in fewer waves."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import Case, Compilations, random_rows, small_network, with_statistics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedjax_algos as fa
+from fedjax_algos.asynchrony import buffered, compass, immediate, plan_visits, simulated
+from fedjax_algos.engine.asynchronous.executor import Memory, make_executor
+from fedjax_algos.engine.asynchronous.merged_plans import join_data, join_plans, join_states, of_run
+from fedjax_algos.engine.asynchronous.waves import make_waves, step_ends, wave_costs
+from fedjax_algos.runs.async_simulation import simulate_on_clock, simulate_seeds_on_clock
+
+CLIENTS, EXAMPLES, SECONDS = 5, 40, 6
+SEEDS = (2, 5, 11)
+LOCAL = fa.Local(batch_size=3, learning_rate=lambda version: 0.1 / (1 + 0.1 * version), steps=4)
+WEATHER = simulated(speeds="exponential", dropout=0.1, away_seconds=1, bytes_per_second=2000)
+ALWAYS = 2**30
+SCHEDULES = {
+    "fedasync": immediate(steps=4),
+    "fedbuff": buffered(steps=4, size=2),
+    "fedcompass": compass(min_steps=2, max_steps=6),
+    "scaffold": buffered(steps=4, size=2),
+}
+
+
+@functools.cache
+def examples():
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.normal(size=(EXAMPLES, 3)), "y": rng.normal(size=EXAMPLES)}
+    return jax.device_put(jax.tree.map(np.float32, arrays))
+
+
+@functools.cache
+def split(seed, num_clients=CLIENTS):
+    """Each seed has other clients, of other sizes, and not all seeds as many examples."""
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(EXAMPLES)[: EXAMPLES - seed % 2]
+    ends = np.sort(rng.choice(np.arange(1, len(rows)), num_clients - 1, replace=False))
+    return fa.federate(examples(), fa.Partition.of(np.split(rows, ends)))
+
+
+@functools.cache
+def algorithm_of(name):
+    """With model statistics, and client rows that start from anything but zeros."""
+    algorithm = Case(name, {}).build(with_statistics(small_network().problem), LOCAL)
+    return algorithm._replace(client_init=random_rows) if name == "scaffold" else algorithm
+
+
+@functools.cache
+def executor_of(name, devices, slots):
+    return make_executor(
+        algorithm_of(name), slots=slots, layout="sequential", waves_per_call=4, devices=devices
+    )
+
+
+@functools.cache
+def evaluate():
+    return fa.make_evaluate(algorithm_of("fedasync").problem)
+
+
+def options(evaluations=3):
+    return {
+        "seconds": SECONDS,
+        "evaluations": evaluations,
+        "test": examples(),
+        "evaluate": evaluate(),
+    }
+
+
+def untrained(executor):
+    def run(state, data, plan, visits, *, stops, waves):
+        yield len(plan.time), state, {}
+
+    return executor._replace(run=run)
+
+
+def plans_of(schedule, weather, num_clients, seconds, seeds):
+    plans = [schedule(weather(seed), num_clients, seconds=seconds) for seed in seeds]
+    local = fa.Local(batch_size=1, learning_rate=0.1, steps=1)
+    visits = [plan_visits(plan, np.ones(num_clients, int), local) for plan in plans]
+    return plans, *join_plans(plans, visits, num_clients)
+
+
+def same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def check(name, devices, slots, number):
+    executor, seeds = executor_of(name, devices, slots), SEEDS[:number]
+    told, memories = [], []
+    together = simulate_seeds_on_clock(
+        executor, {seed: split(seed) for seed in seeds}, SCHEDULES[name], WEATHER, **options(),
+        on_evaluation=lambda seed, row: told.append((seed, row, len(memories))),
+        on_memory=memories.append,
+        lockstep_bytes=ALWAYS,
+    )  # fmt: skip
+    assert list(together) == list(seeds)
+    assert [memory.runs for memory in memories] == [number]
+    assert {known for *_, known in told} == {1}  # before anything is measured
+    for seed, joined in together.items():
+        alone = simulate_on_clock(
+            executor, split(seed), SCHEDULES[name], WEATHER, seed=seed, **options()
+        )
+        same(joined.plan, alone.plan)
+        same(joined.state, alone.state)
+        rows = [
+            [row | {"wall_seconds": None} for row in history]
+            for history in (joined.rows, alone.rows, [r for s, r, _ in told if s == seed])
+        ]
+        assert rows[0] == rows[1] == rows[2]
+        assert rows[0][-1]["train_loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "slots", "number"),
+    [
+        ("fedasync", 2, 4, 3),
+        ("fedbuff", 1, 3, 2),
+        ("fedbuff", 1, 3, 1),
+        ("fedcompass", 1, 2, 2),
+        ("scaffold", 2, 4, 3),
+    ],
+)
+def test_each_run_has_the_bits_that_it_has_alone(name, devices, slots, number):
+    check(name, devices, slots, number)
+
+
+def test_optimised_programs_have_the_same_bits():
+    jax.config.update("jax_disable_most_optimizations", False)
+    try:
+        check("fedasync", 1, 3, 2)
+    finally:
+        jax.config.update("jax_disable_most_optimizations", True)
+
+
+def test_mapped_waves_agree():
+    executor = make_executor(algorithm_of("scaffold"), slots=4, layout="vmapped")
+    data = {seed: split(seed) for seed in SEEDS[:2]}
+    together, apart = (
+        simulate_seeds_on_clock(
+            executor, data, SCHEDULES["scaffold"], WEATHER, **options(1), lockstep_bytes=size
+        )
+        for size in (None, 0)  # a mapped wave is wide, so None is lockstep
+    )
+    for seed in data:
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+            together[seed].state, apart[seed].state,
+        )  # fmt: skip
+
+
+@given(
+    st.sampled_from(["fedasync", "fedbuff", "fedcompass"]),
+    st.lists(st.integers(0, 10**6), min_size=2, max_size=4, unique=True),
+    st.sampled_from([1, 2, 3, 8, 1000]),
+    st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_joined_plan_is_each_run_s_plan_in_fewer_waves(name, seeds, slots, stateful):
+    plans, joined, visits = plans_of(SCHEDULES[name], WEATHER, CLIENTS, SECONDS, seeds)
+    assert joined.num_runs == len(seeds)
+    assert (np.diff(joined.time) >= 0).all()
+    separate = [make_waves(plan, slots, stateful=stateful) for plan in plans]
+    waves = make_waves(joined, slots, stateful=stateful)  # which also checks the plan
+    assert len(waves.filled) <= sum(len(each.filled) for each in separate)
+    made = step_ends(joined)
+    for run, plan in enumerate(plans):
+        own = joined.client // CLIENTS == run
+        for field in ("visit", "num_steps", "full_steps", "started", "ended", "fate"):
+            np.testing.assert_array_equal(getattr(joined, field)[own], getattr(plan, field))
+        np.testing.assert_array_equal(joined.client[own] % CLIENTS, plan.client)
+        np.testing.assert_array_equal(visits.client[own], plan.client)
+        np.testing.assert_array_equal(visits.server_step[own], plan.version)
+        steps = np.flatnonzero(joined.run == run)
+        np.testing.assert_array_equal(joined.time[steps], plan.time)
+        np.testing.assert_array_equal(joined.group[steps], plan.group)
+        versions = np.concatenate([[run], steps + len(plans)])
+        np.testing.assert_array_equal(joined.version[own], versions[plan.version])
+        number = np.cumsum(own) - 1  # a dispatch's, within its run
+        begin = made - np.bincount(joined.step)
+        for step, where in enumerate(steps):
+            dispatches = joined.dispatch[begin[where] : made[where]]
+            assert own[dispatches].all()
+            np.testing.assert_array_equal(number[dispatches], plan.dispatch[plan.step == step])
+
+
+@pytest.mark.parametrize("name", ["fedasync", "fedbuff", "fedcompass"])
+@pytest.mark.parametrize("speeds", ["homogeneous", "normal", "exponential"])
+def test_the_ceiling_rises(name, speeds):
+    """All local steps over those of the busiest of two devices, with the best number of slots."""
+    weather = simulated(speeds=speeds)
+    plans, joined, _ = plans_of(SCHEDULES[name], weather, 8, 20, range(4))
+
+    def busiest(plan, slots):
+        waves = make_waves(plan, slots)
+        steps = plan.num_steps[plan.dispatch]
+        return wave_costs(waves.trained, waves.filled, steps, "sequential", 2).sum()
+
+    def least(plan):
+        return min(busiest(plan, slots) for slots in (2, 4, 8))
+
+    alone, together = sum(map(least, plans)), least(joined)
+    assert together <= alone
+    if speeds == "exponential":
+        assert name != "fedasync" or together < 0.97 * alone
+        waves = sum(len(make_waves(plan, 4).filled) for plan in plans)
+        assert len(make_waves(joined, 4).filled) < 0.9 * waves
+
+
+def test_memory_splits_seeds_and_later_calls_compile_nothing():
+    executor, told = executor_of("fedbuff", 1, 3), []
+    run = functools.partial(
+        simulate_seeds_on_clock, planner=SCHEDULES["fedbuff"], weather=WEATHER,
+        **options(), on_memory=told.append,
+    )  # fmt: skip
+    data = {seed: split(2) for seed in range(4)}
+    run(untrained(executor), data, lockstep_bytes=0)
+    assert told[-1].runs == 1
+    run(untrained(executor), data, lockstep_bytes=ALWAYS)
+    assert told[-1].runs == 4
+    limit = told[-1].bytes  # too little for the servers
+    run(executor, data, lockstep_bytes=limit)
+    assert told[-1].runs == 2
+    assert told[-1].bytes < limit
+    with Compilations() as later:
+        run(executor, data, lockstep_bytes=limit)
+    assert later.count == 0
+    assert str(Memory(24, 30_000_000, 20, 8_000_000)) == (
+        "at most 24 models and 20 updates in flight, 38 MB"
+    )
+    assert "of 2 runs in lockstep" in str(told[-1])
+
+
+def test_states_of_unlike_shapes_do_not_share_waves():
+    """FedAT keeps a model for each tier, and seeds have other tiers."""
+    executor, told = make_executor(Case("fedat", {}).build(small_network().problem, LOCAL)), []
+    tiers = fa.asynchrony.tiers(steps=4, ratio=1.5)
+    data = {seed: split(2) for seed in range(3)}
+    results = simulate_seeds_on_clock(
+        untrained(executor), data, tiers, WEATHER, seconds=SECONDS, evaluations=1,
+        lockstep_bytes=ALWAYS, on_memory=told.append,
+    )  # fmt: skip
+    assert list(results) == list(data)
+    numbers = [int(result.plan.group.max()) for result in results.values()]
+    assert sorted(numbers) == [2, 3, 3]
+    assert told[0].runs == 2
+
+
+def test_what_cannot_run_in_lockstep_is_refused():
+    other = split(2)._replace(examples=jax.tree.map(jnp.copy, examples()))
+    with pytest.raises(ValueError, match="examples of run 1 are other arrays than those of run 0"):
+        join_data([split(2), other])
+    with pytest.raises(ValueError, match="run 1 has 4 clients and run 0 5; give runs with"):
+        join_data([split(2), split(2, 4)])
+    executor = executor_of("fedasync", 1, 3)
+    first, second = (executor.init(seed, fa.Population(CLIENTS, CLIENTS, 40)) for seed in (0, 1))
+    wide = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), second)
+    with pytest.raises(ValueError, match="state of run 1 has other shapes than that of run 0"):
+        join_states([first, wide])
+    _, joined, visits = plans_of(SCHEDULES["fedasync"], WEATHER, CLIENTS, SECONDS, (0, 1))
+    with pytest.raises(ValueError, match="the plan is of 2 runs and the state of 1; join"):
+        executor.run(first, split(2), joined, visits)
+    with pytest.raises(ValueError, match="there are no seeds; give the data of one"):
+        simulate_seeds_on_clock(executor, {}, SCHEDULES["fedasync"], WEATHER, seconds=1)
+    same(of_run(join_states([first, second]), 1), second)
+
+
+def test_a_comparison_in_lockstep_has_the_rows_of_one_after_another():
+    from fedjax_algos.runs import comparison
+    from fedjax_algos.runs.settings import Settings, methods_of
+
+    common = {
+        "seconds": 3.0, "clients": 4, "model": "linear", "local_steps": 4, "evaluations": 2,
+        "partition": "iid", "weather": "simulated:speeds=exponential",
+    }  # fmt: skip
+    told = []
+
+    def rows(devices):
+        settings = Settings(**common, seeds=(0, 1), devices=devices)
+        experiment = comparison.prepare(settings, methods_of(("fedasync",), settings))
+        rows = comparison.run(experiment, on_memory=lambda label, memory: told.append(memory))
+        assert experiment.in_flight == {"fedasync": told[-1]}
+        assert set(experiment.plans) == {"fedasync"}
+        return [row | {"wall_seconds": None} for row in rows]
+
+    assert rows(2) == rows(1)
+    assert [memory.runs for memory in told] == [2, 1]

@@ -1,0 +1,315 @@
+"""What the engine promises whatever the algorithm: rows, stacks, masks, bytes, repeatability."""
+
+import gc
+import hashlib
+import subprocess
+import sys
+import tracemalloc
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import (
+    LAYOUTS,
+    Case,
+    Compilations,
+    ReadError,
+    fixed,
+    one_round,
+    quadratics,
+    run,
+    small_network,
+)
+
+import fedjax_algos as fa
+from fedjax_algos.core import Stack, weighted_by
+from fedjax_algos.engine.placement import chunk_size
+from fedjax_algos.schedules import Synchronous
+
+LOCAL = fa.Local(batch_size=2, learning_rate=0.1, steps=2)
+SETS = [(0, 1, 2), (3, 2, 1)]
+
+
+class Server(NamedTuple):
+    params: Any
+    extra: Any = ()
+
+
+def rounds(algorithm, data, sets, layout, seed=0):
+    """The states after each round."""
+    engine = fa.make_engine(algorithm, layout)
+    counts = data.counts()
+    schedule = Synchronous(
+        counts, algorithm.local, cohort_size=len(sets[0]), seed=seed, sampler=fixed(sets)
+    )
+    visits = schedule.visits(len(sets))
+    state = engine.init(seed, fa.Population(len(counts), len(sets[0]), int(counts.sum())))
+    for index in range(len(sets)):
+        state, metrics = engine.round(state, data, one_round(visits, index))
+        yield jax.tree.map(np.array, state), metrics
+
+
+def toy_algorithm(**changes):
+    toy = small_network()
+    base = Case("fedavg", {}).build(toy.problem, LOCAL)
+    return toy, base._replace(**changes)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_client_rows_are_made_at_the_first_visit_and_kept(layout):
+    """Each row starts from theta_0 and the client's own key, counts its turns, and moves alone."""
+
+    def client_init(params, key):
+        return {"turns": jnp.int32(0), "own": jax.random.uniform(key), "origin": params["out"]}
+
+    def client_update(params, state, data, visit, key):
+        assert state["turns"].dtype == jnp.int32
+        report = fa.Report({}, ())
+        return state | {"turns": state["turns"] + 1}, jax.tree.map(jnp.zeros_like, params), report
+
+    toy, algorithm = toy_algorithm(client_init=client_init, client_update=client_update)
+    (first, _), (second, _) = rounds(algorithm, toy.data, SETS, layout)
+    # four clients, chunks of two: the padded dummy of the first round writes no row
+    assert first.clients["turns"].tolist() == [1, 1, 1, 0]
+    assert second.clients["turns"].tolist() == [1, 2, 2, 1]
+    assert len(set(second.clients["own"].tolist())) == 4
+    np.testing.assert_array_equal(second.clients["own"][:3], first.clients["own"][:3])
+    origin = fa.make_engine(algorithm).init(0, fa.Population(4, 3, 17)).server.params["out"]
+    np.testing.assert_array_equal(second.clients["origin"], np.tile(origin, (4, 1)))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_stacked_updates_come_with_visits_and_mask(layout):
+    """A coordinate-wise median over the cohort, against NumPy."""
+
+    def client_update(params, state, data, visit, key):
+        shift = jnp.square(visit.client + 1.0)
+        return state, jax.tree.map(lambda p: jnp.full_like(p, shift), params), fa.Report({}, ())
+
+    def server_update(server, stack, count, group):
+        assert isinstance(stack, Stack)
+        median = jax.tree.map(
+            lambda u: jnp.nanmedian(
+                jnp.where(stack.mask.reshape(-1, *[1] * (u.ndim - 1)), u, jnp.nan), axis=0
+            ),
+            stack.updates,
+        )
+        seen = jnp.where(stack.mask, stack.visits.client, 0).sum()
+        return Server(jax.tree.map(jnp.add, server.params, median), (count, seen))
+
+    toy, algorithm = toy_algorithm(
+        client_update=client_update,
+        server_update=server_update,
+        reduce="stack",
+        init=lambda params, population: Server(params, (jnp.int32(0), jnp.int32(0))),
+    )
+    (first, _), (second, _) = rounds(algorithm, toy.data, SETS, layout)
+    moved = second.server.params["hidden"]["b"] - first.server.params["hidden"]["b"]
+    np.testing.assert_allclose(first.server.params["hidden"]["b"], np.median([1, 4, 9]))
+    np.testing.assert_allclose(moved, np.median([16, 9, 4]))
+    assert [int(x) for x in second.server.extra] == [3, 6]
+
+
+def test_padding_cannot_poison_the_sum():
+    """A dummy does no steps; an update that divides by them is NaN, and must not be added."""
+
+    def client_update(params, state, data, visit, key):
+        scale = 1.0 / visit.num_steps
+        report = fa.Report({"steps": fa.Mean(scale * visit.num_steps, jnp.float32(1))}, ())
+        return state, jax.tree.map(lambda p: scale * jnp.ones_like(p), params), report
+
+    toy, algorithm = toy_algorithm(client_update=client_update, contribute=weighted_by("uniform"))
+    whole = list(rounds(algorithm, toy.data, SETS, 3))
+    padded = list(rounds(algorithm, toy.data, SETS, 2))
+    for (a, metrics_a), (b, metrics_b) in zip(whole, padded, strict=True):
+        chex.assert_trees_all_close(a.server.params, b.server.params, rtol=1e-6)
+        assert np.isfinite(b.server.params["out"]).all()
+        assert float(metrics_b["steps"].value()) == float(metrics_a["steps"].value()) == 1
+        assert float(metrics_b["steps"].weight) == 3
+
+
+def test_a_diverged_client_is_not_hidden():
+    toy, algorithm = toy_algorithm()
+    broken = algorithm._replace(local=LOCAL._replace(learning_rate=1e30))
+    ((state, _),) = rounds(broken, toy.data, SETS[:1], "vmapped")
+    assert not np.isfinite(state.server.params["out"]).all()
+
+
+def test_the_same_batches_in_every_layout():
+    """Every turn's examples, bit for bit, of unequal clients."""
+
+    def client_update(params, state, data, visit, key):
+        drawn = jnp.stack([data.positions(jnp.int32(k), 3)[0] for k in range(4)])
+        noise = jax.random.bits(key)
+        return state, (visit.client, drawn, noise), fa.Report({}, ())
+
+    def server_update(server, stack, count, group):
+        mask = stack.mask
+        kept = jax.tree.map(
+            lambda u: jnp.sort(jnp.where(mask.reshape(-1, *[1] * (u.ndim - 1)), u, 0), axis=0)[-3:],
+            stack.updates,
+        )
+        return Server(server.params, kept)
+
+    def init(params, population):
+        empty = (jnp.zeros(3, jnp.int32), jnp.zeros((3, 4, 3), jnp.int32), jnp.zeros(3, jnp.uint32))
+        return Server(params, empty)
+
+    toy, algorithm = toy_algorithm(
+        client_update=client_update, server_update=server_update, init=init, reduce="stack"
+    )
+    histories = [
+        [state.server.extra for state, _ in rounds(algorithm, toy.data, SETS, layout, seed=7)]
+        for layout in LAYOUTS
+    ]
+    assert histories[0][0][0].tolist() == [0, 1, 2]
+    for other in histories[1:]:
+        jax.tree.map(np.testing.assert_array_equal, histories[0], other)
+
+
+def test_bytes_are_those_of_what_travels():
+    toy = small_network()
+    size = 4 * (3 * 4 + 4 + 4)
+    counts = toy.data.counts()
+    visits = one_round(Synchronous(counts, LOCAL, cohort_size=3, seed=0).visits(1), 0)
+    expected = {
+        ("fedavg",): (1, 1),
+        ("fedprox",): (1, 1),
+        ("fedadam",): (1, 1),
+        ("fedgbo", "sgdm", "model"): (2, 1),
+        ("fedgbo", "rmsprop", "gradient"): (2, 1),
+        ("fedgbo", "adam", "model"): (3, 1),
+        ("fedgbo", "adam", "both"): (3, 2),
+    }
+    for (name, *options), (down, up) in expected.items():
+        settings = dict(zip(("optimizer", "upload"), options, strict=False))
+        engine = fa.make_engine(Case(name, settings).build(toy.problem, LOCAL))
+        state = engine.init(0, fa.Population(4, 3, 17))
+        assert engine.transfer(state, toy.data, visits) == (down * size, up * size), name
+
+
+def test_given_params_start_the_run_and_stay_the_caller_s():
+    toy = quadratics([[1.0]], [[1.0]])
+    params = {"x": jnp.asarray(5.0)}
+    (after,) = run(Case("fedavg", {}).build(toy.problem, LOCAL), toy.data, [(0,)], params=params)
+    assert float(after["x"]) == pytest.approx(1 + 4 * 0.9**2)
+    assert float(params["x"]) == 5.0
+
+
+def test_a_round_consumes_its_state():
+    toy, algorithm = toy_algorithm()
+    engine = fa.make_engine(algorithm)
+    state = engine.init(0, fa.Population(4, 2, 17))
+    visits = Synchronous(toy.data.counts(), LOCAL, cohort_size=2, seed=0).visits(1)
+    engine.round(state, toy.data, one_round(visits, 0))
+    assert state.server.params["out"].is_deleted()
+
+
+def test_simulate_compiles_once_for_all_rounds_and_seeds():
+    toy, algorithm = toy_algorithm()
+    engine, evaluate = fa.make_engine(algorithm), fa.make_evaluate(algorithm.problem)
+    test = {key: np.concatenate([c[key] for c in toy.clients]) for key in ("x", "y")}
+
+    def simulate(rounds, seed):
+        return fa.simulate(
+            engine, toy.data, cohort_size=3, rounds=rounds, seed=seed, test=test, eval_every=2,
+            evaluate=evaluate,
+        )[1]  # fmt: skip
+
+    simulate(3, 0)
+    with Compilations() as later:
+        history = simulate(7, 1)
+    assert later.count == 0
+    assert [row["round"] for row in history] == [0, 2, 4, 6, 7]
+    assert [row["upload_bytes"] for row in history] == [r * 3 * 80 for r in (0, 2, 4, 6, 7)]
+
+
+PROGRAM = """
+import hashlib, sys
+import numpy as np
+import fedjax_algos as fa
+from fedjax_algos.data import datasets, partitions
+digits = datasets["digits"]()
+data = fa.federate(digits.train, partitions["dirichlet"](digits.train["y"], 20, 3))
+problem = fa.models.mlp(digits.example_shape, 10, hidden=8)
+algorithm = fa.algorithms.fedgbo(problem, fa.Local(10, 0.1, epochs=1), optimizer="adam")
+state, _ = fa.simulate(fa.make_engine(algorithm, int(sys.argv[1])), data, cohort_size=5, rounds=4,
+                       seed=3, eval_every=2)
+import jax
+leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state.server)]
+print(hashlib.sha256(b"".join(leaves)).hexdigest())
+"""
+
+
+def test_same_seed_same_bits_in_two_processes():
+    digests = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, "2"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for _ in range(2)
+    ]
+    assert len(digests[0]) == hashlib.sha256().digest_size * 2
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("layout", ["vmaped", 0, -3, "0"])
+def test_unknown_layouts_are_refused(layout):
+    _, algorithm = toy_algorithm()
+    with pytest.raises(ValueError, match=f"layout={layout!r} is unknown; give auto, vmapped"):
+        fa.make_engine(algorithm, layout)
+
+
+def test_layouts_are_chunk_sizes():
+    assert [chunk_size(layout, 7) for layout in ("vmapped", "sequential", 3, "3", 99, "auto")] == [
+        7, 1, 3, 3, 7, 1,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["scaffold", "mime", "fedlga"])
+def test_a_round_reads_nothing_and_sends_only_its_visits(name, unreadable):
+    toy = small_network()
+    counts = np.array([5, 1, 8, 3])
+    algorithm = Case(name, {}).build(toy.problem, LOCAL)
+    engine = fa.make_engine(algorithm, layout=2)
+    state = engine.init(0, fa.Population(4, 3, 17))
+    visits = Synchronous(counts, LOCAL, cohort_size=3, seed=0).visits(6)
+    for read in (float, np.asarray, lambda leaf: leaf.item()):
+        with pytest.raises(ReadError):
+            read(state.seed)
+    with jax.transfer_guard("disallow"):
+        with pytest.raises(Exception, match="isallowed host-to-device"):
+            state.seed + np.uint32(1)
+        for index in range(3):
+            state, _ = engine.round(state, toy.data, one_round(visits, index))
+        state, _ = engine.rounds(state, toy.data, visits)
+
+
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_three_hundred_rounds_keep_no_memory(place):
+    toy = small_network()
+    algorithm = Case("scaffold", {}).build(toy.problem, LOCAL)
+    engine = fa.make_engine(algorithm, client_state=place)
+    schedule = Synchronous(toy.data.counts(), LOCAL, cohort_size=3, seed=0)
+    state, held = engine.init(0, fa.Population(4, 3, 17)), []
+    for window in range(10):
+        if window == 1:  # all is compiled
+            tracemalloc.start()
+        visits = schedule.visits(30)
+        for index in range(15):
+            state, metrics = engine.round(state, toy.data, one_round(visits, index))
+        rest = jax.tree.map(lambda leaf: leaf[15:], visits)
+        state, metrics = engine.rounds(state, toy.data, rest)
+        del metrics
+        if window >= 6:  # what was allocated before tracing has been given back
+            gc.collect()
+            arrays = jax.live_arrays()
+            size = sum(leaf.nbytes for leaf in arrays)
+            held.append((len(arrays), size, tracemalloc.get_traced_memory()[0]))
+            del arrays
+    tracemalloc.stop()
+    counts, device, host = np.array(held).T
+    assert len(set(counts)) == len(set(device)) == 1
+    assert host[-1] - host[0] < 50_000  # 90 rounds; a shape traced in each would add 300,000

@@ -1,0 +1,141 @@
+"""Three recorded runs stay as they were: in rounds, on the virtual clock, and in a sweep.
+
+`recorded_runs.json` holds their rows, each number as `float.hex` has it. The recording machine
+repeats them bit for bit; other processors add in another order, so the test allows their rounding.
+`python tests/test_recorded_runs.py` counts the numbers that differ in any bit, and with `--record`
+writes the file anew after an intended change.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from helpers import Case, small_network
+
+import fedjax_algos as fa
+from fedjax_algos import asynchrony, schedules
+from fedjax_algos.runs.batched import Run, run_together
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+RECORDED = Path(__file__).with_name("recorded_runs.json")
+LOCAL = fa.Local(batch_size=3, learning_rate=0.05, steps=4)
+METHODS = [
+    Case("fedavg", {}),
+    Case("fedgbo", {"optimizer": "adam"}),
+    Case("scaffold", {}),
+    Case("ghbm", {"tau": 2}),
+]
+
+
+HELD_OUT = {
+    "x": np.random.default_rng(5).normal(size=(6, 3)),
+    "y": np.random.default_rng(6).normal(size=6),
+}
+
+
+def in_rounds():
+    toy = small_network()
+    for case in METHODS:
+        engine = fa.make_engine(case.build(toy.problem, LOCAL), 2)
+        _, rows = fa.simulate(
+            engine,
+            toy.data,
+            cohort_size=3,
+            rounds=5,
+            seed=3,
+            work=schedules.partial(share=0.5),
+            test=HELD_OUT,
+            eval_every=2,
+        )
+        yield from rows
+
+
+def on_the_clock():
+    toy = small_network()
+    runs = {
+        "fedasync": asynchrony.immediate(steps=4),
+        "fedbuff": asynchrony.buffered(size=2, steps=4),
+        "fedcompass": asynchrony.compass(min_steps=2, max_steps=8),
+    }
+    for name, planner in runs.items():
+        executor = fa.make_executor(Case(name, {}).build(toy.problem, LOCAL), slots=2)
+        yield from fa.simulate_on_clock(
+            executor,
+            toy.data,
+            planner,
+            asynchrony.simulated(speeds="exponential", dropout=0.1, bytes_per_second=1e4),
+            seconds=8,
+            seed=3,
+            test=HELD_OUT,
+            evaluations=3,
+        ).rows
+
+
+def in_a_sweep():
+    toy = small_network()
+    runs = [
+        Run(f"mu={mu}", seed, toy.data, LOCAL, {"mu": mu}, {"mu": mu})
+        for mu in (0.01, 0.3)
+        for seed in (0, 3)
+    ]
+    yield from run_together(
+        fa.algorithms.fedprox,
+        toy.problem,
+        runs,
+        cohort_size=2,
+        rounds=4,
+        test=HELD_OUT,
+        eval_every=2,
+    ).rows
+
+
+RUNS = {"in rounds": in_rounds, "on the virtual clock": on_the_clock, "in a sweep": in_a_sweep}
+
+
+def measured(name):
+    return [
+        {
+            key: value if isinstance(value, str) else float(value).hex()
+            for key, value in row.items()
+            if key != "wall_seconds"
+        }
+        for row in RUNS[name]()
+    ]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_recorded_run_is_repeated(name):
+    rows, recorded = measured(name), json.loads(RECORDED.read_text())[name]
+    assert [list(row) for row in rows] == [list(row) for row in recorded]
+    for row, before in zip(rows, recorded, strict=True):
+        for key, value in row.items():
+            if key == "method":
+                assert value == before[key]
+            else:
+                now, then = float.fromhex(value), float.fromhex(before[key])
+                assert now == pytest.approx(then, rel=1e-12, abs=0), key
+
+
+def main():
+    jax.config.update("jax_enable_x64", True)
+    runs = {name: measured(name) for name in RUNS}
+    if "--record" in sys.argv:
+        RECORDED.write_text(json.dumps(runs, indent=0) + "\n")
+    recorded = json.loads(RECORDED.read_text())
+    pairs = [
+        (value, before.get(key))
+        for name, rows in runs.items()
+        for row, before in zip(rows, recorded[name], strict=True)
+        for key, value in row.items()
+    ]
+    print(f"{sum(now != then for now, then in pairs)} of {len(pairs)} values differ")
+
+
+if __name__ == "__main__":
+    import conftest  # noqa: F401 (the compiler's flags of the tests)
+
+    main()

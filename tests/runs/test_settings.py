@@ -1,0 +1,227 @@
+"""Each setting reaches the engine or the schedule, seen in what a small run gives."""
+
+import functools
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from fedjax_algos import schedules
+from fedjax_algos.cli.config_file import read_config
+from fedjax_algos.core.keys import model_key
+from fedjax_algos.core.registry import options, parse_value
+from fedjax_algos.models.adapters import scale_pixels
+from fedjax_algos.runs import comparison
+from fedjax_algos.runs.settings import Settings, methods_of
+from fedjax_algos.runs.simulation import simulate
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+SMALL = Settings(
+    model="linear", partition="iid", clients=12, cohort=4, rounds=2, local_steps=2, eval_every=1
+)
+
+
+@functools.cache
+def run(algorithm="fedavg", **changes):
+    """The rows of one algorithm with some of the small settings changed."""
+    settings = Settings(**vars(SMALL) | changes)
+    return comparison.run(comparison.prepare(settings, methods_of((algorithm,), settings)))
+
+
+def losses(**changes):
+    return [row["test_loss"] for row in run(**changes)]
+
+
+def test_a_fraction_of_the_clients_is_a_cohort():
+    assert Settings(cohort=0.34, clients=12).cohort_size == 4
+    assert Settings(cohort=0.1, clients=12).cohort_size == 1
+    assert Settings(cohort=1.0, clients=12).cohort_size == 1
+    assert losses(cohort=0.34) == losses()
+    one_upload = (64 * 10 + 10) * 4
+    assert [row["upload_bytes"] for row in run(cohort=0.34)] == [
+        0,
+        4 * one_upload,
+        8 * one_upload,
+    ]
+
+
+def test_half_an_epoch_is_half_of_its_steps():
+    """12 IID clients hold 119 or 120 examples: 4 batches of 30."""
+    half = losses(local_steps=None, local_epochs=0.5, batch_size=30)
+    assert half == losses(local_steps=2, batch_size=30)
+
+
+def test_work_cuts_turns():
+    one_step = losses(local_steps=1)
+    assert losses(work="deadline:seconds=0.1,speeds=homogeneous") == one_step != losses()
+
+
+def test_the_rate_follows_its_schedule_by_round():
+    start, first, second = losses(rate_schedule="exponential:decay=1e-9")
+    assert [start, first] == losses()[:2]
+    assert second == pytest.approx(first, abs=1e-6) != losses()[2]
+
+
+def test_the_rate_follows_a_client_s_own_visits():
+    """With every client's first turn in the first three rounds, a rate by visits stays there."""
+    turns = {"sampler": "cyclic:num_groups=3", "rounds": 3}
+    decayed = turns | {"rate_schedule": "step:factor=0.001,every=1"}
+    assert losses(**decayed, rate_by="visit") == losses(**turns) != losses(**decayed)
+
+
+def test_sampler_and_place_of_client_state(monkeypatch):
+    visited = set()
+
+    def watched(*arguments, **keywords):
+        state, rows = simulate(*arguments, **keywords)
+        visited.update(state.clients)  # only a host's table knows whom it holds
+        return state, rows
+
+    assert len(set(schedules.uniform(0, np.arange(3), 12, 4).flat)) < 12
+    on_device = run("scaffold", rounds=3, sampler="cyclic:num_groups=3")
+    monkeypatch.setattr(comparison, "simulate", watched)
+    on_host = run("scaffold", rounds=3, sampler="cyclic:num_groups=3", client_state="host")
+    assert visited == set(range(12))
+    assert on_host[-1]["test_loss"] == pytest.approx(on_device[-1]["test_loss"], rel=1e-6)
+
+
+def test_where_the_examples_are(monkeypatch):
+    placed = []
+
+    def watched(engine, data, **keywords):
+        placed.append(type(engine.place(data)).__name__)
+        return simulate(engine, data, **keywords)
+
+    whole = run(layout="sequential", devices=2)
+    monkeypatch.setattr(comparison, "simulate", watched)
+    sharded = run(layout="sequential", devices=2, examples="sharded")
+    assert placed == ["ShardedData"]
+    assert sharded[-1]["test_loss"] == pytest.approx(whole[-1]["test_loss"], rel=1e-5)
+
+
+def test_clipping_and_decay_come_after_the_correction_and_in_this_order():
+    """Two full-batch steps of FedProx: `y <- y - rate (clip(g(y) + mu (y - x)) + decay y)`."""
+    rate, mu, norm, decay = 0.3, 2.0, 0.05, 0.5
+    changes = {"clients": 1, "cohort": 1, "rounds": 1, "batches": "full"}
+    changes |= {"clip_norm": norm, "weight_decay": decay}
+    settings = Settings(**vars(SMALL) | changes)
+    dataset = settings.load()
+    methods = methods_of((f"fedprox:mu={mu},client_learning_rate={rate}",), settings)
+    experiment = comparison.prepare(settings, methods, dataset)
+    (engine,) = experiment.engines.values()
+
+    def matrix(params):
+        (layer,) = params.values()
+        return np.concatenate([layer["kernel"], layer["bias"][None]])
+
+    images = np.asarray(scale_pixels(dataset.train["x"])).reshape(-1, 64)
+    inputs, labels = np.column_stack([images, np.ones(len(images))]), dataset.train["y"]
+    x = matrix(engine.algorithm.problem.init(model_key(np.uint32(0))).params)
+
+    def expected(norm, decay):
+        y = x
+        for _ in range(2):
+            shares = np.exp(inputs @ y)
+            errors = shares / shares.sum(1, keepdims=True) - np.eye(10)[labels]
+            g = inputs.T @ errors / len(labels) + mu * (y - x)
+            y = y - rate * (g * min(1, norm / np.linalg.norm(g)) + decay * y)
+        return y
+
+    state, _ = simulate(engine, experiment.data[0], cohort_size=1, rounds=1)
+    got = matrix(state.server.params)
+    np.testing.assert_allclose(got, expected(norm, decay), atol=2e-6)
+    assert np.abs(got - expected(np.inf, decay)).max() > 1e-3
+    assert np.abs(got - expected(norm, 0)).max() > 1e-3
+
+
+def test_nothing_is_clipped_or_decayed_unless_asked():
+    state = Settings().local(0.1).transform.init({"x": np.ones(2)})
+    assert jax.tree.leaves(state) == []
+    given = {"x": np.array([1e9, 0])}
+    passed, _ = Settings().local(0.1).transform.update(given, state, {"x": np.ones(2)})
+    np.testing.assert_array_equal(passed["x"], given["x"])
+
+
+@pytest.mark.parametrize(
+    ("specs", "labels"),
+    [
+        ("fedavg fedprox", "fedavg|fedprox"),
+        (" ".join(comparison.TUNED), "fedavg|fedprox|fedgbo sgdm|fedgbo rmsprop|fedgbo adam"),
+        ("ghbm:tau=5 ghbm:tau=10", "ghbm tau=5|ghbm tau=10"),
+        ("ghbm:tau=5,beta=0.8 fedavg ghbm:tau=10", "ghbm tau=5|fedavg|ghbm tau=10"),
+        ("fedlga:clip=true fedlga", "fedlga clip=true|fedlga clip=false"),
+        ("mfl mfl:optimizer=adam", "mfl sgdm|mfl adam"),
+        (
+            "mfl:beta=0.5 mfl:optimizer=adam,beta=0.5 mfl:optimizer=adam",
+            "mfl sgdm beta=0.5|mfl adam beta=0.5|mfl adam beta=0.9",
+        ),
+        (
+            "fedavg:client_learning_rate=1 fedavg",
+            "fedavg client_learning_rate=1|fedavg client_learning_rate=0.1",
+        ),
+        ("fedprox:mu=1e-5 fedprox:mu=0.123456789", "fedprox mu=1e-05|fedprox mu=0.123456789"),
+        (
+            "fedadam fedadam:initial_v=1",
+            "fedadam initial_v=none|fedadam initial_v=1",
+        ),
+    ],
+)
+def test_labels_name_what_tells_namesakes_apart(specs, labels):
+    methods = methods_of(tuple(specs.split()), Settings())
+    assert [method.label for method in methods] == labels.split("|")
+
+
+def test_two_spellings_of_one_method_are_refused():
+    with pytest.raises(ValueError, match=r"fedprox and fedprox:mu=.* name one of them twice"):
+        methods_of(("fedprox", "fedavg", "fedprox:mu=0.01"), Settings())
+    rates = ("fedavg:client_learning_rate=1", "fedavg:client_learning_rate=2")
+    with pytest.raises(ValueError, match="twice"):
+        methods_of(rates, Settings(client_learning_rate=0.5))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batches": "long"}, "batches='long' is unknown; choose short, dropped, wrapped"),
+        ({"rate_by": "step"}, "rate_by='step' is unknown; choose round or visit"),
+        ({"clip_norm": -1.0}, "clip_norm=-1.0 is out of range; give a number of at least 0"),
+        ({"target": 80}, "target=80 is out of range; give a number above 0 and at most 1"),
+        ({"cohort": 2.5}, "2.5 is out of range; give a whole number from 1 to 100"),
+        ({"model": "mpl"}, "unknown model 'mpl'"),
+        ({"rounds": 1.5}, "rounds=1.5 is out of range"),
+        ({"work": "partial:share=2"}, "partial: share=2 is out of range"),
+    ],
+)
+def test_settings_made_in_python_are_checked(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Settings(**changes).check()
+
+
+def test_every_number_declares_its_range():
+    for option in options(Settings).values():
+        assert option.kind not in (int, float) or option.range is not None, option.name
+
+
+def test_a_config_file_is_text_as_the_command_line_has_it(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text('rounds = 3\nclip_norm = 1e-3\nseeds = [4]\nmethods = ["fedavg"]\nlayout = 2')
+    config = read_config(str(path))
+    assert config.settings == {"rounds": "3", "clip_norm": "0.001", "seeds": "4,", "layout": "2"}
+    assert config.methods == ("fedavg",)
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda path: path.name)
+def test_the_experiments_files_hold_good_settings(path):
+    config = read_config(str(path))
+    known = options(Settings)
+    values = {
+        name: parse_value(known[name], text)
+        for name, text in config.settings.items()
+        if name != "seeds"
+    }
+    settings = Settings(**values)
+    settings.check()
+    assert methods_of(config.methods, settings)
+    assert "compare --config" in path.read_text().split("\ndataset")[0]

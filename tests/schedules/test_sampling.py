@@ -1,0 +1,256 @@
+"""Samplers: who is in a cohort, by hand where nothing is random, and each one's distribution."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import fedjax_algos as fa
+from fedjax_algos.runs.simulation import refuse_repeats
+from fedjax_algos.schedules import Synchronous, cohort_count, samplers, uniform
+from fedjax_algos.schedules.sampling import _log_shares
+
+SPECS = ["uniform", "cyclic:num_groups=4", "dirichlet:gamma=0.3", "with_replacement"]
+SEEDS = st.integers(0, 2**31 - 1)
+
+
+def test_every_sampler_is_tested():
+    assert {spec.partition(":")[0] for spec in SPECS} == set(samplers)
+    assert samplers.make("uniform") is uniform
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@settings(deadline=None, max_examples=25)
+@given(SEEDS, st.integers(0, 9), st.integers(1, 8))
+def test_cohorts_do_not_depend_on_how_rounds_are_split(spec, seed, first, cut):
+    rounds = np.arange(first, first + 9)
+    together = samplers.make(spec)(seed, rounds, 17, 4)
+    other = samplers.make(spec)
+    parts = [other(seed, part, 17, 4) for part in np.split(rounds, [cut])]
+    assert together.dtype == np.int32
+    assert together.shape == (9, 4)
+    np.testing.assert_array_equal(together, np.concatenate(parts))
+
+
+@pytest.mark.parametrize("spec", SPECS[1:])
+@settings(deadline=None, max_examples=50)
+@given(SEEDS, st.integers(4, 60), st.data())
+def test_clients_exist_and_stand_once_in_a_cohort(spec, seed, num_clients, data):
+    cyclic = spec.startswith("cyclic")
+    cohort_size = data.draw(st.integers(1, num_clients // 4 if cyclic else num_clients))
+    cohorts = samplers.make(spec)(seed, np.arange(6), num_clients, cohort_size)
+    assert cohorts.min() >= 0
+    assert cohorts.max() < num_clients
+    if spec != "with_replacement":
+        assert all(len(set(cohort)) == cohort_size for cohort in cohorts.tolist())
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_rounds_and_seeds_differ(spec):
+    sampler = samplers.make(spec)
+    cohorts = sampler(0, np.arange(200), 40, 5)
+    distinct = len(np.unique(np.sort(cohorts, axis=1), axis=0))
+    assert distinct > 150  # in groups of ten, 50 of 252 cohorts for each: 181 are to be expected
+    assert (sampler(1, np.arange(200), 40, 5) != cohorts).any()
+
+
+# cyclic
+
+
+@settings(deadline=None, max_examples=50)
+@given(SEEDS, st.integers(1, 6), st.integers(1, 6))
+def test_whole_groups_take_everybody_once_a_period(seed, num_groups, size):
+    num_clients = num_groups * size
+    sampler = samplers["cyclic"](num_groups=num_groups)
+    cohorts = sampler(seed, np.arange(3 * num_groups), num_clients, size)
+    groups = np.sort(cohorts, axis=1)
+    assert sorted(groups[:num_groups].ravel()) == list(range(num_clients))
+    np.testing.assert_array_equal(groups[:num_groups], groups[num_groups : 2 * num_groups])
+    np.testing.assert_array_equal(groups[:num_groups], groups[2 * num_groups :])
+
+
+def test_groups_are_near_equal_and_come_in_turn():
+    cohorts = samplers["cyclic"](num_groups=3)(5, np.arange(300), 11, 2)
+    groups = [set(cohorts[t::3].ravel().tolist()) for t in range(3)]
+    assert [len(group) for group in groups] == [4, 4, 3]
+    assert set.union(*groups) == set(range(11))
+    assert groups != [set(range(4)), set(range(4, 8)), set(range(8, 11))]
+
+
+def test_pairs_of_a_group_are_equally_likely():
+    cohorts = np.sort(samplers["cyclic"](num_groups=2)(3, np.arange(0, 8000, 2), 10, 2), axis=1)
+    _, counts = np.unique(cohorts, axis=0, return_counts=True)
+    assert len(counts) == 10  # pairs of five
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_all_groupings_are_equally_likely():
+    """Four clients in two groups: six choices of the first one."""
+    first = [samplers["cyclic"](num_groups=2)(seed, [0], 4, 2)[0] for seed in range(3000)]
+    _, counts = np.unique(np.sort(first, axis=1), axis=0, return_counts=True)
+    assert len(counts) == 6
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("num_groups", "message"),
+    [
+        (
+            3,
+            "cohort_size=4 is more than the 3 of 10 clients in the smallest of num_groups=3 "
+            "groups; give num_groups of at most 2, or cohort_size of at most 3",
+        ),
+        (11, "more than the 0 of 10 clients .* give num_groups of at most 2$"),
+    ],
+)
+def test_a_cohort_larger_than_a_group_is_refused(num_groups, message):
+    with pytest.raises(ValueError, match=message):
+        samplers["cyclic"](num_groups=num_groups)(0, np.arange(2), 10, 4)
+
+
+# dirichlet
+
+
+def test_single_draws_follow_the_shares():
+    """Cohorts of one: p itself. Counts below 5 are pooled, as the chi-square test asks for."""
+    seed, rounds = 11, 20_000
+    cohorts = samplers["dirichlet"](gamma=0.5)(seed, np.arange(rounds), 12, 1)
+    p = np.exp(_log_shares(seed, 12, 0.5))
+    assert p.sum() == pytest.approx(1)
+    expected, seen = p * rounds, np.bincount(cohorts.ravel(), minlength=12)
+    rare = expected < 5
+    expected = np.append(expected[~rare], expected[rare].sum() + 1e-9)
+    seen = np.append(seen[~rare], seen[rare].sum())
+    assert stats.chisquare(seen, expected * seen.sum() / expected.sum()).pvalue > 1e-3
+
+
+def test_cohorts_are_successive_draws():
+    """P(first i, then j) = p_i p_j / (1 - p_i)."""
+    seed, rounds = 2, 20_000
+    cohorts = samplers["dirichlet"](gamma=2.0)(seed, np.arange(rounds), 4, 2)
+    p = np.exp(_log_shares(seed, 4, 2.0))
+    pairs = list(itertools.permutations(range(4), 2))
+    expected = [rounds * p[i] * p[j] / (1 - p[i]) for i, j in pairs]
+    seen = [(cohorts == pair).all(axis=1).sum() for pair in pairs]
+    assert min(expected) > 5
+    assert stats.chisquare(seen, expected).pvalue > 1e-3
+
+
+def test_a_large_gamma_is_uniform():
+    cohorts = samplers["dirichlet"](gamma=1e9)(0, np.arange(5000), 10, 2)
+    seen = np.bincount(cohorts.ravel(), minlength=10)
+    # each client is in 20% of 5,000 cohorts; the deviation is sqrt(5000 * .2 * .8) = 28
+    assert np.abs(seen - 1000).max() < 4 * 28
+
+
+@pytest.mark.parametrize("gamma", [1e-6, 1e-300])
+def test_with_a_tiny_gamma_the_same_clients_come_always(gamma):
+    """The shares are e^0, e^-100,000 and less: all but one underflow, but their order counts."""
+    cohorts = samplers["dirichlet"](gamma=gamma)(4, np.arange(200), 30, 5)
+    logs = _log_shares(4, 30, gamma)
+    assert np.isfinite(logs).all()
+    assert (cohorts == np.argsort(-logs)[:5]).all()
+
+
+def test_who_dominates_depends_on_the_seed():
+    firsts = [samplers["dirichlet"](gamma=1e-3)(seed, [0], 5, 1)[0, 0] for seed in range(2000)]
+    assert stats.chisquare(np.bincount(firsts, minlength=5)).pvalue > 1e-3
+
+
+# with_replacement
+
+
+def test_members_are_independent():
+    cohorts = samplers["with_replacement"]()(1, np.arange(8000), 4, 2)
+    seen = np.bincount(cohorts @ [4, 1], minlength=16)  # all ordered pairs, doubles included
+    assert stats.chisquare(seen).pvalue > 1e-3
+
+
+def test_a_client_drawn_twice_makes_two_visits():
+    """Its visits are numbered in the order of the cohort, and all their steps are counted."""
+    counts = np.array([4, 8, 12])
+    local = fa.Local(batch_size=4, learning_rate=0.1, epochs=1)  # 1, 2 and 3 steps
+    sampler = samplers["with_replacement"]()
+    visits = Synchronous(counts, local, cohort_size=3, seed=0, sampler=sampler).visits(12)
+    visited, done = np.zeros(3, int), np.zeros(3, int)
+    for cohort, visit, first_step in zip(
+        visits.client, visits.visit, visits.first_step, strict=True
+    ):
+        drawn = np.bincount(cohort, minlength=3)
+        for client in np.flatnonzero(drawn):
+            numbers = visit[cohort == client] - visited[client]
+            assert numbers.tolist() == list(range(drawn[client]))
+            earlier = np.arange(drawn[client]) * (client + 1)  # steps of its turns before
+            assert first_step[cohort == client].tolist() == (done[client] + earlier).tolist()
+        visited += drawn
+        done += drawn * [1, 2, 3]
+    np.testing.assert_array_equal(visits.num_steps, visits.client + 1)
+    repeated = [len(set(cohort)) < 3 for cohort in visits.client.tolist()]
+    assert 0 < sum(repeated) < 12
+    first = repeated.index(True)
+    with pytest.raises(ValueError, match=f"stands twice in the cohort of round {first}, but this"):
+        refuse_repeats(visits)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_schedule_takes_any_sampler(spec):
+    local = fa.Local(batch_size=4, learning_rate=0.1, steps=3)
+    counts = np.arange(1, 18)
+    whole, apart = (
+        Synchronous(counts, local, cohort_size=4, seed=3, sampler=samplers.make(spec))
+        for _ in range(2)
+    )
+    visits, parts = whole.visits(9), [apart.visits(2), apart.visits(7)]
+    np.testing.assert_array_equal(visits.client, samplers.make(spec)(3, np.arange(9), 17, 4))
+    for leaf, *pieces in zip(visits, *parts, strict=True):
+        np.testing.assert_array_equal(leaf, np.concatenate(pieces))
+
+
+# cohort_count
+
+
+@pytest.mark.parametrize(
+    ("cohort", "num_clients", "expected"),
+    [
+        (0.1, 100, 10),
+        (0.29, 100, 29),  # .29 * 100 is 28.999999999999996
+        (0.155, 100, 15),
+        (0.999, 100, 99),
+        (0.001, 100, 1),
+        (1, 100, 1),
+        (1.0, 100, 1),
+        (5.0, 100, 5),
+        (np.int64(7), 7, 7),
+        (100, 100, 100),
+    ],
+)
+def test_cohort_counts(cohort, num_clients, expected):
+    count = cohort_count(cohort, num_clients)
+    assert count == expected
+    assert type(count) is int
+
+
+@pytest.mark.parametrize("cohort", [2.5, 0, 0.0, -1, -0.5, np.nan, np.inf, 11])
+def test_wrong_cohorts_are_refused(cohort):
+    message = rf"a cohort of {cohort} is out of range; give a whole number from 1 to 10, .* fractio"
+    with pytest.raises(ValueError, match=message):
+        cohort_count(cohort, 10)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("cyclic", "cyclic needs num_groups; give cyclic:num_groups=..."),
+        ("cyclic:0", "cyclic: num_groups=0 is out of range; give a whole number of at least 1"),
+        ("cyclic:2.5", "cyclic: num_groups=2.5 is out of range"),
+        ("dirichlet:0", "dirichlet: gamma=0 is out of range; give a number above 0"),
+        ("uniform:3", "uniform takes no options"),
+        ("unifrom", "unknown sampler 'unifrom'; did you mean uniform?"),
+    ],
+)
+def test_wrong_specs(spec, message):
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        samplers.make(spec)
