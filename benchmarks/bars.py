@@ -6,9 +6,9 @@ COMMAND   python benchmarks/bars.py --environments .venv-peers
 EXPECTED  every line "met"
 TIME      80 minutes on two CPU cores with all rivals and --repeats 3
 
-Each line is printed and kept in `--out` as soon as it is known; the table comes at the end, with
-the rivals that did not run in its foot. A bar that is not met is no error: the exit code is 1 where
-a measurement failed.
+Each line is printed and written to `--out` as soon as it is measured. The table comes at the end,
+with the rivals that did not run in its notes. A bar that is not met is not an error: the exit code
+is 1 if a measurement failed.
 """
 
 import argparse
@@ -34,10 +34,10 @@ HEADS = ("work", "bar", "measured", "verdict", "fastest library", "fastest loop 
 
 
 class Bar(NamedTuple):
-    asked: str
-    values: Callable[[dict], list[float]]  # of what the script wrote
-    meets: Callable[[float], bool]  # asked of each value
-    shown: str
+    requirement: str
+    values: Callable[[dict], list[float]]  # from the numbers that the script wrote
+    meets: Callable[[float], bool]  # called with each value
+    template: str  # of a value in the table
 
 
 class Line(NamedTuple):
@@ -46,33 +46,33 @@ class Line(NamedTuple):
     bars: list[Bar]
 
 
-def at_least(times, asked, value):
+def at_least(times, what, value):
     return Bar(
-        f"at least {times} times {asked}",
-        lambda told: [value(told)],
+        f"at least {times} times {what}",
+        lambda numbers: [value(numbers)],
         lambda ratio: ratio >= times,
         "{:.2f} times",
     )
 
 
-def beats_peers(times, asked="faster than the fastest peer"):
-    return at_least(times, asked, lambda told: min(told["ratios"].values()))
+def beats_peers(times, what="faster than the fastest peer"):
+    return at_least(times, what, lambda numbers: min(numbers["ratios"].values()))
 
 
-def under(seconds, asked, value):
+def under(seconds, what, value):
     return Bar(
-        f"{asked} in under {seconds} s",
-        lambda told: [value(told)],
+        f"{what} in under {seconds} s",
+        lambda numbers: [value(numbers)],
         lambda taken: taken < seconds,
         "{:.1f} s",
     )
 
 
-def steady(asked, part, key):
-    """A part's ratios to its first point, up or down."""
+def steady(what, part, key):
+    """All ratios of a part's points to its first point are within 10% of 1."""
     return Bar(
-        f"{asked} within 10%",
-        lambda told: [point[key] for point in told[part][1:]],
+        f"{what} within 10%",
+        lambda numbers: [point[key] for point in numbers[part][1:]],
         lambda ratio: abs(ratio - 1) <= 0.1,
         "{:.3f}",
     )
@@ -86,7 +86,7 @@ LINES = {
             beats_peers(1.5),
             Bar(
                 "at least 65% of the matrix products' rate in the same process",
-                lambda told: [told["gflops"] / told["gemm_gflops"]],
+                lambda numbers: [numbers["gflops"] / numbers["gemm_gflops"]],
                 lambda share: share >= 0.65,
                 "{:.0%}",
             ),
@@ -123,7 +123,7 @@ LINES = {
             under(
                 60,
                 "1e6 clients of 20 examples of 32 features built",
-                lambda told: told["population"][-1]["built"],
+                lambda numbers: numbers["population"][-1]["built"],
             ),
         ],
     ),
@@ -131,25 +131,33 @@ LINES = {
         "sweep of 16 settings, digits, MLP",
         "sweep.py",
         [
-            at_least(4, "faster than 16 processes", lambda told: told["cold"]),
-            at_least(1.5, "faster than 16 runs in one warm process", lambda told: told["warm"]),
+            at_least(4, "faster than 16 processes", lambda numbers: numbers["cold"]),
+            at_least(
+                1.5, "faster than 16 runs in one warm process", lambda numbers: numbers["warm"]
+            ),
         ],
     ),
     "processes": Line(
         "CNN round, 2 processes of a core against one",
         "scaling.py processes",
-        [at_least(1.7, "faster", lambda told: 1 / told["processes"][-1]["ratio"])],
+        [at_least(1.7, "faster", lambda numbers: 1 / numbers["processes"][-1]["ratio"])],
     ),
     "first": Line(
         "`compare` on the digits",
         "scaling.py first",
-        [under(15, "first round, all included,", lambda told: statistics.median(told["first"]))],
+        [
+            under(
+                15,
+                "first round, all included,",
+                lambda numbers: statistics.median(numbers["first"]),
+            )
+        ],
     ),
 }
 
 
 def machine():
-    """What a measurement depends on, and its date."""
+    """The machine and the versions that a measurement depends on, and its date."""
     model = platform.processor()
     if os.path.exists("/proc/cpuinfo"):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -166,7 +174,7 @@ def machine():
 
 
 def measure(line, given):
-    """Runs a line's script: what it wrote as "told", or why there is nothing as "failed"."""
+    """Runs a line's script: the numbers that it wrote as "numbers", or the reason as "failed"."""
     script, *arguments = line.command.split()
     peers = script == PEERS
     if peers:
@@ -174,28 +182,28 @@ def measure(line, given):
     if given.repeats:
         arguments += ["--repeats", str(given.repeats)]
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "told.json"
+        path = Path(folder) / "numbers.json"
         command = [sys.executable, str(HERE / script), *arguments]
         command += ["--out" if peers else "--json", str(path)]
         last = ""
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
-            for said in process.stdout:
-                print(said, end="", file=sys.stderr, flush=True)
-                last = said.strip() or last
-        told = json.loads(path.read_text()) if path.exists() else {}
-    # other params than ours end compare.py with an error when all is measured: that is for the foot
-    if not told or (process.returncode and not told.get("others")):
+            for output in process.stdout:
+                print(output, end="", file=sys.stderr, flush=True)
+                last = output.strip() or last
+        numbers = json.loads(path.read_text()) if path.exists() else {}
+    # compare.py ends with an error if params differ, after all is measured: see `notes_of`
+    if not numbers or (process.returncode and not numbers.get("others")):
         return {"failed": f"exit {process.returncode}: {last}"}
-    if peers and not told["ratios"]:
-        return {"failed": "no rival ran, see below", "told": told}
-    return {"told": told}
+    if peers and not numbers["ratios"]:
+        return {"failed": "no rival ran, see below", "numbers": numbers}
+    return {"numbers": numbers}
 
 
-def fastest(told, by_hand):
+def fastest(numbers, by_hand):
     """The name and the ratio of the fastest library, or of the fastest loop by hand."""
-    for name, ratio in told.get("ratios", {}).items():  # from the fastest on
+    for name, ratio in numbers.get("ratios", {}).items():  # the fastest first
         if RIVALS[name].by_hand == by_hand:
             return f"{name} {ratio:.2f}"
     return ""
@@ -204,35 +212,37 @@ def fastest(told, by_hand):
 def rows_of(name, result):
     """A row for each bar of a line."""
     work, _, bars = LINES[name]
-    told, date = result.get("told", {}), result["machine"]["date"]
-    peers = [fastest(told, by_hand=False), fastest(told, by_hand=True)]
+    numbers, date = result.get("numbers", {}), result["machine"]["date"]
+    peers = [fastest(numbers, by_hand=False), fastest(numbers, by_hand=True)]
     rows = []
     for bar in bars:
         if "failed" in result:
-            rows.append([work, bar.asked, result["failed"], "FAILED", *peers, date])
+            rows.append([work, bar.requirement, result["failed"], "FAILED", *peers, date])
             continue
-        values = bar.values(told)
+        values = bar.values(numbers)
         verdict = "met" if all(map(bar.meets, values)) else "NOT met"
-        measured = " ".join(map(bar.shown.format, values))
-        rows.append([work, bar.asked, measured, verdict, *peers, date])
+        measured = " ".join(map(bar.template.format, values))
+        rows.append([work, bar.requirement, measured, verdict, *peers, date])
     return rows
 
 
-def foot_of(name, result):
-    """Rivals that are not in a line and why, and those whose params differ."""
-    told = result.get("told", {})
-    if "ratios" not in told:
+def notes_of(name, result):
+    """The rivals that are missing in a line, with the reason, and those whose params differ."""
+    numbers = result.get("numbers", {})
+    if "ratios" not in numbers:
         return []
-    left = {rival: why for rival, why in told["absent"].items() if rival not in told["ratios"]}
-    notes = [f"{rival}: {why}" for rival, why in left.items()] + told["notes"]
+    left = {
+        rival: why for rival, why in numbers["absent"].items() if rival not in numbers["ratios"]
+    }
+    notes = [f"{rival}: {why}" for rival, why in left.items()] + numbers["notes"]
     notes += [
-        f"{rival}: params differ from those of our first setting by {told['errors'][rival]:.0e}, "
-        f"above {told['agrees']:.0e}"
-        for rival in told["others"]
+        f"{rival}: params differ from those of our first setting by "
+        f"{numbers['errors'][rival]:.0e}, above {numbers['agrees']:.0e}"
+        for rival in numbers["others"]
     ]
-    others = RIVALS.keys() - told["ratios"].keys() - left.keys()
+    others = RIVALS.keys() - numbers["ratios"].keys() - left.keys()
     if others:
-        notes.append(f"not asked, see --rivals: {'; '.join(sorted(others))}")
+        notes.append(f"not requested, see --rivals: {'; '.join(sorted(others))}")
     return [f"{name}: {note}" for note in notes]
 
 
@@ -268,8 +278,8 @@ def main(argv=None):
                 results[name] = result
     given.out.parent.mkdir(parents=True, exist_ok=True)
     for name, line in LINES.items():
-        asked = name in given.only or name.split("-")[0] in given.only
-        if asked and "failed" in results.get(name, {"failed": "not measured"}):
+        selected = name in given.only or name.split("-")[0] in given.only
+        if selected and "failed" in results.get(name, {"failed": "not measured"}):
             here = machine()
             results[name] = measure(line, given) | {"machine": here}
         if name in results:
@@ -281,7 +291,7 @@ def main(argv=None):
     show([HEADS, ["---"] * len(HEADS)])
     for name, result in results.items():
         show(rows_of(name, result))
-    notes = [note for name, result in results.items() for note in foot_of(name, result)]
+    notes = [note for name, result in results.items() for note in notes_of(name, result)]
     notes += [
         "Python {python}, jax {jax}, {cores} cores of {cpu}: {command}".format(**result["machine"])
         for result in results.values()

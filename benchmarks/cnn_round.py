@@ -1,4 +1,4 @@
-"""The CNN round by the public interface, against code written for nothing else, and nn.Conv.
+"""The CNN round by the public interface, against code written for this round alone, and nn.Conv.
 
 COMMAND   python benchmarks/cnn_round.py
 EXPECTED  the interface below 1.3 of the best hand-written round; nn.Conv at least 5 times slower
@@ -9,8 +9,8 @@ conv3 64, pool, dense 512, 62 classes (870,334 parameters). By hand: one jit, cl
 batches cut in advance, no masks, no metrics, no permutation; on one device and on one for each
 core. Products alone: the matrix products of the round at their shapes and nothing else, on a device
 for each core; no round in this form can be faster. GFLOP/s are those of the plain convolution,
-whatever is really multiplied. nn.Conv: the same model and engine with `lax`
-convolutions, on two clients, since a whole round takes half a minute. Runs alternate; medians.
+whatever is really multiplied. nn.Conv: the same model and engine with `lax` convolutions, on two
+clients, because a whole round takes half a minute. Runs alternate, and medians are printed.
 """
 
 import functools
@@ -26,15 +26,15 @@ import fedjax_algos as fa
 from fedjax_algos.models import convolve, max_pool
 from fedjax_algos.schedules import Synchronous
 
-jax.config.update("jax_num_cpu_devices", os.cpu_count())  # before anything asks for a device
+jax.config.update("jax_num_cpu_devices", os.cpu_count())  # before jax starts
 
 CLIENTS, STEPS, BATCH, RATE, REPEATS = 50, 10, 20, 0.1, 7
-# forward and backward but for the images' gradient, two for a multiply-add
+# forward and backward without the images' gradient; a multiply-add counts as two
 FLOPS = 2 * (3 * 3_275_904 - 194_688) * CLIENTS * STEPS * BATCH
 
 
 def by_hand(images, labels):
-    """A round as a function of the params, with everything known that can be."""
+    """A round as a function of the params, with everything else known in advance."""
 
     def logits(params, x):
         for name in ("Conv_0", "Conv_1"):
@@ -86,7 +86,7 @@ def by_hand(images, labels):
     return one_device, all_devices
 
 
-# number, rows, inputs and outputs of each layer's products; the images need no gradient
+# number, rows, inputs and outputs of each layer's products; the images have no gradient
 LAYERS = [
     (1, BATCH * 26 * 26, 9, 32),
     (16, BATCH * 5 * 5, 32, 64),  # a tile of Winograd's form is a window of the pool
@@ -110,7 +110,7 @@ def products_alone():
         return rows @ weights, gradient @ weights.T, wide.T @ narrow
 
     def step(_, carry):
-        inputs, _ = jax.lax.optimization_barrier(carry)  # or the loop would be done once
+        inputs, _ = jax.lax.optimization_barrier(carry)  # otherwise XLA would run the loop once
         first, *others = (layer(*each) for each in inputs)
         return inputs, [(first[0], first[2]), *others]
 
@@ -128,22 +128,22 @@ def products_alone():
 
 
 def by_interface(data, clients, layout, convolutions, devices=1):
-    """A round as a function of nothing, its state kept inside."""
+    """A round as a function without arguments, which keeps its state."""
     problem = fa.models.cnn_fedgbo((28, 28), 62, convolutions=convolutions)
     local = fa.Local(BATCH, RATE, steps=STEPS)
     fedavg = fa.algorithms.fedavg(problem, local, weighting="uniform")
     engine = fa.make_engine(fedavg, layout, devices=devices)
-    data = engine.place(data)
+    data = engine.put_data(data)
     cohort = np.arange(clients, dtype=np.int32)[None]
     schedule = Synchronous(
         data.counts(), local, cohort_size=clients, seed=0, sampler=lambda *_: cohort
     )
-    visits = jax.tree.map(lambda leaf: leaf[0], schedule.visits(1))
+    dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
     state = engine.init(0, fa.Population(CLIENTS, clients, CLIENTS * STEPS * BATCH))
 
     def round():
         nonlocal state
-        state, _ = engine.round(state, data, visits)
+        state, _ = engine.round(state, data, dispatches)
         return state.server.params
 
     return round, state.server.params

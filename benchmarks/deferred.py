@@ -3,16 +3,16 @@
 COMMAND   python benchmarks/deferred.py [--data mnist.npz] [--seeds 5] [--repeats 3]
           python benchmarks/deferred.py --methods fedasync --speeds exponential
 EXPECTED  at least .75 of a plan's own ceiling c, whatever the speeds and the seed, and 1.5 times
-          immediate execution where c is .95 or more; all seeds in lockstep at least as fast as
-          their plans' mean
+          immediate execution where c is .95 or more; the merged plans of all seeds at least as
+          fast as the mean of the plans
 TIME      about 30 minutes on two CPU cores with 3 repeats
 
-An MLP of 784-200-200-10 on 20 clients, batches of 20, SGD; one CPU device a core. `of sync` is
-local steps a second over those of synchronous rounds of the same 20 clients on the same devices; c
-is the most that the plan allows: all local steps / (devices x those of each wave's busiest device),
-with the best number of slots. Seed "all" is all of them in lockstep. Runs alternate, ratios are
-taken within a repetition, and medians of them are shown. Real images change no time; without --data
-they are random.
+An MLP of 784-200-200-10 on 20 clients, batches of 20, SGD, and one CPU device for each core. `of
+sync` is the number of local steps a second, divided by that of synchronous rounds of the same 20
+clients on the same devices. c is the most that the plan allows: all local steps / (devices x those
+of each wave's busiest device), with the best number of slots. Seed "all" is the merged plan of all
+seeds. Runs alternate, ratios are taken within a repetition, and their medians are printed. Without
+--data the images are random; real images do not change the times.
 """
 
 import argparse
@@ -25,10 +25,11 @@ from rich.console import Console
 from rich.table import Table
 
 import fedjax_algos as fa
-from fedjax_algos.asynchrony import plan_visits, schedules, weathers
+from fedjax_algos.asynchrony import plan_dispatches, schedules, system_models
 from fedjax_algos.engine.asynchronous.executor import make_executor
-from fedjax_algos.engine.asynchronous.merged_plans import join_data, join_plans, join_states
-from fedjax_algos.engine.asynchronous.waves import make_waves, wave_costs
+from fedjax_algos.engine.asynchronous.merged_plans import merge_data, merge_plans, merge_states
+from fedjax_algos.engine.asynchronous.slots import wave_costs
+from fedjax_algos.engine.asynchronous.waves import make_waves
 from fedjax_algos.schedules import Synchronous
 
 CORES = os.cpu_count() or 1
@@ -51,7 +52,7 @@ def examples(path):
 
 
 def ceiling(plan):
-    """c, and the mean wave with slots for all."""
+    """The ceiling c, and the mean size of a wave with slots for all dispatches."""
     steps = plan.num_steps[plan.dispatch]
     busiest = []
     for each in (1, 2, 4):
@@ -69,52 +70,54 @@ def timed(run):
 
 
 class Rounds:
-    """Synchronous rounds of all clients; the best layout of the devices."""
+    """Synchronous rounds of all clients, in the layout that is best on these devices."""
 
     def __init__(self, algorithm, data, devices):
         self.engine = fa.make_engine(algorithm, "sequential", devices=devices)
-        self.data, counts = self.engine.place(data), data.counts()
+        self.data, counts = self.engine.put_data(data), data.counts()
         self.number = ARRIVALS // CLIENTS
         schedule = Synchronous(counts, algorithm.local, cohort_size=CLIENTS, seed=0)
-        self.visits = schedule.visits(self.number)
-        self.steps = int(self.visits.num_steps.sum())
+        self.dispatches = schedule.dispatches(self.number)
+        self.steps = int(self.dispatches.num_steps.sum())
         self.population = fa.Population(CLIENTS, CLIENTS, int(counts.sum()))
 
     def __call__(self):
         state = self.engine.init(0, self.population)
-        return self.engine.rounds(state, self.data, self.visits)
+        return self.engine.rounds(state, self.data, self.dispatches)
 
 
 class Waves:
-    """Plans, executed in lockstep."""
+    """Plans of several seeds, merged and executed in waves."""
 
     def __init__(self, algorithm, data, plans, devices, slots):
         self.executor = make_executor(algorithm, slots=slots, devices=devices)
         counts = data.counts()
-        self.data = self.executor.place(join_data([data] * len(plans)))
-        visits = [plan_visits(plan, counts, algorithm.local) for plan in plans]
-        self.plan, self.visits = join_plans(plans, visits, CLIENTS)
+        self.data = self.executor.put_data(merge_data([data] * len(plans)))
+        dispatches = [plan_dispatches(plan, counts, algorithm.local) for plan in plans]
+        self.plan, self.dispatches = merge_plans(plans, dispatches, CLIENTS)
         self.steps = int(self.plan.num_steps[self.plan.dispatch].sum())
         self.population = fa.Population(CLIENTS, CLIENTS, int(counts.sum()))
         self.population = self.population._replace(num_groups=int(self.plan.group.max()) + 1)
         self.runs = len(plans)
         state = self.start()
         self.waves = self.executor.waves(state, self.plan)
-        self.memory = self.executor.memory(state, self.data, self.visits, self.waves)
+        self.memory = self.executor.memory(state, self.data, self.dispatches, self.waves)
 
     def start(self):
         states = [self.executor.init(seed, self.population) for seed in range(self.runs)]
-        return join_states(states)
+        return merge_states(states)
 
     def __call__(self):
-        run = self.executor.run(self.start(), self.data, self.plan, self.visits, waves=self.waves)
+        run = self.executor.run(
+            self.start(), self.data, self.plan, self.dispatches, waves=self.waves
+        )
         for _, state, _metrics in run:
             last = state
         return last
 
 
 def row_of(algorithm, data, plans, rounds, repeats):
-    """What plans in lockstep, or one, take beside rounds and immediate execution."""
+    """One row: merged plans, or one plan, against rounds and immediate execution."""
     deferred = Waves(algorithm, data, plans, CORES, "auto")
     immediate = Waves(algorithm, data, plans, None, 1)
     runs = {"sync": rounds, "deferred": deferred, "immediate": immediate}
@@ -166,15 +169,17 @@ def main():
         for speeds in given.speeds:
             plans = [
                 schedules.make(METHODS[name])(
-                    weathers.make(f"simulated:speeds={speeds}")(seed), CLIENTS, arrivals=ARRIVALS
+                    system_models.make(f"simulated:speeds={speeds}")(seed),
+                    CLIENTS,
+                    arrivals=ARRIVALS,
                 )
                 for seed in range(given.seeds)
             ]
             alone = {str(seed): [plan] for seed, plan in enumerate(plans)}
             for label, some in (alone | {"all": plans}).items():
-                told = row_of(algorithms[name], data, some, rounds, given.repeats)
-                table.add_row(name, speeds, label, *told)
-                console.print(name, speeds, label, *told, highlight=False)
+                cells = row_of(algorithms[name], data, some, rounds, given.repeats)
+                table.add_row(name, speeds, label, *cells)
+                console.print(name, speeds, label, *cells, highlight=False)
     console.print(table)
 
 

@@ -1,11 +1,11 @@
 """Planning a million arrivals of a thousand clients, and making waves of four of them.
 
 COMMAND   python benchmarks/planning.py
-EXPECTED  seconds for each schedule and speed distribution, arrivals a second, peak of memory
+EXPECTED  seconds for each schedule and speed distribution, arrivals a second, peak memory
 TIME      about 2 minutes
 BAR       plan and waves under 10 s for FedAsync and FedBuff, under 15 s for FedCompass
 
-Only the host works: no model, no data. Each line is one plan in a process of its own.
+Everything runs on the host: no model, no data. Each line is one plan in a process of its own.
 """
 
 import multiprocessing
@@ -24,13 +24,13 @@ SCHEDULES = {
 
 
 def measure(schedule: str, speeds: str) -> tuple[float, float, int, float]:
-    """Seconds to plan and to make waves, the number of waves, and the peak of memory in MB."""
-    from fedjax_algos.asynchrony import schedules, weathers
+    """Seconds to plan and to make waves, the number of waves, and the peak memory in MB."""
+    from fedjax_algos.asynchrony import schedules, system_models
     from fedjax_algos.engine.asynchronous.waves import make_waves
 
-    weather = weathers.make(f"simulated:speeds={speeds}")(0)
+    system = system_models.make(f"simulated:speeds={speeds}")(0)
     start = time.perf_counter()
-    plan = schedules.make(schedule)(weather, CLIENTS, arrivals=ARRIVALS)
+    plan = schedules.make(schedule)(system, CLIENTS, arrivals=ARRIVALS)
     planned = time.perf_counter()
     waves = make_waves(plan, SLOTS)
     done = time.perf_counter()
@@ -48,8 +48,8 @@ def main():
             with context.Pool(1) as pool:
                 plan, waves, number, peak = pool.apply(measure, (schedule, speeds))
             rate = ARRIVALS / (plan + waves)
-            told = [f"{plan:.1f}", f"{waves:.1f}", f"{rate:,.0f}", f"{number:,}", f"{peak:.0f}"]
-            table.add_row(schedule.partition(":")[0], speeds, *told, str(bar))
+            cells = [f"{plan:.1f}", f"{waves:.1f}", f"{rate:,.0f}", f"{number:,}", f"{peak:.0f}"]
+            table.add_row(schedule.partition(":")[0], speeds, *cells, str(bar))
     Console(width=110).print(table)
 
 

@@ -1,12 +1,12 @@
-"""Does one huge client make the others slower? 100 clients of ten examples, with and without it.
+"""Does one huge client slow down the others? 100 clients of ten examples, with and without it.
 
 COMMAND   python benchmarks/ragged.py
 EXPECTED  ratios below 1.2 in both layouts
 TIME      half a minute on two CPU cores
 
 The population is 9,999 clients of ten examples, alone or beside one of 10,000; the cohort is the
-same 100 small clients, one local epoch, multinomial regression on 784 features. Runs alternate;
-medians.
+same 100 small clients, one local epoch, multinomial regression on 784 features. Runs alternate, and
+medians are printed.
 """
 
 import time
@@ -40,26 +40,26 @@ def main():
     cohort = np.arange(COHORT, dtype=np.int32)[None]
     for layout in ("sequential", "vmapped", 10):
         engine = fa.make_engine(fa.algorithms.fedavg(problem, local), layout)
-        turns = {}
+        prepared = {}
         for name, d in data.items():
             schedule = Synchronous(
                 d.counts(), local, cohort_size=COHORT, seed=0, sampler=lambda *_: cohort
             )
-            visits = jax.tree.map(lambda leaf: leaf[0], schedule.visits(1))
+            dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
             counts = d.counts()
             state = engine.init(0, fa.Population(len(counts), COHORT, int(counts.sum())))
-            state, _ = engine.round(state, d, visits)
-            turns[name] = [state, d, visits]
+            state, _ = engine.round(state, d, dispatches)
+            prepared[name] = [state, d, dispatches]
         seconds = {name: [] for name in data}
         for _ in range(REPEATS):
-            for name, (state, d, visits) in turns.items():
+            for name, (state, d, dispatches) in prepared.items():
                 start = time.perf_counter()
-                turns[name][0], _ = jax.block_until_ready(engine.round(state, d, visits))
+                prepared[name][0], _ = jax.block_until_ready(engine.round(state, d, dispatches))
                 seconds[name].append(time.perf_counter() - start)
         medians = {name: np.median(values) for name, values in seconds.items()}
         ratio = np.median(np.divide(seconds["beside"], seconds["alone"]))
-        told = ", ".join(f"{name} {1e3 * value:.2f} ms" for name, value in medians.items())
-        print(f"{layout}: {told}; median ratio {ratio:.3f}", flush=True)
+        times = ", ".join(f"{name} {1e3 * value:.2f} ms" for name, value in medians.items())
+        print(f"{layout}: {times}; median ratio {ratio:.3f}", flush=True)
 
 
 if __name__ == "__main__":

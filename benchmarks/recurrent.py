@@ -1,11 +1,12 @@
 """A local step of the GRU model of Shakespeare, against the same model of Flax's own layers.
 
 COMMAND   XLA_FLAGS=--xla_cpu_multi_thread_eigen=false taskset -c 1 python benchmarks/recurrent.py
-EXPECTED  ratios about 1 one after another and mapped
+EXPECTED  ratios of about 1, sequentially and mapped
 TIME      a minute on one CPU core
 
-Four clients, three SGD steps each, batch 32, 80 characters, two GRU layers of 128. Processor time,
-so that other work on the machine counts less; runs alternate; medians.
+Four clients, three SGD steps each, batch 32, 80 characters, two GRU layers of 128. Times are those
+of the processor, so that other work on the machine counts less. Runs alternate, and medians are
+printed.
 """
 
 import time
@@ -22,7 +23,7 @@ CLIENTS, STEPS, BATCH, LENGTH, SYMBOLS, REPEATS = 4, 3, 32, 80, 79, 7
 
 
 class Reader(nn.Module):
-    """The model, of our layers or of Flax's."""
+    """The model, with our layers or with Flax's."""
 
     ours: bool
 
@@ -44,19 +45,19 @@ def main():
     data = fa.federate(examples, fa.Partition.of(np.split(np.arange(total), CLIENTS)))
     local = fa.Local(BATCH, 0.1, steps=STEPS)
     schedule = fa.schedules.Synchronous(data.counts(), local, cohort_size=CLIENTS, seed=0)
-    visits = jax.tree.map(lambda leaf: leaf[0], schedule.visits(1))
+    dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
     for layout in ("sequential", "vmapped"):
         runs = {}
         for name, ours in (("flax", False), ("ours", True)):
             problem = classifier(Reader(ours), (LENGTH,), inputs=lambda x: x, dtype=jnp.int32)
             engine = fa.make_engine(fa.algorithms.fedavg(problem, local), layout)
             state = engine.init(0, fa.Population(CLIENTS, CLIENTS, total))
-            runs[name] = [engine, engine.round(state, data, visits)[0]]
+            runs[name] = [engine, engine.round(state, data, dispatches)[0]]
         seconds = {name: [] for name in runs}
         for _ in range(REPEATS):
             for name, (engine, state) in runs.items():
                 start = time.process_time()
-                runs[name][1], _ = jax.block_until_ready(engine.round(state, data, visits))
+                runs[name][1], _ = jax.block_until_ready(engine.round(state, data, dispatches))
                 seconds[name].append(time.process_time() - start)
         ratio = np.median(np.divide(seconds["ours"], seconds["flax"]))
         steps = {n: 1e3 * np.median(s) / CLIENTS / STEPS for n, s in seconds.items()}

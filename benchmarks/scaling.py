@@ -1,16 +1,17 @@
-"""What a client costs as cohorts, populations and processes grow, and how long a first round takes.
+"""The cost of a client as cohorts, populations and processes grow, and the time to a first round.
 
 COMMAND   python benchmarks/scaling.py [cohort] [population] [processes] [first]
           python benchmarks/scaling.py population --repeats 9 --json population.json
-EXPECTED  cohorts of 100 to 10,000: seconds and peak of memory within 10% a client; populations of
-          1e3 to 1e6: seconds a round within 10%, the largest built in under 60 s; two processes of
-          one core 1.7 times as fast as one; the first round of `compare` after less than 15 s
+EXPECTED  cohorts of 100 to 10,000: seconds per client and peak memory within 10%; populations of
+          1e3 to 1e6: seconds per round within 10%, the largest built in under 60 s; two processes
+          of one core 1.7 times as fast as one; the first round of `compare` in less than 15 s
 TIME      about 12 minutes on two CPU cores
 
-Every point is a process of its own. Points of a part run in turn, `REPEATS` times over; medians of
-the ratios to the part's first point in the same repetition. A round of the population part takes
-few milliseconds: its sample is the mean over a second of them, and its points stand ready together
-and sample in turn, so that neighbouring samples are seconds apart.
+Every point is a process of its own. The points of a part run in turn, `REPEATS` times, and the
+medians of the ratios to the part's first point in the same repetition are printed. A round of the
+population part takes a few milliseconds, so a sample is the mean over one second of rounds. The
+points of this part are prepared together and sampled in turn, so that neighbouring samples are
+seconds apart.
 """
 
 import argparse
@@ -28,8 +29,8 @@ from pathlib import Path
 import numpy as np
 
 REPEATS = {"cohort": 3, "population": 3, "processes": 3, "first": 3}
-# of the population part: seconds of a sample, samples of a process, and rounds in one call, a
-# multiple of the 16 cohorts that are drawn at a time
+# of the population part: seconds of a sample, samples of a process, and rounds in one call (a
+# multiple of the 16 cohorts that are drawn at a time)
 SAMPLE, TURNS, WINDOW = 1.0, 7, 64
 PARTS = {
     "cohort": [100, 1_000, 10_000],
@@ -39,7 +40,7 @@ PARTS = {
 
 
 def measure(part, point, rank=0, port=0):
-    """One point: a line of JSON."""
+    """Measures one point and prints a line of JSON."""
     import jax
 
     cores = sorted(os.sched_getaffinity(0))
@@ -78,26 +79,28 @@ def measure(part, point, rank=0, port=0):
     local = fa.Local(batch_size=20, learning_rate=0.01, steps=1 if part == "population" else 10)
     devices = None if part == "population" else jax.devices()
     engine = fa.make_engine(fa.algorithms.fedavg(problem, local), "sequential", devices=devices)
-    data = engine.place(data)
+    data = engine.put_data(data)
     schedule = Synchronous(data.counts(), local, cohort_size=cohort_size, seed=0)
     state = engine.init(0, fa.Population(clients, cohort_size, total))
 
     def sample():
-        """Seconds of a round, the draw of its cohort included."""
+        """Seconds of a round, including the draw of its cohort."""
         nonlocal state
         rounds, start = 0, time.perf_counter()
         if part != "population":
-            visits = jax.tree.map(lambda leaf: leaf[0], schedule.visits(1))
-            state, _ = jax.block_until_ready(engine.round(state, data, visits))
+            dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
+            state, _ = jax.block_until_ready(engine.round(state, data, dispatches))
             return time.perf_counter() - start
         while time.perf_counter() - start < SAMPLE:
-            state, _ = jax.block_until_ready(engine.rounds(state, data, schedule.visits(WINDOW)))
+            state, _ = jax.block_until_ready(
+                engine.rounds(state, data, schedule.dispatches(WINDOW))
+            )
             rounds += WINDOW
         return (time.perf_counter() - start) / rounds
 
     sample()  # compiles
     number = {"cohort": min(max(6_000 // point, 2), 60), "population": 1, "processes": 4}[part]
-    for _ in itertools.chain([""], sys.stdin):  # once, and again for each line that asks for it
+    for _ in itertools.chain([""], sys.stdin):  # once, and again for each line of input
         seconds = float(np.median([sample() for _ in range(number)]))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         line = {"seconds": seconds, "built": built, "peak": peak, "cohort": cohort_size}
@@ -105,7 +108,7 @@ def measure(part, point, rank=0, port=0):
 
 
 def start(part, point, stdin):
-    """The processes of a point."""
+    """Starts the processes of a point."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
@@ -120,16 +123,16 @@ def start(part, point, stdin):
 
 
 def run(part, point):
-    """Measures a point in processes of its own; the first one's line."""
+    """Measures a point in processes of its own; returns the line of the first one."""
     processes = start(part, point, subprocess.DEVNULL)
-    said = [process.communicate()[0] for process in processes]
+    outputs = [process.communicate()[0] for process in processes]
     if any(process.returncode for process in processes):
         raise SystemExit(f"{part} {point} failed")
-    return json.loads(next(line for line in said[0].splitlines() if line.startswith("{")))
+    return json.loads(next(line for line in outputs[0].splitlines() if line.startswith("{")))
 
 
 def take_turns(part, points):
-    """The lines of points that stand ready together, `TURNS` of each."""
+    """The lines of points that are prepared together, `TURNS` of each."""
 
     def line_of(point):
         line = processes[point].stdout.readline()
@@ -140,7 +143,7 @@ def take_turns(part, points):
     processes, lines = {}, {point: [] for point in points}
     for point in points:
         (processes[point],) = start(part, point, subprocess.PIPE)
-        line_of(point)  # one is built and warm before the next one starts
+        line_of(point)  # the point is built and warm before the next one starts
     for _ in range(TURNS):
         for point, process in processes.items():
             print(file=process.stdin, flush=True)
@@ -151,7 +154,7 @@ def take_turns(part, points):
 
 
 def summarize(point, rows, base):
-    """Medians of a point, and its ratios to the part's first."""
+    """The medians of a point, and its ratios to the first point of the part."""
     cost, first = ([row["seconds"] / row["cohort"] for row in each] for each in (rows, base))
     memory, least = (float(np.median([row["peak"] for row in each])) for each in (rows, base))
     return {
@@ -166,11 +169,11 @@ def summarize(point, rows, base):
 
 
 def show(part, summary):
-    told = f"{summary['ratio']:.3f} of the first a client"
+    comparison = f"{summary['ratio']:.3f} of the first point's time per client"
     if part == "processes":
-        told = f"{1 / summary['ratio']:.2f} times as fast"
+        comparison = f"{1 / summary['ratio']:.2f} times as fast"
     print(
-        f"{part} {summary['point']:>9,}: {summary['seconds']:.4f} s a round, {told}, "
+        f"{part} {summary['point']:>9,}: {summary['seconds']:.4f} s a round, {comparison}, "
         f"built in {summary['built']:.1f} s, peak {summary['memory']:,.0f} MB "
         f"({summary['memory_ratio']:.3f})",
         flush=True,
@@ -183,10 +186,9 @@ def first_round():
         command = [sys.executable, "-m", "fedjax_algos", "compare", "--eval-every", "1"]
         command += ["--rounds", "1", "--seeds", "1", "--out", str(Path(folder) / "out")]
         start = time.perf_counter()
-        environment = os.environ | {"XDG_CACHE_HOME": folder}  # no layout is remembered
-        subprocess.run([*command, "fedavg"], check=True, capture_output=True, env=environment)
+        subprocess.run([*command, "fedavg"], check=True, capture_output=True)
         seconds = time.perf_counter() - start
-    print(f"first round of compare: {seconds:.1f} s, all included", flush=True)
+    print(f"first round of compare: {seconds:.1f} s, everything included", flush=True)
     return seconds
 
 
@@ -204,11 +206,11 @@ def main():
     parts, cores = given.parts or list(REPEATS), len(os.sched_getaffinity(0))
     if "processes" in parts and cores < max(PARTS["processes"]):
         parser.error(f"processes needs a core each and may use {cores}; choose the other parts")
-    kept = {}
+    results = {}
     for part in parts:
         repeats = given.repeats or REPEATS[part]
         if part == "first":
-            kept[part] = [first_round() for _ in range(repeats)]
+            results[part] = [first_round() for _ in range(repeats)]
             continue
         rows = {point: [] for point in PARTS[part]}
         for _ in range(repeats):
@@ -219,11 +221,11 @@ def main():
             for point, lines in taken.items():
                 rows[point] += lines
         base = rows[PARTS[part][0]]
-        kept[part] = [summarize(point, lines, base) for point, lines in rows.items()]
-        for summary in kept[part]:
+        results[part] = [summarize(point, lines, base) for point, lines in rows.items()]
+        for summary in results[part]:
             show(part, summary)
     if given.json:
-        given.json.write_text(json.dumps(kept, indent=1))
+        given.json.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ EXPECTED  seconds of each, two ratios of medians, and the largest difference of 
 TIME      about 4 minutes a repeat on two cores; 3 repeats
 BAR       4 times faster than the processes, 1.5 times faster than one warm process
 
-FedProx with four mu and four client rates, for one seed, with the defaults of `compare`, one client
-after another. A CPU has a device for each core: the sweep divides its runs over them; the others
-divide cohorts, or take one device where that was faster in the warm process. Processes are timed
-from outside, imports included, one at a time. Warm ones have imported, loaded the data and run
-another algorithm; what they compile for the 16 settings counts.
+FedProx with four mu and four client rates, for one seed, with the defaults of `compare`, in the
+sequential layout. A CPU has a device for each core. The sweep divides its runs over them; the other
+runs divide cohorts, or take one device if that was faster in the warm process. Processes are timed
+from outside, including imports, one at a time. A warm process has imported everything, loaded the
+data and run another algorithm; the time to compile the 16 settings counts.
 """
 
 import argparse
@@ -29,13 +29,14 @@ SPECS = [
 
 
 def child(what: str, warm: bool, devices: int) -> None:
-    """Runs the sweep, or these methods, in this process; prints seconds and last test losses."""
+    """Runs the sweep, or the named methods, here; prints seconds and last test losses."""
     import jax
 
     jax.config.update("jax_num_cpu_devices", devices)
 
     from fedjax_algos.runs import comparison
-    from fedjax_algos.runs.settings import Settings, methods_of
+    from fedjax_algos.runs.method import methods_of
+    from fedjax_algos.runs.settings import Settings
     from fedjax_algos.runs.sweeps import prepare_sweep, run_sweep
 
     settings = Settings(layout="sequential", devices=devices)
@@ -57,11 +58,11 @@ def child(what: str, warm: bool, devices: int) -> None:
 
 
 def measure(what: str, warm: bool, devices: int) -> tuple[float, list[float]]:
-    """Seconds, of the whole process unless it is warm, and its losses."""
+    """Seconds (of the whole process, unless it is warm) and losses."""
     start = time.perf_counter()
     command = [sys.executable, __file__, "child", what, str(warm), str(devices)]
-    told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return told["seconds"] if warm else time.perf_counter() - start, told["losses"]
+    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return result["seconds"] if warm else time.perf_counter() - start, result["losses"]
 
 
 def main() -> None:
@@ -93,8 +94,8 @@ def main() -> None:
     difference = max(abs(a - b) / b for a, b in zip(losses, serial[1][1], strict=True))
     print(f"largest relative difference of a test loss from one device: {difference:.1e}")
     if given.json:
-        kept = {"cold": cold, "warm": warm, "difference": difference, "seconds": taken}
-        given.json.write_text(json.dumps(kept, indent=1))
+        results = {"cold": cold, "warm": warm, "difference": difference, "seconds": taken}
+        given.json.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

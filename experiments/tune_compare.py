@@ -4,9 +4,9 @@ COMMAND   python experiments/tune_compare.py
 EXPECTED  experiments/results/tune_compare.csv and, printed, each method's best setting
 TIME      about 3 minutes on two CPU cores
 
-Every method gets 9 client rates x 3 values of one more hyper-parameter. A fifth of the training
-examples is held out to choose by, so the test set plays no part; the seeds are not those that
-`compare` shows. The score is the mean held-out accuracy over the evaluations of the last 20 rounds.
+Every method gets 9 client rates x 3 values of one more hyperparameter. A fifth of the training
+examples is held out for the choice, so the test set is not used; the seeds are not those of
+`compare`. The score is the mean held-out accuracy over the evaluations of the last 20 rounds.
 """
 
 import csv
@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_algos.runs import comparison
-from fedjax_algos.runs.settings import Settings, methods_of
+from fedjax_algos.runs.method import methods_of
+from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import simulate
 
 RATES = [float(f"{10**exponent:.2g}") for exponent in np.arange(-3, 1.01, 0.5)]

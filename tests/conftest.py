@@ -1,10 +1,8 @@
-"""Strict modes, quick compilation, eight devices, and float64 for the files that ask for it."""
+"""Strict modes, quick compilation, eight devices, and fixtures for float64 and the layouts."""
 
 import os
-import tempfile
 from importlib import metadata
 
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()  # the user's own layouts are nobody's business
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if metadata.version("jaxlib").startswith("0.10."):  # other versions may not know these flags
     quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
@@ -14,20 +12,9 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_algos.engine.autotune import Choice
-from fedjax_algos.runs import comparison
-
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)  # nearly all time here is compilation
-jax.config.update("jax_num_cpu_devices", 8)  # what names no devices runs on the first
-
-
-def unmeasured(*args, **keywords):
-    """No test may depend on what is fastest."""
-    return Choice("sequential", 1, (), "rule")
-
-
-comparison.choose_layout = unmeasured
+jax.config.update("jax_num_cpu_devices", 8)  # tests that name no devices run on the first one
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import optax
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import ClientData
-from fedjax_algos.core.keys import visit_keys
+from fedjax_algos.core.keys import dispatch_keys
 from fedjax_algos.core.permutation import permutation_words
 from fedjax_algos.models.adapters import Outputs
 from fedjax_algos.schedules import Synchronous
@@ -145,9 +145,9 @@ def stored(clients):
     return fa.federate(examples, fa.Partition.of(rows))
 
 
-def one_round(visits, index):
-    """The visits of one round out of several."""
-    return jax.tree.map(lambda leaf: leaf[index], visits)
+def one_round(dispatches, index):
+    """The dispatches of one round out of several."""
+    return jax.tree.map(lambda leaf: leaf[index], dispatches)
 
 
 def fixed(sets):
@@ -168,42 +168,52 @@ def run(
     params=None,
     at_once=False,
 ):
-    """The global params after each round over fixed cohorts; `num_steps` is one a client.
+    """The global params after each round over fixed cohorts; `num_steps` has one for each client.
 
-    With `at_once` all rounds are one program, and only the last params are seen.
+    With `at_once` all rounds are one program, and only the last params are returned. Without, every
+    round after the first is checked to compile nothing, and the state to keep its shapes.
     """
     engine = fa.make_engine(algorithm, layout, devices=devices, examples=examples)
-    data = engine.place(data)
+    data = engine.put_data(data)
     counts, size = data.counts(), len(sets[0])
     schedule = Synchronous(
         counts, algorithm.local, cohort_size=size, seed=seed, sampler=fixed(sets)
     )
-    visits = schedule.visits(len(sets))
+    dispatches = schedule.dispatches(len(sets))
     if num_steps is not None:
-        visits = visits._replace(num_steps=np.asarray(num_steps, np.int32)[visits.client])
+        dispatches = dispatches._replace(
+            num_steps=np.asarray(num_steps, np.int32)[dispatches.client]
+        )
     population = fa.Population(data.num_clients, size, int(counts.sum()))
     state = engine.init(seed, population, params)
     history = []
     if at_once:
-        state, _ = engine.rounds(state, data, visits)
+        state, _ = engine.rounds(state, data, dispatches)
         return [jax.tree.map(np.asarray, state.server.params)]
+    shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state)
+    compiled = []
     for index in range(len(sets)):
-        state, _ = engine.round(state, data, one_round(visits, index))
+        with Compilations() as compilations:
+            state, _ = engine.round(state, data, one_round(dispatches, index))
+        compiled.append(compilations.count)
         history.append(jax.tree.map(np.asarray, state.server.params))
+    assert compiled[0] >= 2  # the cohort and the server update: so the counter works
+    assert not any(compiled[1:])
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state) == shapes
     return history
 
 
 @functools.partial(jax.jit, static_argnames="batch_size")
-def _positions(seed, client, visit, count, step, batch_size):
-    order, _ = visit_keys(seed, client, visit)
+def _positions(seed, client, dispatch, count, step, batch_size):
+    order, _ = dispatch_keys(seed, client, dispatch)
     words = permutation_words(order)
     data = ClientData((), jnp.zeros(0), jnp.int32(0), count, words, ())
     return data.positions(step, batch_size)
 
 
-def positions(seed, client, visit, count, step, batch_size):
+def positions(seed, client, dispatch, count, step, batch_size):
     """The examples of one local step as plain NumPy: the real ones of `ClientData.positions`."""
-    where, real = _positions(seed, client, visit, count, step, batch_size)
+    where, real = _positions(seed, client, dispatch, count, step, batch_size)
     return np.asarray(where)[np.asarray(real)]
 
 

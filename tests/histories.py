@@ -1,11 +1,12 @@
-"""Histories for identities: each engine is compiled once, and each history is run once.
+"""Histories for the tests of identities: each engine is compiled once, each history is run once.
 
-The client rate, the number of steps and the cohorts are data, so they need no new engine.
+The client learning rate, the numbers of steps and the cohorts are data, so one engine serves all.
 """
 
 import functools
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,7 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.schedules import Synchronous
 
-# Three of six clients a round, so chunks of two need padding; clients' gaps differ.
+# Three of six clients in a round, so chunks of two need padding; the clients' gaps differ.
 SETS = ((0, 1, 2), (3, 2, 5), (1, 4, 0), (5, 3, 1), (2, 0, 4), (4, 1, 5))
 COUNTS = (5, 1, 8, 3, 2, 4)
 RATE = 0.1
@@ -28,7 +29,7 @@ class Outputs(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """After a round."""
+    """The server state and the table of client states after a round."""
 
     server: Any
     clients: Any
@@ -36,7 +37,7 @@ class Snapshot(NamedTuple):
 
 @functools.cache
 def regression():
-    """Linear regression with an offset; the losses are halved squares."""
+    """Linear regression with an offset; the loss is half the squared error."""
     rng = np.random.default_rng(0)
     clients = [{"x": rng.normal(size=(n, 2)), "y": rng.normal(size=n)} for n in COUNTS]
 
@@ -70,7 +71,7 @@ def combine(function, *trees):
 
 
 def local_models(params, client, steps, rate=RATE, correct=lambda g, y: g):
-    """y_0 to y_J of a client in NumPy."""
+    """The local models y_0 to y_J of a client, in NumPy."""
     models = [params]
     for _ in range(steps):
         g = correct(gradient(models[-1], client), models[-1])
@@ -86,15 +87,16 @@ def engine(name, settings, layout, batches="full", batch_size=3, decay=0.0):
 
 
 class Current:
-    """The layout of the test that runs; the fixture `layout` sets it."""
+    """The layout of the running test; the fixture `layout` sets it."""
 
     layout: Any = "vmapped"
 
 
 def play(name, sets=SETS, *, compiled=(), **settings):
-    """The snapshots of a run; `steps` is one number or one a client, `rate` too, but a round.
+    """The snapshots of a run.
 
-    `compiled` holds pairs of `engine`'s other arguments.
+    `steps` is one number, or one for each client; `rate` is one number, or one for each round.
+    `compiled` contains pairs of `engine`'s other arguments; `settings` are the algorithm's options.
     """
     return _play(name, Current.layout, sets, compiled=compiled, **settings)
 
@@ -111,12 +113,12 @@ def follow(engine, sets=SETS, *, steps=3, full=None, rate=RATE):
     rates = np.broadcast_to(rate, len(sets))
     work = fa.Local(1, lambda rounds: rates[rounds], steps=int(full or steps.max()))
     schedule = Synchronous(data.counts(), work, cohort_size=size, seed=0, sampler=fixed(sets))
-    visits = schedule.visits(len(sets))
-    visits = visits._replace(num_steps=steps[visits.client])
+    dispatches = schedule.dispatches(len(sets))
+    dispatches = dispatches._replace(num_steps=steps[dispatches.client])
     state = engine.init(0, fa.Population(len(COUNTS), size, sum(COUNTS)))
     snapshots = []
     for index in range(len(sets)):
-        state, _ = engine.round(state, data, one_round(visits, index))
+        state, _ = engine.round(state, data, one_round(dispatches, index))
         snapshots.append(jax.tree.map(np.array, Snapshot(state.server, state.clients)))
     return snapshots
 
@@ -126,12 +128,12 @@ def models(snapshots):
 
 
 def assert_same(left, right, atol=1e-13):
-    """The same models in all rounds (or any equal trees)."""
+    """Checks that the models of all rounds are equal, or any lists of trees."""
     left, right = (models(h) if isinstance(h[0], Snapshot) else h for h in (left, right))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=atol), left, right)
+    chex.assert_trees_all_close(left, right, rtol=0, atol=atol)
 
 
 def assert_differ(left, right, least=1e-3):
-    """The models differ visibly at the end."""
+    """Checks that the last models differ by at least `least` in some entry."""
     gaps = combine(lambda a, b: np.abs(a - b).max(), models(left)[-1], models(right)[-1])
     assert max(gaps.values()) > least

@@ -1,21 +1,22 @@
-"""Histories of every algorithm in several layouts, which tests of both precisions compare."""
+"""Histories of an algorithm in several layouts, for the comparisons in float32 and float64."""
 
 from helpers import run, small_network
 
 import fedjax_algos as fa
 
 SETS = [(0, 1, 2), (3, 2, 1), (0, 3, 2), (1, 0, 3), (2, 3, 0)]
-STEPS = (3, 1, 7, 4)  # batches of 3 from 5, 1, 8 and 3 examples: some short, some whole
+STEPS = (3, 1, 7, 4)  # batches of 3 from 5, 1, 8 and 3 examples: some short, some full
 LAYOUTS = [
     {"layout": "vmapped"},
     {"layout": "sequential"},
-    {"layout": "vmapped", "devices": 2},  # two at once on each, one of them a dummy
+    {"layout": "vmapped", "devices": 2},  # two slots on each device, one of them empty
     {"layout": 2, "at_once": True},
 ]
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=1)
 
 
 def histories(case, sets, layouts=LAYOUTS):
+    """The params after each round over the cohorts `sets`, one history for each layout."""
     toy = small_network()
     algorithm = case.build(toy.problem, LOCAL)
     return [run(algorithm, toy.data, sets, num_steps=STEPS, **layout) for layout in layouts]

@@ -1,4 +1,4 @@
-"""The table of speed bars, from results written by hand: nothing is timed here."""
+"""The table of speed bars, from results that are written by hand: nothing is timed here."""
 
 import argparse
 import importlib
@@ -63,7 +63,7 @@ def table(bars, tmp_path, capsys):
 
 
 def test_the_verdict_is_against_the_fastest_peer_and_both_kinds_are_named(table):
-    code, rows, output = table({"cnn": {"told": PEERS}})
+    code, rows, output = table({"cnn": {"numbers": PEERS}})
     assert code == 0  # a bar that is not met is no error
     who = ["fedjax 2.50", "PyTorch by hand 0.86", MACHINE["date"]]
     work = "CNN round, cohort 50"
@@ -76,7 +76,7 @@ def test_the_verdict_is_against_the_fastest_peer_and_both_kinds_are_named(table)
         "cnn: fluke: failed: see below",
         "cnn: fluke --threads 1: exit 1: no such module",
         "cnn: PyTorch by hand: params differ from those of our first setting by 5e-04, above 1e-04",
-        "cnn: not asked, see --rivals: blazefl; fedjax, newer jax; flsim; pfl, processes",
+        "cnn: not requested, see --rivals: blazefl; fedjax, newer jax; flsim; pfl, processes",
         "Python 3.11.9, jax 0.10.2, 2 cores of a CPU: python benchmarks/bars.py",
     ):
         assert f"- {note}\n" in output
@@ -85,10 +85,10 @@ def test_the_verdict_is_against_the_fastest_peer_and_both_kinds_are_named(table)
 def test_all_ratios_must_be_steady_and_a_failure_is_an_error(table):
     code, rows, _ = table(
         {
-            "population": {"told": {"population": POPULATION}},
-            "sweep": {"told": {"cold": 13.3, "warm": 1.2}},
+            "population": {"numbers": {"population": POPULATION}},
+            "sweep": {"numbers": {"cold": 13.3, "warm": 1.2}},
             "processes": {"failed": "exit 1: no cores"},
-            "first": {"told": {"first": [10.0, 30.0, 11.0]}},
+            "first": {"numbers": {"first": [10.0, 30.0, 11.0]}},
         }
     )
     assert code == 1
@@ -104,26 +104,26 @@ def test_all_ratios_must_be_steady_and_a_failure_is_an_error(table):
 
 SCRIPT = """
 import json, pathlib, sys
-told = {told}
-if told is not None:
-    pathlib.Path(sys.argv[-1]).write_text(json.dumps(told))
+numbers = {numbers}
+if numbers is not None:
+    pathlib.Path(sys.argv[-1]).write_text(json.dumps(numbers))
 raise SystemExit({error!r})
 """
 
 
 @pytest.mark.parametrize(
-    ("told", "error", "result"),
+    ("numbers", "error", "result"),
     [
-        ({"warm": 2}, None, {"told": {"warm": 2}}),
-        ({"others": ["pfl"]}, "other params", {"told": {"others": ["pfl"]}}),
+        ({"warm": 2}, None, {"numbers": {"warm": 2}}),
+        ({"others": ["pfl"]}, "other params", {"numbers": {"others": ["pfl"]}}),
         ({"warm": 2}, "no space", {"failed": "exit 1: no space"}),
         (None, "no space", {"failed": "exit 1: no space"}),
     ],
     ids=["measured", "other params", "failed after measuring", "failed"],
 )
-def test_a_script_s_numbers_or_its_last_words(bars, tmp_path, told, error, result):
+def test_a_script_s_numbers_or_its_last_words(bars, tmp_path, numbers, error, result):
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(told=told, error=error))
+    script.write_text(SCRIPT.format(numbers=numbers, error=error))
     given = bars.arguments_of(["--out", str(tmp_path / "out.json")])
     assert bars.measure(bars.Line("work", str(script), []), given) == result
 

@@ -1,6 +1,6 @@
-"""The papers' boxes in scalar NumPy, one small class each, written from the specification alone.
+"""The papers' pseudo-code in scalar NumPy, one small class each, written from the papers alone.
 
-Only the order of the examples comes from the library. A class changes what differs from FedAvg:
+Only the order of the examples comes from the library. A class overrides what differs from FedAvg:
 `move` and `correct` are what a local step does before weight decay, `direction` what it does after.
 """
 
@@ -11,8 +11,8 @@ import numpy as np
 from helpers import positions
 
 
-class Turn(NamedTuple):
-    """One client's turn."""
+class Dispatch(NamedTuple):
+    """What one client of a round does."""
 
     client: int  # i
     round: int  # t, from 1
@@ -28,38 +28,38 @@ def transcription(
 ):
     """The global x after each round; `rate` is a function of the round from 0."""
     rule = RULES[name](x, len(clients), len(sets[0]), **settings)
-    visits, history = [0] * len(clients), []
+    numbers, history = [0] * len(clients), []
     for t, cohort in enumerate(sets):
-        turns = []
+        dispatches = []
         for i in cohort:
-            batch, full = gradients(seed, i, visits[i], clients[i], batch_size)
-            turns.append(Turn(i, t + 1, steps[i], full_steps, rate(t), batch, full))
-            visits[i] += 1
+            batch, full = gradients(seed, i, numbers[i], clients[i], batch_size)
+            dispatches.append(Dispatch(i, t + 1, steps[i], full_steps, rate(t), batch, full))
+            numbers[i] += 1
         counts = [len(clients[i]["a"]) if rule.weighting == "examples" else 1.0 for i in cohort]
         p = np.array(counts) / sum(counts)
-        rule.ask(turns, p)
+        rule.first_exchange(dispatches, p)
         uploads = []
-        for turn in turns:
-            y = rule.begin(turn)
-            for k in range(turn.steps):
-                y = rule.move(turn, y)
-                g = rule.correct(turn, k, y, turn.batch(k, y))
-                y = y - turn.eta * rule.direction(g + decay * y)
-            uploads.append(rule.end(turn, y))
-        rule.serve(turns, p, *map(np.array, zip(*uploads, strict=True)))
+        for dispatch in dispatches:
+            y = rule.start(dispatch)
+            for k in range(dispatch.steps):
+                y = rule.move(dispatch, y)
+                g = rule.correct(dispatch, k, y, dispatch.batch(k, y))
+                y = y - dispatch.eta * rule.direction(g + decay * y)
+            uploads.append(rule.finish(dispatch, y))
+        rule.server_update(dispatches, p, *map(np.array, zip(*uploads, strict=True)))
         history.append(rule.x)
     return history
 
 
-def gradients(seed, client, visit, examples, batch_size):
-    """A turn's minibatch gradients and full gradient; whole data as batches if the size is None."""
+def gradients(seed, client, number, examples, batch_size):
+    """Minibatch gradients and the full gradient; with batch size None, every batch is all data."""
     a, b = examples["a"], examples["b"]
 
     def full(y):
         return float(np.mean(a * (y - b)))
 
     def batch(k, y):
-        rows = positions(seed, client, visit, len(a), k, batch_size)
+        rows = positions(seed, client, number, len(a), k, batch_size)
         return float(np.mean(a[rows] * (y - b[rows])))
 
     return (batch if batch_size else lambda k, y: full(y)), full
@@ -70,47 +70,47 @@ class FedAvg:
 
     def __init__(self, x, num_clients, cohort_size, **settings):
         self.x, self.N, self.C = x, num_clients, cohort_size / num_clients
-        self.rows = {}  # what clients keep
+        self.rows = {}  # client state
         vars(self).update(settings)
         self.eta = self.server_learning_rate
         self.init()
 
     def init(self):
-        """The server's other state."""
+        """Sets the rest of the server state."""
 
-    def ask(self, turns, p):
-        """A first exchange with the cohort."""
+    def first_exchange(self, dispatches, p):
+        """Exchanges with the cohort before the local steps."""
 
-    def begin(self, turn):
+    def start(self, dispatch):
         return self.x
 
-    def move(self, turn, y):
+    def move(self, dispatch, y):
         return y
 
-    def correct(self, turn, k, y, g):
+    def correct(self, dispatch, k, y, g):
         return g
 
     def direction(self, g):
         return g
 
-    def end(self, turn, y):
+    def finish(self, dispatch, y):
         return (self.x - y,)
 
-    def serve(self, turns, p, deltas):
+    def server_update(self, dispatches, p, deltas):
         self.x = self.x - self.eta * p @ deltas
 
 
 class FedProx(FedAvg):
     mu = 0.01
 
-    def correct(self, turn, k, y, g):
+    def correct(self, dispatch, k, y, g):
         return g + self.mu * (y - self.x)
 
 
 class FedAvgM(FedAvg):
     beta, dampened, m = 0.9, False, 0.0
 
-    def serve(self, turns, p, deltas):
+    def server_update(self, dispatches, p, deltas):
         self.m = self.beta * self.m + (1 - self.beta if self.dampened else 1) * p @ deltas
         self.x = self.x - self.eta * self.m
 
@@ -124,7 +124,7 @@ class FedAdam(FedAvg):
     def second(self, v, g):
         return self.b2 * v + (1 - self.b2) * g**2
 
-    def serve(self, turns, p, deltas):
+    def server_update(self, dispatches, p, deltas):
         g = p @ deltas
         self.v = self.second(self.v, g)
         self.m = self.b1 * self.m + (1 - self.b1) * g
@@ -170,9 +170,9 @@ class FixedStatistics(FedAvg):
 
 
 class FedGBO(FixedStatistics):
-    """T reads the mean over clients and steps of the gradients that U read."""
+    """T reads the mean, over clients and steps, of the gradients that U read."""
 
-    def begin(self, turn):
+    def start(self, dispatch):
         self.seen = 0.0
         return self.x
 
@@ -180,11 +180,11 @@ class FedGBO(FixedStatistics):
         self.seen += g
         return super().direction(g)
 
-    def end(self, turn, y):
+    def finish(self, dispatch, y):
         return self.x - y, self.seen
 
-    def serve(self, turns, p, deltas, seen):
-        steps = np.array([turn.steps for turn in turns])
+    def server_update(self, dispatches, p, deltas, seen):
+        steps = np.array([dispatch.steps for dispatch in dispatches])
         self.track(p @ seen / (p @ steps))
         self.x = self.x - self.eta * p @ deltas
 
@@ -192,26 +192,26 @@ class FedGBO(FixedStatistics):
 class MimeLite(FixedStatistics):
     """T reads the full gradients at x."""
 
-    def statistic(self, turn):
-        return turn.full(self.x)
+    def statistic(self, dispatch):
+        return dispatch.full(self.x)
 
-    def end(self, turn, y):
-        return self.x - y, self.statistic(turn)
+    def finish(self, dispatch, y):
+        return self.x - y, self.statistic(dispatch)
 
-    def serve(self, turns, p, deltas, gradients):
+    def server_update(self, dispatches, p, deltas, gradients):
         self.x = self.x - self.eta * p @ deltas
         self.track(p @ gradients)
 
 
 class MimeXlite(MimeLite):
-    """One minibatch instead: the one that would come next in the client's own stream."""
+    """T reads one minibatch instead: the one that would come next in the client's stream."""
 
-    def statistic(self, turn):
-        return turn.batch(turn.steps, self.x)
+    def statistic(self, dispatch):
+        return dispatch.batch(dispatch.steps, self.x)
 
 
 class MimeLiteMom(MimeLite):
-    """Undampened momentum."""
+    """Momentum without dampening."""
 
     def direction(self, g):
         return self.beta * self.m + g
@@ -221,16 +221,16 @@ class MimeLiteMom(MimeLite):
 
 
 class MimeMom(MimeLiteMom):
-    def ask(self, turns, p):
-        self.c = p @ np.array([turn.full(self.x) for turn in turns])
+    def first_exchange(self, dispatches, p):
+        self.c = p @ np.array([dispatch.full(self.x) for dispatch in dispatches])
 
-    def correct(self, turn, k, y, g):
-        return g - turn.batch(k, self.x) + self.c
+    def correct(self, dispatch, k, y, g):
+        return g - dispatch.batch(k, self.x) + self.c
 
-    def end(self, turn, y):
+    def finish(self, dispatch, y):
         return (self.x - y,)
 
-    def serve(self, turns, p, deltas):
+    def server_update(self, dispatches, p, deltas):
         self.x = self.x - self.eta * p @ deltas
         self.track(self.c)
 
@@ -240,9 +240,9 @@ class Mime(MimeMom):
 
 
 class MFL(FixedStatistics):
-    """The statistics move in every local step, before it; the server averages them."""
+    """The statistics are updated before each local step; the server averages them."""
 
-    def begin(self, turn):
+    def start(self, dispatch):
         self.old = self.m, self.v
         return self.x
 
@@ -251,12 +251,12 @@ class MFL(FixedStatistics):
         first = g if self.optimizer == "rmsprop" else self.m
         return first if self.optimizer == "sgdm" else first / (np.sqrt(self.v) + self.eps)
 
-    def end(self, turn, y):
+    def finish(self, dispatch, y):
         m, v = self.m, self.v
         self.m, self.v = self.old
         return self.x - y, m, v
 
-    def serve(self, turns, p, deltas, m, v):
+    def server_update(self, dispatches, p, deltas, m, v):
         self.x = self.x - self.eta * p @ deltas
         self.m, self.v = p @ m, p @ v
 
@@ -266,20 +266,20 @@ class FedLGA(FedAvg):
 
     weighting, mode, strength, clip, fallback = "uniform", "outer", 1.0, False, "none"
 
-    def serve(self, turns, p, deltas):
-        deltas, done = -deltas, np.array([turn.steps for turn in turns])
-        complete = done == turns[0].full_steps
+    def server_update(self, dispatches, p, deltas):
+        deltas, done = -deltas, np.array([dispatch.steps for dispatch in dispatches])
+        complete = done == dispatches[0].full_steps
         if not complete.any() and self.fallback == "max":
             complete = done == done.max()
         corrected = []
-        for turn, delta, whole in zip(turns, deltas, complete, strict=True):
+        for dispatch, delta, whole in zip(dispatches, deltas, complete, strict=True):
             c = 1.0
             if not whole and complete.any():
                 v = deltas[complete].mean() - delta
-                g = delta if self.mode == "update" else -delta / (turn.eta * turn.steps)
+                g = delta if self.mode == "update" else -delta / (dispatch.eta * dispatch.steps)
                 c = 1 + self.strength * g * v * (g / delta if self.mode != "update" else 1)
                 if self.clip:
-                    c = min(max(c, 0.0), turn.full_steps / turn.steps)
+                    c = min(max(c, 0.0), dispatch.full_steps / dispatch.steps)
             corrected.append(c * delta)
         self.x = self.x + self.eta * np.mean(corrected)
 
@@ -287,25 +287,25 @@ class FedLGA(FedAvg):
 class FedNova(FedAvg):
     momentum, mu = 0.0, 0.0
 
-    def begin(self, turn):
+    def start(self, dispatch):
         self.u = 0.0
         return self.x
 
-    def correct(self, turn, k, y, g):
+    def correct(self, dispatch, k, y, g):
         return g + self.mu * (y - self.x)
 
     def direction(self, g):
         self.u = self.momentum * self.u + g
         return self.u
 
-    def end(self, turn, y):
+    def finish(self, dispatch, y):
         v = a = 0.0
-        for _ in range(turn.steps):  # what the steps would add up to if every gradient were 1
-            v = self.momentum * v + 1 - turn.eta * self.mu * a
+        for _ in range(dispatch.steps):  # the sum of the steps if every gradient were 1
+            v = self.momentum * v + 1 - dispatch.eta * self.mu * a
             a = a + v
-        return (self.x - y) / a, a, turn.steps
+        return (self.x - y) / a, a, dispatch.steps
 
-    def serve(self, turns, p, d, a, steps):
+    def server_update(self, dispatches, p, d, a, steps):
         tau = p @ (steps if self.mu != 0 else a)
         self.x = self.x - self.eta * tau * p @ d
 
@@ -313,16 +313,16 @@ class FedNova(FedAvg):
 class Scaffold(FedAvg):
     weighting, c = "uniform", 0.0
 
-    def correct(self, turn, k, y, g):
-        return g - self.rows.get(turn.client, 0.0) + self.c
+    def correct(self, dispatch, k, y, g):
+        return g - self.rows.get(dispatch.client, 0.0) + self.c
 
-    def end(self, turn, y):
-        old = self.rows.get(turn.client, 0.0)
-        new = old - self.c + (self.x - y) / (turn.steps * turn.eta)
-        self.rows[turn.client] = new
+    def finish(self, dispatch, y):
+        old = self.rows.get(dispatch.client, 0.0)
+        new = old - self.c + (self.x - y) / (dispatch.steps * dispatch.eta)
+        self.rows[dispatch.client] = new
         return self.x - y, new - old
 
-    def serve(self, turns, p, deltas, changes):
+    def server_update(self, dispatches, p, deltas, changes):
         self.x = self.x - self.eta * p @ deltas
         self.c = self.c + sum(changes) / self.N
 
@@ -330,14 +330,14 @@ class Scaffold(FedAvg):
 class FedDyn(FedAvg):
     weighting, alpha, h = "uniform", 0.01, 0.0
 
-    def correct(self, turn, k, y, g):
-        return g - self.rows.get(turn.client, 0.0) + self.alpha * (y - self.x)
+    def correct(self, dispatch, k, y, g):
+        return g - self.rows.get(dispatch.client, 0.0) + self.alpha * (y - self.x)
 
-    def end(self, turn, y):
-        self.rows[turn.client] = self.rows.get(turn.client, 0.0) - self.alpha * (y - self.x)
+    def finish(self, dispatch, y):
+        self.rows[dispatch.client] = self.rows.get(dispatch.client, 0.0) - self.alpha * (y - self.x)
         return (y,)
 
-    def serve(self, turns, p, models):
+    def server_update(self, dispatches, p, models):
         self.h = self.h - self.alpha / self.N * sum(models - self.x)
         self.x = np.mean(models) - self.h / self.alpha
 
@@ -348,17 +348,17 @@ class AdaBest(FedAvg):
     def init(self):
         self.previous, self.last = self.x, {}
 
-    def correct(self, turn, k, y, g):
-        return g - self.rows.get(turn.client, 0.0)
+    def correct(self, dispatch, k, y, g):
+        return g - self.rows.get(dispatch.client, 0.0)
 
-    def end(self, turn, y):
-        i, t = turn.client, turn.round
+    def finish(self, dispatch, y):
+        i, t = dispatch.client, dispatch.round
         h = self.rows.get(i, 0.0)
         self.rows[i] = h / (t - self.last.get(i, 0)) + self.mu * (self.x - y)
         self.last[i] = t
         return (y,)
 
-    def serve(self, turns, p, models):
+    def server_update(self, dispatches, p, models):
         average = p @ models
         h = self.beta * (self.previous - average)
         self.x, self.previous = average - h, average
@@ -367,10 +367,10 @@ class AdaBest(FedAvg):
 class FedCM(FedAvg):
     alpha, M = 0.1, 0.0
 
-    def correct(self, turn, k, y, g):
-        return self.alpha * g + (1 - self.alpha) / (turn.eta * turn.steps) * self.M
+    def correct(self, dispatch, k, y, g):
+        return self.alpha * g + (1 - self.alpha) / (dispatch.eta * dispatch.steps) * self.M
 
-    def serve(self, turns, p, deltas):
+    def server_update(self, dispatches, p, deltas):
         self.M = p @ deltas
         self.x = self.x - self.eta * self.M
 
@@ -381,21 +381,21 @@ class GHBM(FedAvg):
     def init(self):
         self.past = [self.x]  # theta^0, theta^1, ...
 
-    def mom(self, turn, y):
+    def mom(self, dispatch, y):
         if len(self.past) <= self.tau:
             return 0.0
         return (self.past[-self.tau - 1] - self.past[-1]) / self.tau
 
-    def move(self, turn, y):
-        return y - self.beta / turn.steps * self.mom(turn, y) if self.nesterov else y
+    def move(self, dispatch, y):
+        return y - self.beta / dispatch.steps * self.mom(dispatch, y) if self.nesterov else y
 
-    def correct(self, turn, k, y, g):
+    def correct(self, dispatch, k, y, g):
         if self.nesterov:
             return g
-        return g + self.beta / (turn.eta * turn.steps) * self.mom(turn, y)
+        return g + self.beta / (dispatch.eta * dispatch.steps) * self.mom(dispatch, y)
 
-    def serve(self, turns, p, deltas):
-        super().serve(turns, p, deltas)
+    def server_update(self, dispatches, p, deltas):
+        super().server_update(dispatches, p, deltas)
         self.past.append(self.x)
 
 
@@ -409,15 +409,15 @@ class LocalGHBM(GHBM):
     def init(self):
         self.past, self.last = [], {}
 
-    def mom(self, turn, y):
-        if turn.client not in self.rows:
+    def mom(self, dispatch, y):
+        if dispatch.client not in self.rows:
             return 0.0
-        gap = turn.round - self.last[turn.client]
+        gap = dispatch.round - self.last[dispatch.client]
         factor = self.C if self.scale == "participation" else 1 / gap
-        return factor * (self.rows[turn.client] - self.x)
+        return factor * (self.rows[dispatch.client] - self.x)
 
-    def end(self, turn, y):
-        self.rows[turn.client], self.last[turn.client] = self.x, turn.round
+    def finish(self, dispatch, y):
+        self.rows[dispatch.client], self.last[dispatch.client] = self.x, dispatch.round
         return (self.x - y,)
 
 
@@ -427,14 +427,14 @@ class FedHBM(GHBM):
     def init(self):
         self.past, self.origin = [], self.x
 
-    def mom(self, turn, y):
-        i = turn.client
+    def mom(self, dispatch, y):
+        i = dispatch.client
         absent = {"standard": lambda: y, "random": lambda: self.anchors[i]}
         anchor = self.rows[i] if i in self.rows else absent.get(self.first, lambda: self.origin)()
         return self.C * (anchor - y)
 
-    def end(self, turn, y):
-        self.rows[turn.client] = y
+    def finish(self, dispatch, y):
+        self.rows[dispatch.client] = y
         return (self.x - y,)
 
 

@@ -4,12 +4,12 @@ COMMAND   python benchmarks/peers/compare.py --work cnn --cohort 50
           python benchmarks/peers/compare.py --work mlp --cohort 200 --only pfl "PyTorch by hand"
 TIME      10 to 20 minutes on two CPU cores with --repeats 3
 
-Everybody, us included, first runs a few rounds in each of the settings of `rivals.py` on data whose
-order is indifferent. That gives the peak of memory of the whole process tree, compares the params
+First, ours and each rival run a few rounds in each of their settings in `rivals.py`, on data whose
+order does not matter. This measures the peak memory of the whole process tree, compares the params
 with ours, and chooses the fastest setting. Then ours and a rival run in turn, each in a process of
-its own, `--repeats` times; a rival that took twice as long as the fastest is not run again. A round
-is the median over all rounds but the first of each process, a ratio the median over neighbouring
-runs. Run it on a quiet machine.
+its own, `--repeats` times; a rival that took twice as long as the fastest is not run again. The
+time of a round is the median over all rounds of a process but the first, and a ratio is the median
+over neighbouring runs. Run it on a quiet machine.
 """
 
 import argparse
@@ -31,8 +31,8 @@ HERE = Path(__file__).parent
 # NumPy's own 32 bits differ by 3e-4 from its 64 after the checked rounds; other work by .1 and more
 AGREES = 1e-3
 ROUNDS = {"cnn": 5, "mlp": 20, "linear": 50}
-CHECKED = {"cnn": 3, "mlp": 5, "linear": 10}  # rounds that choose the setting
-CONTENDS = 2  # times the fastest rival's round: above that it is no matter how much above
+CHECKED = {"cnn": 3, "mlp": 5, "linear": 10}  # rounds for the choice of the setting
+CONTENDS = 2  # times the fastest rival's round: a slower rival is not run again
 HEADS = [
     *("who", "version", "setting", "first round s", "round s"),
     *("clients/s", "of ours", "GFLOP/s", "peak MB", "error"),
@@ -40,14 +40,14 @@ HEADS = [
 
 
 class Failure(Exception):
-    """A run that gave no line; what it said last."""
+    """A run that printed no result; the message is its last output."""
 
 
 def command_to_make(rival, given):
     folder = given.environments / rival.environment
     requirements = HERE / "requirements" / f"{rival.environment}.txt"
-    shown = os.path.relpath(requirements)
-    return f"{rival.python} -m venv {folder} && {folder}/bin/pip install -r {shown}"
+    path = os.path.relpath(requirements)
+    return f"{rival.python} -m venv {folder} && {folder}/bin/pip install -r {path}"
 
 
 def command_to_run(rival, setting, given, rounds):
@@ -61,7 +61,7 @@ def command_to_run(rival, setting, given, rounds):
 
 
 def tree_of(root):
-    """The ids of a process and all below it."""
+    """The ids of a process and of all its descendants."""
     parents = {}
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
@@ -78,7 +78,7 @@ def tree_of(root):
 
 
 def megabytes(root):
-    """What the tree holds now: what each process has alone, and the largest shared part once."""
+    """The memory of the tree: the private part of each process, and the largest shared part."""
     alone, shared = 0, 0
     for process in tree_of(root):
         try:
@@ -91,12 +91,12 @@ def megabytes(root):
 
 
 def run(rival, setting, given, check=None):
-    """The line of one run; with a file for the check of few rounds, and with its tree's peak."""
+    """The result of one run; with a file, of the few rounds of the check, with peak memory."""
     watch, extra = check is not None, ["--check", "--params", check] if check else []
     rounds = min(given.rounds, CHECKED[given.work]) if watch else given.rounds
     command = [*command_to_run(rival, setting, given, rounds), *extra]
     environment = os.environ | {"PYTHONWARNINGS": "ignore"}
-    # a launcher of several processes would choose this itself, and say so
+    # a launcher of several processes would choose this itself, with a warning
     if rival.launcher != "python":
         environment["OMP_NUM_THREADS"] = "1"
     peak = 0.0
@@ -107,12 +107,12 @@ def run(rival, setting, given, check=None):
             peak = max(peak, megabytes(process.pid))
             time.sleep(0.1)
 
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as log:
         try:
             process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
             )
-        except OSError as error:  # an environment that lost its launcher
+        except OSError as error:  # an environment without its launcher
             raise Failure(str(error)) from None
         watcher = threading.Thread(target=look)
         if watch:
@@ -128,8 +128,8 @@ def run(rival, setting, given, check=None):
                 watcher.join()
         lines = [line for line in output.splitlines() if line.startswith("{")]
         if process.returncode or not lines:
-            said.seek(0)
-            last = [line for line in said.read().splitlines() if line.strip()][-1:]
+            log.seek(0)
+            last = [line for line in log.read().splitlines() if line.strip()][-1:]
             raise Failure(f"exit {process.returncode}: {''.join(last)[:200]}")
     line = json.loads(lines[-1])
     if watch:
@@ -138,7 +138,7 @@ def run(rival, setting, given, check=None):
 
 
 def try_settings(name, rival, given, reference):
-    """The fastest setting: (setting, its line, the relative error of its params, all failures)."""
+    """The fastest setting: (setting, its result, relative error of its params, all failures)."""
     tried, failures = [], []
     for setting in rival.settings:
         with tempfile.TemporaryDirectory() as folder:
@@ -191,7 +191,7 @@ def row_of(name, lines, chosen, ratio, given):
 
 
 def choose(given):
-    """Ours and the rivals that run, {name: (setting, line, error)}; other rows; what went wrong."""
+    """Ours and the rivals that run, {name: (setting, result, error)}; other rows; failures."""
     ours, notes, reference = try_settings("ours", OURS, given, None)
     if ours is None:
         raise SystemExit("ours does not run: " + "; ".join(notes))
@@ -211,7 +211,7 @@ def choose(given):
 
 
 def measure(ours, chosen, given):
-    """Lines of all runs by name, ratios of neighbouring runs by rival, what went wrong."""
+    """The results of all runs by name, the ratios of neighbouring runs by rival, and failures."""
     lines = {name: [] for name in ("ours", *chosen)}
     ratios, notes = {name: [] for name in chosen}, []
     for repeat in range(given.repeats):
@@ -233,37 +233,37 @@ def measure(ours, chosen, given):
     return lines, ratios, notes
 
 
-def summarize(everybody, lines, ratios, given):
-    """What --out keeps: rivals from the fastest on, and the rates of ours beside them."""
+def summarize(contenders, lines, ratios, given):
+    """The content of --out: the rivals, the fastest first, and our rates."""
     medians = {name: float(np.median(each)) for name, each in ratios.items() if each}
-    kept = {
-        "settings": {name: setting for name, (setting, *_) in everybody.items()},
-        "checks": {name: line for name, (_, line, _) in everybody.items()},
-        "errors": {name: error for name, (*_, error) in everybody.items()},
+    report = {
+        "settings": {name: setting for name, (setting, *_) in contenders.items()},
+        "checks": {name: line for name, (_, line, _) in contenders.items()},
+        "errors": {name: error for name, (*_, error) in contenders.items()},
         "agrees": AGREES,
-        "others": [name for name, (*_, error) in everybody.items() if not error < AGREES],
+        "others": [name for name, (*_, error) in contenders.items() if not error < AGREES],
         "ratios": {name: medians[name] for name in sorted(medians, key=medians.get)},
         "runs": lines,
     }
     if medians:
         flops = work.useful_flops(work.WORKS[given.work], given.cohort) / 1e9
-        kept["gflops"] = flops / seconds_of(lines["ours"])
-        kept["gemm_gflops"] = float(np.median([line["gemm_gflops"] for line in lines["ours"]]))
-    return kept
+        report["gflops"] = flops / seconds_of(lines["ours"])
+        report["gemm_gflops"] = float(np.median([line["gemm_gflops"] for line in lines["ours"]]))
+    return report
 
 
-def show(kept, everybody, rows, given):
-    """Prints the table, ours first and rivals from the fastest on, and what follows from it."""
-    ratios, lines = kept["ratios"], kept["runs"]
+def show(report, contenders, rows, given):
+    """Prints the table, ours first and then the rivals by speed, and a conclusion."""
+    ratios, lines = report["ratios"], report["runs"]
     ranked = {"ours": 1.0} | ratios if ratios else {}
     table = [
-        row_of(name, lines[name], everybody[name], ratio, given) for name, ratio in ranked.items()
+        row_of(name, lines[name], contenders[name], ratio, given) for name, ratio in ranked.items()
     ]
     print(f"{given.work}, cohort {given.cohort}, {CORES} cores\n")
     for row in (HEADS, ["---"] * len(HEADS), *table, *rows):
         print(f"| {' | '.join([*row, *[''] * (len(HEADS) - len(row))])} |")
     if ratios:
-        useful, rate, fastest = kept["gflops"], kept["gemm_gflops"], next(iter(ratios))
+        useful, rate, fastest = report["gflops"], report["gemm_gflops"], next(iter(ratios))
         print(
             f"\nOurs does {useful:.1f} useful GFLOP/s, {useful / rate:.0%} of the {rate:.0f} of a "
             f"matrix product in the same process. The fastest rival, {fastest}, takes "
@@ -277,7 +277,9 @@ def main():
     parser.add_argument("--work", choices=work.WORKS, default="cnn")
     parser.add_argument("--cohort", type=int, default=50)
     parser.add_argument("--rounds", type=int, help=f"in a process, the first included: {ROUNDS}")
-    parser.add_argument("--repeats", type=int, default=5, help="processes of each that contends")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="processes of ours and of each rival"
+    )
     parser.add_argument("--only", nargs="+", choices=RIVALS, default=list(RIVALS), metavar="RIVAL")
     parser.add_argument("--environments", type=Path, default=Path(".venv-peers"))
     parser.add_argument("--timeout", type=float, default=1800, help="seconds of one process")
@@ -285,23 +287,23 @@ def main():
     given = parser.parse_args()
     given.rounds = given.rounds or ROUNDS[given.work]
     if given.rounds < 2:
-        parser.error("--rounds must be at least 2: the first one is apart")
+        parser.error("--rounds must be at least 2, because the first one is measured separately")
 
     ours, chosen, rows, notes = choose(given)
     lines, ratios, more_notes = measure(ours, chosen, given)
     rows += [[name, "failed", "see below"] for name, each in ratios.items() if not each]
     notes += more_notes
-    everybody = {"ours": ours} | chosen
-    kept = summarize(everybody, lines, ratios, given)
-    kept |= {"absent": {name: ": ".join(why) for name, *why in rows}, "notes": notes}
+    contenders = {"ours": ours} | chosen
+    report = summarize(contenders, lines, ratios, given)
+    report |= {"absent": {name: ": ".join(why) for name, *why in rows}, "notes": notes}
     if given.out:
-        given.out.write_text(json.dumps(kept, indent=1))
-    show(kept, everybody, rows, given)
+        given.out.write_text(json.dumps(report, indent=1))
+    show(report, contenders, rows, given)
     for note in notes:
         print(f"\n- {note}")
-    if kept["others"]:
-        others = ", ".join(kept["others"])
-        raise SystemExit(f"other params than ours, so not the same work: {others}")
+    if report["others"]:
+        others = ", ".join(report["others"])
+        raise SystemExit(f"params differ from ours, so the work is not the same: {others}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What flwr's actors run; a module, so that they import it instead of being sent it."""
+"""The code of flwr's actors; it is a module, so that they import it instead of receiving it."""
 
 import functools
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ app = ClientApp()
 
 @functools.cache
 def resident(name, cohort, check):
-    """The model and all clients' tensors, made once in an actor's life."""
+    """The model and all clients' tensors, made once for each actor."""
     torch.set_num_threads(1)
     given = SimpleNamespace(work=name, cohort=cohort, check=check)
     return Network(name), client_tensors(given)

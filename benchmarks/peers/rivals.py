@@ -1,4 +1,4 @@
-"""Who runs against ours: its environment, its script, and the settings that it is tried in."""
+"""The rivals: their environments, their scripts, and the settings that are tried."""
 
 import os
 from typing import NamedTuple
@@ -8,7 +8,7 @@ CORES = os.cpu_count()
 
 class Rival(NamedTuple):
     environment: str  # a folder of --environments and a file of requirements; "" is ours
-    python: str  # that makes the environment
+    python: str  # the Python that makes the environment
     script: str
     settings: list[str]
     launcher: str = "python"  # in the environment's bin

@@ -11,7 +11,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-os.environ["TQDM_DISABLE"] = "1"  # its trainers draw a bar
+os.environ["TQDM_DISABLE"] = "1"  # its trainers print a progress bar
 
 import torch
 import work
@@ -36,7 +36,7 @@ class Models(ModelSelector):
         return make_model(model_name)
 
 
-SETS = []  # a client's tensors each; its processes are forks and have them, none is sent
+SETS = []  # the tensors of each client; the processes are forks and share them, so none is sent
 
 
 class Clients(PartitionedDataset):
@@ -86,7 +86,7 @@ def main():
     data = Clients()
 
     clock = work.Clock()
-    # PyTorch imports much at its first step; a pool is forked in every round and would each time
+    # PyTorch imports much at its first step; a pool is forked in every round and would repeat it
     torch.optim.SGD(make_model(given.work).parameters(), lr=work.RATE).step()
     handler = FedAvgBaseServerHandler(
         Models(), given.work, data, given.rounds, given.cohort, 1.0, "cpu", work.BATCH, 0

@@ -3,8 +3,8 @@
 COMMAND   python benchmarks/peers/run_fedjax.py --work cnn --cohort 50 --rounds 5 --backend jit
           python benchmarks/peers/run_fedjax.py --backend pmap --devices 2
 
-The release needs a jax of its time; with a newer one it lacks one name, which is put back here (its
-repository's head has the new one in that place).
+The release needs a jax of its time; a newer one lacks one name, which is restored here (the head of
+its repository uses the new name).
 """
 
 import os
@@ -25,26 +25,26 @@ if not hasattr(jax, "tree_map"):
     jax.tree_map = jax.tree_util.tree_map
 
 
-def make_model(asked):
+def make_model(task):
     def forward(batch):
         x = batch["x"]
-        for features in asked.channels:
+        for features in task.channels:
             x = hk.Conv2D(features, kernel_shape=3, padding="VALID")(x)
             x = jax.nn.relu(hk.max_pool(x, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"))
         x = hk.Flatten()(x)
-        for width in asked.widths[:-1]:
+        for width in task.widths[:-1]:
             x = jax.nn.relu(hk.Linear(width)(x))
-        return hk.Linear(asked.widths[-1])(x)
+        return hk.Linear(task.widths[-1])(x)
 
     def loss(batch, logits):
         return fedjax.metrics.unreduced_cross_entropy_loss(batch["y"], logits)
 
-    sample = {"x": np.zeros((1, *asked.image), np.float32), "y": np.zeros(1, np.int32)}
+    sample = {"x": np.zeros((1, *task.image), np.float32), "y": np.zeros(1, np.int32)}
     return fedjax.create_model_from_haiku(hk.transform(forward), sample, loss, {})
 
 
 def main():
-    asked = work.WORKS[given.work]
+    task = work.WORKS[given.work]
     images, labels = work.client_examples(given)
     clients = {
         str(i).zfill(4): {"x": x, "y": y}
@@ -54,7 +54,7 @@ def main():
     clock = work.Clock()
     fedjax.set_for_each_client_backend(given.backend)
     data = fedjax.InMemoryFederatedData(clients)
-    model = make_model(asked)
+    model = make_model(task)
     algorithm = fedjax.algorithms.fed_avg.federated_averaging(
         fedjax.model_grad(model),
         fedjax.optimizers.sgd(work.RATE),
@@ -62,7 +62,7 @@ def main():
         fedjax.ShuffleRepeatBatchHParams(work.BATCH, num_epochs=1),
     )
     names = list(model.init(jax.random.PRNGKey(0)))  # in the order of the layers
-    layers = work.first_params(asked)
+    layers = work.first_params(task)
     state = algorithm.init(
         {name: {"w": kernel, "b": bias} for name, (kernel, bias) in zip(names, layers, strict=True)}
     )

@@ -9,7 +9,7 @@ import logging
 import os
 from importlib.metadata import version
 
-os.environ["TQDM_DISABLE"] = "1"  # its trainer draws bars
+os.environ["TQDM_DISABLE"] = "1"  # its trainer prints progress bars
 
 import torch
 import work
@@ -103,7 +103,7 @@ class Users(IFLDataProvider):
 
 
 class Trainer(SyncTrainer):
-    """With a lap at the end of each round."""
+    """The trainer, with a lap of the clock at the end of each round."""
 
     def _train_one_round(self, *args, **kwargs):
         super()._train_one_round(*args, **kwargs)
@@ -119,7 +119,7 @@ def main():
     clock = work.Clock()
     optimizer = LocalOptimizerSGDConfig(lr=work.RATE, momentum=0.0, weight_decay=0.0)
     config = SyncTrainerConfig(
-        epochs=given.rounds,  # everybody is in every round
+        epochs=given.rounds,  # all clients are in every round
         users_per_round=given.cohort,
         do_eval=False,
         always_keep_trained_model=True,

@@ -3,7 +3,7 @@
 COMMAND   python benchmarks/peers/run_flwr.py --work cnn --cohort 50 --rounds 5 --actors 2
 
 Actors keep the model and the data; a message carries the params and nothing is evaluated. The
-first round has the start of ray.
+first round includes the start of ray.
 """
 
 import logging
@@ -11,7 +11,7 @@ import os
 import warnings
 from importlib.metadata import version
 
-# neither of these is work: reports to the makers, and copies of the actors' output
+# neither of these is work: telemetry, and copies of the actors' output
 os.environ.update(FLWR_TELEMETRY_ENABLED="0", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")
 os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))  # for the actors
 
@@ -40,7 +40,7 @@ def main():
 
     @server.main()
     def run(grid, context):
-        # all clients from the first round on: by default a round takes those that are already there
+        # all clients in every round: by default a round takes those that are connected
         everybody = {"min_train_nodes": given.cohort, "min_available_nodes": given.cohort}
         strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, **everybody)
         strategy.start(

@@ -2,9 +2,10 @@
 
 COMMAND   python benchmarks/peers/run_ours.py --work cnn --cohort 50 --rounds 5 --devices 2
 
-`--layout` is that of `make_engine`, `--devices` CPU devices over which the cohort is divided (1:
-as `make_engine` is without the argument). The first round is a call, then up to `--window` are, as
-in `simulate` between two evaluations. The cohorts' draw is part of them, as it is of the rivals'.
+`--layout` is that of `make_engine`, and `--devices` is the number of CPU devices over which the
+cohort is divided (1 is the default of `make_engine`). The first round is a call of its own; then up
+to `--window` rounds are one call, as in `simulate` between two evaluations. The draw of the cohorts
+is included, as in the rivals' rounds.
 """
 
 import time
@@ -14,7 +15,7 @@ import numpy as np
 import work
 
 given = work.arguments(layout="auto", devices=1, window=10)
-jax.config.update("jax_num_cpu_devices", given.devices)  # before anything asks for a device
+jax.config.update("jax_num_cpu_devices", given.devices)  # before jax starts
 
 import jax.numpy as jnp  # noqa: E402
 
@@ -38,7 +39,7 @@ def layers_of(tree):
 
 
 def gemm_rate():
-    """GFLOP/s of matrix products of 1024: on one device, or one on each at once; the larger."""
+    """GFLOP/s of matrix products of 1024: of one device, or of all at once, whichever is larger."""
     matrices = [jax.device_put(jnp.ones((1024, 1024)), device) for device in jax.devices()]
     multiply = jax.jit(lambda a: a @ a)
     best = 0.0
@@ -54,32 +55,32 @@ def gemm_rate():
 
 
 def main():
-    asked = work.WORKS[given.work]
+    task = work.WORKS[given.work]
     images, labels = work.client_examples(given)
-    flat = images.reshape(-1, *asked.image), labels.reshape(-1)
+    flat = images.reshape(-1, *task.image), labels.reshape(-1)
     rows = np.split(np.arange(labels.size), given.cohort)
     data = fa.federate({"x": flat[0], "y": flat[1]}, fa.Partition.of(rows))
     jax.block_until_ready(data)
 
     clock = work.Clock()
     problem = {
-        "cnn": lambda: fa.models.cnn_fedgbo(asked.image, work.CLASSES),
-        "mlp": lambda: fa.models.mlp(asked.image, work.CLASSES, hidden=200, layers=2),
-        "linear": lambda: fa.models.linear(asked.image, work.CLASSES),
+        "cnn": lambda: fa.models.cnn_fedgbo(task.image, work.CLASSES),
+        "mlp": lambda: fa.models.mlp(task.image, work.CLASSES, hidden=200, layers=2),
+        "linear": lambda: fa.models.linear(task.image, work.CLASSES),
     }[given.work]()
-    local = fa.Local(work.BATCH, work.RATE, steps=asked.steps)
+    local = fa.Local(work.BATCH, work.RATE, steps=task.steps)
     divided = {"devices": given.devices} if given.devices > 1 else {}
     engine = fa.make_engine(fa.algorithms.fedavg(problem, local), given.layout, **divided)
     if divided:
-        data = engine.place(data)
+        data = engine.put_data(data)
     population = fa.Population(given.cohort, given.cohort, labels.size)
-    state = engine.init(0, population, tree_of(work.first_params(asked)))
+    state = engine.init(0, population, tree_of(work.first_params(task)))
     schedule = fa.schedules.Synchronous(data.counts(), local, cohort_size=given.cohort, seed=0)
     done = 0
     while done < given.rounds:
         number = min(given.window, given.rounds - done) if done else 1
-        index = np.arange(given.window) % number  # of one shape, and so one program
-        some = jax.tree.map(lambda leaf, index=index: leaf[index], schedule.visits(number))
+        index = np.arange(given.window) % number  # the same shape, and so the same program
+        some = jax.tree.map(lambda leaf, index=index: leaf[index], schedule.dispatches(number))
         state, _ = jax.block_until_ready(engine.rounds(state, data, some, number))
         clock.lap(number)
         done += number

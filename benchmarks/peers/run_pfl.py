@@ -4,8 +4,8 @@ COMMAND   python benchmarks/peers/run_pfl.py --work cnn --cohort 50 --rounds 5 -
           OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node 2 \\
               benchmarks/peers/run_pfl.py --threads 1
 
-One process, or several started by torchrun, as its documentation says; rank 0 prints. Tensors are
-in memory, users come in turn, and nothing is evaluated.
+One process, or several that torchrun starts, as its documentation recommends; rank 0 prints.
+Tensors are in memory, users train one after another, and nothing is evaluated.
 """
 
 from importlib.metadata import version
@@ -42,7 +42,7 @@ def loss(self, x, y):
 
 
 def metrics(self, x, y):
-    """None: pfl evaluates in its first round, come what may, and should not pay for it here."""
+    """No metrics: pfl always evaluates in its first round, which should cost nothing here."""
     return {}
 
 

@@ -1,11 +1,11 @@
-"""A round as somebody would write it by hand in PyTorch.
+"""A round written by hand in PyTorch.
 
 COMMAND   python benchmarks/peers/run_torch.py --work cnn --cohort 50 --rounds 5 --threads 2
           python benchmarks/peers/run_torch.py --processes 2 --threads 1
 
-One model trains every client in turn, by in-place SGD on its params; the sum of what the clients
-reached is kept in place, too. With more processes each has a share of the clients, and the sums are
-added by gloo.
+One model trains every client in turn, by in-place SGD on its params; the sum of the trained params
+is kept in place, too. With several processes, each has a share of the clients, and gloo adds the
+sums.
 """
 
 import torch
@@ -17,14 +17,14 @@ from torch_model import batch_loss, client_tensors, layers_of, make_model
 def run(rank, given):
     torch.set_num_threads(given.threads)
     if given.processes > 1:
-        # a store of rank 0 on a free port of this machine, told to the others by the first argument
+        # a file that all processes share, in the folder that `main` makes
         store = torch.distributed.FileStore(given.store, given.processes)
         torch.distributed.init_process_group(
             "gloo", store=store, rank=rank, world_size=given.processes
         )
-    everybody = client_tensors(given)
-    clients = everybody[rank :: given.processes]
-    examples = sum(len(y) for _, y in everybody)
+    all_clients = client_tensors(given)
+    clients = all_clients[rank :: given.processes]
+    examples = sum(len(y) for _, y in all_clients)
 
     clock = work.Clock()
     model = make_model(given.work)

@@ -1,4 +1,4 @@
-"""The models of the PyTorch rivals, from the layers of `work.py` and back to them.
+"""The models of the PyTorch rivals, and the conversion from and to the layers of `work.py`.
 
 Channels come first in PyTorch: kernels are transposed, and the first dense layer behind a
 convolution reads its inputs in another order.
@@ -11,7 +11,7 @@ from torch import nn
 
 
 class Network(nn.Module):
-    """The pool comes before the ReLU: the same numbers for a quarter of the work."""
+    """The model. The pool comes before the ReLU: the same numbers at a quarter of the work."""
 
     def __init__(self, name):
         super().__init__()
@@ -31,7 +31,7 @@ class Network(nn.Module):
 
 
 def make_model(name):
-    """The model with the first params."""
+    """The model with the initial params."""
     model = Network(name)
     layers = work.first_params(work.WORKS[name])
     with torch.no_grad():
@@ -48,7 +48,7 @@ def make_model(name):
 
 
 def layers_of(model):
-    """The model's params as `work.report` wants them."""
+    """The model's params as layers for `work.report`."""
     layers = []
     for module in modules_of(model):
         weight = module.weight.detach().numpy()
@@ -68,7 +68,7 @@ def modules_of(model):
 
 
 def image_before(model):
-    """Height, width and channels of what the first dense layer reads."""
+    """Height, width and channels of the first dense layer's input."""
     channels = model.convolutions[-1].out_channels
     side = int(np.sqrt(model.dense[0].in_features / channels))
     return side, side, channels
@@ -84,6 +84,6 @@ def client_tensors(given):
 
 
 def batch_loss(model, x, y):
-    """The mean loss; a batch of another size would be other work."""
+    """The mean loss. A batch of another size would not be the same work, so it is an error."""
     assert len(x) == work.BATCH, f"a batch of {len(x)}"
     return nn.functional.cross_entropy(model(x), y)

@@ -1,11 +1,11 @@
-"""What every script here does: the shapes, the data, the first params, the clock and the line.
+"""What all scripts share: shapes, data, initial params, the clock and the line of results.
 
-Only NumPy, since each rival has an environment of its own. Params travel as a list of (kernel,
-bias), one a layer: kernels [height, width, in, out] and [in, out], as Flax and Haiku have them.
+It needs only NumPy, because each rival has an environment of its own. Params are a list of (kernel,
+bias), one for each layer: kernels [height, width, in, out] and [in, out], as in Flax and Haiku.
 
-All clients hold `steps * BATCH` examples and train one epoch of them. With `--check` the examples
-of a client are copies of one, so that every order of them gives the same batches, and params can
-be compared with a rival's that shuffles in its own way.
+All clients hold `steps * BATCH` examples and train one epoch of them. With `--check` all examples
+of a client are copies of one, so that every order of them gives the same batches, and params can be
+compared with those of a rival that shuffles in its own way.
 """
 
 import argparse
@@ -34,12 +34,12 @@ WORKS = {
 
 
 def arguments(**options):
-    """The flags of every script, and a rival's own: name=default."""
+    """The arguments of every script, and a rival's own: name=default."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--work", choices=WORKS, default="cnn")
     parser.add_argument("--cohort", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--check", action="store_true", help="examples whose order is indifferent")
+    parser.add_argument("--check", action="store_true", help="examples whose order does not matter")
     parser.add_argument("--params", help="a file for the last params, .npz")
     for name, default in options.items():
         parser.add_argument(f"--{name}", type=type(default), default=default)
@@ -63,12 +63,12 @@ def kernel_shapes(work):
 
 
 def first_params(work):
-    """The layers that everybody starts from."""
+    """The initial layers, the same for all."""
     rng = np.random.default_rng(0)
     layers = []
     for shape in kernel_shapes(work):
-        spread = 1 / np.sqrt(np.prod(shape[:-1]))
-        kernel = rng.normal(scale=spread, size=shape).astype(np.float32)
+        scale = 1 / np.sqrt(np.prod(shape[:-1]))
+        kernel = rng.normal(scale=scale, size=shape).astype(np.float32)
         layers.append((kernel, np.zeros(shape[-1], np.float32)))
     return layers
 
@@ -86,36 +86,36 @@ def client_examples(given):
 
 
 def useful_flops(work, cohort):
-    """Of a round: two for a multiply-add, forward and backward.
+    """FLOPs of a round, forward and backward; a multiply-add counts as two.
 
-    A layer has three products of the same size, the first one two: the gradient of the images is
-    nobody's business.
+    A layer has three products of the same size. The first layer has two, because the gradient of
+    the images is not needed.
     """
     total, size = 0, work.image
     for index, shape in enumerate(kernel_shapes(work)):
-        places = 1
+        positions = 1
         if len(shape) == 4:
-            places = (size[0] - 2) * (size[1] - 2)
+            positions = (size[0] - 2) * (size[1] - 2)
             size = ((size[0] - 2) // 2, (size[1] - 2) // 2, shape[-1])
-        total += 2 * (3 if index else 2) * places * int(np.prod(shape))
+        total += 2 * (3 if index else 2) * positions * int(np.prod(shape))
     return total * cohort * work.steps * BATCH
 
 
 class Clock:
-    """Started when the data are there: the first lap has all compilation and construction."""
+    """Starts when the data are in memory: the first lap includes compilation and construction."""
 
     def __init__(self):
         self.marks = [time.perf_counter()]
 
     def lap(self, rounds=1):
-        """One lap, or as many equal ones as there were rounds since the last."""
+        """Ends a lap, or as many equal laps as there were rounds since the last one."""
         self.marks += np.linspace(self.marks[-1], time.perf_counter(), rounds + 1)[1:].tolist()
 
 
 def report(given, clock, layers, **more):
-    """Prints the one line, and checks that the laps and the params are those that were asked for.
+    """Prints the line of results, and checks the number of laps and the shapes of the params.
 
-    `check` is the root mean square of how far the params went.
+    `check` is the root mean square of the distance that the params moved.
     """
     laps = np.diff(clock.marks)
     start = first_params(WORKS[given.work])

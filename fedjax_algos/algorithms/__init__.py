@@ -1,7 +1,8 @@
 """The algorithms, one short file each, in families.
 
-`algorithms` holds the factories by name. A factory that is decorated with `@algorithms` and
-imported here is known to the command line and tested with the others.
+`algorithms` is the registry of the factories by name. A factory that is decorated with
+`@algorithms.register` and imported here is available on the command line, and the shared tests run
+it with the others.
 """
 
 from fedjax_algos.algorithms.asynchronous.fedasync import fedasync

@@ -1,5 +1,6 @@
-"""The registry of algorithms, where each of their files can import it."""
+"""The registry of algorithms, in a module that every algorithm's file can import."""
 
+from fedjax_algos.core import Algorithm
 from fedjax_algos.core.registry import Registry
 
-algorithms = Registry("algorithm")
+algorithms = Registry[Algorithm]("algorithm")

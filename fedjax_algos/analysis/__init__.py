@@ -1,18 +1,41 @@
-"""What is measured of a run: evaluation, costs, diagnostics, timelines, papers' summaries."""
+"""Measurements of a run: evaluation, costs, diagnostics, timelines, the papers' summaries."""
 
-from fedjax_algos.analysis.costs import count_flops, count_memory
+from fedjax_algos.analysis import costs, diagnostics, papers, plots, timeline
+from fedjax_algos.analysis.costs import (
+    ClientMemory,
+    Flops,
+    UncountedError,
+    count_flops,
+    count_memory,
+)
 from fedjax_algos.analysis.evaluation import (
+    ClientSummary,
     make_evaluate,
     make_evaluate_clients,
     summarise_clients,
 )
-from fedjax_algos.analysis.personal_evaluation import make_evaluate_personal
+from fedjax_algos.analysis.personal_evaluation import EvaluatePersonal, make_evaluate_personal
+from fedjax_algos.analysis.rows import metrics_row
+from fedjax_algos.analysis.summary import MethodSummary, summarise
 
 __all__ = [
+    "ClientMemory",
+    "ClientSummary",
+    "EvaluatePersonal",
+    "Flops",
+    "MethodSummary",
+    "UncountedError",
+    "costs",
     "count_flops",
     "count_memory",
+    "diagnostics",
     "make_evaluate",
     "make_evaluate_clients",
     "make_evaluate_personal",
+    "metrics_row",
+    "papers",
+    "plots",
+    "summarise",
     "summarise_clients",
+    "timeline",
 ]

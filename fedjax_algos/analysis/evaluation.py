@@ -1,4 +1,4 @@
-"""Exact evaluation on a fixed set of examples, of all together or of each client's."""
+"""Exact means of the loss and the metrics, over all examples or over each client's own."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -12,9 +12,18 @@ from fedjax_algos.data.federated_data import FederatedData
 
 
 def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, Batch], Metrics]:
-    """A compiled `(model, examples) -> metrics`: "loss" and the problem's own, as `Mean`s.
+    """Builds a compiled `(model, examples) -> metrics`.
 
-    Means are over examples, exact also where the last batch is short.
+    Means are over examples. They are exact also if the last batch is short.
+
+    Args:
+      problem: what is learned. While `training` is False, the outputs for an example must not
+        depend on the other examples of the batch.
+      batch_size: examples computed at once.
+
+    Returns:
+      A function of a model and of examples, leaves [total, ...]. It returns "loss" and the
+      problem's metrics as `Mean`s of float[].
 
     Raises:
       ValueError: for a batch size below 1; when called, for a loss or a metric that does not give
@@ -30,11 +39,7 @@ def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, 
         def measure(step):
             rows = step * size + jnp.arange(size)
             real = rows < total
-            values = values_of(problem, model, examples, jnp.minimum(rows, total - 1), real)
-            return {
-                name: Mean(value.sum(), real.sum().astype(value.dtype))
-                for name, value in values.items()
-            }
+            return evaluate_batch(problem, model, examples, jnp.minimum(rows, total - 1), real)
 
         parts = jax.lax.map(measure, jnp.arange(-(-total // size)))
         return jax.tree.map(lambda leaf: leaf.sum(0), parts)
@@ -45,65 +50,67 @@ def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, 
 def make_evaluate_clients(
     problem: Problem, batch_size: int = 1024
 ) -> Callable[[Model, FederatedData], Metrics]:
-    """One model on each client's own examples: a compiled `(model, data) -> metrics`.
+    """Builds a compiled `(model, data) -> metrics` of one model on each client's own examples.
 
     `metric_i = (1 / n_i) sum over j of metric(model, example_ij)`, for all clients i.
 
-    As all clients share the model, batches run through all clients' examples, one client after
-    another, and may hold several clients or a part of one; each row's values are added to its
-    client. So only the last batch is short, whatever the n_i, and there is no layout to choose.
+    All clients share the model, so batches are cut from the examples of all clients in order, and
+    a batch may hold several clients or a part of one. The values of an example are added to its
+    client. Only the last batch is short, whatever the n_i, and there is no layout to choose.
 
     Args:
-      problem: what is learned. As for `make_evaluate`, outputs for a row must not depend on the
-        other rows of the batch while `training` is False.
-      batch_size: rows computed at once.
+      problem: what is learned, as for `make_evaluate`.
+      batch_size: examples computed at once.
 
     Returns:
       A function of a model and of clients' training or held-out examples. It returns "loss" and
-      the problem's metrics as `Mean`s with leaves float[num_clients]: `.value()` gives each
-      client's, and the sum over clients is the `Mean` over all examples. A client without
+      the problem's metrics as `Mean`s with leaves float[num_clients]: `.value()` gives those of
+      each client, and the sum over clients is the `Mean` over all examples. A client without
       examples has weight 0.
 
     Raises:
       ValueError: for a batch size below 1; when called, for a loss or a metric that does not give
-        one value for each example, or where no client holds an example.
+        one value for each example, or if no client holds an example.
     """
     check_batch_size(batch_size)
 
     @jax.jit
     def evaluate(model: Model, data: FederatedData) -> Metrics:
-        assigned = data.indices.shape[0]
-        if not assigned:
+        total = data.indices.shape[0]  # examples of all clients
+        if not total:
             raise ValueError(
                 f"the {data.num_clients} clients hold 0 examples; give at least one client some"
             )
-        size = min(batch_size, assigned)
+        size = min(batch_size, total)
 
         def measure(step):
             slots = step * size + jnp.arange(size, dtype=jnp.int32)
-            real = slots < assigned
-            slots = jnp.minimum(slots, assigned - 1)
-            holders = jnp.searchsorted(data.offsets, slots, side="right") - 1
-            return holders, values_of(problem, model, data.examples, data.indices[slots], real)
+            real = slots < total
+            slots = jnp.minimum(slots, total - 1)
+            clients = jnp.searchsorted(data.offsets, slots, side="right") - 1
+            return clients, _values(problem, model, data.examples, data.indices[slots], real)
 
-        def add(step, totals):
-            holders, values = measure(step)
+        def add(step, sums):
+            clients, values = measure(step)
             return {
-                name: total.at[holders].add(values[name], indices_are_sorted=True)
-                for name, total in totals.items()
+                name: client_sums.at[clients].add(values[name], indices_are_sorted=True)
+                for name, client_sums in sums.items()
             }
 
         _, shapes = jax.eval_shape(measure, 0)
         zeros = {name: jnp.zeros(data.num_clients, value.dtype) for name, value in shapes.items()}
-        totals = jax.lax.fori_loop(0, -(-assigned // size), add, zeros)
+        sums = jax.lax.fori_loop(0, -(-total // size), add, zeros)
         counts = jnp.diff(data.offsets)
-        return {name: Mean(total, counts.astype(total.dtype)) for name, total in totals.items()}
+        return {
+            name: Mean(client_sums, counts.astype(client_sums.dtype))
+            for name, client_sums in sums.items()
+        }
 
     return evaluate
 
 
 class ClientSummary(NamedTuple):
-    """How a metric is spread over clients: see `summarise_clients`."""
+    """The distribution of a metric over clients; see `summarise_clients`."""
 
     mean: float
     standard_deviation: float
@@ -112,14 +119,18 @@ class ClientSummary(NamedTuple):
 
 
 def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> ClientSummary:
-    """The mean, the spread and the worst tenth of a metric over clients.
+    """The mean, the standard deviation and the worst tenth of a metric over clients.
 
-    With v_i the value of client i and C clients: `mean = (1 / C) sum v_i`;
-    `standard_deviation = sqrt((1 / C) sum (v_i - mean)^2)`, of these clients and not an estimate
-    for others; `worst_decile` is the mean of the ceil(C / 10) worst v_i, so of at least one. In
-    these three all clients count the same, however many examples they hold;
-    `weighted_mean = sum n_i v_i / sum n_i` is the mean over all examples. Clients without examples
-    are left out. A NaN is worst of all, and shows.
+    With v_i the value of client i and C clients:
+
+    - `mean = (1 / C) sum v_i`;
+    - `standard_deviation = sqrt((1 / C) sum (v_i - mean)^2)`, of these clients, not an estimate
+      for other clients;
+    - `worst_decile` is the mean of the ceil(C / 10) worst v_i;
+    - `weighted_mean = sum n_i v_i / sum n_i` is the mean over all examples. In the other three, all
+      clients have the same weight.
+
+    Clients without examples are left out. NaN counts as worse than any number.
 
     Source: Li et al., "Fair Resource Allocation in Federated Learning", ICLR 2020,
     https://arxiv.org/abs/1905.10497, reports the means of the worst and best 10% of clients.
@@ -130,48 +141,58 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
       worst: "lowest" for an accuracy, "highest" for a loss.
 
     Raises:
-      ValueError: for another `worst`, or where no client has examples.
+      ValueError: for another `worst`, or if no client has examples.
     """
     if worst not in ("lowest", "highest"):
         raise ValueError(
             f"worst={worst!r} is unknown; give 'lowest' for an accuracy, 'highest' for a loss"
         )
     totals, weights = (np.asarray(leaf, np.float64) for leaf in values)
-    held = weights > 0
-    if not held.any():
+    nonempty = weights > 0
+    if not nonempty.any():
         raise ValueError(
-            f"none of the {held.size} clients has examples; evaluate on data that some client holds"
+            f"none of the {weights.size} clients has examples; evaluate on data in which at least "
+            "one client has some"
         )
-    each = totals[held] / weights[held]
+    totals, weights = totals[nonempty], weights[nonempty]
+    means = totals / weights
     sign = 1 if worst == "highest" else -1
-    tenth = -(-each.size // 10)
-    last = sign * np.sort(sign * each)[-tenth:]  # sort puts NaN last
+    num_worst = -(-means.size // 10)
+    worst_means = sign * np.sort(sign * means)[-num_worst:]  # sort puts NaN last
     return ClientSummary(
-        mean=float(each.mean()),
-        standard_deviation=float(each.std()),
-        worst_decile=float(last.mean()),
-        weighted_mean=float(totals[held].sum() / weights[held].sum()),
+        mean=float(means.mean()),
+        standard_deviation=float(means.std()),
+        worst_decile=float(worst_means.mean()),
+        weighted_mean=float(totals.sum() / weights.sum()),
     )
 
 
-def values_of(
+def evaluate_batch(
     problem: Problem, model: Model, examples: Batch, rows: jax.Array, real: jax.Array
-) -> dict[str, jax.Array]:
-    """The loss and the metrics of some rows of `examples`, evaluated as one batch.
+) -> Metrics:
+    """The loss and the metrics of one batch, as sums and weights.
 
     Args:
       problem: what is learned.
       model: what is evaluated.
       examples: leaves [total, ...].
-      rows: int32[batch].
-      real: bool[batch]: False for rows that only fill the batch.
-
-    Returns:
-      float[batch] each, in jax's default float type or a wider one, since sums of flags or of half
-      precision would be wrong; 0 where `real` is False.
+      rows: int32[batch]: which of the examples are in the batch.
+      real: bool[batch]: False for rows that pad the batch.
 
     Raises:
       ValueError: for a loss or a metric that does not give one value for each example.
+    """
+    values = _values(problem, model, examples, rows, real)
+    return {
+        name: Mean(value.sum(), real.sum().astype(value.dtype)) for name, value in values.items()
+    }
+
+
+def _values(problem, model, examples, rows, real):
+    """The loss and the metrics of each example of a batch: float[batch], 0 where not `real`.
+
+    Their dtype is jax's default float type or a wider one: sums of flags or in half precision would
+    be inexact.
     """
     batch = jax.tree.map(lambda leaf: leaf[rows], examples)
     outputs, _ = problem.apply(model, batch, jax.random.key(0), False)
@@ -190,6 +211,10 @@ def values_of(
 
 
 def check_batch_size(batch_size: int) -> None:
-    """Refuses a batch size below 1 with a ValueError."""
+    """Raises ValueError for a batch size below 1.
+
+    Args:
+      batch_size: examples computed at once.
+    """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} is out of range; give at least 1")

@@ -1,4 +1,4 @@
-"""Evaluation of personal models: each client's, after some local steps from the global one."""
+"""Evaluation of personal models: each client's model after local steps from the common one."""
 
 import functools
 from typing import Protocol
@@ -7,17 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.analysis.evaluation import check_batch_size, values_of
-from fedjax_algos.core import Array, Local, Mean, Metrics, Model, Problem, Visit
-from fedjax_algos.core.keys import visit_keys
+from fedjax_algos.analysis.evaluation import check_batch_size, evaluate_batch
+from fedjax_algos.core import Array, Dispatch, Local, Metrics, Model, Problem
+from fedjax_algos.core.keys import dispatch_keys
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.permutation import permutation_words
 from fedjax_algos.data.federated_data import FederatedData, client_view
 from fedjax_algos.engine.placement import Layout, chunk_size
 from fedjax_algos.schedules.synchronous import full_steps, rate_at
 
-_OUTSIDE = -1  # the visit of a turn that belongs to no run, so that its draws are no run's
-_AT_ONCE = 32  # clients that "auto" maps: each has weights of its own, and there may be thousands
+# The dispatch number of personal training. Runs number from 0, so it shares no draws with a run.
+_DISPATCH_NUMBER = -1
+_MAX_AUTO_CHUNK = 32  # clients that "auto" maps: each has its own weights, and there may be many
 
 
 class EvaluatePersonal(Protocol):
@@ -31,20 +32,35 @@ class EvaluatePersonal(Protocol):
         *,
         seed: int = ...,
         num_steps: int | Array | None = None,
-    ) -> Metrics: ...
+    ) -> Metrics:
+        """Trains each client's model from a common one and evaluates it.
+
+        Args:
+          model: the common model.
+          train: the clients' training examples.
+          test: the test examples of the same clients.
+          seed: of the batches and of the training keys.
+          num_steps: int or int[num_clients], at least 0; None is what `local` gives.
+
+        Returns:
+          "loss" and the problem's metrics as `Mean`s with leaves float[num_clients], as
+          `make_evaluate_clients`. A client without training examples keeps the common model; one
+          without test examples has weight 0.
+        """
+        ...
 
 
 def make_evaluate_personal(
     problem: Problem, local: Local, *, batch_size: int = 128, layout: Layout = "auto"
 ) -> EvaluatePersonal:
-    """Each client's own model on its own examples, after local training from a common model.
+    """Builds an evaluation of each client's own model, after local training from a common one.
 
     `y_i <- x`, then num_steps times `y_i <- y_i - rate * transform(g)` on client i's training
-    examples, with the rate, batches and transform of `local`; the metrics are those of y_i, means
+    examples, with the rate, batches and transform of `local`. The metrics are those of y_i, means
     over client i's examples in `test`. The model's statistics are personal as well.
 
-    Batches and the training keys depend on (seed, client) alone, and differ from those of every
-    visit of a run with that seed.
+    Batches and training keys depend on (seed, client) alone, and differ from those of every
+    dispatch of a run with that seed.
 
     Source: Wang et al., "Federated Evaluation of On-device Personalization", 2019,
     https://arxiv.org/abs/1910.10252.
@@ -52,17 +68,10 @@ def make_evaluate_personal(
     Args:
       problem: what is learned.
       local: how a client trains; its steps or epochs are the default number of steps.
-      batch_size: rows of a client's test examples computed at once, or fewer where the largest
-        client has fewer.
-      layout: as for `make_engine`, over all clients, except that "auto" maps at most 32 at once
-        where it maps: there is a copy of the model for each. Results agree up to rounding.
-
-    Returns:
-      A function of the common model, of the training and of the test examples of the same clients,
-      both `FederatedData`; and optionally of `seed` and of `num_steps`, int or int[num_clients],
-      which may be 0. It returns "loss" and the problem's metrics as `Mean`s with leaves
-      float[num_clients], like `make_evaluate_clients`. A client without training examples keeps
-      the common model; one without test examples has weight 0.
+      batch_size: test examples of a client computed at once, at most the size of the largest
+        client.
+      layout: of all clients, as for `make_engine`, except that "auto" maps at most 32 clients at
+        once: each has its own copy of the model. The results of layouts agree up to rounding.
 
     Raises:
       ValueError: for a batch size below 1, an unknown layout, or local work that is not exactly one
@@ -77,29 +86,29 @@ def make_evaluate_personal(
     @functools.partial(jax.jit, static_argnames="size")
     def compute(model, train, test, num_steps, seed, *, size):
         num_clients = train.num_clients
-        together = chunk_size(
-            layout, min(num_clients, _AT_ONCE) if layout == "auto" else num_clients
+        chunk = chunk_size(
+            layout, min(num_clients, _MAX_AUTO_CHUNK) if layout == "auto" else num_clients
         )
-        num_chunks = -(-num_clients // together)
-        clients = jnp.arange(num_chunks * together, dtype=jnp.int32)
-        clients = jnp.minimum(clients, num_clients)  # padding is nobody, who takes no step
+        num_chunks = -(-num_clients // chunk)
+        clients = jnp.arange(num_chunks * chunk, dtype=jnp.int32)
+        clients = jnp.minimum(clients, num_clients)  # id num_clients pads, and takes no step
         num_steps = jnp.pad(num_steps, (0, clients.size - num_clients))
 
-        def one(turn):
-            client, steps = turn
-            order, key = visit_keys(seed, client, jnp.int32(_OUTSIDE))
+        def train_and_evaluate(client_and_steps):
+            client, steps = client_and_steps
+            order, key = dispatch_keys(seed, client, jnp.int32(_DISPATCH_NUMBER))
             data = client_view(train, client, permutation_words(order), model.statistics)
-            visit = _visit(train, client, steps, local.learning_rate)
-            trained = train_client(model.params, data, visit, key)
+            dispatch = _dispatch(train, client, steps, local.learning_rate)
+            trained = train_client(model.params, data, dispatch, key)
             personal = Model(trained.params, trained.report.statistics)
             return _evaluate_client(problem, personal, test, client, size)
 
-        turns = (clients, num_steps)
-        if together == 1:  # not mapped at all: convolutions stay dense, loops run their own length
-            metrics = jax.lax.map(one, turns)
+        work = (clients, num_steps)
+        if chunk == 1:  # without vmap convolutions stay dense, and loops have their own lengths
+            metrics = jax.lax.map(train_and_evaluate, work)
         else:
-            chunks = jax.tree.map(lambda leaf: leaf.reshape(num_chunks, together), turns)
-            metrics = jax.lax.map(jax.vmap(one), chunks)
+            chunks = jax.tree.map(lambda leaf: leaf.reshape(num_chunks, chunk), work)
+            metrics = jax.lax.map(jax.vmap(train_and_evaluate), chunks)
         return jax.tree.map(lambda leaf: leaf.reshape(-1)[:num_clients], metrics)
 
     def evaluate(model, train, test, *, seed=0, num_steps=None):
@@ -119,12 +128,12 @@ def make_evaluate_personal(
     return evaluate
 
 
-def _visit(data, client, num_steps, learning_rate):
+def _dispatch(data, client, num_steps, learning_rate):
     count = data.offsets[client + 1] - data.offsets[client]
     real = jnp.result_type(float)
-    return Visit(
+    return Dispatch(
         client=client,
-        visit=jnp.int32(_OUTSIDE),
+        number=jnp.int32(_DISPATCH_NUMBER),
         server_step=jnp.int32(0),
         num_steps=num_steps,
         full_steps=num_steps,
@@ -144,11 +153,7 @@ def _evaluate_client(problem, model, data, client, size):
         slots = step * size + jnp.arange(size, dtype=jnp.int32)
         real = slots < count
         rows = data.indices[offset + jnp.minimum(slots, count - 1)]
-        values = values_of(problem, model, data.examples, rows, real)
-        return {
-            name: Mean(value.sum(), real.sum().astype(value.dtype))
-            for name, value in values.items()
-        }
+        return evaluate_batch(problem, model, data.examples, rows, real)
 
     def add(step, metrics):
         return jax.tree.map(jnp.add, metrics, measure(step))

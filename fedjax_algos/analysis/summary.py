@@ -1,32 +1,45 @@
-"""What the methods of a comparison reached at what cost, from their rows."""
+"""The final and best accuracy of each method of a comparison, and the costs to reach a target."""
 
 from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
-from fedjax_algos.runs.simulation import Row
+from fedjax_algos.core import Row
 
 
-class Reached(NamedTuple):
-    """One method's summary; intervals are 95% confidence intervals of the mean over seeds."""
+class MethodSummary(NamedTuple):
+    """The summary of one method over its seeds.
+
+    Intervals are half the width of the 95% confidence interval of the mean over seeds. Costs are
+    those of the first evaluation at the target, as the lower median over seeds; they are None if
+    fewer than half of the seeds reach the target, or if the column was not measured.
+    """
 
     label: str
     final: float  # mean over seeds of the last test accuracy
-    final_interval: float  # half the width
+    final_interval: float
     best: float  # mean over seeds of the best test accuracy
     best_interval: float
-    rounds: float | None  # median over seeds, of the rounds to the target; None below half
-    upload_bytes: float | None  # likewise
-    simulated_seconds: float | None  # likewise, on the virtual clock; None without one
-    flops: float | None  # likewise, of all clients; also None where it was not measured
-    seeds_reaching: int
-    seeds_diverged: int  # whose last test accuracy or test loss is not finite
-    seconds: float  # median over seeds
+    rounds: float | None
+    upload_bytes: float | None  # of all clients
+    simulated_seconds: float | None
+    flops: float | None  # of all clients
+    seeds_reaching: int  # seeds that reach the target
+    seeds_diverged: int  # seeds whose last test accuracy or test loss is not finite
+    seconds: float  # median over seeds of the wall time of the whole run
 
 
-def curves(rows: list[Row], column: str) -> dict[str, np.ndarray]:
-    """A column of each method as an array [seeds, evaluations]; NaN where there is no value."""
+def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
+    """The values of one column, by method.
+
+    Args:
+      rows: with `method` and `seed`; all methods have the same seeds and evaluations.
+      column: its name.
+
+    Returns:
+      float64[seeds, evaluations] for each method; NaN where a row lacks the column.
+    """
     methods = dict.fromkeys(row["method"] for row in rows)
     seeds = dict.fromkeys(row["seed"] for row in rows)
     return {
@@ -45,12 +58,19 @@ def curves(rows: list[Row], column: str) -> dict[str, np.ndarray]:
     }
 
 
-def interval(values: np.ndarray) -> float:
-    """Half the width of the 95% confidence interval of the mean (Student's t); NaN for one."""
+def confidence_half_width(values: np.ndarray) -> float:
+    """Half the width of the 95% confidence interval of the mean, by Student's t distribution.
+
+    Args:
+      values: float[samples].
+
+    Returns:
+      NaN for a single value.
+    """
     if len(values) < 2:
         return float("nan")
-    spread = values.std(ddof=1) / np.sqrt(len(values))
-    return float(special.stdtrit(len(values) - 1, 0.975) * spread)
+    standard_error = values.std(ddof=1) / np.sqrt(len(values))
+    return float(special.stdtrit(len(values) - 1, 0.975) * standard_error)
 
 
 _SUMMARISED = (
@@ -64,52 +84,54 @@ _SUMMARISED = (
 )
 
 
-def summarise(rows: list[Row], target: float | None = None) -> list[Reached]:
-    """One line a method.
+def summarise(rows: list[Row], target: float | None = None) -> list[MethodSummary]:
+    """Summarises a comparison, one entry for each method.
 
     Args:
       rows: of all methods on the same seeds.
-      target: the test accuracy to reach; if None, for each seed the first method's best on it.
+      target: the test accuracy to reach. If None, it is the best accuracy of the first method, on
+        each seed the one of that seed.
     """
-    columns = {name: curves(rows, name) for name in _SUMMARISED if any(name in row for row in rows)}
+    columns = {
+        name: column_by_method(rows, name)
+        for name in _SUMMARISED
+        if any(name in row for row in rows)
+    }
     accuracy = columns["test_accuracy"]
-    # fmax passes NaN over: a method that diverged had a best before
+    # fmax ignores NaN: the best of a diverged run is the one before it diverged
     bests = {label: np.fmax.reduce(values, axis=1) for label, values in accuracy.items()}
     targets = next(iter(bests.values()))
     if target is not None:
         targets = np.full_like(targets, target)
-    lines = []
-    for label, values in accuracy.items():
-        hit = values >= targets[:, None]
-        first = np.where(hit.any(axis=1), hit.argmax(axis=1), -1)
+    return [_summarise_method(label, columns, bests[label], targets) for label in accuracy]
 
-        def median(name, label=label, first=first):
-            if name not in columns or 2 * (first >= 0).sum() < len(first):
-                return None
-            measured = zip(columns[name][label], first, strict=True)
-            cost = [row[index] if index >= 0 else np.inf for row, index in measured]
-            middle = float(np.quantile(cost, 0.5, method="lower"))
-            return middle if np.isfinite(middle) else None
 
-        ends = [
-            columns[name][label][:, -1]
-            for name in ("test_accuracy", "test_loss")
-            if name in columns
-        ]
-        lines.append(
-            Reached(
-                label,
-                final=float(values[:, -1].mean()),
-                final_interval=interval(values[:, -1]),
-                best=float(bests[label].mean()),
-                best_interval=interval(bests[label]),
-                rounds=median("round"),
-                upload_bytes=median("upload_bytes"),
-                simulated_seconds=median("simulated_seconds"),
-                flops=median("flops"),
-                seeds_reaching=int((first >= 0).sum()),
-                seeds_diverged=int((~np.isfinite(ends).all(axis=0)).sum()),
-                seconds=float(np.median(columns["wall_seconds"][label][:, -1])),
-            )
-        )
-    return lines
+def _summarise_method(label, columns, best, targets):
+    own = {name: values[label] for name, values in columns.items()}
+    accuracy = own["test_accuracy"]
+    hits = accuracy >= targets[:, None]
+    reached = hits.any(axis=1)
+    first = hits.argmax(axis=1)
+
+    def median_cost(name):
+        if name not in own or 2 * reached.sum() < len(reached):
+            return None
+        at_target = own[name][np.arange(len(first)), first]
+        median = float(np.quantile(np.where(reached, at_target, np.inf), 0.5, method="lower"))
+        return median if np.isfinite(median) else None
+
+    last = [own[name][:, -1] for name in ("test_accuracy", "test_loss") if name in own]
+    return MethodSummary(
+        label,
+        final=float(accuracy[:, -1].mean()),
+        final_interval=confidence_half_width(accuracy[:, -1]),
+        best=float(best.mean()),
+        best_interval=confidence_half_width(best),
+        rounds=median_cost("round"),
+        upload_bytes=median_cost("upload_bytes"),
+        simulated_seconds=median_cost("simulated_seconds"),
+        flops=median_cost("flops"),
+        seeds_reaching=int(reached.sum()),
+        seeds_diverged=int((~np.isfinite(last).all(axis=0)).sum()),
+        seconds=float(np.median(own["wall_seconds"][:, -1])),
+    )

@@ -1,28 +1,45 @@
-"""Training on a virtual clock: who is dispatched when, and what each server step is made of.
+"""Training on a virtual clock: which client is dispatched when, and what a server step consists of.
 
-A system model says how long clients take and when they are away; a schedule plans a run in that
-system, ahead of all training. `schedules` and `weathers` hold the factories by name.
+A system model says how long clients take and when they are unavailable; a schedule plans a run in
+that system before any training. `schedules` and `system_models` hold the factories by name.
 """
 
+from fedjax_algos.asynchrony.arrival_groups import CompassTrace
 from fedjax_algos.asynchrony.compass import compass
-from fedjax_algos.asynchrony.plan import Plan, Weather, plan_visits
+from fedjax_algos.asynchrony.compatibility import check_asynchronous, check_schedule
+from fedjax_algos.asynchrony.event_loop import EventLoop
+from fedjax_algos.asynchrony.fixed_system import FixedSystem
+from fedjax_algos.asynchrony.plan import Plan, SystemModel, plan_dispatches
 from fedjax_algos.asynchrony.policies import barrier, buffered, immediate, tiers, tiers_of
 from fedjax_algos.asynchrony.registry import Planner, schedules
-from fedjax_algos.asynchrony.system_model import simulated, traced, weathers
+from fedjax_algos.asynchrony.system_model import (
+    SystemModelFactory,
+    SystemModelWithSpeeds,
+    simulated,
+    system_models,
+    traced,
+)
 
 __all__ = [
+    "CompassTrace",
+    "EventLoop",
+    "FixedSystem",
     "Plan",
     "Planner",
-    "Weather",
+    "SystemModel",
+    "SystemModelFactory",
+    "SystemModelWithSpeeds",
     "barrier",
     "buffered",
+    "check_asynchronous",
+    "check_schedule",
     "compass",
     "immediate",
-    "plan_visits",
+    "plan_dispatches",
     "schedules",
     "simulated",
+    "system_models",
     "tiers",
     "tiers_of",
     "traced",
-    "weathers",
 ]

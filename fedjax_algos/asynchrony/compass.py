@@ -1,73 +1,80 @@
-"""FedCompass's scheduler: each client gets as many steps as let its group arrive together.
+"""FedCompass's schedule: clients get the numbers of steps with which their group arrives together.
+
+What happens to a late client, one that arrives after its group's latest time, is defined in the
+docstring of `compass`.
 
 Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices
 using a Computing Power-Aware Scheduler", ICLR 2024, https://arxiv.org/abs/2309.14675.
 """
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal
 
-from fedjax_algos.asynchrony.arrival_groups import CompassTrace, Measure, Rules, Server
+from fedjax_algos.asynchrony.arrival_groups import CompassServer, Measure, Rules
 from fedjax_algos.asynchrony.event_loop import EventLoop
-from fedjax_algos.asynchrony.plan import Plan, Weather
-from fedjax_algos.asynchrony.registry import schedules
-from fedjax_algos.core.registry import Range
+from fedjax_algos.asynchrony.registry import Planner, schedules
+from fedjax_algos.core.options import Count, Range
 
 
-@schedules
+@schedules.register
 def compass(
     *,
-    min_steps: Annotated[int, Range(1)] = 20,
-    max_steps: Annotated[int, Range(1)] = 100,
+    min_steps: Count = 20,
+    max_steps: Count = 100,
     slack: Annotated[float, Range(1)] = 1.2,
-    first_steps: Annotated[int, Range(1)] | None = None,
+    first_steps: Count | None = None,
     mode: Literal["paper", "code"] = "paper",
     speed_weight: Annotated[float, Range(0, 1, low_open=True)] | None = None,
     measure: Measure | None = None,
-) -> "Compass":
-    """Compass: Q_i = floor((Ta - t) / S_i) steps, so that client i arrives with its group at Ta.
+) -> Planner:
+    """Gives client i Q_i = floor((Ta - t) / S_i) steps, so that it arrives with its group at Ta.
 
     All clients start with `first_steps`. A first arrival is a server step of its own (FIRST). From
     then on S_i = duration / Q_i is measured at each arrival, and the client is assigned at time t:
 
     - It joins the group with the largest Q_i in [Qmin, Qmax], the latest such group in a tie.
-    - Where there is none it opens one, timed for others to merge into. The fastest client f of a
+    - If there is no such group, it creates one that others can join. The fastest client f of a
       group with t < Ta_g would be back from Qmax more steps at Ta_g + Qmax S_f. So Q_i is
       max_g floor((Ta_g + Qmax S_f - t) / S_i), raised to Qmin; or Qmax, if that is less or there
-      is no such group. Its Ta = t + Q_i S_i and Tmax = t + lambda Q_i S_i.
+      is no such group. The new group has Ta = t + Q_i S_i and Tmax = t + lambda Q_i S_i.
 
-    When all of a group have arrived, or at Tmax if some have, the group is aggregated (AGGREGATE),
-    and its clients are assigned in order of S_i, ties in order of arrival. Who comes after Tmax is
-    late: assigned at once, without a server step, and part of the next aggregation of any group.
-    Staleness is counted at arrival. At equal times arrivals, in client order, come before timers,
-    and those before clients that rejoin.
+    A group is aggregated (AGGREGATE) when all its clients have arrived, or at Tmax if some have.
+    Its clients are then assigned in ascending order of S_i, ties in order of arrival.
+
+    A client is late if it arrives after its group's Tmax. A late client makes no server step and is
+    assigned again at once; its update is kept and is part of the next aggregation of any group.
+
+    Staleness is counted at arrival. At equal times, arrivals come first, in the order of the
+    clients, then timers, then clients that rejoin.
 
     Where the paper is ambiguous: an aggregated group is closed before its clients are assigned, and
-    a timer that finds nobody arrived makes no server step. `mode="code"` differs from the paper as
-    the authors' release does (https://github.com/APPFL/FedCompass): new groups look at Tmax_g in
-    place of Ta_g, groups that would need more than Qmax are passed over, S_i is a moving average,
-    staleness is counted at aggregation, and the first visits have Qmax steps. A late update is
-    not overwritten by the same client's next one, as it is there.
+    a timer makes no server step if no client of the group has arrived. `mode="code"` differs from
+    the paper as the authors' release does (https://github.com/APPFL/FedCompass): new groups use
+    Tmax_g in place of Ta_g, groups that would need more than Qmax are skipped, S_i is a moving
+    average, staleness is counted at aggregation, and the first dispatches have Qmax steps. Unlike
+    there, a late update is not overwritten by the same client's next one.
 
-    Clients that leave, on which the paper is silent: the visit is lost and the server knows it at
-    that moment. The client is taken off its group's list; if the others have all arrived, the group
-    is aggregated at once. A client that rejoins is assigned with its last S_i and the current
-    model, or starts with `first_steps` again if it has never arrived.
+    The paper does not cover clients that leave: here the dispatch is lost, and the server knows it
+    at that time. The client is removed from its group; if all others have arrived, the group is
+    aggregated at once. A client that rejoins is assigned with its last S_i and the current model,
+    or starts with `first_steps` again if it has never arrived.
 
-    Times may be floats or `fractions.Fraction`s, as the weather's are. The latter are exact. With
-    floats, times within a millionth of a step of Ta or Tmax count as equal to it.
+    Times may be floats or `fractions.Fraction`s, as the system model's are. The latter are exact.
+    With floats, times within a millionth of a step of Ta or Tmax count as equal to it.
 
     Args:
-      min_steps: Qmin.
-      max_steps: Qmax.
-      slack: lambda, the latest arrival factor.
-      first_steps: of visits before a client has been measured; None is Qmin, or Qmax in code mode.
+      min_steps: Qmin, at least 1.
+      max_steps: Qmax, at least Qmin.
+      slack: lambda, at least 1: the latest arrival factor.
+      first_steps: local steps of dispatches of clients that have not been measured; None is Qmin,
+        or Qmax in code mode.
       mode: "paper" or "code".
-      speed_weight: rho in S_i <- (1 - rho) S_i + rho new; None is 1, or .9 in code mode.
-      measure: (client, visit, num_steps, seconds of the visit) -> new S_i in seconds per step;
-        None is seconds / num_steps.
+      speed_weight: rho in S_i <- (1 - rho) S_i + rho new, above 0 and at most 1; None is 1, or .9
+        in code mode.
+      measure: a function (client, number, num_steps, seconds of the dispatch) -> new S_i in seconds
+        per step; None is seconds / num_steps.
 
     Returns:
-      A `Planner`, whose `trace` has the same arguments and gives the decisions, too.
+      A planner. The `trace` of its plans is a `CompassTrace`.
 
     Raises:
       ValueError: if `min_steps` is above `max_steps`.
@@ -82,26 +89,8 @@ def compass(
     if speed_weight is None:
         speed_weight = 0.9 if code else 1
     rules = Rules(min_steps, max_steps, slack, first_steps, speed_weight, code, measure)
-    return Compass(rules)
 
+    def plan(system, num_clients, *, arrivals=None, seconds=None):
+        return CompassServer(rules, EventLoop(system, num_clients, arrivals, seconds)).run()
 
-class Compass(NamedTuple):
-    """The planner that `compass` makes; arguments and errors are those of `base.Planner`."""
-
-    rules: Rules
-
-    def __call__(self, weather: Weather, num_clients: int, **horizon: Any) -> Plan:
-        """The timeline."""
-        return self.trace(weather, num_clients, **horizon).plan
-
-    def trace(
-        self,
-        weather: Weather,
-        num_clients: int,
-        *,
-        arrivals: int | None = None,
-        seconds: float | None = None,
-    ) -> CompassTrace:
-        """The same timeline with the scheduler's decisions."""
-        loop = EventLoop(weather, num_clients, arrivals, seconds)
-        return Server(self.rules, loop).run()
+    return plan

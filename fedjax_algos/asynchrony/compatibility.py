@@ -1,69 +1,50 @@
-"""Which algorithms make sense on which schedules of the virtual clock.
+"""Whether an algorithm runs on a schedule, according to the algorithm's own fields."""
 
-Under a barrier all clients start from the model that the server then updates. Elsewhere an update
-x - y_i of an older x is applied to a model that has moved on: the DISPLACEMENT form, which most
-rules have. Some rules do not survive that, and are refused with the reason.
-"""
-
-from typing import Any, Literal
-
-Fit = Literal["as is", "displacement"]
-OWN = {"fedasync": "immediate", "fedbuff": "buffered", "fedat": "tiers", "fedcompass": "compass"}
-SCHEDULES = ("barrier", "immediate", "buffered", "tiers", "compass")
-
-_PRELUDE = (
-    "a round has two exchanges, and the first needs all of a cohort's answers before anybody trains"
-)
-_STACK = "it compares the clients of a cohort with its complete ones, all updates at once"
-_INVERSE = (
-    "the inverse needs the statistics that each client started from, and the server's have moved; "
-    "give upload=gradient"
-)
-_REPLACED = "the mean of a few clients' statistics would replace what the others did"
-_TIERS = "it keeps a model for each tier, and only the schedules tiers and barrier have tiers"
-_MIXED = "it mixes in one arrival at a time; give form=delta, or the schedule immediate"
+from fedjax_algos.core import Algorithm
 
 
-def default_schedule(algorithm: str) -> str:
-    """The schedule that an algorithm was made for: barrier, unless it is asynchronous."""
-    return OWN.get(algorithm, "barrier")
-
-
-def _reason(algorithm: str, hyperparameters: dict[str, Any], schedule: str) -> str | None:
-    given = hyperparameters.get
-    moving = schedule != "barrier"
-    refused = {
-        "mime": (True, _PRELUDE),
-        "mimemom": (True, _PRELUDE),
-        "fedlga": (True, _STACK),
-        "fedat": (schedule not in ("tiers", "barrier"), _TIERS),
-        "fedasync": (given("form") == "mixing" and schedule != "immediate", _MIXED),
-        "fedgbo": (given("upload", "model") != "gradient" and moving, _INVERSE),
-        "mfl": (moving, _REPLACED),
-    }
-    holds, reason = refused.get(algorithm, (False, ""))
-    return reason if holds else None
-
-
-def fit(algorithm: str, hyperparameters: dict[str, Any], schedule: str) -> Fit:
-    """How an algorithm runs on a schedule: "as is", or in "displacement" form.
+def check_asynchronous(algorithm: Algorithm) -> None:
+    """Checks that an algorithm needs no synchronous rounds.
 
     Args:
-      algorithm: a registered name; others are taken to be sums of displacements.
-      hyperparameters: its options, where they matter.
-      schedule: a registered name.
+      algorithm: its fields `prelude` and `reduce` are read.
 
     Raises:
-      ValueError: if the pair makes no sense, with the reason.
+      ValueError: with the reason, if a round needs the answers of the whole cohort at once.
     """
-    reason = _reason(algorithm, hyperparameters, schedule)
-    if reason is not None:
-        raise ValueError(
-            f"{algorithm} does not run on the schedule {schedule}: {reason}"
-            + (
-                ""
-                if "give" in reason
-                else "; run it in synchronous rounds, or take another schedule"
-            )
+    reason = _reason_for_rounds(algorithm)
+    if reason:
+        raise ValueError(f"the algorithm does not run on the virtual clock: {reason}")
+
+
+def check_schedule(algorithm: Algorithm, schedule: str) -> None:
+    """Checks that an algorithm runs on a schedule.
+
+    Args:
+      algorithm: its fields `prelude`, `reduce` and `schedules` are read.
+      schedule: the name of a schedule, such as "immediate".
+
+    Raises:
+      ValueError: with the reason, if it does not.
+    """
+    allowed, reason = algorithm.schedules.allowed, algorithm.schedules.reason
+    reason_for_rounds = _reason_for_rounds(algorithm)
+    if reason_for_rounds:
+        allowed, reason = (), reason_for_rounds
+    if allowed is not None and schedule not in allowed:
+        raise ValueError(f"the algorithm does not run on the schedule {schedule}: {reason}")
+
+
+def _reason_for_rounds(algorithm: Algorithm) -> str:
+    """Why the algorithm needs synchronous rounds, or an empty text."""
+    if algorithm.prelude is not None:
+        return (
+            "a round has two exchanges (prelude), and the first needs the answers of the whole "
+            "cohort before any client trains; use synchronous rounds"
         )
-    return "as is" if schedule in ("barrier", OWN.get(algorithm)) else "displacement"
+    if algorithm.reduce == "stack":
+        return (
+            'the server compares all updates of a round with each other (reduce="stack"), but '
+            "here they arrive one by one; use synchronous rounds"
+        )
+    return ""

@@ -1,9 +1,9 @@
-"""The loop under all schedules on the virtual clock: dispatches, and a queue of what comes next.
+"""The event loop of all schedules on the virtual clock: dispatches, and a queue of events.
 
-A visit of a client that drops out is lost when the client leaves, and the server learns of it then.
-At equal times arrivals and losses come first, in client order, then the other events as listed.
-Times are `Any`, in the weather's numbers: with `fractions.Fraction`s they are exact; floats are
-equal only if all their digits are, and are sums of the visits' seconds.
+A dispatch of a client that becomes unavailable is lost when the client leaves, and the server
+learns of it at that time. At equal times, arrivals and losses come first, in the order of the
+clients, then the other events in the order of their constants. Times have the type of the system
+model's numbers: `fractions.Fraction`s are exact; floats are equal only if all their digits are.
 """
 
 import heapq
@@ -14,24 +14,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_algos.asynchrony.plan import AGGREGATED, IN_FLIGHT, LOST, Plan, Weather
-from fedjax_algos.asynchrony.system_model import require_absence
+from fedjax_algos.asynchrony.fixed_system import check_unavailability
+from fedjax_algos.asynchrony.plan import AGGREGATED, IN_FLIGHT, LOST, Plan, SystemModel
+from fedjax_algos.core.representation import describe
 
-# Events. Losses wait as arrivals: which of the two it is turns out only when the visit ends.
+# Events. A loss is queued as an arrival and becomes LEAVES when its time has come.
 ARRIVES, TIMER, REJOINS, STARTS, LEAVES = range(5)
-_PATIENCE = 1000  # lost visits a client without an arrival
+_MAX_LOSSES_PER_CLIENT = 1000  # in the mean, since the last arrival of any client
 
 
 class EventLoop:
-    """What a planner drives. Arguments and errors are those of `base.Planner`."""
+    """The queue of events and the record of dispatches that a schedule works with.
+
+    Args:
+      system: durations and unavailability.
+      num_clients: m, the number of clients.
+      arrivals: as in `Planner`.
+      seconds: as in `Planner`.
+
+    Raises:
+      ValueError: for an invalid horizon or number of clients, as in `Planner`.
+    """
 
     def __init__(
-        self, weather: Weather, num_clients: int, arrivals: int | None, seconds: float | None
+        self, system: SystemModel, num_clients: int, arrivals: int | None, seconds: float | None
     ):
         if (arrivals is None) == (seconds is None):
             raise ValueError(
-                f"arrivals={arrivals} and seconds={seconds} do not say when to stop; give exactly "
-                "one of them"
+                f"arrivals={arrivals} and seconds={seconds} do not define the horizon; give "
+                "exactly one of them"
             )
         for name, count in (("num_clients", num_clients), ("arrivals", arrivals)):
             if count is not None and not (1 <= count < math.inf and count == int(count)):
@@ -39,59 +50,74 @@ class EventLoop:
         if seconds is not None and not 0 < seconds < math.inf:
             raise ValueError(f"seconds={seconds} is out of range; give a number above 0")
         self.num_clients = num_clients
-        self.seconds, self.absence = weather.seconds, weather.absence
-        self.last_arrival = math.inf if arrivals is None else arrivals
+        self.seconds, self.unavailability = system.seconds, system.unavailability
+        self.max_arrivals = math.inf if arrivals is None else arrivals
         self.horizon = math.inf if seconds is None else seconds
-        self.queue: list[tuple[Any, int, int]] = []  # (time, event, client or what the planner put)
-        # of dispatches
+        self.queue: list[tuple[Any, int, int]] = []  # (time, event, client or a schedule's number)
+        # by dispatch
         self.client: list[int] = []
-        self.visit: list[int] = []
+        self.number: list[int] = []
         self.num_steps: list[int] = []
         self.version: list[int] = []
         self.started: list[Any] = []
         self.ended: list[Any] = []
-        self.arrived: list[int] = []  # dispatches, as they come
-        self.lost: list[int] = []
-        # of clients
-        self.visits = [0] * num_clients
+        self.arrived: list[int] = []  # dispatches, in order of arrival
+        self.lost: list[int] = []  # dispatches
+        # by client
+        self.dispatch_counts = [0] * num_clients
         self.current = [0] * num_clients  # its last dispatch
-        self.away: dict[int, Any] = {}  # for how long, where this dispatch will be lost
+        self.seconds_away: dict[int, Any] = {}  # of clients whose current dispatch will be lost
 
-    def send(
+    def __repr__(self) -> str:
+        return describe(self, clients=self.num_clients, dispatches=len(self.client))
+
+    def dispatch(
         self,
         client: int,
         num_steps: int,
         version: int,
         now: Any,
-        due: tuple[Any, ...] = (),
-        rounding: Any = 0,
+        snap_times: tuple[Any, ...] = (),
+        tolerance: Any = 0,
     ) -> Any:
-        """Dispatches a client and returns the seconds of its whole visit.
+        """Dispatches a client.
 
-        An arrival within `rounding` seconds of one of the times `due` is at that time.
+        Args:
+          client: which client.
+          num_steps: local steps.
+          version: the global model that it starts from.
+          now: the time.
+          snap_times: an arrival that is close to one of these times is moved to it.
+          tolerance: what is close, in seconds.
+
+        Returns:
+          The seconds that the whole dispatch takes.
+
+        Raises:
+          ValueError: for an invalid duration or unavailability.
         """
-        visit = self.visits[client]
-        self.visits[client] = visit + 1
-        duration = self.seconds(client, visit, num_steps)
+        number = self.dispatch_counts[client]
+        self.dispatch_counts[client] = number + 1
+        duration = self.seconds(client, number, num_steps)
         if not 0 < duration < math.inf:
             raise ValueError(
-                f"visit {visit} of client {client} takes {duration} s for {num_steps} steps; give "
-                "a weather with times above 0"
+                f"dispatch {number} of client {client} takes {duration} s for {num_steps} steps; "
+                "give a system model with finite times above 0"
             )
         end = now + duration
-        absence = self.absence(client, visit)
-        if absence is not None:
-            require_absence(client, visit, absence)
-            share, self.away[client] = absence
+        unavailability = self.unavailability(client, number)
+        if unavailability is not None:
+            check_unavailability(client, number, unavailability)
+            share, self.seconds_away[client] = unavailability
             end = now + share * duration
-        elif due:
-            for time in due:
-                if abs(end - time) <= rounding:
+        elif snap_times:
+            for time in snap_times:
+                if abs(end - time) <= tolerance:
                     end = time
                     break
         self.current[client] = len(self.client)
         self.client.append(client)
-        self.visit.append(visit)
+        self.number.append(number)
         self.num_steps.append(num_steps)
         self.version.append(version)
         self.started.append(now)
@@ -99,39 +125,51 @@ class EventLoop:
         heapq.heappush(self.queue, (end, ARRIVES, client))
         return duration
 
-    def put(self, time: Any, event: int, who: int) -> None:
-        """Lets an event come when all that is before it at this time has happened."""
-        heapq.heappush(self.queue, (time, event, who))
+    def put(self, time: Any, event: int, number: int) -> None:
+        """Queues an event of the schedule.
+
+        Args:
+          time: when it happens.
+          event: TIMER or STARTS.
+          number: what `events` gives with it, such as a group.
+        """
+        heapq.heappush(self.queue, (time, event, number))
 
     def events(self) -> Iterator[tuple[Any, int, int]]:
-        """What comes until the horizon: time, event, and client or what was put."""
-        queue, arrived, away = self.queue, self.arrived, self.away
-        patience = _PATIENCE * self.num_clients if self.last_arrival < math.inf else math.inf
-        in_vain = 0  # losses since the last arrival
+        """Iterates over the events until the horizon: (time, event, client or queued number).
+
+        Raises:
+          ValueError: if fewer than the requested number of updates arrive.
+        """
+        queue, arrived, seconds_away = self.queue, self.arrived, self.seconds_away
+        max_losses = math.inf
+        if self.max_arrivals < math.inf:
+            max_losses = _MAX_LOSSES_PER_CLIENT * self.num_clients
+        losses = 0  # since the last arrival
         while (
             queue
             and queue[0][0] <= self.horizon
-            and len(arrived) < self.last_arrival
-            and in_vain <= patience
+            and len(arrived) < self.max_arrivals
+            and losses <= max_losses
         ):
             event = now, kind, client = heapq.heappop(queue)
             if kind != ARRIVES:
                 yield event
-            elif client not in away:
+            elif client not in seconds_away:
                 arrived.append(self.current[client])
-                in_vain = 0
+                losses = 0
                 yield event
             else:
                 self.lost.append(self.current[client])
-                in_vain += 1
-                seconds_away = away.pop(client)
-                if seconds_away < math.inf:
-                    heapq.heappush(queue, (now + seconds_away, REJOINS, client))
+                losses += 1
+                away = seconds_away.pop(client)
+                if away < math.inf:
+                    heapq.heappush(queue, (now + away, REJOINS, client))
                 yield now, LEAVES, client
-        if len(arrived) < self.last_arrival < math.inf:
+        if len(arrived) < self.max_arrivals < math.inf:
             raise ValueError(
-                f"only {len(arrived)} of arrivals={self.last_arrival} come, because clients leave "
-                "for good or in nearly every visit; give fewer arrivals, or seconds"
+                f"only {len(arrived)} of arrivals={self.max_arrivals} come, because clients leave "
+                "for good or in nearly every dispatch; give fewer arrivals, or seconds"
             )
 
     def plan(
@@ -141,8 +179,18 @@ class EventLoop:
         step: ArrayLike,
         time: ArrayLike,
         group: ArrayLike,
+        trace: Any = None,
     ) -> Plan:
-        """The plan, given its contributions and server steps."""
+        """Completes the plan: the loop's dispatches with the schedule's server steps.
+
+        Args:
+          dispatch: int[C]: the dispatch of each contribution.
+          staleness: int[C].
+          step: int[C]: the server step of each contribution.
+          time: float[U]: when each server step is made.
+          group: int[U]: the group of each server step.
+          trace: the schedule's own record.
+        """
         dispatch = np.array(dispatch, np.int32)
         fate = np.full(len(self.client), IN_FLIGHT, np.int8)
         fate[dispatch] = AGGREGATED
@@ -150,7 +198,7 @@ class EventLoop:
         num_steps = np.array(self.num_steps, np.int32)
         return Plan(
             client=np.array(self.client, np.int32),
-            visit=np.array(self.visit, np.int32),
+            number=np.array(self.number, np.int32),
             num_steps=num_steps,
             full_steps=num_steps,
             version=np.array(self.version, np.int32),
@@ -162,4 +210,5 @@ class EventLoop:
             step=np.array(step, np.int32),
             time=np.array(time, float),
             group=np.array(group, np.int32),
+            trace=trace,
         )

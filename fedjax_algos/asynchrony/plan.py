@@ -1,87 +1,118 @@
-"""A plan: who trains when on which model, and what each server step is made of.
+"""A plan: which client trains when, on which model, and what each server step consists of.
 
-On a virtual clock, who arrives when depends on speeds and on the schedule, never on values. So a
-schedule runs ahead on the host and writes everything down; what is trained follows from it.
+On a virtual clock, arrival times depend on the clients' speeds and on the schedule, never on the
+values of a model. A schedule therefore runs ahead on the host and records the whole timeline as a
+`Plan`; the executor then trains what the plan contains.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import Local, Visit
+from fedjax_algos.core import Dispatch, Local
+from fedjax_algos.core.representation import describe
 from fedjax_algos.schedules.synchronous import earlier_amounts, rate_at
 
 AGGREGATED, IN_FLIGHT, LOST = range(3)  # fates of a dispatch
-AGGREGATE, FIRST = range(2)  # groups of FedCompass's server steps: a group's, a first arrival's
+AGGREGATE, FIRST = range(2)  # FedCompass's server steps: of an arrival group, of a first arrival
 
 
 class Plan(NamedTuple):
     """A timeline in NumPy arrays: dispatches [D], contributions [C], server steps [U].
 
     Version v is the global model after v server steps; server step u makes version u + 1.
-    A dispatch is a visit with a start; a contribution is an arrived update in a server step.
-    Of R runs in lockstep (`lockstep.join_plans`), the first R versions are their initial models,
+    A contribution is an update that has arrived and is part of a server step.
+    In a merged plan of R runs (`merge_plans`), the first R versions are the runs' initial models,
     and server step u makes version u + R.
     """
 
     # dispatches, in the order in which they are made
     client: np.ndarray  # int32[D]
-    visit: np.ndarray  # int32[D]: the client's how-manyeth dispatch
-    num_steps: np.ndarray  # int32[D]
-    full_steps: np.ndarray  # int32[D]
+    number: np.ndarray  # int32[D]: number of this dispatch of the client, from 0
+    num_steps: np.ndarray  # int32[D]: local steps that the client does
+    full_steps: np.ndarray  # int32[D]: local steps of its complete local update
     version: np.ndarray  # int32[D]: the global model that it starts from
-    started: np.ndarray  # float64[D]: virtual seconds
-    ended: np.ndarray  # float64[D]: when it arrives, or is lost; may lie past the horizon
+    started: np.ndarray  # float64[D]: simulated seconds
+    ended: np.ndarray  # float64[D]: when it arrives or is lost; may be after the horizon
     fate: np.ndarray  # int8[D]: AGGREGATED, IN_FLIGHT (or buffered) at the horizon, or LOST
     # contributions, ordered by server step and then by arrival
     dispatch: np.ndarray  # int32[C]
-    staleness: np.ndarray  # int32[C]: server steps since its version, where the schedule counts it
-    step: np.ndarray  # int32[C]: which server step it is part of, not decreasing
+    staleness: np.ndarray  # int32[C]: server steps since its version; 0 if the schedule counts none
+    step: np.ndarray  # int32[C]: the server step that it is part of, in ascending order
     # server steps, in order
-    time: np.ndarray  # float64[U]: virtual seconds
-    group: np.ndarray  # int32[U]: what `server_update` is told; see each schedule
-    run: np.ndarray | None = None  # int32[U]: whose server step it is; None for a single run
+    time: np.ndarray  # float64[U]: simulated seconds
+    group: np.ndarray  # int32[U]: the group given to `server_update`; see each schedule
+    run: np.ndarray | None = None  # int32[U]: the run whose server step it is; None for one run
+    trace: Any = None  # the schedule's record of its decisions, such as `CompassTrace`, or None
 
     @property
     def num_runs(self) -> int:
-        """R; each run makes a server step at least."""
+        """R; each run makes at least one server step."""
         return 1 if self.run is None else int(self.run.max()) + 1
 
     @property
     def num_versions(self) -> int:
-        """Versions that exist at the horizon, the initial models included."""
+        """Number of versions at the horizon, including the initial models."""
         return len(self.time) + self.num_runs
 
+    def __repr__(self) -> str:
+        return describe(
+            self,
+            dispatches=len(self.client),
+            lost=int((self.fate == LOST).sum()),
+            contributions=len(self.dispatch),
+            server_steps=len(self.time),
+            runs=self.num_runs,
+        )
 
-class Weather(Protocol):
-    """What clients meet, from (seed, client, visit) alone, so that all methods meet the same."""
 
-    def seconds(self, client: int, visit: int, num_steps: int) -> float:
-        """How long the visit takes, communication included."""
+class SystemModel(Protocol):
+    """Speeds and unavailability of clients.
+
+    The answers depend only on the seed, the client and the number of the dispatch, so that all
+    compared methods meet the same system.
+    """
+
+    def seconds(self, client: int, number: int, num_steps: int) -> float:
+        """Seconds that a dispatch takes, including communication.
+
+        Args:
+          client: which client.
+          number: number of this dispatch of the client, from 0.
+          num_steps: local steps of the dispatch.
+        """
         ...
 
-    def absence(self, client: int, visit: int) -> tuple[float, float] | None:
-        """None, or (share of the visit's time after which the client leaves, seconds it is away).
+    def unavailability(self, client: int, number: int) -> tuple[float, float] | None:
+        """Whether and how the client leaves during a dispatch, which is then lost.
 
-        The visit is then lost. The server learns of it when the client leaves.
+        Args:
+          client: which client.
+          number: number of this dispatch of the client, from 0.
+
+        Returns:
+          None, or (share of the dispatch's time after which the client leaves, seconds away). The
+          server learns of the loss when the client leaves.
         """
         ...
 
 
-def plan_visits(plan: Plan, counts: np.ndarray, local: Local) -> Visit:
-    """The visits of a plan's dispatches, NumPy arrays [D].
-
-    `server_step` is the version, at which the rate is asked unless `local.rate_by` is "visit".
-    Steps of lost dispatches are not in `first_step`: they never happened.
+def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
+    """The facts that clients receive in a plan's dispatches.
 
     Args:
       plan: a timeline.
-      counts: int[num_clients], n_i of all clients, dispatched or not.
-      local: whose rate.
+      counts: int[num_clients]: n_i of all clients, including those that are never dispatched.
+      local: how clients train; its learning rate is evaluated at the version, or at the number of
+        the dispatch if `local.rate_by` is "dispatch".
+
+    Returns:
+      NumPy arrays [D]. `server_step` is the version. `first_step` does not count the steps of lost
+      dispatches.
 
     Raises:
-      ValueError: for a client that has no count, or a rate that is not positive and finite.
+      ValueError: for a client without a count, or a rate that is not positive and finite.
     """
     counts = np.asarray(counts, np.int32)
     if plan.client.max(initial=0) >= len(counts):
@@ -91,16 +122,16 @@ def plan_visits(plan: Plan, counts: np.ndarray, local: Local) -> Visit:
         )
     real = jnp.result_type(float)
     shares = counts / counts.sum(dtype=np.int64)
-    asked = plan.visit if local.rate_by == "visit" else plan.version
-    done = np.where(plan.fate == LOST, 0, plan.num_steps)
-    return Visit(
+    rate_index = plan.number if local.rate_by == "dispatch" else plan.version
+    steps_done = np.where(plan.fate == LOST, 0, plan.num_steps)
+    return Dispatch(
         client=plan.client,
-        visit=plan.visit,
+        number=plan.number,
         server_step=plan.version,
         num_steps=plan.num_steps,
         full_steps=plan.full_steps,
         num_examples=counts[plan.client],
         share=shares[plan.client].astype(real),
-        learning_rate=np.asarray(rate_at(local.learning_rate, asked), real),
-        first_step=earlier_amounts(plan.client, done),
+        learning_rate=np.asarray(rate_at(local.learning_rate, rate_index), real),
+        first_step=earlier_amounts(plan.client, steps_done),
     )

@@ -1,8 +1,9 @@
-"""Schedules on the virtual clock in which every visit has the same number of steps.
+"""Schedules on the virtual clock in which every dispatch has the same number of steps.
 
-`barrier` is FedAvg's and FedAvgM's, `immediate` FedAsync's, `buffered` FedBuff's, `tiers` FedAT's,
-as FedCompass compares them: Li et al., ICLR 2024, https://arxiv.org/abs/2309.14675.
-What comes first at equal times, and when the server learns of a loss, `event_loop` says.
+`barrier` is the schedule of FedAvg and FedAvgM, `immediate` of FedAsync, `buffered` of FedBuff and
+`tiers` of FedAT, as FedCompass compares them: Li et al., ICLR 2024,
+https://arxiv.org/abs/2309.14675. `event_loop` defines the order of events at equal times and when
+the server learns of a loss.
 """
 
 import math
@@ -13,106 +14,118 @@ import numpy as np
 from fedjax_algos.asynchrony.event_loop import ARRIVES, LEAVES, REJOINS, STARTS, EventLoop
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.asynchrony.registry import Planner, schedules
-from fedjax_algos.asynchrony.system_model import Forecast
-from fedjax_algos.core.registry import Range
+from fedjax_algos.asynchrony.system_model import SystemModelWithSpeeds
+from fedjax_algos.core.options import Count, Range
 
-Count = Annotated[int, Range(1)]
-
-_NEXT_CLIENT = 16  # a stream of NumPy's generators; those of weather are below
+_NEXT_CLIENT = 16  # a stream of NumPy's generators; the system model's streams are 13 to 15
 
 
-@schedules
+@schedules.register
 def barrier(*, steps: Count) -> Planner:
-    """Rounds of all clients, `steps` each: a server step when the last of them has arrived.
+    """Rounds of all available clients; the end of a round is a server step.
 
-    Nobody waits for a client that has left; it enters the first round that starts when it is back
-    or later. A round in which nobody arrives makes no server step, and is followed by one of those
-    who are back, or of the first to come back. Staleness is 0, and so is the plan's group.
+    A round ends when each of its clients has arrived or left. A client that has left enters the
+    first round that starts when it is back. A round in which no client arrives makes no server
+    step; the next round then starts with the clients that are back, or with the first one that
+    comes back. Staleness and the plan's group are 0.
 
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-    https://arxiv.org/abs/1602.05629, with all clients.
+    https://arxiv.org/abs/1602.05629, with all clients in each round.
 
     Args:
-      steps: Q, of each visit.
+      steps: Q, local steps of each dispatch, at least 1.
+
+    Returns:
+      A planner.
     """
 
-    def plan(weather, num_clients, *, arrivals=None, seconds=None):
-        loop = EventLoop(weather, num_clients, arrivals, seconds)
+    def plan(system, num_clients, *, arrivals=None, seconds=None):
+        loop = EventLoop(system, num_clients, arrivals, seconds)
         return _rounds(loop, steps, [0] * num_clients)
 
     return plan
 
 
-@schedules
+@schedules.register
 def tiers(*, steps: Count, ratio: Annotated[float, Range(1)] = 2.0) -> Planner:
-    """Clients of like speed run rounds of their own, as in `barrier`, from the latest global model.
+    """Each tier of similarly fast clients runs its own rounds, as in `barrier`.
 
-    The end of a tier's round is a server step, and its group is the tier, 0 for the fastest. Each
-    tier keeps the clients that `tiers_of` gives it, also where their speeds change. Tiers that
-    start together start from the same model. Staleness is not counted: it is 0.
+    A round starts from the latest global model, and its end is a server step whose group is the
+    tier, 0 for the fastest. Clients keep the tier that `tiers_of` gives them, even if their speeds
+    change. Tiers that start at the same time start from the same model. Staleness is not counted:
+    it is 0.
 
     Chai et al., "FedAT: A High-Performance and Communication-Efficient Federated Learning System
     with Asynchronous Tiers", https://arxiv.org/abs/2010.05958.
 
     Args:
-      steps: Q, of each visit.
-      ratio: upsilon, of the times of a tier's slowest and fastest clients.
+      steps: Q, local steps of each dispatch, at least 1.
+      ratio: upsilon, at least 1: the most that the time of a tier's slowest client may be, as a
+        multiple of the time of its fastest one.
 
-    Raises:
-      ValueError: when called with a weather without `expected_seconds_per_step`.
+    Returns:
+      A planner. It raises `ValueError` for a system model without `expected_seconds_per_step`.
     """
 
-    def plan(weather, num_clients, *, arrivals=None, seconds=None):
-        if not isinstance(weather, Forecast):
+    def plan(system, num_clients, *, arrivals=None, seconds=None):
+        if not isinstance(system, SystemModelWithSpeeds):
             raise ValueError(
-                f"tiers: {type(weather).__name__} does not know clients' mean speeds; give a "
-                "weather with expected_seconds_per_step(client), as those of this package"
+                f"tiers: {type(system).__name__} does not know the clients' mean speeds; give a "
+                "system model with expected_seconds_per_step(client), such as those of this package"
             )
-        loop = EventLoop(weather, num_clients, arrivals, seconds)
-        return _rounds(loop, steps, tiers_of(weather, num_clients, ratio).tolist())
+        loop = EventLoop(system, num_clients, arrivals, seconds)
+        return _rounds(loop, steps, tiers_of(system, num_clients, ratio).tolist())
 
     return plan
 
 
-def tiers_of(weather: Forecast, num_clients: int, ratio: float = 2.0) -> np.ndarray:
-    """int32[num_clients]: each client's tier, 0 for the fastest; there are max + 1 of them.
+def tiers_of(system: SystemModelWithSpeeds, num_clients: int, ratio: float = 2.0) -> np.ndarray:
+    """Divides clients into tiers of similar speed.
 
-    In order of their seconds per step t_i, clients join a tier while t_i <= ratio * t of its
-    fastest; the next one opens another.
+    In ascending order of their seconds per step t_i, clients are added to a tier while
+    t_i <= ratio * t of the tier's fastest client; the next client opens another tier.
+
+    Args:
+      system: with the clients' t_i.
+      num_clients: m, the number of clients.
+      ratio: upsilon, at least 1.
+
+    Returns:
+      int32[num_clients]: the tier of each client, from 0 for the fastest.
     """
-    times = [weather.expected_seconds_per_step(client) for client in range(num_clients)]
-    result, tier, most = np.empty(num_clients, np.int32), -1, -math.inf
+    times = [system.expected_seconds_per_step(client) for client in range(num_clients)]
+    result, tier, longest = np.empty(num_clients, np.int32), -1, -math.inf
     for client in sorted(range(num_clients), key=times.__getitem__):
-        if times[client] > most:
+        if times[client] > longest:
             tier += 1
-            most = times[client] * ratio * (1 + 1e-9)  # .01 * (.47 / .01) is less than .47
+            longest = times[client] * ratio * (1 + 1e-9)  # .01 * (.47 / .01) is less than .47
         result[client] = tier
     return result
 
 
-@schedules
+@schedules.register
 def immediate(
     *, steps: Count, concurrency: Count | None = None, seed: Annotated[int, Range(0)] = 0
 ) -> Planner:
-    """Each arrival is a server step, and its client goes on at once with the new model.
+    """Each arrival is a server step, and the client is dispatched again at once with the new model.
 
-    Staleness counts the server steps since the client received its model. A client that has left
-    gets the model of the moment when it is back. The plan's group is 0.
+    Staleness is the number of server steps since the client received its model. A client that has
+    left receives the current model when it is back. The plan's group is 0.
 
     Xie et al., "Asynchronous Federated Optimization", https://arxiv.org/abs/1903.03934.
 
     Args:
-      steps: Q, of each visit.
-      concurrency: clients that train at once; see `buffered`.
-      seed: of the draws among idle clients.
+      steps: Q, local steps of each dispatch, at least 1.
+      concurrency: number of clients that train at the same time; see `buffered`.
+      seed: of the draws among idle clients, at least 0.
 
-    Raises:
-      ValueError: when called with fewer clients than `concurrency`.
+    Returns:
+      A planner. It raises `ValueError` for fewer clients than `concurrency`.
     """
     return buffered(steps=steps, size=1, concurrency=concurrency, seed=seed)
 
 
-@schedules
+@schedules.register
 def buffered(
     *,
     steps: Count,
@@ -120,32 +133,33 @@ def buffered(
     concurrency: Count | None = None,
     seed: Annotated[int, Range(0)] = 0,
 ) -> Planner:
-    """Every `size` arrivals are a server step; who arrives goes on at once with the model of then.
+    """Every `size` arrivals make a server step; a client that arrives is dispatched again at once.
 
-    The client that completes a buffer gets the new model. One client may be in a buffer twice.
-    Staleness counts the server steps from the client's broadcast to its arrival. Updates in a
-    buffer that is not full at the horizon have the fate IN_FLIGHT. The plan's group is 0.
+    It receives the current model; the client that completes a buffer receives the new one. A client
+    may be in a buffer twice. Staleness is the number of server steps between a client's broadcast
+    and its arrival. Updates in a buffer that is not full at the horizon have the fate IN_FLIGHT.
+    The plan's group is 0.
 
-    With `concurrency`, only so many clients train at once: when a visit ends or is lost, the next
-    one is of a client that is drawn uniformly among those neither training nor away, who just
-    arrived included. Without, everybody trains, and a client that has left gets the model of the
-    moment when it is back.
+    With `concurrency`, only that many clients train at the same time: when a dispatch ends or is
+    lost, the next client is drawn uniformly among those that neither train nor are away, including
+    the one that has just arrived. Without it, all clients train, and a client that has left
+    receives the current model when it is back.
 
     Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation",
     https://arxiv.org/abs/2106.06639.
 
     Args:
-      steps: Q, of each visit.
-      size: K.
-      concurrency: clients that train at once; None is all of them.
-      seed: of the draws among idle clients.
+      steps: Q, local steps of each dispatch, at least 1.
+      size: K, at least 1.
+      concurrency: number of clients that train at the same time; None is all of them.
+      seed: of the draws among idle clients, at least 0.
 
-    Raises:
-      ValueError: when called with fewer clients than `concurrency`.
+    Returns:
+      A planner. It raises `ValueError` for fewer clients than `concurrency`.
     """
 
-    def plan(weather, num_clients, *, arrivals=None, seconds=None):
-        loop = EventLoop(weather, num_clients, arrivals, seconds)
+    def plan(system, num_clients, *, arrivals=None, seconds=None):
+        loop = EventLoop(system, num_clients, arrivals, seconds)
         if concurrency is not None and concurrency > num_clients:
             raise ValueError(
                 f"concurrency={concurrency} is out of range; give 1 to {num_clients}, the number "
@@ -156,22 +170,22 @@ def buffered(
     return plan
 
 
-def _buffers(loop: EventLoop, steps: int, size: int, places: int, seed: int) -> Plan:
-    """As many clients in flight as there are places; who has arrived is replaced at once."""
+def _buffers(loop: EventLoop, steps: int, size: int, num_free: int, seed: int) -> Plan:
+    """Keeps `num_free` clients in flight: each one that arrives or leaves is replaced at once."""
     rng = np.random.default_rng([seed, _NEXT_CLIENT])
     idle = list(range(loop.num_clients))[::-1]
     loop.put(0, STARTS, 0)
     for now, event, client in loop.events():
         if event in (ARRIVES, LEAVES):
-            places += 1
+            num_free += 1
         if event in (ARRIVES, REJOINS):
             idle.append(client)
-        while idle and places:
-            if len(idle) > places:
+        while idle and num_free:
+            if len(idle) > num_free:
                 chosen = int(rng.random() * len(idle))
                 idle[chosen], idle[-1] = idle[-1], idle[chosen]
-            loop.send(idle.pop(), steps, len(loop.arrived) // size, now)
-            places -= 1
+            loop.dispatch(idle.pop(), steps, len(loop.arrived) // size, now)
+            num_free -= 1
     num_steps = len(loop.arrived) // size
     dispatch = np.array(loop.arrived[: num_steps * size], int)
     step = np.repeat(np.arange(num_steps), size)
@@ -181,11 +195,11 @@ def _buffers(loop: EventLoop, steps: int, size: int, places: int, seed: int) -> 
 
 
 def _rounds(loop: EventLoop, steps: int, tier_of: list[int]) -> Plan:
-    """Each tier by itself: a round ends when nobody in it is expected any more."""
+    """Each tier's rounds: a round ends when all of its clients have arrived or left."""
     num_tiers = max(tier_of) + 1
     waiting: list[list[int]] = [[] for _ in range(num_tiers)]  # clients for the next round
     arrived: list[list[int]] = [[] for _ in range(num_tiers)]  # this round's dispatches
-    expected = [0] * num_tiers
+    pending = [0] * num_tiers  # clients that train in this round
     for client, tier in enumerate(tier_of):
         waiting[tier].append(client)
     for tier in range(num_tiers):
@@ -194,22 +208,23 @@ def _rounds(loop: EventLoop, steps: int, tier_of: list[int]) -> Plan:
     step: list[int] = []
     times: list[Any] = []
     groups: list[int] = []
-    for now, event, who in loop.events():
+    for now, event, number in loop.events():
         if event == STARTS:
-            if not expected[who]:
-                for client in sorted(waiting[who]):
-                    loop.send(client, steps, len(times), now)
-                expected[who] = len(waiting[who])
-                waiting[who].clear()
+            tier = number
+            if not pending[tier]:
+                for client in sorted(waiting[tier]):
+                    loop.dispatch(client, steps, len(times), now)
+                pending[tier] = len(waiting[tier])
+                waiting[tier].clear()
             continue
-        tier = tier_of[who]
+        client, tier = number, tier_of[number]
         if event == ARRIVES:
-            arrived[tier].append(loop.current[who])
+            arrived[tier].append(loop.current[client])
         if event in (ARRIVES, REJOINS):
-            waiting[tier].append(who)
+            waiting[tier].append(client)
         if event in (ARRIVES, LEAVES):
-            expected[tier] -= 1
-        if expected[tier]:
+            pending[tier] -= 1
+        if pending[tier]:
             continue
         if arrived[tier]:
             dispatch += arrived[tier]
@@ -218,5 +233,5 @@ def _rounds(loop: EventLoop, steps: int, tier_of: list[int]) -> Plan:
             groups.append(tier)
             arrived[tier].clear()
         if waiting[tier]:
-            loop.put(now, STARTS, tier)  # after all else at this time
+            loop.put(now, STARTS, tier)  # after all other events at this time
     return loop.plan(dispatch, np.zeros(len(dispatch)), step, times, groups)

@@ -1,7 +1,7 @@
 """The command line: `fedjax-algos compare | run | sweep | plot | summary | list`.
 
-`options.py` says what all commands that train are asked, `training.py` and `reporting.py` are the
-commands. A new one is a file of its own and a name in `COMMANDS`.
+`options.py` has the options that all commands that train share; `training.py`, `sweep.py` and
+`reporting.py` have the commands. Add a new one to `COMMANDS`.
 """
 
 import sys
@@ -12,7 +12,7 @@ from fedjax_algos.cli.options import Commands
 from fedjax_algos.cli.reporting import list_names, plot, summary
 from fedjax_algos.cli.sweep import sweep
 from fedjax_algos.cli.training import compare, run
-from fedjax_algos.core.registry import unknown
+from fedjax_algos.core.options import unknown
 
 COMMANDS = (compare, run, sweep, plot, summary, list_names)
 
@@ -28,7 +28,13 @@ for _command in COMMANDS:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the command line; what a user got wrong is one line on standard error, and exit 2."""
+    """Runs the command line. A usage error is one line on standard error, and exit code 2.
+
+    Args:
+      arguments: of the command; None: those of the process.
+    """
+    if "" not in sys.path:
+        sys.path.append("")  # for package.module:NAME in the working folder
     try:
         cli.main(arguments, prog_name="fedjax-algos", standalone_mode=False)
     except click.exceptions.NoSuchOption as error:

@@ -4,12 +4,12 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedjax_algos.core.registry import options, unknown
+from fedjax_algos.core.options import options, unknown
 from fedjax_algos.runs.settings import Settings
 
 
 class ConfigFile(NamedTuple):
-    """What a file gives, in the text forms of the command line."""
+    """The content of a file, as texts of the command line."""
 
     path: str
     settings: dict[str, str]
@@ -18,10 +18,13 @@ class ConfigFile(NamedTuple):
 
 
 def read_config(path: str) -> ConfigFile:
-    """Reads a TOML file of keys of `Settings`, `methods` (a list) and `compilation_cache`.
+    """Reads a TOML file whose keys are fields of `Settings`, `methods` and `compilation_cache`.
 
-    `seeds` is a number, a list, or a range as text; the other settings are one value each. What
-    the values mean, and their ranges, is checked where the command line's are.
+    `methods` is a list, `seeds` a number, a list, or a range as text; the other settings are one
+    value each. Their ranges are checked later, together with those of the command line.
+
+    Args:
+      path: of the file.
 
     Raises:
       ValueError: for a file that cannot be read, is no TOML, or has a wrong key or kind of value.

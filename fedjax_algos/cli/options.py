@@ -1,14 +1,15 @@
-"""What every command that trains is asked, and the settings that the answers mean."""
+"""The options that all commands that train share, and the settings that they give."""
 
 import contextlib
 import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
 import jax
 
 from fedjax_algos.cli.config_file import ConfigFile
-from fedjax_algos.core.registry import Option, one_of, options, parse_value, unknown
+from fedjax_algos.core.options import Option, one_of, options, parse_value, unknown
 from fedjax_algos.engine.devices import usable_cores
 from fedjax_algos.runs.settings import Settings
 
@@ -17,37 +18,44 @@ HELP = {
     "model": "name of a model, see `list models`",
     "partition": "how examples are divided over clients, see `list partitions`",
     "clients": "number of clients",
-    "cohort": "clients in a round, or below 1 their fraction",
+    "cohort": "clients in a round or, below 1, their fraction",
     "sampler": "who is in a round, see `list samplers`",
-    "work": "who does how much of a complete turn, see `list works`",
+    "work": "how much of its local work a client does, see `list local_works`",
     "rounds": "communication rounds",
     "local_steps": "steps of a client in a round [10 unless --local-epochs is given]",
-    "local_epochs": "passes of a client over its data in a round, instead of steps; 0.5 is half",
+    "local_epochs": "passes of a client over its data in a round, instead of steps; may be 0.5",
     "batch_size": "examples of a local step",
-    "batches": f"how they are taken: {one_of(options(Settings)['batches'].choices)}",
+    "batches": f"how they are drawn: {one_of(options(Settings)['batches'].choices)}",
     "client_learning_rate": "rate of the local steps [the method's own, else 0.1]",
-    "rate_schedule": "how that rate moves, see `list rate_schedules`",
-    "rate_by": "what moves it: round, or visit (a client's own turns)",
-    "weight_decay": "times the params, added to a client's gradient after clipping",
-    "clip_norm": "largest norm of a client's gradient, after the method's correction; 0 is any",
+    "rate_schedule": "how that rate changes, see `list rate_schedules`",
+    "rate_by": "what changes it: round, or dispatch (the client's own dispatches)",
+    "weight_decay": "this times the params is added to a client's gradient, after clipping",
+    "clip_norm": "largest norm of a client's gradient after the method's correction; 0: no limit",
     "server_learning_rate": "rate of the server's step [the method's own]",
     "seeds": "a number of seeds (5), a range (10-14) or a list (3,7)",
     "eval_every": "rounds between evaluations",
     "target": "test accuracy whose rounds and upload are measured [the first method's best]",
-    "seconds": "virtual seconds: run on the virtual clock, each method on its own schedule",
-    "weather": "speeds and absences on the virtual clock, see `list weathers`",
+    "seconds": "simulated seconds: run on the virtual clock, each method on its own schedule",
+    "system": "speeds and unavailability on the virtual clock, see `list system_models`",
     "evaluations": "evaluations on the virtual clock",
-    "layout": "auto (timed once), vmapped, sequential, or clients computed at once",
-    "devices": "over which a cohort, a wave or a sweep is divided [timed, one, or all: see README]",
-    "client_state": "where clients' own state lives between rounds: device or host",
-    "examples": "where they are: replicated on all devices, or sharded by client",
+    "layout": "auto (sequential on a CPU, else vmapped), vmapped, sequential, a number of clients "
+    "computed at once, or tuned: the fastest of these in a short measurement, so that two machines "
+    "may round differently",
+    "devices": "number of devices that share a cohort, a wave, or the runs of a sweep [1, because "
+    "more change the rounding; sweep, which does not depend on it: all, of a CPU one a core; "
+    "with --layout tuned: measured]",
+    "client_state": "where the clients' own state is kept between rounds: device or host",
+    "examples": "replicated on all devices, or sharded by client",
 }
-_WORK_OF_A_TURN = {"local_steps", "local_epochs"}
+_LOCAL_WORK = {"local_steps", "local_epochs"}
 
 
 @contextlib.contextmanager
-def told_in_one_line():
-    """A ValueError about what the user gave becomes a usage error; none from training does."""
+def usage_errors() -> Iterator[None]:
+    """Turns a ValueError of the block, which is about the user's input, into a usage error.
+
+    Training runs outside of such blocks, so that its errors keep their traceback.
+    """
     try:
         yield
     except ValueError as error:
@@ -55,20 +63,30 @@ def told_in_one_line():
 
 
 class Commands(click.Group):
-    """A group whose unknown names are told with the nearest known one."""
+    """A group that answers an unknown command with the nearest known one."""
 
-    what = "command"
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Click's hook; raises UsageError for an unknown command.
 
-    def resolve_command(self, ctx, args):
+        Args:
+          ctx: click's.
+          args: the command and its arguments.
+        """
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise click.UsageError(unknown(self.what, args[0], self.list_commands(ctx)))
+            raise click.UsageError(unknown("command", args[0], self.list_commands(ctx)))
         return super().resolve_command(ctx, args)
 
 
-def shared_options(seeds: str):
-    """The options of every command that trains; `settings_of` takes those that are settings."""
+def shared_options(seeds: str) -> Callable[[Callable], Callable]:
+    """A decorator that adds the options of every command that trains; see `settings_of`.
 
-    def decorate(command):
+    Args:
+      seeds: the default of --seeds.
+    """
+
+    def decorate(command: Callable) -> Callable:
         command = click.option("--out", metavar="FOLDER", help="results folder")(command)
         command = click.option(
             "--compilation-cache",
@@ -77,10 +95,10 @@ def shared_options(seeds: str):
         )(command)
         for option in reversed(options(Settings).values()):
             default = seeds if option.name == "seeds" else option.default
-            shown = f" [{default:g}]" if isinstance(default, float) else f" [{default}]"
-            shown = "" if default is None else shown
+            text = f" [{default:g}]" if isinstance(default, float) else f" [{default}]"
+            text = "" if default is None else text
             command = click.option(
-                flag(option.name), default=None, metavar="VALUE", help=HELP[option.name] + shown
+                flag(option.name), default=None, metavar="VALUE", help=HELP[option.name] + text
             )(command)
         return command
 
@@ -88,34 +106,41 @@ def shared_options(seeds: str):
 
 
 def flag(name: str) -> str:
-    """An option's name as the command line has it."""
+    """The name of an option on the command line, such as `--local-steps`.
+
+    Args:
+      name: such as "local_steps".
+    """
     return "--" + name.replace("_", "-")
 
 
 def range_of(option: Option) -> str:
-    """An option's choices or range, and its default."""
-    what = (
-        " or ".join(option.choices) if option.choices else str(option.range or option.kind.__name__)
-    )
-    return f"{what} [{'needed' if option.required else option.default}]"
+    """The choices or the range of an option, and its default, as a text.
+
+    Args:
+      option: of a factory.
+    """
+    values = option.range or getattr(option.kind, "__name__", option.kind)
+    text = " or ".join(option.choices) if option.choices else str(values)
+    return f"{text} [{'needed' if option.required else option.default}]"
 
 
 def settings_of(values: dict[str, Any], seeds: str, config: ConfigFile | None = None) -> Settings:
-    """The settings of a file, where there is one, and of the command line, which goes first.
+    """The settings of a file and of the command line, which replaces those of the file.
 
     Args:
-      values: the command's keywords; those that are no settings, or None, are passed over.
+      values: the command's keywords; those that are no settings, or None, are ignored.
       seeds: the command's own default.
       config: a file of settings.
 
     Raises:
-      ValueError: for a value that means none, or is out of range.
+      ValueError: for a text that means no value, or one out of range.
     """
     known = options(Settings)
     given = {name: text for name, text in values.items() if name in known and text is not None}
     from_file = dict(config.settings) if config else {}
-    if given.keys() & _WORK_OF_A_TURN:  # one of the two takes the place of the other
-        from_file = {name: from_file[name] for name in from_file.keys() - _WORK_OF_A_TURN}
+    if given.keys() & _LOCAL_WORK:  # steps replace a file's epochs, and epochs its steps
+        from_file = {name: from_file[name] for name in from_file.keys() - _LOCAL_WORK}
     owner = config.path if config else ""
     parsed = {name: _parsed(known[name], text, owner) for name, text in from_file.items()}
     parsed |= {name: _parsed(known[name], text) for name, text in given.items()}
@@ -147,10 +172,14 @@ def _seeds(text: str, owner: str = "") -> tuple[int, ...]:
     return seeds
 
 
-def start_devices(asked: int | None) -> None:
-    """A CPU device for each core, or as many as asked, unless jax has started or was told."""
-    told = "device_count" in os.environ.get("XLA_FLAGS", "")
-    # its type knows no such attribute
-    if getattr(jax.config, "jax_num_cpu_devices", -1) == -1 and not told:
-        with contextlib.suppress(RuntimeError):  # it has started
-            jax.config.update("jax_num_cpu_devices", asked or usable_cores())
+def start_devices(number: int | None) -> None:
+    """Makes several devices of a CPU, unless jax has started or has its own setting.
+
+    Args:
+      number: of devices; None: one for each core.
+    """
+    by_flag = "device_count" in os.environ.get("XLA_FLAGS", "")
+    # jax's type for its configuration does not know the attribute
+    if getattr(jax.config, "jax_num_cpu_devices", -1) == -1 and not by_flag:
+        with contextlib.suppress(RuntimeError):  # jax has started
+            jax.config.update("jax_num_cpu_devices", number or usable_cores())

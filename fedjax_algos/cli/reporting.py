@@ -11,27 +11,28 @@ from rich.table import Table
 
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import papers, plots
-from fedjax_algos.asynchrony import schedules, weathers
-from fedjax_algos.cli.options import range_of, told_in_one_line
-from fedjax_algos.core.registry import Registry, options, parse_value, unknown
+from fedjax_algos.asynchrony import schedules, system_models
+from fedjax_algos.cli.options import range_of, usage_errors
+from fedjax_algos.core.options import options, parse_value, unknown
+from fedjax_algos.core.registry import Registry
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import models
 from fedjax_algos.runs import results
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.schedules import rates, samplers, works
+from fedjax_algos.schedules import local_works, rate_schedules, samplers
 
-REGISTRIES = {
+REGISTRIES: dict[str, Registry[Any]] = {
     "algorithms": algorithms,
     "datasets": datasets,
     "models": models,
     "partitions": partitions,
-    "rate_schedules": rates,
+    "rate_schedules": rate_schedules,
     "schedules": schedules,
-    "weathers": weathers,
+    "system_models": system_models,
     "samplers": samplers,
-    "works": works,
+    "local_works": local_works,
 }
-PAPERS = {  # whether a target is needed, and the reference
+PAPERS = {  # whether a target is needed, and the default reference
     "fedgbo": (False, "fedavg"),
     "fedlga": (True, None),
     "ghbm": (False, "fedavg"),
@@ -46,7 +47,7 @@ PAPERS = {  # whether a target is needed, and the reference
 @click.option("--out", metavar="FILE", help="picture [METRIC-by-X.png in the first folder]")
 def plot(folders: tuple[str, ...], metric: str, axis: str, out: str | None) -> None:
     """Plot a metric of one or more results folders in one picture."""
-    with told_in_one_line():
+    with usage_errors():
         if not folders:
             raise ValueError(
                 "no results folder is given; name one or more, such as results/compare"
@@ -69,19 +70,19 @@ def plot(folders: tuple[str, ...], metric: str, axis: str, out: str | None) -> N
 @click.command()
 @click.argument("folder", metavar="RESULTS")
 @click.option("--paper", default="fedgbo", help=f"{', '.join(PAPERS)} [fedgbo]")
-@click.option("--reference", metavar="METHOD", help="that costs or times are relative to")
-@click.option("--target", metavar="VALUE", help="test accuracy, for fedlga and fedcompass")
-@click.option("--json", "as_json", is_flag=True, help="a JSON array of objects, nothing else")
+@click.option("--reference", metavar="METHOD", help="method that costs or times are relative to")
+@click.option("--target", metavar="VALUE", help="test accuracy to reach, for fedlga and fedcompass")
+@click.option("--json", "as_json", is_flag=True, help="print a JSON array of objects")
 def summary(
     folder: str, paper: str, reference: str | None, target: str | None, as_json: bool
 ) -> None:
     """Summarise a results folder as one of the papers does.
 
-    fedgbo: the maximum and the cost to reach it and the reference's. fedlga: rounds to the target.
-    ghbm: the mean of the last 100 rounds, and the cost to reach the reference's. fedcompass: the
-    first virtual time at the target, relative to the reference's.
+    fedgbo: the best accuracy, and the costs to reach it and the reference's. fedlga: rounds to the
+    target. ghbm: the mean accuracy of the last 100 rounds, and the costs to reach the reference's.
+    fedcompass: simulated seconds to the target, relative to the reference's.
     """
-    with told_in_one_line():
+    with usage_errors():
         if paper not in PAPERS:
             raise ValueError(unknown("paper", paper, PAPERS))
         needs_target, default = PAPERS[paper]
@@ -90,20 +91,20 @@ def summary(
         rows = results.read_metrics(folder)
         goal = parse_value(options(Settings)["target"], target) if target else None
         lines = papers.of_paper(rows, paper, reference or default, goal)
-    told = [_plain(line) for line in lines]
+    entries = [_plain(line) for line in lines]
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(entries))
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in told[0]:
+    for name in entries[0]:
         table.add_column(name.replace("_", " "), no_wrap=True)
-    for values in told:
+    for values in entries:
         table.add_row(*map(_short, values.values()))
     Console(width=1000).print(table)
 
 
 def _plain(value: Any) -> Any:
-    """Named tuples as dicts, also inside."""
+    """Named tuples as dictionaries, nested ones included."""
     if hasattr(value, "_asdict"):
         return {name: _plain(part) for name, part in value._asdict().items()}
     return value
@@ -117,16 +118,16 @@ def _short(value: Any) -> str:
 
 @click.command("list")
 @click.argument("what", metavar="|".join(REGISTRIES))
-@click.option("--json", "as_json", is_flag=True, help="a JSON array of names, nothing else")
+@click.option("--json", "as_json", is_flag=True, help="print a JSON array of names")
 def list_names(what: str, as_json: bool) -> None:
-    """List the algorithms, datasets, models, partitions and so on that there are."""
+    """List the registered algorithms, datasets, models, partitions and so on."""
     if what not in REGISTRIES:
         raise click.UsageError(unknown("list", what, REGISTRIES))
-    registry: Registry = REGISTRIES[what]
+    registry = REGISTRIES[what]
     if as_json:
         click.echo(json.dumps(sorted(registry)))
         return
-    table = Table("name", "what", "options")
+    table = Table("name", "description", "options")
     for name in sorted(registry):
         known = [o for o in options(registry[name]).values() if o.kind is not object]
         own = "\n".join(f"{option.name}: {range_of(option)}" for option in known)

@@ -1,8 +1,8 @@
-"""The command that runs a grid of settings in as few programs as can be: `sweep`."""
+"""The command that runs a grid of settings in as few compiled programs as possible: `sweep`."""
 
-import json
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -11,30 +11,32 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fedjax_algos.analysis import plots
-from fedjax_algos.analysis.summary import Reached, curves, summarise
+from fedjax_algos.analysis.summary import MethodSummary, column_by_method, summarise
 from fedjax_algos.cli.options import (
     flag,
     settings_of,
     shared_options,
     start_devices,
-    told_in_one_line,
+    usage_errors,
 )
-from fedjax_algos.core.registry import options, parse_value
+from fedjax_algos.cli.tables import percent
+from fedjax_algos.core import Row
+from fedjax_algos.core.options import options, parse_value
 from fedjax_algos.engine.compilation import keep_compiled, measure_compilation
 from fedjax_algos.runs import results
-from fedjax_algos.runs.simulation import Row
 from fedjax_algos.runs.sweeps import Sweep, prepare_sweep, run_sweep
 
-_OWN = {
-    "at_once": "runs that a device computes at once [one on a CPU, else what memory allows]",
+_OWN_OPTIONS = {
+    "runs_per_device": "runs that a device computes at once [1 on a CPU, else as many as --memory "
+    "allows]",
     "memory": f"bytes for the states of a call's runs [{options(run_sweep)['memory'].default}]",
 }
-_DRAWN = 10  # the best settings, in the figure
+_MAX_DRAWN = 10  # settings in the figure, the best ones
 
 
-def _own_options(command):
-    for name, told in reversed(_OWN.items()):
-        command = click.option(flag(name), metavar="VALUE", help=told)(command)
+def _own_options(command: Callable) -> Callable:
+    for name, text in reversed(_OWN_OPTIONS.items()):
+        command = click.option(flag(name), metavar="VALUE", help=text)(command)
     return command
 
 
@@ -53,30 +55,32 @@ def sweep(
     """Run METHOD on every setting of a grid and every seed.
 
     fedprox --grid mu=0.001,0.01,0.1 --grid client_learning_rate=0.1,0.32 are six settings. A grid
-    may hold the method's own options, client_learning_rate, and what a client does, such as
-    local_steps. Settings that differ in real numbers share a program; the others take turns.
+    may contain the method's own options, client_learning_rate, and settings of the local work such
+    as local_steps. Settings that differ in real numbers share a program; others have one each.
+    METHOD may be a function of your own: my_file.py:fedspeed --grid rho=0.1,0.2.
     """
     start = time.perf_counter()
     with measure_compilation() as compiled:
-        with told_in_one_line():
+        with usage_errors():
             if compilation_cache is not None:
                 keep_compiled(compilation_cache)
             settings = settings_of(values, "3")
             start_devices(settings.devices)
             columns = _columns(grid, values)
-            own = options(run_sweep)
-            texts = {name: values[name] for name in _OWN}
-            how: dict[str, Any] = {n: parse_value(own[n], t) for n, t in texts.items() if t}
+            known = options(run_sweep)
+            own: dict[str, Any] = {
+                name: parse_value(known[name], text)
+                for name in _OWN_OPTIONS
+                if (text := values[name])
+            }
             prepared = prepare_sweep(settings, method, columns)
             folder = results.new_folder(out, "sweep")
-        rows, notes = _run(prepared, how)
+        rows, notes = _run(prepared, own)
     rows = _best_first(rows)
     summary = summarise(rows, settings.target)
-    results.write(folder, prepared.experiment, rows, summary, compiled)
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"grid": columns, "sweep_notes": notes}
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    best = [line.label for line in summary[:_DRAWN]]
+    extra = {"grid": columns, "sweep_notes": notes}
+    results.write(folder, prepared.experiment, rows, summary, compiled, extra=extra)
+    best = [line.label for line in summary[:_MAX_DRAWN]]
     plots.plot_metric([row for row in rows if row["method"] in best], folder / "accuracy.png")
     Console(width=1000).print("", _table(summary, settings.seeds), "", sep="\n")
     seconds = time.perf_counter() - start
@@ -92,7 +96,7 @@ def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, 
         if not listed:
             raise ValueError(f"grid={text!r} has no values; give {name}=VALUE,VALUE")
         if name in columns:
-            raise ValueError(f"{name} stands in two grids; give all its values in one")
+            raise ValueError(f"{name} is in two grids; give all its values in one")
         if values.get(name) is not None:
             raise ValueError(
                 f"{flag(name)} is given beside the grid's values; leave one of them out"
@@ -101,48 +105,44 @@ def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, 
     return columns
 
 
-def _run(prepared: Sweep, how: dict[str, Any]) -> tuple[list[Row], list[str]]:
-    """The rows, while a bar shows how far all runs are, and the notes."""
+def _run(prepared: Sweep, own: dict[str, Any]) -> tuple[list[Row], list[str]]:
+    """The rows and the notes, while a bar shows the progress of all runs."""
     console, settings = Console(stderr=True), prepared.experiment.settings
     columns = [TextColumn(f"{len(prepared.runs)} runs"), BarColumn(), MofNCompleteColumn()]
     with Progress(*columns, TextColumn("rounds"), TimeElapsedColumn(), console=console) as progress:
         task = progress.add_task("", total=len(prepared.runs) * settings.rounds)
-        reached: dict[tuple[str, int], int] = {}
+        reached: dict[tuple[str, int], int] = {}  # rounds, by method and seed
 
         def show(row: Row) -> None:
             name = row["method"], row["seed"]
             progress.advance(task, row["round"] - reached.get(name, 0))
             reached[name] = row["round"]
 
-        rows, notes = run_sweep(prepared, show, **how)
+        rows, notes = run_sweep(prepared, show, **own)
     for note in [*prepared.experiment.notes, *notes]:
         console.print(note, highlight=False, soft_wrap=True)
     return rows, notes
 
 
 def _best_first(rows: list[Row]) -> list[Row]:
-    """Rows by their setting's mean accuracy at the end; those that have none last."""
-    accuracy = curves(rows, "test_accuracy")
+    """Rows in the order of their setting's mean final accuracy; diverged settings come last."""
+    accuracy = column_by_method(rows, "test_accuracy")
     final = {label: float(values[:, -1].mean()) for label, values in accuracy.items()}
     order = sorted(final, key=lambda label: (math.isnan(final[label]), -final[label]))
     return sorted(rows, key=lambda row: order.index(row["method"]))
 
 
-def _table(summary: list[Reached], seeds: tuple[int, ...]) -> Table:
-    """One line a setting."""
-    mean = "accuracy in %" + f", mean of {len(seeds)} seeds ± half the 95% interval" * (
-        len(seeds) > 1
-    )
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption=mean)
+def _table(summary: list[MethodSummary], seeds: tuple[int, ...]) -> Table:
+    """One line for each setting."""
+    caption = "accuracy in %"
+    if len(seeds) > 1:
+        caption += f", mean of {len(seeds)} seeds ± half the 95% confidence interval"
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption=caption)
     for heading in ("setting", "final", "best", "diverged"):
         table.add_column(heading, justify="left" if heading == "setting" else "right", no_wrap=True)
     for line in summary:
-        final = _percent(line.final, line.final_interval)
-        best = _percent(line.best, line.best_interval)
+        final = percent(line.final, line.final_interval)
+        best = percent(line.best, line.best_interval)
         diverged = f"{line.seeds_diverged}/{len(seeds)}" if line.seeds_diverged else "-"
         table.add_row(line.label, final, best, diverged)
     return table
-
-
-def _percent(mean: float, half: float) -> str:
-    return f"{100 * mean:.1f}" + (f" ± {100 * half:.1f}" if math.isfinite(half) else "")

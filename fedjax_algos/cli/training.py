@@ -1,9 +1,9 @@
-"""The commands that train: `compare` and `run`."""
+"""The commands that train methods one after another: `compare` and `run`."""
 
 import contextlib
+import inspect
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import click
 from rich.console import Console
@@ -21,14 +21,15 @@ from fedjax_algos.cli.options import (
     settings_of,
     shared_options,
     start_devices,
-    told_in_one_line,
+    usage_errors,
 )
-from fedjax_algos.core.registry import options, parse_value
-from fedjax_algos.engine.asynchronous.executor import Memory
+from fedjax_algos.core import Row
+from fedjax_algos.core.options import options
+from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.compilation import keep_compiled, measure_compilation
 from fedjax_algos.runs import comparison, results
-from fedjax_algos.runs.settings import Method, Settings, methods_of
-from fedjax_algos.runs.simulation import Row
+from fedjax_algos.runs.method import Method, methods_of, parse_spec
+from fedjax_algos.runs.settings import Settings
 
 console = Console(stderr=True)
 
@@ -47,12 +48,16 @@ def compare(
     """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
 
     A method is an algorithm with options of its own: fedprox:mu=0.1,client_learning_rate=0.3. The
-    first one's best accuracy is what the others are measured by, unless --target is given.
+    algorithm may be a function of your own: my_file.py:fedspeed:rho=0.1 or
+    package.module:fedspeed. On the virtual clock (--seconds) a schedule may follow:
+    fedbuff@buffered:size=5.
 
-    A file has the options as keys (local_steps = 5) and methods = ["fedavg", "fedprox:mu=0.1"];
-    what is given here takes the place of the file's.
+    Costs are those to reach the first method's best accuracy, unless --target is given.
+
+    A file has the options as keys (local_steps = 5) and methods = ["fedavg", "fedprox:mu=0.1"].
+    Options and methods of the command line replace those of the file.
     """
-    with told_in_one_line():
+    with usage_errors():
         file = read_config(config) if config is not None else None
         settings = settings_of(values, "10", file)
         specs = methods or (file.methods if file else ()) or comparison.TUNED
@@ -62,42 +67,62 @@ def compare(
     train(settings, chosen, out, "compare", config, compilation_cache)
 
 
-class AlgorithmCommands(Commands):
-    what = "algorithm"
+class MethodCommands(Commands):
+    """A group with one command for each method, which is made when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The registered algorithms.
+
+        Args:
+          ctx: click's.
+        """
+        return sorted(name for name in algorithms if ":" not in name)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """The command of a method; raises UsageError for a spec that is wrong.
+
+        Args:
+          ctx: click's.
+          cmd_name: the method's spec.
+        """
+        with usage_errors():
+            return _run_command(cmd_name)
 
 
-@click.group(cls=AlgorithmCommands)
+@click.group(cls=MethodCommands, subcommand_metavar="METHOD [OPTIONS]")
 def run() -> None:
-    """Run one ALGORITHM; `run ALGORITHM --help` lists its own options."""
+    """Run one METHOD; `run METHOD --help` lists its algorithm's own options.
+
+    METHOD is one of the algorithms below, or a function of your own: my_file.py:fedspeed or
+    package.module:fedspeed.
+    """
 
 
-def _add_run_command(name: str) -> None:
-    own = {
-        option.name: option
-        for option in options(algorithms[name]).values()
-        if option.kind is not object and option.name not in options(Settings)
-    }
+def _run_command(spec: str) -> click.Command:
+    """The command of `run` for a method."""
+    factory = algorithms[parse_spec(spec).algorithm]
+    shared = {*options(Settings), "out", "compilation_cache"}
+    own = [
+        option
+        for option in options(factory).values()
+        if option.kind is not object and option.name not in shared
+    ]
 
-    def command(out: str | None, compilation_cache: str | None, **values: Any) -> None:
-        with told_in_one_line():
+    def command(out: str | None, compilation_cache: str | None, **values: str | None) -> None:
+        with usage_errors():
             settings = settings_of(values, "1")
-            method = Method.of(name, settings)
-            for key, option in own.items():
-                if values[key] is not None:
-                    method.hyperparameters[key] = parse_value(option, values[key], name)
-        train(settings, [method], out, name, compilation_cache=compilation_cache)
+            given = {option.name: values[option.name] for option in own}
+            changes = {name: text for name, text in given.items() if text is not None}
+            method = Method.of(spec, settings, changes)
+        train(settings, [method], out, method.label, compilation_cache=compilation_cache)
 
-    command.__doc__ = (algorithms[name].__doc__ or name).split("\n\n")[0]
-    decorated: Any = command
-    for option in reversed(own.values()):
+    command.__doc__ = inspect.cleandoc(factory.__doc__ or spec).split("\n\n")[0]
+    decorated = shared_options(seeds="1")(command)
+    for option in reversed(own):  # listed before the shared ones
         decorated = click.option(
             flag(option.name), option.name, default=None, metavar="VALUE", help=range_of(option)
         )(decorated)
-    run.command(name)(shared_options(seeds="1")(decorated))
-
-
-for _name in algorithms:
-    _add_run_command(_name)
+    return click.command(spec)(decorated)
 
 
 def train(
@@ -108,19 +133,19 @@ def train(
     config: str | None = None,
     compilation_cache: str | None = None,
 ) -> None:
-    """Trains all methods on all seeds, shows how far they are, and writes a results folder.
+    """Trains all methods on all seeds, shows the progress, and writes a results folder.
 
     Args:
       settings: of the command line and of a file.
       methods: what is trained.
-      out: the results folder; if None, a new one of this `name` in `results`.
-      name: of the command.
-      config: the file that settings came from, for the record.
-      compilation_cache: where compiled programs are kept, if anywhere.
+      out: the results folder; None: a new one in `results`.
+      name: of that new folder.
+      config: the file that the settings come from, for the record.
+      compilation_cache: the folder of compiled programs, if any.
     """
     start = time.perf_counter()
     with measure_compilation() as compiled:
-        with told_in_one_line():
+        with usage_errors():
             start_devices(settings.devices)
             if compilation_cache is not None:
                 keep_compiled(compilation_cache)
@@ -128,26 +153,26 @@ def train(
             folder = results.new_folder(out, name)
         _introduce(experiment)
         with _progress(settings, methods) as show:
-            rows = comparison.run(experiment, show, _tell_memory)
+            rows = comparison.run(experiment, show, _show_memory)
     summary = summarise(rows, settings.target)
     results.write(folder, experiment, rows, summary, compiled, config)
     unit = "round" if settings.seconds is None else "simulated_seconds"
     plots.plot_metric(rows, folder / "accuracy.png", x=unit)
-    wide = Console(width=1000)  # a narrow terminal may wrap lines, but no number is cut
+    wide = Console(width=1000)  # a narrow terminal wraps lines; no number is cut
     wide.print("", tables.summary_table(summary, settings), "", sep="\n")
     click.echo(tables.legend(summary, settings))
     seconds = time.perf_counter() - start
-    rest = f"{seconds - compiled.seconds:.1f} s for all else"
+    rest = f"{seconds - compiled.seconds:.1f} s for the rest"
     click.echo(f"results and figure in {folder} ({seconds:.0f} s: {compiled}, {rest})")
 
 
 def _introduce(experiment: comparison.Experiment) -> None:
-    """Says what is about to run, and where."""
+    """Prints the settings of the run and its device."""
     settings, about = experiment.settings, results.environment()
     if settings.seconds is None:
         scope = f"{settings.cohort_size} a round, {experiment.layout},"
     else:
-        scope = f"{settings.seconds:g} virtual seconds of {settings.weather},"
+        scope = f"{settings.seconds:g} simulated seconds of {settings.system},"
     console.print(
         f"{settings.dataset}, {settings.model}, {settings.clients} clients ({settings.partition}), "
         f"{scope} with {about['device_count']} {about['device']}",
@@ -158,19 +183,19 @@ def _introduce(experiment: comparison.Experiment) -> None:
         console.print(note, highlight=False)
 
 
-def _tell_memory(label: str, memory: Memory) -> None:
+def _show_memory(label: str, memory: InFlightMemory) -> None:
     console.print(f"{label}: {memory}", highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
 def _progress(settings: Settings, methods: list[Method]) -> Iterator[Callable[[Row], None]]:
-    """A bar for each method, over all seeds; what it yields moves them with each evaluation."""
+    """Shows a bar for each method, over all seeds; yields a function to call with each row."""
     rounds = settings.seconds is None
     columns = [
         TextColumn("{task.description:<16}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("rounds" if rounds else "virtual seconds"),
+        TextColumn("rounds" if rounds else "simulated seconds"),
         TimeElapsedColumn(),
         TextColumn("{task.fields[status]}"),
     ]
@@ -181,7 +206,7 @@ def _progress(settings: Settings, methods: list[Method]) -> Iterator[Callable[[R
             m.label: progress.add_task(m.label, total=total, status="", start=False)
             for m in methods
         }
-        reached: dict[tuple[str, int], float] = {}  # seeds run one after another or together
+        reached: dict[tuple[str, int], float] = {}  # by method and seed
 
         def show(row: Row) -> None:
             task = tasks[row["method"]]

@@ -3,6 +3,7 @@
 from fedjax_algos.core.algorithm import (
     Algorithm,
     Prelude,
+    Schedules,
     Stack,
     WeightedSum,
     Weighting,
@@ -18,6 +19,7 @@ from fedjax_algos.core.types import (
     Broadcast,
     ClientState,
     Contribution,
+    Dispatch,
     Key,
     Local,
     Mean,
@@ -28,10 +30,10 @@ from fedjax_algos.core.types import (
     Population,
     Problem,
     Report,
+    Row,
     ServerState,
     Statistics,
     Update,
-    Visit,
 )
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "ClientData",
     "ClientState",
     "Contribution",
+    "Dispatch",
     "Key",
     "Local",
     "Mean",
@@ -54,6 +57,8 @@ __all__ = [
     "Prelude",
     "Problem",
     "Report",
+    "Row",
+    "Schedules",
     "ServerState",
     "Stack",
     "Statistics",
@@ -61,7 +66,6 @@ __all__ = [
     "Train",
     "Trained",
     "Update",
-    "Visit",
     "WeightedSum",
     "Weighting",
     "batches_per_epoch",

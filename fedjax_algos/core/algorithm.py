@@ -10,11 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core.client_data import ClientData
+from fedjax_algos.core.representation import describe
 from fedjax_algos.core.types import (
     Array,
     Broadcast,
     ClientState,
     Contribution,
+    Dispatch,
     Key,
     Local,
     Params,
@@ -23,46 +25,56 @@ from fedjax_algos.core.types import (
     Report,
     ServerState,
     Update,
-    Visit,
 )
 
 
 class WeightedSum(NamedTuple):
     """The default contribution: `weight * update` and `weight`, summed over the group."""
 
-    total: Update
-    weight: Array  # float[]
+    total: Update  # sum of w_i * update_i
+    weight: Array  # float[]: sum of w_i
 
     def mean(self) -> Update:
-        """The weighted mean of the group's updates."""
+        """The weighted mean of the group's updates, a tree like one update."""
         return jax.tree.map(lambda t: t / self.weight.astype(t.dtype), self.total)
 
 
 class Stack(NamedTuple):
-    """What `server_update` receives instead of sums where `reduce` is "stack"."""
+    """What `server_update` receives instead of sums if `reduce` is "stack"."""
 
     updates: Update  # leaves [group, ...]
-    visits: Visit  # leaves [group]
+    dispatches: Dispatch  # leaves [group]
     mask: jax.Array  # bool[group]: False for padding
 
 
 Weighting = Literal["uniform", "examples"]
 
 
-def weighted_by(weighting: Weighting) -> Callable[[Update, Visit, jax.Array], WeightedSum]:
-    """A `contribute` with weight 1 ("uniform") or n_i ("examples") for each client."""
+def weighted_by(weighting: Weighting) -> Callable[[Update, Dispatch, jax.Array], WeightedSum]:
+    """A `contribute` function for weighted means over the cohort.
 
-    def contribute(update: Update, visit: Visit, staleness: jax.Array) -> WeightedSum:
+    Args:
+      weighting: the weight of each client: 1 ("uniform"), or n_i ("examples").
+    """
+
+    def contribute(update: Update, dispatch: Dispatch, staleness: jax.Array) -> WeightedSum:
         del staleness
-        weight = visit.num_examples if weighting == "examples" else jnp.ones_like(visit.client)
-        weight = weight.astype(visit.share.dtype)
+        weight = (
+            dispatch.num_examples if weighting == "examples" else jnp.ones_like(dispatch.client)
+        )
+        weight = weight.astype(dispatch.share.dtype)
         return WeightedSum(jax.tree.map(lambda u: weight.astype(u.dtype) * u, update), weight)
 
     return contribute
 
 
 def stateless(params: Params, key: Key) -> ClientState:
-    """The `client_init` of an algorithm whose clients keep nothing between their turns."""
+    """The `client_init` of an algorithm whose clients keep no state between dispatches.
+
+    Args:
+      params: theta_0, unused.
+      key: the client's key, unused.
+    """
     del params, key
     return ()
 
@@ -70,36 +82,69 @@ def stateless(params: Params, key: Key) -> ClientState:
 class Prelude(NamedTuple):
     """A first exchange of a round with the same cohort, before the local steps.
 
-    Its `server_update` keeps what was gathered in the server state. The broadcast that
-    `client_update` then receives is the pair (the prelude's broadcast, the algorithm's own), as
-    what was sent first is still with the client: only send the rest.
+    Its functions are those of `Algorithm`, without client state. `server_update` keeps the result
+    in the server state. The broadcast that the algorithm's `client_update` then receives is the
+    pair (the prelude's broadcast, the algorithm's own): what was sent first is still with the
+    client, so the algorithm broadcasts only the rest.
     """
 
     broadcast: Callable[[ServerState, jax.Array], Broadcast]
-    client_update: Callable[[Broadcast, ClientData, Visit, Key], Update]
+    client_update: Callable[[Broadcast, ClientData, Dispatch, Key], Update]
     server_update: Callable[[ServerState, Any, jax.Array, jax.Array], ServerState]
-    contribute: Callable[[Update, Visit, jax.Array], Contribution] = weighted_by("examples")
+    contribute: Callable[[Update, Dispatch, jax.Array], Contribution] = weighted_by("examples")
+
+
+class Schedules(NamedTuple):
+    """Which asynchronous schedules an algorithm runs on, such as "immediate" or "tiers".
+
+    On a "barrier" all clients start from the model that the server then updates. On every other
+    schedule an update `x - y_i` of an older x is applied to a newer model. Most server rules allow
+    that. Those that do not name here the schedules on which they run, and the reason.
+    """
+
+    default: str = "barrier"  # the schedule that the algorithm was made for
+    allowed: tuple[str, ...] | None = None  # None allows all schedules
+    reason: str = ""  # why not the others, and what to do instead
 
 
 class Algorithm(NamedTuple):
-    """A federated algorithm: pure functions in the order in which they are used in a round.
+    """A federated algorithm: pure functions, in the order in which a round calls them.
 
-    The server state is a NamedTuple with a field `params`, the model that is evaluated. The engine
-    gathers data and client state, runs `client_update` over the cohort, and only ever SUMS what
-    `contribute` returns (or stacks the updates); dividing is `server_update`'s business.
+    - `init(params, population)` makes the server state, a NamedTuple with a field `params`: the
+      model that is evaluated.
+    - `broadcast(server, group)` is what a client downloads. `group`, int32[], is 0 in rounds; see
+      `Population.num_groups`.
+    - `client_init(params, key)` makes a client's state at its first dispatch, from the initial
+      params.
+    - `client_update(broadcast, client_state, data, dispatch, key)` trains one client and returns
+      its new state, its update and the `Report` of local training.
+    - `contribute(update, dispatch, staleness)` is what the engine SUMS over the cohort. It divides
+      nothing. `staleness`, int32[], is 0 in rounds.
+    - `server_update(server, sums, count, group)` makes the new server state from the sums over
+      `count`, int32[], clients. It does all dividing.
+
+    The functions see one client at a time. The engine maps, masks and compiles them, so they
+    contain no `jit`, `vmap`, masks, batches or devices.
     """
 
     problem: Problem
     local: Local
     init: Callable[[Params, Population], ServerState]
-    broadcast: Callable[[ServerState, jax.Array], Broadcast]  # the array: int32[], the group
+    broadcast: Callable[[ServerState, jax.Array], Broadcast]
     client_update: Callable[
-        [Broadcast, ClientState, ClientData, Visit, Key], tuple[ClientState, Update, Report]
+        [Broadcast, ClientState, ClientData, Dispatch, Key], tuple[ClientState, Update, Report]
     ]
-    server_update: Callable[
-        [ServerState, Any, jax.Array, jax.Array], ServerState  # sums, count int32[], group int32[]
-    ]
-    contribute: Callable[[Update, Visit, jax.Array], Contribution] = weighted_by("examples")
-    client_init: Callable[[Params, Key], ClientState] = stateless  # from theta_0, at visit 0
-    reduce: Literal["sum", "stack"] = "sum"
+    server_update: Callable[[ServerState, Any, jax.Array, jax.Array], ServerState]
+    contribute: Callable[[Update, Dispatch, jax.Array], Contribution] = weighted_by("examples")
+    client_init: Callable[[Params, Key], ClientState] = stateless
+    reduce: Literal["sum", "stack"] = "sum"  # "stack": `server_update` receives a `Stack`
     prelude: Prelude | None = None
+    schedules: Schedules = Schedules()
+    pools_examples: bool = False  # clients read the examples of others, as in `centralised`
+
+    def __repr__(self) -> str:
+        made_by = {
+            name: getattr(getattr(self, name), "__qualname__", "unknown").split(".")[0]
+            for name in ("client_update", "server_update")
+        }
+        return describe(self, **made_by, problem=self.problem, local=self.local)

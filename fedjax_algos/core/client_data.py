@@ -6,28 +6,38 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core.permutation import next_words, permute
+from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.core.types import Array, Batch, Batches, Statistics
 
 
 class ClientData(NamedTuple):
-    """One client's view into the flat store of all examples: no copy, no capacity, no padding."""
+    """One client's view into the flat store of all examples: no copy and no padding."""
 
     examples: Batch  # leaves [total, ...]: the whole store, shared by all clients
     indices: jax.Array  # int32[assigned]: rows of `examples`, one client after another
     offset: jax.Array  # int32[]: where this client's part of `indices` starts
     num_examples: jax.Array  # int32[]: n_i, at least 1
-    order: jax.Array  # uint32[20], of (seed, client, visit): the secret of the examples' order
+    order: jax.Array  # uint32[20], of (seed, client, dispatch): seeds the order of the examples
     statistics: Statistics  # the model's statistics as broadcast
-    first_step: Array | int = 0  # int32[]: local steps of all earlier visits, for batches="feeder"
+    first_step: Array | int = 0  # int32[]: local steps of all earlier dispatches ("persistent")
+
+    def __repr__(self) -> str:
+        return describe(self, store=describe_tree(self.examples))
 
     def positions(
         self, step: jax.Array, batch_size: int, batches: Batches = "short"
     ) -> tuple[jax.Array, jax.Array]:
-        """The examples of local step `step`: int32[batch] below n_i, and bool[batch], real or not.
+        """Which of the client's examples local step `step` takes.
 
-        `Local` says what the kinds of batches are; "full" has none, see `piece`.
+        Args:
+          step: int32[]: number of the local step, from 0.
+          batch_size: B.
+          batches: any kind of `Local` but "full", which is computed by `piece`.
+
+        Returns:
+          int32[batch_size] below n_i, and a mask, bool[batch_size], which is False for padding.
         """
-        # without signs: a signed division that rounds down is several operations
+        # unsigned, because a signed division that rounds down is several operations
         n, step = self.num_examples.astype(jnp.uint32), step.astype(jnp.uint32)
         entries = jnp.arange(batch_size, dtype=jnp.uint32)
         if batches == "replacement":
@@ -37,28 +47,42 @@ class ClientData(NamedTuple):
             )
             return drawn, entries >= 0
         per_epoch = batches_per_epoch(n, batch_size, batches)
-        if batches == "feeder":
+        if batches == "persistent":
             step = step + jnp.asarray(self.first_step).astype(jnp.uint32)
-        slots = (step % per_epoch) * batch_size + entries
+        in_epoch = (step % per_epoch) * batch_size + entries
         if batches == "wrapped":
             real = entries >= 0
         else:
-            real = slots < (2 * n if batches == "feeder" else n)
-        # the rows of slots that are not real repeat real ones
-        slots = slots % n if batches in ("wrapped", "feeder") else jnp.minimum(slots, n - 1)
-        return permute(next_words(self.order, step // per_epoch), slots, n), real
+            real = in_epoch < (2 * n if batches == "persistent" else n)
+        # padding repeats real examples
+        wraps = batches in ("wrapped", "persistent")
+        in_epoch = in_epoch % n if wraps else jnp.minimum(in_epoch, n - 1)
+        return permute(next_words(self.order, step // per_epoch), in_epoch, n), real
 
     def batch(
         self, step: jax.Array, batch_size: int, batches: Batches = "short"
     ) -> tuple[Batch, jax.Array]:
-        """Batch of local step `step` (leaves [batch, ...]) and its mask, bool[batch]."""
+        """The batch of local step `step`, leaves [batch_size, ...], and its mask; see `positions`.
+
+        Args:
+          step: int32[]: number of the local step, from 0.
+          batch_size: B.
+          batches: any kind of `Local` but "full".
+        """
         positions, real = self.positions(step, batch_size, batches)
         return self._rows(positions), real
 
     def piece(self, number: jax.Array, size: int) -> tuple[Batch, jax.Array]:
-        """The `number`-th `size` examples in stored order, and which are real: one pass over all.
+        """Piece `number` of one pass over all examples in stored order, and its mask.
 
-        It draws nothing, so a pass leaves the stream of batches as it was.
+        It draws nothing, so a pass leaves the client's stream of batches unchanged.
+
+        Args:
+          number: int32[], from 0.
+          size: examples of a piece.
+
+        Returns:
+          Leaves [size, ...], and bool[size], which is False for padding.
         """
         positions = number * size + jnp.arange(size, dtype=jnp.int32)
         return self._rows(jnp.minimum(positions, self.num_examples - 1)), (
@@ -71,11 +95,17 @@ class ClientData(NamedTuple):
 
 
 def batches_per_epoch(num_examples: Any, batch_size: int, batches: Batches) -> Any:
-    """Local steps of an epoch over n_i examples, for an integer or an array: see `Local`."""
+    """Local steps of an epoch; see `Local`.
+
+    Args:
+      num_examples: n_i, an integer or an integer array, signed or unsigned.
+      batch_size: B.
+      batches: the kind of batches.
+    """
     if batches == "full":
         return num_examples * 0 + 1
-    if batches == "feeder":
+    if batches == "persistent":
         return num_examples // batch_size + 1
     if batches == "dropped":
         return (num_examples // batch_size).clip(1)
-    return (num_examples + (batch_size - 1)) // batch_size  # unsigned ones too
+    return (num_examples + (batch_size - 1)) // batch_size

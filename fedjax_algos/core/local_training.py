@@ -1,4 +1,4 @@
-"""Local training, shared by all algorithms: SGD steps with a hook for the gradient."""
+"""Local training, shared by all algorithms: SGD steps with hooks for the gradient and the model."""
 
 import functools
 import typing
@@ -13,6 +13,7 @@ from fedjax_algos.core.client_data import ClientData
 from fedjax_algos.core.types import (
     Batch,
     Batches,
+    Dispatch,
     Key,
     Local,
     Mean,
@@ -22,19 +23,18 @@ from fedjax_algos.core.types import (
     Problem,
     Report,
     Statistics,
-    Visit,
 )
 
 
 class Step(NamedTuple):
-    """What a gradient correction may look at beside the gradient and the local model."""
+    """What a gradient correction may use besides the gradient and the local model."""
 
     number: jax.Array  # int32[]: k, from 0
-    gradient_at: Callable[[Params], Params]  # of the same examples, dropout included, elsewhere
+    gradient_at: Callable[[Params], Params]  # same examples and dropout, at other params
 
 
 class Trained(NamedTuple):
-    """A finished turn."""
+    """A finished local update."""
 
     params: Params  # y_K
     transform_state: Any
@@ -46,13 +46,28 @@ Penalty = Callable[[Outputs, Batch], jax.Array]  # float[batch], added to the lo
 
 
 class Train(Protocol):
-    """The signature of what `local_training` returns."""
+    """The function that `local_training` returns: it runs one client's local steps.
+
+    Args:
+      params: x, from which the client starts.
+      data: the client's examples.
+      dispatch: gives `num_steps` and `learning_rate`.
+      key: for dropout and noise.
+      correct: `(gradient, y, step) -> gradient`, applied before `transform`.
+      move: `y -> y`, applied before the gradient is taken.
+      transform: replaces `local.transform`.
+      transform_state: the state that `transform` starts from; None initialises it at `params`.
+
+    Returns:
+      The params y_K, the last state of `transform`, and a report with the mean training loss over
+      all examples of all steps.
+    """
 
     def __call__(
         self,
         params: Params,
         data: ClientData,
-        visit: Visit,
+        dispatch: Dispatch,
         key: Key,
         *,
         correct: Correction = ...,
@@ -63,29 +78,46 @@ class Train(Protocol):
 
 
 def uncorrected(gradient: Params, params: Params, step: Step) -> Params:
-    """The correction that leaves the gradient as it is."""
+    """The correction that returns the gradient unchanged.
+
+    Args:
+      gradient: g.
+      params: y, unused.
+      step: unused.
+    """
     del params, step
     return gradient
 
 
 def unmoved(params: Params) -> Params:
-    """The move that leaves the local model where it is."""
+    """The move that returns the local model unchanged.
+
+    Args:
+      params: y.
+    """
     return params
 
 
 def batch_gradient(
     problem: Problem, penalty: Penalty | None = None
 ) -> Callable[..., tuple[Params, Statistics, Mean]]:
-    """`(Model, batch, mask, key) -> (gradient, statistics, loss)` of the mean loss over real rows.
+    """A function that takes the gradient of the mean loss over the real rows of a batch.
 
-    A batch without a real row has gradient 0. The losses of masked rows, which repeat real ones,
-    are cut out with `where`. `penalty` is added to the loss whose gradient is taken, and is not
-    part of the loss that is returned.
+    The losses of masked rows, which repeat real ones, are excluded with `where`. A batch without a
+    real row has gradient 0.
+
+    Args:
+      problem: what is learned.
+      penalty: one value for each example, added to the loss whose gradient is taken. The returned
+        loss does not contain it.
+
+    Returns:
+      `(model, batch, mask, key) -> (gradient, statistics, loss)`.
     """
 
     def mean_loss(params, statistics, batch, mask, key):
-        shown = batch | {"mask": mask} if isinstance(batch, dict) else batch
-        outputs, statistics = problem.apply(Model(params, statistics), shown, key, True)
+        given = batch | {"mask": mask} if isinstance(batch, dict) else batch
+        outputs, statistics = problem.apply(Model(params, statistics), given, key, True)
         losses = problem.loss(outputs, batch)
         if losses.shape != mask.shape:
             raise ValueError(
@@ -107,10 +139,18 @@ def batch_gradient(
 def full_gradient(
     problem: Problem, size: int = 128, penalty: Penalty | None = None
 ) -> Callable[[Model, ClientData, Key], tuple[Params, Statistics, Mean]]:
-    """`(Model, data, key) -> (gradient, statistics, loss)` over all of a client's examples.
+    """A function that takes the exact mean gradient over all of a client's examples.
 
-    The exact mean gradient, `(1 / n_i) sum over j of grad l(x; example_ij)`, summed over pieces of
-    `size` examples, the last one short; the client's stream of batches is left untouched.
+    It is `(1 / n_i) sum_j grad l(x; example_ij)`, summed over pieces of `size` examples, of which
+    the last one may be short. The client's stream of batches stays unchanged.
+
+    Args:
+      problem: what is learned.
+      size: examples that are computed at once.
+      penalty: as in `batch_gradient`.
+
+    Returns:
+      `(model, data, key) -> (gradient, statistics, loss)`.
     """
     gradient = batch_gradient(problem, penalty)
 
@@ -120,8 +160,9 @@ def full_gradient(
         def add(number, carry):
             total, statistics, losses = carry
             batch, mask = data.piece(number, width)
-            shown = Model(model.params, statistics)
-            grads, statistics, loss = gradient(shown, batch, mask, jax.random.fold_in(key, number))
+            current = Model(model.params, statistics)
+            piece_key = jax.random.fold_in(key, number)
+            grads, statistics, loss = gradient(current, batch, mask, piece_key)
             total = jax.tree.map(lambda t, g: t + loss.weight.astype(g.dtype) * g, total, grads)
             return total, statistics, jax.tree.map(jnp.add, losses, loss)
 
@@ -138,17 +179,16 @@ def local_training(problem: Problem, local: Local, penalty: Penalty | None = Non
     """A function that runs one client's local steps.
 
     In step k: `y <- move(y)`, `g = transform(correct(gradient of the batch at y, y, step))`, then
-    `y <- y - rate g` with the rate in `visit.learning_rate`. The number of steps is data
-    (`visit.num_steps`), so clients with less work recompile nothing.
-
-    The returned function takes the starting params, the client's data, its visit and its key, and
-    optionally `correct`, `move`, another `transform` than `local.transform` and the state that it
-    starts from. Its report holds the mean training loss over all examples of all steps.
+    `y <- y - rate g` with the rate in `dispatch.learning_rate`. The number of steps is data
+    (`dispatch.num_steps`), so clients with less work recompile nothing.
 
     Args:
       problem: what is learned.
-      local: how.
-      penalty: for each example, added to the loss; the reported loss is without it.
+      local: how a client trains.
+      penalty: one value for each example, added to the loss; the reported loss does not contain it.
+
+    Returns:
+      A function with the signature of `Train`.
 
     Raises:
       ValueError: for an unknown kind of batches.
@@ -164,7 +204,7 @@ def local_training(problem: Problem, local: Local, penalty: Penalty | None = Non
     def train(
         params,
         data,
-        visit,
+        dispatch,
         key,
         *,
         correct=uncorrected,
@@ -177,22 +217,22 @@ def local_training(problem: Problem, local: Local, penalty: Penalty | None = Non
             transform_state = transform.init(params)
 
         def descend(y, g):
-            return (y - visit.learning_rate.astype(y.dtype) * g).astype(y.dtype)
+            return (y - dispatch.learning_rate.astype(y.dtype) * g).astype(y.dtype)
 
         def step(k, carry):
             params, transform_state, statistics, losses = carry
             step_key = jax.random.fold_in(key, k)
             if local.batches == "full":
-                look = functools.partial(full, data=data, key=step_key)
+                gradient_of = functools.partial(full, data=data, key=step_key)
             else:
                 batch, mask = data.batch(k, local.batch_size, local.batches)
-                look = functools.partial(gradient, batch=batch, mask=mask, key=step_key)
+                gradient_of = functools.partial(gradient, batch=batch, mask=mask, key=step_key)
 
             def gradient_at(point):
-                return look(Model(point, statistics))[0]
+                return gradient_of(Model(point, statistics))[0]
 
             params = move(params)
-            grads, new_statistics, loss = look(Model(params, statistics))
+            grads, new_statistics, loss = gradient_of(Model(params, statistics))
             grads = correct(grads, params, Step(k, gradient_at))
             grads, transform_state = transform.update(grads, transform_state, params)
             params = jax.tree.map(descend, params, grads)
@@ -201,7 +241,7 @@ def local_training(problem: Problem, local: Local, penalty: Penalty | None = Non
         zero = jnp.zeros((), jnp.result_type(float))
         start = (params, transform_state, data.statistics, Mean(zero, zero))
         params, transform_state, statistics, losses = jax.lax.fori_loop(
-            0, visit.num_steps, step, start
+            0, dispatch.num_steps, step, start
         )
         return Trained(params, transform_state, Report({"train_loss": losses}, statistics))
 

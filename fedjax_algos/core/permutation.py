@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-_ROUNDS = 20  # fewer, and some orders of five examples come up more often than others
+_ROUNDS = 20  # with fewer, some orders of five examples are more frequent than others
 
 
 def _mix(x: jax.Array) -> jax.Array:
@@ -20,22 +20,37 @@ def _scale(x: jax.Array, modulus: jax.Array) -> jax.Array:
 
 
 def permutation_words(key: jax.Array) -> jax.Array:
-    """The secret of a permutation, uint32[20], from a jax.random key."""
+    """The round keys of a permutation.
+
+    Args:
+      key: a key of jax.random.
+
+    Returns:
+      uint32[20].
+    """
     return jax.random.bits(key, (_ROUNDS,), jnp.uint32)
 
 
 def next_words(words: jax.Array, index: jax.Array) -> jax.Array:
-    """The secret of the `index`-th of a series of permutations; far cheaper than a new key."""
+    """The round keys of one of a series of permutations, far cheaper than a new key for each.
+
+    Args:
+      words: uint32[20] of `permutation_words`.
+      index: int32[]: which permutation of the series, from 0.
+
+    Returns:
+      uint32[20].
+    """
     return _mix(words + (index.astype(jnp.uint32) + 1) * jnp.uint32(0x9E3779B9))
 
 
 def permute(words: jax.Array, positions: jax.Array, size: jax.Array | int) -> jax.Array:
     """Entries `positions` of a pseudo-random permutation of 0..size-1.
 
-    A Feistel network over pairs (left, right) with left < a, right < b and a*b just above `size`;
-    results outside are permuted again until they fall inside (cycle walking). Each entry costs
-    O(1), whatever the size, so a batch or a cohort is drawn without touching the population. a is
-    even because turning columns of odd length gives even permutations only.
+    This is a Feistel network over pairs (left, right) with left < a, right < b and a*b just above
+    `size`. Results outside the range are permuted again until they fall inside (cycle walking).
+    Each entry costs O(1) whatever the size, so a batch or a cohort is drawn without touching the
+    population. a is even because rotating columns of odd length gives even permutations only.
 
     Args:
       words: uint32[20] of `permutation_words`; different words are different permutations.
@@ -54,13 +69,13 @@ def permute(words: jax.Array, positions: jax.Array, size: jax.Array | int) -> ja
         return jnp.where(half >= modulus, half - modulus, half)
 
     def network(x):
-        def turn(i, halves):
+        def round_pair(i, halves):
             left, right = halves
             left = add(left, right, words[2 * i], a)
             return left, add(right, left, words[2 * i + 1], b)
 
-        # rolled: it compiles faster, and runs as fast
-        left, right = jax.lax.fori_loop(0, _ROUNDS // 2, turn, (x // b, x % b))
+        # a loop compiles faster than unrolled rounds and runs as fast
+        left, right = jax.lax.fori_loop(0, _ROUNDS // 2, round_pair, (x // b, x % b))
         return left * b + right
 
     def walk(state):

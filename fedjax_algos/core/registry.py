@@ -1,177 +1,85 @@
-"""Names for factories, and the check of what is given to them.
+"""Registries of factories by name, which keep each factory's signature for type checkers."""
 
-A factory's keyword-only signature is its whole configuration: the command line reads it, results
-store it, and the ranges stand beside the names as `Annotated[float, Range(0)]`. Values are checked
-here, once, and only where they are concrete: a sweep may pass tracers.
-"""
-
-import difflib
 import functools
-import inspect
-import math
-import numbers
-import typing
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Literal, NamedTuple
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar
 
-import jax
-import numpy as np
+from fedjax_algos.core.options import (
+    check_value,
+    options,
+    parse_value,
+    require_option,
+    unknown,
+)
 
-
-class Range(NamedTuple):
-    """Numbers from `low` to `high`, the ends included unless they are said to be open."""
-
-    low: float = -math.inf
-    high: float = math.inf
-    low_open: bool = False
-    high_open: bool = False
-
-    def holds(self, value: float) -> bool:
-        """Whether `value` lies in the range; NaN never does."""
-        above = value > self.low if self.low_open else value >= self.low
-        below = value < self.high if self.high_open else value <= self.high
-        return above and below
-
-    def __str__(self) -> str:
-        low = f"above {self.low:g}" if self.low_open else f"of at least {self.low:g}"
-        high = f"below {self.high:g}" if self.high_open else f"at most {self.high:g}"
-        bounds = [low] * (self.low > -math.inf) + [high] * (self.high < math.inf)
-        return "a number " + " and ".join(bounds) if bounds else "a number"
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-Positive = Annotated[float, Range(0, low_open=True)]
-NonNegative = Annotated[float, Range(0)]
-Decay = Annotated[float, Range(0, 1, high_open=True)]
+class Registry(dict[str, Callable[..., T]], Generic[T]):
+    """Factories of one kind by name, such as `algorithms` or `models`.
 
+    A name with a colon is a factory of the user's own: `my_file.py:fedspeed` or
+    `package.module:fedspeed`. It is imported when it is used first.
 
-class Option(NamedTuple):
-    """One keyword of a factory, as the command line and the checks need it."""
+    Args:
+      kind: what the factories make, for messages, such as "algorithm".
+    """
 
-    name: str
-    kind: Any  # float, int, bool, str, or object where no text can express it
-    default: Any  # inspect.Parameter.empty where required
-    range: Range | None
-    choices: tuple[str, ...]
-    objects: bool  # whether it also takes values that are no text or number
-
-    @property
-    def required(self) -> bool:
-        """Whether the factory cannot be called without it."""
-        return self.default is inspect.Parameter.empty
-
-
-@functools.cache
-def options(factory: Callable) -> dict[str, Option]:
-    """The keyword-only options of a factory, in the order of its signature."""
-    factory = inspect.unwrap(factory)
-    hints = typing.get_type_hints(factory, include_extras=True)
-    return {
-        name: _option(name, hints[name], parameter.default)
-        for name, parameter in inspect.signature(factory).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
-
-
-def _option(name: str, hint: Any, default: Any) -> Option:
-    alternatives, limits = [], None
-    for part in typing.get_args(hint) if _is_union(hint) else (hint,):
-        kind = part
-        if typing.get_origin(part) is Annotated:
-            kind, limits = typing.get_args(part)
-        if kind is not type(None):
-            alternatives.append(kind)
-    choices = tuple(c for a in alternatives if _is_literal(a) for c in typing.get_args(a))
-    plain = [a for a in alternatives if a in (float, int, bool, str)]
-    kind = str if choices else plain[0] if plain else object
-    objects = any(a not in plain and not _is_literal(a) for a in alternatives)
-    return Option(name, kind, default, limits, choices, objects)
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, type(int | str))
-
-
-def _is_literal(hint: Any) -> bool:
-    return typing.get_origin(hint) is Literal
-
-
-def check_value(option: Option, value: Any, owner: str) -> None:
-    """Raises ValueError, naming value and fix, if a concrete `value` does not fit `option`."""
-    if isinstance(value, jax.core.Tracer) or value is option.default:
-        return
-    told = _told(option, value, owner)
-    if option.choices and (isinstance(value, str) or not option.objects):
-        if value not in option.choices:
-            raise ValueError(f"{told} is unknown; choose {one_of(option.choices)}")
-    elif option.kind is bool and not option.objects:
-        if not isinstance(value, bool):
-            raise ValueError(f"{told} is unknown; choose True or False")
-    elif option.kind in (int, float) and not option.objects:
-        limits = option.range or Range()
-        if not (_is_number(value, option.kind) and limits.holds(value)):
-            what = str(limits).replace("number", "whole number" if option.kind is int else "number")
-            raise ValueError(f"{told} is out of range; give {what}")
-
-
-def _told(option: Option, value: Any, owner: str) -> str:
-    return f"{owner}: " * bool(owner) + f"{option.name}={value!r}"
-
-
-def _is_number(value: Any, kind: type) -> bool:
-    wanted = numbers.Integral if kind is int else numbers.Real
-    if isinstance(value, jax.Array | np.ndarray) and value.ndim == 0:
-        value = value.item()
-    return isinstance(value, wanted) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def one_of(names: Iterable[str]) -> str:
-    """The names as a readable list: `a, b or c`."""
-    *most, last = names
-    return f"{', '.join(most)} or {last}" if most else last
-
-
-def unknown(what: str, name: str, names: Iterable[str]) -> str:
-    """An error message for a name that is none of `names`, with the nearest one."""
-    names = list(names)
-    near = difflib.get_close_matches(name, names, n=1)
-    fix = f"did you mean {near[0]}?" if near else f"choose {one_of(names)}"
-    return f"unknown {what} {name!r}; {fix}"
-
-
-class Registry(dict[str, Callable]):
-    """Factories by name. Used as a decorator, it adds a factory and checks its keywords."""
-
-    def __init__(self, what: str):
+    def __init__(self, kind: str):
         super().__init__()
-        self.what = what
+        self.kind = kind
 
-    def __call__(self, factory: Callable) -> Callable:
+    def register(self, factory: Callable[P, T]) -> Callable[P, T]:
+        """Decorates a factory: adds it under its name, and checks its keywords at each call.
+
+        Args:
+          factory: its keyword-only parameters are its options.
+
+        Returns:
+          The factory with the same signature. A call with an unknown option or a value out of
+          range raises ValueError.
+
+        Raises:
+          ValueError: for a name that a factory of another module has already.
+        """
         name = factory.__name__
-
-        @functools.wraps(factory)
-        def checked(*args, **keywords):
-            known = options(factory)
-            for keyword, value in keywords.items():
-                require_option(factory, keyword)
-                check_value(known[keyword], value, name)
-            missing = [o.name for o in known.values() if o.required and o.name not in keywords]
-            if missing:
-                raise ValueError(f"{name} needs {missing[0]}; give {name}:{missing[0]}=...")
-            return factory(*args, **keywords)
-
-        self[name] = checked
+        known = self.get(name)
+        if known is not None and known.__module__ != factory.__module__:
+            raise ValueError(
+                f"{self.kind} {name!r} is registered by {known.__module__} already; choose another "
+                f"name in {factory.__module__}"
+            )
+        self[name] = checked = _checked(factory)
         return checked
 
-    def __missing__(self, name: str) -> Callable:
-        raise ValueError(unknown(self.what, name, sorted(self)))
+    def __missing__(self, name: str) -> Callable[..., T]:
+        if ":" not in name:
+            raise ValueError(unknown(self.kind, name, sorted(self)))
+        factory = _imported(name)
+        self[name] = factory if hasattr(factory, "__wrapped__") else _checked(factory)
+        return self[name]
+
+    def __repr__(self) -> str:
+        return f"{len(self)} {self.kind}s: {', '.join(sorted(self))}"
 
     def parse(self, spec: str) -> tuple[str, dict[str, Any]]:
-        """Name and options of `name`, `name:value` (of its first option) or `name:key=value,...`.
+        """The name and the options of a spec.
+
+        Args:
+          spec: `name`, `name:value` (of its first option) or `name:key=value,key=value`. The name
+            may be a user's own, as in `my_file.py:fedspeed:rho=0.1`.
 
         Raises:
           ValueError: for an unknown name or option, or a value out of range.
         """
         name, _, text = spec.partition(":")
+        if name not in self and (name.endswith(".py") or "." in name):
+            own, _, text = text.partition(":")
+            name = f"{name}:{own}"
         known = options(self[name])
         values = {}
         for part in filter(None, text.split(",")):
@@ -182,38 +90,58 @@ class Registry(dict[str, Callable]):
             values[key] = parse_value(known[key], value, name)
         return name, values
 
-    def make(self, spec: str, *args: Any) -> Any:
-        """Calls the factory that a spec names, with its options."""
+    def make(self, spec: str, *args: Any) -> T:
+        """Calls the factory that a spec names, with the spec's options.
+
+        Args:
+          spec: as in `parse`.
+          *args: the factory's positional arguments.
+
+        Raises:
+          ValueError: for an unknown name or option, or a value out of range.
+        """
         name, values = self.parse(spec)
         return self[name](*args, **values)
 
 
-def require_option(factory: Callable, keyword: str) -> None:
-    """Raises ValueError unless `keyword` is an option of the factory."""
-    name, known = factory.__name__, options(factory)
-    if not known:
-        raise ValueError(f"{name} takes no options; leave {keyword!r} out")
-    if keyword not in known:
-        raise ValueError(f"{name}: {unknown('option', keyword, known)}")
+def _checked(factory: Callable[P, T]) -> Callable[P, T]:
+    """The factory with its keywords checked."""
+    name = factory.__name__
+
+    @functools.wraps(factory)
+    def checked(*args: P.args, **keywords: P.kwargs) -> T:
+        known = options(factory)
+        for keyword, value in keywords.items():
+            require_option(factory, keyword)
+            check_value(known[keyword], value, name)
+        missing = [o.name for o in known.values() if o.required and o.name not in keywords]
+        if missing:
+            raise ValueError(f"{name} needs {missing[0]}; give {name}:{missing[0]}=...")
+        return factory(*args, **keywords)
+
+    return checked
 
 
-def parse_value(option: Option, text: str, owner: str = "") -> Any:
-    """The checked value that `text` means for an option.
+def _imported(reference: str) -> Any:
+    """The function that `FILE.py:NAME` or `package.module:NAME` refers to."""
+    place, _, name = reference.rpartition(":")
+    try:
+        module = _file_module(place) if place.endswith(".py") else importlib.import_module(place)
+    except (ImportError, OSError, SyntaxError) as error:
+        raise ValueError(
+            f"{reference!r} cannot be imported ({type(error).__name__}: {error}); give "
+            "FILE.py:NAME or package.module:NAME"
+        ) from error
+    if not callable(getattr(module, name, None)):
+        raise ValueError(f"{place} has no function {name!r}; give {place}:NAME of one that it has")
+    return getattr(module, name)
 
-    Raises:
-      ValueError: if it means none, or one out of range.
-    """
-    value: Any = text
-    if option.kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise ValueError(f"{_told(option, text, owner)} is unknown; choose true or false")
-        value = text.lower() == "true"
-    elif option.kind is object:
-        raise ValueError(f"{owner}: {option.name} is an object; give it in Python")
-    elif option.kind in (int, float):
-        try:
-            value = int(float(text)) if float(text) == int(float(text)) else float(text)
-        except (ValueError, OverflowError):
-            value = text
-    check_value(option, value, owner)
-    return option.kind(value) if option.kind in (int, float) else value
+
+def _file_module(path: str) -> Any:
+    """A file as a module; other modules do not see it, so its name cannot clash."""
+    specification = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if specification is None or specification.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module

@@ -1,4 +1,9 @@
-"""Arithmetic on trees of arrays that keeps each leaf's dtype."""
+"""Arithmetic on trees of arrays that keeps the dtype of each leaf.
+
+`optax.tree.scale` and `optax.tree.add_scale` promote the leaves to the dtype of the factor instead.
+"""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -7,15 +12,30 @@ from fedjax_algos.core.types import Params
 
 
 def scale(factor, tree: Params) -> Params:
-    """`factor * tree` for a scalar, traced or not."""
+    """`factor * tree`, in the dtypes of `tree`.
+
+    Args:
+      factor: a number or a scalar array, traced or not.
+      tree: arrays.
+    """
     return jax.tree.map(lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, tree)
 
 
 def add_scaled(tree: Params, factor, other: Params) -> Params:
-    """`tree + factor * other`, in the dtypes of `tree`."""
+    """`tree + factor * other`, in the dtypes of `tree`.
+
+    Args:
+      tree: arrays.
+      factor: a number or a scalar array, traced or not.
+      other: arrays with the structure and the shapes of `tree`.
+    """
     return jax.tree.map(lambda a, b: a + jnp.asarray(factor, a.dtype) * b, tree, other)
 
 
-def add(tree: Params, other: Params) -> Params:
-    """`tree + other`."""
-    return jax.tree.map(jnp.add, tree, other)
+def tree_bytes(tree: Any) -> int:
+    """Bytes of all leaves together.
+
+    Args:
+      tree: arrays, or shapes with dtypes such as `jax.ShapeDtypeStruct`.
+    """
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

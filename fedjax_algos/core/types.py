@@ -1,30 +1,31 @@
-"""The vocabulary of the library: what is learned, what travels, what an algorithm is.
+"""What is learned, how clients train, and what travels between server and clients.
 
-Everything here is a NamedTuple of arrays or of pure functions. An `Algorithm` says what is sent,
-computed and updated; it knows nothing of devices, chunks, time or data loading.
+Everything here is a NamedTuple of arrays or of pure functions.
 """
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedjax_algos.core.representation import describe, describe_tree
+
 Array: TypeAlias = jax.Array | np.ndarray
-Key = jax.Array  # a typed key of jax.random.key
-Params: TypeAlias = chex.ArrayTree
-Statistics: TypeAlias = chex.ArrayTree
-Batch: TypeAlias = chex.ArrayTree
-Outputs: TypeAlias = chex.ArrayTree
+Key: TypeAlias = jax.Array  # a typed key, made by jax.random.key
+Params: TypeAlias = Any  # a tree of arrays
+Statistics: TypeAlias = Any  # a tree of arrays
+Batch: TypeAlias = Any  # a tree of arrays with a leading axis of examples
+Outputs: TypeAlias = Any  # what a model computes from a batch
 ServerState: TypeAlias = Any  # a NamedTuple with a field `params`
 ClientState: TypeAlias = Any
-Broadcast: TypeAlias = Any
-Update: TypeAlias = Any
+Broadcast: TypeAlias = Any  # what a client downloads
+Update: TypeAlias = Any  # what a client uploads
 Contribution: TypeAlias = Any
-Metrics = dict[str, "Mean"]
+Metrics: TypeAlias = dict[str, "Mean"]
+Row: TypeAlias = dict[str, Any]  # what one evaluation of a run measured, by column
 
 
 class Population(NamedTuple):
@@ -33,32 +34,37 @@ class Population(NamedTuple):
     num_clients: int  # N
     cohort_size: int  # M, clients in a round
     total_examples: int  # sum of n_i over all clients
-    num_groups: int = 1  # groups that the server updates apart, such as FedAT's tiers
+    num_groups: int = 1  # groups that the server updates separately, such as FedAT's tiers
 
 
-class Visit(NamedTuple):
-    """Traced facts of one client's turn, given to `client_update` and `contribute`.
+class Dispatch(NamedTuple):
+    """The server hands a client the model and some work, once.
 
-    Schedules make them on the host with a leading axis, one entry a client. Fractions and rates
-    have jax's default float type (float32, or float64 where x64 is on).
+    An algorithm's `client_update` and `contribute` receive these facts as traced scalars. Schedules
+    make them on the host as NumPy arrays with leading axes, such as [rounds, cohort_size]. Floats
+    have jax's default type (float32, or float64 where x64 is enabled).
     """
 
-    client: Array  # int32[]: which client
-    visit: Array  # int32[]: this client's how-manyeth dispatch, from 0
-    server_step: Array  # int32[]: the server step whose broadcast it starts from
-    num_steps: Array  # int32[]: local steps that it does
-    full_steps: Array  # int32[]: local steps that a complete turn of this client has
+    client: Array  # int32[]: the client's id
+    number: Array  # int32[]: number of this dispatch of the client, from 0
+    server_step: Array  # int32[]: the server step whose broadcast the client starts from
+    num_steps: Array  # int32[]: local steps that the client does
+    full_steps: Array  # int32[]: local steps of a complete local update of this client
     num_examples: Array  # int32[]: n_i
     share: Array  # float[]: n_i / sum of n over ALL clients
-    learning_rate: Array  # float[]: the client's rate in this turn
-    first_step: Array  # int32[]: local steps that the client did in all its earlier visits
+    learning_rate: Array  # float[]: the client learning rate of this local update
+    first_step: Array  # int32[]: local steps that the client did in all its earlier dispatches
 
 
 class Model(NamedTuple):
-    """A model's trainable `params` and its other `statistics`, `()` where it has none."""
+    """A model's trainable `params` and its other `statistics`, `()` if it has none."""
 
     params: Params
     statistics: Statistics = ()
+
+    def __repr__(self) -> str:
+        statistics = {} if self.statistics == () else {"statistics": describe_tree(self.statistics)}
+        return describe(self, params=describe_tree(self.params), **statistics)
 
 
 def _no_metrics(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
@@ -69,43 +75,63 @@ def _no_metrics(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
 class Problem(NamedTuple):
     """What is learned: a model and a loss, as pure functions.
 
-    `loss` and `metrics` return a value for EACH example, because batches may be short: the library
-    masks with `where` and divides by the real count, which a mean over the batch would not allow.
-    In training, a batch that is a dict also holds "mask", bool[batch], for models whose outputs mix
-    examples, such as BatchNorm's; masked rows repeat real ones.
+    `loss` and `metrics` return one value for EACH example, because batches may be short: the engine
+    masks the values with `where` and divides by the real count. A mean over the batch cannot be
+    masked afterwards. In training, a batch that is a dict also holds "mask", bool[batch], for
+    models whose outputs mix examples, such as those with BatchNorm. Masked rows repeat real ones.
+
+    The arguments of `apply` are the model, a batch, a key for dropout or noise, and whether the
+    model is being trained. It returns the outputs and the new statistics.
     """
 
     init: Callable[[Key], Model]
-    apply: Callable[[Model, Batch, Key, bool], tuple[Outputs, Statistics]]  # the bool: training?
+    apply: Callable[[Model, Batch, Key, bool], tuple[Outputs, Statistics]]
     loss: Callable[[Outputs, Batch], jax.Array]  # float[batch]
     metrics: Callable[[Outputs, Batch], dict[str, jax.Array]] = _no_metrics  # float[batch] each
 
+    def __repr__(self) -> str:
+        try:
+            params = jax.eval_shape(self.init, jax.eval_shape(jax.random.key, 0)).params
+        except Exception:  # the user's function: a repr must not fail
+            return "Problem(params=unknown)"
+        return describe(self, params=describe_tree(params))
 
-Batches = Literal["short", "dropped", "wrapped", "feeder", "replacement", "full"]
+
+Batches = Literal["short", "dropped", "wrapped", "persistent", "replacement", "full"]
 
 
 class Local(NamedTuple):
-    """How a client trains: `y <- y - learning_rate * transform(gradient)`.
+    """How a client trains: `y <- y - learning_rate * transform(gradient)`, for some local steps.
 
-    Give `steps` or `epochs`, not both; a fraction of an epoch is rounded up to whole steps.
-    `learning_rate` is a number, or a function from int32[...] to floats of the same shape (such as
-    those of `schedules.rates`, or an optax schedule); it is asked with the server step, or, if
-    `rate_by` is "visit", with the client's own number of earlier turns.
-    `transform` is an optax transformation WITHOUT the rate (`optax.scale_by_adam()`, not
-    `optax.adam(0.1)`); its state starts afresh in every turn. It comes after an algorithm's
-    gradient correction, so `optax.chain(clip, add_decayed_weights)` stands where the papers put it.
+    Give `steps` or `epochs`, not both. A fraction of an epoch is rounded up to whole steps.
 
-    `batches` says how B = batch_size examples are taken from a client's n:
+    `batches` says how the B = batch_size examples of a local step are taken from a client's n:
 
-    - "short": each epoch is a new order of the n examples, cut in ceil(n / B) batches, the last
-      one short;
-    - "dropped": without that last one, so floor(n / B) batches; needs n >= B;
-    - "wrapped": that last one is filled from the start of the same order;
-    - "feeder": as "wrapped", but with floor(n / B) + 1 batches and at most 2 n examples in each,
-      and the stream goes on where the client's last turn left it (the FedGBO paper's code);
-    - "replacement": each example of each batch is drawn anew; an epoch is ceil(n / B) batches;
+    - "short": each epoch is a new order of the n examples, cut into ceil(n / B) batches, of which
+      the last one may be short.
+    - "dropped": without the last batch if it is short, so floor(n / B) batches; needs n >= B.
+    - "wrapped": the last batch is filled from the start of the same order.
+    - "persistent": as "wrapped", but with floor(n / B) + 1 batches and at most 2 n examples in each
+      batch, and the stream continues where the client's last dispatch left it (the FedGBO paper's
+      code).
+    - "replacement": each example of each batch is drawn independently; an epoch is ceil(n / B)
+      batches.
     - "full": every step takes the gradient of all n examples, computed in pieces of B; an epoch is
-      one step. Layers that mix examples, such as BatchNorm, see a piece.
+      one step. Layers that mix examples, such as BatchNorm, see one piece at a time.
+
+    Args:
+      batch_size: B, examples of a local step; at least 1.
+      learning_rate: the client learning rate, above 0: a number, or a function from int32[...] to
+        floats of the same shape, such as those of `schedules.rate_schedules` or an optax schedule.
+      steps: local steps of a complete local update; at least 1.
+      epochs: the same as passes over the client's examples; above 0.
+      transform: an optax transformation WITHOUT the learning rate (`optax.scale_by_adam()`, not
+        `optax.adam(0.1)`). Its state is initialised in every local update. It is applied after an
+        algorithm's gradient correction, so `optax.chain(clip, add_decayed_weights)` is where the
+        papers have it.
+      batches: see above.
+      rate_by: what a `learning_rate` function is called with: the number of the server step
+        ("round"), or the number of the client's own dispatch ("dispatch").
     """
 
     batch_size: int
@@ -114,22 +140,34 @@ class Local(NamedTuple):
     epochs: float | None = None
     transform: optax.GradientTransformation = optax.identity()
     batches: Batches = "short"
-    rate_by: Literal["round", "visit"] = "round"
+    rate_by: Literal["round", "dispatch"] = "round"
+
+    def __repr__(self) -> str:
+        facts = {
+            name: value
+            for name, value in self._asdict().items()
+            if name in ("batch_size", "learning_rate") or value != self._field_defaults[name]
+        }
+        if callable(self.learning_rate):
+            facts["learning_rate"] = "a function"
+        if "transform" in facts:
+            facts["transform"] = "an optax transformation"
+        return describe(self, **facts)
 
 
 class Mean(NamedTuple):
-    """A metric as a sum and a weight: means over clients, chunks and devices add exactly."""
+    """A metric as a sum and a weight, so that means over clients, chunks and devices add up."""
 
     total: jax.Array  # float[]
     weight: Array  # float[]
 
     def value(self) -> jax.Array:
-        """The mean, 0 where the weight is 0."""
+        """The mean, float[]; 0 if the weight is 0."""
         return jnp.where(self.weight > 0, self.total / jnp.maximum(self.weight, 1e-30), 0)
 
 
 class Report(NamedTuple):
-    """What local training tells the engine; an algorithm passes it on unread."""
+    """What local training measured; an algorithm passes it on to the engine unchanged."""
 
     metrics: Metrics
     statistics: Statistics

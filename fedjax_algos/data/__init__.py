@@ -1,9 +1,10 @@
-"""Data: one flat store of examples, partitions of it, and readers."""
+"""Data sets and their readers, partitions over clients, and the flat store of examples."""
 
-from fedjax_algos.data import readers
+from fedjax_algos.data import partitioning, readers
 from fedjax_algos.data.dataset import Dataset, datasets, from_arrays
-from fedjax_algos.data.description import describe_partition, partition_table, plot_partition
+from fedjax_algos.data.description import describe_partition, partition_table
 from fedjax_algos.data.federated_data import FederatedData, federate
+from fedjax_algos.data.partition_plot import plot_partition
 from fedjax_algos.data.partitioning import Partition, partitions
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "federate",
     "from_arrays",
     "partition_table",
+    "partitioning",
     "partitions",
     "plot_partition",
     "readers",

@@ -1,23 +1,17 @@
-"""What a data set is, its checks, and the readers' registry; readers are the modules beside it."""
+"""What a data set is, the checks of its arrays, and the registry of readers."""
 
-import contextlib
 import os
-from collections.abc import Iterator
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from fedjax_algos.core import Batch
-from fedjax_algos.core.registry import Range, Registry
-
-datasets = Registry("dataset")
+from fedjax_algos.core.registry import Registry
+from fedjax_algos.core.representation import describe
 
 PathLike: TypeAlias = str | os.PathLike[str]
-Count = Annotated[int, Range(1)]
-Fraction = Annotated[float, Range(0, 1, low_open=True, high_open=True)]
-
-_MOST_CLASSES = 2**20  # labels above are taken for a mistake
-_CHUNK = 2**20  # elements that are checked at a time
+_MAX_CLASSES = 2**20  # larger labels are treated as errors
+_ELEMENTS_PER_CHECK = 2**20  # bounds the memory of the search for NaN
 
 
 class Dataset(NamedTuple):
@@ -26,12 +20,25 @@ class Dataset(NamedTuple):
     train: Batch
     test: Batch
     num_classes: int
-    users: np.ndarray | None = None  # int32[train examples]: each one's natural client, from 0
-    notes: tuple[str, ...] = ()  # what the reader left out, a line each
+    users: np.ndarray | None = None  # int32[train examples]: natural client of each, from 0
+    notes: tuple[str, ...] = ()  # what the reader left out, one line each
 
     @property
     def example_shape(self) -> tuple[int, ...]:
+        """The shape of one example's "x"."""
         return self.train["x"].shape[1:]
+
+    def __repr__(self) -> str:
+        x = self.train["x"]
+        facts: dict[str, object] = {"train": len(x), "test": len(self.test["x"])}
+        facts["x"] = f"{x.dtype}{list(self.example_shape)}"
+        facts["num_classes"] = self.num_classes
+        if self.users is not None:
+            facts["natural_clients"] = len(np.unique(self.users))
+        return describe(self, **facts)
+
+
+datasets = Registry[Dataset]("dataset")
 
 
 def from_arrays(
@@ -45,18 +52,19 @@ def from_arrays(
     notes: tuple[str, ...] = (),
     source: object = "arrays",
 ) -> Dataset:
-    """A data set of the caller's arrays, checked.
+    """Makes a data set of the caller's arrays, and checks them.
 
-    Examples are held once: contiguous arrays are neither copied nor converted, and floats are
-    searched for NaN in chunks. So images stay uint8.
+    Examples are held in memory once: contiguous arrays are neither copied nor converted, and floats
+    are searched for NaN in chunks. For example, images stay uint8.
 
     Args:
       x_train, x_test: [examples, ...], of one shape and type; integers or floats.
-      y_train, y_test: integral[examples], from 0; returned as int32.
-      users: integers or strings [train examples]; numbered from 0 in their sorted order.
-      num_classes: one more than the largest label where None.
-      notes: what a reader left out.
-      source: what the messages name.
+      y_train, y_test: [examples], whole numbers from 0; returned as int32.
+      users: [train examples], integers or strings: the natural client of each example; numbered
+        from 0 in sorted order. None if there are no natural clients.
+      num_classes: one more than the largest label if None.
+      notes: what a reader left out, one line each.
+      source: the name of the data in error messages.
 
     Raises:
       ValueError: for empty sets, unequal lengths or shapes, types other than numbers, NaN or
@@ -72,7 +80,7 @@ def from_arrays(
             f"{x_test.dtype}{list(x_test.shape[1:])} in x_test; give both one shape and type"
         )
     y_train, y_test = (
-        _checked_labels(y, len(x), num_classes or _MOST_CLASSES, f"{source}: y_{part}")
+        _checked_labels(y, len(x), num_classes or _MAX_CLASSES, f"{source}: y_{part}")
         for part, y, x in (("train", y_train, x_train), ("test", y_test, x_test))
     )
     num_classes = num_classes or 1 + int(max(y_train.max(), y_test.max()))
@@ -91,7 +99,7 @@ def _checked_examples(x: np.ndarray, name: str) -> np.ndarray:
     if not x.size:
         raise ValueError(f"{name} is empty, of shape {list(x.shape)}; give at least one example")
     if x.dtype.kind == "f":
-        rows = max(1, _CHUNK * len(x) // x.size)
+        rows = max(1, _ELEMENTS_PER_CHECK * len(x) // x.size)
         for start in range(0, len(x), rows):
             if not np.isfinite(part := x[start : start + rows]).all():
                 finite = np.isfinite(part).all(axis=tuple(range(1, x.ndim)))
@@ -107,11 +115,11 @@ def _checked_labels(y: np.ndarray, count: int, limit: int, name: str) -> np.ndar
         raise ValueError(f"{name} has shape {list(y.shape)} for {count} examples; give [{count}]")
     if y.dtype.kind not in "uif":
         raise ValueError(f"{name} is of type {y.dtype}; give whole numbers from 0")
-    right = (y >= 0) & (y < limit)
+    valid = (y >= 0) & (y < limit)
     if y.dtype.kind == "f":
-        right &= np.floor(y) == y
-    if not right.all():
-        bad = int(right.argmin())
+        valid &= np.floor(y) == y
+    if not valid.all():
+        bad = int(valid.argmin())
         raise ValueError(
             f"{name} has label {y[bad]} in example {bad}; give whole numbers from 0 to {limit - 1}"
         )
@@ -127,42 +135,3 @@ def _numbered(users: np.ndarray, count: int, name: str) -> np.ndarray:
     if users.dtype.kind not in "uiUS":
         raise ValueError(f"{name} is of type {users.dtype}; give whole numbers or strings")
     return np.unique(users, return_inverse=True)[1].astype(np.int32)
-
-
-@contextlib.contextmanager
-def reading(path: PathLike, fix: str, *damage: type[Exception]) -> Iterator[None]:
-    """Turns what a missing or damaged file raises into a ValueError of one line.
-
-    Args:
-      path: the file.
-      fix: how to get a good one.
-      damage: what the format's own parser raises, besides OSError, EOFError and ValueError.
-    """
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise ValueError(f"{os.fspath(path)}: there is no such file; check the path") from error
-    except Exception as error:
-        if not isinstance(error, (OSError, EOFError, ValueError, *damage)):
-            raise
-        first = next(iter(str(error).splitlines()), "") or type(error).__name__
-        told = getattr(error, "strerror", None) or first
-        raise ValueError(f"{os.fspath(path)}: cannot be read ({told}); {fix}") from error
-
-
-@datasets
-def digits() -> Dataset:
-    """scikit-learn's 1,797 handwritten digits of 8x8 pixels, scaled to 0..1; no download.
-
-    Every fifth example of each class, in the order of the file, is the test set (362 examples), so
-    the split is the same for all seeds.
-    """
-    from sklearn.datasets import load_digits  # heavy to import, and only needed here
-
-    images, labels = load_digits(return_X_y=True)
-    test = np.zeros(len(labels), bool)
-    for label in range(10):
-        test[np.flatnonzero(labels == label)[::5]] = True
-    examples = {"x": (images / 16).astype(np.float32), "y": labels.astype(np.int32)}
-    train, held_out = ({k: v[rows] for k, v in examples.items()} for rows in (~test, test))
-    return Dataset(train, held_out, num_classes=10)

@@ -1,4 +1,4 @@
-"""The flat store: every example once on the device, and who holds which."""
+"""The flat store: every example once on the device, and which client holds which examples."""
 
 from typing import NamedTuple
 
@@ -7,41 +7,69 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Batch, ClientData, Statistics
-from fedjax_algos.data.partitioning import Partition
+from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.core.types import Array
+from fedjax_algos.data.partitioning.base import Partition, describe_counts
 
 
 class FederatedData(NamedTuple):
-    """All clients' examples: the memory of the examples and 4 bytes an index, however ragged."""
+    """The examples of all clients, without padding.
 
-    examples: Batch  # leaves [total, ...], in the dtype they were given
+    The memory is that of the examples plus 4 bytes for each index, however unequal the clients are.
+    """
+
+    examples: Batch  # leaves [total, ...], in their original dtypes
     indices: jax.Array  # int32[assigned]
     offsets: jax.Array  # int32[num_clients + 1]
 
     @property
     def num_clients(self) -> int:
+        """N."""
         return self.offsets.shape[0] - 1
 
     def counts(self) -> np.ndarray:
-        """int32[num_clients], on the host: n_i."""
+        """int32[num_clients], on the host: n_i, the number of examples of each client."""
         return np.diff(np.asarray(self.offsets))
+
+    def __repr__(self) -> str:
+        if not all(hasattr(leaf, "shape") for leaf in jax.tree.leaves(tuple(self))):
+            return describe(self, leaves=describe_tree(self._asdict()))  # such as shardings
+        sizes = {"per_client": describe_counts(self.counts())} if _is_readable(self.offsets) else {}
+        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.examples)
+        return describe(
+            self,
+            clients=self.num_clients,
+            examples=self.indices.shape[0],
+            **sizes,
+            each=f"({describe_tree(one)})",
+        )
+
+
+def _is_readable(array: object) -> bool:
+    """Whether the host can read an array's values without tracing or gathering."""
+    if isinstance(array, jax.core.Tracer):
+        return False
+    if isinstance(array, jax.Array):
+        return array.is_fully_replicated and not array.is_deleted()
+    return isinstance(array, np.ndarray)
 
 
 def client_view(
     data: FederatedData,
-    client: jax.Array,
+    client: Array,
     order: jax.Array,
     statistics: Statistics = (),
-    first_step: jax.Array | int = 0,
+    first_step: Array | int = 0,
 ) -> ClientData:
-    """One client's view into the store, for `local_training`.
+    """One client's view of the store, for `local_training`.
 
     Args:
-      data: all clients' examples.
-      client: int32[]: which one. One past the last is nobody, for padding: its view must not be
-        read, but has a count of 1, so that dividing by it is safe.
-      order: uint32[20]: the order of its examples, of `permutation_words`.
-      statistics: the model's, as broadcast.
-      first_step: int32[]: local steps of all its earlier visits.
+      data: the examples of all clients.
+      client: int32[], the client's id. Client id `num_clients` marks an empty slot: its view must
+        not be read, but its count is 1, so that division by it is safe.
+      order: uint32[20], the order of its examples, made by `permutation_words`.
+      statistics: the model's statistics, as broadcast.
+      first_step: int32[], the number of local steps of all its earlier dispatches.
     """
     offset, end = data.offsets[client], data.offsets[client + 1]
     return ClientData(
@@ -56,13 +84,13 @@ def client_view(
 
 
 def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False) -> FederatedData:
-    """Puts examples on the device and checks that the partition fits them.
+    """Puts examples on the default device, and checks that the partition fits them.
 
     Args:
-      examples: a tree of arrays [total, ...]; dtypes are kept (64-bit ones become 32-bit unless
-        x64 is on, as everywhere in jax).
-      partition: which rows each client holds. Rows may be in no or in several clients.
-      allow_empty: whether clients may hold nothing, as held-out data often has it; such clients
+      examples: a tree of arrays [total, ...]. Dtypes are kept, except that 64-bit ones become
+        32-bit unless x64 is enabled, as everywhere in JAX.
+      partition: which rows each client holds. A row may belong to no client or to several.
+      allow_empty: whether clients may hold no example, as is common for held-out data; such clients
         cannot train.
 
     Raises:
@@ -81,13 +109,15 @@ def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False
             "Partition.of(rows)"
         )
     if len(indices) and (indices.min() < 0 or indices.max() >= total):
-        bad = indices.min() if indices.min() < 0 else indices.max()
-        raise ValueError(f"the partition names example {bad}; there are examples 0 to {total - 1}")
+        outside = indices.min() if indices.min() < 0 else indices.max()
+        raise ValueError(
+            f"the partition names example {outside}; there are examples 0 to {total - 1}"
+        )
     empty = np.flatnonzero(np.diff(offsets) < 1)
     if len(empty) and not allow_empty:
         raise ValueError(
             f"client {empty[0]} holds no example (and {len(empty) - 1} others); leave such clients "
             "out of the partition or give each at least one"
         )
-    store = jax.device_put(examples)  # one copy at the most; jnp.asarray of NumPy may make two
+    store = jax.device_put(examples)  # at most one copy; jnp.asarray of a NumPy array may make two
     return FederatedData(store, jnp.asarray(indices, jnp.int32), jnp.asarray(offsets, jnp.int32))

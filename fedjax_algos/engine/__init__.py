@@ -1,21 +1,52 @@
 """How an algorithm runs: compiled rounds, chunks of clients, devices, and where the data are.
 
 `make_engine` compiles synchronous rounds, `make_executor` plans of asynchronous training. The
-engine knows no algorithm.
+engine knows no algorithm. Where to change what:
+
+- `federated_round.py`: what a round computes; `local_update.py`: what one client computes in it.
+- `placement.py`: how clients are placed on chunks and devices; `sharded_data.py`: which device
+  holds which client's examples; `devices.py`: the mesh; `state.py`: where client state is kept.
+- `engine.py` compiles rounds; `protocols.py` documents an engine's functions, `transfer.py` counts
+  bytes; `asynchronous/` executes plans.
+- `autotune.py` measures layouts; `compilation.py` measures compilation and keeps its results.
 """
 
-from fedjax_algos.engine.asynchronous.executor import Executor, Memory, make_executor
-from fedjax_algos.engine.autotune import choose_layout
-from fedjax_algos.engine.compilation import keep_compiled, measure_compilation
+from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, make_executor
+from fedjax_algos.engine.autotune import LayoutChoice, LayoutTiming, autotune_layout
+from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation
 from fedjax_algos.engine.engine import Engine, make_engine
-from fedjax_algos.engine.federated_round import FederatedState
+from fedjax_algos.engine.placement import Placement
+from fedjax_algos.engine.protocols import (
+    InitFn,
+    PutDataFn,
+    RoundFn,
+    RoundsFn,
+    TransferFn,
+    UpdatesFn,
+)
+from fedjax_algos.engine.sharded_data import ShardedData
+from fedjax_algos.engine.state import FederatedState, HostClientState
+from fedjax_algos.engine.transfer import Transfer
 
 __all__ = [
+    "Compilation",
     "Engine",
     "Executor",
     "FederatedState",
-    "Memory",
-    "choose_layout",
+    "HostClientState",
+    "InFlightMemory",
+    "InitFn",
+    "LayoutChoice",
+    "LayoutTiming",
+    "Placement",
+    "PutDataFn",
+    "RoundFn",
+    "RoundsFn",
+    "ShardedData",
+    "Transfer",
+    "TransferFn",
+    "UpdatesFn",
+    "autotune_layout",
     "keep_compiled",
     "make_engine",
     "make_executor",

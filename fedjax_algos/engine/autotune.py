@@ -1,240 +1,175 @@
-"""The layout chooses itself: candidates are timed once, and the choice is remembered."""
+"""Autotuning: measures which layout, on how many devices, computes a round fastest."""
 
-import hashlib
-import json
 import math
-import os
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
 
-from fedjax_algos.core import Algorithm, Population, Visit
-from fedjax_algos.core.keys import model_key
+from fedjax_algos.core import Algorithm, Dispatch, Population
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.devices import client_mesh, usual_devices
+from fedjax_algos.engine.devices import client_mesh, default_num_devices
 from fedjax_algos.engine.engine import make_engine
-from fedjax_algos.engine.placement import chunk_size
+from fedjax_algos.engine.placement import default_layout
 
-_ROUNDS, _SPAN = 5, 0.3  # timed of each candidate after its first round: both at least
-_CLEARLY = 1.2  # times the best is clearly slower
-
-
-class Timing(NamedTuple):
-    """What one candidate took."""
-
-    layout: str | int
-    devices: int
-    seconds: float | None  # a round, the median; None where the memory was too small
-    compile_seconds: float  # until its first round was done: data placed, compiled, run
+# A candidate is timed until both minima are reached.
+_MIN_TIMED_ROUNDS = 5
+_MIN_TIMED_SECONDS = 0.3
+_SLOW_RATIO = 1.2  # a candidate is slow if it takes more than this many times the best time
+_MAX_SLOW_IN_A_ROW = 2  # the search stops after so many slow candidates
 
 
-class Choice(NamedTuple):
-    """A layout and a number of devices for `make_engine`."""
+class LayoutTiming(NamedTuple):
+    """The measurement of one candidate."""
 
     layout: str | int
     devices: int
-    timings: tuple[Timing, ...]  # in the order in which they were taken
-    source: Literal["measured", "remembered", "rule", "given"]
+    seconds: float | None  # median of a round; None if the memory was too small
+    compile_seconds: float  # to place the data, compile, and run the first round
+
+
+class LayoutChoice(NamedTuple):
+    """A layout and a number of devices for `make_engine`, and where they come from."""
+
+    layout: str | int
+    devices: int
+    timings: tuple[LayoutTiming, ...]  # in the order of measurement; empty if nothing was timed
+    source: Literal["rule", "given", "measured"]  # "rule" is what "auto" stands for
 
     def __str__(self) -> str:
         name = f"chunks of {self.layout}" if str(self.layout).isdecimal() else self.layout
-        told = f"{name} on {self.devices} device{'s' * (self.devices > 1)} ({self.source})"
-        return f"{told}, {_seconds(_best(self.timings)):.3g} s a round" if self.timings else told
+        text = f"{name} on {self.devices} device{'s' * (self.devices > 1)} ({self.source})"
+        return f"{text}, {_seconds(_best(self.timings)):.3g} s a round" if self.timings else text
 
     def record(self) -> dict[str, Any]:
-        """The choice for a JSON file."""
+        """The choice as a dictionary that can be written to a JSON file."""
         return self._asdict() | {"timings": [timing._asdict() for timing in self.timings]}
 
-    @classmethod
-    def of(cls, record: dict[str, Any]) -> "Choice":
-        """The choice of a `record`, as remembered.
 
-        Raises:
-          AttributeError, KeyError, TypeError or ValueError: for what is no record.
-        """
-        chunk_size(record["layout"], 1)
-        timings = tuple(Timing(**timing) for timing in record["timings"])
-        return cls(record["layout"], int(record["devices"]), timings, "remembered")
-
-
-def user_file() -> Path:
-    """Where choices are remembered: in the user's cache folder."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "fedjax_algos" / "layouts.json"
-
-
-def choose_layout(
+def autotune_layout(
     algorithm: Algorithm,
     data: FederatedData,
-    visits: Visit,
+    dispatches: Dispatch,
     *,
     devices: int | None = None,
     client_state: Literal["device", "host"] = "device",
     examples: Literal["replicated", "sharded"] = "replicated",
     seconds: float = 5.0,
-    remembered: Path | Literal["user"] | None = "user",
     clock: Callable[[], float] = time.perf_counter,
-) -> Choice:
-    """Times layouts on a round like the run's first, and remembers the fastest.
+) -> LayoutChoice:
+    """Measures the layouts on one round and returns the fastest.
 
-    Candidates come one after another, as two may not fit in memory: first the backend's usual
-    layout (sequential on a CPU, else vmapped) on all local devices and on one; then, on the better
-    number, chunks of powers of two away from it, until two in a row take 1.2 times the best. A time
-    is the median of the rounds after the first, at least 5 and for 0.3 seconds. With several
-    processes, which could come to different choices, or with one candidate, nothing is timed and
-    the usual layout takes all devices.
+    The candidates are the default layout of the backend ("sequential" on a CPU, "vmapped"
+    elsewhere) on all local devices and on one device; then, on the better number of devices, chunks
+    of powers of two, until two candidates in a row take more than 1.2 times the best time. They are
+    measured one after another, because two may not fit in memory together. The time of a candidate
+    is the median of the rounds after its first one: at least 5 rounds, and at least 0.3 seconds.
 
-    A choice holds whatever the algorithm, so that methods are compared in one layout. Layouts
-    differ by rounding: name one where another machine has to give the same bits.
+    Layouts differ by rounding, and a measurement may choose differently on another day. Use a named
+    layout, or the fixed rule "auto", where another run has to give the same digits.
 
     Args:
-      algorithm: what is computed.
-      data: the clients' examples, of `federate`; they stay as they are.
-      visits: of one round, leaves [cohort].
-      devices: None chooses between `usual_devices()` and one, where examples are replicated; a
-        number keeps to it. A CPU has as many as jax was started with (`jax_num_cpu_devices`).
-      client_state, examples: as in `make_engine`.
-      seconds: the budget. A started candidate is finished, with fewer rounds but at least one after
-        its first, and none is started if the one before compiled for longer than what is left. So
-        the budget is overrun by two rounds and by what a compilation takes longer than the last;
-        and by more where the first candidate takes longer, or none has fitted in memory so far.
-      remembered: the JSON file of earlier choices, "user" for `user_file()`, or None. Removing it
-        or an entry measures anew. A damaged file is replaced, with a warning; one that cannot be
-        written is a warning.
-      clock: seconds; tests give their own.
+      algorithm: what a round computes. The choice can be used for other algorithms on the same
+        model and data, so that methods are compared in one layout.
+      data: all clients' examples, as `federate` returns them; not changed.
+      dispatches: the dispatches of one round; leaves [cohort].
+      devices: the number of devices. None compares `default_num_devices()` with one device if the
+        examples are replicated, and takes `default_num_devices()` if they are sharded.
+      client_state: where client state is kept, as in `make_engine`.
+      examples: where examples are kept, as in `make_engine`.
+      seconds: the budget in seconds, positive. A candidate that has started is finished, with at
+        least one round after its first one. No candidate starts if the compilation of the one
+        before took longer than the rest of the budget. So the budget is exceeded by at most two
+        rounds and the difference between two compilations; or by more if the first candidate takes
+        longer, or if no candidate has fitted in memory so far.
+      clock: returns the time in seconds; tests replace it.
+
+    Returns:
+      The fastest candidate. With several processes, which could make different choices, or with a
+      single candidate, nothing is measured: the result is the default layout on all devices.
 
     Raises:
-      ValueError: for a budget that is not positive, or more devices than there are.
-      MemoryError: if no candidate fits.
+      ValueError: if the budget is not positive, or if there are fewer devices than `devices`.
+      MemoryError: if no candidate fits in memory.
     """
     if not seconds > 0:
         raise ValueError(f"seconds={seconds} is out of range; give more than 0, or name a layout")
-    client_mesh(devices)  # refuses more than there are
-    counts = [usual_devices() if devices is None else devices]
+    client_mesh(devices)  # raises if there are fewer devices
+    device_counts = [default_num_devices() if devices is None else devices]
     if devices is None and examples == "replicated":
-        counts = list(dict.fromkeys([*counts, 1]))
-    layouts = {count: _layouts(len(visits.client), count) for count in counts}
-    if jax.process_count() > 1 or sum(map(len, layouts.values())) == 1:
-        return Choice(layouts[counts[0]][0], counts[0], (), "rule")
-    file = user_file() if remembered == "user" else remembered
-    known, key = _read(file), _key(algorithm, data, visits, counts, examples)
-    if key in known:
-        return Choice.of(known[key])
+        device_counts = list(dict.fromkeys([*device_counts, 1]))
+    candidates = {count: _candidates(len(dispatches.client), count) for count in device_counts}
+    if jax.process_count() > 1 or sum(map(len, candidates.values())) == 1:
+        return LayoutChoice(default_layout(), device_counts[0], (), "rule")
 
-    timings: list[Timing] = []
-    inits: dict[int, Callable] = {}  # one for each number of devices: it is compiled once
+    timings: list[LayoutTiming] = []
+    inits: dict[int, Callable] = {}  # of the first engine on so many devices; compiled once
     deadline = clock() + seconds
 
-    def attempt(layout, count):
-        measured = any(timing.seconds is not None for timing in timings)
-        if measured and clock() + timings[-1].compile_seconds >= deadline:
+    def measure(layout: str | int, count: int) -> bool:
+        """Measures a candidate unless the budget is spent; whether it did."""
+        fits = any(timing.seconds is not None for timing in timings)
+        if fits and clock() + timings[-1].compile_seconds >= deadline:
             return False
         engine = make_engine(algorithm, layout, client_state, count, examples)
         engine = engine._replace(init=inits.setdefault(count, engine.init))
-        timings.append(Timing(layout, count, *_time(engine, data, visits, deadline, clock)))
+        timings.append(
+            LayoutTiming(layout, count, *_time(engine, data, dispatches, deadline, clock))
+        )
         return True
 
-    for count in counts:
-        attempt(layouts[count][0], count)
-    slow, count = 0, _best(timings).devices
-    for layout in layouts[count][1:]:
-        if slow == 2 or not attempt(layout, count):
+    for count in device_counts:
+        measure(candidates[count][0], count)
+    slow_in_a_row, count = 0, _best(timings).devices
+    for layout in candidates[count][1:]:
+        if slow_in_a_row == _MAX_SLOW_IN_A_ROW or not measure(layout, count):
             break
-        slow = slow + 1 if _seconds(timings[-1]) > _CLEARLY * _seconds(_best(timings)) else 0
+        slow = _seconds(timings[-1]) > _SLOW_RATIO * _seconds(_best(timings))
+        slow_in_a_row = slow_in_a_row + 1 if slow else 0
     best = _best(timings)
     if best.seconds is None:
         raise MemoryError(
-            f"cohort_size={len(visits.client)} fits into the devices' memory in no layout; give a "
-            "smaller batch_size, or client_state='host' where clients keep state"
+            f"cohort_size={len(dispatches.client)} fits into the devices' memory in no layout; "
+            "give a smaller batch_size, or client_state='host' if clients keep state"
         )
-    choice = Choice(best.layout, best.devices, tuple(timings), "measured")
-    _write(file, known | {key: choice.record()})
-    return choice
+    return LayoutChoice(best.layout, best.devices, tuple(timings), "measured")
 
 
-def _layouts(cohort_size: int, devices: int) -> list[str | int]:
-    """All layouts of a device's part of the cohort, the usual one first."""
+def _candidates(cohort_size: int, devices: int) -> list[str | int]:
+    """All layouts of one device's part of the cohort, the backend's default first."""
     part = -(-cohort_size // devices)
     chunks = [2**power for power in range(1, (part - 1).bit_length())]
     layouts = ["sequential", *chunks, *["vmapped"] * (part > 1)]
-    return layouts if jax.default_backend() == "cpu" else layouts[::-1]
+    return layouts if default_layout() == "sequential" else layouts[::-1]
 
 
-def _best(timings: Sequence[Timing]) -> Timing:
+def _best(timings: Sequence[LayoutTiming]) -> LayoutTiming:
     return min(timings, key=_seconds)
 
 
-def _seconds(timing: Timing) -> float:
+def _seconds(timing: LayoutTiming) -> float:
     return math.inf if timing.seconds is None else timing.seconds
 
 
-def _time(engine, data, visits, deadline, clock):
-    """(seconds of a round or None, seconds until the first was done)."""
-    started, taken = clock(), []
-    population = Population(data.num_clients, len(visits.client), int(data.counts().sum()))
+def _time(engine, data, dispatches, deadline, clock):
+    """(median seconds of a round or None, seconds until the first round is done)."""
+    started, rounds = clock(), []
+    population = Population(data.num_clients, len(dispatches.client), int(data.counts().sum()))
     try:
-        placed, state = engine.place(data), engine.init(0, population)
-        state, _ = jax.block_until_ready(engine.round(state, placed, visits))
+        placed, state = engine.put_data(data), engine.init(0, population)
+        state, _ = jax.block_until_ready(engine.round(state, placed, dispatches))
         ready = clock()
-        while not taken or (clock() < deadline and (len(taken) < _ROUNDS or sum(taken) < _SPAN)):
+        while not rounds or (
+            clock() < deadline
+            and (len(rounds) < _MIN_TIMED_ROUNDS or sum(rounds) < _MIN_TIMED_SECONDS)
+        ):
             before = clock()
-            state, _ = jax.block_until_ready(engine.round(state, placed, visits))
-            taken.append(clock() - before)
+            state, _ = jax.block_until_ready(engine.round(state, placed, dispatches))
+            rounds.append(clock() - before)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return None, clock() - started
-    return statistics.median(taken), ready - started
-
-
-def _key(algorithm, data, visits, counts, examples):
-    """What a choice holds for, readable by people."""
-    params = jax.tree.leaves(jax.eval_shape(algorithm.problem.init, model_key(0)).params)
-    shapes = [(leaf.shape, str(leaf.dtype)) for leaf in params]
-    shapes += [(leaf.shape[1:], str(leaf.dtype)) for leaf in jax.tree.leaves(data.examples)]
-    kind = jax.local_devices()[0].device_kind
-    cores = f" of {os.cpu_count()} cores" * (jax.default_backend() == "cpu")
-    return (
-        f"{jax.default_backend()}: {kind}{cores}, {' or '.join(map(str, counts))} devices"
-        f"{', examples sharded' * (examples == 'sharded')}; "
-        f"{sum(math.prod(leaf.shape) for leaf in params)} params, "
-        f"shapes {hashlib.sha256(str(shapes).encode()).hexdigest()[:12]}; "
-        f"{len(visits.client)} clients, {int(visits.num_steps.max())} steps "
-        f"of {algorithm.local.batch_size}; jax {jax.__version__}"
-    )
-
-
-def _read(file):
-    """The file's records by key; none, with a warning, where one of them is no record."""
-    try:
-        known = json.loads(file.read_text()) if file and file.exists() else {}
-        for record in known.values():
-            Choice.of(record)
-        return known
-    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
-        warnings.warn(
-            f"{file} holds no choices of layouts ({type(error).__name__}: {error}); it is replaced",
-            stacklevel=3,
-        )
-        return {}
-
-
-def _write(file, known):
-    if file is None:
-        return
-    own = file.with_name(f"{file.name}.{os.getpid()}")  # then renamed: nobody reads half a file
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        own.write_text(json.dumps(known, indent=1) + "\n")
-        own.replace(file)
-    except OSError as error:
-        warnings.warn(
-            f"{file} cannot be written, so the layout will be measured again ({error}); give "
-            "remembered=FILE in another folder, or None",
-            stacklevel=3,
-        )
+    return statistics.median(rounds), ready - started

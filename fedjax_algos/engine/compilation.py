@@ -20,17 +20,17 @@ _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 @dataclasses.dataclass
 class Compilation:
-    """What was compiled while `measure_compilation` ran, in seconds of wall time."""
+    """What was compiled in a block of `measure_compilation`, in seconds of wall time."""
 
-    programs: int = 0  # made by the backend, or read from a folder
-    from_cache: int = 0  # those that were read
-    trace_seconds: float = 0.0  # Python to jaxprs, those of `count_flops` and the like included
-    lower_seconds: float = 0.0  # jaxprs to what the backend takes
-    backend_seconds: float = 0.0  # that to programs, or reading them
+    programs: int = 0  # compiled by the backend, or read from a folder
+    from_cache: int = 0  # of these, the programs that were read
+    trace_seconds: float = 0.0  # from Python to jaxprs, including those of `count_flops`
+    lower_seconds: float = 0.0  # from jaxprs to the backend's input
+    backend_seconds: float = 0.0  # from there to programs, or to read them
 
     @property
     def seconds(self) -> float:
-        """All three phases."""
+        """The time of all three phases."""
         return self.trace_seconds + self.lower_seconds + self.backend_seconds
 
     def __str__(self) -> str:
@@ -44,41 +44,41 @@ def measure_compilation() -> Iterator[Compilation]:
     """Measures what this process compiles in a `with` block.
 
     Returns:
-      A `Compilation` that grows while the block runs. Where JAX compiles in the midst of a trace
-      (`jax.ensure_compile_time_eval`), those seconds count in both.
+      A `Compilation` that is updated while the block runs. If JAX compiles during a trace
+      (`jax.ensure_compile_time_eval`), those seconds count in both phases.
     """
     measured = Compilation()
 
-    def add(event: str, duration_secs: float, **about: Any) -> None:
+    def add_duration(event: str, duration_secs: float, **details: Any) -> None:
         if phase := _PHASES.get(event):
             setattr(measured, phase, getattr(measured, phase) + duration_secs)
             measured.programs += phase == "backend_seconds"
 
-    def count(event: str, **about: Any) -> None:
+    def count_hit(event: str, **details: Any) -> None:
         measured.from_cache += event == _CACHE_HIT
 
-    jax.monitoring.register_event_duration_secs_listener(add)
-    jax.monitoring.register_event_listener(count)
+    jax.monitoring.register_event_duration_secs_listener(add_duration)
+    jax.monitoring.register_event_listener(count_hit)
     try:
         yield measured
     finally:
-        jax.monitoring.unregister_event_duration_listener(add)
-        jax.monitoring.unregister_event_listener(count)
+        jax.monitoring.unregister_event_duration_listener(add_duration)
+        jax.monitoring.unregister_event_listener(count_hit)
 
 
 def keep_compiled(folder: str | Path) -> None:
-    """Keeps what this process compiles from now on in a folder, and reads from it what it can.
+    """Keeps in a folder what this process compiles from now on, and reuses what is there.
 
-    This is JAX's own cache, here also of programs that are small and quick to compile. A program is
-    found by what it computes, JAX's version, the device and the compiler's flags, so numbers stay
-    the same to the last digit. Nothing is ever removed. What is read is run: share a folder only
-    with those whom you trust.
+    This is JAX's persistent compilation cache, here also for programs that are small and quick to
+    compile. A program is identified by what it computes, the version of JAX, the device and the
+    compiler's flags, so results stay the same to the last digit. Programs are never removed. The
+    process executes what it reads: share a folder only with people whom you trust.
 
     Args:
-      folder: is made where there is none.
+      folder: created if it does not exist.
 
     Raises:
-      ValueError: for a folder that cannot be written to.
+      ValueError: if the folder cannot be created or written to.
     """
     try:
         if not str(folder):
@@ -87,10 +87,10 @@ def keep_compiled(folder: str | Path) -> None:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise ValueError(
-            f"compilation_cache={str(folder)!r} is no folder to write to ({error.strerror}); "
+            f"compilation_cache={str(folder)!r} cannot be written to ({error.strerror}); "
             "name a folder, new or of an earlier run"
         ) from None
     jax.config.update("jax_compilation_cache_dir", str(Path(folder).resolve()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    reset_cache()  # else JAX stays with the folder that it first used
+    reset_cache()  # otherwise JAX keeps the folder that it used first

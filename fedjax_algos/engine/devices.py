@@ -1,4 +1,4 @@
-"""Several devices, on one or many hosts: one mesh, along which clients are divided."""
+"""Devices of one or many hosts, as a mesh along which clients are divided."""
 
 import os
 from collections.abc import Sequence
@@ -14,23 +14,23 @@ Devices = int | Sequence[jax.Device] | None
 
 
 def client_mesh(devices: Devices) -> Mesh | None:
-    """The mesh of these devices; None for one device, the default one.
+    """The mesh of some devices; None for the default device alone.
 
     Args:
-      devices: None or 1 for the default device, a number for the first so many of `jax.devices()`,
-        or the devices themselves. With several processes give `jax.devices()`, those of all.
+      devices: None or 1 for the default device, a number for the first ones of `jax.devices()`, or
+        a sequence of devices. With several processes give `jax.devices()`, the devices of all.
 
     Raises:
-      ValueError: for more devices than there are, or none.
+      ValueError: if there are fewer devices, or if the sequence is empty.
     """
     if devices is None or (isinstance(devices, int) and devices == 1):
         return None
     known = jax.devices()
     if isinstance(devices, int):
         if not 1 <= devices <= len(known):
-            more = "; jax_num_cpu_devices makes more of a CPU, before jax starts"
+            more = "; on a CPU, set jax_num_cpu_devices before jax starts to have more"
             raise ValueError(
-                f"devices={devices} is out of range; give 1 to {len(known)}, as many as there are"
+                f"devices={devices} is out of range; give 1 to {len(known)}, the number of devices"
                 + more * (jax.default_backend() == "cpu")
             )
         devices = known[:devices]
@@ -39,39 +39,53 @@ def client_mesh(devices: Devices) -> Mesh | None:
     return Mesh(np.asarray(devices), (AXIS,))
 
 
-def usual_devices() -> int:
-    """All devices, but on a CPU no more than this process may use cores."""
+def default_num_devices() -> int:
+    """The number of all devices; on a CPU at most the number of cores that this process may use."""
     number = jax.device_count()
     return number if jax.default_backend() != "cpu" else min(number, usable_cores())
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """The number of CPU cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def on_all(mesh: Mesh | None) -> NamedSharding | None:
-    """The sharding of what every device holds; None without a mesh."""
+def replicated_sharding(mesh: Mesh | None) -> NamedSharding | None:
+    """The sharding of arrays that every device holds whole; None without a mesh.
+
+    Args:
+      mesh: the devices; None for the default device.
+    """
     return None if mesh is None else NamedSharding(mesh, PartitionSpec())
 
 
-def divided(mesh: Mesh | None, rows: int) -> NamedSharding | None:
-    """The sharding of a table whose rows are divided, or held by all where they do not divide."""
-    if mesh is None or rows % mesh.size:
-        return on_all(mesh)
+def row_sharding(mesh: Mesh | None, num_rows: int) -> NamedSharding | None:
+    """The sharding of a table: divided by rows, or replicated if the rows do not divide evenly.
+
+    Args:
+      mesh: the devices; None for the default device.
+      num_rows: rows of the table.
+    """
+    if mesh is None or num_rows % mesh.size:
+        return replicated_sharding(mesh)
     return NamedSharding(mesh, PartitionSpec(AXIS))
 
 
-def place(mesh: Mesh | None, tree: Any) -> Any:
-    """Puts host arrays, the same in every process, on all devices of the mesh."""
-    sharding = on_all(mesh)
+def replicate(mesh: Mesh | None, tree: Any) -> Any:
+    """Copies host arrays to all devices of a mesh.
+
+    Args:
+      mesh: the devices; None for the default device.
+      tree: of arrays, the same in every process.
+    """
+    sharding = replicated_sharding(mesh)
     if sharding is None:
         return jax.device_put(tree)
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
 
-    def put(leaf):  # device_put would compare the processes' values, which costs an exchange
+    def put(leaf):  # device_put would compare the values of the processes, which is an exchange
         leaf = np.asarray(leaf)
         return jax.make_array_from_callback(leaf.shape, sharding, lambda index: leaf[index])
 
@@ -79,17 +93,37 @@ def place(mesh: Mesh | None, tree: Any) -> Any:
 
 
 def one_copy(tree: Any) -> Any:
-    """What all devices hold, on this process's first device alone."""
+    """Replicated arrays on this process's first device only.
+
+    Args:
+      tree: of arrays that every device holds whole.
+    """
     return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
 
 
-def pin(mesh: Mesh | None, tree: Any) -> Any:
-    """Says in a traced function that every device of the mesh holds these."""
-    return tree if mesh is None else jax.lax.with_sharding_constraint(tree, on_all(mesh))
+def constrain_replicated(mesh: Mesh | None, tree: Any) -> Any:
+    """Constrains arrays of a traced program to be held whole by every device of a mesh.
+
+    Args:
+      mesh: the devices; None for the default device.
+      tree: of arrays.
+    """
+    sharding = replicated_sharding(mesh)
+    return tree if sharding is None else jax.lax.with_sharding_constraint(tree, sharding)
 
 
-def settle(mesh: Mesh | None, tree: Any) -> Any:
-    """Waits on a CPU with several devices, where many queued calls can wait for ever."""
+def wait_on_cpu(mesh: Mesh | None, tree: Any) -> Any:
+    """Blocks until `tree` is ready if the mesh has several CPU devices.
+
+    With many calls in the queue, their collectives can deadlock.
+
+    Args:
+      mesh: the devices; None for the default device.
+      tree: of arrays.
+
+    Returns:
+      `tree`.
+    """
     if mesh is not None and mesh.devices.flat[0].platform == "cpu":
         jax.block_until_ready(tree)
     return tree

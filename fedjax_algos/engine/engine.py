@@ -1,44 +1,58 @@
-"""The engine says how: it compiles a round, and places what it reads; it knows no algorithm.
+"""The engine compiles an algorithm's rounds and places what they read; it knows no algorithm.
 
-A round is two compiled functions: one runs the cohort, the other the server update. Or many rounds
-are one function, for those who need nothing in between.
+A round is two compiled functions, one for the cohort and one for the server update, which may be
+preceded by those of a prelude. With client state on the device, many rounds are one function.
 """
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import Algorithm, Metrics, Model, Params, Population, Stack, Visit
+from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population, Stack
 from fedjax_algos.core.keys import model_key
+from fedjax_algos.core.representation import describe
 from fedjax_algos.engine import federated_round
-from fedjax_algos.engine.devices import Devices, client_mesh, place, settle
-from fedjax_algos.engine.federated_round import FederatedState, tree_bytes
-from fedjax_algos.engine.host_state import HostTable, keep_on_host, rows_from_host
-from fedjax_algos.engine.placement import Layout, Spread, arrange, chunk_size
-from fedjax_algos.engine.sharded_data import PlacedData, ShardedData, on_devices, shapes_of, shard
-
-
-class Transfer(NamedTuple):
-    """Bytes of one client in one round."""
-
-    download: int
-    upload: int
+from fedjax_algos.engine.devices import Devices, client_mesh, replicate, wait_on_cpu
+from fedjax_algos.engine.placement import Layout, Placement, chunk_size, fill_slots
+from fedjax_algos.engine.protocols import (
+    InitFn,
+    PutDataFn,
+    RoundFn,
+    RoundsFn,
+    TransferFn,
+    UpdatesFn,
+)
+from fedjax_algos.engine.sharded_data import DeviceData, ShardedData, program_data, shard
+from fedjax_algos.engine.state import (
+    FederatedState,
+    HostClientState,
+    initial_state,
+    read_rows,
+    row_shapes,
+    write_rows,
+)
+from fedjax_algos.engine.transfer import count_transfer
 
 
 class Engine(NamedTuple):
-    """An algorithm, compiled: see `make_engine`."""
+    """A compiled algorithm, as `make_engine` returns it. Each function's protocol documents it."""
 
     algorithm: Algorithm
-    init: Callable[..., FederatedState]
-    round: Callable[[FederatedState, PlacedData, Visit], tuple[FederatedState, Metrics]]
-    rounds: Callable[..., tuple[FederatedState, Metrics]]
-    transfer: Callable[[FederatedState, PlacedData, Visit], Transfer]
-    updates: Callable[[FederatedState, PlacedData, Visit], Stack]
-    place: Callable[[PlacedData], Any]
+    init: InitFn
+    round: RoundFn
+    rounds: RoundsFn
+    transfer: TransferFn
+    updates: UpdatesFn
+    put_data: PutDataFn
+    placement: Placement = Placement("auto")
+
+    def __repr__(self) -> str:
+        layout, devices = self.placement.layout, self.placement.num_devices
+        return describe(self, layout=layout, devices=devices, algorithm=self.algorithm)
 
 
 def make_engine(
@@ -48,195 +62,199 @@ def make_engine(
     devices: Devices = None,
     examples: Literal["replicated", "sharded"] = "replicated",
 ) -> Engine:
-    """Compiles an algorithm's round.
+    """Compiles an algorithm's rounds.
+
+    Where to change what: `federated_round.py` is what a round computes, `local_update.py` what one
+    client computes in it, `placement.py` how a cohort is laid out over chunks and devices,
+    `sharded_data.py` which device holds which client's examples, `state.py` where client state is
+    kept, `protocols.py` the functions of an engine.
 
     Args:
       algorithm: what is computed.
-      layout: "vmapped" maps all clients of a cohort at once, "sequential" runs them one after
-        another, a number maps chunks of that many; "auto" is sequential on a CPU, where many
-        copies of the weights only move through memory, and vmapped elsewhere (`choose_layout`
-        measures instead). Results agree up to rounding.
-      client_state: where the clients' rows live: "device", one row for each client, or "host", rows
-        of clients that were visited, with the cohort's on the device while it runs.
-      devices: over which the cohort is divided; see `client_mesh`. Each holds the server; the table
-        of client rows is divided if their number is a multiple. The layout is then that of each
-        device's part.
-      examples: where they are. "replicated": every device holds all, and computes an equal part of
-        each cohort. "sharded": each holds those of its own clients, and computes these clients'
-        turns, so that a population may be too large for one device. But a draw is uneven, and a
-        round waits for the fullest device: of M clients over D devices it has up to about
-        `sqrt(2 M / D ln(D R))` more than M / D in R rounds. A call has places for the fullest of
-        its rounds, rounded up to 1, 2, 3, 4, 6, 8, 12, 16, ... on each device; empty ones do
-        nothing, but cost as the others where clients are mapped. For 100 clients over 8 devices
-        that is 12.5 in the mean, 17 on a round's fullest, 21 in ten rounds, so 24 places. Other
-        numbers of places are other programs, so a run compiles a few. On one device nothing
-        differs.
-
-    Returns:
-      `init(seed, population, params=None) -> FederatedState` makes the first state, from the
-      problem's own initialisation unless `params` (or a whole `Model`) are given. `place(data)`
-      puts the examples on the devices, once; one device needs nothing. `round(state, data, visits)
-      -> (state, metrics)` takes visits of one round (leaves [cohort]) and CONSUMES the state that
-      it is given: its buffers are reused. `rounds(state, data, visits, number=None)` takes visits
-      of many (leaves [rounds, cohort]), runs the first `number` or all in one program, and sums
-      their metrics. `transfer(state, data, visits)` counts the bytes that one client downloads and
-      uploads, from the shapes of what is really sent. `updates(state, data, visits)` is the `Stack`
-      of what these visits would upload; it leaves the state as it was, for diagnostics.
+      layout: how many clients of a cohort are computed at once: "vmapped" all of them, "sequential"
+        one, a number chunks of that many. "auto" is "sequential" on a CPU and "vmapped" elsewhere;
+        `autotune_layout` measures instead. Layouts differ by rounding.
+      client_state: where the rows of client state are kept: "device", one row for each client, or
+        "host", one for each client that has been dispatched, with the cohort's rows on the device
+        during a round.
+      devices: over which the cohort is divided; see `client_mesh`. Each device holds the server
+        state. The table of rows is divided over them if the number of clients is a multiple of
+        theirs. The layout is that of each device's part of the cohort.
+      examples: which examples a device holds: "replicated", all of them, or "sharded", those of its
+        own clients, whose dispatches it computes; see `sharded_data`. It needs several devices.
 
     Raises:
-      ValueError: for an unknown layout, place of client state or of examples, or more devices than
-        there are; by a round, for data that are not where the engine has them, and, where they are
-        sharded, for an algorithm whose clients read the examples of others.
+      ValueError: for an unknown layout, client_state or examples, for more devices than there are,
+        and for sharded examples of an algorithm whose clients read the examples of others.
     """
-    spread = Spread(layout, client_mesh(devices))
-    chunk_size(layout, 1)
-    _check("client_state", client_state, ("device", "host"))
-    _check("examples", examples, ("replicated", "sharded"))
-    on_host, prelude, mesh = client_state == "host", algorithm.prelude, spread.mesh
-    sharded = examples == "sharded" and mesh is not None
-    run = _compile(algorithm, spread, on_host)
-
-    def init(seed: int, population: Population, params: Params | Model | None = None):
-        if params is None:
-            params = _first_model(algorithm.problem.init, np.uint32(seed))
-        given = params if isinstance(params, Model) else Model(params)
-        # jit gives each leaf a buffer of its own, so that rounds may reuse them one by one
-        num_rows = 0 if on_host else population.num_clients
-        seed, given = place(mesh, (np.uint32(seed), given))
-        state = run.start(seed, given, population=population, num_rows=num_rows)
-        if on_host:
-            state = state._replace(clients=HostTable(federated_round.row_shapes(algorithm, state)))
-        return state
-
-    def ready(data, visits):
-        """What programs read of the data; on the host the visits in their places, and the order."""
-        held = on_devices(mesh, sharded, data)
-        homes = data.homes_of(np.asarray(visits.client)) if sharded else None
-        order = spread.order(np.asarray(visits.num_steps), homes)
-        return held, arrange(visits, order, data.num_clients), order
-
-    def rows_for(state, visits):
-        return rows_from_host(mesh, state.clients, visits) if on_host else state.clients
-
-    def compute(state, data, visits):
-        """A round of what is ready."""
-        on_device, shared = place(mesh, visits), state._replace(clients=())
-        if prelude is not None:
-            shared = shared._replace(
-                server=run.prepare(shared.server, *run.ask(shared, data, on_device))
-            )
-        rows = rows_for(state, visits)
-        rows, sums, statistics, metrics, count = run.cohort(rows, shared, data, on_device)
-        server = run.server_update(shared.server, sums, count)
-        clients = keep_on_host(state.clients, visits, rows, data.num_clients) if on_host else rows
-        new = state._replace(server=server, statistics=statistics, clients=clients)
-        return settle(mesh, (new, metrics))
-
-    def round(state: FederatedState, data: PlacedData, visits: Visit):
-        data, visits, _ = ready(data, visits)
-        return compute(state, data, visits)
-
-    def rounds(state: FederatedState, data: PlacedData, visits: Visit, number: int | None = None):
-        number = len(visits.client) if number is None else number
-        if not 1 <= number <= len(visits.client):
-            raise ValueError(
-                f"number={number} is out of range; give 1 to {len(visits.client)}, the rounds that "
-                "visits has"
-            )
-        data, visits, _ = ready(data, visits)
-        if not on_host:
-            return settle(mesh, run.rounds(state, data, *place(mesh, (visits, np.int32(number)))))
-        total = None
-        for index in range(number):
-            at = jax.tree.map(lambda leaf, i=index: leaf[i], visits)
-            state, metrics = compute(state, data, at)
-            total = metrics if total is None else _add(total, metrics)
-        return state, total
-
-    def updates(state: FederatedState, data: PlacedData, visits: Visit):
-        at = None  # where each visit is placed, if not in the order given
-        if isinstance(data, ShardedData) or sharded:
-            data, visits, order = ready(data, visits)
-            at = np.argsort(order)[np.count_nonzero(order < 0) :]
-        return run.updates(
-            rows_for(state, visits), state._replace(clients=()), data, *place(mesh, (visits, at))
+    chunk_size(layout, 1)  # raises if the layout is unknown
+    _check_option("client_state", client_state, ("device", "host"))
+    _check_option("examples", examples, ("replicated", "sharded"))
+    placement = Placement(layout, client_mesh(devices))
+    sharded = examples == "sharded" and placement.mesh is not None
+    if sharded and algorithm.pools_examples:
+        raise ValueError(
+            "the algorithm's clients read the examples of all others, but examples='sharded' keeps "
+            "most of them on other devices; give examples='replicated'"
         )
-
+    on_host = client_state == "host"
+    rounds = _Rounds(
+        algorithm, placement, on_host, sharded, _compile(algorithm, placement, on_host)
+    )
     return Engine(
         algorithm,
-        init,
-        round,
-        rounds,
-        partial(_transfer, algorithm),
-        updates,
-        (lambda data: data) if mesh is None else partial(shard if sharded else place, mesh),
+        init=rounds.init,
+        round=rounds.round,
+        rounds=rounds.rounds,
+        transfer=partial(count_transfer, algorithm),
+        updates=rounds.updates,
+        put_data=rounds.put_data,
+        placement=placement,
     )
 
 
-def _check(name, value, known):
+def _check_option(name, value, known):
     if value not in known:
         raise ValueError(f"{name}={value!r} is unknown; choose {' or '.join(known)}")
 
 
 class _Programs(NamedTuple):
-    """What is compiled."""
+    """Compiled functions; all but `initial_state`, `prelude` and `updates` consume their first."""
 
-    start: Callable
-    ask: Callable  # a prelude's cohort, and its server update
-    prepare: Callable
+    initial_state: Callable
+    prelude: Callable  # client updates of the prelude
+    prelude_step: Callable  # server update of the prelude
     cohort: Callable
-    server_update: Callable
+    server_step: Callable
     rounds: Callable
     updates: Callable
 
 
-def _compile(algorithm, spread, on_host):
-    prelude = algorithm.prelude
+def _compile(algorithm: Algorithm, placement: Placement, on_host: bool) -> _Programs:
+    def consuming(function, phase=algorithm, **options):
+        return jax.jit(partial(function, phase, placement, **options), donate_argnums=0)
 
-    def run_cohort(rows, state, data, visits):
-        if not on_host:
-            return federated_round.run_on_table(algorithm, spread, rows, state, data, visits)
-        rows, *results = federated_round.run_cohort(algorithm, spread, state, rows, data, visits)
-        return spread.pin(rows), *results  # whole in every process, which fetches them
-
-    def see_updates(rows, state, data, visits, at):
-        cohort_size = len(visits.client)
-        rows = rows if on_host else federated_round.rows_of(rows, visits)
-        # in the order given, with empty places at the end
-        room = spread.places(cohort_size) - cohort_size
-        visits, rows = jax.tree.map(
-            lambda leaf: jnp.pad(leaf, [(0, room)] + [(0, 0)] * (leaf.ndim - 1)), (visits, rows)
-        )
-        real = np.arange(cohort_size + room) < cohort_size
-        visits = visits._replace(client=jnp.where(real, visits.client, data.num_clients))
-        if prelude is not None:
-            asked = federated_round.run_prelude(algorithm, spread, state, data, visits)
-            state = state._replace(
-                server=federated_round.update_with(prelude, spread, state.server, *asked)
-            )
-        stacked = algorithm._replace(reduce="stack")
-        _, stack, *_ = federated_round.run_cohort(stacked, spread, state, rows, data, visits)
-        return jax.tree.map(lambda leaf: leaf[slice(cohort_size) if at is None else at], stack)
-
-    def consuming(function, *fixed):
-        return jax.jit(partial(function, *fixed), donate_argnums=0)
+    def reading(function, static=(), **options):
+        return jax.jit(partial(function, algorithm, placement, **options), static_argnames=static)
 
     return _Programs(
-        jax.jit(
-            partial(federated_round.start, algorithm, spread),
-            static_argnames=("population", "num_rows"),
-        ),
-        jax.jit(partial(federated_round.run_prelude, algorithm, spread)),
-        consuming(federated_round.update_with, prelude, spread),
-        consuming(run_cohort),
-        consuming(federated_round.update_with, algorithm, spread),
-        consuming(federated_round.run_rounds, algorithm, spread),
-        jax.jit(see_updates),
+        initial_state=reading(initial_state, static=("population", "num_rows")),
+        prelude=reading(federated_round.run_prelude),
+        prelude_step=consuming(federated_round.server_step, algorithm.prelude),
+        cohort=consuming(federated_round.run_cohort, rows_are_table=not on_host),
+        server_step=consuming(federated_round.server_step),
+        rounds=consuming(federated_round.run_rounds),
+        updates=reading(federated_round.cohort_updates, rows_are_table=not on_host),
     )
 
 
+class _Rounds(NamedTuple):
+    """The functions of an `Engine`, as methods."""
+
+    algorithm: Algorithm
+    placement: Placement
+    on_host: bool  # client state
+    sharded: bool  # examples
+    programs: _Programs
+
+    def init(
+        self, seed: int, population: Population, params: Params | Model | None = None
+    ) -> FederatedState:
+        if params is None:
+            params = _initial_model(self.algorithm.problem.init, np.uint32(seed))
+        model = params if isinstance(params, Model) else Model(params)
+        # jit gives each leaf a buffer of its own, so that rounds can donate them
+        state = self.programs.initial_state(
+            *replicate(self.placement.mesh, (np.uint32(seed), model)),
+            population=population,
+            num_rows=0 if self.on_host else population.num_clients,
+        )
+        if self.on_host:
+            state = state._replace(clients=HostClientState(row_shapes(self.algorithm, state)))
+        return state
+
+    def put_data(self, data: DeviceData) -> DeviceData:
+        mesh = self.placement.mesh
+        if mesh is None:
+            return data
+        return shard(mesh, data) if self.sharded else replicate(mesh, data)
+
+    def round(
+        self, state: FederatedState, data: DeviceData, dispatches: Dispatch
+    ) -> tuple[FederatedState, Metrics]:
+        return self._compute(state, *self._prepare(data, dispatches)[:2])
+
+    def rounds(
+        self,
+        state: FederatedState,
+        data: DeviceData,
+        dispatches: Dispatch,
+        number: int | None = None,
+    ) -> tuple[FederatedState, Metrics]:
+        given = len(dispatches.client)
+        number = given if number is None else number
+        if not 1 <= number <= given:
+            raise ValueError(
+                f"number={number} is out of range; give 1 to {given}, the rounds of dispatches"
+            )
+        mesh = self.placement.mesh
+        device_data, dispatches, _ = self._prepare(data, dispatches)
+        if not self.on_host:
+            inputs = replicate(mesh, (dispatches, np.int32(number)))
+            return wait_on_cpu(mesh, self.programs.rounds(state, device_data, *inputs))
+        total: Metrics | None = None
+        for index in range(number):
+            of_round = jax.tree.map(lambda leaf, i=index: leaf[i], dispatches)
+            state, metrics = self._compute(state, device_data, of_round)
+            total = metrics if total is None else _add(total, metrics)
+        assert total is not None
+        return state, total
+
+    def updates(self, state: FederatedState, data: DeviceData, dispatches: Dispatch) -> Stack:
+        device_data: Any = data
+        slots = None
+        if isinstance(data, ShardedData) or self.sharded:
+            device_data, dispatches, order = self._prepare(data, dispatches)
+            slots = np.argsort(order)[np.count_nonzero(order < 0) :]
+        return self.programs.updates(
+            self._rows(state, dispatches),
+            state._replace(clients=()),
+            device_data,
+            *replicate(self.placement.mesh, (dispatches, slots)),
+        )
+
+    def _prepare(self, data, dispatches):
+        """(what programs read of the data, the dispatches in their slots, the order of these)."""
+        placement = self.placement
+        device_data = program_data(placement.mesh, self.sharded, data)
+        devices = data.devices_of(np.asarray(dispatches.client)) if self.sharded else None
+        order = placement.slot_order(np.asarray(dispatches.num_steps), devices)
+        return device_data, fill_slots(dispatches, order, data.num_clients), order
+
+    def _rows(self, state, dispatches):
+        if self.on_host:
+            return read_rows(self.placement.mesh, state.clients, dispatches)
+        return state.clients
+
+    def _compute(self, state, device_data, dispatches):
+        """One round of what `_prepare` returned."""
+        programs, mesh = self.programs, self.placement.mesh
+        on_device, shared = replicate(mesh, dispatches), state._replace(clients=())
+        if self.algorithm.prelude is not None:
+            gathered = programs.prelude(shared, device_data, on_device)
+            shared = shared._replace(server=programs.prelude_step(shared.server, *gathered))
+        rows, sums, statistics, metrics, count = programs.cohort(
+            self._rows(state, dispatches), shared, device_data, on_device
+        )
+        server = programs.server_step(shared.server, sums, count)
+        if self.on_host:
+            rows = write_rows(state.clients, dispatches, rows, device_data.num_clients)
+        new = state._replace(server=server, statistics=statistics, clients=rows)
+        return wait_on_cpu(mesh, (new, metrics))
+
+
 @partial(jax.jit, static_argnums=0)
-def _first_model(init, seed):
+def _initial_model(init, seed):
     """Compiled once for all algorithms on a problem."""
     return init(model_key(seed))
 
@@ -244,26 +262,3 @@ def _first_model(init, seed):
 @jax.jit
 def _add(left, right):
     return jax.tree.map(jnp.add, left, right)
-
-
-def _transfer(algorithm, state, data, visits):
-    """Bytes of one client in one round, from the shapes of what is sent."""
-    one = jax.tree.map(lambda leaf: leaf[0], visits)
-    leaves, tree = jax.tree.flatten((state._replace(clients=()), shapes_of(data), one))
-    return _sizes(algorithm, tree, tuple(map(jax.typeof, leaves)))
-
-
-@lru_cache(maxsize=64)
-def _sizes(algorithm, tree, leaves):
-    """`_transfer` of these shapes; an engine's runs have equal ones, and share one trace."""
-    state, data, visit = tree.unflatten(leaves)
-    sent = jax.eval_shape(partial(federated_round.sent, algorithm), state.server)
-    draws = jax.eval_shape(partial(federated_round.draw, algorithm), state.seed, visit)
-    turn = partial(federated_round.turn, algorithm)
-    row = federated_round.row_shapes(algorithm, state)
-    _, update, _ = jax.eval_shape(turn, state, sent, data, visit, draws, row)
-    if algorithm.prelude is not None:
-        first_turn = partial(federated_round.prelude_turn, algorithm)
-        update = update, jax.eval_shape(first_turn, state, sent[0], data, visit, draws)
-    statistics = tree_bytes(state.statistics)
-    return Transfer(tree_bytes(sent) + statistics, tree_bytes(update) + statistics)

@@ -1,222 +1,266 @@
-"""What a round computes, traced: turns are gathered, mapped, masked, summed and scattered.
+"""What a round computes, traced: read rows, train the cohort, sum, update the server.
 
-`engine` compiles these functions; a sweep puts them into a program of its own.
+`engine.py` compiles these functions; a batched run puts them into a program of its own. What one
+client computes is in `local_update.py`, and how a cohort is mapped in `placement.py`.
+
+Everywhere the dispatches are those of `fill_slots`, with leaves [slots]: client id `num_clients`
+marks an empty slot, whose contribution is masked out.
 """
 
-import functools
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_algos.core import (
     Algorithm,
     ClientState,
-    Key,
+    Dispatch,
     Metrics,
-    Model,
-    Params,
-    Population,
+    Prelude,
     ServerState,
     Stack,
     Statistics,
-    Visit,
 )
-from fedjax_algos.core.keys import client_key, model_key, visit_keys
-from fedjax_algos.core.permutation import permutation_words
-from fedjax_algos.data.federated_data import FederatedData, client_view
-from fedjax_algos.engine.placement import Spread, map_cohort
-from fedjax_algos.engine.sharded_data import Parts
+from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.engine.local_update import (
+    broadcast_to_client,
+    draw_cohort,
+    local_update,
+    prelude_update,
+)
+from fedjax_algos.engine.placement import Placement, map_cohort
+from fedjax_algos.engine.sharded_data import ClientShards
+from fedjax_algos.engine.state import FederatedState
+
+# rows, sums or a `Stack`, statistics, metrics, number of clients
+CohortResult = tuple[ClientState, Any, Statistics, Metrics, jax.Array]
 
 
-class FederatedState(NamedTuple):
-    """All that a run carries from round to round."""
-
-    server: ServerState
-    statistics: Statistics  # the model's, a plain mean over each cohort
-    clients: ClientState  # leaves [num_clients, ...], or a `HostTable`; see `make_engine`
-    origin: Params  # theta_0, from which rows are made; () where clients are stateless
-    seed: jax.Array  # uint32[]
-
-
-def start(
+def run_prelude(
     algorithm: Algorithm,
-    spread: Spread,
-    seed: jax.Array,
-    given: Model | None,
-    population: Population,
-    num_rows: int,
-) -> FederatedState:
-    """The first state. The table of client state is not filled: see `turn`."""
-    model = algorithm.problem.init(model_key(seed)) if given is None else given
-    row = jax.eval_shape(algorithm.client_init, model.params, client_key(seed, jnp.int32(0)))
-    table = jax.tree.map(lambda leaf: jnp.zeros((num_rows, *leaf.shape), leaf.dtype), row)
-    state = FederatedState(
-        server=algorithm.init(model.params, population),
-        statistics=model.statistics,
-        clients=(),
-        origin=model.params if jax.tree.leaves(row) else (),
-        seed=seed,
-    )
-    return spread.pin(state)._replace(clients=spread.pin_table(table))
+    placement: Placement,
+    state: FederatedState,
+    data: FederatedData | ClientShards,
+    dispatches: Dispatch,
+) -> tuple[Any, jax.Array]:
+    """The prelude's client updates: (sums of its contributions, number of clients, int32[]).
 
-
-def row_shapes(algorithm: Algorithm, state: FederatedState) -> ClientState:
-    """Shapes of one client's row."""
-    key = jax.eval_shape(client_key, state.seed, jnp.int32(0))
-    return jax.eval_shape(algorithm.client_init, state.origin, key)
-
-
-def sent(algorithm: Algorithm, server: ServerState) -> Any:
-    """What a client holds when its local steps begin."""
-    broadcast = algorithm.broadcast(server, jnp.int32(0))
-    if algorithm.prelude is None:
-        return broadcast
-    return algorithm.prelude.broadcast(server, jnp.int32(0)), broadcast
-
-
-class Draws(NamedTuple):
-    """What is random in a turn."""
-
-    order: jax.Array  # uint32[20]: of its examples, see `permutation_words`
-    key: Key  # of its training
-
-
-def draw(algorithm, seed, visit):
-    """A visit's `Draws`; a cohort's are made at once, outside of its loop."""
-    order, key = visit_keys(seed, visit.client, visit.visit)
-    if algorithm.local.batches == "feeder":  # one stream for all of a client's turns
-        order, _ = visit_keys(seed, visit.client, jnp.int32(0))
-    return Draws(permutation_words(order), key)
-
-
-def turn(algorithm, state, broadcast, data, visit, draws, row, first=None):
-    """One client's turn: (new row, update, report). Its row is made when it is first visited.
-
-    `first`, bool[], says so where earlier visits came to nothing.
+    Args:
+      algorithm: an algorithm with a prelude.
+      placement: how the cohort is laid out over chunks and devices.
+      state: of the run; its rows are not read.
+      data: all clients' examples, or shards of which each device holds one.
+      dispatches: leaves [slots].
     """
-    view = client_view(data, visit.client, draws.order, state.statistics, visit.first_step)
-    first = visit.visit == 0 if first is None else first
-    fresh = algorithm.client_init(state.origin, client_key(state.seed, visit.client))
-    row = jax.tree.map(lambda new, old: jnp.where(first, new, old), fresh, row)
-    return algorithm.client_update(broadcast, row, view, visit, draws.key)
-
-
-def prelude_turn(algorithm, state, broadcast, data, visit, draws):
-    """One client's update in the first exchange."""
-    view = client_view(data, visit.client, draws.order, state.statistics, visit.first_step)
-    return algorithm.prelude.client_update(broadcast, view, visit, draws.key)
-
-
-def _draw_all(algorithm, state, visits):
-    return jax.vmap(functools.partial(draw, algorithm, state.seed))(visits)
-
-
-def run_prelude(algorithm, spread, state, data, visits):
-    """The first exchange: (sums, number of clients)."""
-    broadcast = algorithm.prelude.broadcast(state.server, jnp.int32(0))
+    prelude = algorithm.prelude
+    assert prelude is not None
+    broadcast = prelude.broadcast(state.server, jnp.int32(0))
     shared = state._replace(server=(), clients=()), broadcast
 
-    def one(shared, data, visit, draws):
+    def update_client(shared, data, dispatch, randomness):
         state, broadcast = shared
-        update = prelude_turn(algorithm, state, broadcast, data, visit, draws)
-        return (algorithm.prelude.contribute(update, visit, jnp.int32(0)), jnp.int32(1)), ()
+        update = prelude_update(algorithm, state, broadcast, data, dispatch, randomness)
+        return (prelude.contribute(update, dispatch, jnp.int32(0)), jnp.int32(1)), ()
 
-    summed, _ = map_cohort(one, shared, data, (visits, _draw_all(algorithm, state, visits)), spread)
-    return spread.pin(summed)
+    inputs = dispatches, draw_cohort(algorithm, state.seed, dispatches)
+    summed, _ = map_cohort(update_client, shared, data, inputs, placement)
+    return placement.constrain(summed)
 
 
-def run_cohort(algorithm, spread, state, rows, data, visits):
-    """All turns of a round: (rows, sums or `Stack`, statistics, metrics, number of clients).
+def run_cohort(
+    algorithm: Algorithm,
+    placement: Placement,
+    rows: ClientState,
+    state: FederatedState,
+    data: FederatedData | ClientShards,
+    dispatches: Dispatch,
+    *,
+    rows_are_table: bool,
+) -> CohortResult:
+    """The local updates of a round.
 
     Args:
       algorithm: what is computed.
-      spread: how.
-      state: the clients' rows in it are not read.
-      rows: leaves [places, ...]: those of `visits`.
-      data: all clients' examples, or parts of which each device holds one.
-      visits: leaves [places], of `arrange`.
-    """
-    stacked = algorithm.reduce == "stack"
-    shared = state._replace(server=(), clients=()), sent(algorithm, state.server)
+      placement: how the cohort is laid out over chunks and devices.
+      rows: leaves [slots, ...], or [num_clients, ...] if they are the table.
+      state: of the run; its rows are not read.
+      data: all clients' examples, or shards of which each device holds one.
+      dispatches: leaves [slots].
+      rows_are_table: whether `rows` are those of all clients, or those of the cohort.
 
-    def one(shared, data, visit, draws, row):
+    Returns:
+      New rows or the new table, sums or a `Stack`, statistics, metrics, number of clients.
+    """
+    of_cohort = _read_rows(rows, dispatches) if rows_are_table else rows
+    stacked = algorithm.reduce == "stack"
+    shared = state._replace(server=(), clients=()), broadcast_to_client(algorithm, state.server)
+
+    def update_client(shared, data, dispatch, randomness, row):
         state, broadcast = shared
-        row, update, report = turn(algorithm, state, broadcast, data, visit, draws, row)
-        contribution = () if stacked else algorithm.contribute(update, visit, jnp.int32(0))
+        row, update, report = local_update(
+            algorithm, state, broadcast, data, dispatch, randomness, row
+        )
+        contribution = () if stacked else algorithm.contribute(update, dispatch, jnp.int32(0))
         return (contribution, report, jnp.int32(1)), (row, update if stacked else ())
 
-    inputs = visits, _draw_all(algorithm, state, visits), rows
-    summed, kept = map_cohort(one, shared, data, inputs, spread)
-    (sums, report, count), (rows, updates) = summed, kept
+    inputs = dispatches, draw_cohort(algorithm, state.seed, dispatches), of_cohort
+    (sums, report, count), (of_cohort, updates) = map_cohort(
+        update_client, shared, data, inputs, placement
+    )
     if stacked:
-        sums = Stack(updates, visits, visits.client < data.num_clients)
+        mask: Any = dispatches.client < data.num_clients
+        sums = Stack(updates, dispatches, mask)
     statistics = jax.tree.map(lambda leaf: leaf / count.astype(leaf.dtype), report.statistics)
-    return rows, *spread.pin((sums, statistics, report.metrics, count))
+    results = placement.constrain((sums, statistics, report.metrics, count))
+    if not rows_are_table:
+        return placement.constrain(of_cohort), *results
+    # the index of an empty slot is out of range, so its row is dropped
+    table = jax.tree.map(lambda t, r: t.at[dispatches.client].set(r), rows, of_cohort)
+    return placement.constrain_rows(table), *results
 
 
-def run_on_table(algorithm, spread, table, state, data, visits):
-    """`run_cohort` with the rows of all clients, of which it writes the cohort's."""
-    rows = rows_of(table, visits)
-    rows, *results = run_cohort(algorithm, spread, state, rows, data, visits)
-    # an empty place's row is out of range and dropped
-    table = jax.tree.map(lambda t, r: t.at[visits.client].set(r), table, rows)
-    return spread.pin_table(table), *results
+def _read_rows(table, dispatches):
+    """Leaves [slots, ...]; an empty slot reads the row of some client."""
+    return jax.tree.map(lambda leaf: leaf[dispatches.client], table)
 
 
-def rows_of(table: ClientState, visits: Visit) -> ClientState:
-    """The cohort's rows, [places, ...]; an empty place has some other's."""
-    return jax.tree.map(lambda leaf: leaf[visits.client], table)
+def server_step(
+    phase: Algorithm | Prelude,
+    placement: Placement,
+    server: ServerState,
+    sums: Any,
+    count: jax.Array,
+) -> ServerState:
+    """The server update at the end of a round or of its prelude.
+
+    Args:
+      phase: the algorithm, or its prelude.
+      placement: how the server state is laid out over devices.
+      server: the server state.
+      sums: the contributions' sums, or a `Stack`.
+      count: int32[]: number of clients.
+    """
+    return placement.constrain(phase.server_update(server, sums, count, jnp.int32(0)))
 
 
-def update_with(phase, spread, server, sums, count):
-    """The server update of an algorithm or of its prelude."""
-    return spread.pin(phase.server_update(server, sums, count, jnp.int32(0)))
+def _after_prelude(algorithm, placement, state, data, dispatches):
+    """The state after the prelude's server update; unchanged if there is no prelude."""
+    if algorithm.prelude is None:
+        return state
+    sums, count = run_prelude(algorithm, placement, state, data, dispatches)
+    server = server_step(algorithm.prelude, placement, state.server, sums, count)
+    return state._replace(server=server)
 
 
 def run_round(
     algorithm: Algorithm,
-    spread: Spread,
+    placement: Placement,
     state: FederatedState,
-    data: FederatedData | Parts,
-    visits: Visit,
+    data: FederatedData | ClientShards,
+    dispatches: Dispatch,
 ) -> tuple[FederatedState, Metrics]:
-    """A whole round: the prelude where there is one, the cohort, the server update."""
-    if algorithm.prelude is not None:
-        asked = run_prelude(algorithm, spread, state, data, visits)
-        state = state._replace(server=update_with(algorithm.prelude, spread, state.server, *asked))
-    shared = state._replace(clients=())
-    table, sums, statistics, metrics, count = run_on_table(
-        algorithm, spread, state.clients, shared, data, visits
+    """A whole round: the prelude if there is one, the cohort, and the server update.
+
+    Args:
+      algorithm: what is computed.
+      placement: how the cohort is laid out over chunks and devices.
+      state: of the run, with the table of all clients' rows.
+      data: all clients' examples, or shards of which each device holds one.
+      dispatches: leaves [slots].
+    """
+    state = _after_prelude(algorithm, placement, state, data, dispatches)
+    table, sums, statistics, metrics, count = run_cohort(
+        algorithm,
+        placement,
+        state.clients,
+        state._replace(clients=()),
+        data,
+        dispatches,
+        rows_are_table=True,
     )
-    server = update_with(algorithm, spread, state.server, sums, count)
+    server = server_step(algorithm, placement, state.server, sums, count)
     return state._replace(server=server, statistics=statistics, clients=table), metrics
 
 
 def run_rounds(
     algorithm: Algorithm,
-    spread: Spread,
+    placement: Placement,
     state: FederatedState,
-    data: FederatedData | Parts,
-    visits: Visit,
+    data: FederatedData | ClientShards,
+    dispatches: Dispatch,
     number: jax.Array,
 ) -> tuple[FederatedState, Metrics]:
-    """The first `number` rounds of visits [rounds, places], and the sum of their metrics."""
-    one = jax.jit(functools.partial(run_round, algorithm, spread))  # traced once
+    """Many rounds in one program.
 
-    def at(index):
-        return jax.tree.map(lambda leaf: leaf[index], visits)
+    Args:
+      algorithm: what is computed.
+      placement: how a cohort is laid out over chunks and devices.
+      state: of the run, with the table of all clients' rows.
+      data: all clients' examples, or shards of which each device holds one.
+      dispatches: leaves [rounds, slots].
+      number: int32[]: so many rounds are computed, from the first.
 
-    def add(index, carry):
+    Returns:
+      The state after the last round, and the sum of the rounds' metrics.
+    """
+    one_round = jax.jit(partial(run_round, algorithm, placement))  # traced once
+
+    def dispatches_of(index):
+        return jax.tree.map(lambda leaf: leaf[index], dispatches)
+
+    def add_round(index, carry):
         state, total = carry
-        state, metrics = one(state, data, at(index))
+        state, metrics = one_round(state, data, dispatches_of(index))
         return state, jax.tree.map(jnp.add, total, metrics)
 
-    _, shapes = jax.eval_shape(one, state, data, at(0))
+    _, shapes = jax.eval_shape(one_round, state, data, dispatches_of(0))
     zeros = jax.tree.map(jnp.zeros_like, shapes)
-    return jax.lax.fori_loop(0, number, add, (state, zeros))
+    return jax.lax.fori_loop(0, number, add_round, (state, zeros))
 
 
-def tree_bytes(tree: Any) -> int:
-    """Bytes of all leaves, arrays or shapes."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+def cohort_updates(
+    algorithm: Algorithm,
+    placement: Placement,
+    rows: ClientState,
+    state: FederatedState,
+    data: FederatedData | ClientShards,
+    dispatches: Dispatch,
+    slots: jax.Array | None,
+    *,
+    rows_are_table: bool,
+) -> Stack:
+    """What the clients of a cohort would upload; nothing is updated.
+
+    Args:
+      algorithm: what is computed.
+      placement: how the cohort is laid out over chunks and devices.
+      rows: leaves [cohort, ...] in the order of `dispatches`, or [num_clients, ...].
+      state: of the run; its rows are not read.
+      data: all clients' examples, or shards of which each device holds one.
+      dispatches: leaves [cohort]; of `fill_slots` if `slots` is given.
+      slots: int32[cohort]: the slot of each dispatch; None if they are in the first slots.
+      rows_are_table: whether `rows` are those of all clients.
+
+    Returns:
+      The updates in the order of the dispatches before `fill_slots`; leaves [cohort, ...].
+    """
+    cohort_size = len(dispatches.client)
+    rows = _read_rows(rows, dispatches) if rows_are_table else rows
+    num_empty = placement.num_slots(cohort_size) - cohort_size
+    dispatches, rows = jax.tree.map(
+        lambda leaf: jnp.pad(leaf, [(0, num_empty)] + [(0, 0)] * (leaf.ndim - 1)),
+        (dispatches, rows),
+    )
+    filled = np.arange(cohort_size + num_empty) < cohort_size
+    client = jnp.where(filled, dispatches.client, data.num_clients)
+    dispatches = dispatches._replace(client=client)
+    state = _after_prelude(algorithm, placement, state, data, dispatches)
+    stacked = algorithm._replace(reduce="stack")
+    _, stack, *_ = run_cohort(
+        stacked, placement, rows, state, data, dispatches, rows_are_table=False
+    )
+    index = slice(cohort_size) if slots is None else slots
+    return jax.tree.map(lambda leaf: leaf[index], stack)

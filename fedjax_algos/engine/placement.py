@@ -1,4 +1,10 @@
-"""How a cohort is spread: over time, in chunks of clients computed at once, and over devices."""
+"""How a cohort is laid out over chunks and devices. Change here how clients are placed on devices.
+
+`Placement.slot_order` assigns the dispatches of a cohort to slots: each device has a contiguous
+range of slots, and computes it chunk by chunk. `fill_slots` applies the order on the host, and
+`map_cohort` maps a client's local update over the slots in a traced program. If examples are
+sharded, `sharded_data.assign_devices` has assigned each client to a device beforehand.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,22 +15,34 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from fedjax_algos.core import ClientState, Visit
+from fedjax_algos.core import ClientState, Dispatch
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.devices import AXIS, divided, pin
-from fedjax_algos.engine.sharded_data import Parts, own, refuse_pool
+from fedjax_algos.engine.devices import AXIS, constrain_replicated, row_sharding
+from fedjax_algos.engine.sharded_data import ClientShards, local_shard
 
 Layout = Literal["auto", "vmapped", "sequential"] | str | int
 
 
+def default_layout() -> Literal["sequential", "vmapped"]:
+    """What the layout "auto" stands for: "sequential" on a CPU, "vmapped" on other backends.
+
+    On a CPU, many copies of a model's weights only move through memory.
+    """
+    return "sequential" if jax.default_backend() == "cpu" else "vmapped"
+
+
 def chunk_size(layout: Layout, cohort_size: int) -> int:
-    """How many clients are computed at once.
+    """The number of clients that are computed at once, at most `cohort_size`.
+
+    Args:
+      layout: "auto", "vmapped", "sequential", or the number of clients in a chunk.
+      cohort_size: clients in the cohort, or in one device's part of it.
 
     Raises:
-      ValueError: for a layout that is no name and no positive number.
+      ValueError: if the layout is neither a known name nor a positive number.
     """
     if layout == "auto":
-        layout = "sequential" if jax.default_backend() == "cpu" else "vmapped"
+        layout = default_layout()
     named = {"vmapped": cohort_size, "sequential": 1}
     size = named.get(layout) if isinstance(layout, str) else layout
     if isinstance(layout, str) and layout.isdecimal():
@@ -37,164 +55,201 @@ def chunk_size(layout: Layout, cohort_size: int) -> int:
     return min(size, cohort_size)
 
 
-class Spread(NamedTuple):
-    """How a cohort is spread over time, in chunks of clients computed at once, and over devices."""
+def round_up_size(number: int) -> int:
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, ..., so that similar shapes share a compiled program.
 
-    layout: Layout
-    mesh: Mesh | None = None  # None is one device
-
-    @property
-    def num_devices(self) -> int:
-        return 1 if self.mesh is None else self.mesh.size
-
-    def chunk(self, cohort_size: int) -> int:
-        """Clients that a device computes at once."""
-        return chunk_size(self.layout, -(-cohort_size // self.num_devices))
-
-    def places(self, cohort_size: int) -> int:
-        """Room for a cohort in whole chunks on all devices."""
-        unit = self.chunk(cohort_size) * self.num_devices
-        return -(-cohort_size // unit) * unit
-
-    def pin(self, tree: Any) -> Any:
-        """Says in a traced function that every device holds these."""
-        return pin(self.mesh, tree)
-
-    def pin_table(self, table: ClientState) -> ClientState:
-        """Says in a traced function how a table of rows is held."""
-        if self.mesh is None:
-            return table
-        return jax.tree.map(
-            lambda t: jax.lax.with_sharding_constraint(t, divided(self.mesh, len(t))), table
-        )
-
-    def order(self, num_steps: np.ndarray, homes: np.ndarray | None = None) -> np.ndarray:
-        """int32[..., places]: whose turn each place takes; -1 for none.
-
-        Turns are sorted by their steps, since a chunk takes as long as its longest one, and chunks
-        are dealt to the devices there and back again. A device's places are neighbours.
-
-        With `homes` each turn takes a place of its own device. All have as many as turns come to
-        the fullest one in any of the rounds, `rounded` up, so that there are few programs.
-
-        Args:
-          num_steps: int32[..., cohort].
-          homes: int32[..., cohort]: devices, by their place in the mesh.
-        """
-        if homes is not None:
-            return self._order_at_homes(num_steps, homes)
-        cohort_size = num_steps.shape[-1]
-        size, devices = self.chunk(cohort_size), self.num_devices
-        chunks = self.places(cohort_size) // (size * devices)
-        lead = num_steps.shape[:-1]
-        if devices == chunks == 1 or devices == size == 1:  # nothing to gain: the order as it was
-            ordered = np.broadcast_to(np.arange(cohort_size), num_steps.shape)
-        else:
-            ordered = np.argsort(-num_steps.astype(np.int64), axis=-1, kind="stable")
-        empty = np.full((*lead, self.places(cohort_size) - cohort_size), -1)
-        dealt = np.concatenate([ordered, empty], axis=-1).reshape(*lead, chunks, devices, size)
-        dealt[..., 1::2, :, :] = dealt[..., 1::2, ::-1, :].copy()
-        return np.moveaxis(dealt, -2, -3).reshape(*lead, -1).astype(np.int32)
-
-    def _order_at_homes(self, num_steps, homes):
-        cohort_size, lead = num_steps.shape[-1], num_steps.shape[:-1]
-        turns = (homes[..., None] == np.arange(self.num_devices)).sum(-2)  # [..., devices]
-        room = min(rounded(int(turns.max())), cohort_size)
-        size = chunk_size(self.layout, room)
-        room = -(-room // size) * size
-        ordered = np.lexsort((-num_steps.astype(np.int64), homes))  # by home, then by steps
-        homes = np.take_along_axis(homes, ordered, -1)
-        earlier = np.take_along_axis(np.cumsum(turns, -1) - turns, homes, -1)  # on devices before
-        order = np.full((*lead, self.num_devices * room), -1)
-        places = homes * room + np.arange(cohort_size) - earlier
-        np.put_along_axis(order, places, ordered, -1)
-        return order.astype(np.int32)
-
-
-def rounded(number: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, ..., so that like shapes share what is compiled."""
+    Args:
+      number: at least 1.
+    """
     unit = 2 ** max((number - 1).bit_length() - 2, 0)
     return -(-number // unit) * unit
 
 
-def arrange(visits: Visit, order: np.ndarray, nobody: int) -> Visit:
-    """The visits in their places; an empty place has client `nobody` and no steps."""
-    taken = order >= 0
-    placed = jax.tree.map(lambda leaf: np.take_along_axis(np.asarray(leaf), order, -1), visits)
-    return placed._replace(
-        client=np.where(taken, placed.client, nobody).astype(np.int32),
-        num_steps=np.where(taken, placed.num_steps, 0).astype(np.int32),
+class Placement(NamedTuple):
+    """How a cohort is laid out: over time in chunks of clients, and over devices."""
+
+    layout: Layout  # of each device's part of the cohort
+    mesh: Mesh | None = None  # None is one device
+
+    @property
+    def num_devices(self) -> int:
+        """Devices over which a cohort is divided."""
+        return 1 if self.mesh is None else self.mesh.size
+
+    def chunk(self, cohort_size: int) -> int:
+        """The number of clients that a device computes at once.
+
+        Args:
+          cohort_size: clients in the cohort.
+        """
+        return chunk_size(self.layout, -(-cohort_size // self.num_devices))
+
+    def num_slots(self, cohort_size: int) -> int:
+        """The number of slots of a cohort: whole chunks on every device, at least `cohort_size`.
+
+        Args:
+          cohort_size: clients in the cohort.
+        """
+        unit = self.chunk(cohort_size) * self.num_devices
+        return -(-cohort_size // unit) * unit
+
+    def constrain(self, tree: Any) -> Any:
+        """Constrains arrays of a traced program to be held by every device.
+
+        Args:
+          tree: of arrays.
+        """
+        return constrain_replicated(self.mesh, tree)
+
+    def constrain_rows(self, table: ClientState) -> ClientState:
+        """Constrains a table of client state in a traced program to the sharding `row_sharding`.
+
+        Args:
+          table: leaves [num_clients, ...].
+        """
+        if self.mesh is None:
+            return table
+        return jax.tree.map(
+            lambda t: jax.lax.with_sharding_constraint(t, row_sharding(self.mesh, len(t))), table
+        )
+
+    def slot_order(self, num_steps: np.ndarray, devices: np.ndarray | None = None) -> np.ndarray:
+        """Which dispatch each slot computes.
+
+        Dispatches are sorted by their number of steps, because a chunk takes as long as its longest
+        dispatch. Chunks are assigned to devices in alternating order (0, 1, 1, 0, ...), so that
+        devices get similar amounts of work. The slots of one device are contiguous.
+
+        With `devices`, each dispatch gets a slot of its own device. Every device has as many slots
+        as the fullest device needs in any of the rounds, rounded up by `round_up_size`, so that
+        there are few different programs.
+
+        Args:
+          num_steps: int32[..., cohort].
+          devices: int32[..., cohort]: positions in the mesh; None if every device can compute every
+            client.
+
+        Returns:
+          int32[..., slots]: the index of a dispatch in the cohort, or -1 for an empty slot.
+        """
+        if devices is not None:
+            return self._order_on_devices(num_steps, devices)
+        lead, cohort_size = num_steps.shape[:-1], num_steps.shape[-1]
+        size, num_slots = self.chunk(cohort_size), self.num_slots(cohort_size)
+        chunks = num_slots // (size * self.num_devices)
+        if self.num_devices == chunks == 1 or self.num_devices == size == 1:  # any order is as good
+            ordered = np.broadcast_to(np.arange(cohort_size), num_steps.shape)
+        else:
+            ordered = np.argsort(-num_steps.astype(np.int64), axis=-1, kind="stable")
+        empty = np.full((*lead, num_slots - cohort_size), -1)
+        slots = np.concatenate([ordered, empty], axis=-1)
+        slots = slots.reshape(*lead, chunks, self.num_devices, size)
+        slots[..., 1::2, :, :] = slots[..., 1::2, ::-1, :].copy()
+        return np.moveaxis(slots, -2, -3).reshape(*lead, -1).astype(np.int32)
+
+    def _order_on_devices(self, num_steps, devices):
+        lead, cohort_size = num_steps.shape[:-1], num_steps.shape[-1]
+        counts = (devices[..., None] == np.arange(self.num_devices)).sum(-2)  # [..., devices]
+        num_slots = min(round_up_size(int(counts.max())), cohort_size)  # of one device
+        size = chunk_size(self.layout, num_slots)
+        num_slots = -(-num_slots // size) * size
+        ordered = np.lexsort((-num_steps.astype(np.int64), devices))  # by device, then by steps
+        devices = np.take_along_axis(devices, ordered, -1)
+        on_earlier_devices = np.take_along_axis(np.cumsum(counts, -1) - counts, devices, -1)
+        order = np.full((*lead, self.num_devices * num_slots), -1)
+        slots = devices * num_slots + np.arange(cohort_size) - on_earlier_devices
+        np.put_along_axis(order, slots, ordered, -1)
+        return order.astype(np.int32)
+
+
+def fill_slots(dispatches: Dispatch, order: np.ndarray, num_clients: int) -> Dispatch:
+    """Puts dispatches into slots, on the host.
+
+    Args:
+      dispatches: NumPy arrays [..., cohort].
+      order: int32[..., slots], of `Placement.slot_order`.
+      num_clients: N. It is the client id of an empty slot, which has no steps.
+
+    Returns:
+      Leaves [..., slots].
+    """
+    filled = order >= 0
+    slots = jax.tree.map(lambda leaf: np.take_along_axis(np.asarray(leaf), order, -1), dispatches)
+    return slots._replace(
+        client=np.where(filled, slots.client, num_clients).astype(np.int32),
+        num_steps=np.where(filled, slots.num_steps, 0).astype(np.int32),
     )
 
 
 def map_cohort(
-    one: Callable[..., tuple[Any, Any]],
+    function: Callable[..., tuple[Any, Any]],
     shared: Any,
-    data: FederatedData | Parts,
+    data: FederatedData | ClientShards,
     inputs: tuple,
-    spread: Spread,
+    placement: Placement,
 ) -> tuple[Any, Any]:
-    """`one(shared, data, visit, ...) -> (summed, kept)` over a cohort: sums, and what is kept.
+    """Maps a function of one client over a cohort.
 
     Args:
-      one: a client's turn.
-      shared: what all turns read; given, not closed over, since every device has its own.
-      data: all clients' examples, or parts of which each device holds one. The client past their
-        last is nobody, who adds nothing.
-      inputs: each turn's own, leaves [places, ...]; the first are the visits, of `arrange`.
-      spread: how.
+      function: `(shared, data, dispatch, *inputs) -> (summed, stacked)` of one client, such as its
+        local update.
+      shared: what the function reads for all clients. It is an argument, not a closure, because
+        every device has its own copy.
+      data: all clients' examples, or shards of which each device holds one.
+      inputs: leaves [slots, ...]. The first are the dispatches of `fill_slots`: client id
+        `num_clients` marks an empty slot; its contribution is masked out.
+      placement: how the cohort is laid out over chunks and devices.
+
+    Returns:
+      The first results summed over the cohort, and the second ones stacked, [slots, ...].
     """
-    size, nobody = spread.chunk(len(inputs[0].client)), data.num_clients
-    if spread.mesh is None:
-        return _map_chunks(partial(one, shared, data), inputs, size, nobody)
-    held, split = PartitionSpec(), PartitionSpec(AXIS)
-    stored = held
-    if isinstance(data, Parts):
-        refuse_pool(one, shared, data, inputs)
-        stored = split
+    size, num_clients = placement.chunk(len(inputs[0].client)), data.num_clients
+    if placement.mesh is None:
+        return _map_chunks(partial(function, shared, data), inputs, size, num_clients)
 
-    def share(shared, data, inputs):
-        summed, kept = _map_chunks(partial(one, shared, own(data)), inputs, size, nobody)
-        return jax.lax.psum(summed, AXIS), kept
+    def map_on_device(shared, data, inputs):
+        of_client = partial(function, shared, local_shard(data))
+        summed, stacked = _map_chunks(of_client, inputs, size, num_clients)
+        return jax.lax.psum(summed, AXIS), stacked
 
-    # not checked, as loops that start from zeros would all need casts to "varying"
+    replicated, divided = PartitionSpec(), PartitionSpec(AXIS)
     mapped = jax.shard_map(
-        share,
-        mesh=spread.mesh,
-        in_specs=(held, stored, split),
-        out_specs=(held, split),
-        check_vma=False,
+        map_on_device,
+        mesh=placement.mesh,
+        in_specs=(replicated, divided if isinstance(data, ClientShards) else replicated, divided),
+        out_specs=(replicated, divided),
+        check_vma=False,  # loops that start from zeros would all need casts to "varying"
     )
     return mapped(shared, data, inputs)
 
 
-def _map_chunks(one, inputs, size, nobody):
-    """A device's part: chunks of `size` at once, one after another."""
+def _map_chunks(function, inputs, size, num_clients):
+    """One device's part of the cohort: chunks of `size` clients, one chunk after another."""
 
-    def masked(visit, *rest):
-        summed, kept = one(visit, *rest)
-        real = visit.client < nobody
-        # `where`, not a product: 0 * NaN is NaN, and an empty place must add nothing
-        return jax.tree.map(lambda leaf: jnp.where(real, leaf, 0), summed), kept
+    def masked(dispatch, *rest):
+        summed, stacked = function(dispatch, *rest)
+        filled = dispatch.client < num_clients
+        # `where`, not a product: 0 * NaN is NaN, and an empty slot must not change the sum
+        return jax.tree.map(lambda leaf: jnp.where(filled, leaf, 0), summed), stacked
 
     @jax.jit  # traced once, for its shapes and for the loop
-    def chunk(turns):
-        if size == 1:  # not mapped at all: convolutions stay dense, loops run their own length
-            summed, kept = masked(*jax.tree.map(lambda leaf: leaf[0], turns))
-            return summed, jax.tree.map(lambda leaf: leaf[None], kept)
-        summed, kept = jax.vmap(masked)(*turns)
-        return jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), summed), kept
+    def map_chunk(inputs):
+        if size == 1:  # no vmap: convolutions stay dense, and loops run their own length
+            summed, stacked = masked(*jax.tree.map(lambda leaf: leaf[0], inputs))
+            return summed, jax.tree.map(lambda leaf: leaf[None], stacked)
+        summed, stacked = jax.vmap(masked)(*inputs)
+        return jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), summed), stacked
 
     num_chunks = len(inputs[0].client) // size
     if num_chunks == 1:
-        return chunk(inputs)
+        return map_chunk(inputs)
     chunks = jax.tree.map(lambda leaf: leaf.reshape(num_chunks, size, *leaf.shape[1:]), inputs)
-    shapes, _ = jax.eval_shape(chunk, jax.tree.map(lambda leaf: leaf[0], chunks))
+    shapes, _ = jax.eval_shape(map_chunk, jax.tree.map(lambda leaf: leaf[0], chunks))
     zeros = jax.tree.map(jnp.zeros_like, shapes)
 
-    def add(sums, turns):
-        summed, kept = chunk(turns)
-        return jax.tree.map(jnp.add, sums, summed), kept
+    def add_chunk(sums, inputs):
+        summed, stacked = map_chunk(inputs)
+        return jax.tree.map(jnp.add, sums, summed), stacked
 
-    summed, kept = jax.lax.scan(add, zeros, chunks)
-    return summed, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
+    summed, stacked = jax.lax.scan(add_chunk, zeros, chunks)
+    return summed, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked)

@@ -1,41 +1,57 @@
-"""Examples divided over devices: each holds those of its own clients, and computes their turns."""
+"""Examples sharded by client: each device holds, and computes, its own clients.
+
+So a population may be too large for one device. But a draw is uneven, and a round waits for the
+fullest device: of M clients over D devices, the fullest has up to about `sqrt(2 M / D ln(D R))`
+more than M / D in R rounds. A call has slots for the fullest device of its rounds, rounded up to 1,
+2, 3, 4, 6, 8, 12, 16, ... on each device. Empty slots do no steps, but they cost as much as the
+others where clients are vmapped. For 100 clients over 8 devices that is 12.5 in the mean, 17 on the
+fullest device of a round, 21 in ten rounds, so 24 slots. A different number of slots is a different
+program, so a run compiles a few. On one device nothing differs.
+"""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
-from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_algos.core import Batch
+from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.devices import AXIS
 
 
-class Parts(NamedTuple):
-    """What the devices hold: a store each, filled up with zeros to the largest one's size."""
+class ClientShards(NamedTuple):
+    """What the devices hold: a store each, padded with zeros to the size of the largest one."""
 
     examples: Batch  # leaves [devices, rows, ...]
     indices: jax.Array  # int32[devices, assigned]: rows of the device's own examples
-    offsets: jax.Array  # int32[devices, num_clients + 1]: the others' clients hold nothing
+    offsets: jax.Array  # int32[devices, num_clients + 1]: clients of other devices hold nothing
 
     @property
     def num_clients(self) -> int:
+        """N, the number of clients on all devices."""
         return self.offsets.shape[1] - 1
+
+    def __repr__(self) -> str:
+        return describe(
+            self, **{name: describe_tree(part) for name, part in self._asdict().items()}
+        )
 
 
 class ShardedData(NamedTuple):
-    """Clients' examples, each on the device that is its client's home: see `shard`."""
+    """All clients' examples, each on the device of its client: see `shard`."""
 
-    parts: Parts
-    homes: np.ndarray  # int32[num_clients], on the host: a place in the mesh
+    parts: ClientShards
+    device_of_client: np.ndarray  # int32[num_clients], on the host: a position in the mesh
     sizes: np.ndarray  # int32[num_clients], on the host: n_i
-    shapes: FederatedData  # of the data that these were made from
+    shapes: FederatedData  # shapes and dtypes of the data before sharding
 
     @property
     def num_clients(self) -> int:
-        return len(self.homes)
+        """N, the number of clients."""
+        return len(self.device_of_client)
 
     def counts(self) -> np.ndarray:
         """int32[num_clients], on the host: n_i."""
@@ -43,181 +59,185 @@ class ShardedData(NamedTuple):
 
     @property
     def examples(self) -> Batch:
-        raise _elsewhere()
+        """Not available: raises ValueError."""
+        raise _sharded_error()
 
     @property
     def indices(self) -> jax.Array:
-        raise _elsewhere()
+        """Not available: raises ValueError."""
+        raise _sharded_error()
 
     @property
     def offsets(self) -> jax.Array:
-        raise _elsewhere()
+        """Not available: raises ValueError."""
+        raise _sharded_error()
 
-    def homes_of(self, clients: np.ndarray) -> np.ndarray:
-        """The homes of these clients.
+    def devices_of(self, clients: np.ndarray) -> np.ndarray:
+        """The devices of these clients, as positions in the mesh.
+
+        Args:
+          clients: int32[...]: client ids.
 
         Raises:
-          ValueError: for a client that is none.
+          ValueError: for an id that is out of range.
         """
         for client in (clients.min(), clients.max()):
             if not 0 <= client < self.num_clients:
                 raise ValueError(
                     f"client {client} is in a cohort; there are clients 0 to "
-                    f"{self.num_clients - 1}: draw the visits from data.counts()"
+                    f"{self.num_clients - 1}: draw the dispatches from data.counts()"
                 )
-        return self.homes[clients]
+        return self.device_of_client[clients]
+
+    def __repr__(self) -> str:
+        devices, examples = len(self.parts.offsets), describe_tree(self.shapes.examples)
+        return describe(self, clients=self.num_clients, devices=devices, examples=examples)
 
 
-def _elsewhere():
+def _sharded_error():
     return ValueError(
-        "the examples are sharded by client, and this needs those of all; give the data as "
-        "federated, not what the engine placed"
+        "the examples are sharded by client, but this needs those of all clients; give the data "
+        "that federate returned, not those of engine.put_data"
     )
 
 
-PlacedData = FederatedData | ShardedData
+DeviceData = FederatedData | ShardedData
 
 
-def by_device(mesh: Mesh) -> NamedSharding:
+def _by_device(mesh):
     """The sharding of arrays [devices, ...]."""
     return NamedSharding(mesh, PartitionSpec(AXIS))
 
 
-def deal(sizes: np.ndarray, num_devices: int) -> np.ndarray:
-    """int32[num_clients]: each client's home.
+def assign_devices(sizes: np.ndarray, num_devices: int) -> np.ndarray:
+    """Assigns each client to a device.
 
-    Clients are dealt by size, there and back again: devices differ by one client at most, so that
-    cohorts spread evenly, and by the largest client's examples at most.
+    Clients are sorted by their number of examples and assigned in alternating order (0, 1, 1, 0,
+    ...). So the devices differ by at most one client, which divides cohorts evenly, and by at most
+    the examples of the largest client.
 
     Args:
       sizes: int[num_clients]: n_i.
       num_devices: at least 1.
+
+    Returns:
+      int32[num_clients]: positions in the mesh.
     """
-    turn, seat = np.divmod(np.arange(len(sizes)), num_devices)
-    homes = np.empty(len(sizes), np.int32)
+    cycle, position = np.divmod(np.arange(len(sizes)), num_devices)
+    device_of_client = np.empty(len(sizes), np.int32)
     by_size = np.argsort(-sizes.astype(np.int64), kind="stable")
-    homes[by_size] = np.where(turn % 2, num_devices - 1 - seat, seat)
-    return homes
+    device_of_client[by_size] = np.where(cycle % 2, num_devices - 1 - position, position)
+    return device_of_client
 
 
-def shard(mesh: Mesh, data: PlacedData) -> ShardedData:
-    """Puts each client's examples on the device that is its home.
+def shard(mesh: Mesh, data: DeviceData) -> ShardedData:
+    """Puts the examples of each client on the client's device.
 
-    An example of clients with different homes is stored in each of them, one of no client nowhere.
-    Each process makes the parts of its own devices.
+    An example of clients on different devices is stored on each of these devices, an example of no
+    client on none. Each process makes the shards of its own devices.
 
     Args:
-      mesh: over which the clients are dealt, by `deal`.
-      data: of `federate`, the same in every process; or what this function gave.
+      mesh: the devices, to which `assign_devices` assigns the clients.
+      data: as `federate` returns them, the same in every process; or what this function returned.
 
     Raises:
       ValueError: for data that were sharded over other devices.
     """
     if isinstance(data, ShardedData):
-        on_devices(mesh, True, data)
+        program_data(mesh, True, data)
         return data
-    sizes, number = data.counts(), mesh.size
-    homes = deal(sizes, number)
-    owner = np.repeat(homes, sizes)  # of each index
-    ends = np.cumsum(np.bincount(owner, minlength=number))
-    held = np.split(np.asarray(data.indices)[np.argsort(owner, kind="stable")], ends[:-1])
-    stores = [np.unique(rows, return_inverse=True) for rows in held]
-    num_rows = max(1, *(len(kept) for kept, _ in stores))
-    assigned = max(1, *map(len, held))
-
-    def put(part: Callable[[int], np.ndarray], length: int, like: Any) -> jax.Array:
-        """Each device's `part`, filled up to `length`; rows and dtype are those of `like`."""
-        shape, dtype = (length, *like.shape[1:]), jax.dtypes.canonicalize_dtype(like.dtype)
-
-        def filled(index):
-            (device,) = range(number)[index[0]]
-            result, given = np.zeros((1, *shape), dtype), part(device)
-            result[0, : len(given)] = given
-            return result
-
-        return jax.make_array_from_callback((number, *shape), by_device(mesh), filled)
+    sizes, num_devices = data.counts(), mesh.size
+    device_of_client = assign_devices(sizes, num_devices)
+    device_of_index = np.repeat(device_of_client, sizes)
+    ends = np.cumsum(np.bincount(device_of_index, minlength=num_devices))
+    by_device = np.asarray(data.indices)[np.argsort(device_of_index, kind="stable")]
+    indices = np.split(by_device, ends[:-1])  # of each device, into all examples
+    # of each device: the examples that it stores, and its indices into these
+    stores = [np.unique(rows, return_inverse=True) for rows in indices]
+    num_rows = max(1, *(len(stored) for stored, _ in stores))
+    assigned = max(1, *map(len, indices))
 
     def put_examples(leaf):
         rows = np.asarray(leaf)
-        return put(lambda device: rows[stores[device][0]], num_rows, rows)
+        return _put_parts(mesh, lambda device: rows[stores[device][0]], num_rows, rows)
 
     def offsets(device):
-        return np.concatenate([[0], np.cumsum(np.where(homes == device, sizes, 0))])
+        return np.concatenate([[0], np.cumsum(np.where(device_of_client == device, sizes, 0))])
 
     integers = np.zeros(0, np.int32)
-    parts = Parts(
+    parts = ClientShards(
         jax.tree.map(put_examples, data.examples),
-        put(lambda device: stores[device][1], assigned, integers),
-        put(offsets, len(sizes) + 1, integers),
+        _put_parts(mesh, lambda device: stores[device][1], assigned, integers),
+        _put_parts(mesh, offsets, len(sizes) + 1, integers),
     )
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), data)
-    return ShardedData(parts, homes, sizes, shapes)
+    return ShardedData(parts, device_of_client, sizes, shapes)
 
 
-def on_devices(mesh: Mesh | None, sharded: bool, data: PlacedData) -> FederatedData | Parts:
-    """What programs read of placed data.
+def _put_parts(
+    mesh: Mesh, part: Callable[[int], np.ndarray], length: int, like: np.ndarray
+) -> jax.Array:
+    """Each device's `part`, padded with zeros to `length`; rows and dtype are those of `like`."""
+    shape, dtype = (length, *like.shape[1:]), jax.dtypes.canonicalize_dtype(like.dtype)
+
+    def padded(index):
+        (device,) = range(mesh.size)[index[0]]
+        result, rows = np.zeros((1, *shape), dtype), part(device)
+        result[0, : len(rows)] = rows
+        return result
+
+    return jax.make_array_from_callback((mesh.size, *shape), _by_device(mesh), padded)
+
+
+def program_data(
+    mesh: Mesh | None, sharded: bool, data: DeviceData
+) -> FederatedData | ClientShards:
+    """What the programs of an engine read of placed data.
 
     Args:
       mesh: of the engine; None for one device.
-      sharded: whether the engine has each client's examples on one of its devices only.
-      data: what the engine placed.
+      sharded: whether the engine keeps the examples of each client on one device.
+      data: what the engine's `put_data` returned.
 
     Raises:
-      ValueError: for data that are elsewhere.
+      ValueError: for data that are not placed as the engine needs them.
     """
     if isinstance(data, ShardedData):
-        if not sharded or mesh is None or data.parts.offsets.sharding != by_device(mesh):
+        if not sharded or mesh is None or data.parts.offsets.sharding != _by_device(mesh):
             raise ValueError(
                 f"data are sharded over {len(data.parts.offsets)} devices, but the engine has "
-                "examples='replicated' or other devices; give engine.place(data), of the data as "
-                "federated"
+                "examples='replicated' or other devices; give engine.put_data(data) of the data "
+                "that federate returned"
             )
         return data.parts
     if sharded:
         raise ValueError(
-            "data are whole, but the engine has examples='sharded'; give engine.place(data), made "
-            "once"
+            "data are not sharded, but the engine has examples='sharded'; call "
+            "engine.put_data(data) once and give its result"
         )
     if mesh is not None and not set(mesh.devices.flat) <= data.offsets.sharding.device_set:
         raise ValueError(
-            "data are not on all devices of the engine; give engine.place(data), made once"
+            "data are not on all devices of the engine; call engine.put_data(data) once and give "
+            "its result"
         )
     return data
 
 
-def shapes_of(data: PlacedData) -> FederatedData:
-    """Whole data, or the shapes of what sharded data were made from: enough to count with."""
+def data_shapes(data: DeviceData) -> FederatedData:
+    """Whole data, or the shapes of the data before sharding: enough to count with.
+
+    Args:
+      data: all clients' examples, placed or not.
+    """
     return data.shapes if isinstance(data, ShardedData) else data
 
 
-def own(data: FederatedData | Parts) -> FederatedData:
-    """What a device holds, where each sees its own part: inside `shard_map`."""
-    if not isinstance(data, Parts):
+def local_shard(data: FederatedData | ClientShards) -> FederatedData:
+    """The examples that a device holds, inside `shard_map`.
+
+    Args:
+      data: all clients' examples, or the device's part of `ClientShards`, with leaves [1, ...].
+    """
+    if not isinstance(data, ClientShards):
         return data
     return FederatedData(*jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[1:]), data))
-
-
-def refuse_pool(one: Callable, shared: Any, data: Parts, inputs: tuple) -> None:
-    """Raises ValueError for turns that read examples and do not ask which are the client's.
-
-    `centralised` does: a device would give it its own clients' examples for all.
-    """
-
-    def first(leaf):
-        return leaf[0]
-
-    def of_one(shared, data, inputs):
-        return shared, FederatedData(*jax.tree.map(first, data)), jax.tree.map(first, inputs)
-
-    def turn(data, shared, inputs):
-        return one(shared, data, *inputs)
-
-    shared, data_of_one, turns = jax.eval_shape(of_one, shared, data, inputs)
-    jaxpr = jax.make_jaxpr(turn)(data_of_one, shared, turns).jaxpr
-    _, read = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    *examples, offsets = read[: len(jax.tree.leaves(data_of_one))]
-    if any(examples) and not offsets:
-        raise ValueError(
-            "the algorithm's clients read the examples of all, but examples='sharded' keeps most "
-            "of them on other devices; give examples='replicated'"
-        )

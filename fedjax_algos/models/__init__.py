@@ -1,4 +1,4 @@
-"""Models as problems: `models["mlp"](example_shape, num_classes)` returns a `Problem`."""
+"""Models: each factory makes a `Problem` from the shape of an example and the classes."""
 
 from fedjax_algos.models.adapters import classifier, nnx_classifier
 from fedjax_algos.models.convolutional import cnn_fedcompass, cnn_fedgbo, lenet

@@ -1,4 +1,4 @@
-"""From a Flax module, Linen or NNX, to a `Problem` of classification."""
+"""Adapters that make classification problems of Flax modules, Linen or NNX."""
 
 import inspect
 from collections.abc import Callable
@@ -12,34 +12,56 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 
 from fedjax_algos.core import Batch, Model, Problem
+from fedjax_algos.core.representation import describe, describe_tree
 
-Inputs = Callable[[jax.Array], jax.Array]
+Inputs = Callable[[jax.Array], jax.Array]  # from stored examples to inputs of the module
 
 
 class Outputs(NamedTuple):
     """A classifier's outputs for a batch."""
 
     logits: jax.Array  # float[batch, classes]
-    features: Any = ()  # float[batch, width]: what enters the last layer, where the module sows it
+    features: Any = ()  # float[batch, width]: inputs of the last layer, if the module sows them
+
+    def __repr__(self) -> str:
+        return describe(self, **{name: describe_tree(x) for name, x in self._asdict().items()})
 
 
 def scale_pixels(x: jax.Array) -> jax.Array:
-    """Integer pixels divided by 255, floats as they are: the store can keep images as bytes."""
+    """Divides integer pixels by 255; returns floats unchanged.
+
+    Args:
+      x: [batch, ...].
+    """
     return x / 255 if jnp.issubdtype(x.dtype, jnp.integer) else x
 
 
-def as_is(x: jax.Array) -> jax.Array:
-    """The inputs as they are stored, such as the codes of a text."""
+def identity(x: jax.Array) -> jax.Array:
+    """Returns the inputs unchanged, such as the codes of a text.
+
+    Args:
+      x: [batch, ...].
+    """
     return x
 
 
 def cross_entropy(outputs: Outputs, batch: Batch) -> jax.Array:
-    """float[batch]: softmax cross-entropy with the labels `batch["y"]`."""
+    """float[batch]: softmax cross-entropy with the labels.
+
+    Args:
+      outputs: of the model.
+      batch: with "y", int32[batch], the labels.
+    """
     return optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])
 
 
 def accuracy(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
-    """float[batch]: 1 where the largest logit is the label's."""
+    """{"accuracy": float[batch]}: 1 if the largest logit is that of the label, and else 0.
+
+    Args:
+      outputs: of the model.
+      batch: with "y", int32[batch], the labels.
+    """
     return {"accuracy": jnp.asarray(outputs.logits.argmax(-1) == batch["y"], float)}
 
 
@@ -50,26 +72,28 @@ def classifier(
     inputs: Inputs = scale_pixels,
     dtype: Any = jnp.float32,
 ) -> Problem:
-    """A Linen module from inputs to logits, as a problem with cross-entropy and accuracy.
+    """Makes a problem with cross-entropy and accuracy of a Linen module from inputs to logits.
 
     Batches are dicts of "x" [batch, *example_shape] and "y" int32[batch]. Collections other than
-    "params" become the model's statistics and are updated in training. The module is told of
-    training by its argument `training`, `train` or `deterministic`, if it has one, and of short
-    batches by `mask` (bool[batch], for BatchNorm); its dropout is keyed by client, visit and step.
-    What it sows as "features" are the outputs' features.
+    "params" become the model's statistics and are updated in training. If the module has an
+    argument `training`, `train` or `deterministic`, it says whether the call is for training; an
+    argument `mask` (bool[batch]) marks the real rows of short batches, for BatchNorm. The dropout
+    key depends on client, dispatch and step. What the module sows as "features" becomes
+    `Outputs.features`.
 
     Args:
-      module: called with inputs of the shape [batch, *example_shape].
+      module: called with inputs of shape [batch, *example_shape]; returns float[batch, classes].
       example_shape: of one example.
-      inputs: applied first. For augmentation see `preprocessed`, whose floats pass as they are.
+      inputs: applied to "x" before the module. For augmentation see `preprocessed`, whose float
+        images `scale_pixels` returns unchanged.
       dtype: of the example that initialises the module; an integer type for codes.
     """
-    known = inspect.signature(type(module).__call__).parameters
+    parameters = inspect.signature(type(module).__call__).parameters
 
     def options(training, mask=None):
         flags = {"training": training, "train": training, "deterministic": not training}
-        chosen = {name: flag for name, flag in flags.items() if name in known}
-        return chosen | ({"mask": mask} if "mask" in known else {})
+        chosen = {name: flag for name, flag in flags.items() if name in parameters}
+        return chosen | ({"mask": mask} if "mask" in parameters else {})
 
     def init(key):
         blank = inputs(jnp.zeros((1, *example_shape), dtype))
@@ -96,14 +120,14 @@ def classifier(
 def nnx_classifier(
     constructor: Callable[[nnx.Rngs], nnx.Module], *, inputs: Inputs = scale_pixels
 ) -> Problem:
-    """An NNX module from inputs to logits, as a problem with cross-entropy and accuracy.
+    """Makes a problem with cross-entropy and accuracy of an NNX module from inputs to logits.
 
-    The module is made anew where it is applied, with the step's key for its random streams, and
-    then given the params and statistics; the compiler removes the initialisation that is thereby
-    unused. So no NNX object lives in a loop.
+    Each application constructs the module, with the key of the step for its random streams, and
+    then sets its params and statistics; the compiler removes the unused initialisation. Therefore
+    no NNX object is carried through a loop.
 
     Args:
-      constructor: makes the module from its random streams, like `lambda rngs: Net(rngs=rngs)`.
+      constructor: makes the module from its random streams, such as `lambda rngs: Net(rngs=rngs)`.
       inputs: as for `classifier`.
     """
 

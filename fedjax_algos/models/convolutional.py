@@ -1,4 +1,4 @@
-"""The papers' small convolutional networks."""
+"""The small convolutional networks of the papers."""
 
 from typing import Literal
 
@@ -8,23 +8,23 @@ from fedjax_algos.core import Problem
 from fedjax_algos.models.adapters import classifier
 from fedjax_algos.models.dense import Perceptron
 from fedjax_algos.models.layers.convolution import Conv
-from fedjax_algos.models.layers.initialisation import Initialisation, starts
+from fedjax_algos.models.layers.initialisation import Initialisation, initialisers
 from fedjax_algos.models.layers.pooling import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 from fedjax_algos.models.registry import models
 
-Convolutions = Literal["auto", "patches", "lax"]  # those of `convolve` that fit every layer
+Convolutions = Literal["auto", "patches", "lax"]  # those of `convolve` for layers of any shape
 
 
 class ConvolutionalNetwork(nn.Module):
-    """Valid convolutions, each with a pool of two and a ReLU, and a perceptron behind them.
+    """Convolutions without padding, each followed by max pooling and a ReLU, and a perceptron.
 
-    The pool comes before the ReLU, which gives the same numbers at a quarter of the work.
+    Pooling precedes the ReLU, which gives the same values for a quarter of the ReLUs.
     """
 
-    channels: tuple[int, ...]
-    kernel: int
-    widths: tuple[int, ...]
+    channels: tuple[int, ...]  # features of each convolution
+    kernel: int  # height and width of the kernels
+    widths: tuple[int, ...]  # of the dense layers
     initialisation: Initialisation = "flax"
     convolutions: Convolutions = "auto"
 
@@ -39,21 +39,13 @@ class ConvolutionalNetwork(nn.Module):
                 padding="VALID",
                 pool=(2, 2),
                 implementation=self.convolutions,
-                **starts(self.initialisation, fan_in),
+                **initialisers(self.initialisation, fan_in),
             )(x)
             x = nn.relu(max_pool(x, (2, 2), (2, 2)))
         return Perceptron(self.widths, self.initialisation)(x)
 
 
-def _network(example_shape, num_classes, channels, kernel, widths, *options):
-    initialisation, convolutions, augmentation = options
-    module = ConvolutionalNetwork(
-        channels, kernel, (*widths, num_classes), initialisation, convolutions
-    )
-    return augmented(classifier(module, example_shape), augmentation)
-
-
-@models
+@models.register
 def cnn_fedgbo(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -62,12 +54,23 @@ def cnn_fedgbo(
     convolutions: Convolutions = "auto",
     augmentation: Augmentation = "none",
 ) -> Problem:
-    """FedGBO's: conv3 32, conv3 64, dense 512 (FEMNIST 870,334, CIFAR-100 1,250,852)."""
-    options = initialisation, convolutions, augmentation
-    return _network(example_shape, num_classes, (32, 64), 3, (512,), *options)
+    """FedGBO's network: 3x3 convolutions of 32 and 64 features, and a dense layer of 512.
+
+    It has 870,334 parameters for FEMNIST and 1,250,852 for CIFAR-100.
+
+    Args:
+      example_shape: of one image, [height, width] or [height, width, channels].
+      num_classes: number of labels.
+      initialisation: distribution of the initial parameters, as in Flax or as in PyTorch.
+      convolutions: implementation of the convolutions; see `convolve`.
+      augmentation: preprocessing of the images; see `augmented`.
+    """
+    widths = (512, num_classes)
+    module = ConvolutionalNetwork((32, 64), 3, widths, initialisation, convolutions)
+    return augmented(classifier(module, example_shape), augmentation)
 
 
-@models
+@models.register
 def lenet(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -76,12 +79,23 @@ def lenet(
     convolutions: Convolutions = "auto",
     augmentation: Augmentation = "none",
 ) -> Problem:
-    """GHBM's LeNet: conv5 64, conv5 64, dense 384 and 192 (CIFAR-10 797,962)."""
-    options = initialisation, convolutions, augmentation
-    return _network(example_shape, num_classes, (64, 64), 5, (384, 192), *options)
+    """GHBM's LeNet: 5x5 convolutions of 64 and 64 features, and dense layers of 384 and 192.
+
+    It has 797,962 parameters for CIFAR-10.
+
+    Args:
+      example_shape: of one image, [height, width] or [height, width, channels].
+      num_classes: number of labels.
+      initialisation: distribution of the initial parameters, as in Flax or as in PyTorch.
+      convolutions: implementation of the convolutions; see `convolve`.
+      augmentation: preprocessing of the images; see `augmented`.
+    """
+    widths = (384, 192, num_classes)
+    module = ConvolutionalNetwork((64, 64), 5, widths, initialisation, convolutions)
+    return augmented(classifier(module, example_shape), augmentation)
 
 
-@models
+@models.register
 def cnn_fedcompass(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -90,6 +104,17 @@ def cnn_fedcompass(
     convolutions: Convolutions = "auto",
     augmentation: Augmentation = "none",
 ) -> Problem:
-    """FedCompass's for MNIST: conv5 32, conv5 64, dense 512 (582,026)."""
-    options = initialisation, convolutions, augmentation
-    return _network(example_shape, num_classes, (32, 64), 5, (512,), *options)
+    """FedCompass' network: 5x5 convolutions of 32 and 64 features, and a dense layer of 512.
+
+    It has 582,026 parameters for MNIST.
+
+    Args:
+      example_shape: of one image, [height, width] or [height, width, channels].
+      num_classes: number of labels.
+      initialisation: distribution of the initial parameters, as in Flax or as in PyTorch.
+      convolutions: implementation of the convolutions; see `convolve`.
+      augmentation: preprocessing of the images; see `augmented`.
+    """
+    widths = (512, num_classes)
+    module = ConvolutionalNetwork((32, 64), 5, widths, initialisation, convolutions)
+    return augmented(classifier(module, example_shape), augmentation)

@@ -1,13 +1,13 @@
 """Augmentation and normalisation of images on the device, inside the compiled client step.
 
-The store keeps images as they came, such as bytes; a `Preprocess` turns a batch of them into what
-the model sees, and `preprocessed` puts it before a problem:
+The store contains images in their original dtype, such as uint8; a `Preprocess` makes the model's
+inputs of a batch of them, and `preprocessed` applies it before a problem:
 
     augment = chain(random_crop(), random_flip(), normalise(CIFAR10_MEAN, CIFAR10_STD))
     problem = preprocessed(problem, augment)
 
-What happens to an image depends on the step's key and on its row in the batch alone, so all layouts
-see the same images.
+The preprocessing of an image depends only on the key of the step and on its row in the batch, so it
+is the same in all layouts.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,27 +18,27 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Key, Problem
 
+# (images [batch, height, width, channels], key, training) -> images of the same shape
 Preprocess: TypeAlias = Callable[[jax.Array, Key, bool], jax.Array]
-"""`(images [batch, height, width, channels], key, training) -> images`, of the same shape."""
 
-# CIFAR-10's, which the FedGBO and GHBM codes use for CIFAR-100 as well
+# CIFAR-10's, which the code of FedGBO and of GHBM also uses for CIFAR-100
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10_STD = (0.2023, 0.1994, 0.2010)
 
 
 def normalise(mean: Sequence[float], std: Sequence[float]) -> Preprocess:
-    """`(x - mean) / std` for each channel, in training and in evaluation.
+    """Maps images to `(x - mean) / std`, in training and in evaluation.
 
-    Integers are divided by 255 first and become jax's default float; floats must be in the units of
-    `mean` already and keep their dtype.
+    Integers are first divided by 255 and become JAX's default float type; floats must be in the
+    units of `mean` and keep their dtype.
 
     Args:
-      mean: one for each channel.
-      std: one for each channel, above 0.
+      mean: one number for each channel.
+      std: one number for each channel, above 0.
 
     Raises:
-      ValueError: for unequal lengths or a `std` that is not above 0; when called, for another
-        number of channels.
+      ValueError: for unequal lengths or a `std` that is not above 0; when the result is called, for
+        another number of channels.
     """
     if len(mean) != len(std):
         raise ValueError(
@@ -56,7 +56,7 @@ def normalise(mean: Sequence[float], std: Sequence[float]) -> Preprocess:
                 "give one mean and one standard deviation for every channel"
             )
         if jnp.issubdtype(images.dtype, jnp.integer):
-            images = jnp.asarray(images) / 255  # NumPy would make float64 of bytes
+            images = jnp.asarray(images) / 255  # NumPy would make float64 of uint8
         channels = (1,) * (images.ndim - 1) + (-1,)
         middle, spread = (jnp.asarray(each, images.dtype).reshape(channels) for each in (mean, std))
         return (images - middle) / spread
@@ -65,27 +65,29 @@ def normalise(mean: Sequence[float], std: Sequence[float]) -> Preprocess:
 
 
 def random_crop(padding: int = 4, *, per_batch: bool = False) -> Preprocess:
-    """Moves each image: pads all sides with zeros, then cuts the old size out at a random place.
+    """Pads each image with zeros and crops it to its original size at a random offset.
 
-    Both offsets are uniform on 0..2 * padding; the dtype is kept. Only while training.
+    Both offsets are uniform on 0..2 * padding; the dtype is kept. Evaluation leaves images
+    unchanged.
 
-    Before `normalise`, as in torchvision's usual order (crop, flip, to floats, normalise), the
-    border is black. After it, the border is the channel's mean, and crops move floats, not bytes.
+    Before `normalise`, as in torchvision's usual order (crop, flip, convert to floats, normalise),
+    the border is black. After it, the border is the channel's mean, and crops copy floats instead
+    of uint8.
 
     Args:
-      padding: pixels added to each side.
-      per_batch: one place for the whole batch, as in the released codes of FedGBO and GHBM, whose
-        papers imply one for each image.
+      padding: pixels added to each side, at least 0.
+      per_batch: one offset for the whole batch, as in the code of FedGBO and of GHBM; the papers
+        imply one for each image.
 
     Raises:
-      ValueError: for a negative padding; when called, for images that are not
+      ValueError: for a negative padding; when the result is called, for images that are not
         [batch, height, width, channels].
     """
     if padding < 0:
         raise ValueError(f"padding={padding} is out of range; give at least 0")
     sides = ((0, 0), (padding, padding), (padding, padding), (0, 0))
 
-    def place(key):
+    def offset(key):
         return jax.random.randint(key, (2,), 0, 2 * padding + 1, jnp.int32)
 
     def preprocess(images, key, training):
@@ -94,25 +96,27 @@ def random_crop(padding: int = 4, *, per_batch: bool = False) -> Preprocess:
             return images
         padded = jnp.pad(images, sides)
 
-        def cut(image, place):  # [..., height, width, channels]
-            start = (0,) * (image.ndim - 3) + (place[0], place[1], 0)
+        def crop(image, offset):  # [..., height, width, channels]
+            start = (0,) * (image.ndim - 3) + (offset[0], offset[1], 0)
             return jax.lax.dynamic_slice(image, start, images.shape[-image.ndim :])
 
         if per_batch:
-            return cut(padded, place(key))
-        return jax.vmap(lambda image, own: cut(image, place(own)))(padded, _keys(key, images))
+            return crop(padded, offset(key))
+        keys = _keys(key, images)
+        return jax.vmap(lambda image, key: crop(image, offset(key)))(padded, keys)
 
     return preprocess
 
 
 def random_flip(*, per_batch: bool = False) -> Preprocess:
-    """Mirrors each image left to right with probability 1/2. Only while training.
+    """Mirrors each image left to right with probability 1/2; evaluation leaves images unchanged.
 
     Args:
       per_batch: one decision for the whole batch, as for `random_crop`.
 
     Raises:
-      ValueError: when called, for images that are not [batch, height, width, channels].
+      ValueError: when the result is called, for images that are not
+        [batch, height, width, channels].
     """
 
     def preprocess(images, key, training):
@@ -127,7 +131,11 @@ def random_flip(*, per_batch: bool = False) -> Preprocess:
 
 
 def chain(*parts: Preprocess) -> Preprocess:
-    """One after the other, each with a key of its own; without parts, the identity."""
+    """Applies the parts one after another, each with its own key.
+
+    Args:
+      *parts: without any, the identity.
+    """
 
     def preprocess(images, key, training):
         for number, part in enumerate(parts):
@@ -138,20 +146,20 @@ def chain(*parts: Preprocess) -> Preprocess:
 
 
 def preprocessed(problem: Problem, preprocess: Preprocess, field: str = "x") -> Problem:
-    """A problem whose model sees its images through `preprocess`.
+    """A problem whose images pass through `preprocess` before the model.
 
-    The model's own key (for dropout) is another than that of the augmentation.
+    The keys of the model (for dropout) and of the preprocessing differ.
 
     Args:
-      problem: batches are dicts.
-      preprocess: such as a `chain`.
-      field: where a batch has its images, [batch, height, width, channels].
+      problem: whose batches are dicts.
+      preprocess: for example a `chain`.
+      field: name of the images in a batch, [batch, height, width, channels].
     """
 
     def apply(model, batch, key, training):
-        own, key = jax.random.split(key)
-        seen = preprocess(batch[field], own, training)
-        return problem.apply(model, {**batch, field: seen}, key, training)
+        preprocess_key, key = jax.random.split(key)
+        images = preprocess(batch[field], preprocess_key, training)
+        return problem.apply(model, {**batch, field: images}, key, training)
 
     return problem._replace(apply=apply)
 
@@ -160,11 +168,13 @@ Augmentation = Literal["none", "normalised", "cifar", "cifar_by_batch"]
 
 
 def augmented(problem: Problem, augmentation: Augmentation) -> Problem:
-    """A problem behind one of the papers' pipelines for 32x32 colour images.
+    """A problem with one of the papers' preprocessing pipelines for 32x32 colour images.
 
-    "normalised" has CIFAR-10's means and deviations; "cifar" crops and flips each training image
-    before that; "cifar_by_batch" gives a whole batch one offset and one decision, as the released
-    codes of FedGBO and GHBM do; "none" leaves the problem as it is.
+    Args:
+      problem: whose batches are dicts with images "x".
+      augmentation: "normalised" uses CIFAR-10's means and standard deviations; "cifar" crops and
+        flips each training image before that; "cifar_by_batch" uses one offset and one decision for
+        a whole batch, as the code of FedGBO and of GHBM; "none" returns the problem unchanged.
     """
     normal = normalise(CIFAR10_MEAN, CIFAR10_STD)
     if augmentation == "none":
@@ -177,7 +187,7 @@ def augmented(problem: Problem, augmentation: Augmentation) -> Problem:
 
 
 def _keys(key, images):
-    """A key for each row, which does not depend on how many rows there are."""
+    """A key for each row, independent of the number of rows."""
     rows = jnp.arange(images.shape[0], dtype=jnp.uint32)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
 

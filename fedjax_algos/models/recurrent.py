@@ -1,8 +1,8 @@
 """Recurrent networks that read a text and predict its next symbol.
 
-Each gate has products of its own inside the loop over time. On a CPU that is faster, mapped over
-clients or not, than one product that is then cut into gates, and than multiplying the whole input
-before the loop (`benchmarks/recurrent.py` compares the layer with `nn.RNN`).
+Each gate has its own matrix products inside the loop over time. On a CPU this is faster, mapped
+over clients or not, than one product that is split into gates, and than the product of the whole
+input before the loop (`benchmarks/recurrent.py` compares the layer with `nn.RNN`).
 """
 
 from typing import Literal
@@ -12,9 +12,14 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
-from fedjax_algos.models.adapters import as_is, classifier
-from fedjax_algos.models.layers.initialisation import Initialisation, starts, symmetric_uniform
-from fedjax_algos.models.registry import Width, models
+from fedjax_algos.core.options import Count
+from fedjax_algos.models.adapters import classifier, identity
+from fedjax_algos.models.layers.initialisation import (
+    Initialisation,
+    initialisers,
+    symmetric_uniform,
+)
+from fedjax_algos.models.registry import models
 
 Cell = Literal["gru", "lstm"]
 Biases = Literal["torch", "flax"]
@@ -36,61 +41,62 @@ def _lstm(gates, hidden, recurrent):
 
 
 class Recurrent(nn.Module):
-    """A GRU or LSTM layer over [batch, time, width], from hidden states of 0.
+    """A GRU or LSTM layer from float[batch, time, features] to float[batch, time, width].
 
-    `biases="torch"` has a bias of the input and one of the recurrent product, as PyTorch has;
-    "flax" has only what differs: one, and for the GRU also that of the recurrent candidate.
+    Hidden states are 0 at the start. `biases="torch"` has a bias for the input and one for the
+    recurrent product, as in PyTorch; "flax" has only one, without redundancy, and for the GRU also
+    that of the recurrent product of the candidate.
     """
 
     cell: Cell
-    width: int
+    width: int  # of the hidden state
     biases: Biases = "torch"
     initialisation: Initialisation = "flax"
 
     @nn.compact
     def __call__(self, x):
         width = self.width
-        step, size, states = {"gru": (_gru, 3, 1), "lstm": (_lstm, 4, 2)}[self.cell]
+        update, num_gates, num_states = {"gru": (_gru, 3, 1), "lstm": (_lstm, 4, 2)}[self.cell]
         if self.initialisation == "torch":
             inputs = recurrents = bias = symmetric_uniform(width**-0.5)
         else:
             inputs, bias = nn.initializers.lecun_normal(), nn.initializers.zeros
-            recurrents = _orthogonal_blocks(size)
-        kernel = self.param("input_kernel", inputs, (x.shape[-1], size * width))
-        input_bias = self.param("input_bias", bias, (size * width,))
-        recurrent_kernel = self.param("recurrent_kernel", recurrents, (width, size * width))
+            recurrents = _orthogonal_blocks(num_gates)
+        kernel = self.param("input_kernel", inputs, (x.shape[-1], num_gates * width))
+        input_bias = self.param("input_bias", bias, (num_gates * width,))
+        recurrent_kernel = self.param("recurrent_kernel", recurrents, (width, num_gates * width))
         if self.biases == "torch":
-            recurrent_bias = self.param("recurrent_bias", bias, (size * width,))
+            recurrent_bias = self.param("recurrent_bias", bias, (num_gates * width,))
         elif self.cell == "gru":
             candidate = self.param("recurrent_bias", bias, (width,))
             recurrent_bias = jnp.concatenate([jnp.zeros(2 * width, candidate.dtype), candidate])
         else:
-            recurrent_bias = jnp.zeros(size * width, x.dtype)
+            recurrent_bias = jnp.zeros(num_gates * width, x.dtype)
 
         def gates_of(joint):
-            return jnp.split(joint, size, axis=-1)
+            return jnp.split(joint, num_gates, axis=-1)
 
         layers = [
             list(zip(gates_of(k), gates_of(b), strict=True))
             for k, b in ((kernel, input_bias), (recurrent_kernel, recurrent_bias))
         ]
 
-        def turn(hidden, x):
+        def advance(hidden, x):
             gates, recurrent = (
                 [values @ part + bias.reshape(1, -1) for part, bias in layer]
                 for values, layer in zip((x, hidden[0]), layers, strict=True)
             )
-            hidden = step(gates, hidden, recurrent)
+            hidden = update(gates, hidden, recurrent)
             return hidden, hidden[0]
 
         by_time = x.swapaxes(0, 1)
-        start = (jnp.zeros((x.shape[0], width), x.dtype),) * states
-        _, outputs = jax.lax.scan(turn, start, by_time)
+        initial = (jnp.zeros((x.shape[0], width), x.dtype),) * num_states
+        _, outputs = jax.lax.scan(advance, initial, by_time)
         return outputs.swapaxes(0, 1)
 
 
 def _orthogonal_blocks(blocks):
-    """Flax's start of recurrent kernels: an orthogonal matrix for each gate."""
+    """Flax's initialisation of recurrent kernels: an orthogonal matrix for each gate."""
 
     def draw(key, shape, dtype=jnp.float32):
         make = nn.initializers.orthogonal()
@@ -104,78 +110,112 @@ def _orthogonal_blocks(blocks):
 
 
 class Reader(nn.Module):
-    """Embedding, recurrent layers, and dense layers on the last hidden state."""
+    """An embedding, recurrent layers, and dense layers on the last hidden state."""
 
     cell: Cell
-    vocabulary: int
-    embedding: int
-    hidden: int
-    layers: int
-    widths: tuple[int, ...]
+    vocabulary: int  # number of symbols
+    embedding: int  # width of the embedding
+    hidden: int  # width of the recurrent layers
+    layers: int  # number of recurrent layers
+    widths: tuple[int, ...]  # of the dense layers before the last one
     biases: Biases
     initialisation: Initialisation
 
     @nn.compact
     def __call__(self, x):
-        start = nn.initializers.normal(1.0) if self.initialisation == "torch" else None
-        options = {"embedding_init": start} if start else {}
+        is_torch = self.initialisation == "torch"
+        options = {"embedding_init": nn.initializers.normal(1.0)} if is_torch else {}
         x = nn.Embed(self.vocabulary, self.embedding, **options)(x.astype(jnp.int32))
         for _ in range(self.layers):
             x = Recurrent(self.cell, self.hidden, self.biases, self.initialisation)(x)
         x = x[:, -1]
         for width in self.widths:
-            x = nn.Dense(width, **starts(self.initialisation, x.shape[-1]))(x)
+            x = nn.Dense(width, **initialisers(self.initialisation, x.shape[-1]))(x)
         self.sow("intermediates", "features", x)
-        return nn.Dense(self.vocabulary, **starts(self.initialisation, x.shape[-1]))(x)
+        return nn.Dense(self.vocabulary, **initialisers(self.initialisation, x.shape[-1]))(x)
 
 
-def _reader(example_shape, num_classes, *settings):
-    module = Reader(settings[0], num_classes, *settings[1:])
-    return classifier(module, example_shape, inputs=as_is, dtype=jnp.int32)
+def _predictor(reader: Reader, example_shape: tuple[int, ...]) -> Problem:
+    return classifier(reader, example_shape, inputs=identity, dtype=jnp.int32)
 
 
-@models
+@models.register
 def gru(
     example_shape: tuple[int, ...],
     num_classes: int,
     *,
-    embedding: Width = 8,
-    hidden: Width = 128,
-    layers: Width = 2,
+    embedding: Count = 8,
+    hidden: Count = 128,
+    layers: Count = 2,
     biases: Biases = "torch",
     initialisation: Initialisation = "flax",
 ) -> Problem:
-    """FedGBO's for Shakespeare: embedding 8, two GRU layers of 128 (79 symbols: 162,887)."""
-    settings = ("gru", embedding, hidden, layers, (), biases, initialisation)
-    return _reader(example_shape, num_classes, *settings)
+    """FedGBO's network for Shakespeare: an embedding of 8 and two GRU layers of 128.
+
+    It has 162,887 parameters for 79 symbols.
+
+    Args:
+      example_shape: [time], the length of a text in symbols.
+      num_classes: number of symbols, which are both inputs and labels.
+      embedding: width of the embedding, at least 1.
+      hidden: width of the recurrent layers, at least 1.
+      layers: number of recurrent layers, at least 1.
+      biases: biases of a layer, as in PyTorch or as in Flax; see `Recurrent`.
+      initialisation: distribution of the initial parameters, as in Flax or as in PyTorch.
+    """
+    reader = Reader("gru", num_classes, embedding, hidden, layers, (), biases, initialisation)
+    return _predictor(reader, example_shape)
 
 
-@models
+@models.register
 def lstm(
     example_shape: tuple[int, ...],
     num_classes: int,
     *,
-    embedding: Width = 8,
-    hidden: Width = 100,
-    layers: Width = 2,
+    embedding: Count = 8,
+    hidden: Count = 100,
+    layers: Count = 2,
     biases: Biases = "torch",
     initialisation: Initialisation = "flax",
 ) -> Problem:
-    """GHBM's for Shakespeare: embedding 8, two LSTM layers of 100 (80 symbols: 133,520)."""
-    settings = ("lstm", embedding, hidden, layers, (), biases, initialisation)
-    return _reader(example_shape, num_classes, *settings)
+    """GHBM's network for Shakespeare: an embedding of 8 and two LSTM layers of 100.
+
+    It has 133,520 parameters for 80 symbols.
+
+    Args:
+      example_shape: [time], the length of a text in symbols.
+      num_classes: number of symbols, which are both inputs and labels.
+      embedding: width of the embedding, at least 1.
+      hidden: width of the recurrent layers, at least 1.
+      layers: number of recurrent layers, at least 1.
+      biases: biases of a layer, as in PyTorch or as in Flax; see `Recurrent`.
+      initialisation: distribution of the initial parameters, as in Flax or as in PyTorch.
+    """
+    reader = Reader("lstm", num_classes, embedding, hidden, layers, (), biases, initialisation)
+    return _predictor(reader, example_shape)
 
 
-@models
+@models.register
 def lstm_words(
     example_shape: tuple[int, ...],
     num_classes: int,
     *,
-    embedding: Width = 96,
-    hidden: Width = 670,
+    embedding: Count = 96,
+    hidden: Count = 670,
     biases: Biases = "torch",
     initialisation: Initialisation = "flax",
 ) -> Problem:
-    """GHBM's for StackOverflow: embedding and projection 96, an LSTM of 670 (10,004: 4,053,428)."""
-    settings = ("lstm", embedding, hidden, 1, (embedding,), biases, initialisation)
-    return _reader(example_shape, num_classes, *settings)
+    """GHBM's network for StackOverflow: an embedding and a projection of 96, and an LSTM of 670.
+
+    It has 4,053,428 parameters for 10,004 words.
+
+    Args:
+      example_shape: [time], the length of a text in symbols.
+      num_classes: number of symbols, which are both inputs and labels.
+      embedding: width of the embedding and of the projection, at least 1.
+      hidden: width of the recurrent layer, at least 1.
+      biases: biases of a layer, as in PyTorch or as in Flax; see `Recurrent`.
+      initialisation: distribution of the initial parameters, as in Flax or as in PyTorch.
+    """
+    reader = Reader("lstm", num_classes, embedding, hidden, 1, (embedding,), biases, initialisation)
+    return _predictor(reader, example_shape)

@@ -1,9 +1,6 @@
-"""The registry of models, where each of their files can import it."""
+"""The registry of models, in a module that all files of models can import."""
 
-from typing import Annotated
+from fedjax_algos.core import Problem
+from fedjax_algos.core.registry import Registry
 
-from fedjax_algos.core.registry import Range, Registry
-
-models = Registry("model")
-
-Width = Annotated[int, Range(1)]
+models = Registry[Problem]("model")

@@ -1,7 +1,7 @@
 """Residual networks for 32x32 images.
 
 He et al., "Deep Residual Learning for Image Recognition", CVPR 2016,
-https://arxiv.org/abs/1512.03385, in the forms that the papers use.
+https://arxiv.org/abs/1512.03385, in the variants of the papers.
 """
 
 from functools import partial
@@ -11,23 +11,24 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
+from fedjax_algos.core.options import Count
 from fedjax_algos.models.adapters import classifier
 from fedjax_algos.models.convolutional import Convolutions
 from fedjax_algos.models.layers.convolution import Conv
-from fedjax_algos.models.layers.initialisation import kaiming_normal, starts
+from fedjax_algos.models.layers.initialisation import initialisers, kaiming_normal
 from fedjax_algos.models.preprocessing import Augmentation, augmented
-from fedjax_algos.models.registry import Width, models
+from fedjax_algos.models.registry import models
 
 Norm = Literal["group", "batch"]
 
 
 class Normalisation(nn.Module):
-    """GroupNorm, or BatchNorm whose statistics leave out the masked rows of a short batch."""
+    """GroupNorm, or BatchNorm whose statistics exclude the masked rows of a short batch."""
 
     kind: Norm
-    groups: int
+    groups: int  # of channels, for GroupNorm
     training: bool
-    mask: jnp.ndarray | None
+    mask: jnp.ndarray | None  # bool[batch]: real rows
 
     @nn.compact
     def __call__(self, x):
@@ -39,7 +40,7 @@ class Normalisation(nn.Module):
 
 
 class Block(nn.Module):
-    """Two convolutions and a shortcut, by 1x1 convolution ("B") or by zeros ("A")."""
+    """Two convolutions and a shortcut: zeros ("A") or a 1x1 convolution ("B") for new channels."""
 
     features: int
     stride: int
@@ -63,10 +64,13 @@ class Block(nn.Module):
 
 
 class ResidualNetwork(nn.Module):
-    """A 3x3 stem, stages of blocks that halve the image, the mean over it, and a dense layer."""
+    """A 3x3 convolution, stages of blocks, the mean over the image, and a dense layer.
 
-    widths: tuple[int, ...]
-    blocks: int
+    Each stage after the first halves the height and width.
+    """
+
+    widths: tuple[int, ...]  # of the stages
+    blocks: int  # of a stage
     num_classes: int
     shortcut: Literal["A", "B"]
     norm: Norm
@@ -87,35 +91,57 @@ class ResidualNetwork(nn.Module):
                 x = Block(width, stride, self.shortcut, convolution, normalisation)(x)
         x = x.mean((1, 2))
         self.sow("intermediates", "features", x)
-        start = starts("torch", x.shape[-1]) | {"kernel_init": kaiming_normal}
-        return nn.Dense(self.num_classes, **start)(x)
+        bias_init = initialisers("torch", x.shape[-1])["bias_init"]
+        return nn.Dense(self.num_classes, kernel_init=kaiming_normal, bias_init=bias_init)(x)
 
 
-@models
+@models.register
 def resnet20(
     example_shape: tuple[int, ...],
     num_classes: int,
     *,
     norm: Norm = "group",
-    groups: Width = 2,
+    groups: Count = 2,
     convolutions: Convolutions = "auto",
     augmentation: Augmentation = "none",
 ) -> Problem:
-    """GHBM's ResNet-20: widths 16, 32, 64, shortcuts without parameters (CIFAR-10 269,722)."""
+    """GHBM's ResNet-20: widths 16, 32 and 64, and shortcuts without parameters.
+
+    It has 269,722 parameters for CIFAR-10.
+
+    Args:
+      example_shape: of one image, [height, width] or [height, width, channels].
+      num_classes: number of labels.
+      norm: GroupNorm or BatchNorm.
+      groups: number of groups of channels of GroupNorm; a divisor of 16.
+      convolutions: implementation of the convolutions; see `convolve`.
+      augmentation: preprocessing of the images; see `augmented`.
+    """
     module = ResidualNetwork((16, 32, 64), 3, num_classes, "A", norm, groups, convolutions)
     return augmented(classifier(module, example_shape), augmentation)
 
 
-@models
+@models.register
 def resnet18(
     example_shape: tuple[int, ...],
     num_classes: int,
     *,
     norm: Norm = "batch",
-    groups: Width = 32,
+    groups: Count = 32,
     convolutions: Convolutions = "auto",
     augmentation: Augmentation = "none",
 ) -> Problem:
-    """FedCompass's ResNet-18 with a 3x3 stem: widths 64 to 512 (CIFAR-10 11,173,962)."""
+    """FedCompass' ResNet-18: widths 64, 128, 256 and 512, and a first convolution of 3x3.
+
+    It has 11,173,962 parameters for CIFAR-10.
+
+    Args:
+      example_shape: of one image, [height, width] or [height, width, channels].
+      num_classes: number of labels.
+      norm: GroupNorm or BatchNorm.
+      groups: number of groups of channels of GroupNorm; a divisor of 64.
+      convolutions: implementation of the convolutions; see `convolve`.
+      augmentation: preprocessing of the images; see `augmented`.
+    """
     module = ResidualNetwork((64, 128, 256, 512), 2, num_classes, "B", norm, groups, convolutions)
     return augmented(classifier(module, example_shape), augmentation)

@@ -1,16 +1,30 @@
-"""Whole runs: the loop in rounds, the loop on the virtual clock, many runs at once, comparisons."""
+"""Whole runs: in rounds, on the virtual clock, many in one program, and comparisons of methods."""
 
-from fedjax_algos.runs.async_simulation import simulate_on_clock, simulate_seeds_on_clock
-from fedjax_algos.runs.batched import Run, Together, run_together
+from fedjax_algos.runs import comparison, results
+from fedjax_algos.runs.async_simulation import AsyncResult, simulate_async, simulate_async_seeds
+from fedjax_algos.runs.batched import BatchedResult, Run, run_batched
+from fedjax_algos.runs.comparison import Experiment
+from fedjax_algos.runs.method import Method, methods_of
+from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import simulate
-from fedjax_algos.runs.sweeps import sweep
+from fedjax_algos.runs.sweeps import Sweep, prepare_sweep, run_sweep, sweep
 
 __all__ = [
+    "AsyncResult",
+    "BatchedResult",
+    "Experiment",
+    "Method",
     "Run",
-    "Together",
-    "run_together",
+    "Settings",
+    "Sweep",
+    "comparison",
+    "methods_of",
+    "prepare_sweep",
+    "results",
+    "run_batched",
+    "run_sweep",
     "simulate",
-    "simulate_on_clock",
-    "simulate_seeds_on_clock",
+    "simulate_async",
+    "simulate_async_seeds",
     "sweep",
 ]

@@ -1,43 +1,46 @@
-"""The loop of a run on the virtual clock: a plan, its execution, and what was measured when."""
+"""Runs on the virtual clock: a plan, its execution, and evaluations at equal intervals."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from fedjax_algos.analysis.evaluation import make_evaluate
-from fedjax_algos.asynchrony.arrival_groups import CompassTrace
-from fedjax_algos.asynchrony.compass import Compass
-from fedjax_algos.asynchrony.plan import LOST, Plan, Weather, plan_visits
-from fedjax_algos.asynchrony.policies import Planner
-from fedjax_algos.asynchrony.system_model import MakeWeather
-from fedjax_algos.core import Batch, Model, Params, Population, Visit
+from fedjax_algos.asynchrony.plan import Plan
+from fedjax_algos.asynchrony.registry import Planner
+from fedjax_algos.asynchrony.system_model import SystemModelFactory
+from fedjax_algos.core import Batch, Model, Params, Row
+from fedjax_algos.core.representation import describe
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.asynchronous.executor import Executor, Memory
-from fedjax_algos.engine.asynchronous.merged_plans import join_data, join_plans, join_states, of_run
-from fedjax_algos.engine.asynchronous.waves import Waves
+from fedjax_algos.engine.asynchronous.executor import Executor
+from fedjax_algos.engine.asynchronous.merged_plans import merge_states, state_of_run
+from fedjax_algos.engine.asynchronous.protocols import InFlightMemory
 from fedjax_algos.engine.devices import one_copy
-from fedjax_algos.engine.engine import Transfer, make_engine
-from fedjax_algos.engine.federated_round import FederatedState, tree_bytes
-from fedjax_algos.runs.simulation import Row, flops_of
+from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.runs.planned_runs import merge_runs, plan_run
+
+_MERGED_BYTES = 2**30  # the default of `merged_bytes` where waves are faster than their dispatches
 
 
-class Clocked(NamedTuple):
-    """A finished run: see `simulate_on_clock`."""
+class AsyncResult(NamedTuple):
+    """A finished run of `simulate_async`."""
 
-    state: FederatedState
-    rows: list[Row]
+    state: FederatedState  # after the last server step
+    rows: list[Row]  # one for each evaluation
     plan: Plan
-    trace: CompassTrace | None
+    trace: Any  # the schedule's own record, such as `CompassTrace`; None if it keeps none
+
+    def __repr__(self) -> str:
+        return describe(self, rows=len(self.rows), plan=self.plan, state=self.state)
 
 
-def simulate_on_clock(
+def simulate_async(
     executor: Executor,
     data: FederatedData,
     planner: Planner,
-    weather: MakeWeather,
+    system: SystemModelFactory,
     *,
     seconds: float,
     seed: int = 0,
@@ -45,43 +48,43 @@ def simulate_on_clock(
     evaluations: int = 20,
     params: Params | Model | None = None,
     on_evaluation: Callable[[Row], None] = lambda row: None,
-    on_memory: Callable[[Memory], None] = lambda memory: None,
+    on_memory: Callable[[InFlightMemory], None] = lambda memory: None,
     evaluate: Callable | None = None,
-) -> Clocked:
+) -> AsyncResult:
     """Runs an algorithm on the virtual clock.
 
-    The schedule runs ahead and makes a plan; then the plan is executed. All clients take part.
+    The schedule first plans the whole run; then the plan is executed. All clients take part.
 
     Args:
       executor: a compiled algorithm, of `make_executor`.
       data: the clients' examples.
       planner: a schedule, such as `asynchrony.compass()`.
-      weather: speeds and absences, such as `asynchrony.simulated()`; the same for all methods of a
-        seed, but for communication, which depends on their bytes.
-      seconds: of virtual time.
-      seed: of the model, the weather and the clients' batches.
-      test: examples to evaluate on, or None for no evaluation.
-      evaluations: at so many equal parts of the virtual time, and at the start.
-      params: start from these instead of the problem's own initialisation.
+      system: clients' speeds and unavailability, such as `asynchrony.simulated()`. With the same
+        seed it is the same for all methods, apart from communication, which depends on their bytes.
+      seconds: simulated seconds, above 0.
+      seed: of the model, the system model and the clients' batches.
+      test: the examples to evaluate on (a tree like `data.examples`), or None for no evaluation.
+      evaluations: number of evaluations after the one at the start, at equal simulated intervals.
+      params: replace the problem's own initialisation: params, or a `Model`.
       on_evaluation: called with each row as it is measured.
-      on_memory: called before anything is trained, with what will be in flight at most.
-      evaluate: what `make_evaluate` returned, to share its compilation.
+      on_memory: called before any training, with the largest number of models and updates in
+        flight.
+      evaluate: of `make_evaluate`, so that executors share its compilation.
 
     Returns:
-      The last state; one row an evaluation, `simulate`'s with `simulated_seconds`, the server steps
-      (`round`), arrivals and lost visits until then; the plan; and a schedule's own record of it,
-      where it keeps one. The model of a row is the last one made at or before its time; bytes and
-      flops are those of arrived and lost visits (a lost one has downloaded, and what it computed is
-      not counted).
+      The state, rows, plan and trace. A row has the columns of `simulate` and `simulated_seconds`,
+      `arrivals` and `lost` dispatches; `round` counts server steps. The evaluated model is the last
+      one made at or before the row's time. Bytes and flops count arrived and lost dispatches; a
+      lost dispatch has been downloaded, but what it computed is not counted.
 
     Raises:
-      ValueError: if nothing arrives within `seconds`.
+      ValueError: if no client arrives within `seconds`, or for an argument out of range.
     """
-    (clocked,) = simulate_seeds_on_clock(
+    (result,) = simulate_async_seeds(
         executor,
         {seed: data},
         planner,
-        weather,
+        system,
         seconds=seconds,
         test=test,
         evaluations=evaluations,
@@ -90,209 +93,128 @@ def simulate_on_clock(
         on_memory=on_memory,
         evaluate=evaluate,
     ).values()
-    return clocked
+    return result
 
 
-def simulate_seeds_on_clock(
+def simulate_async_seeds(
     executor: Executor,
     data: Mapping[int, FederatedData],
     planner: Planner,
-    weather: MakeWeather,
+    system: SystemModelFactory,
     *,
     seconds: float,
     test: Batch | None = None,
     evaluations: int = 20,
     params: Params | Model | None = None,
     on_evaluation: Callable[[int, Row], None] = lambda seed, row: None,
-    on_memory: Callable[[Memory], None] = lambda memory: None,
+    on_memory: Callable[[InFlightMemory], None] = lambda memory: None,
     evaluate: Callable | None = None,
-    lockstep_bytes: int | None = None,
-) -> dict[int, Clocked]:
-    """What `simulate_on_clock` gives for each seed; the seeds can run in lockstep.
+    merged_bytes: int | None = None,
+) -> dict[int, AsyncResult]:
+    """Runs an algorithm on the virtual clock with several seeds, whose plans can be merged.
 
-    Then their dispatches share waves, which few clients of unlike speeds cannot fill, and compiled
-    calls. One after another inside a wave, the results are bit for bit those of each seed alone.
+    The dispatches of merged plans share waves and compiled calls. This is faster where few clients
+    of different speeds cannot fill a wave. If the dispatches of a wave are trained one after
+    another (layout "sequential"), the results are bit for bit those of each seed alone.
 
     Args:
-      executor, planner, weather, seconds, test, evaluations, params, evaluate: as there.
-      data: of each seed. In lockstep all hold the same arrays of examples.
+      executor: a compiled algorithm, of `make_executor`.
+      data: the clients' examples by seed. For merged plans all hold the same arrays of examples.
+      planner: a schedule.
+      system: clients' speeds and unavailability.
+      seconds: simulated seconds, above 0.
+      test: the examples to evaluate on, or None.
+      evaluations: number of evaluations after the one at the start.
+      params: replace the problem's own initialisation.
       on_evaluation: called with the seed and each of its rows as it is measured.
-      on_memory: called once, before anything is trained, with the most that will be in flight.
-      lockstep_bytes: of servers, client rows and what is in flight: as many seeds as fit run in
-        lockstep; 0 is one after another. None is 1 GiB where waves are faster than their dispatches
-        one after another, on an accelerator or several devices, and else 0.
+      on_memory: called once, before any training, with the largest memory of what is in flight.
+      evaluate: of `make_evaluate`.
+      merged_bytes: limit for server states, client rows and what is in flight: the plans of as many
+        seeds as fit are merged; 0 merges none. None is 1 GiB if waves are faster than their
+        dispatches one after another (layout "vmapped" or several devices), else 0.
 
     Returns:
-      By seed, in the order of `data`. In lockstep `wall_seconds` is the time since all began.
+      The results by seed, in the order of `data`; see `simulate_async`. `wall_seconds` of merged
+      runs is the time since all of them started.
 
     Raises:
-      ValueError: if nothing arrives within `seconds`, for no seeds, or data that cannot be joined.
+      ValueError: if no client arrives within `seconds`, for no seeds, for data that cannot be
+        merged, or for an argument out of range.
     """
     if not seconds > 0 or evaluations < 1:
         raise ValueError(
             f"seconds={seconds} and evaluations={evaluations} are out of range; give more than 0"
         )
     if not data:
-        raise ValueError("there are no seeds; give the data of one at least")
-    if lockstep_bytes is None:
-        lockstep_bytes = 2**30 if executor.wide else 0
+        raise ValueError("there are no seeds; give the data of at least one")
+    if merged_bytes is None:
+        merged_bytes = _MERGED_BYTES if executor.wide else 0
     runs = [
-        _plan_run(executor, each, planner, weather, seconds, seed, params)
-        for seed, each in data.items()
+        plan_run(executor, run_data, planner, system, seconds, seed, params)
+        for seed, run_data in data.items()
     ]
-    joined = _join(executor, runs, lockstep_bytes)
-    on_memory(max((each.memory for each in joined), key=lambda memory: memory.bytes))
+    merged_runs = merge_runs(executor, runs, merged_bytes)
+    on_memory(max((merged.memory for merged in merged_runs), key=lambda memory: memory.bytes))
     evaluate = evaluate or make_evaluate(executor.algorithm.problem)
     test = None if test is None else jax.device_put(test)
 
-    def tested(state):
+    def evaluate_model(state):
         if test is None:
             return {}
         values = evaluate(one_copy(Model(state.server.params, state.statistics)), test)
         return {f"test_{name}": float(mean.value()) for name, mean in values.items()}
 
     times = np.linspace(0, seconds, evaluations + 1)
-    results: dict[int, Clocked] = {}
-    for each in joined:
-        results |= _execute(executor, each, times, params, tested, on_evaluation)
+    results: dict[int, AsyncResult] = {}
+    for merged in merged_runs:
+        results |= _execute(executor, merged, times, params, evaluate_model, on_evaluation)
     return {seed: results[seed] for seed in data}
 
 
-class _Run(NamedTuple):
-    """A run whose timeline is known."""
-
-    seed: int
-    data: FederatedData
-    population: Population
-    state: FederatedState  # the shapes of its first one
-    plan: Plan
-    trace: CompassTrace | None
-    visits: Visit
-    transfer: Transfer
-    flops: np.ndarray  # float64[dispatches]
-    planning_seconds: float
-
-
-class _Joined(NamedTuple):
-    """Runs in lockstep, or one."""
-
-    runs: Sequence[_Run]
-    data: FederatedData
-    plan: Plan
-    visits: Visit
-    waves: Waves
-    memory: Memory
-
-
-def _plan_run(executor, data, planner, weather, seconds, seed, params):
-    start = time.perf_counter()
-    algorithm, counts, num_clients = executor.algorithm, data.counts(), data.num_clients
-
-    def shapes(population):
-        return jax.eval_shape(lambda state: state, executor.init(seed, population, params))
-
-    probe = planner(weather(seed), num_clients, arrivals=1)
-    population = Population(num_clients, num_clients, int(counts.sum()))
-    state = shapes(population)
-    transfer = make_engine(algorithm).transfer(
-        state, data, plan_visits(probe, counts, algorithm.local)
-    )
-    sky = weather(seed, download_bytes=transfer.download, upload_bytes=transfer.upload)
-    trace = (
-        planner.trace(sky, num_clients, seconds=seconds) if isinstance(planner, Compass) else None
-    )
-    plan = planner(sky, num_clients, seconds=seconds) if trace is None else trace.plan
-    _require_steps(plan, seconds)
-    if plan.group.any():
-        population = population._replace(num_groups=int(plan.group.max()) + 1)
-        state = shapes(population)
-    visits = plan_visits(plan, counts, algorithm.local)
-    flops = flops_of(algorithm, state, data)(visits)
-    return _Run(
-        seed, data, population, state, plan, trace, visits, transfer, flops,
-        time.perf_counter() - start,
-    )  # fmt: skip
-
-
-def _join(executor, runs, most_bytes):
-    """All runs, each alone or with those of like states, as many as `most_bytes` allow."""
-    alike = {}
-    for number, run in enumerate(runs):
-        key = number if most_bytes == 0 else tuple(jax.tree.leaves(run.state))
-        alike.setdefault(key, []).append(run)
-    return [part for group in alike.values() for part in _fit(executor, group, most_bytes)]
-
-
-def _fit(executor, runs, most_bytes):
-    data = join_data([run.data for run in runs])
-    plans, visits = [run.plan for run in runs], [run.visits for run in runs]
-    plan, visits = join_plans(plans, visits, runs[0].data.num_clients)
-    state = jax.eval_shape(lambda *states: join_states(states), *(run.state for run in runs))
-    waves = executor.waves(state, plan)
-    memory = executor.memory(state, data, visits, waves)
-    if len(runs) > 1 and tree_bytes(state) + memory.bytes > most_bytes:
-        half = len(runs) // 2
-        return [
-            part for some in (runs[:half], runs[half:]) for part in _fit(executor, some, most_bytes)
-        ]
-    return [_Joined(runs, data, plan, visits, waves, memory)]
-
-
-def _execute(executor, joined, times, params, tested, on_evaluation):
-    """Trains what was joined; each seed's result."""
-    runs, plan = joined.runs, joined.plan
+def _execute(executor, merged, times, params, evaluate_model, on_evaluation):
+    """Trains merged runs and returns the result of each seed."""
+    runs = merged.runs
     start = time.perf_counter() - sum(run.planning_seconds for run in runs)
-    data = executor.place(joined.data)
-    state = join_states([executor.init(run.seed, run.population, params) for run in runs])
+    data = executor.put_data(merged.data)
+    state = merge_states([executor.init(run.seed, run.population, params) for run in runs])
     histories = [[] for _ in runs]
 
-    def measure(number, now, done, state, metrics):
-        plan, transfer, flops = runs[number].plan, runs[number].transfer, runs[number].flops
-        row = {"round": done, "simulated_seconds": float(now)}
-        row |= {name: float(np.ravel(mean.value())[number]) for name, mean in metrics.items()}
-        row |= tested(of_run(state._replace(clients=(), origin=()), number))
-        lost = (plan.fate == LOST) & (plan.ended <= now)
-        arrived = (plan.fate != LOST) & (plan.ended <= now)
-        row |= {
-            "arrivals": int(arrived.sum()),
-            "lost": int(lost.sum()),
-            "download_bytes": int((arrived | lost).sum()) * transfer.download,
-            "upload_bytes": int(arrived.sum()) * transfer.upload,
-            "flops": float(flops[arrived].sum()),
-            "wall_seconds": time.perf_counter() - start,
-        }
+    def measure(number, now, round_number, state, metrics):
+        measured = {name: float(np.ravel(mean.value())[number]) for name, mean in metrics.items()}
+        measured |= evaluate_model(state_of_run(state._replace(clients=(), origin=()), number))
+        row = runs[number].row(now, round_number, measured, start)
         histories[number].append(row)
         on_evaluation(runs[number].seed, row)
 
-    due = {}  # what is measured after which server step of the joined plan
-    for number, run in enumerate(runs):
-        own = np.flatnonzero(plan.run == number) if len(runs) > 1 else np.arange(len(plan.time))
-        done_by = np.searchsorted(run.plan.time, times, side="right")
-        for now, done in zip(times, done_by.tolist(), strict=True):
-            if now == 0 or done == 0:
-                measure(number, now, 0, state, {})
-            else:
-                due.setdefault(int(own[done - 1]) + 1, []).append((number, now, done))
-    for made, last, metrics in executor.run(
-        state, data, plan, joined.visits, stops=sorted(due), waves=joined.waves
+    initial, at_steps = _evaluations(merged, times)
+    for number, now in initial:
+        measure(number, now, 0, state, {})
+    for steps_made, last, metrics in executor.run(
+        state, data, merged.plan, merged.dispatches, stops=sorted(at_steps), waves=merged.waves
     ):
-        for number, now, done in due.get(made, ()):
-            measure(number, now, done, last, metrics)
+        for number, now, round_number in at_steps.get(steps_made, ()):
+            measure(number, now, round_number, last, metrics)
     return {
-        run.seed: Clocked(of_run(last, number), history, run.plan, run.trace)
+        run.seed: AsyncResult(state_of_run(last, number), history, run.plan, run.plan.trace)
         for number, (run, history) in enumerate(zip(runs, histories, strict=True))
     }
 
 
-def require_steps(planner: Planner, weather: Weather, num_clients: int, seconds: float) -> None:
-    """Raises ValueError unless a server step is made within `seconds`."""
-    _require_steps(planner(weather, num_clients, seconds=seconds), seconds)
+def _evaluations(merged, times):
+    """When to evaluate which run.
 
-
-def _require_steps(plan, seconds):
-    if not len(plan.time):
-        first = plan.ended.min()
-        raise ValueError(
-            f"seconds={seconds:g} end before the first server step; the first client arrives after "
-            f"{first:g} seconds, so give more"
-        )
+    Returns:
+      [(run, time)] of the evaluations of initial models, and {server steps of the merged plan:
+      [(run, time, server steps of the run)]} of all others.
+    """
+    runs, plan = merged.runs, merged.plan
+    initial, at_steps = [], {}
+    for number, run in enumerate(runs):
+        own = np.flatnonzero(plan.run == number) if len(runs) > 1 else np.arange(len(plan.time))
+        steps_by_time = np.searchsorted(run.plan.time, times, side="right")
+        for now, steps in zip(times, steps_by_time.tolist(), strict=True):
+            if now == 0 or steps == 0:
+                initial.append((number, now))
+            else:
+                at_steps.setdefault(int(own[steps - 1]) + 1, []).append((number, now, steps))
+    return initial, at_steps

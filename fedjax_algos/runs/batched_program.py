@@ -1,4 +1,4 @@
-"""The program of a sweep: the numbers in which its runs differ are its arguments."""
+"""The program of batched runs, which takes the numbers in which they differ as arguments."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,17 +9,17 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from fedjax_algos.analysis.evaluation import make_evaluate
-from fedjax_algos.core import Algorithm, Batch, Local, Model, Population, Problem
+from fedjax_algos.core import Algorithm, Batch, Dispatch, Local, Model, Population, Problem
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine import federated_round
 from fedjax_algos.engine.devices import AXIS
-from fedjax_algos.engine.placement import Layout, Spread
-
-RATE = "client_learning_rate"
+from fedjax_algos.engine.placement import Layout, Placement
+from fedjax_algos.engine.state import FederatedState, initial_state
+from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
 
 
 class Shared(NamedTuple):
-    """What all runs of a program read."""
+    """What all runs of a program read, on every device."""
 
     data: FederatedData  # indices [partitions, assigned], offsets [partitions, num_clients + 1]
     test: Batch | None
@@ -27,95 +27,163 @@ class Shared(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What a run begins from."""
+    """The arguments in which runs differ, leaves [runs] on the host."""
 
     partition: Any  # int32[]: its row in the shared data
     seed: Any  # uint32[]
-    numbers: dict[str, Any]  # float[] each
+    numbers: dict[str, Any]  # float[] each: swept hyperparameters and the client learning rate
 
 
 class Program(NamedTuple):
-    """What a compilation depends on beside shapes: equal ones share it, also between sweeps."""
+    """All that a compilation depends on, besides shapes. Equal programs share a compilation."""
 
     factory: Callable[..., Algorithm]
     problem: Problem
     local: Local
-    others: frozenset[tuple[str, type, Any]]  # the hyper-parameters that are no arguments
+    constants: frozenset[tuple[str, type, Any]]  # the hyperparameters that are no arguments
     population: Population
     layout: Layout
     mesh: Mesh | None
-    at_once: int
+    runs_per_device: int
 
-    def algorithm(self, numbers):
+    def algorithm(self, numbers: dict[str, Any]) -> Algorithm:
+        """The algorithm of a run.
+
+        Args:
+          numbers: traced floats; see `Entry`.
+        """
         # weakly typed, as Python's numbers are: params of another precision keep theirs
         numbers = {name: jnp.asarray(0.0).at[()].set(value) for name, value in numbers.items()}
-        local, rate = self.local, numbers.pop(RATE, None)
+        local, rate = self.local, numbers.pop(CLIENT_LEARNING_RATE, None)
         if rate is not None and not callable(local.learning_rate):
             local = local._replace(learning_rate=rate)
-        others = {name: value for name, _, value in self.others}
-        return self.factory(self.problem, local, **others, **numbers)
+        constants = {name: value for name, _, value in self.constants}
+        return self.factory(self.problem, local, **constants, **numbers)
 
-    def begin(self, shared, entry):
-        algorithm, spread = self.algorithm(entry.numbers), Spread(self.layout)
+    def begin(self, shared: Shared, entry: Entry) -> FederatedState:
+        """The first state of a run.
+
+        Args:
+          shared: of all runs.
+          entry: of this run.
+        """
+        algorithm, placement = self.algorithm(entry.numbers), Placement(self.layout)
         rows = self.population.num_clients
-        return federated_round.start(
-            algorithm, spread, entry.seed, shared.params, self.population, rows
-        )
+        return initial_state(algorithm, placement, entry.seed, shared.params, self.population, rows)
 
-    def advance(self, held, state, entry, visits):
-        """Some rounds and an evaluation: (state, means of training, means of the test)."""
-        (shared, number), algorithm = held, self.algorithm(entry.numbers)
+    def advance(
+        self,
+        shared_and_rounds: tuple[Shared, jax.Array],
+        state: FederatedState,
+        entry: Entry,
+        dispatches: Dispatch,
+    ) -> tuple[FederatedState, dict[str, jax.Array], dict[str, jax.Array]]:
+        """Some rounds of a run and an evaluation.
+
+        Args:
+          shared_and_rounds: of all runs; the number of rounds is an int32[].
+          state: of this run.
+          entry: of this run.
+          dispatches: leaves [rounds, slots], of at least so many rounds.
+
+        Returns:
+          The state, the means of training, and the means on the test examples.
+        """
+        (shared, rounds), algorithm = shared_and_rounds, self.algorithm(entry.numbers)
         data, tested = shared.data, {}
         data = data._replace(
             indices=data.indices[entry.partition], offsets=data.offsets[entry.partition]
         )
-        spread = Spread(self.layout)
-        state, trained = federated_round.run_rounds(algorithm, spread, state, data, visits, number)
+        placement = Placement(self.layout)
+        state, trained = federated_round.run_rounds(
+            algorithm, placement, state, data, dispatches, rounds
+        )
         if shared.test is not None:
             model = Model(state.server.params, state.statistics)
             values = make_evaluate(algorithm.problem)(model, shared.test)
             tested = {f"test_{name}": mean.value() for name, mean in values.items()}
         return state, {name: mean.value() for name, mean in trained.items()}, tested
 
-    def of_each(self, function, held, *inputs):
-        """`function(held, *inputs)` for every run, of inputs with a leading axis of runs."""
+    def of_each(self, function: Callable[..., Any], shared: Any, *inputs: Any) -> Any:
+        """`function(shared, *inputs)` of every run.
 
-        def share(held, inputs):
-            size = None if self.at_once == 1 else self.at_once
-            return jax.lax.map(lambda each: function(held, *each), inputs, batch_size=size)
+        Args:
+          function: of one run.
+          shared: of all runs, on every device.
+          *inputs: leaves [runs, ...], divided over the devices.
+
+        Returns:
+          Leaves [runs, ...].
+        """
+
+        def share(shared, inputs):
+            size = None if self.runs_per_device == 1 else self.runs_per_device
+            return jax.lax.map(lambda each: function(shared, *each), inputs, batch_size=size)
 
         if self.mesh is None:
-            return share(held, inputs)
+            return share(shared, inputs)
         specs, split = (PartitionSpec(), PartitionSpec(AXIS)), PartitionSpec(AXIS)
         mapped = jax.shard_map(
             share, mesh=self.mesh, in_specs=specs, out_specs=split, check_vma=False
         )
-        return mapped(held, inputs)
+        return mapped(shared, inputs)
 
 
 @partial(jax.jit, static_argnums=0)
-def begin_each(program, shared, entries):
-    """The first states of all entries, leaves [entries, ...]."""
+def begin_each(program: Program, shared: Shared, entries: Entry) -> FederatedState:
+    """The first states of all runs, leaves [runs, ...].
+
+    Args:
+      program: static.
+      shared: of all runs.
+      entries: leaves [runs].
+    """
     return program.of_each(program.begin, shared, entries)
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
-def advance_each(program, states, shared, entries, visits, number):
-    """The next `number` rounds of all entries, and an evaluation; consumes the states."""
-    return program.of_each(program.advance, (shared, number), states, entries, visits)
+def advance_each(
+    program: Program,
+    states: FederatedState,
+    shared: Shared,
+    entries: Entry,
+    dispatches: Dispatch,
+    rounds: jax.Array,
+) -> tuple[FederatedState, dict[str, jax.Array], dict[str, jax.Array]]:
+    """The next rounds of all runs, and an evaluation.
+
+    Args:
+      program: static.
+      states: leaves [runs, ...]; consumed.
+      shared: of all runs.
+      entries: leaves [runs].
+      dispatches: leaves [runs, rounds, slots], of at least so many rounds.
+      rounds: int32[], 0 for the evaluation alone.
+
+    Returns:
+      The states, the means of training, and the means on the test examples, leaves [runs, ...].
+    """
+    return program.of_each(program.advance, (shared, rounds), states, entries, dispatches)
 
 
-class AskedForValue(Exception):
-    """The rate of a run was asked for while its program was traced."""
+class ValueReadError(Exception):
+    """The algorithm reads a traced learning rate function in Python."""
 
 
-def told_by_visits(count):
-    """The local rate where it is a function that differs between the runs of a program."""
-    raise AskedForValue
+def unreadable_rate(count: Any) -> Any:
+    """Stands for a client learning rate function that differs between the runs of a program.
+
+    Args:
+      count: of rounds or dispatches.
+
+    Raises:
+      ValueReadError: always.
+    """
+    raise ValueReadError
 
 
 UNTRACEABLE = (
-    AskedForValue,
+    ValueReadError,
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,

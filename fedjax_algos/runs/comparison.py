@@ -1,4 +1,4 @@
-"""Several methods on the same seeds."""
+"""Comparisons: several methods on the same seeds, data and schedule settings."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,22 +7,25 @@ import jax
 import numpy as np
 
 from fedjax_algos.analysis.evaluation import make_evaluate
-from fedjax_algos.asynchrony import Plan, schedules, weathers
+from fedjax_algos.asynchrony import Plan, schedules, system_models
 from fedjax_algos.asynchrony.arrival_groups import CompassTrace
-from fedjax_algos.core import Algorithm, Local
+from fedjax_algos.core import Algorithm, Local, Row
 from fedjax_algos.core.keys import model_key
+from fedjax_algos.core.representation import describe
 from fedjax_algos.data import Dataset, FederatedData, Partition
-from fedjax_algos.engine.asynchronous.executor import Memory, make_executor
-from fedjax_algos.engine.autotune import Choice, choose_layout
-from fedjax_algos.engine.devices import usual_devices
+from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
+from fedjax_algos.engine.autotune import LayoutChoice, autotune_layout
 from fedjax_algos.engine.engine import make_engine
-from fedjax_algos.runs.async_simulation import require_steps, simulate_seeds_on_clock
-from fedjax_algos.runs.settings import Method, Settings
-from fedjax_algos.runs.simulation import Row, refuse_repeats, simulate
-from fedjax_algos.schedules import Synchronous, samplers, works
+from fedjax_algos.engine.placement import default_layout
+from fedjax_algos.runs.async_simulation import simulate_async_seeds
+from fedjax_algos.runs.method import Method
+from fedjax_algos.runs.planned_runs import check_horizon
+from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.simulation import check_no_repeats, simulate
+from fedjax_algos.schedules import Synchronous, local_works, samplers
 from fedjax_algos.schedules.synchronous import rate_at
 
-# Tuned by experiments/tune_compare.py: 27 settings for each method, on seeds that are not shown.
+# Tuned by experiments/tune_compare.py: 27 settings of each method, on other seeds than `compare`'s.
 TUNED = (
     "fedavg:weighting=uniform,server_learning_rate=1.5,client_learning_rate=0.32",
     "fedprox:weighting=uniform,mu=0.001,client_learning_rate=0.32",
@@ -33,64 +36,74 @@ TUNED = (
 
 
 class Experiment(NamedTuple):
-    """Settings made real: each seed's data, and the compiled methods."""
+    """A comparison that is ready to run: the data of each seed and the compiled methods."""
 
     settings: Settings
     methods: list[Method]
     labels: np.ndarray  # int32[train examples]
     notes: tuple[str, ...]  # what the data set's reader left out
-    test: Any
-    data: dict[int, FederatedData]
-    partitions: dict[int, Partition]
-    engines: dict[str, Any]  # an `Engine` each, or an `Executor` on the virtual clock
+    test: Any  # the test examples
+    data: dict[int, FederatedData]  # by seed
+    partitions: dict[int, Partition]  # by seed
+    engines: dict[str, Any]  # by label: an `Engine`, or an `Executor` on the virtual clock
     evaluate: Callable
-    # of each method's first seed, once it has run on the virtual clock
-    plans: dict[str, tuple[Plan, CompassTrace | None]]
-    in_flight: dict[str, Memory]  # of each method on the virtual clock, known before it runs
-    layout: Choice | None = None  # of rounds, the same for all methods
+    plans: dict[str, tuple[Plan, CompassTrace | None]]  # of the first seed; added by an async run
+    in_flight: dict[str, InFlightMemory]  # by label; added before an async run starts
+    layout: LayoutChoice | None = None  # of rounds, the same for all methods
+
+    def __repr__(self) -> str:
+        return describe(
+            self,
+            dataset=self.settings.dataset,
+            clients=self.settings.clients,
+            methods=[method.label for method in self.methods],
+            seeds=list(self.data),
+        )
 
 
 def prepare(
-    settings: Settings,
-    methods: list[Method],
-    dataset: Dataset | None = None,
-    layout: Choice | None = None,
+    settings: Settings, methods: list[Method], dataset: Dataset | None = None
 ) -> Experiment:
-    """Loads the data (unless it is given), splits it and builds all methods.
+    """Loads the data, splits it for each seed, and builds all methods.
 
-    Where `settings.layout` is "auto", `choose_layout` times the first method's first round, or a
-    `layout` that an earlier run recorded is taken.
+    With layout "tuned", `autotune_layout` times the first round of the first method.
+
+    Args:
+      settings: of all methods.
+      methods: see `methods_of`.
+      dataset: replaces the one that the settings name.
 
     Raises:
       ValueError: for settings that are wrong, before anything is trained.
     """
     settings.check()
-    on_clock = settings.seconds is not None
     dataset = dataset or settings.load()
     dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
     problem = settings.problem(dataset)
-    algorithms = {m.label: m.build(problem, settings) for m in methods}
-    split = {seed: settings.split(dataset, seed) for seed in settings.seeds}
-    data_of = {seed: data for seed, (data, _) in split.items()}
+    algorithms = {method.label: method.build(problem, settings) for method in methods}
+    splits = {seed: settings.split(dataset, seed) for seed in settings.seeds}
+    data_by_seed = {seed: data for seed, (data, _) in splits.items()}
     engines: dict[str, Any]
-    if on_clock:
-        _rehearse_clock(settings, methods)
-        devices = settings.devices or usual_devices()
-        engines = {label: make_executor(a, devices=devices) for label, a in algorithms.items()}
+    if settings.seconds is not None:
+        layout = None
+        _check_plans(settings, methods, settings.seconds)
+        engines = {
+            label: make_executor(algorithm, devices=settings.devices or 1)
+            for label, algorithm in algorithms.items()
+        }
     else:
-        _rehearse(settings, list(algorithms.values()), data_of)
-        if layout is None or settings.layout != "auto":
-            layout = _choose(settings, next(iter(algorithms.values())), data_of)
-        how = layout.layout, settings.client_state, layout.devices, settings.examples
-        engines = {label: make_engine(a, *how) for label, a in algorithms.items()}
+        _check_rounds(settings, list(algorithms.values()), data_by_seed)
+        layout = _layout(settings, next(iter(algorithms.values())), data_by_seed)
+        arguments = layout.layout, settings.client_state, layout.devices, settings.examples
+        engines = {label: make_engine(a, *arguments) for label, a in algorithms.items()}
     return Experiment(
         settings,
         methods,
         np.asarray(dataset.train["y"]),
         dataset.notes,
         dataset.test,
-        data_of,
-        {seed: partition for seed, (_, partition) in split.items()},
+        data_by_seed,
+        {seed: partition for seed, (_, partition) in splits.items()},
         engines,
         make_evaluate(problem),
         plans={},
@@ -99,16 +112,20 @@ def prepare(
     )
 
 
-def _choose(settings: Settings, algorithm: Algorithm, data_of: dict[int, FederatedData]) -> Choice:
-    if settings.layout != "auto":
-        return Choice(settings.layout, settings.devices or 1, (), "given")
-    seed, data = next(iter(data_of.items()))
-    visits = _schedule(settings, algorithm.local, data, seed).visits(1)
-    first = jax.tree.map(lambda leaf: leaf[0], visits)
-    return choose_layout(
+def _layout(
+    settings: Settings, algorithm: Algorithm, data_by_seed: dict[int, FederatedData]
+) -> LayoutChoice:
+    """A fixed rule for each backend, or what the settings name; timed only if they say so."""
+    if settings.layout == "auto":
+        return LayoutChoice(default_layout(), settings.devices or 1, (), "rule")
+    if settings.layout != "tuned":
+        return LayoutChoice(settings.layout, settings.devices or 1, (), "given")
+    seed, data = next(iter(data_by_seed.items()))
+    dispatches = _schedule(settings, algorithm.local, data, seed).dispatches(1)
+    return autotune_layout(
         algorithm,
         data,
-        first,
+        jax.tree.map(lambda leaf: leaf[0], dispatches),
         devices=settings.devices,
         client_state=settings.client_state,
         examples=settings.examples,
@@ -122,30 +139,31 @@ def _schedule(settings: Settings, local: Local, data: FederatedData, seed: int) 
         cohort_size=settings.cohort_size,
         seed=seed,
         sampler=samplers.make(settings.sampler),
-        work=works.make(settings.work),
+        work=local_works.make(settings.work),
     )
 
 
-def _rehearse(
-    settings: Settings, algorithms: list[Algorithm], data_of: dict[int, FederatedData]
+def _check_rounds(
+    settings: Settings, algorithms: list[Algorithm], data_by_seed: dict[int, FederatedData]
 ) -> None:
-    """Draws all rates, cohorts and work once, for what would stop a run in its middle."""
+    """Draws all rates, cohorts and work once, so that errors appear before anything is trained."""
     for algorithm in algorithms:
         rate_at(algorithm.local.learning_rate, np.arange(settings.rounds))
     keeping = any(map(_clients_keep_state, algorithms))
-    for seed, data in data_of.items():  # methods' local work differs in its rate only
-        visits = _schedule(settings, algorithms[0].local, data, seed).visits(settings.rounds)
+    for seed, data in data_by_seed.items():  # the local work of methods differs in its rate only
+        schedule = _schedule(settings, algorithms[0].local, data, seed)
+        dispatches = schedule.dispatches(settings.rounds)
         if keeping:
-            refuse_repeats(visits)
+            check_no_repeats(dispatches)
 
 
-def _rehearse_clock(settings: Settings, methods: list[Method]) -> None:
-    """Makes each plan once, for what would stop a run in its middle."""
+def _check_plans(settings: Settings, methods: list[Method], seconds: float) -> None:
+    """Makes each plan once, so that errors appear before anything is trained."""
     for method in methods:
         planner = schedules.make(method.schedule)
         for seed in settings.seeds:
-            weather = weathers.make(settings.weather)(seed)
-            require_steps(planner, weather, settings.clients, settings.seconds or 0)
+            system = system_models.make(settings.system)(seed)
+            check_horizon(planner, system, settings.clients, seconds)
 
 
 def _clients_keep_state(algorithm: Algorithm) -> bool:
@@ -157,18 +175,26 @@ def _clients_keep_state(algorithm: Algorithm) -> bool:
 def run(
     experiment: Experiment,
     on_evaluation: Callable[[Row], None] = lambda row: None,
-    on_memory: Callable[[str, Memory], None] = lambda label, memory: None,
+    on_memory: Callable[[str, InFlightMemory], None] = lambda label, memory: None,
 ) -> list[Row]:
-    """Runs every method on every seed; rows carry `method` and `seed` beside what was measured.
+    """Runs every method on every seed.
 
-    On the virtual clock `on_memory` is called before each method, with its label and the most that
-    will be in flight; its seeds run in lockstep where that is faster.
+    On the virtual clock the plans of a method's seeds are merged where that is faster.
+
+    Args:
+      experiment: of `prepare`; on the virtual clock its `plans` and `in_flight` are filled.
+      on_evaluation: called with each row as it is measured.
+      on_memory: called before each method on the virtual clock, with its label and the largest
+        number of models and updates in flight.
+
+    Returns:
+      Rows of `simulate` or `simulate_async`, after the columns `method` (its label) and `seed`.
     """
     rows: list[Row] = []
     settings = experiment.settings
     for method in experiment.methods:
         if settings.seconds is not None:
-            rows += _run_on_clock(experiment, method, settings.seconds, on_evaluation, on_memory)
+            rows += _run_async(experiment, method, settings.seconds, on_evaluation, on_memory)
             continue
         for seed in settings.seeds:
             names = {"method": method.label, "seed": seed}
@@ -189,24 +215,24 @@ def run(
     return rows
 
 
-def _run_on_clock(
+def _run_async(
     experiment: Experiment,
     method: Method,
     seconds: float,
     on_evaluation: Callable[[Row], None],
-    on_memory: Callable[[str, Memory], None],
+    on_memory: Callable[[str, InFlightMemory], None],
 ) -> list[Row]:
     settings, label = experiment.settings, method.label
 
-    def remember(memory: Memory) -> None:
+    def remember(memory: InFlightMemory) -> None:
         experiment.in_flight[label] = memory
         on_memory(label, memory)
 
-    results = simulate_seeds_on_clock(
+    results = simulate_async_seeds(
         experiment.engines[label],
         experiment.data,
         schedules.make(method.schedule),
-        weathers.make(settings.weather),
+        system_models.make(settings.system),
         seconds=seconds,
         test=experiment.test,
         evaluations=settings.evaluations,

@@ -1,10 +1,12 @@
-"""A results folder: what was run, on what, and what was measured."""
+"""Results folders: the settings, methods, environment and metrics of a comparison or a sweep."""
 
 import csv
 import dataclasses
 import json
 import platform
+import re
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,19 +15,24 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from fedjax_algos.analysis.summary import Reached
+from fedjax_algos.analysis.summary import MethodSummary
 from fedjax_algos.analysis.timeline import idle_share, plot_staleness, plot_timeline, summarise_plan
-from fedjax_algos.data.description import describe_partition, partition_table, plot_partition
+from fedjax_algos.core import Row
+from fedjax_algos.data import describe_partition, partition_table, plot_partition
 from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.comparison import Experiment
-from fedjax_algos.runs.simulation import Row
 
-_IN_A_TIMELINE = 50  # clients that a picture has room for
+_MAX_CLIENTS_IN_A_TIMELINE = 50  # that a picture has room for
 _PACKAGES = ("fedjax_algos", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
 
 
 def new_folder(out: str | None, default: str) -> Path:
-    """An empty folder: `out`, or the first free of `results/default`, `results/default-2`, ...
+    """Makes a results folder.
+
+    Args:
+      out: its path, or None for the first of `results/DEFAULT`, `results/DEFAULT-2`, ... that does
+        not exist.
+      default: the name used there.
 
     Raises:
       ValueError: if `out` exists and is not an empty folder.
@@ -44,7 +51,7 @@ def new_folder(out: str | None, default: str) -> Path:
 
 
 def environment() -> dict[str, Any]:
-    """Versions and device."""
+    """The versions of Python and of packages, and the devices."""
     device = jax.devices()[0]
     return {
         "python": platform.python_version(),
@@ -61,20 +68,30 @@ def write(
     folder: Path,
     experiment: Experiment,
     rows: list[Row],
-    summary: list[Reached],
+    summary: list[MethodSummary],
     compiled: Compilation,
     config: str | None = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the configuration, the metrics, their summary, and the partitions.
 
-    The configuration holds the command, the path `config` of the file of settings that it named,
-    all settings as they were in the end, each method with its defaults, versions, device, the
-    hash of each seed's partition, what was in flight at most (on the virtual clock), and what was
-    compiled and how long that took.
-    `partitions.npz` has arrays `indices_SEED` and `offsets_SEED`; `partition.txt` describes each
-    seed's, `partition.png` shows the first seed's.
-    On the virtual clock there are also pictures of each method's timeline and staleness on the
-    first seed, `timelines.csv` with their sums, and `idle.csv` with each client's idle share.
+    `config.json` holds the command, all settings with their final values, each method with its
+    defaults, versions and devices, the hash of each seed's partition, the layout and its timings,
+    the largest number of models and updates in flight (on the virtual clock), and the compilation.
+    `metrics.csv` holds the rows and `summary.csv` their summary. `partitions.npz` has arrays
+    `indices_SEED` and `offsets_SEED`; `partition.txt` describes the partition of each seed, and
+    `partition.png` shows that of the first. On the virtual clock there are also pictures of each
+    method's timeline and staleness on the first seed, `timelines.csv` with their summaries, and
+    `idle.csv` with the idle share of each client.
+
+    Args:
+      folder: of `new_folder`.
+      experiment: after its run.
+      rows: of all methods and seeds.
+      summary: of these rows.
+      compiled: what was compiled, and how long that took.
+      config: the path of the file of settings, if there was one.
+      extra: further entries of `config.json`.
     """
     settings = experiment.settings
     configuration = {
@@ -90,10 +107,11 @@ def write(
         "layout": experiment.layout and experiment.layout.record(),
         "in_flight": {label: m._asdict() for label, m in experiment.in_flight.items()},
         "compilation": {"seconds": compiled.seconds, **dataclasses.asdict(compiled)},
+        **(extra or {}),
     }
     (folder / "config.json").write_text(json.dumps(configuration, indent=2) + "\n")
-    _write_table(folder / "metrics.csv", rows)
-    _write_table(folder / "summary.csv", [line._asdict() for line in summary])
+    write_table(folder / "metrics.csv", rows)
+    write_table(folder / "summary.csv", [line._asdict() for line in summary])
     arrays: dict[str, Any] = {}
     for seed, partition in experiment.partitions.items():
         arrays[f"indices_{seed}"], arrays[f"offsets_{seed}"] = partition
@@ -108,24 +126,30 @@ def write(
 
 
 def _write_timelines(folder: Path, experiment: Experiment) -> None:
-    """The plans of the first seed on the virtual clock: pictures, sums, and each client's rest."""
-    clients, sums, idle = experiment.settings.clients, [], []
-    for label, (plan, trace) in experiment.plans.items():
-        sums.append({"method": label, **summarise_plan(plan, clients)._asdict()})
+    """The plans of the first seed on the virtual clock: pictures, summaries, and idle shares."""
+    clients, summaries, idle = experiment.settings.clients, [], []
+    for label, (plan, _) in experiment.plans.items():
+        summaries.append({"method": label, **summarise_plan(plan, clients)._asdict()})
         shares = idle_share(plan, clients, experiment.settings.seconds)
         idle += [{"method": label, "client": i, "idle_share": s} for i, s in enumerate(shares)]
-        name = label.replace(" ", "-")
+        name = re.sub(r"[^\w.=+-]+", "-", label)
         plot_staleness(plan, folder / f"staleness-{name}.png")
         longest = float((plan.ended - plan.started)[np.isfinite(plan.ended)].max())
         end = min(10 * longest, experiment.settings.seconds or 0)
-        if clients <= _IN_A_TIMELINE:
-            plot_timeline(plan, folder / f"timeline-{name}.png", trace=trace, end=end)
-    if sums:
-        _write_table(folder / "timelines.csv", sums)
-        _write_table(folder / "idle.csv", idle)
+        if clients <= _MAX_CLIENTS_IN_A_TIMELINE:
+            plot_timeline(plan, folder / f"timeline-{name}.png", end=end)
+    if summaries:
+        write_table(folder / "timelines.csv", summaries)
+        write_table(folder / "idle.csv", idle)
 
 
-def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Writes rows to a CSV file; a column that a row does not have is empty.
+
+    Args:
+      path: the file.
+      rows: by column.
+    """
     columns = dict.fromkeys(name for row in rows for name in row)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(columns))
@@ -134,7 +158,10 @@ def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def read_metrics(folder: str | Path) -> list[Row]:
-    """The rows of a results folder; empty cells become NaN.
+    """Reads the rows of a results folder; empty cells become NaN.
+
+    Args:
+      folder: that `write` has filled.
 
     Raises:
       ValueError: if the folder holds no readable metrics.

@@ -1,52 +1,44 @@
-"""The settings that every command shares, and what they make: data, problem, algorithms."""
+"""The settings that all commands share, and what they make: data, problem and local work."""
 
 import dataclasses
-import itertools
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import optax
 
-from fedjax_algos.algorithms import algorithms
-from fedjax_algos.asynchrony import schedules, weathers
-from fedjax_algos.asynchrony.compatibility import default_schedule, fit
-from fedjax_algos.core import Algorithm, Batches, Local, Problem
-from fedjax_algos.core.registry import (
-    NonNegative,
-    Positive,
-    Range,
-    check_value,
-    options,
-    parse_value,
-)
+from fedjax_algos.asynchrony import system_models
+from fedjax_algos.core import Batches, Local, Problem
+from fedjax_algos.core.options import Count, NonNegative, Positive, Range, check_value, options
 from fedjax_algos.data import Dataset, FederatedData, Partition, datasets, federate, partitions
 from fedjax_algos.engine.placement import chunk_size
 from fedjax_algos.models import models
-from fedjax_algos.schedules import cohort_count, rates, samplers, works
-
-Count = Annotated[int, Range(1)]
-_CLIENT_RATE = "client_learning_rate"
+from fedjax_algos.schedules import cohort_count, local_works, rate_schedules, samplers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """One experiment's settings. Names may carry options, as in `dirichlet:alpha=0.3`.
+    """The settings of one experiment.
 
-    `cohort` is a number of clients or, below 1, a fraction of them. `local_steps` is 10 if neither
-    it nor `local_epochs` is given. The learning rates, where given, hold for all methods; otherwise
-    each method brings its own. `rate_schedule` moves the clients' rate, by rounds or by a client's
-    own visits. Clients clip their gradients to the norm `clip_norm` and then add `weight_decay`
-    times the params, after the algorithm's own correction; 0 does neither. `target` is the test
-    accuracy whose cost is measured, the first method's best one if None.
+    A name may carry options, as in `dirichlet:alpha=0.3`. The fields that are not obvious:
 
-    With `seconds`, methods run on the virtual clock for that time, each on its own schedule, in the
-    same `weather`, and are evaluated `evaluations` times; all clients take part, so `cohort`,
-    `sampler`, `work`, `rounds` and `eval_every` say nothing. `local_steps` is then the work of the
-    schedules that do not choose it.
-
-    A cohort, a wave or a sweep is divided over `devices`. None leaves it to `choose_layout` in
-    rounds of layout "auto", takes one where a layout is named, and otherwise all (of a CPU no more
-    than it has cores). `examples` are on all of them, or "sharded": each client's on one.
+    - `cohort` is a number of clients or, below 1, a fraction of them.
+    - `local_steps` is 10 if neither it nor `local_epochs` is given.
+    - `client_learning_rate` and `server_learning_rate` replace those of all methods.
+    - `rate_schedule` changes the client learning rate, by rounds or by a client's own dispatches.
+    - Clients clip their gradients to the norm `clip_norm` and then add `weight_decay` times the
+      params, after the algorithm's own correction; 0 switches either off.
+    - `target` is the test accuracy whose cost is measured; None: the first method's best one.
+    - `seconds`: run on the virtual clock for so many simulated seconds, each method on its own
+      schedule, in the same `system`, with `evaluations` evaluations. All clients take part, and
+      `cohort`, `sampler`, `work`, `rounds`, `eval_every`, `layout` and `client_state` have no
+      effect. `local_steps` is then the work of the schedules that do not choose it.
+    - `layout` "auto" is sequential on a CPU and vmapped elsewhere. "tuned" times layouts (see
+      `autotune_layout`), so that two machines may round differently.
+    - `devices`: over which a cohort, a wave or the runs of a sweep are divided. None is one device
+      in rounds and on the virtual clock, because the rounding depends on their number; with layout
+      "tuned" it is timed. In a sweep None is all devices (of a CPU at most as many as it has
+      cores), because each run is computed by one of them.
+    - `examples` are replicated on all devices, or sharded: those of each client on one device.
     """
 
     dataset: str = "digits"
@@ -63,7 +55,7 @@ class Settings:
     batches: Batches = "short"
     client_learning_rate: Positive | None = None
     rate_schedule: str = "constant"
-    rate_by: Literal["round", "visit"] = "round"
+    rate_by: Literal["round", "dispatch"] = "round"
     weight_decay: NonNegative = 0.0
     clip_norm: NonNegative = 0.0
     server_learning_rate: Positive | None = None
@@ -71,7 +63,7 @@ class Settings:
     eval_every: Count = 5
     target: Annotated[float, Range(0, 1, low_open=True)] | None = None
     seconds: Positive | None = None
-    weather: str = "simulated"
+    system: str = "simulated"
     evaluations: Count = 20
     layout: str = "auto"
     devices: Count | None = None
@@ -79,7 +71,11 @@ class Settings:
     examples: Literal["replicated", "sharded"] = "replicated"
 
     def check(self) -> None:
-        """Raises ValueError for settings that are wrong or contradict each other."""
+        """Checks all settings.
+
+        Raises:
+          ValueError: for a value that is wrong, or values that contradict each other.
+        """
         for option in options(Settings).values():
             check_value(option, getattr(self, option.name), "")
         for registry, spec in (
@@ -89,9 +85,9 @@ class Settings:
         ):
             registry.parse(spec)
         samplers.make(self.sampler)
-        works.make(self.work)
-        rates.make(self.rate_schedule, 1.0)
-        weathers.make(self.weather)
+        local_works.make(self.work)
+        rate_schedules.make(self.rate_schedule, 1.0)
+        system_models.make(self.system)
         if self.seconds is not None and self.local_epochs is not None:
             raise ValueError(
                 f"local_epochs={self.local_epochs} is not counted on the virtual clock; give "
@@ -101,6 +97,8 @@ class Settings:
             raise ValueError(
                 "examples='sharded' is not for the virtual clock; give examples='replicated'"
             )
+        if self.seconds is not None and self.layout == "tuned":
+            raise ValueError("layout='tuned' is not for the virtual clock; give layout='auto'")
         if self.local_steps is not None and self.local_epochs is not None:
             raise ValueError(
                 f"local_steps={self.local_steps} and local_epochs={self.local_epochs} are both "
@@ -116,36 +114,41 @@ class Settings:
             raise ValueError(
                 f"seeds={self.seeds} is out of range; give different numbers from 0 to {2**31 - 1}"
             )
-        chunk_size(self.layout, 1)
+        if self.layout != "tuned":
+            chunk_size(self.layout, 1)
 
     @property
     def cohort_size(self) -> int:
-        """Clients in a round."""
+        """The number of clients in a round."""
         return cohort_count(self.cohort, self.clients)
 
     def loop(self) -> dict[str, Any]:
-        """What `simulate` and `run_together` are told about rounds."""
+        """The arguments of `simulate` and `run_batched` that describe the rounds."""
         return {
             "cohort_size": self.cohort_size,
             "rounds": self.rounds,
             "sampler": samplers.make(self.sampler),
-            "work": works.make(self.work),
+            "work": local_works.make(self.work),
             "eval_every": self.eval_every,
         }
 
     @property
     def steps(self) -> int | None:
-        """Local steps of a turn; None where epochs are counted."""
+        """Local steps of a complete local update; None where epochs are counted."""
         return self.local_steps or (10 if self.local_epochs is None else None)
 
-    def local(self, learning_rate: float) -> Local:
-        """A client's work at this rate, which the schedule of rates may move."""
+    def local(self, client_learning_rate: float) -> Local:
+        """A client's local work.
+
+        Args:
+          client_learning_rate: the rate that `rate_schedule` starts from.
+        """
         # clipping before decay, as in the GHBM paper's code
         transforms = [optax.clip_by_global_norm(self.clip_norm)] * (self.clip_norm > 0)
         transforms += [optax.add_decayed_weights(self.weight_decay)] * (self.weight_decay > 0)
         return Local(
             self.batch_size,
-            rates.make(self.rate_schedule, learning_rate),
+            rate_schedules.make(self.rate_schedule, client_learning_rate),
             self.steps,
             self.local_epochs,
             optax.chain(*transforms) if transforms else optax.identity(),
@@ -154,15 +157,27 @@ class Settings:
         )
 
     def problem(self, dataset: Dataset) -> Problem:
-        """The model for a data set."""
+        """The model, for a data set.
+
+        Args:
+          dataset: gives the shape of an example and the number of classes.
+        """
         return models.make(self.model, dataset.example_shape, dataset.num_classes)
 
     def load(self) -> Dataset:
-        """The data set."""
+        """Reads the data set."""
         return datasets.make(self.dataset)
 
     def split(self, dataset: Dataset, seed: int) -> tuple[FederatedData, Partition]:
-        """The data set divided over the clients."""
+        """Divides a data set's training examples over the clients.
+
+        Args:
+          dataset: what is divided.
+          seed: of the partition.
+
+        Raises:
+          ValueError: for partition "natural" of a data set without users.
+        """
         natural = partitions.parse(self.partition)[0] == "natural"
         source = dataset.users if natural else np.asarray(dataset.train["y"])
         if source is None:
@@ -172,124 +187,3 @@ class Settings:
             )
         partition = partitions.make(self.partition, source, self.clients, seed)
         return federate(dataset.train, partition), partition
-
-
-class Method(NamedTuple):
-    """An algorithm with settings of its own."""
-
-    label: str
-    algorithm: str
-    hyperparameters: dict[str, Any]
-    client_learning_rate: float
-    schedule: str = ""  # of the virtual clock, "" in synchronous rounds
-
-    @classmethod
-    def of(cls, spec: str, settings: Settings) -> "Method":
-        """From a spec such as `fedprox:mu=0.1,client_learning_rate=0.3`.
-
-        On the virtual clock a schedule may follow, as in `fedbuff:alpha=0.6@buffered:size=5`;
-        without one it is the algorithm's own. Rates given in `settings` take the place of the
-        spec's.
-
-        Raises:
-          ValueError: for an unknown algorithm, schedule or option, a value out of range, or a
-            schedule that the algorithm does not run on.
-        """
-        spec, _, schedule = spec.partition("@")
-        name, _, text = spec.partition(":")
-        parts = [part for part in text.split(",") if part]
-        rate = 0.1
-        for part in [part for part in parts if part.startswith(f"{_CLIENT_RATE}=")]:
-            rate = parse_value(options(Settings)[_CLIENT_RATE], part.partition("=")[2], name)
-            parts.remove(part)
-        name, values = algorithms.parse(f"{name}:{','.join(parts)}")
-        if settings.server_learning_rate is not None:
-            values["server_learning_rate"] = settings.server_learning_rate
-        if settings.seconds is None and schedule:
-            raise ValueError(
-                f"{name}@{schedule} names a schedule of the virtual clock; give seconds=..., the "
-                "virtual time to run"
-            )
-        if settings.seconds is not None:
-            schedule = complete_schedule(schedule or default_schedule(name), settings)
-            fit(name, values, schedules.parse(schedule)[0])
-        return cls(name, name, values, settings.client_learning_rate or rate, schedule)
-
-    def build(self, problem: Problem, settings: Settings) -> Algorithm:
-        """The algorithm for a problem."""
-        local = settings.local(self.client_learning_rate)
-        return algorithms[self.algorithm](problem, local, **self.hyperparameters)
-
-    def configuration(self) -> dict[str, Any]:
-        """Everything that the method is, defaults included."""
-        known = options(algorithms[self.algorithm])
-        values = {o.name: self.hyperparameters.get(o.name, o.default) for o in known.values()}
-        return {
-            "algorithm": self.algorithm,
-            _CLIENT_RATE: self.client_learning_rate,
-            **({"schedule": self.schedule} if self.schedule else {}),
-            **{key: value for key, value in values.items() if known[key].kind is not object},
-        }
-
-
-def complete_schedule(spec: str, settings: Settings) -> str:
-    """A schedule's spec with the settings' local steps, where it needs steps and gives none.
-
-    Raises:
-      ValueError: for an unknown schedule or option, or a value out of range.
-    """
-    name, values = schedules.parse(spec)
-    if "steps" in options(schedules[name]) and "steps" not in values:
-        spec += f"{',' if ':' in spec else ':'}steps={settings.steps}"
-    schedules.make(spec)
-    return spec
-
-
-def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
-    """The methods of several specs, labelled by algorithm and by what tells namesakes apart.
-
-    Raises:
-      ValueError: for a spec that is wrong, or two that mean the same.
-    """
-    methods = [Method.of(spec, settings) for spec in specs]
-    values = [method.configuration() for method in methods]
-    for index, value in enumerate(values):
-        if value in values[:index]:
-            raise ValueError(
-                f"the methods {specs[values.index(value)]} and {specs[index]} name one of them "
-                "twice; leave one out"
-            )
-    labels = [
-        _label(value, [v for v in values if v["algorithm"] == value["algorithm"]])
-        for value in values
-    ]
-    return [m._replace(label=label) for m, label in zip(methods, labels, strict=True)]
-
-
-def _label(configuration: dict[str, Any], namesakes: list[dict[str, Any]]) -> str:
-    """The algorithm's name and the values of the fewest options that tell all namesakes apart."""
-    differing = [
-        name for name in configuration if any(v[name] != configuration[name] for v in namesakes)
-    ]
-    # choices first, as they need no name, and the rate last, as it is usually tuned for the rest
-    differing.sort(key=lambda name: (name == _CLIENT_RATE, not _is_choice(configuration, name)))
-    for size in range(len(differing) + 1):
-        for chosen in itertools.combinations(differing, size):
-            if len({tuple(v[name] for name in chosen) for v in namesakes}) == len(namesakes):
-                told = [_told(configuration, name) for name in chosen]
-                return " ".join([configuration["algorithm"], *told])
-    raise AssertionError("namesakes differ in at least one option")
-
-
-def _is_choice(configuration: dict[str, Any], name: str) -> bool:
-    known = options(algorithms[configuration["algorithm"]])
-    return name in known and bool(known[name].choices)
-
-
-def _told(configuration: dict[str, Any], name: str) -> str:
-    value = configuration[name]
-    if _is_choice(configuration, name):
-        return str(value)
-    if isinstance(value, float) and float(f"{value:g}") == value:
-        value = f"{value:g}"
-    return f"{name}={str(value).lower()}"

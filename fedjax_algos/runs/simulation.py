@@ -1,4 +1,4 @@
-"""The loop of a synchronous run: rounds, evaluations, and what was measured."""
+"""The loop of a synchronous run: windows of rounds, each followed by an evaluation."""
 
 import time
 import warnings
@@ -10,26 +10,26 @@ import numpy as np
 
 from fedjax_algos.analysis.costs.measured import UncountedError, count_flops
 from fedjax_algos.analysis.evaluation import make_evaluate
-from fedjax_algos.core import Batch, Model, Params, Population, Visit
+from fedjax_algos.analysis.rows import metrics_row
+from fedjax_algos.core import Algorithm, Batch, Dispatch, Model, Params, Population, Row
 from fedjax_algos.engine.devices import one_copy
 from fedjax_algos.engine.engine import Engine
-from fedjax_algos.engine.federated_round import FederatedState
-from fedjax_algos.engine.sharded_data import PlacedData, shapes_of
-from fedjax_algos.schedules import Synchronous, uniform
-from fedjax_algos.schedules.synchronous import Sampler, Work
+from fedjax_algos.engine.sharded_data import DeviceData, data_shapes
+from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.schedules import LocalWork, Sampler, Synchronous, uniform
 
-Row = dict[str, Any]
+FlopCounter = Callable[[Dispatch], np.ndarray]  # the operations of each dispatch
 
 
 def simulate(
     engine: Engine,
-    data: PlacedData,
+    data: DeviceData,
     *,
     cohort_size: int,
     rounds: int,
     seed: int = 0,
     sampler: Sampler = uniform,
-    work: Work | None = None,
+    work: LocalWork | None = None,
     test: Batch | None = None,
     eval_every: int = 10,
     params: Params | Model | None = None,
@@ -38,33 +38,38 @@ def simulate(
 ) -> tuple[FederatedState, list[Row]]:
     """Runs a synchronous simulation.
 
-    The rounds between two evaluations are one program, and while devices compute them the visits of
-    the next ones are drawn. (On a CPU with several devices a program is waited for.)
+    The rounds between two evaluations are one compiled call. While the devices compute it, the
+    dispatches of the next rounds are drawn, except on a CPU with several devices.
 
     Args:
-      engine: a compiled algorithm; give the same one again to run other seeds without compiling.
-      data: the clients' examples, as federated or as the engine placed them.
-      cohort_size: clients in a round.
-      rounds: how many.
+      engine: a compiled algorithm. Other seeds on the same engine compile nothing.
+      data: the clients' examples, as `federate` or `engine.put_data` returns them.
+      cohort_size: M, the number of clients in a round.
+      rounds: the number of rounds, at least 1.
       seed: of the model, the cohorts and the clients' batches.
-      sampler: draws the cohorts, by default uniformly without replacement.
-      work: who finishes how much of a turn, by default everybody all of it; see `schedules`.
-      test: examples to evaluate on (a tree like `data.examples`), or None for no evaluation.
-      eval_every: rounds between evaluations; the start and the end are always evaluated.
-      params: start from these instead of the problem's own initialisation.
+      sampler: draws the cohorts; the default draws uniformly without replacement.
+      work: how much of its local work each client does, such as `schedules.partial()`; None: all.
+      test: the examples to evaluate on (a tree like `data.examples`), or None for no evaluation.
+      eval_every: rounds between evaluations, at least 1. The start and the end are always
+        evaluated.
+      params: replace the problem's own initialisation: params, or a `Model`.
       on_evaluation: called with each row as it is measured.
-      evaluate: what `make_evaluate` returned, to share its compilation between engines.
+      evaluate: of `make_evaluate`, so that engines share its compilation.
 
     Returns:
-      The last state, and one row an evaluation: `round`, `train_loss` (mean over all examples of
-      all local steps since the last row), `test_loss` and the problem's metrics as `test_...`,
-      `download_bytes`, `upload_bytes` and `flops` (of all clients of all cohorts, since the start;
-      for the last see `count_flops`), `wall_seconds` (since the start, compilation included).
-      `flops` is NaN, with a warning, for an algorithm whose operations cannot be counted.
+      The last state, and one row for each evaluation: `round`; `train_loss`, the mean over all
+      examples of all local steps since the last row; `test_loss` and the problem's metrics as
+      `test_...`; `download_bytes`, `upload_bytes` and `flops` of all clients since the start (see
+      `count_flops`); `wall_seconds` since the start, compilation included. `flops` is NaN, with a
+      warning, for an algorithm whose operations cannot be counted.
+
+    Raises:
+      ValueError: for numbers below 1, or a client that is twice in a cohort while clients keep
+        state.
     """
     if rounds < 1 or eval_every < 1:
         raise ValueError(f"rounds={rounds} and eval_every={eval_every} must be at least 1")
-    counts, data = data.counts(), engine.place(data)
+    counts, data = data.counts(), engine.put_data(data)
     schedule = Synchronous(
         counts,
         engine.algorithm.local,
@@ -85,30 +90,30 @@ def simulate(
         if test is not None:
             values = evaluate(one_copy(Model(state.server.params, state.statistics)), test)
             measured |= {f"test_{name}": float(mean.value()) for name, mean in values.items()}
-        turns = round_number * cohort_size
-        row = {
-            "round": round_number,
-            **measured,
-            "download_bytes": turns * transfer.download,
-            "upload_bytes": turns * transfer.upload,
-            "flops": flops,
-            "wall_seconds": time.perf_counter() - start,
-        }
+        dispatched = round_number * cohort_size
+        row = metrics_row(
+            round_number,
+            measured,
+            download_bytes=dispatched * transfer.download,
+            upload_bytes=dispatched * transfer.upload,
+            flops=flops,
+            wall_seconds=time.perf_counter() - start,
+        )
         history.append(row)
         on_evaluation(row)
 
-    count = flops_of(engine.algorithm, state, data)
+    count = flop_counter(engine.algorithm, state, data)
     keeping = bool(jax.tree.leaves(state.origin))
     windows = draw_windows(schedule, count, rounds, eval_every, keeping)
     first = next(windows)
-    transfer = engine.transfer(state, data, jax.tree.map(lambda leaf: leaf[0], first.visits))
+    transfer = engine.transfer(state, data, jax.tree.map(lambda leaf: leaf[0], first.dispatches))
     window: Window | None = first
     done, flops = 0, 0.0
     measure(done, state, {})
     while window is not None:
-        state, metrics = engine.rounds(state, data, window.visits, window.rounds)
+        state, metrics = engine.rounds(state, data, window.dispatches, window.rounds)
         done, flops = done + window.rounds, flops + window.flops
-        window = next(windows, None)  # while the devices compute: what is measured is waited for
+        window = next(windows, None)  # while the devices compute; `measure` waits for them
         measure(done, state, metrics)
     return state, history
 
@@ -117,57 +122,70 @@ class Window(NamedTuple):
     """The rounds between two evaluations."""
 
     rounds: int
-    visits: Visit  # leaves [longest, cohort]: each has the longest one's shape, and so its program
-    flops: float  # of all their visits
+    dispatches: Dispatch  # leaves [longest, cohort]: all windows have the shape of the longest
+    flops: float  # of all their dispatches
 
 
 def draw_windows(
     schedule: Synchronous,
-    count: Callable[[Visit], np.ndarray],
+    count: FlopCounter,
     rounds: int,
     eval_every: int,
     keeping: bool,
 ) -> Iterator[Window]:
-    """A run's windows, each drawn when it is asked for.
+    """The windows of a run, each drawn when the iterator is advanced.
 
     Args:
       schedule: of the run.
-      count: operations of each visit.
+      count: the operations of each dispatch.
       rounds: of the run.
-      eval_every: rounds of a window, but for a shorter last one.
-      keeping: whether clients keep state, so that a cohort may not have one twice.
+      eval_every: rounds of a window; the last one may be shorter.
+      keeping: whether clients keep state, so that a client may be in a cohort once only.
 
     Raises:
-      ValueError: for a client twice in a cohort, where clients keep state.
+      ValueError: for a client that is twice in a cohort while clients keep state.
     """
     longest = min(eval_every, rounds)
     for done in range(0, rounds, longest):
         number = min(longest, rounds - done)
-        visits = schedule.visits(number)
+        dispatches = schedule.dispatches(number)
         if keeping:
-            refuse_repeats(visits)
+            check_no_repeats(dispatches)
         index = np.arange(longest) % number
-        repeated = jax.tree.map(lambda leaf, index=index: leaf[index], visits)
-        yield Window(number, repeated, float(count(visits).sum()))
+        repeated = jax.tree.map(lambda leaf, index=index: leaf[index], dispatches)
+        yield Window(number, repeated, float(count(dispatches).sum()))
 
 
-def refuse_repeats(visits: Visit) -> None:
-    """Raises ValueError for a cohort with a client twice: its state would be written twice."""
-    ordered = np.sort(visits.client, axis=1)
+def check_no_repeats(dispatches: Dispatch) -> None:
+    """Checks that no client is twice in a cohort, where its state would be written twice.
+
+    Args:
+      dispatches: leaves [rounds, cohort].
+
+    Raises:
+      ValueError: for the first client that is.
+    """
+    ordered = np.sort(dispatches.client, axis=1)
     twice = ordered[:, 1:] == ordered[:, :-1]
     if twice.any():
-        round_number, place = np.argwhere(twice)[0]
+        row, column = np.argwhere(twice)[0]
         raise ValueError(
-            f"client {ordered[round_number, place]} stands twice in the cohort of round "
-            f"{visits.server_step[round_number, 0]}, but this algorithm's clients keep state; give "
-            "a sampler without replacement"
+            f"client {ordered[row, column]} is twice in the cohort of round "
+            f"{dispatches.server_step[row, 0]}, but this algorithm's clients keep state; give a "
+            "sampler without replacement"
         )
 
 
-def flops_of(algorithm, state, data):
-    """Operations of each visit, or NaN and a warning where they cannot be counted."""
+def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> FlopCounter:
+    """Counts the operations of each dispatch; NaN and a warning if they cannot be counted.
+
+    Args:
+      algorithm: what is computed.
+      state: its shapes.
+      data: the clients' examples, or their shapes.
+    """
     try:
-        return count_flops(algorithm, state, shapes_of(data)).of
-    except (UncountedError, KeyError, AttributeError) as error:  # another jax writes other jaxprs
+        return count_flops(algorithm, state, data_shapes(data)).of
+    except (UncountedError, KeyError, AttributeError) as error:  # of jaxprs of another jax version
         warnings.warn(f"the column flops will hold NaN: {error}", stacklevel=3)
-        return lambda visits: np.full(visits.client.shape, np.nan)
+        return lambda dispatches: np.full(dispatches.client.shape, np.nan)

@@ -1,26 +1,25 @@
-"""Sweeps: an algorithm on every setting of a grid and every seed, in as few programs as can be."""
+"""Sweeps: an algorithm on every setting of a grid and every seed, in few compiled programs."""
 
 import dataclasses
 import itertools
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.core import Algorithm, Local, Problem
-from fedjax_algos.core.registry import Option, check_value, options, parse_value, unknown
+from fedjax_algos.core import Algorithm, Local, Problem, Row
+from fedjax_algos.core.options import Count, Option, check_value, options, parse_value, unknown
+from fedjax_algos.core.representation import describe
 from fedjax_algos.data import Dataset, FederatedData
-from fedjax_algos.engine.autotune import Choice
-from fedjax_algos.engine.devices import usual_devices
+from fedjax_algos.engine.devices import default_num_devices
 from fedjax_algos.runs import comparison
-from fedjax_algos.runs.batched import Run, Together, run_together
-from fedjax_algos.runs.batched_program import RATE
+from fedjax_algos.runs.batched import BatchedOptions, BatchedResult, Run, run_batched
 from fedjax_algos.runs.comparison import Experiment
-from fedjax_algos.runs.settings import Count, Method, Settings
-from fedjax_algos.runs.simulation import Row
+from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, Method
+from fedjax_algos.runs.settings import Settings
 
-# settings of a client's work, which a grid may hold as well
-_WORK = (
+# settings of a client's local work, which a grid may contain too
+_LOCAL_WORK = (
     "local_steps", "local_epochs", "batch_size", "batches", "weight_decay", "clip_norm",
     "rate_schedule", "rate_by",
 )  # fmt: skip
@@ -35,25 +34,27 @@ def sweep(
     grid: Mapping[str, Sequence[Any]],
     seeds: Sequence[int] = (0,),
     hyperparameters: Mapping[str, Any] | None = None,
-    **how: Any,
-) -> Together:
-    """Every setting of a grid on every seed: `simulate`'s numbers, in as few programs as can be.
+    **batched: Unpack[BatchedOptions],
+) -> BatchedResult:
+    """Runs every setting of a grid on every seed, in as few programs as possible.
+
+    The numbers are those of `simulate`, up to rounding.
 
     Args:
       algorithm: a registered name, or a factory `(problem, local, *, ...) -> Algorithm`.
       problem: what is learned.
-      local: a client's work.
-      data: the clients' examples, or those of each seed. Seeds run together where these hold the
-        same arrays of examples: `data._replace(indices=..., offsets=...)`.
+      local: a client's local work.
+      data: the clients' examples, or those of each seed. Seeds share a program if their data hold
+        the same arrays of examples: `data._replace(indices=..., offsets=...)`.
       grid: the values of options of the algorithm, of "client_learning_rate" (numbers, or functions
-        as in `Local`), or of `Local`'s other fields. Floats, and only they, share a program.
-      seeds: see `simulate`.
+        as in `Local`), or of the other fields of `Local`. Only floats share a program.
+      seeds: as in `simulate`.
       hyperparameters: the algorithm's other options.
-      **how: `cohort_size`, `rounds` and so on, see `run_together`.
+      **batched: `cohort_size`, `rounds`, `test` and the other keywords of `run_batched`.
 
     Returns:
       Rows as `simulate` has them, with `method` (the algorithm's name and the setting) and `seed`;
-      and notes on how they were run.
+      and notes on the programs.
 
     Raises:
       ValueError: for an unknown option, a value out of range or given twice, no values, or a seed
@@ -61,30 +62,31 @@ def sweep(
     """
     factory = algorithms[algorithm] if isinstance(algorithm, str) else algorithm
     name, fixed, known = factory.__name__, dict(hyperparameters or {}), dict(options(factory))
-    known |= {RATE: options(Settings)[RATE]}
+    known |= {CLIENT_LEARNING_RATE: options(Settings)[CLIENT_LEARNING_RATE]}
     fields = [field for field in Local._fields if field != "learning_rate"]
     for option, values in grid.items():
         if option not in known and option not in fields:
             raise ValueError(f"{name}: {unknown('option', option, [*known, *fields])}")
         if option in fixed:
-            raise ValueError(f"{name}: {option} stands in the grid too; leave one of them out")
+            raise ValueError(f"{name}: {option} is in the grid too; leave one of them out")
         for value in values:
             if option in known and not callable(value):
                 check_value(known[option], value, name)
     for seed in seeds:
         if list(seeds).count(seed) > 1 or (isinstance(data, Mapping) and seed not in data):
             raise ValueError(
-                f"seed {seed} has no data or stands twice; give each seed once, with data"
+                f"seed {seed} has no data or is given twice; give each seed once, with data"
             )
     runs = []
     for label, point in _points(name, grid, known):
-        own = {option: value for option, value in point.items() if option in fields}
-        own |= {"learning_rate": point[RATE]} if RATE in point else {}
-        chosen = {n: v for n, v in point.items() if n not in fields and n != RATE}
+        work = {option: value for option, value in point.items() if option in fields}
+        if CLIENT_LEARNING_RATE in point:
+            work["learning_rate"] = point[CLIENT_LEARNING_RATE]
+        own = {n: v for n, v in point.items() if n not in fields and n != CLIENT_LEARNING_RATE}
         for seed in seeds:
             of_seed = data[seed] if isinstance(data, Mapping) else data
-            runs.append(Run(label, seed, of_seed, local._replace(**own), fixed | chosen, point))
-    return run_together(factory, problem, runs, **how)
+            runs.append(Run(label, seed, of_seed, local._replace(**work), fixed | own, point))
+    return run_batched(factory, problem, runs, **batched)
 
 
 def _points(
@@ -99,28 +101,32 @@ def _points(
         column: dict[str, Any] = {}
         for given in values:
             value = float(given) if real and isinstance(given, numbers.Real) else given
-            told = _told(value, len(column))
-            if told in column:
-                raise ValueError(f"{name}: {option}={told} stands twice in the grid; give it once")
-            column[told] = value
-        columns.append([(f"{option}={told}", (option, value)) for told, value in column.items()])
+            text = _text(value, len(column))
+            if text in column:
+                raise ValueError(f"{name}: {option}={text} is twice in the grid; give it once")
+            column[text] = value
+        columns.append([(f"{option}={text}", (option, value)) for text, value in column.items()])
     return [
         (" ".join([name, *(text for text, _ in point)]), dict(value for _, value in point))
         for point in itertools.product(*columns)
     ]
 
 
-def _told(value: Any, place: int) -> str:
+def _text(value: Any, position: int) -> str:
+    """A value in a label; an object is known by its position in the grid."""
     if isinstance(value, float):
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    return str(value) if isinstance(value, str | int | None) else f"#{place}"
+    return str(value) if isinstance(value, str | int | None) else f"#{position}"
 
 
 class Sweep(NamedTuple):
-    """A sweep of settings, made real."""
+    """A sweep that is ready to run."""
 
     experiment: Experiment  # its methods are the settings of the grid
     runs: list[Run]
+
+    def __repr__(self) -> str:
+        return describe(self, experiment=self.experiment, runs=len(self.runs))
 
 
 def prepare_sweep(
@@ -129,32 +135,70 @@ def prepare_sweep(
     grid: Mapping[str, Sequence[Any]],
     dataset: Dataset | None = None,
 ) -> Sweep:
-    """Loads the data (unless it is given), splits it for each seed, and checks all settings.
+    """Loads the data, splits it for each seed, and checks all settings.
 
     Args:
       settings: of all runs.
       method: an algorithm, with options that all runs share, as in `fedprox:weighting=uniform`.
       grid: values, or texts of them, of the algorithm's other options, of "client_learning_rate",
-        and of the settings of a client's work (local_steps, batch_size, ...).
-      dataset: what `settings.load()` gives.
+        and of the settings of a client's local work (local_steps, batch_size, ...).
+      dataset: replaces the one that the settings name.
 
     Raises:
       ValueError: for settings or a grid that are wrong.
     """
+    _check_for_sweep(settings)
+    base = Method.of(method, settings)
+    own = options(algorithms[base.algorithm])
+    values = _parse_grid(base, method, settings, grid)
+    known = {**own, **_shared_options()}
+    methods, works, points = [], [], []
+    for label, point in _points(base.label, values, known):
+        changes = {name: value for name, value in point.items() if name in _LOCAL_WORK}
+        changed = dataclasses.replace(settings, **changes)
+        changed.check()
+        chosen = {name: value for name, value in point.items() if name in own}
+        rate = point.get(CLIENT_LEARNING_RATE, base.client_learning_rate)
+        methods.append(Method(label, base.algorithm, base.hyperparameters | chosen, rate))
+        works.append(changed.local(rate))
+        points.append(point)
+    experiment = comparison.prepare(settings, methods[:1], dataset)
+    runs = [
+        Run(each.label, seed, data, work, each.hyperparameters, point)
+        for each, work, point in zip(methods, works, points, strict=True)
+        for seed, data in experiment.data.items()
+    ]
+    return Sweep(experiment._replace(methods=methods), runs)
+
+
+def _check_for_sweep(settings: Settings) -> None:
     if settings.seconds is not None:
         raise ValueError(
-            f"seconds={settings.seconds:g} asks for the virtual clock, where a sweep does not run; "
+            f"seconds={settings.seconds:g} is for the virtual clock, where a sweep does not run; "
             "leave seconds out, or use compare"
         )
-    if settings.client_state == "host":
-        raise ValueError("client_state='host' is not for sweeps; give client_state='device'")
-    if settings.examples == "sharded":
-        raise ValueError("examples='sharded' is not for sweeps; give examples='replicated'")
-    base = Method.of(method, settings)
-    name, given = base.algorithm, dict(base.hyperparameters)
-    if settings.client_learning_rate is not None or f"{RATE}=" in method:
-        given[RATE] = base.client_learning_rate
-    known = {**options(algorithms[name]), **{n: options(Settings)[n] for n in (RATE, *_WORK)}}
+    for name, refused, instead in (
+        ("layout", "tuned", "auto"),
+        ("client_state", "host", "device"),
+        ("examples", "sharded", "replicated"),
+    ):
+        if getattr(settings, name) == refused:
+            raise ValueError(f"{name}={refused!r} is not for sweeps; give {name}={instead!r}")
+
+
+def _shared_options() -> dict[str, Option]:
+    """The settings that a grid may contain, whatever the algorithm."""
+    return {name: options(Settings)[name] for name in (CLIENT_LEARNING_RATE, *_LOCAL_WORK)}
+
+
+def _parse_grid(
+    base: Method, spec: str, settings: Settings, grid: Mapping[str, Sequence[Any]]
+) -> dict[str, list[Any]]:
+    """The checked values of a grid."""
+    name, given = base.label, dict(base.hyperparameters)
+    if settings.client_learning_rate is not None or f"{CLIENT_LEARNING_RATE}=" in spec:
+        given[CLIENT_LEARNING_RATE] = base.client_learning_rate
+    known = {**options(algorithms[base.algorithm]), **_shared_options()}
     values: dict[str, list[Any]] = {}
     for option, texts in grid.items():
         if option not in known:
@@ -164,36 +208,28 @@ def prepare_sweep(
                 f"{name}: {option}={given[option]} is given beside the grid's values; leave it out"
             )
         values[option] = [parse_value(known[option], str(text), name) for text in texts]
-    methods, wholes = [], []
-    for label, point in _points(name, values, known):
-        own = dataclasses.replace(settings, **{n: v for n, v in point.items() if n in _WORK})
-        own.check()
-        chosen = {n: v for n, v in point.items() if n in options(algorithms[name])}
-        rate = point.get(RATE, base.client_learning_rate)
-        methods.append(Method(label, name, base.hyperparameters | chosen, rate))
-        wholes.append((own.local(rate), methods[-1].hyperparameters, point))
-    rule = Choice("auto", settings.devices or 1, (), "rule")  # runs are divided, not cohorts
-    experiment = comparison.prepare(settings, methods[:1], dataset, rule)
-    runs = [
-        Run(method.label, seed, data, *whole)
-        for method, whole in zip(methods, wholes, strict=True)
-        for seed, data in experiment.data.items()
-    ]
-    return Sweep(experiment._replace(methods=methods), runs)
+    return values
 
 
 def run_sweep(
     prepared: Sweep,
     on_evaluation: Callable[[Row], None] = lambda row: None,
     *,
-    at_once: Count | None = None,
+    runs_per_device: Count | None = None,
     memory: Count = 2**30,
-) -> Together:
-    """Runs what `prepare_sweep` made; see `run_together`."""
+) -> BatchedResult:
+    """Runs a sweep; see `run_batched`.
+
+    Args:
+      prepared: of `prepare_sweep`.
+      on_evaluation: called with each row as it is measured.
+      runs_per_device: runs that a device computes at once.
+      memory: bytes for the runs of one call.
+    """
     experiment, runs = prepared
     settings = experiment.settings
     (engine,) = experiment.engines.values()
-    return run_together(
+    return run_batched(
         algorithms[experiment.methods[0].algorithm],
         engine.algorithm.problem,
         runs,
@@ -201,7 +237,7 @@ def run_sweep(
         test=experiment.test,
         on_evaluation=on_evaluation,
         layout=settings.layout,
-        devices=settings.devices or usual_devices(),
-        at_once=at_once,
+        devices=settings.devices or default_num_devices(),
+        runs_per_device=runs_per_device,
         memory=memory,
     )

@@ -1,19 +1,28 @@
-"""Who trains in which round, with how much local work, and at which rate.
+"""Schedules: which clients train in which round, how many steps, and at which learning rate.
 
-Ids, counts and rates only: schedules know nothing of models. The registries `samplers` (who is in a
-cohort), `works` (who finishes how much) and `rates` (clients' rates over time) hold the factories
-by name, for specs such as `cyclic:num_groups=10`.
+Schedules handle only ids, counts and rates, not models. The registries `samplers` (which clients
+are in a cohort), `local_works` (how much of its local work each client finishes) and
+`rate_schedules` (the clients' learning rates over time) contain the factories by name, for specs
+such as `cyclic:num_groups=10`.
 """
 
+from fedjax_algos.schedules.cohorts import Sampler, uniform
 from fedjax_algos.schedules.learning_rates import (
-    Rate,
+    RateSchedule,
     constant,
     exponential,
     inverse,
-    rates,
+    rate_schedules,
     step,
 )
-from fedjax_algos.schedules.local_work import deadline, deadline_of, full, partial, works
+from fedjax_algos.schedules.local_work import (
+    LocalWork,
+    deadline,
+    deadline_of,
+    full,
+    local_works,
+    partial,
+)
 from fedjax_algos.schedules.sampling import (
     cohort_count,
     cyclic,
@@ -21,13 +30,13 @@ from fedjax_algos.schedules.sampling import (
     samplers,
     with_replacement,
 )
-from fedjax_algos.schedules.synchronous import Sampler, Synchronous, Work, uniform
+from fedjax_algos.schedules.synchronous import Synchronous
 
 __all__ = [
-    "Rate",
+    "LocalWork",
+    "RateSchedule",
     "Sampler",
     "Synchronous",
-    "Work",
     "cohort_count",
     "constant",
     "cyclic",
@@ -37,11 +46,11 @@ __all__ = [
     "exponential",
     "full",
     "inverse",
+    "local_works",
     "partial",
-    "rates",
+    "rate_schedules",
     "samplers",
     "step",
     "uniform",
     "with_replacement",
-    "works",
 ]

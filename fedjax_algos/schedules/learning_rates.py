@@ -1,7 +1,8 @@
-"""Client rates that change: functions of t, which counts from 0 what `Local.rate_by` says.
+"""Schedules of the clients' learning rate: functions of a count t, which starts at 0.
 
-By "round", t is the round (the server step); by "visit", the client's own number of earlier turns.
-Each function maps an int or an array of them to floats of the same shape.
+`Local.rate_by` selects the count: for "round", t is the round (the server step); for "dispatch", it
+is the number of this dispatch of the client. Each schedule maps an int or an array of ints to
+floats of the same shape.
 """
 
 from collections.abc import Callable
@@ -9,35 +10,57 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fedjax_algos.core.registry import NonNegative, Positive, Range, Registry
+from fedjax_algos.core.options import Count, NonNegative, Positive, Range
+from fedjax_algos.core.registry import Registry
 
-Rate = Callable[[Any], np.ndarray]
+RateSchedule = Callable[[Any], np.ndarray]  # int[...] -> float[...]
 
-rates = Registry("rate schedule")
+rate_schedules = Registry[RateSchedule]("rate schedule")
 
 
-@rates
-def constant(rate: float) -> Rate:
-    """`rate` at every count."""
+@rate_schedules.register
+def constant(rate: float) -> RateSchedule:
+    """`rate` for every count.
+
+    Args:
+      rate: eta, the learning rate, above 0.
+    """
     return lambda t: np.full(np.shape(t), rate, float)
 
 
-@rates
-def exponential(rate: float, *, decay: Annotated[float, Range(0, 1, low_open=True)]) -> Rate:
-    """`rate decay^t`: each count multiplies it by `decay`.
+@rate_schedules.register
+def exponential(
+    rate: float, *, decay: Annotated[float, Range(0, 1, low_open=True)]
+) -> RateSchedule:
+    """`rate decay^t`: each count multiplies the rate by `decay`.
 
-    Where a paper has eta <- (1 - gamma) eta after each round, as FedLGA's, `decay` is 1 - gamma.
+    A paper's eta <- (1 - gamma) eta after each round, as FedLGA's, is a `decay` of 1 - gamma.
+
+    Args:
+      rate: eta, the learning rate at count 0, above 0.
+      decay: the factor of each count, above 0 and at most 1.
     """
     return lambda t: rate * decay ** np.asarray(t, float)
 
 
-@rates
-def step(rate: float, *, factor: Positive, every: Annotated[int, Range(1)]) -> Rate:
-    """`rate factor^floor(t / every)`: each `every` counts multiply it by `factor`."""
+@rate_schedules.register
+def step(rate: float, *, factor: Positive, every: Count) -> RateSchedule:
+    """`rate factor^floor(t / every)`: each `every` counts multiply the rate by `factor`.
+
+    Args:
+      rate: eta, the learning rate at count 0, above 0.
+      factor: what multiplies the rate, above 0.
+      every: number of counts between changes, at least 1.
+    """
     return lambda t: rate * factor ** (np.asarray(t) // every).astype(float)
 
 
-@rates
-def inverse(rate: float, *, decay: NonNegative = 1.0) -> Rate:
-    """`rate / (1 + decay t)`: halved after 1 / `decay` counts."""
+@rate_schedules.register
+def inverse(rate: float, *, decay: NonNegative = 1.0) -> RateSchedule:
+    """`rate / (1 + decay t)`, which is half of `rate` after 1 / `decay` counts.
+
+    Args:
+      rate: eta, the learning rate at count 0, above 0.
+      decay: the growth of the denominator per count, at least 0.
+    """
     return lambda t: rate / (1 + decay * np.asarray(t, float))

@@ -1,28 +1,54 @@
-"""Work: who finishes how much of a turn, whatever the algorithm.
+"""Local work: how much of its local update each client finishes, for any algorithm.
 
-Draws depend on the seed, the round and the cohort, so that compared algorithms meet the same ones.
+Draws depend on the seed, the round and the position in the cohort, or on the seed and the client.
+Therefore algorithms that are compared have the same stragglers.
 """
 
 import functools
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 
 from fedjax_algos.core import Local
-from fedjax_algos.core.registry import Positive, Range, Registry
-from fedjax_algos.schedules.synchronous import Work
+from fedjax_algos.core.options import Count, Positive, Range
+from fedjax_algos.core.registry import Registry
 
-works = Registry("work")
+
+class LocalWork(Protocol):
+    """Says how much of its complete local update each client of each cohort finishes."""
+
+    def __call__(
+        self,
+        seed: int,
+        rounds: np.ndarray,
+        clients: np.ndarray,
+        full_steps: np.ndarray,
+        local: Local,
+        /,
+    ) -> np.ndarray:
+        """Returns numbers of local steps, int32[rounds, cohort_size], from 1 to `full_steps`.
+
+        Args:
+          seed: of the run.
+          rounds: int32[rounds], consecutive round numbers from 0.
+          clients: int32[rounds, cohort_size], client ids.
+          full_steps: int32[rounds, cohort_size], the steps of complete local updates.
+          local: how clients train.
+        """
+
+
+local_works = Registry[LocalWork]("local work")
 
 Speeds = Literal["homogeneous", "normal", "exponential"]
 
-_PARTIAL, _SPEEDS = 11, 12  # streams of NumPy's generators; those of samplers are below 10
-CLIENTS_IN_BLOCK = 4096  # whose speeds are drawn together
+# Tags of the streams of NumPy's generators; those of samplers are below 10.
+_PARTIAL, _SPEEDS = 11, 12
+CLIENTS_IN_BLOCK = 4096  # clients whose speeds are drawn in one call
 
 
-@works
-def full() -> Work:
-    """Everybody does complete turns."""
+@local_works.register
+def full() -> LocalWork:
+    """Every client finishes its local update."""
 
     def work(seed, rounds, clients, full_steps, local):
         del seed, rounds, clients, local
@@ -31,59 +57,59 @@ def full() -> Work:
     return work
 
 
-@works
+@local_works.register
 def partial(
     *,
     share: Annotated[float, Range(0, 1)] = 0.5,
-    tau_max: Annotated[int, Range(1)] | None = None,
-) -> Work:
-    """In every round a random part of the cohort does too little: the heterogeneity of FedLGA.
+    tau_max: Count | None = None,
+) -> LocalWork:
+    """In every round a random part of the cohort are stragglers: the heterogeneity of FedLGA.
 
-    floor(share M + 1/2) members, others in each round, are partial. Each of them misses a number of
-    its E epochs (or E steps, where local work is given in steps) that is uniform on 1..tau_max.
+    floor(share M + 1/2) random members of each cohort do partial work. Each of them misses a number
+    of its E epochs (or E steps, if local work is given in steps) that is uniform on 1..tau_max.
 
-    Li et al., "FedLGA", https://arxiv.org/abs/2112.11989, which leaves the draw open: here the
-    number of partial clients is fixed, and nobody does nothing.
+    Li et al., "FedLGA", https://arxiv.org/abs/2112.11989, which does not specify the draw: here the
+    number of stragglers is fixed, and each of them does some work.
 
     Args:
-      share: of the cohort; 0 for complete turns.
-      tau_max: the most units that are missed, at most E - 1, which is the default.
+      share: of the cohort that are stragglers, from 0 to 1; 0 for complete local updates.
+      tau_max: the largest number of epochs (or steps) that are missed, from 1 to E - 1; None for
+        E - 1.
 
     Raises:
-      ValueError: when called where `tau_max` is E or more, where E is 1, or with epochs that are
+      ValueError: when the result is called, if `tau_max` is E or more, E is 1, or the epochs are
         not whole.
     """
 
     def work(seed, rounds, clients, full_steps, local):
         if share == 0:
             return full_steps
-        units, most = _missable(local, tau_max)
+        units, max_missed = _units_and_max_missed(local, tau_max)
         cohort_size = clients.shape[1]
         number = int(share * cohort_size + 0.5)
         num_steps = full_steps.astype(np.int64)
         for row, round_number in zip(num_steps, map(int, rounds), strict=True):
             rng = np.random.default_rng([seed, _PARTIAL, round_number])
             members = rng.permutation(cohort_size)[:number]
-            missed = rng.integers(1, most, number, endpoint=True)
-            row[members] = row[members] * (units - missed) // units  # exact: E units are a turn
+            missed = rng.integers(1, max_missed, number, endpoint=True)
+            row[members] = row[members] * (units - missed) // units  # exact
         return num_steps.astype(np.int32)
 
     return work
 
 
-def _missable(local: Local, tau_max: int | None) -> tuple[int, int]:
-    """E, and the most units of it that a partial client misses."""
-    name, given = ("steps", local.steps) if local.epochs is None else ("epochs", local.epochs)
-    units = int(given or 0)
-    if units != given:
+def _units_and_max_missed(local: Local, tau_max: int | None) -> tuple[int, int]:
+    """E, and the largest number of its epochs or steps that a straggler misses."""
+    name, value = ("steps", local.steps) if local.epochs is None else ("epochs", local.epochs)
+    units = int(value or 0)
+    if units != value:
         raise ValueError(
-            f"partial work misses whole epochs, but {name}={given}; give a whole number of epochs, "
+            f"partial work misses whole epochs, but {name}={value}; give a whole number of epochs, "
             "or steps"
         )
     if units == 1:
         raise ValueError(
-            f"{name}=1 leaves nothing between no work and all of it; give at least 2 for partial "
-            "work, or share=0"
+            f"{name}=1 allows no partial work; give at least 2, or share=0 for no stragglers"
         )
     if tau_max is not None and tau_max > units - 1:
         raise ValueError(
@@ -93,61 +119,62 @@ def _missable(local: Local, tau_max: int | None) -> tuple[int, int]:
     return units, units - 1 if tau_max is None else tau_max
 
 
-@works
+@local_works.register
 def deadline(
     *,
     seconds: Positive,
     speeds: Speeds = "normal",
     seconds_per_step: Positive = 0.1,
-) -> Work:
+) -> LocalWork:
     """A round ends after `seconds`: client i does min(full, floor(seconds / t_i)) steps.
 
-    A step takes t_i seconds, drawn once for each client around mu = `seconds_per_step`; sending
-    and averaging take none. The distributions are those of FedCompass,
+    A step of client i takes t_i seconds, drawn once around mu = `seconds_per_step`; communication
+    and aggregation take no time. The distributions are those of FedCompass,
     https://arxiv.org/abs/2309.14675: "homogeneous" is mu; "normal" is N(mu, (0.3 mu)^2), drawn
-    again while it is 0.05 mu or less; "exponential" has mean mu, and is at least 0.01 mu.
+    again while it is at most 0.05 mu; "exponential" has mean mu, and is at least 0.01 mu.
 
     Args:
-      seconds: of a round.
+      seconds: length of a round in simulated seconds, above 0.
       speeds: the distribution of t_i.
-      seconds_per_step: mu.
+      seconds_per_step: mu, the mean time of a local step in simulated seconds, above 0.
 
     Raises:
-      ValueError: when called with clients up to a number among which one cannot finish a step.
+      ValueError: when the result is called, if a client with a smaller or equal id than the largest
+        one of the cohorts cannot finish a step.
     """
 
     def work(seed, rounds, clients, full_steps, local):
-        times = seconds_per_step * _relative_times(speeds, seed, int(clients.max()) + 1)
+        times = seconds_per_step * relative_times(speeds, seed, int(clients.max()) + 1)
         return deadline_of(times, seconds)(seed, rounds, clients, full_steps, local)
 
     return work
 
 
-def deadline_of(seconds_per_step: np.ndarray, seconds: float) -> Work:
-    """As `deadline`, with speeds of your own, such as measured ones.
+def deadline_of(seconds_per_step: np.ndarray, seconds: float) -> LocalWork:
+    """As `deadline`, with given times, such as measured ones.
 
     Args:
-      seconds_per_step: float[num_clients]: t_i.
-      seconds: of a round.
+      seconds_per_step: float[num_clients]: t_i, the time of a local step of each client.
+      seconds: length of a round, in the same unit.
 
     Raises:
-      ValueError: if a time is not positive and finite or too long for one step, and when called
-        with clients that have none.
+      ValueError: if a time is not positive and finite, or longer than the round; when the result is
+        called, for a client without a time.
     """
     times = np.array(seconds_per_step, float)
     if times.ndim != 1 or not len(times):
         raise ValueError(
             f"seconds_per_step has shape {times.shape}; give a time for each client, in one axis"
         )
-    wrong = ~(np.isfinite(times) & (times > 0))
-    if wrong.any():
+    invalid = ~(np.isfinite(times) & (times > 0))
+    if invalid.any():
         raise ValueError(
-            f"seconds_per_step={times[wrong][0]} of client {wrong.argmax()} is out of range; give "
-            "a number above 0"
+            f"seconds_per_step={times[invalid][0]} of client {invalid.argmax()} is out of range; "
+            "give a number above 0"
         )
-    possible = np.floor(seconds / times + 1e-9)  # .3 / .1 is 2.9999999999999996
+    max_steps = np.floor(seconds / times + 1e-9)  # .3 / .1 is 2.9999999999999996
     slowest = times.argmax()
-    if not possible[slowest] >= 1:
+    if not max_steps[slowest] >= 1:
         raise ValueError(
             f"client {slowest} takes {times[slowest]} s for a step, so seconds={seconds} leaves it "
             f"none; give seconds={times[slowest]} or more"
@@ -160,25 +187,43 @@ def deadline_of(seconds_per_step: np.ndarray, seconds: float) -> Work:
                 f"client {clients.max()} has no time in seconds_per_step, which has {len(times)}; "
                 "give one for each client"
             )
-        return np.minimum(full_steps, possible[clients]).astype(np.int32)
+        return np.minimum(full_steps, max_steps[clients]).astype(np.int32)
 
     return work
 
 
-def _relative_times(speeds: Speeds, seed: int, num_clients: int) -> np.ndarray:
-    """float[num_clients]: t_i / mu, each from (seed, client) alone."""
+def relative_times(speeds: Speeds, seed: int, num_clients: int) -> np.ndarray:
+    """float[num_clients]: t_i / mu; each depends on (seed, client) alone.
+
+    Args:
+      speeds: the distribution.
+      seed: of the run.
+      num_clients: N.
+    """
     blocks = range(-(-num_clients // CLIENTS_IN_BLOCK))
     return np.concatenate([block_of_times(speeds, seed, block) for block in blocks])[:num_clients]
 
 
 @functools.lru_cache(maxsize=256)
 def block_of_times(speeds: Speeds, seed: int, block: int) -> np.ndarray:
-    """float[CLIENTS_IN_BLOCK]: t_i / mu of the clients from block * CLIENTS_IN_BLOCK on."""
+    """float[CLIENTS_IN_BLOCK]: t_i / mu of the clients from `block * CLIENTS_IN_BLOCK` on.
+
+    Args:
+      speeds: the distribution.
+      seed: of the run.
+      block: number of the block of clients, from 0.
+    """
     return draw_times(speeds, np.random.default_rng([seed, _SPEEDS, block]), (CLIENTS_IN_BLOCK,))
 
 
 def draw_times(speeds: Speeds, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Independent t_i / mu."""
+    """float[shape]: independent draws of t_i / mu.
+
+    Args:
+      speeds: the distribution.
+      rng: the generator.
+      shape: of the result.
+    """
     if speeds == "homogeneous":
         return np.ones(shape)
     if speeds == "exponential":

@@ -1,78 +1,30 @@
-"""The synchronous schedule: in every round a fresh cohort, and a barrier at its end."""
+"""The synchronous schedule: each round has its own cohort and ends when all its clients have."""
 
-from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import Local, Visit, batches_per_epoch
-from fedjax_algos.core.keys import cohort_key
-from fedjax_algos.core.permutation import permutation_words, permute
-
-Sampler = Callable[[int, np.ndarray, int, int], np.ndarray]
-Work = Callable[[int, np.ndarray, np.ndarray, np.ndarray, Local], np.ndarray]
-
-_BLOCK = np.arange(16, dtype=np.int32)  # rounds drawn in one call: one shape, compiled once
-
-
-@jax.jit(static_argnames=("num_clients", "cohort_size"))
-def _draw(seed, rounds, num_clients, cohort_size):
-    def cohort(round_number):
-        entries = jnp.arange(cohort_size, dtype=jnp.int32)
-        words = permutation_words(cohort_key(seed, round_number))
-        return permute(words, entries, num_clients)
-
-    return jax.vmap(cohort)(rounds)
-
-
-def _idle_device() -> jax.Device | None:
-    """The CPU's last device, where a draw need not wait for what others compute, if there is one.
-
-    With one CPU device, on which everything runs, it does.
-    """
-    try:
-        return jax.local_devices(backend="cpu")[-1]
-    except RuntimeError:  # jax was told to leave the CPU out
-        return None
-
-
-def uniform(seed: int, rounds: np.ndarray, num_clients: int, cohort_size: int) -> np.ndarray:
-    """The default sampler: each round's cohort without replacement, from (seed, round) alone.
-
-    A cohort of 100 out of a million clients is drawn without touching the million.
-
-    Args:
-      seed: of the cohorts.
-      rounds: int[rounds], consecutive round numbers.
-      num_clients: N.
-      cohort_size: M.
-
-    Returns:
-      int32[rounds, cohort_size]: client ids.
-    """
-    with jax.default_device(_idle_device()):
-        blocks = [
-            _draw(seed, np.int32(rounds[first]) + _BLOCK, num_clients, cohort_size)
-            for first in range(0, len(rounds), len(_BLOCK))
-        ]
-    return np.concatenate(blocks)[: len(rounds)]
+from fedjax_algos.core import Dispatch, Local, batches_per_epoch
+from fedjax_algos.core.representation import describe
+from fedjax_algos.data.partitioning.base import describe_counts
+from fedjax_algos.schedules.cohorts import Sampler, uniform
+from fedjax_algos.schedules.local_work import LocalWork
 
 
 class Synchronous:
-    """A cohort for each round, and a barrier at its end.
+    """A schedule with a cohort for each round, and a barrier at the end of the round.
 
-    `visits(rounds)` gives the next rounds' visits; calls go on where the last one ended.
+    It counts rounds and the dispatches and steps of each client: each call of `dispatches`
+    continues after the last one.
 
     Args:
-      counts: int[num_clients], n_i.
-      local: the work of a turn: `local.steps`, or `local.epochs` of ceil(n_i / batch_size) steps.
+      counts: int[num_clients], n_i, the number of examples of each client.
+      local: how clients train; gives the steps of a complete local update, see `full_steps`.
       cohort_size: M, at most the number of clients.
-      seed: of the cohorts.
-      sampler: draws the cohorts, like `uniform`; see `samplers`.
-      work: `(seed, rounds, clients, full_steps, local) -> num_steps`, int32[rounds, cohort_size]
-        all three arrays: who finishes how much of a complete turn; see `works`. None: all of it.
+      seed: of the cohorts and of `work`.
+      sampler: draws the cohorts; see `samplers`.
+      work: how much of its local update each client finishes; see `local_works`. None for all.
 
     Raises:
       ValueError: for a cohort larger than the population, work that is not exactly one of steps
@@ -87,7 +39,7 @@ class Synchronous:
         cohort_size: int,
         seed: int,
         sampler: Sampler = uniform,
-        work: Work | None = None,
+        work: LocalWork | None = None,
     ):
         if not 1 <= cohort_size <= len(counts):
             raise ValueError(
@@ -106,8 +58,21 @@ class Synchronous:
         self.steps_done = np.zeros(len(counts), np.int32)
         self.next_round = 0
 
-    def visits(self, rounds: int) -> Visit:
-        """The visits of the next `rounds` rounds: NumPy arrays [rounds, cohort_size]."""
+    def dispatches(self, rounds: int) -> Dispatch:
+        """Draws the dispatches of the next rounds.
+
+        Args:
+          rounds: number of rounds, at least 1.
+
+        Returns:
+          A `Dispatch` whose fields are NumPy arrays [rounds, cohort_size]: int32, but JAX's default
+          float type for `share` and `learning_rate`. A client that is drawn twice in a cohort has
+          two dispatches, numbered in the order of the cohort.
+
+        Raises:
+          ValueError: for a learning rate that is not positive and finite, and what the sampler and
+            the local work raise.
+        """
         numbers = np.arange(self.next_round, self.next_round + rounds, dtype=np.int32)
         self.next_round += rounds
         clients = self.sampler(self.seed, numbers, len(self.counts), self.cohort_size)
@@ -115,30 +80,48 @@ class Synchronous:
         num_steps = full
         if self.work is not None:
             num_steps = self.work(self.seed, numbers, clients, full, self.local).astype(np.int32)
-        visit, first_step = np.empty_like(clients), np.empty_like(clients)
+        number, first_step = np.empty_like(clients), np.empty_like(clients)
         for index, cohort in enumerate(clients):
-            visit[index] = self.dispatched[cohort] + earlier_amounts(cohort, np.ones_like(cohort))
+            number[index] = self.dispatched[cohort] + earlier_amounts(cohort, np.ones_like(cohort))
             first_step[index] = self.steps_done[cohort] + earlier_amounts(cohort, num_steps[index])
             np.add.at(self.dispatched, cohort, 1)
             np.add.at(self.steps_done, cohort, num_steps[index])
         step = np.broadcast_to(numbers[:, None], clients.shape)
-        real = jnp.result_type(float)
-        asked = visit if self.local.rate_by == "visit" else step
-        return Visit(
+        float_type = jnp.result_type(float)
+        count = number if self.local.rate_by == "dispatch" else step
+        return Dispatch(
             client=clients,
-            visit=visit,
+            number=number,
             server_step=step,
             num_steps=num_steps,
             full_steps=full,
             num_examples=self.counts[clients],
-            share=self.shares[clients].astype(real),
-            learning_rate=np.asarray(rate_at(self.local.learning_rate, asked), real),
+            share=self.shares[clients].astype(float_type),
+            learning_rate=np.asarray(rate_at(self.local.learning_rate, count), float_type),
             first_step=first_step,
+        )
+
+    def __repr__(self) -> str:
+        return describe(
+            self,
+            clients=len(self.counts),
+            cohort_size=self.cohort_size,
+            full_steps=describe_counts(self.steps),
+            seed=self.seed,
+            next_round=self.next_round,
         )
 
 
 def earlier_amounts(cohort: np.ndarray, amounts: np.ndarray) -> np.ndarray:
-    """The sum of the amounts of the same client earlier in the cohort: 0 where all are distinct."""
+    """The sum of the amounts of earlier entries of the same client; 0 if clients are distinct.
+
+    Args:
+      cohort: int32[entries], client ids.
+      amounts: int[entries].
+
+    Returns:
+      int32[entries].
+    """
     order = np.argsort(cohort, kind="stable")
     ordered, before = cohort[order], np.cumsum(amounts[order]) - amounts[order]
     result = np.empty_like(cohort)
@@ -147,29 +130,39 @@ def earlier_amounts(cohort: np.ndarray, amounts: np.ndarray) -> np.ndarray:
 
 
 def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
-    """The client rate at these counts (of rounds or visits), an array of their shape.
+    """float64[...]: the clients' learning rate at each count.
+
+    Args:
+      learning_rate: a number, or a function of an array of counts.
+      counts: int[...], of rounds or dispatches from 0.
 
     Raises:
       ValueError: for a rate that is not positive and finite.
     """
-    chosen = learning_rate(counts) if callable(learning_rate) else learning_rate
-    rates = np.broadcast_to(np.asarray(chosen, float), np.shape(counts))
-    good = np.isfinite(rates) & (rates > 0)
-    if not good.all():
-        where = np.asarray(counts)[~good][0]
+    values = learning_rate(counts) if callable(learning_rate) else learning_rate
+    rates = np.broadcast_to(np.asarray(values, float), np.shape(counts))
+    valid = np.isfinite(rates) & (rates > 0)
+    if not valid.all():
+        count = np.asarray(counts)[~valid][0]
         raise ValueError(
-            f"the client learning rate is {rates[~good][0]} at count {where}; give a rate that "
+            f"the client learning rate is {rates[~valid][0]} at count {count}; give a rate that "
             "stays above 0"
         )
     return rates
 
 
 def full_steps(counts: np.ndarray, local: Local) -> np.ndarray:
-    """int32[num_clients]: the local steps of a complete turn of each client.
+    """int32[num_clients]: the number of local steps of a complete local update of each client.
+
+    It is `local.steps`, or `local.epochs` times the batches of an epoch, rounded up.
+
+    Args:
+      counts: int[num_clients], n_i, the number of examples of each client.
+      local: how clients train.
 
     Raises:
-      ValueError: if `local` does not give exactly one of steps and epochs, or not at least 1 step,
-        or if a client has no whole batch where batches="dropped".
+      ValueError: unless `local` gives exactly one of a whole number of steps of at least 1 and a
+        positive number of epochs; if a client has no whole batch for batches="dropped".
     """
     counts = np.asarray(counts)
     if (local.steps is None) == (local.epochs is None):
@@ -192,6 +185,6 @@ def full_steps(counts: np.ndarray, local: Local) -> np.ndarray:
     epochs = local.epochs or 0.0
     if not 0 < epochs < np.inf:
         raise ValueError(f"local work of {epochs} is out of range; give more than 0 epochs")
-    an_epoch = batches_per_epoch(counts, local.batch_size, local.batches)
-    # .28 * 25 is 7.000000000000001, which is 7 steps and not 8
-    return np.ceil(epochs * an_epoch - 1e-9).astype(np.int32)
+    per_epoch = batches_per_epoch(counts, local.batch_size, local.batches)
+    # .28 * 25 is 7.000000000000001, which means 7 steps and not 8
+    return np.ceil(epochs * per_epoch - 1e-9).astype(np.int32)

@@ -1,5 +1,6 @@
 """Scalar runs on the virtual clock, to the printed digits, through planner and executor."""
 
+import functools
 from fractions import Fraction
 
 import numpy as np
@@ -7,10 +8,8 @@ import pytest
 from helpers import Case, quadratics
 
 import fedjax_algos as fa
-from fedjax_algos.asynchrony.plan import plan_visits
-from fedjax_algos.asynchrony.registry import schedules
-from fedjax_algos.asynchrony.system_model import Fixed
-from fedjax_algos.engine.asynchronous.executor import make_executor
+from fedjax_algos.algorithms.asynchronous.staleness import staleness_weight
+from fedjax_algos.asynchrony import FixedSystem, plan_dispatches, schedules
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -20,24 +19,32 @@ PER_MINUTE = (10, 5, 4, Fraction(5, 2), 2)  # steps; the clock below runs in min
 MINUTES = [1 / Fraction(rate) for rate in PER_MINUTE]
 
 
-def slowed(client, visit, per_minute):
-    """The speeds, but one visit of one client is made at another."""
+EQUAL = FixedSystem([Fraction(1, 10)] * 5)
+
+
+def slowed(client, dispatch, per_minute):
+    """The speeds of the paper, except for one dispatch of one client."""
     rows = [[time] * 60 for time in MINUTES]
-    rows[client][visit] = 1 / Fraction(per_minute)
-    return Fixed(rows)
+    rows[client][dispatch] = 1 / Fraction(per_minute)
+    return FixedSystem(rows)
 
 
-def run(name, settings, schedule, minutes, weather=None):
-    """{minutes: models after the server steps of that moment, in order}."""
+@functools.cache
+def executor_of(name, **settings):
     toy = quadratics([[a] for a in A], [[b] for b in B])
     algorithm = Case(name, settings).build(toy.problem, fa.Local(1, 0.01, steps=20))
-    executor = make_executor(algorithm, slots=2)
-    plan = schedules.make(schedule)(weather or Fixed(MINUTES), 5, seconds=Fraction(minutes))
+    return toy, fa.make_executor(algorithm, slots=2)
+
+
+def run(name, settings, schedule, minutes, system=None):
+    """{minutes: models after the server steps of that moment, in order}."""
+    toy, executor = executor_of(name, **settings)
+    plan = schedules.make(schedule)(system or FixedSystem(MINUTES), 5, seconds=Fraction(minutes))
     state = executor.init(0, fa.Population(5, 5, 5))
-    visits = plan_visits(plan, toy.data.counts(), algorithm.local)
+    dispatches = plan_dispatches(plan, toy.data.counts(), executor.algorithm.local)
     stops = range(1, len(plan.time) + 1)
     seen: dict[float, list[float]] = {}
-    for done, now, _ in executor.run(state, toy.data, plan, visits, stops=list(stops)):
+    for done, now, _ in executor.run(state, toy.data, plan, dispatches, stops=list(stops)):
         seen.setdefault(float(plan.time[done - 1]), []).append(float(now.server.params["x"]))
     return seen
 
@@ -99,10 +106,8 @@ def test_fedbuff():
     )
 
 
-def models(name, settings, schedule, minutes=40, weather=None):
-    return [
-        m for models in run(name, settings, schedule, minutes, weather).values() for m in models
-    ]
+def models(name, settings, schedule, minutes=40, system=None):
+    return [m for models in run(name, settings, schedule, minutes, system).values() for m in models]
 
 
 def test_as1_a_buffer_of_one_is_fedasync():
@@ -111,27 +116,21 @@ def test_as1_a_buffer_of_one_is_fedasync():
 
 
 def test_as2_a_first_buffer_of_all_is_fedavg():
-    """At equal speeds, where everybody is once in it; only the first, as later ones are stale."""
-    equal = Fixed([Fraction(1, 10)] * 5)
-    buffer = models("fedbuff", {"alpha": 1.0}, "buffered:steps=20,size=5", 12, equal)
-    rounds = models("fedavg", {}, "barrier:steps=20", 12, equal)
+    """At equal speeds each client is in it once. Later buffers are stale and differ."""
+    buffer = models("fedbuff", {"alpha": 1.0}, "buffered:steps=20,size=5", 12, EQUAL)
+    rounds = models("fedavg", {}, "barrier:steps=20", 12, EQUAL)
     assert buffer[0] == pytest.approx(rounds[0], abs=1e-15)
     assert abs(buffer[1] - rounds[1]) > 1e-4
 
 
 def test_as4_fedcompass_at_equal_speeds_is_fedavg_with_server_rate_alpha():
     """From the second group aggregation on: the first is stale from the warm-up."""
-    equal = Fixed([Fraction(1, 10)] * 5)
-    actual = models("fedcompass", {}, COMPASS, 60, equal)[6:]
-    toy = quadratics([[a] for a in A], [[b] for b in B])
-    expected, x = [], None
-    start = models("fedcompass", {}, COMPASS, 60, equal)[5]
-    x = start
+    x, *actual = models("fedcompass", {}, COMPASS, 60, EQUAL)[5:]
+    expected = []
     for _ in actual:
         ends = [b + (x - b) * (1 - 0.01 * a) ** 100 for a, b in zip(A, B, strict=True)]
         x = x - 0.9 * (x - np.mean(ends))
         expected.append(x)
-    assert len(toy.clients) == 5
     assert len(actual) >= 3
     np.testing.assert_allclose(actual, expected, atol=1e-14)
 
@@ -140,18 +139,15 @@ def test_as5_variants_coincide():
     plain = models("fedcompass", {}, COMPASS)
     without = models("fedcompass", {"variant": "momentum", "beta": 0.0}, COMPASS)
     np.testing.assert_allclose(without, plain, atol=1e-15)
-    equal = Fixed([Fraction(1, 10)] * 5)
     np.testing.assert_allclose(
-        models("fedcompass", {"variant": "normalised"}, COMPASS, 60, equal),
-        models("fedcompass", {}, COMPASS, 60, equal),
+        models("fedcompass", {"variant": "normalised"}, COMPASS, 60, EQUAL),
+        models("fedcompass", {}, COMPASS, 60, EQUAL),
         atol=1e-14,
     )
 
 
 def test_as6_staleness_weights_fall():
-    from fedjax_algos.algorithms.asynchronous.staleness import polynomial
-
-    weights = polynomial(np.arange(10), 0.9, 0.5)
+    weights = staleness_weight(np.arange(10), 0.9, 0.5)
     assert weights[0] == 0.9
     assert (np.diff(weights) < 0).all()
 

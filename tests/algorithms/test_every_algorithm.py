@@ -1,5 +1,6 @@
-"""What every registered algorithm survives: odd trees, small clients, a cohort of one, a pause."""
+"""Every registered algorithm with unusual params, small clients, a cohort of one, and a pause."""
 
+import chex
 import flax.serialization
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import pytest
 from helpers import CASES, Case, fixed, one_round, small_network, stored
 
 import fedjax_algos as fa
-from fedjax_algos.engine.host_state import HostTable
+from fedjax_algos.engine.state import HostClientState
 from fedjax_algos.models.adapters import Outputs
 from fedjax_algos.schedules import Synchronous
 
@@ -18,7 +19,7 @@ STATEFUL = ["scaffold", "feddyn", "adabest", "localghbm", "fedhbm"]
 
 
 def flat_problem():
-    """The params are one array and no tree; two of the three clients hold less than a batch."""
+    """The params are one array; two of the three clients have fewer examples than a batch."""
     rng = np.random.default_rng(0)
     clients = [{"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n)} for n in (1, 6, 3)]
 
@@ -33,70 +34,70 @@ def flat_problem():
     return fa.Problem(lambda key: fa.Model(jnp.ones(3)), apply, loss), stored(clients)
 
 
-def advance(engine, data, state, visits, rounds):
+def advance(engine, data, state, dispatches, rounds):
     for index in rounds:
-        state, _ = engine.round(state, data, one_round(visits, index))
+        state, _ = engine.round(state, data, one_round(dispatches, index))
     return state
 
 
 def schedule(data, cohorts, local=LOCAL):
     return Synchronous(
         data.counts(), local, cohort_size=len(cohorts[0]), seed=0, sampler=fixed(cohorts)
-    ).visits(len(cohorts))
+    ).dispatches(len(cohorts))
 
 
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_flat_params_a_cohort_of_one_and_a_pause(case):
-    """Four rounds of one client each; stored as bytes after the second, and gone on from there."""
+    """Four rounds of one client each, with the state stored and restored after the second."""
     problem, data = flat_problem()
     engine = fa.make_engine(case.build(problem, LOCAL), "sequential")
-    visits = schedule(data, [(1,), (0,), (2,), (1,)])
+    dispatches = schedule(data, [(1,), (0,), (2,), (1,)])
     population = fa.Population(3, 1, 10)
-    state = advance(engine, data, engine.init(0, population), visits, [0, 1])
+    state = advance(engine, data, engine.init(0, population), dispatches, [0, 1])
     stored_state = flax.serialization.to_bytes(state)
-    state = advance(engine, data, state, visits, [2, 3])
+    state = advance(engine, data, state, dispatches, [2, 3])
     again = flax.serialization.from_bytes(engine.init(5, population), stored_state)
-    again = advance(engine, data, jax.device_put(again), visits, [2, 3])
+    again = advance(engine, data, jax.device_put(again), dispatches, [2, 3])
     assert state.server.params.shape == (3,)
     assert np.isfinite(state.server.params).all()
     assert (np.asarray(state.server.params) != 1).all()
-    jax.tree.map(np.testing.assert_array_equal, state, again)
+    chex.assert_trees_all_equal(state, again)
 
 
 @pytest.mark.parametrize("name", STATEFUL)
-def test_rows_on_the_host_change_nothing(name):
+def test_client_state_on_the_host_gives_the_same_bits(name):
     toy = small_network()
     algorithm = Case(name, {}).build(toy.problem, LOCAL)
-    visits = schedule(toy.data, [(0, 1), (2, 1), (1, 0)])
+    dispatches = schedule(toy.data, [(0, 1), (2, 1), (1, 0)])
     ends = []
     for place in ("device", "host"):
         engine = fa.make_engine(algorithm, 2, client_state=place)
         state = engine.init(0, fa.Population(4, 2, 17))
-        ends.append(advance(engine, toy.data, state, visits, range(3)))
+        ends.append(advance(engine, toy.data, state, dispatches, range(3)))
     on_device, on_host = ends
-    jax.tree.map(np.testing.assert_array_equal, on_device.server, on_host.server)
-    assert isinstance(on_host.clients, HostTable)
-    assert sorted(on_host.clients) == [0, 1, 2]  # client 3 was never seen
+    chex.assert_trees_all_equal(on_device.server, on_host.server)
+    assert isinstance(on_host.clients, HostClientState)
+    assert sorted(on_host.clients) == [0, 1, 2]  # client 3 was never sampled
     for client, row in on_host.clients.items():
         expected = jax.tree.map(lambda leaf, c=client: leaf[c], on_device.clients)
-        jax.tree.map(np.testing.assert_array_equal, expected, row)
+        chex.assert_trees_all_equal(expected, row)
 
 
-def test_every_stateful_algorithm_is_among_them():
+def test_the_list_of_stateful_algorithms_is_complete():
     toy = small_network()
     params = toy.problem.init(jax.random.key(0)).params
-    keeping = {
+    stateful = {
         case.name
         for case in CASES
         if jax.tree.leaves(
             jax.eval_shape(case.build(toy.problem, LOCAL).client_init, params, jax.random.key(0))
         )
     }
-    assert keeping == set(STATEFUL)
+    assert stateful == set(STATEFUL)
 
 
-def test_a_hundred_thousand_clients_with_rows_on_the_host():
-    """8 GB of rows, if all were there: only the cohort's are on the device, and no unseen ones."""
+def test_a_hundred_thousand_clients_with_state_on_the_host():
+    """All rows would take 8 GB; the device holds the cohort's, and the host only sampled ones."""
     width, num_clients, cohort_size = 20_000, 100_000, 50
     problem = fa.Problem(
         lambda key: fa.Model(jnp.zeros(width)),
@@ -109,31 +110,31 @@ def test_a_hundred_thousand_clients_with_rows_on_the_host():
     local = fa.Local(batch_size=1, learning_rate=0.1, steps=1)
     engine = fa.make_engine(fa.algorithms.scaffold(problem, local), 25, client_state="host")
     before = sum(array.nbytes for array in jax.live_arrays())
-    state, most = engine.init(0, fa.Population(num_clients, cohort_size, num_clients)), 0
-    visits = Synchronous(data.counts(), local, cohort_size=cohort_size, seed=0).visits(4)
+    state, peak = engine.init(0, fa.Population(num_clients, cohort_size, num_clients)), 0
+    dispatches = Synchronous(data.counts(), local, cohort_size=cohort_size, seed=0).dispatches(4)
     for index in range(4):
-        state, _ = engine.round(state, data, one_round(visits, index))
-        most = max(most, sum(array.nbytes for array in jax.live_arrays()) - before)
-    assert most < 8 * width * 4 + 2**20  # the models, not 50 rows, and far below 2**30
-    assert len(state.clients) == len(np.unique(visits.client)) <= 4 * cohort_size
+        state, _ = engine.round(state, data, one_round(dispatches, index))
+        peak = max(peak, sum(array.nbytes for array in jax.live_arrays()) - before)
+    assert peak < 8 * width * 4 + 2**20  # the models, not 50 rows, and far below 2**30
+    assert len(state.clients) == len(np.unique(dispatches.client)) <= 4 * cohort_size
     assert all(row.shape == (width,) and row.base is None for row in state.clients.values())
 
 
-def test_unknown_place_of_rows():
+def test_unknown_place_of_client_state():
     toy = small_network()
     algorithm = Case("scaffold", {}).build(toy.problem, LOCAL)
     with pytest.raises(ValueError, match="client_state='disk' is unknown; choose device or host"):
         fa.make_engine(algorithm, client_state="disk")
 
 
-def test_a_client_twice_in_a_cohort_is_refused_where_rows_are_kept():
+def test_a_client_twice_in_a_cohort_is_an_error_for_stateful_algorithms():
     toy = small_network()
 
     def twice(seed, rounds, num_clients, cohort_size):
         return np.asarray([(1, 3, 1)] * len(rounds), np.int32)
 
     settings = {"cohort_size": 3, "rounds": 2, "sampler": twice}
-    with pytest.raises(ValueError, match=r"client 1 stands twice in the cohort of round 0"):
+    with pytest.raises(ValueError, match=r"client 1 is twice in the cohort of round 0"):
         fa.simulate(
             fa.make_engine(Case("fedhbm", {}).build(toy.problem, LOCAL)), toy.data, **settings
         )

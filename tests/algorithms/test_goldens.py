@@ -1,4 +1,4 @@
-"""Runs by hand: what the specification prints, digit by digit."""
+"""Scalar runs against golden values, to ten printed digits."""
 
 from typing import NamedTuple
 
@@ -156,7 +156,7 @@ def test_golden(name, steps, settings, printed):
 
 @each_golden
 def test_transcription_is_golden(name, steps, settings, printed):
-    """The NumPy that judges everything else in `test_transcriptions` is itself judged here."""
+    """Checks the NumPy code that `test_transcriptions` compares everything else with."""
     clients = [{"a": np.array(a), "b": np.array(b)} for a, b in zip(A, B, strict=True)]
     actual = transcription(
         *(name, settings, clients, SETS, steps),
@@ -167,7 +167,7 @@ def test_transcription_is_golden(name, steps, settings, printed):
     np.testing.assert_allclose(actual, digits(printed), rtol=0, atol=5e-11)
 
 
-def test_first_round_by_hand():
+def test_first_round_of_fedavg():
     """1 - .5 * .9^3 and -1 + 1.5 * .8^3: two clients, three steps, and their mean."""
     toy = quadratics(A, B)
     algorithm = Case("fedavg", U).build(toy.problem, fa.Local(1, 0.1, steps=3))
@@ -187,7 +187,7 @@ def test_first_round_by_hand():
     ids=str,
 )
 def test_fedlga_in_two_dimensions(settings, expected):
-    """Constant gradients that make Delta = (.1, -.2) in two steps and D2 = (.3, .4) in four."""
+    """Constant gradients give Delta = (.1, -.2) in two steps and D2 = (.3, .4) in four."""
     problem = fa.Problem(
         init=lambda key: fa.Model({"w": jnp.zeros(2)}),
         apply=lambda model, batch, key, training: (model.params["w"], ()),

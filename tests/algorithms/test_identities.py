@@ -1,6 +1,7 @@
-"""Algorithms that coincide, exactly, where they must, and differ where they must: G1 to G10, M1, X.
+"""Algorithms that are equal up to rounding where they must be, and differ where they must.
 
-The names are those of the specification's table of invariants.
+Identities with letters and numbers, here and in the files beside this one: G and M are FedGBO's and
+its baselines', X Mime's, H GHBM's, L FedLGA's, N FedNova's, SC SCAFFOLD's, D FedDyn's, A AdaBest's.
 """
 
 import jax
@@ -56,12 +57,12 @@ def test_is_fedavg(identity):
     assert_same(play(name, **settings), play("fedavg", weighting=weighting))
 
 
-def test_weights_matter():
+def test_the_two_weightings_differ():
     assert_differ(play("fedavg", **U), play("fedavg", **E))
 
 
-def test_zero_terms_leave_the_minibatches_alone():
-    """G8 once more where batches are drawn."""
+def test_g8_terms_with_factor_zero_do_not_change_the_minibatches():
+    """G8 with drawn batches."""
     short = (("batches", "short"),)
     expected = play("fedavg", compiled=short, **E)
     assert_differ(expected, play("fedavg", **E))
@@ -80,7 +81,7 @@ def test_g2_first_round_is_fedavg_at_another_rate(optimizer, rate):
 
 @over_optimizers
 def test_g3_inverse_is_the_mean_gradient(optimizer):
-    """What the server tracks is what it would track if clients uploaded their mean gradients."""
+    """The server state is the same if the clients upload their mean gradients instead."""
     for steps in (3, (4, 2, 7, 3, 1, 5)):
         forms = [
             play("fedgbo", steps=steps, optimizer=optimizer, upload=upload)
@@ -89,7 +90,7 @@ def test_g3_inverse_is_the_mean_gradient(optimizer):
         assert_same(*([snapshot.server for snapshot in form] for form in forms), atol=1e-12)
 
 
-def test_g3_mean_gradient_by_hand():
+def test_g3_mean_gradient_in_numpy():
     """The m of the first round is .1 of the mean over clients and steps of the gradients."""
     (first, *_) = play("fedgbo", optimizer="sgdm")
     seen = [
@@ -103,7 +104,7 @@ def test_g3_mean_gradient_by_hand():
 
 @pytest.mark.parametrize("name", ["fedgbo", "mfl", "mimelite"])
 def test_g4_one_full_step_is_central_momentum(name):
-    """K = 1 on whole clients: dampened momentum on the mean of the clients' gradients."""
+    """K = 1 with full batches is dampened momentum on the mean of the clients' gradients."""
     x, m, expected = START, dict.fromkeys(START, 0.0), []
     for cohort in SETS:
         gradients = [gradient(x, client) for client in cohort]
@@ -115,14 +116,14 @@ def test_g4_one_full_step_is_central_momentum(name):
 
 @pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
 def test_g5_one_full_step_of_second_moments(optimizer):
-    """FedGBO is still MimeLite; MFL steps with the new v and averages the clients' own g^2."""
+    """FedGBO equals MimeLite; MFL differs: it uses the new v and averages the clients' own g^2."""
     one = {"steps": 1, "rate": 1.0, "optimizer": optimizer}
     expected = play("fedgbo", **one)
     assert_same(play("mimelite", **one), expected)
     assert_differ(play("mfl", **one), expected)
 
 
-def test_g6_more_steps_tell_them_apart():
+def test_g6_with_more_steps_they_differ():
     names = ("fedgbo", "mfl", "mimelite")
     runs = [play(name, steps=3, optimizer="sgdm") for name in names]
     for index, left in enumerate(runs):
@@ -131,7 +132,7 @@ def test_g6_more_steps_tell_them_apart():
 
 
 def test_g9_frozen_rmsprop_is_fedavg():
-    """v stays 1 for ever: FedAvg at rate / (1 + eps), in all rounds."""
+    """If v stays 1, all rounds are FedAvg with rate / (1 + eps)."""
     stub = biased_optimizers.rmsprop(eps=EPS)._replace(
         track=lambda gradient, statistics: statistics
     )
@@ -140,14 +141,14 @@ def test_g9_frozen_rmsprop_is_fedavg():
 
 
 def test_g10_mimexlite_on_all_examples_is_mimelite():
-    """Drawn batches that hold all of a client's examples, in any order."""
+    """The drawn batches contain all of a client's examples, in any order."""
     whole = (("batches", "short"), ("batch_size", 8))
     actual = play("mimexlite", compiled=whole, optimizer="adam")
     assert_same(actual, play("mimelite", optimizer="adam"))
 
 
 @over_optimizers
-def test_m1_mfl_with_one_client_is_its_optimiser_run_on(optimizer):
+def test_m1_mfl_with_one_client_is_its_optimiser_without_rounds(optimizer):
     """Five rounds of three steps are fifteen steps of an optimiser that keeps its moments."""
     history = play("mfl", sets=((2,),) * 5, steps=3, optimizer=optimizer)
     y, m, v = START, dict.fromkeys(START, 0.0), dict.fromkeys(START, 1.0)
@@ -164,7 +165,7 @@ def test_m1_mfl_with_one_client_is_its_optimiser_run_on(optimizer):
 
 @pytest.mark.parametrize(("name", "beta"), [("mime", 0.0), ("mimemom", 0.9)])
 def test_x1_one_full_step_of_mime(name, beta):
-    """`-rate (c + beta m)` for everyone: momentum on the mean of the cohort's gradients."""
+    """Every client makes the step `-rate (c + beta m)`: momentum on the mean of the gradients."""
     x, m, expected = START, dict.fromkeys(START, 0.0), []
     for cohort in SETS:
         gradients = [gradient(x, client) for client in cohort]
@@ -174,15 +175,15 @@ def test_x1_one_full_step_of_mime(name, beta):
     assert_same(models(play(name, steps=1)), expected)
 
 
-def test_x1_is_one_step_for_all():
-    """The clients' own updates are equal, though their data are not."""
+def test_x1_all_clients_make_the_same_step():
+    """The clients' deltas are equal, although their data differ."""
     chosen = engine("mimemom", (), Current.layout)
     data, local = regression().data, fa.Local(1, RATE, steps=1)
     schedule = fa.schedules.Synchronous(data.counts(), local, cohort_size=3, seed=0)
-    visits = jax.tree.map(lambda leaf: leaf[0], schedule.visits(1))
+    dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
     state = chosen.init(0, fa.Population(6, 3, 23))
-    step = chosen.updates(state, data, visits).updates
-    assert all(np.ptp(leaf, axis=0).max() < 1e-15 for leaf in jax.tree.leaves(step))
+    deltas = chosen.updates(state, data, dispatches).updates
+    assert all(np.ptp(leaf, axis=0).max() < 1e-15 for leaf in jax.tree.leaves(deltas))
 
 
 @over_optimizers
@@ -198,7 +199,7 @@ def test_inverse_undoes_update(optimizer):
 
 @over_optimizers
 def test_client_reads_the_old_statistics(optimizer):
-    """U before T; optax's own transforms step with the new ones, and would fail the goldens."""
+    """U is computed before T; optax's own transformations step with the new statistics."""
     transform = getattr(biased_optimizers, optimizer)().transform()
     gradient = jnp.asarray([3.0, -2.0])
     first, tracked = transform.update(gradient, transform.init(gradient))

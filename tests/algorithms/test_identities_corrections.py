@@ -1,6 +1,6 @@
-"""Identities of what servers and clients correct: FedLGA, FedNova, SCAFFOLD, FedDyn.
+"""Identities of algorithms that correct updates or gradients: FedLGA, FedNova, SCAFFOLD, FedDyn.
 
-L1 to L4, N2, SC1 to SC3, D1 and D2 of the specification's table; N1 and A1 are in the first file.
+L1 to L4, N2, SC1 to SC3, D1 and D2; N1 and A1 are in `test_identities`.
 """
 
 import jax
@@ -31,12 +31,12 @@ PARTIAL, FULL = (5, 2, 5, 3, 1, 4), 5
 
 
 def test_l1_fedlga_with_a_server_rate():
-    """Complete work: FedAvg with that rate; with rate 1 it is in `test_is_fedavg`."""
+    """With complete work it is FedAvg with that rate; `test_is_fedavg` has rate 1."""
     assert_same(play("fedlga", **ETA), play("fedavg", **U, **ETA))
 
 
 def test_l2_fedlga_at_strength_0():
-    """FedAvg of the partial updates, whoever is partial."""
+    """It is FedAvg of the partial updates."""
     work = {"steps": PARTIAL, "full": FULL}
     assert_same(play("fedlga", **work, strength=0.0), play("fedavg", **work, **U))
     assert_differ(play("fedlga", **work), play("fedavg", **work, **U))
@@ -47,9 +47,9 @@ def flat(tree):
 
 
 def test_l3_fedlga_is_the_matrix_product():
-    """`Delta_i + g g^T v_i` with the matrix written out, one server step from each round's model.
+    """`Delta_i + g g^T v_i` with an explicit matrix, one server step from each round's model.
 
-    Some rounds have two complete clients, some one, and some none, which correct nothing.
+    Some rounds have two complete clients, some one, and some none: those correct nothing.
     """
     history = [START, *models(play("fedlga", steps=PARTIAL, full=FULL))]
     sizes = set()
@@ -70,7 +70,7 @@ def test_l3_fedlga_is_the_matrix_product():
 
 
 def test_l4_fedlga_on_constant_gradients(layout):
-    """c_i = 1 + lambda |g|^2 (S - S_i) / S_i; clipped from above it is exactly the missing work."""
+    """c_i = 1 + lambda |g|^2 (S - S_i) / S_i; its upper bound replaces exactly the missing work."""
     g, strength, steps, full = np.array([0.6, -1.1]), 3.0, (5, 3, 2), 5
     problem = fa.Problem(
         init=lambda key: fa.Model({"w": jnp.zeros(2)}),
@@ -91,7 +91,7 @@ def test_l4_fedlga_on_constant_gradients(layout):
 
 
 def test_n2_fednova_at_unequal_work():
-    """tau_eff times the weighted mean of the normalised updates, from each round's model."""
+    """The server step is tau_eff times the weighted mean of the normalised updates."""
     history = [START, *models(play("fednova", steps=PARTIAL, **E))]
     for before, after, cohort in zip(history[:-1], history[1:], SETS, strict=True):
         p = np.array([COUNTS[i] for i in cohort]) / sum(COUNTS[i] for i in cohort)
@@ -101,14 +101,14 @@ def test_n2_fednova_at_unequal_work():
         np.testing.assert_allclose(flat(after), expected, rtol=0, atol=1e-13)
 
 
-def test_sc1_scaffold_begins_as_fedavg():
+def test_sc1_first_round_of_scaffold_is_fedavg():
     first = play("scaffold", steps=PARTIAL, **E, **ETA)[:1]
     assert_same(first, play("fedavg", steps=PARTIAL, **E, **ETA)[:1])
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.2])
 def test_sc2_control_is_the_mean_raw_gradient(decay):
-    """Over the steps of the round; with weight decay, that of the points passed is added."""
+    """The mean is over the steps of the round; weight decay at the same points is added."""
     history = play("scaffold", steps=PARTIAL, compiled=(("decay", decay),), **E, **ETA)
     x, control, own = START, dict.fromkeys(START, 0.0), [dict.fromkeys(START, 0.0)] * len(COUNTS)
     for snapshot, cohort in zip(history, SETS, strict=True):
@@ -131,15 +131,15 @@ def row_of(table, client):
 
 @pytest.mark.parametrize("settings", [{}, {**E, **ETA}], ids=["uniform", "examples"])
 def test_sc3_control_is_the_mean_of_all_controls(settings):
-    """Over all N clients, the absent ones too, however the updates are weighted."""
+    """The mean is over all N clients, absent ones too, with either weighting of the deltas."""
     for snapshot in play("scaffold", steps=PARTIAL, **settings):
         mean = jax.tree.map(lambda rows: rows.mean(0), snapshot.clients)
         assert_same([snapshot.server.control], [mean])
         assert np.abs(flat(mean)).max() > 1e-3
 
 
-def test_d1_feddyn_begins_with_fedprox():
-    """The same local models; the server moves (1 + M / N) times as far as their mean."""
+def test_d1_first_local_models_of_feddyn_are_those_of_fedprox():
+    """The server moves by (1 + M / N) times the mean of the deltas."""
     (first, *_) = play("feddyn", steps=PARTIAL, alpha=0.4)
     (prox, *_) = models(play("fedprox", steps=PARTIAL, mu=0.4, **U))
     expected = combine(lambda x, mean: x + (1 + 3 / 6) * (mean - x), START, prox)

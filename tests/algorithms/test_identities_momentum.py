@@ -1,4 +1,4 @@
-"""Heavy-ball identities, H2 to H8 of the specification's table; H1 and H9 are in the first file."""
+"""Identities of heavy-ball momentum, H2 to H8; H1 and H9 are in `test_identities`."""
 
 import pytest
 from histories import RATE, SETS, START, assert_differ, assert_same, combine, gradient, models, play
@@ -19,7 +19,7 @@ def test_h2_first_rounds_are_fedavg():
 
 @pytest.mark.parametrize("eta", [1.0, 0.5])
 def test_h3_ghbm_over_one_round_is_fedcm(eta):
-    """With unequal work, weights n_i, and weight decay multiplied by a as the gradient is."""
+    """With unequal work, weights n_i, and a weight decay that is multiplied by a."""
     a = 1 - 0.9 * eta
     ghbm = play(
         "ghbm",
@@ -37,20 +37,20 @@ def test_h3_ghbm_over_one_round_is_fedcm(eta):
 
 
 def test_h3b_fedgbo_is_fedcm_and_ghbm():
-    """The mean step over (rate * K) is itself the moving average of gradients."""
+    """The mean delta divided by (rate * K) is itself the moving average of gradients."""
     expected = play("fedgbo", optimizer="sgdm", beta=0.9)
     assert_same(play("fedcm", alpha=1 - 0.9, **U), expected)
     assert_same(play("ghbm", rate=RATE * (1 - 0.9), tau=1, beta=0.9, **U), expected)
 
 
 def test_h4_localghbm_in_cycles_is_ghbm():
-    """C = 1/2 and tau = 2, the first rounds too; weights n_i and unequal work."""
+    """C = 1/2 and tau = 2, from the first round on, with weights n_i and unequal work."""
     sets = (CYCLE * 7)[:13]
     actual = play("localghbm", sets, steps=STEPS)
     assert_same(actual, play("ghbm", sets, steps=STEPS, tau=2))
 
 
-def test_h5_gaps_are_participation_only_in_cycles():
+def test_h5_both_scales_are_equal_only_in_cycles():
     """1 / tau_i is C where every gap is 1 / C."""
     sets = (CYCLE * 7)[:13]
     assert_same(play("localghbm", sets=sets, scale="gap"), play("localghbm", sets=sets))
@@ -58,12 +58,12 @@ def test_h5_gaps_are_participation_only_in_cycles():
 
 
 def test_h6_fedhbm_is_not_localghbm():
-    """Another anchor, and another point that is compared with it."""
+    """It has another anchor and compares another point with it."""
     assert_differ(play("fedhbm", beta=0.9), play("localghbm", beta=0.9))
 
 
-def test_h7_over_one_round_both_forms_are_the_same():
-    """One full step: `m <- beta m + g` of eq. 4, and the heavy ball of eq. 5."""
+def test_h7_over_one_round_both_forms_are_equal():
+    """With one full step: `m <- beta m + g` of the paper's eq. 4, and the heavy ball of eq. 5."""
     x, m, momentum_form, past = START, dict.fromkeys(START, 0.0), [], [START, START]
     for cohort in SETS:
         mean = mean_gradient(x, cohort)
@@ -79,8 +79,8 @@ def test_h7_over_one_round_both_forms_are_the_same():
     assert_same(actual, past[2:])
 
 
-def test_h7_over_two_rounds_it_starts_without():
-    """Eq. 5 with no term in rounds 1 and 2; eq. 4 from m = 0 has one in round 2 already."""
+def test_h7_over_two_rounds_the_first_rounds_have_no_momentum():
+    """It is eq. 5 without the term in rounds 1 and 2; eq. 4 from m = 0 has a term in round 2."""
     past, m, momentum_form = [START], [dict.fromkeys(START, 0.0)] * 2, [START]
     for t, cohort in enumerate(SETS):
         x = momentum_form[-1]
@@ -100,8 +100,8 @@ def mean_gradient(x, cohort):
     return combine(lambda *g: sum(g) / len(g), *gradients)
 
 
-def test_h8_all_corrections_of_a_round():
-    """(beta / tau) of the server's way, whatever the rate and J: at rate 0 it is the whole step."""
+def test_h8_sum_of_the_corrections_of_a_round():
+    """It is (beta / tau) (theta^{t-1} - theta^{t-tau-1}) for any rate and J."""
     sets = (*SETS[:4], SETS[4])
     rates = (RATE, 0.3, RATE, 0.2, 1e-13)
     x = models(play("ghbm", sets=sets, steps=STEPS, rate=rates, tau=2))

@@ -1,11 +1,12 @@
-"""Every algorithm against NumPy, where no printed value goes: all that may differ, differs.
+"""Every algorithm against NumPy code, in settings that no golden value covers.
 
 n = (1, 3, 2) examples, batches of at most 2, (2, 5, 3) of 5 local steps, five rounds with two of
-the three clients, a client rate that falls from round to round, weight decay, server rates.
+the three clients, a client learning rate that falls with the rounds, weight decay, server rates.
 """
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,7 +51,7 @@ MINIBATCHES = [
     Case("localghbm", {"beta": 0.8, **HALF}),
     Case("fedhbm", {"beta": 0.8, **HALF}),
 ]
-WHOLE = [  # the gradient of all examples in every step: quick to compile
+FULL_BATCHES = [  # the gradient of all examples in every step: fast to compile
     Case("fedadam", {}),
     Case("fedyogi", {"initial_v": 1.0, **U}),
     Case("fedadagrad", {}),
@@ -114,17 +115,17 @@ def test_minibatches(case):
     assert_transcribed(case, "short")
 
 
-@pytest.mark.parametrize("case", WHOLE, ids=str)
-def test_whole_data(case):
+@pytest.mark.parametrize("case", FULL_BATCHES, ids=str)
+def test_full_batches(case):
     assert_transcribed(case, "full")
 
 
-def test_no_transcription_is_left_out():
-    assert {case.name for case in MINIBATCHES + WHOLE} == set(RULES)
+def test_every_transcription_is_compared():
+    assert {case.name for case in MINIBATCHES + FULL_BATCHES} == set(RULES)
 
 
 def test_fedhbm_from_random_models():
-    """The anchor of a first participation is the problem's own initialisation, at its own key."""
+    """The anchor at a first dispatch is the problem's initialisation with the client's key."""
     toy = quadratics([[1.0], [2.0, 0.7], [0.5]], [[1.0], [-1.0, 0.3], [3.0]])
     problem = toy.problem._replace(
         init=lambda key: fa.Model({"x": jax.random.normal(key, dtype=float)})
@@ -142,7 +143,7 @@ class Hidden(NamedTuple):
 
 
 def hidden_network():
-    """`helpers.small_network` with its hidden layer as features, and a slow FedMAX beside it."""
+    """A network whose hidden layer is its features, and its initial params in NumPy."""
     rng = np.random.default_rng(0)
     clients = [{"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n)} for n in (1, 3, 2)]
     start = {"w": rng.normal(size=(3, 4)), "b": rng.normal(size=4), "out": rng.normal(size=4)}
@@ -161,7 +162,7 @@ def hidden_network():
 
 
 def fedmax_gradient(params, x, y, beta):
-    """Of the mean of (h . out - y)^2 + beta KL(U || softmax(h)), by the chain rule."""
+    """The gradient of the mean of (h . out - y)^2 + beta KL(U || softmax(h)), by the chain rule."""
     hidden = np.tanh(x @ params["w"] + params["b"])
     error = 2 * (hidden @ params["out"] - y)[:, None] / len(x)
     softmax = np.exp(hidden) / np.exp(hidden).sum(1, keepdims=True)
@@ -170,20 +171,20 @@ def fedmax_gradient(params, x, y, beta):
     return {"w": x.T @ inner, "b": inner.sum(0), "out": hidden.T @ error[:, 0]}
 
 
-def fedmax_by_hand(start, clients, *, beta, eta, uniform):
-    x, visits, history = start, [0] * len(clients), []
+def fedmax_in_numpy(start, clients, *, beta, eta, uniform):
+    x, dispatches, history = start, [0] * len(clients), []
     for t, cohort in enumerate(SETS):
         total, weights = jax.tree.map(np.zeros_like, x), 0.0
         for i in cohort:
             y, examples = x, clients[i]
             n = len(examples["y"])
             for k in range(STEPS[i]):
-                rows = positions(SEED, i, visits[i], n, k, BATCH)
+                rows = positions(SEED, i, dispatches[i], n, k, BATCH)
                 g = fedmax_gradient(y, examples["x"][rows], examples["y"][rows], beta)
                 y = {name: y[name] - rate(t) * (g[name] + DECAY * y[name]) for name in y}
             weight = 1.0 if uniform else n
             total = {name: total[name] + weight * (x[name] - y[name]) for name in x}
-            weights, visits[i] = weights + weight, visits[i] + 1
+            weights, dispatches[i] = weights + weight, dispatches[i] + 1
         x = {name: x[name] - eta / weights * total[name] for name in x}
         history.append(x)
     return history
@@ -191,7 +192,7 @@ def fedmax_by_hand(start, clients, *, beta, eta, uniform):
 
 @pytest.mark.parametrize("features", ["default", "chosen"])
 def test_fedmax(features):
-    """The defaults once, and all options once; the divergence's mean is over the real examples."""
+    """With the defaults, and with all options; the mean of the divergence is over real examples."""
     toy, start = hidden_network()
     chosen = features == "chosen"
     settings = {"features": lambda outputs: outputs[1], "beta": 3.0, **E, **HALF} if chosen else {}
@@ -200,7 +201,5 @@ def test_fedmax(features):
     algorithm = Case("fedmax", settings).build(toy.problem, local)
     history = run(algorithm, toy.data, SETS, layout=2, seed=SEED, num_steps=STEPS)
     given = {"beta": 3.0, "eta": 0.5} if chosen else {"beta": 1.0, "eta": 1.0}
-    expected = fedmax_by_hand(start, toy.clients, uniform=not chosen, **given)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), history, expected
-    )
+    expected = fedmax_in_numpy(start, toy.clients, uniform=not chosen, **given)
+    chex.assert_trees_all_close(history, expected, rtol=0, atol=1e-12)

@@ -1,59 +1,158 @@
+"""The metrics of one model, over all examples and for each client, against plain NumPy."""
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import small_network
+from evaluation_helpers import check_metrics, expected, held_out, network
+from helpers import Compilations, quadratics, stored
 
 import fedjax_algos as fa
-from fedjax_algos.analysis.summary import interval, summarise
+from fedjax_algos.core import Mean
+
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 5, 17, 100])
-def test_means_are_exact_over_ragged_batches(batch_size):
-    toy = small_network()
-    problem = toy.problem._replace(
-        metrics=lambda out, batch: {"large": 1.0 * (out.logits > batch["y"])}
-    )
+def test_means_over_all_examples_are_exact(batch_size):
+    toy = network()
     examples = {key: np.concatenate([c[key] for c in toy.clients]) for key in ("x", "y")}
-    model = problem.init(jax.random.key(1))
-    metrics = fa.make_evaluate(problem, batch_size)(model, examples)
-    outputs, _ = problem.apply(model, {k: jnp.asarray(v) for k, v in examples.items()}, None, False)
-    expected = np.asarray(outputs.logits) - examples["y"].astype(np.float32)
+    model = toy.problem.init(jax.random.key(1))
+    metrics = fa.make_evaluate(toy.problem, batch_size)(model, examples)
+    loss, large = expected(model.params, examples)
     assert float(metrics["loss"].weight) == 17
-    assert float(metrics["loss"].value()) == pytest.approx((expected**2).mean(), rel=1e-5)
-    assert float(metrics["large"].value()) == pytest.approx((expected > 0).mean(), rel=1e-6)
+    assert float(metrics["loss"].value()) == pytest.approx(loss, rel=1e-13)
+    assert float(metrics["large"].value()) == pytest.approx(large, rel=1e-13)
 
 
-def test_interval_is_student_s():
-    """Three values: t(.975, 2) = 4.302653, standard deviation 1."""
-    assert interval(np.array([1.0, 2.0, 3.0])) == pytest.approx(4.302653 / np.sqrt(3), abs=1e-6)
-    assert np.isnan(interval(np.array([1.0])))
+@pytest.mark.parametrize("batch_size", [1, 4, 5, 17, 100])
+def test_means_of_each_client_are_exact(batch_size):
+    toy = network()
+    model = toy.problem.init(jax.random.key(1))
+    metrics = fa.make_evaluate_clients(toy.problem, batch_size)(model, toy.data)
+    check_metrics(metrics, [model.params] * 4, toy.clients)
 
 
-def rows(method, by_seed):
-    return [
-        {
-            "method": method,
-            "seed": seed,
-            "round": 10 * index,
-            "test_accuracy": accuracy,
-            "upload_bytes": 1000 * index,
-            "wall_seconds": 1.0 + seed,
-        }
-        for seed, curve in enumerate(by_seed)
-        for index, accuracy in enumerate(curve)
-    ]
+@pytest.mark.parametrize("batch_size", [7, 64])
+def test_many_clients_of_different_sizes(batch_size):
+    problem = network().problem
+    clients = held_out(np.random.default_rng(3).integers(1, 40, size=50))
+    model = problem.init(jax.random.key(2))
+    metrics = fa.make_evaluate_clients(problem, batch_size)(model, stored(clients))
+    check_metrics(metrics, [model.params] * 50, clients)
 
 
-def test_the_target_is_the_first_method_s_best_on_the_same_seed():
-    first = [[0.1, 0.5, 0.4], [0.1, 0.3, 0.8], [0.1, 0.6, 0.6], [0.1, 0.2, 0.9]]
-    other = [[0.5, 0.9, 0.9], [0.1, 0.8, 0.7], [0.1, 0.2, 0.5], [0.1, 0.2, 0.3]]
-    worse = [[0.1, 0.1, 0.5], *[[0.0, 0.0, 0.0]] * 3]
-    table = summarise(rows("first", first) + rows("other", other) + rows("worse", worse))
-    assert [line.label for line in table] == ["first", "other", "worse"]
-    a, b, c = table
-    assert (a.final, a.best) == (pytest.approx(0.675), pytest.approx(0.7))
-    assert (a.rounds, a.seeds_reaching) == (10, 4)  # of 10, 20, 10, 20: the lower middle
-    assert (b.rounds, b.upload_bytes, b.seeds_reaching) == (10, 1000, 2)  # of 0, 10, never, never
-    assert (c.rounds, c.upload_bytes, c.seeds_reaching) == (None, None, 1)
-    assert a.seconds == 2.5
+def test_clients_add_up_to_the_mean_over_all_examples():
+    toy = network()
+    model = toy.problem.init(jax.random.key(1))
+    over_all = fa.make_evaluate(toy.problem, 4)(model, toy.data.examples)
+    each = fa.make_evaluate_clients(toy.problem, 3)(model, toy.data)
+    assert set(over_all) == set(each) == {"loss", "large"}
+    total = jax.tree.map(lambda leaf: leaf.sum(0), each)
+    chex.assert_trees_all_close(total, over_all, rtol=1e-14)
+    assert {float(mean.weight) for mean in over_all.values()} == {17}
+
+
+def test_a_nan_stays_with_its_client():
+    toy = network()
+    clients = held_out()
+    clients[1]["y"][3] = np.nan
+    model = toy.problem.init(jax.random.key(1))
+    metrics = fa.make_evaluate_clients(toy.problem, 5)(model, stored(clients))
+    assert np.isnan(metrics["loss"].value()).tolist() == [False, True, False, False]
+
+
+def test_examples_of_no_client_are_not_read_and_empty_clients_have_weight_0():
+    toy = network()
+    examples = {"x": np.full((9, 3), np.nan), "y": np.full(9, np.nan)}
+    client = held_out([4])[0]
+    for key, rows in examples.items():
+        rows[[8, 1, 6, 3]] = client[key]
+    data = fa.FederatedData(
+        examples, jnp.asarray([8, 1, 6, 3], jnp.int32), jnp.asarray([0, 0, 4, 4, 4], jnp.int32)
+    )
+    model = toy.problem.init(jax.random.key(1))
+    loss = fa.make_evaluate_clients(toy.problem, 3)(model, data)["loss"]
+    assert loss.weight.tolist() == [0, 4, 0, 0]
+    assert loss.value().tolist() == pytest.approx([0, expected(model.params, client)[0], 0, 0])
+    summary = fa.summarise_clients(loss, "highest")
+    assert summary.mean == summary.worst_decile == summary.weighted_mean == loss.value()[1]
+    assert summary.standard_deviation == 0
+
+
+def test_sums_have_at_least_the_precision_of_float32():
+    """In bfloat16, 1000 flags would add up to 256."""
+    problem = quadratics([[1.0]], [[0.0]]).problem._replace(
+        metrics=lambda x, batch: {"half": jnp.ones(batch["a"].shape, jnp.bfloat16)}
+    )
+    data = stored([{"a": np.ones(1000), "b": np.zeros(1000)}])
+    model = problem.init(None)
+    for metrics in (
+        fa.make_evaluate_clients(problem, 10)(model, data),
+        fa.make_evaluate(problem, 10)(model, data.examples),
+    ):
+        assert float(np.squeeze(metrics["half"].total)) == 1000
+        assert float(np.squeeze(metrics["half"].weight)) == 1000
+
+
+def test_another_model_compiles_nothing():
+    toy = network()
+    models = [toy.problem.init(jax.random.key(seed)) for seed in range(2)]
+    evaluate = fa.make_evaluate_clients(toy.problem)
+    first = evaluate(models[0], toy.data)
+    with Compilations() as compilations:
+        again = evaluate(models[0], toy.data)
+        evaluate(models[1], toy.data)
+    assert compilations.count == 0
+    chex.assert_trees_all_equal(first, again)
+
+
+def metric(values, weights=None):
+    """The `Mean`s of clients with these values."""
+    weights = np.ones(len(values)) if weights is None else np.asarray(weights, float)
+    return Mean(jnp.asarray(values * weights), weights)
+
+
+def test_summary_of_clients():
+    values = np.random.default_rng(0).permutation(np.arange(25.0))
+    lowest, highest = (fa.summarise_clients(metric(values), w) for w in ("lowest", "highest"))
+    assert lowest.mean == highest.mean == lowest.weighted_mean == 12
+    assert lowest.standard_deviation == pytest.approx(np.sqrt((25**2 - 1) / 12))
+    assert lowest.worst_decile == 1  # of ceil(2.5) = 3 clients: 0, 1, 2
+    assert highest.worst_decile == 23
+    assert fa.summarise_clients(metric(np.arange(20.0)), "lowest").worst_decile == 0.5
+    assert fa.summarise_clients(metric(np.arange(4.0)), "highest").worst_decile == 3
+
+
+def test_weights_count_in_the_weighted_mean_only():
+    summary = fa.summarise_clients(metric([1.0, 3.0, 8.0], [6, 1, 1]), "highest")
+    assert summary.mean == 4
+    assert summary.weighted_mean == 17 / 8
+    assert summary.worst_decile == 8
+    assert summary.standard_deviation == pytest.approx(np.sqrt((9 + 1 + 16) / 3))
+
+
+@pytest.mark.parametrize("worst", ["lowest", "highest"])
+def test_a_diverged_client_makes_the_mean_and_the_worst_decile_nan(worst):
+    summary = fa.summarise_clients(metric([1.0, np.nan, 3.0]), worst)
+    assert np.isnan(summary.mean)
+    assert np.isnan(summary.worst_decile)
+
+
+def test_errors_name_the_value_and_the_fix():
+    toy = network()
+    model = toy.problem.init(jax.random.key(1))
+    for make in (fa.make_evaluate, fa.make_evaluate_clients):
+        with pytest.raises(ValueError, match="batch_size=0 is out of range; give at least 1"):
+            make(toy.problem, 0)
+    averaged = toy.problem._replace(loss=lambda outputs, batch: jnp.mean(outputs.logits))
+    with pytest.raises(ValueError, match=r"loss has shape \(\), but must give one value for each"):
+        fa.make_evaluate_clients(averaged)(model, toy.data)
+    empty = toy.data._replace(indices=toy.data.indices[:0], offsets=toy.data.offsets * 0)
+    with pytest.raises(ValueError, match="the 4 clients hold 0 examples"):
+        fa.make_evaluate_clients(toy.problem)(model, empty)
+    with pytest.raises(ValueError, match="worst='best' is unknown; give 'lowest'"):
+        fa.summarise_clients(metric([1.0]), "best")
+    with pytest.raises(ValueError, match="none of the 2 clients has examples"):
+        fa.summarise_clients(metric([1.0, 2.0], [0, 0]), "lowest")

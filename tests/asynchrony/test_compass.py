@@ -1,4 +1,4 @@
-"""FedCompass's schedule: the paper's figures, rules by hand, a transcription, invariants."""
+"""FedCompass's schedule: the paper's figures, examples by hand, a transcription, invariants."""
 
 import itertools
 import math
@@ -18,45 +18,47 @@ from fedjax_algos.asynchrony.registry import schedules
 SEEDS = st.integers(0, 2**31 - 1)
 SPEEDS = st.sampled_from(["homogeneous", "normal", "exponential"])
 STEPS = st.sampled_from([(20, 100), (5, 10), (40, 40), (1, 200)])
-DISPATCHES = ("client", "visit", "num_steps", "version", "started", "ended")
-INTEGERS = ("client", "visit", "num_steps", "version", "fate", "dispatch", "staleness", "step")
+DISPATCHES = ("client", "number", "num_steps", "version", "started", "ended")
+INTEGERS = ("client", "number", "num_steps", "version", "fate", "dispatch", "staleness", "step")
 
 
-class Told:
-    """A weather from times for each step, with other ones and absences for some visits."""
+class GivenSystem:
+    """Seconds per step by client, with other times and unavailability for some dispatches."""
 
-    def __init__(self, per_step, changes=(), durations=(), absences=(), number=Fraction):
+    def __init__(self, per_step, changes=(), durations=(), unavailable=(), number=Fraction):
         self.per_step = per_step
         self.changes, self.durations = dict(changes), dict(durations)
-        self.absences, self.number = dict(absences), number
+        self.unavailable, self.number = dict(unavailable), number
 
-    def seconds(self, client, visit, num_steps):
-        per_step = self.changes.get((client, visit), self.per_step[client])
-        told = self.durations.get((client, visit), num_steps * Fraction(per_step))
-        return self.number(Fraction(told))
+    def seconds(self, client, number, num_steps):
+        per_step = self.changes.get((client, number), self.per_step[client])
+        seconds = self.durations.get((client, number), num_steps * Fraction(per_step))
+        return self.number(Fraction(seconds))
 
-    def absence(self, client, visit):
-        return self.absences.get((client, visit))
+    def unavailability(self, client, number):
+        return self.unavailable.get((client, number))
 
 
-class Drawn:
-    """Random speeds, 5% jitter, 10% of the visits at a new speed, and absences."""
+class RandomSystem:
+    """Random speeds, 5% jitter, 10% of the dispatches at a new speed, and unavailability."""
 
     def __init__(self, seed, speeds, leaving=0.0, changing=0.1, jitter=0.05):
         self.seed, self.speeds = seed, speeds
         self.leaving, self.changing, self.jitter = leaving, changing, jitter
-        self.visits = {}
+        self.dispatches = {}
 
-    def _visit(self, client, visit):
-        rng, rows = self.visits.setdefault(client, (random.Random(self.seed * 1000 + client), []))
-        while len(rows) <= visit:
+    def _dispatch(self, client, number):
+        rng, rows = self.dispatches.setdefault(
+            client, (random.Random(self.seed * 1000 + client), [])
+        )
+        while len(rows) <= number:
             per_step = self._speed(rng) if not rows or rng.random() < self.changing else rows[-1][0]
             jitter = max(0.5, rng.gauss(1, self.jitter))
             leaves = rng.random() < self.leaving
             rows.append(
                 (per_step, jitter, (rng.random(), rng.expovariate(0.1)) if leaves else None)
             )
-        return rows[visit]
+        return rows[number]
 
     def _speed(self, rng):
         draw = {
@@ -66,12 +68,12 @@ class Drawn:
         }
         return 0.1 * draw[self.speeds]()
 
-    def seconds(self, client, visit, num_steps):
-        per_step, jitter, _ = self._visit(client, visit)
+    def seconds(self, client, number, num_steps):
+        per_step, jitter, _ = self._dispatch(client, number)
         return num_steps * per_step * jitter
 
-    def absence(self, client, visit):
-        return self._visit(client, visit)[2]
+    def unavailability(self, client, number):
+        return self._dispatch(client, number)[2]
 
 
 # the paper's figures; clients are counted from 1 and times are minutes, as there
@@ -185,8 +187,8 @@ CODE = (
 
 
 def always(per_step):
-    """Client 3 has another speed from its second visit on."""
-    return {(2, visit): per_step for visit in range(1, 20)}
+    """Client 3 has another speed from its second dispatch on."""
+    return {(2, number): per_step for number in range(1, 20)}
 
 
 FIGURES = {
@@ -205,9 +207,9 @@ def clock(minutes):
     return f"{tenths // 600:02}:{tenths % 600 // 10:02}" + f".{tenths % 10}" * (tenths % 10 > 0)
 
 
-def told(trace):
-    """Assignments and server steps of a trace, in the tables' terms."""
-    plan = trace.plan
+def decisions(plan):
+    """Assignments and server steps of a plan, in the terms of the tables."""
+    trace = plan.trace
     assignments = [
         (clock(start), client + 1, steps, group, clock(expected), clock(latest))
         for start, client, steps, group, expected, latest in zip(
@@ -240,28 +242,28 @@ def members(plan, step):
 def test_figures_of_the_paper(figure, number):
     (assignments, steps), facts, options = FIGURES[figure]
     if figure == "22 in prose":
-        report = number(Fraction("2/5"))  # client 3's own, of its second visit
+        report = number(Fraction("2/5"))  # client 3's own, of its second dispatch
 
-        def measure(client, visit, num_steps, seconds):
-            return report if (client, visit) == (2, 1) else seconds / num_steps
+        def measure(client, number, num_steps, seconds):
+            return report if (client, number) == (2, 1) else seconds / num_steps
 
         options = {"measure": measure}
     minutes, seconds = map(Fraction, steps[-1][0].split(":"))
     end = number(minutes + seconds / 60)
-    trace = compass(**options).trace(Told(PER_STEP, number=number, **facts), 5, seconds=end)
-    seen = told(trace)
+    plan = compass(**options)(GivenSystem(PER_STEP, number=number, **facts), 5, seconds=end)
+    seen = decisions(plan)
     assert seen[0] == assignments
     assert seen[1] == steps
-    # in order, which equal dicts do not tell
+    # the order of the entries, which the equality of dicts does not compare
     assert [list(of) for *_, of in seen[1]] == [list(of) for *_, of in steps]
-    late = [(2, 1)] if "22" in figure else []
-    plan = trace.plan
-    assert list(zip(plan.client[trace.late], plan.visit[trace.late], strict=True)) == late
+    late = plan.trace.late
+    expected_late = [(2, 1)] if "22" in figure else []
+    assert list(zip(plan.client[late], plan.number[late], strict=True)) == expected_late
     assert (plan.time[-1], plan.ended[plan.dispatch[-1]]) == (end, end)
 
 
 def test_equilibrium_of_figure_1_stays():
-    plan = compass()(Told(PER_STEP), 5, seconds=1002)
+    plan = compass()(GivenSystem(PER_STEP), 5, seconds=1002)
     assert len(plan.time) == 7 + 98
     last = plan.step >= 7
     assert (plan.staleness[last] == 0).all()
@@ -269,64 +271,64 @@ def test_equilibrium_of_figure_1_stays():
     assert (steps == [100, 50, 40, 25, 20]).all()
 
 
-def test_first_visits_of_the_code_have_the_most_steps():
-    plan = compass(mode="code")(Told(PER_STEP), 5, seconds=50)
-    first = plan.visit == 0
+def test_first_dispatches_of_the_code_have_the_most_steps():
+    plan = compass(mode="code")(GivenSystem(PER_STEP), 5, seconds=50)
+    first = plan.number == 0
     assert plan.num_steps[first].tolist() == [100] * 5
     assert plan.ended[first].tolist() == [10, 20, 25, 40, 50]
 
 
 def test_staleness_at_arrival_or_at_aggregation():
     """Client 3's second round at 8 steps a minute, so that it arrives at 08:30."""
-    weather = Told(PER_STEP, {(2, 1): "1/8"})
-    at_arrival = told(compass().trace(weather, 5, seconds=12))[1]
+    system = GivenSystem(PER_STEP, {(2, 1): "1/8"})
+    at_arrival = decisions(compass()(system, 5, seconds=12))[1]
     assert at_arrival[-1] == ("12:00", AGGREGATE, {3: 1, 1: 4, 2: 3})
-    by_code = told(compass(mode="code", first_steps=20).trace(weather, 5, seconds=12))[1]
+    by_code = decisions(compass(mode="code", first_steps=20)(system, 5, seconds=12))[1]
     assert by_code[-1] == ("12:00", AGGREGATE, {3: 2, 1: 4, 2: 3})
 
 
 @pytest.mark.parametrize(("speed_weight", "record", "steps"), [(None, 0.205, 58), (1, 0.2, 60)])
 def test_speeds_are_averaged_in_code_mode(speed_weight, record, steps):
     options = {"speed_weight": speed_weight} if speed_weight else {}
-    plan = compass(mode="code", first_steps=20, **options)
-    trace = plan.trace(Told(PER_STEP, always("1/5")), 5, seconds=12)
-    third = np.flatnonzero(trace.plan.client == 2)[-1]
-    assert trace.seconds_per_step[third] == record
-    assert trace.plan.num_steps[third] == steps
+    planner = compass(mode="code", first_steps=20, **options)
+    plan = planner(GivenSystem(PER_STEP, always("1/5")), 5, seconds=12)
+    third = np.flatnonzero(plan.client == 2)[-1]
+    assert plan.trace.seconds_per_step[third] == record
+    assert plan.num_steps[third] == steps
 
 
-# rules by hand
+# examples by hand
 
 
 def test_a_late_update_and_the_same_clients_next_one_are_both_aggregated():
-    weather = Told([1], durations={(0, 1): 101})
-    trace = compass(slack=1).trace(weather, 1, arrivals=3)
-    assert trace.late.tolist() == [False, True, False, False]
-    assert trace.plan.dispatch.tolist() == [0, 1, 2]
-    assert trace.plan.step.tolist() == [0, 1, 1]
-    assert trace.plan.staleness.tolist() == [0, 0, 0]
-    assert trace.plan.version.tolist() == [0, 1, 1, 2]  # the timer at 120 made no server step
-    assert trace.aggregated_group.tolist() == [0, 2]
+    system = GivenSystem([1], durations={(0, 1): 101})
+    plan = compass(slack=1)(system, 1, arrivals=3)
+    assert plan.trace.late.tolist() == [False, True, False, False]
+    assert plan.dispatch.tolist() == [0, 1, 2]
+    assert plan.step.tolist() == [0, 1, 1]
+    assert plan.staleness.tolist() == [0, 0, 0]
+    assert plan.version.tolist() == [0, 1, 1, 2]  # the timer at 120 made no server step
+    assert plan.trace.aggregated_group.tolist() == [0, 2]
 
 
-def test_who_arrives_early_does_not_join_the_same_group_again():
+def test_clients_that_arrive_early_do_not_join_the_same_group_again():
     """Both are back at 12 of 22: 10 minutes are 100 steps at their new speed."""
-    weather = Told(["1/10"] * 2, changes={(0, 1): "1/20", (1, 1): "1/20"})
-    trace = compass(first_steps=20).trace(weather, 2, seconds=7)
-    assert trace.plan.started.tolist() == [0, 0, 2, 2, 7, 7]
-    assert trace.arrival_group.tolist() == [0, 0, 1, 1, 2, 2]
-    assert trace.plan.num_steps[-2:].tolist() == [100, 100]
+    system = GivenSystem(["1/10"] * 2, changes={(0, 1): "1/20", (1, 1): "1/20"})
+    plan = compass(first_steps=20)(system, 2, seconds=7)
+    assert plan.started.tolist() == [0, 0, 2, 2, 7, 7]
+    assert plan.trace.arrival_group.tolist() == [0, 0, 1, 1, 2, 2]
+    assert plan.num_steps[-2:].tolist() == [100, 100]
 
 
 def test_the_later_of_equally_good_groups_is_joined():
     """At 22, groups 1 (at 120) and 2 (at 119) leave client 2 24.5 and 24.25 steps of 4 minutes."""
     measured = {0: Fraction(1), 1: Fraction("0.98"), 2: Fraction(4)}
-    plan = compass(measure=lambda client, *_: measured[client])
-    weather = Told([1] * 3, durations={(0, 0): 20, (1, 0): 21, (2, 0): 22})
-    trace = plan.trace(weather, 3, arrivals=3)
-    assert trace.expected[3:].tolist() == [120, 119, 119]
-    assert trace.arrival_group[3:].tolist() == [1, 2, 2]
-    assert trace.plan.num_steps[3:].tolist() == [100, 100, 24]
+    planner = compass(measure=lambda client, *_: measured[client])
+    system = GivenSystem([1] * 3, durations={(0, 0): 20, (1, 0): 21, (2, 0): 22})
+    plan = planner(system, 3, arrivals=3)
+    assert plan.trace.expected[3:].tolist() == [120, 119, 119]
+    assert plan.trace.arrival_group[3:].tolist() == [1, 2, 2]
+    assert plan.num_steps[3:].tolist() == [100, 100, 24]
 
 
 @pytest.mark.parametrize(("mode", "steps"), [("paper", 100), ("code", 99)])
@@ -337,35 +339,34 @@ def test_groups_that_need_too_many_steps(mode, steps):
     """
     measured = {0: Fraction(1), 1: Fraction("0.98"), 2: Fraction("1.18")}
     options = {"mode": mode, "first_steps": 20, "speed_weight": 1}
-    plan = compass(measure=lambda client, *_: measured[client], slack=1, **options)
-    weather = Told([1] * 3, durations={(0, 0): 20, (1, 0): 21, (2, 0): 100})
-    trace = plan.trace(weather, 3, arrivals=3)
-    assert trace.arrival_group[3:].tolist() == [1, 2, 3]
-    assert trace.plan.num_steps[3:].tolist() == [100, 100, steps]
+    planner = compass(measure=lambda client, *_: measured[client], slack=1, **options)
+    system = GivenSystem([1] * 3, durations={(0, 0): 20, (1, 0): 21, (2, 0): 100})
+    plan = planner(system, 3, arrivals=3)
+    assert plan.trace.arrival_group[3:].tolist() == [1, 2, 3]
+    assert plan.num_steps[3:].tolist() == [100, 100, steps]
 
 
 @pytest.mark.parametrize("number", [Fraction, float])
-def test_who_arrives_at_the_latest_time_is_not_late(number):
-    """Slower by lambda, so that everybody is back exactly at Tmax."""
-    weather = Told(["0.07"] * 3, {(client, 1): "0.084" for client in range(3)}, number=number)
-    trace = compass().trace(weather, 3, arrivals=6)
-    assert not trace.late.any()
-    assert trace.plan.time[-1] == trace.latest[3] == trace.plan.ended[3]
-    assert trace.plan.step.tolist() == [0, 1, 2, 3, 3, 3]
+def test_arrivals_at_the_latest_time_are_not_late(number):
+    """Slower by lambda, so that all clients are back exactly at Tmax."""
+    system = GivenSystem(["0.07"] * 3, {(client, 1): "0.084" for client in range(3)}, number=number)
+    plan = compass()(system, 3, arrivals=6)
+    assert not plan.trace.late.any()
+    assert plan.time[-1] == plan.trace.latest[3] == plan.ended[3]
+    assert plan.step.tolist() == [0, 1, 2, 3, 3, 3]
 
 
 def test_simultaneous_arrivals_come_in_client_order():
-    plan = compass()(Told(["1/3"] * 7, number=float), 7, arrivals=21)
+    plan = compass()(GivenSystem(["1/3"] * 7, number=float), 7, arrivals=21)
     assert plan.client[plan.dispatch].tolist() == 3 * list(range(7))
 
 
-def test_a_group_that_is_partly_late_waits_for_nobody_and_takes_nobody():
+def test_a_closed_group_neither_waits_nor_takes_new_clients():
     """Client 1 is late for group 1; client 0, aggregated at its timer, opens group 2 then."""
-    weather = Told([1, 1], durations={(1, 1): 150})
-    trace = compass().trace(weather, 2, seconds=170)
-    plan = trace.plan
+    system = GivenSystem([1, 1], durations={(1, 1): 150})
+    plan = compass()(system, 2, seconds=170)
     assert plan.time.tolist() == [20, 20, 140]
-    assert trace.arrival_group.tolist() == [0, 0, 1, 1, 2, 2]
+    assert plan.trace.arrival_group.tolist() == [0, 0, 1, 1, 2, 2]
     assert plan.started.tolist() == [0, 0, 20, 20, 140, 170]
     assert plan.version.tolist() == [0, 0, 1, 2, 3, 3]
     assert plan.num_steps[-1] == int((240 - 170) / 1.5)
@@ -376,77 +377,80 @@ def test_a_group_that_is_partly_late_waits_for_nobody_and_takes_nobody():
 
 
 def test_a_group_is_aggregated_when_the_last_pending_client_leaves():
-    weather = Told([1, 1], durations={(0, 1): 80}, absences={(1, 1): (Fraction("0.9"), 30)})
-    trace = compass().trace(weather, 2, seconds=140)
-    plan = trace.plan
+    system = GivenSystem(
+        [1, 1], durations={(0, 1): 80}, unavailable={(1, 1): (Fraction("0.9"), 30)}
+    )
+    plan = compass()(system, 2, seconds=140)
     assert plan.time.tolist() == [20, 20, 110]  # 20 + 90 steps, before Ta = 120
     assert plan.fate[:4].tolist() == [AGGREGATED] * 3 + [LOST]
     assert plan.ended[3] == 110
     # back at 140: the last speed, the current model, and the group that client 0 has opened
-    assert (plan.client[5], plan.visit[5], plan.started[5], plan.version[5]) == (1, 2, 140, 3)
-    assert trace.arrival_group[4:].tolist() == [2, 2]
-    assert plan.num_steps[5] == trace.expected[4] - 140
+    assert (plan.client[5], plan.number[5], plan.started[5], plan.version[5]) == (1, 2, 140, 3)
+    assert plan.trace.arrival_group[4:].tolist() == [2, 2]
+    assert plan.num_steps[5] == plan.trace.expected[4] - 140
 
 
-def test_a_group_that_all_have_left_is_gone():
-    weather = Told([1], absences={(0, 1): (Fraction("0.1"), 5)})
-    trace = compass().trace(weather, 1, seconds=141)
-    assert trace.plan.started.tolist() == [0, 20, 35, 135]
-    assert trace.arrival_group.tolist() == [0, 1, 2, 3]  # group 1, at 120, could have taken it
-    assert trace.plan.num_steps[2] == 100
-    assert trace.plan.time.tolist() == [20, 135]
+def test_a_group_that_all_clients_have_left_is_closed():
+    system = GivenSystem([1], unavailable={(0, 1): (Fraction("0.1"), 5)})
+    plan = compass()(system, 1, seconds=141)
+    assert plan.started.tolist() == [0, 20, 35, 135]
+    assert plan.trace.arrival_group.tolist() == [0, 1, 2, 3]  # group 1, at 120, could have taken it
+    assert plan.num_steps[2] == 100
+    assert plan.time.tolist() == [20, 135]
 
 
 def test_a_client_that_leaves_before_its_first_arrival_starts_again():
-    weather = Told([1], absences={(0, 0): (Fraction("0.5"), 3)})
-    trace = compass(first_steps=30).trace(weather, 1, arrivals=1)
-    assert trace.plan.started.tolist() == [0, 18, 48]
-    assert trace.plan.num_steps.tolist() == [30, 30, 100]
-    assert trace.plan.group.tolist() == [FIRST]
-    assert trace.plan.fate.tolist() == [LOST, AGGREGATED, IN_FLIGHT]
+    system = GivenSystem([1], unavailable={(0, 0): (Fraction("0.5"), 3)})
+    plan = compass(first_steps=30)(system, 1, arrivals=1)
+    assert plan.started.tolist() == [0, 18, 48]
+    assert plan.num_steps.tolist() == [30, 30, 100]
+    assert plan.group.tolist() == [FIRST]
+    assert plan.fate.tolist() == [LOST, AGGREGATED, IN_FLIGHT]
 
 
 def test_a_client_that_has_left_is_not_the_fastest_of_its_group():
     """At 40, client 2 opens a group to meet client 0, which is back from 100 steps at 160."""
-    weather = Told(["1", "1/2", "2"], absences={(1, 1): (Fraction("0.3"), math.inf)})
-    trace = compass().trace(weather, 3, arrivals=3)
-    assert trace.arrival_group[3:].tolist() == [1, 1, 2]
-    assert trace.plan.num_steps[3:].tolist() == [100, 40, 60]
+    system = GivenSystem(["1", "1/2", "2"], unavailable={(1, 1): (Fraction("0.3"), math.inf)})
+    plan = compass()(system, 3, arrivals=3)
+    assert plan.trace.arrival_group[3:].tolist() == [1, 1, 2]
+    assert plan.num_steps[3:].tolist() == [100, 40, 60]
 
 
 def test_a_client_that_rejoins_at_a_timer_gets_the_new_model():
     """At 140 client 0 is aggregated without client 1, and client 2 comes back."""
-    absences = {(2, 1): (Fraction("0.5"), 70)}
-    weather = Told([1] * 3, durations={(1, 1): 150}, absences=absences)
-    trace = compass().trace(weather, 3, seconds=140)
-    assert trace.plan.started[-2:].tolist() == [140, 140]
-    assert trace.plan.client[-2:].tolist() == [0, 2]
-    assert trace.plan.version[-2:].tolist() == [4, 4]
-    assert trace.arrival_group[-2:].tolist() == [2, 2]
+    unavailable = {(2, 1): (Fraction("0.5"), 70)}
+    system = GivenSystem([1] * 3, durations={(1, 1): 150}, unavailable=unavailable)
+    plan = compass()(system, 3, seconds=140)
+    assert plan.started[-2:].tolist() == [140, 140]
+    assert plan.client[-2:].tolist() == [0, 2]
+    assert plan.version[-2:].tolist() == [4, 4]
+    assert plan.trace.arrival_group[-2:].tolist() == [2, 2]
 
 
-def test_clients_may_leave_as_often_as_they_like():
-    class Odd(Told):
-        def absence(self, client, visit):
-            return (Fraction("0.5"), 1) if visit % 2 else None
+def test_clients_may_leave_often():
+    class Odd(GivenSystem):
+        def unavailability(self, client, number):
+            return (Fraction("0.5"), 1) if number % 2 else None
 
     plan = compass()(Odd([1]), 1, arrivals=1100)
     assert (plan.fate == LOST).sum() == 1099
 
 
 def test_a_late_client_that_leaves_changes_nothing():
-    weather = Told([1, 1], durations={(1, 1): 150}, absences={(1, 1): (1, math.inf)})
-    trace = compass().trace(weather, 2, seconds=500)
-    assert trace.plan.time.tolist() == [20, 20, 140, 240, 340, 440]
-    assert trace.plan.fate.tolist() == [0, 0, 0, LOST, 0, 0, 0, IN_FLIGHT]
-    assert not trace.late.any()
+    system = GivenSystem([1, 1], durations={(1, 1): 150}, unavailable={(1, 1): (1, math.inf)})
+    plan = compass()(system, 2, seconds=500)
+    assert plan.time.tolist() == [20, 20, 140, 240, 340, 440]
+    assert plan.fate.tolist() == [0, 0, 0, LOST, 0, 0, 0, IN_FLIGHT]
+    assert not plan.trace.late.any()
 
 
 # identities
 
 
 def test_equal_speeds_become_rounds_of_all_clients():
-    plan = compass(min_steps=10, max_steps=50)(Told(["1/7"] * 6, number=float), 6, arrivals=60)
+    plan = compass(min_steps=10, max_steps=50)(
+        GivenSystem(["1/7"] * 6, number=float), 6, arrivals=60
+    )
     assert plan.group.tolist() == [FIRST] * 6 + [AGGREGATE] * 9
     assert plan.staleness[:12].tolist() == [0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0]
     assert (plan.staleness[12:] == 0).all()
@@ -458,8 +462,8 @@ def test_equal_speeds_become_rounds_of_all_clients():
 @pytest.mark.parametrize("number", [Fraction, float])
 def test_one_possible_number_of_steps_is_not_quite_fedasync(number):
     """Clients still meet in a group wherever floor((Ta - t) / S_i) happens to be that number."""
-    weather = Told(["0.101", "0.207", "0.263", "0.419", "0.533"], number=number)
-    plan = compass(min_steps=20, max_steps=20)(weather, 5, seconds=120)
+    system = GivenSystem(["0.101", "0.207", "0.263", "0.419", "0.533"], number=number)
+    plan = compass(min_steps=20, max_steps=20)(system, 5, seconds=120)
     assert (plan.num_steps == 20).all()
     sizes = np.bincount(plan.step)[plan.group == AGGREGATE]
     assert len(sizes) == 112
@@ -470,23 +474,23 @@ def test_one_possible_number_of_steps_is_not_quite_fedasync(number):
 
 
 class Literal:
-    """Algorithms 1 to 3 with dictionaries and a scan for the next event: no ties, nobody leaves."""
+    """Algorithms 1 to 3 with dictionaries and a scan for the next event, without ties or losses."""
 
-    def __init__(self, weather, num_clients, least, most, slack):
-        self.weather, self.least, self.most, self.slack = weather, least, most, slack
+    def __init__(self, system, num_clients, least, most, slack):
+        self.system, self.least, self.most, self.slack = system, least, most, slack
         self.clients = {i: {"G": None, "Tstart": 0.0, "tau": 0} for i in range(num_clients)}
         self.groups, self.timers, self.general = {}, {}, []
         self.tau = self.made = 0
         self.sent, self.server_steps = [], []
         for i, client in self.clients.items():
-            client.update(Q=least, visits=0)
+            client.update(Q=least, dispatches=0)
             self.train(i)
 
     def train(self, i):
         c = self.clients[i]
         self.sent.append((i, c["Q"], c["tau"]))
-        c["end"] = c["Tstart"] + self.weather.seconds(i, c["visits"], c["Q"])
-        c["visits"] += 1
+        c["end"] = c["Tstart"] + self.system.seconds(i, c["dispatches"], c["Q"])
+        c["dispatches"] += 1
 
     def run(self, arrivals):
         for _ in range(arrivals):
@@ -576,10 +580,10 @@ class Literal:
     st.sampled_from([1.0, 1.2, 2.0]),
 )
 def test_literal_transcription(seed, speeds, num_clients, steps, slack):
-    literal = Literal(Drawn(seed, speeds), num_clients, *steps, slack)
+    literal = Literal(RandomSystem(seed, speeds), num_clients, *steps, slack)
     literal.run(80)
     plan = compass(min_steps=steps[0], max_steps=steps[1], slack=slack)
-    plan = plan(Drawn(seed, speeds), num_clients, arrivals=80)
+    plan = plan(RandomSystem(seed, speeds), num_clients, arrivals=80)
     seen = zip(plan.client.tolist(), plan.num_steps.tolist(), plan.version.tolist(), strict=True)
     assert list(seen) == literal.sent
     assert len(plan.time) == len(literal.server_steps)
@@ -592,8 +596,8 @@ def test_literal_transcription(seed, speeds, num_clients, steps, slack):
 # invariants
 
 
-def check_dispatches(trace, least, most, first_steps):
-    plan = trace.plan
+def check_dispatches(plan, least, most, first_steps):
+    trace = plan.trace
     made = np.concatenate([[0], plan.time])  # version v by server step v - 1
     assert (made[plan.version] <= plan.started).all()
     for order in (plan.version, plan.started, plan.time, plan.step):
@@ -609,8 +613,9 @@ def check_dispatches(trace, least, most, first_steps):
     assert (plan.ended > trace.latest)[trace.late].all()
 
 
-def check_server_steps(trace, code):
-    plan, arrived = trace.plan, trace.plan.dispatch
+def check_server_steps(plan, code):
+    trace = plan.trace
+    arrived = plan.dispatch
     assert sorted(arrived) == np.flatnonzero(plan.fate == AGGREGATED).tolist()  # once
     # a first arrival alone; a group once, all of it in time, with the late ones of others
     assert ((plan.group == FIRST) == (trace.aggregated_group == 0)).all()
@@ -638,17 +643,17 @@ def check_server_steps(trace, code):
         assert ((low <= seen) & (seen <= np.minimum(high, plan.step))).all()
 
 
-def check_clients(trace, weather, now):
-    """Each is sent off again when its last visit has been dealt with, no sooner and no later."""
-    plan = trace.plan
+def check_clients(plan, system, now):
+    """Each client is dispatched again exactly when its last dispatch has been processed."""
+    trace = plan.trace
     used = dict(zip(plan.dispatch.tolist(), plan.step.tolist(), strict=True))
     for client in range(plan.client.max() + 1):
         mine = np.flatnonzero(plan.client == client)
-        assert (plan.visit[mine] == np.arange(len(mine))).all()
+        assert (plan.number[mine] == np.arange(len(mine))).all()
         for last, following in itertools.pairwise(mine):
             start = plan.started[following]
             if plan.fate[last] == LOST:
-                away = weather.absence(client, int(plan.visit[last]))[1]
+                away = system.unavailability(client, int(plan.number[last]))[1]
                 assert start == plan.ended[last] + away
             elif trace.late[last] or trace.arrival_group[last] == 0:
                 assert start == plan.ended[last]
@@ -677,27 +682,28 @@ def test_invariants(
     seed, speeds, num_clients, steps, slack, first_steps, mode, leaving, changing, jitter
 ):
     least, most = steps
-    plan = compass(min_steps=least, max_steps=most, slack=slack, first_steps=first_steps, mode=mode)
-    weather = Drawn(seed, speeds, leaving, changing, jitter)
-    trace = plan.trace(weather, num_clients, arrivals=60)
-    visits = zip(trace.plan.client.tolist(), trace.plan.visit.tolist(), strict=True)
-    arrives = np.array([weather.absence(*visit) is None for visit in visits])
-    now = np.sort(trace.plan.ended[arrives])[59]
-    check_dispatches(trace, least, most, first_steps or (most if mode == "code" else least))
-    check_server_steps(trace, mode == "code")
-    check_clients(trace, weather, now)
+    options = {"slack": slack, "first_steps": first_steps, "mode": mode}
+    planner = compass(min_steps=least, max_steps=most, **options)
+    system = RandomSystem(seed, speeds, leaving, changing, jitter)
+    plan = planner(system, num_clients, arrivals=60)
+    dispatches = zip(plan.client.tolist(), plan.number.tolist(), strict=True)
+    arrives = np.array([system.unavailability(*number) is None for number in dispatches])
+    now = np.sort(plan.ended[arrives])[59]
+    check_dispatches(plan, least, most, first_steps or (most if mode == "code" else least))
+    check_server_steps(plan, mode == "code")
+    check_clients(plan, system, now)
     # a longer plan begins like a shorter one
-    longer = plan.trace(weather, num_clients, seconds=now)
+    longer = planner(system, num_clients, seconds=now)
     check_server_steps(longer, mode == "code")
     for name in DISPATCHES:
-        shorter = getattr(trace.plan, name)
-        np.testing.assert_array_equal(shorter, getattr(longer.plan, name)[: len(shorter)])
+        shorter = getattr(plan, name)
+        np.testing.assert_array_equal(shorter, getattr(longer, name)[: len(shorter)])
 
 
 def test_floors_of_floats():
     """Without care, these speeds give a new group one step less."""
     exact, rounded = (
-        compass()(Told(["0.35", "1.1"], number=number), 2, arrivals=12)
+        compass()(GivenSystem(["0.35", "1.1"], number=number), 2, arrivals=12)
         for number in (Fraction, float)
     )
     for name in INTEGERS:
@@ -709,12 +715,12 @@ def test_rational_and_float_times_make_the_same_decisions():
         rng = random.Random(seed)
         per_step = [Fraction(rng.randrange(1, 10**6), 10**6) for _ in range(6)]
         changes = {
-            (client, visit): speed * Fraction(rng.randrange(950, 1050), 1000)
+            (client, number): speed * Fraction(rng.randrange(950, 1050), 1000)
             for client, speed in enumerate(per_step)
-            for visit in range(200)
+            for number in range(200)
         }
         exact, rounded = (
-            compass()(Told(per_step, changes, number=number), 6, arrivals=100)
+            compass()(GivenSystem(per_step, changes, number=number), 6, arrivals=100)
             for number in (Fraction, float)
         )
         for name in INTEGERS:
@@ -725,8 +731,8 @@ def test_rational_and_float_times_make_the_same_decisions():
 # errors
 
 BAD_HORIZONS = [
-    ({}, "arrivals=None and seconds=None do not say when to stop; give exactly one of them"),
-    ({"arrivals": 1, "seconds": 1.0}, "arrivals=1 and seconds=1.0 do not say when to stop"),
+    ({}, "arrivals=None and seconds=None do not define the horizon; give exactly one of them"),
+    ({"arrivals": 1, "seconds": 1.0}, "arrivals=1 and seconds=1.0 do not define the horizon"),
     ({"arrivals": 0}, "arrivals=0 is out of range; give a whole number above 0"),
     ({"seconds": math.inf}, "seconds=inf is out of range; give a number above 0"),
 ]
@@ -735,14 +741,14 @@ BAD_HORIZONS = [
 @pytest.mark.parametrize(("horizon", "message"), BAD_HORIZONS)
 def test_horizon_errors(horizon, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        compass()(Told([1]), 1, **horizon)
+        compass()(GivenSystem([1]), 1, **horizon)
 
 
 @pytest.mark.parametrize("away", [math.inf, 1])
 def test_arrivals_that_never_come(away):
-    class Gone(Told):
-        def absence(self, client, visit):
-            return (1, away) if visit else None
+    class Gone(GivenSystem):
+        def unavailability(self, client, number):
+            return (1, away) if number else None
 
     with pytest.raises(ValueError, match=r"only 2 of arrivals=3 come.*give fewer arrivals"):
         compass()(Gone([1, 1]), 2, arrivals=3)
@@ -750,16 +756,18 @@ def test_arrivals_that_never_come(away):
 
 
 @pytest.mark.parametrize("duration", [0, -1])
-def test_visits_take_time(duration):
-    message = f"visit 1 of client 0 takes {duration} s for 100 steps; give a weather"
+def test_dispatches_take_time(duration):
+    message = f"dispatch 1 of client 0 takes {duration} s for 100 steps; give a system model"
     with pytest.raises(ValueError, match=re.escape(message)):
-        compass()(Told([1], durations={(0, 1): duration}), 1, arrivals=2)
+        compass()(GivenSystem([1], durations={(0, 1): duration}), 1, arrivals=2)
 
 
-def test_absences_that_cannot_be():
-    weather = Told([1], absences={(0, 0): (2, 1)})
-    with pytest.raises(ValueError, match=re.escape("visit 0 of client 0 has absence=(2, 1); give")):
-        compass()(weather, 1, arrivals=1)
+def test_invalid_unavailability():
+    system = GivenSystem([1], unavailable={(0, 0): (2, 1)})
+    with pytest.raises(
+        ValueError, match=re.escape("dispatch 0 of client 0 has unavailability=(2, 1); give")
+    ):
+        compass()(system, 1, arrivals=1)
 
 
 def test_option_errors():
@@ -770,5 +778,13 @@ def test_option_errors():
     with pytest.raises(
         ValueError, match=r"num_clients=0 is out of range; give a whole number above 0"
     ):
-        compass()(Told([1]), 0, arrivals=1)
-    assert schedules.make("compass:min_steps=5,mode=code").rules.speed_weight == 0.9
+        compass()(GivenSystem([1]), 0, arrivals=1)
+    system = GivenSystem(PER_STEP)
+    spec, plan = (
+        make(system, 5, seconds=20)
+        for make in (
+            schedules.make("compass:min_steps=5,mode=code"),
+            compass(min_steps=5, mode="code"),
+        )
+    )
+    np.testing.assert_array_equal(spec.num_steps, plan.num_steps)

@@ -1,4 +1,4 @@
-"""Barrier, immediate, buffered and tiers: by hand, printed digits, and what always holds."""
+"""Barrier, immediate, buffered and tiers: examples by hand, digits, and invariants."""
 
 import math
 from fractions import Fraction
@@ -9,27 +9,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from fedjax_algos.asynchrony import (
+    FixedSystem,
+    barrier,
+    buffered,
+    immediate,
+    schedules,
+    system_models,
+    tiers,
+    tiers_of,
+)
 from fedjax_algos.asynchrony.plan import AGGREGATED, IN_FLIGHT, LOST, Plan
-from fedjax_algos.asynchrony.policies import barrier, buffered, immediate, tiers, tiers_of
-from fedjax_algos.asynchrony.registry import schedules
-from fedjax_algos.asynchrony.system_model import Fixed, weathers
 
 # Figure 1 of FedCompass: 10, 5, 4, 2.5 and 2 steps a minute
 MINUTES = [Fraction(1, 10), Fraction(1, 5), Fraction(1, 4), Fraction(2, 5), Fraction(1, 2)]
-FIGURE_1 = [Fixed([60 * t for t in MINUTES]), Fixed([float(60 * t) for t in MINUTES])]
-EXACT = pytest.mark.parametrize("weather", FIGURE_1, ids=["fractions", "floats"])
-DISPATCHES = ("client", "visit", "num_steps", "full_steps", "version", "started", "ended")
+FIGURE_1 = [FixedSystem([60 * t for t in MINUTES]), FixedSystem([float(60 * t) for t in MINUTES])]
+EXACT = pytest.mark.parametrize("system", FIGURE_1, ids=["fractions", "floats"])
+DISPATCHES = ("client", "number", "num_steps", "full_steps", "version", "started", "ended")
 
 
 def arrivals_of(plan):
-    """[(time, client)] of what contributes, in order."""
+    """[(time, client)] of the contributions, in order."""
     return list(zip(plan.ended[plan.dispatch], plan.client[plan.dispatch], strict=True))
 
 
 def assert_equal_plans(one, other):
-    assert one.run is None  # a single run's
-    assert other.run is None
-    for name in set(Plan._fields) - {"run"}:
+    assert one.run is other.run is None  # single runs
+    for name in set(Plan._fields) - {"run", "trace"}:
         left, right = getattr(one, name), getattr(other, name)
         np.testing.assert_array_equal(left, right, err_msg=name)
         assert left.dtype == right.dtype
@@ -45,8 +51,8 @@ EVENTS = [  # FedAsync's, in minutes: client, from 1
 
 
 @EXACT
-def test_fedasync_on_figure_1(weather):
-    plan = immediate(steps=20)(weather, 5, seconds=720)
+def test_fedasync_on_figure_1(system):
+    plan = immediate(steps=20)(system, 5, seconds=720)
     assert arrivals_of(plan) == [(60 * minute, client - 1) for minute, client in EVENTS]
     np.testing.assert_array_equal(plan.time, [60 * minute for minute, _ in EVENTS])
     assert plan.staleness.tolist() == [0, 0, 2, 3, 2, 0, 3, 7, 2, 5, 10, 2, 5]
@@ -58,8 +64,8 @@ def test_fedasync_on_figure_1(weather):
 
 
 @EXACT
-def test_fedbuff_on_figure_1(weather):
-    plan = buffered(steps=20, size=3)(weather, 5, seconds=720)
+def test_fedbuff_on_figure_1(system):
+    plan = buffered(steps=20, size=3)(system, 5, seconds=720)
     assert arrivals_of(plan) == [(60 * minute, client - 1) for minute, client in EVENTS[:12]]
     assert (plan.time / 60).tolist() == [4, 8, 10, 12]
     # 1 and 1 and 2; 3 is from before the step of 04:00; then 2 at 08:00 got the new model at 04:00
@@ -90,8 +96,8 @@ def models_of(plan):
 
 
 @EXACT
-def test_barrier_on_figure_1(weather):
-    plan = barrier(steps=20)(weather, 5, arrivals=12)
+def test_barrier_on_figure_1(system):
+    plan = barrier(steps=20)(system, 5, arrivals=12)
     np.testing.assert_array_equal(plan.time, [600, 1200])
     np.testing.assert_array_equal(plan.client, [*range(5)] * 3)
     np.testing.assert_array_equal(plan.version, np.repeat([0, 1, 2], 5))
@@ -99,15 +105,15 @@ def test_barrier_on_figure_1(weather):
     np.testing.assert_array_equal(plan.client[plan.dispatch], [*range(5)] * 2)
     np.testing.assert_array_equal(plan.step, np.repeat([0, 1], 5))
     assert not plan.staleness.any()
-    # two of the third round have arrived, and wait
+    # two clients of the third round have arrived and wait for the others
     np.testing.assert_array_equal(plan.fate, [AGGREGATED] * 10 + [IN_FLIGHT] * 5)
 
 
 @EXACT
-def test_tiers_on_figure_1(weather):
+def test_tiers_on_figure_1(system):
     """Clients 1 and 2 in rounds of 4 minutes, the others in rounds of 10."""
-    assert tiers_of(weather, 5).tolist() == [0, 0, 1, 1, 1]
-    plan = tiers(steps=20)(weather, 5, seconds=1200)
+    assert tiers_of(system, 5).tolist() == [0, 0, 1, 1, 1]
+    plan = tiers(steps=20)(system, 5, seconds=1200)
     assert (plan.time / 60).tolist() == [4, 8, 10, 12, 16, 20, 20]
     assert plan.group.tolist() == [0, 0, 1, 0, 0, 0, 1]
     # the slow tier starts from version 0, 3 and, where both end together, from 7 as the fast one
@@ -121,20 +127,20 @@ def test_tiers_on_figure_1(weather):
 
 @EXACT
 @pytest.mark.parametrize("options", [{}, {"concurrency": 3, "seed": 4}])
-def test_a_buffer_of_one_is_immediate(weather, options):
-    one = buffered(steps=20, size=1, **options)(weather, 5, arrivals=300)
-    assert_equal_plans(one, immediate(steps=20, **options)(weather, 5, arrivals=300))
+def test_a_buffer_of_one_is_immediate(system, options):
+    one = buffered(steps=20, size=1, **options)(system, 5, arrivals=300)
+    assert_equal_plans(one, immediate(steps=20, **options)(system, 5, arrivals=300))
 
 
 def test_the_first_buffer_of_equally_fast_clients_is_a_round():
-    weather = Fixed([Fraction(1)] * 4)
-    buffers = buffered(steps=3, size=4)(weather, 4, arrivals=8)
-    rounds = barrier(steps=3)(weather, 4, arrivals=8)
+    system = FixedSystem([Fraction(1)] * 4)
+    buffers = buffered(steps=3, size=4)(system, 4, arrivals=8)
+    rounds = barrier(steps=3)(system, 4, arrivals=8)
     for plan in (buffers, rounds):
         np.testing.assert_array_equal(plan.client[plan.dispatch[:4]], range(4))
         np.testing.assert_array_equal(plan.staleness[:4], 0)
         np.testing.assert_array_equal(plan.time, [3, 6])
-    # in the second, all but who completed the first one started from the old model
+    # in the second buffer, all clients but the one that completed the first had the old model
     np.testing.assert_array_equal(buffers.version[4:8], [0, 0, 0, 1])
     np.testing.assert_array_equal(buffers.staleness[4:], [1, 1, 1, 0])
     np.testing.assert_array_equal(rounds.version[4:8], 1)
@@ -143,20 +149,20 @@ def test_the_first_buffer_of_equally_fast_clients_is_a_round():
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 99), st.sampled_from(["normal", "exponential"]), st.booleans())
 def test_one_tier_is_a_barrier(seed, speeds, drop):
-    weather = weathers["simulated"](speeds=speeds, dropout=0.2 * drop, change=0.1)(seed)
-    times = [weather.expected_seconds_per_step(client) for client in range(6)]
+    system = system_models["simulated"](speeds=speeds, dropout=0.2 * drop, change=0.1)(seed)
+    times = [system.expected_seconds_per_step(client) for client in range(6)]
     ratio = max(times) / min(times)
-    assert not tiers_of(weather, 6, ratio).any()
-    one = tiers(steps=5, ratio=ratio)(weather, 6, arrivals=50)
-    assert_equal_plans(one, barrier(steps=5)(weather, 6, arrivals=50))
+    assert not tiers_of(system, 6, ratio).any()
+    one = tiers(steps=5, ratio=ratio)(system, 6, arrivals=50)
+    assert_equal_plans(one, barrier(steps=5)(system, 6, arrivals=50))
 
 
 def test_tiers_are_cut_at_the_ratio_to_their_fastest():
-    weather = Fixed([5, 1, 2, Fraction(201, 100), 4, 11, 4])
-    assert tiers_of(weather, 7).tolist() == [2, 0, 0, 1, 1, 3, 1]
-    assert tiers_of(weather, 7, 5).tolist() == [0, 0, 0, 0, 0, 1, 0]
-    assert tiers_of(weather, 7, 1).tolist() == [4, 0, 1, 2, 3, 5, 3]
-    assert tiers_of(weather, 7).dtype == np.int32
+    system = FixedSystem([5, 1, 2, Fraction(201, 100), 4, 11, 4])
+    assert tiers_of(system, 7).tolist() == [2, 0, 0, 1, 1, 3, 1]
+    assert tiers_of(system, 7, 5).tolist() == [0, 0, 0, 0, 0, 1, 0]
+    assert tiers_of(system, 7, 1).tolist() == [4, 0, 1, 2, 3, 5, 3]
+    assert tiers_of(system, 7).dtype == np.int32
 
 
 def test_the_ratio_is_not_missed_by_rounding():
@@ -164,37 +170,37 @@ def test_the_ratio_is_not_missed_by_rounding():
     slowest = np.arange(1, 300)[:, None] / 100
     assert (fastest * (slowest / fastest) < slowest).any()
     for times in zip(*(t.ravel() for t in np.broadcast_arrays(fastest, slowest)), strict=True):
-        assert not tiers_of(Fixed(times), 2, ratio=max(times) / min(times)).any()
+        assert not tiers_of(FixedSystem(times), 2, ratio=max(times) / min(times)).any()
 
 
 # clients that leave, by hand
 
 
-def test_a_barrier_does_not_wait_for_who_has_left():
+def test_a_barrier_does_not_wait_for_clients_that_have_left():
     """Client 2 leaves at 15 and is back at 22, when the round of the others runs from 20 to 40."""
-    weather = Fixed([1, 2, 3], {(2, 0): (Fraction(1, 2), 7)})
-    plan = barrier(steps=10)(weather, 3, seconds=70)
+    system = FixedSystem([1, 2, 3], {(2, 0): (Fraction(1, 2), 7)})
+    plan = barrier(steps=10)(system, 3, seconds=70)
     assert plan.client.tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 0, 1, 2]
     assert plan.started.tolist() == [0] * 3 + [20] * 2 + [40] * 3 + [70] * 3
     assert plan.fate.tolist() == [0, 0, 2, 0, 0, 0, 0, 0, 1, 1, 1]
     assert plan.time.tolist() == [20, 40, 70]
-    assert plan.visit[plan.client == 2].tolist() == [0, 1, 2]
+    assert plan.number[plan.client == 2].tolist() == [0, 1, 2]
     assert np.bincount(plan.step).tolist() == [2, 2, 3]
 
 
-def test_a_round_ends_when_the_last_one_leaves():
-    weather = Fixed([1, 4], {(1, 0): (Fraction(1, 2), 3)})
-    plan = barrier(steps=10)(weather, 2, seconds=39)
+def test_a_round_ends_when_its_last_client_leaves():
+    system = FixedSystem([1, 4], {(1, 0): (Fraction(1, 2), 3)})
+    plan = barrier(steps=10)(system, 2, seconds=39)
     assert plan.time.tolist() == [20, 30]
     assert plan.started.tolist() == [0, 0, 20, 30, 30]
     assert plan.client.tolist() == [0, 1, 0, 0, 1]
 
 
-def test_a_round_in_which_nobody_arrives():
+def test_a_round_in_which_no_client_arrives():
     """Both leave, at 5 and 10. The first to come back, at 55, starts alone."""
     half = Fraction(1, 2)
-    weather = Fixed([1, 2], {(0, 0): (half, 50), (1, 0): (half, 51), (0, 2): (half, math.inf)})
-    plan = barrier(steps=10)(weather, 2, seconds=110)
+    system = FixedSystem([1, 2], {(0, 0): (half, 50), (1, 0): (half, 51), (0, 2): (half, math.inf)})
+    plan = barrier(steps=10)(system, 2, seconds=110)
     assert plan.client.tolist() == [0, 1, 0, 0, 1, 1, 1]
     assert plan.started.tolist() == [0, 0, 55, 65, 65, 85, 105]
     assert plan.version.tolist() == [0, 0, 0, 1, 1, 2, 3]
@@ -202,38 +208,38 @@ def test_a_round_in_which_nobody_arrives():
     assert plan.fate.tolist() == [LOST, LOST, AGGREGATED, LOST, AGGREGATED, AGGREGATED, IN_FLIGHT]
 
 
-def test_who_comes_back_while_the_others_leave_starts_the_next_round():
-    weather = Fixed([1, 1], {(0, 0): (Fraction(1, 10), 1), (1, 0): (1, 100)})
-    plan = barrier(steps=10)(weather, 2, seconds=19)
+def test_a_client_that_comes_back_while_the_others_leave_starts_the_next_round():
+    system = FixedSystem([1, 1], {(0, 0): (Fraction(1, 10), 1), (1, 0): (1, 100)})
+    plan = barrier(steps=10)(system, 2, seconds=19)
     assert plan.started.tolist() == [0, 0, 10]
     assert not len(plan.time)
 
 
-def test_who_comes_back_together_starts_together():
-    weather = Fixed([1] * 3, {(i, 0): (Fraction(1, 2), 5) for i in range(3)})
-    plan = barrier(steps=10)(weather, 3, seconds=20)
+def test_clients_that_come_back_together_start_together():
+    system = FixedSystem([1] * 3, {(i, 0): (Fraction(1, 2), 5) for i in range(3)})
+    plan = barrier(steps=10)(system, 3, seconds=20)
     assert plan.started.tolist() == [0, 0, 0, 10, 10, 10, 20, 20, 20]
     assert plan.time.tolist() == [20]
 
 
-def test_who_is_back_when_a_round_ends_enters_the_next():
-    weather = Fixed([1, 2], {(0, 0): (Fraction(1, 2), 15)})
-    plan = barrier(steps=10)(weather, 2, seconds=20)
+def test_a_client_that_is_back_when_a_round_ends_enters_the_next():
+    system = FixedSystem([1, 2], {(0, 0): (Fraction(1, 2), 15)})
+    plan = barrier(steps=10)(system, 2, seconds=20)
     assert plan.started.tolist() == [0, 0, 20, 20]
 
 
 def test_a_tier_that_is_away_does_not_stop_the_other():
-    weather = Fixed([1, 10], {(1, 0): (Fraction(1, 10), 25)})
-    plan = tiers(steps=10)(weather, 2, seconds=60)
+    system = FixedSystem([1, 10], {(1, 0): (Fraction(1, 10), 25)})
+    plan = tiers(steps=10)(system, 2, seconds=60)
     assert plan.client.tolist() == [0, 1, 0, 0, 0, 1, 0, 0, 0]
     assert plan.started[5] == 35
     assert plan.version[5] == 3
     assert plan.group.tolist() == [0] * 6
 
 
-def test_who_comes_back_gets_the_model_of_then():
-    weather = Fixed([2, 3], {(1, 0): (Fraction(1, 3), 25)})
-    plan = immediate(steps=10)(weather, 2, seconds=70)
+def test_a_client_that_comes_back_gets_the_current_model():
+    system = FixedSystem([2, 3], {(1, 0): (Fraction(1, 3), 25)})
+    plan = immediate(steps=10)(system, 2, seconds=70)
     mine = plan.client == 1
     assert plan.started[mine].tolist() == [0, 35, 65]
     assert plan.version[mine].tolist() == [0, 1, 4]  # client 0 arrives at 20, 40, 60
@@ -243,31 +249,31 @@ def test_who_comes_back_gets_the_model_of_then():
 
 
 def test_arrivals_come_before_rejoins_at_the_same_time():
-    weather = Fixed([1, 1, 2], {(0, 0): (Fraction(1, 2), 5)})
-    plan = immediate(steps=10)(weather, 3, seconds=10)
+    system = FixedSystem([1, 1, 2], {(0, 0): (Fraction(1, 2), 5)})
+    plan = immediate(steps=10)(system, 3, seconds=10)
     assert plan.client.tolist() == [0, 1, 2, 1, 0]
     assert plan.version.tolist() == [0, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("make", [immediate, buffered, barrier, tiers])
-def test_clients_that_leave_for_ever(make):
-    weather = Fixed([1, 2], {(0, 0): (1, math.inf), (1, 2): (0.5, math.inf)})
-    plan = make(steps=10)(weather, 2, seconds=1000)
+def test_clients_that_leave_for_good(make):
+    system = FixedSystem([1, 2], {(0, 0): (1, math.inf), (1, 2): (0.5, math.inf)})
+    plan = make(steps=10)(system, 2, seconds=1000)
     assert plan.client.tolist() == [0, 1, 1, 1]
     assert plan.fate.tolist()[0] == plan.fate.tolist()[3] == LOST
     with pytest.raises(
         ValueError, match=r"only 2 of arrivals=3 come, because clients leave for go"
     ):
-        make(steps=10)(weather, 2, arrivals=3)
+        make(steps=10)(system, 2, arrivals=3)
 
 
 # concurrency
 
 
 def test_idle_clients_are_equally_likely():
-    """With two places, the next one is one of the four who do not train, who arrived included."""
+    """With concurrency 2, the next client is one of the four idle ones, the last included."""
     plan = immediate(steps=1, concurrency=2, seed=3)(
-        weathers["simulated"](speeds="homogeneous")(0), 5, arrivals=40_000
+        system_models["simulated"](speeds="homogeneous")(0), 5, arrivals=40_000
     )
     assert stats.chisquare(np.bincount(plan.client)).pvalue > 1e-3
     arrived, following = plan.client[plan.dispatch], plan.client[2:]
@@ -279,23 +285,23 @@ def test_idle_clients_are_equally_likely():
 
 
 def test_the_seed_draws_the_clients():
-    weather = weathers["simulated"]()(0)
+    system = system_models["simulated"]()(0)
     plans = [
-        buffered(steps=2, concurrency=3, seed=seed)(weather, 50, arrivals=99) for seed in (0, 0, 1)
+        buffered(steps=2, concurrency=3, seed=seed)(system, 50, arrivals=99) for seed in (0, 0, 1)
     ]
     assert_equal_plans(*plans[:2])
     assert (plans[0].client != plans[2].client).any()
 
 
-def test_places_for_all_are_no_limit():
-    weather = weathers["simulated"](dropout=0.2)(0)
-    full = immediate(steps=2, concurrency=7)(weather, 7, arrivals=200)
-    assert_equal_plans(full, immediate(steps=2)(weather, 7, arrivals=200))
+def test_a_concurrency_of_all_clients_is_no_limit():
+    system = system_models["simulated"](dropout=0.2)(0)
+    full = immediate(steps=2, concurrency=7)(system, 7, arrivals=200)
+    assert_equal_plans(full, immediate(steps=2)(system, 7, arrivals=200))
 
 
-def test_a_place_that_is_lost_goes_to_another_client():
-    weather = Fixed([1, 1], {(i, 0): (Fraction(1, 2), 3) for i in range(2)})
-    plan = immediate(steps=10, concurrency=1)(weather, 2, seconds=18)
+def test_another_client_replaces_one_that_leaves():
+    system = FixedSystem([1, 1], {(i, 0): (Fraction(1, 2), 3) for i in range(2)})
+    plan = immediate(steps=10, concurrency=1)(system, 2, seconds=18)
     assert sorted(plan.client[:2]) == [0, 1]
     # until the first one is back at 8, from 5, the second trains, and leaves at 10
     assert plan.started.tolist()[:3] == [0, 5, 10]
@@ -309,8 +315,8 @@ def test_a_place_that_is_lost_goes_to_another_client():
 @pytest.mark.parametrize(
     ("num_clients", "end", "message"),
     [
-        (2, {}, "arrivals=None and seconds=None do not say when to stop; give exactly one"),
-        (2, {"arrivals": 1, "seconds": 2}, "arrivals=1 and seconds=2 do not say when to stop"),
+        (2, {}, "arrivals=None and seconds=None do not define the horizon; give exactly one"),
+        (2, {"arrivals": 1, "seconds": 2}, "arrivals=1 and seconds=2 do not define the horizon"),
         (2, {"arrivals": 0}, "arrivals=0 is out of range; give a whole number above 0"),
         (2, {"arrivals": 2.5}, "arrivals=2.5 is out of range"),
         (2, {"arrivals": math.inf}, "arrivals=inf is out of range"),
@@ -323,28 +329,28 @@ def test_a_place_that_is_lost_goes_to_another_client():
 )
 def test_wrong_plans(name, num_clients, end, message):
     with pytest.raises(ValueError, match=message):
-        schedules[name](steps=1)(Fixed([1, 2]), num_clients, **end)
+        schedules[name](steps=1)(FixedSystem([1, 2]), num_clients, **end)
 
 
-class Odd(Fixed):
-    """Weather of one's own, with every visit alike."""
+class ConstantSystem(FixedSystem):
+    """A system in which all dispatches are alike."""
 
-    def __init__(self, seconds, absence=None):
+    def __init__(self, seconds, unavailability=None):
         super().__init__([1] * 9)
-        self.visit = seconds, absence
+        self.answers = seconds, unavailability
 
-    def seconds(self, client, visit, num_steps):
-        return self.visit[0]
+    def seconds(self, client, number, num_steps):
+        return self.answers[0]
 
-    def absence(self, client, visit):
-        return self.visit[1]
+    def unavailability(self, client, number):
+        return self.answers[1]
 
 
 @pytest.mark.parametrize("make", [immediate, buffered, barrier, tiers])
 def test_clients_may_leave_often(make):
-    class Unsteady(Odd):
-        def absence(self, client, visit):
-            return (0.5, 1) if visit % 2 else None
+    class Unsteady(ConstantSystem):
+        def unavailability(self, client, number):
+            return (0.5, 1) if number % 2 else None
 
     plan = make(steps=1)(Unsteady(1), 1, arrivals=1200)
     assert len(plan.client) >= 2399
@@ -352,42 +358,48 @@ def test_clients_may_leave_often(make):
 
 @pytest.mark.parametrize("make", [immediate, buffered, barrier, tiers])
 @pytest.mark.parametrize(
-    ("weather", "message"),
+    ("system", "message"),
     [
-        (Odd(0), "visit 0 of client 0 takes 0 s for 4 steps; give a weather with times above 0"),
-        (Odd(math.nan), "takes nan s for 4 steps"),
-        (Odd(math.inf), "takes inf s for 4 steps"),
-        (Odd(1, (2, 1)), r"visit 0 of client 0 has absence=\(2, 1\); give a share"),
-        (Odd(1, (0, 0)), "not both of them 0"),
         (
-            Odd(1, (0.5, 1)),
+            ConstantSystem(0),
+            "dispatch 0 of client 0 takes 0 s for 4 steps; give a system model with finite times",
+        ),
+        (ConstantSystem(math.nan), "takes nan s for 4 steps"),
+        (ConstantSystem(math.inf), "takes inf s for 4 steps"),
+        (
+            ConstantSystem(1, (2, 1)),
+            r"dispatch 0 of client 0 has unavailability=\(2, 1\); give a share",
+        ),
+        (ConstantSystem(1, (0, 0)), "not both of them 0"),
+        (
+            ConstantSystem(1, (0.5, 1)),
             "only 0 of arrivals=9 come, because clients leave for good or in nearly",
         ),
     ],
 )
-def test_impossible_weather(make, weather, message):
+def test_invalid_system_models(make, system, message):
     with pytest.raises(ValueError, match=message):
-        make(steps=4)(weather, 3, arrivals=9)
+        make(steps=4)(system, 3, arrivals=9)
 
 
 def test_wrong_concurrency():
     with pytest.raises(
         ValueError, match="concurrency=4 is out of range; give 1 to 3, the number of"
     ):
-        buffered(steps=4, concurrency=4)(Fixed([1] * 3), 3, arrivals=9)
+        buffered(steps=4, concurrency=4)(FixedSystem([1] * 3), 3, arrivals=9)
 
 
 def test_tiers_need_mean_speeds():
     class Unknown:
-        def seconds(self, client, visit, num_steps):
+        def seconds(self, client, number, num_steps):
             return 1
 
-        def absence(self, client, visit):
+        def unavailability(self, client, number):
             return None
 
     barrier(steps=1)(Unknown(), 2, arrivals=1)
     with pytest.raises(
-        ValueError, match=r"tiers: Unknown does not know .* give a weather with expe"
+        ValueError, match=r"tiers: Unknown does not know the clients' mean speeds; give a"
     ):
         tiers(steps=1)(Unknown(), 2, arrivals=1)
 
@@ -408,55 +420,55 @@ def test_wrong_specs(spec, message):
         schedules.make(spec)
 
 
-# what holds for every timeline
+# invariants of all timelines
 
 SHARES = st.sampled_from([0, Fraction(1, 4), Fraction(1, 2), 1])
 TIMES = st.integers(1, 24).map(lambda quarters: Fraction(quarters, 4))  # exact as floats, too
 
 
 @st.composite
-def fixed_weathers(draw):
-    """Exact times with many ties, and absences, also for ever."""
+def fixed_systems(draw):
+    """Exact times with many ties, and clients that leave, some for good."""
     num_clients = draw(st.integers(1, 5))
     times = draw(st.lists(TIMES, min_size=num_clients, max_size=num_clients))
     keys = st.tuples(st.integers(0, num_clients - 1), st.integers(0, 6))
     away = st.integers(1, 12) | st.just(math.inf)
     gone = draw(st.dictionaries(keys, st.tuples(SHARES, away), max_size=8))
     # whole rounds away
-    for visit in draw(st.lists(st.integers(0, 6), max_size=2)):
-        gone |= {(i, visit): (draw(SHARES), draw(st.integers(1, 12))) for i in range(num_clients)}
-    return Fixed(times, gone), num_clients
+    for number in draw(st.lists(st.integers(0, 6), max_size=2)):
+        gone |= {(i, number): (draw(SHARES), draw(st.integers(1, 12))) for i in range(num_clients)}
+    return FixedSystem(times, gone), num_clients
 
 
 @st.composite
-def drawn_weathers(draw):
-    weather = weathers["simulated"](
+def drawn_systems(draw):
+    system = system_models["simulated"](
         speeds=draw(st.sampled_from(["homogeneous", "normal", "exponential"])),
         seconds_per_step=1,
         jitter=draw(st.sampled_from([0, 0.05, 0.5])),
         change=draw(st.sampled_from([0, 0.1, 1])),
         dropout=draw(st.sampled_from([0, 0.1, 0.5])),
-        away_seconds=draw(st.sampled_from([0.1, 3, 30])),
+        unavailable_seconds=draw(st.sampled_from([0.1, 3, 30])),
         communication_seconds=draw(st.sampled_from([0, 1])),
     )
-    return weather(draw(st.integers(0, 999))), draw(st.integers(1, 8))
+    return system(draw(st.integers(0, 999))), draw(st.integers(1, 8))
 
 
-WEATHERS = fixed_weathers() | drawn_weathers()
+SYSTEMS = fixed_systems() | drawn_systems()
 PLANS_OF_EACH = 150  # of 4 schedules, each to two horizons: 1,200 timelines
 
 
-def horizons(data, planner, weather, num_clients):
+def horizons(data, planner, system, num_clients):
     """The plans to a horizon and to a later one, and these times."""
     near = data.draw(st.sampled_from([1, 3, 7.5, 20]))
     far = near + data.draw(st.sampled_from([0.5, 3, 20]))
-    return [(planner(weather, num_clients, seconds=end), end) for end in (near, far)]
+    return [(planner(system, num_clients, seconds=end), end) for end in (near, far)]
 
 
-def check(weather, num_clients, num_steps, plans):
-    """What holds for all four schedules, and that the longer plan begins with the shorter one."""
+def check(system, num_clients, num_steps, plans):
+    """The invariants of all four schedules; the longer plan begins with the shorter one."""
     for plan, end in plans:
-        check_dispatches(weather, num_clients, num_steps, plan, end)
+        check_dispatches(system, num_clients, num_steps, plan, end)
         check_contributions(plan)
     (short, _), (long, _) = plans
     assert_begins_with(long, short)
@@ -473,7 +485,7 @@ def assert_begins_with(long, short):
     np.testing.assert_array_equal(short.fate[decided], long.fate[:num_dispatches][decided])
 
 
-def check_dispatches(weather, num_clients, num_steps, plan, end):
+def check_dispatches(system, num_clients, num_steps, plan, end):
     assert (np.diff(plan.started) >= 0).all()
     assert (np.diff(plan.version) >= 0).all()
     assert (plan.started <= end).all()
@@ -485,22 +497,25 @@ def check_dispatches(weather, num_clients, num_steps, plan, end):
     assert (made[plan.version] <= plan.started).all()
     assert (np.append(made, np.inf)[plan.version + 1] >= plan.started).all()
     free = np.zeros(num_clients)  # when each is free again
-    visits = np.zeros(num_clients, int)
-    for index, (client, visit, started, ended, fate) in enumerate(
-        zip(plan.client, plan.visit, plan.started, plan.ended, plan.fate, strict=True)
+    dispatches = np.zeros(num_clients, int)
+    for index, (client, number, started, ended, fate) in enumerate(
+        zip(plan.client, plan.number, plan.started, plan.ended, plan.fate, strict=True)
     ):
-        assert visit == visits[client]
-        visits[client] += 1
+        assert number == dispatches[client]
+        dispatches[client] += 1
         assert started >= free[client]  # one dispatch in flight at most
-        seconds, absence = weather.seconds(client, visit, num_steps), weather.absence(client, visit)
-        share, away = (1, 0) if absence is None else absence
+        seconds, unavailability = (
+            system.seconds(client, number, num_steps),
+            system.unavailability(client, number),
+        )
+        share, away = (1, 0) if unavailability is None else unavailability
         np.testing.assert_allclose(ended, float(started + share * seconds), rtol=1e-12)
         free[client] = ended + away
         times = np.count_nonzero(plan.dispatch == index)
         if ended > end:
             assert fate == IN_FLIGHT
         else:
-            assert fate == LOST if absence else fate in (AGGREGATED, IN_FLIGHT)
+            assert fate == LOST if unavailability else fate in (AGGREGATED, IN_FLIGHT)
         assert times == (fate == AGGREGATED)
 
 
@@ -516,31 +531,31 @@ def check_contributions(plan):
 
 
 @settings(deadline=None, max_examples=PLANS_OF_EACH)
-@given(WEATHERS, st.integers(1, 3), st.data())
+@given(SYSTEMS, st.integers(1, 3), st.data())
 def test_every_buffered_timeline(drawn, num_steps, data):
-    weather, num_clients = drawn
+    system, num_clients = drawn
     size = data.draw(st.integers(1, 6))
     places = data.draw(st.none() | st.integers(1, num_clients))
     planner = buffered(steps=num_steps, size=size, concurrency=places)
-    plans = horizons(data, planner, weather, num_clients)
-    check(weather, num_clients, num_steps, plans)
+    plans = horizons(data, planner, system, num_clients)
+    check(system, num_clients, num_steps, plans)
     for plan, end in plans:
         check_buffers(plan, end, size)
-        check_busy(weather, num_clients, places or num_clients, plan, end)
+        check_busy(system, num_clients, places or num_clients, plan, end)
 
 
 @settings(deadline=None, max_examples=PLANS_OF_EACH)
-@given(WEATHERS, st.integers(1, 3), st.data())
+@given(SYSTEMS, st.integers(1, 3), st.data())
 def test_every_immediate_timeline(drawn, num_steps, data):
-    weather, num_clients = drawn
-    plans = horizons(data, immediate(steps=num_steps), weather, num_clients)
-    check(weather, num_clients, num_steps, plans)
+    system, num_clients = drawn
+    plans = horizons(data, immediate(steps=num_steps), system, num_clients)
+    check(system, num_clients, num_steps, plans)
     for plan, end in plans:
         check_buffers(plan, end, 1)
-        check_busy(weather, num_clients, num_clients, plan, end)
-        # who arrives goes on with the step that it has made
+        check_busy(system, num_clients, num_clients, plan, end)
+        # a client that arrives starts again from the version that it has made
         for step, dispatch in enumerate(plan.dispatch):
-            more = (plan.client == plan.client[dispatch]) & (plan.visit > plan.visit[dispatch])
+            more = (plan.client == plan.client[dispatch]) & (plan.number > plan.number[dispatch])
             assert plan.started[more][0] == plan.time[step]
             assert plan.version[more][0] == step + 1
 
@@ -549,7 +564,7 @@ def check_buffers(plan, end, size):
     ended, client = plan.ended[plan.dispatch], plan.client[plan.dispatch]
     assert (np.bincount(plan.step) == size).all()
     np.testing.assert_array_equal(plan.time, ended[size - 1 :: size])
-    # buffers are filled in the order of arrival, so that those in one come before the next
+    # buffers are filled in the order of arrival
     order = np.lexsort((client, ended))
     np.testing.assert_array_equal(order, np.arange(len(order)))
     waiting = (plan.fate == IN_FLIGHT) & (plan.ended <= end)
@@ -562,9 +577,11 @@ def check_buffers(plan, end, size):
         np.testing.assert_array_equal(plan.step, before)
 
 
-def check_busy(weather, num_clients, places, plan, end):
-    """At any time as many clients train as there are places, or all who are not away."""
-    away = np.array([a and a[1] for a in map(weather.absence, plan.client, plan.visit)], float)
+def check_busy(system, num_clients, places, plan, end):
+    """At any time `concurrency` clients train, or all that are not away."""
+    away = np.array(
+        [a and a[1] for a in map(system.unavailability, plan.client, plan.number)], float
+    )
     back = plan.ended + np.nan_to_num(away, nan=0, posinf=np.inf)
     moments = np.unique(np.concatenate([plan.started, plan.ended[plan.ended <= end], [end]]))
     for now, later in zip(moments, np.append(moments[1:], end), strict=True):
@@ -577,28 +594,28 @@ def check_busy(weather, num_clients, places, plan, end):
 
 
 @settings(deadline=None, max_examples=PLANS_OF_EACH)
-@given(WEATHERS, st.integers(1, 3), st.data())
+@given(SYSTEMS, st.integers(1, 3), st.data())
 def test_every_barrier_timeline(drawn, num_steps, data):
-    weather, num_clients = drawn
-    plans = horizons(data, barrier(steps=num_steps), weather, num_clients)
-    check(weather, num_clients, num_steps, plans)
+    system, num_clients = drawn
+    plans = horizons(data, barrier(steps=num_steps), system, num_clients)
+    check(system, num_clients, num_steps, plans)
     for plan, end in plans:
-        check_rounds(weather, np.zeros(num_clients, int), plan, end)
+        check_rounds(system, np.zeros(num_clients, int), plan, end)
 
 
 @settings(deadline=None, max_examples=PLANS_OF_EACH)
-@given(WEATHERS, st.integers(1, 3), st.data())
+@given(SYSTEMS, st.integers(1, 3), st.data())
 def test_every_tiered_timeline(drawn, num_steps, data):
-    weather, num_clients = drawn
+    system, num_clients = drawn
     ratio = data.draw(st.sampled_from([1, 1.5, 2, 10]))
-    plans = horizons(data, tiers(steps=num_steps, ratio=ratio), weather, num_clients)
-    check(weather, num_clients, num_steps, plans)
+    plans = horizons(data, tiers(steps=num_steps, ratio=ratio), system, num_clients)
+    check(system, num_clients, num_steps, plans)
     for plan, end in plans:
-        check_rounds(weather, tiers_of(weather, num_clients, ratio), plan, end)
+        check_rounds(system, tiers_of(system, num_clients, ratio), plan, end)
 
 
-def check_rounds(weather, tier_of, plan, end):
-    """Rounds of all who are back: until the last arrives or leaves, then the next at once."""
+def check_rounds(system, tier_of, plan, end):
+    """Rounds of all available clients: the next starts when the last one arrives or leaves."""
     assert not plan.staleness.any()
     step = 0
     made = {tier: [] for tier in set(tier_of)}
@@ -617,8 +634,10 @@ def check_rounds(weather, tier_of, plan, end):
             assert len(set(plan.version[in_round])) == 1
             over = plan.ended[in_round].max()
             for index in in_round:
-                absence = weather.absence(plan.client[index], plan.visit[index])
-                back[plan.client[index]] = plan.ended[index] + (absence[1] if absence else 0)
+                unavailability = system.unavailability(plan.client[index], plan.number[index])
+                back[plan.client[index]] = plan.ended[index] + (
+                    unavailability[1] if unavailability else 0
+                )
             arrive = in_round[plan.fate[in_round] == AGGREGATED]
             if len(arrive):
                 servers.append((over, set(arrive)))
@@ -633,31 +652,38 @@ def check_rounds(weather, tier_of, plan, end):
 
 @pytest.mark.parametrize("make", [immediate, buffered, barrier, tiers])
 @settings(deadline=None, max_examples=40)
-@given(drawn_weathers(), st.integers(1, 60), st.integers(1, 60))
+@given(drawn_systems(), st.integers(1, 60), st.integers(1, 60))
 def test_plans_to_a_number_of_arrivals(make, drawn, fewer, more):
-    """Exactly so many updates have come; more of them, or their time, begin with the same plan."""
-    weather, num_clients = drawn
-    short, long = (make(steps=3)(weather, num_clients, arrivals=n) for n in (fewer, fewer + more))
+    """A plan to more arrivals, or to the time of the last arrival, begins with the same plan."""
+    system, num_clients = drawn
+    short, long = (make(steps=3)(system, num_clients, arrivals=n) for n in (fewer, fewer + more))
     assert_begins_with(long, short)
     coming = np.sort(short.ended[short.fate != LOST])
-    timed = make(steps=3)(weather, num_clients, seconds=coming[fewer - 1])
+    timed = make(steps=3)(system, num_clients, seconds=coming[fewer - 1])
     assert_begins_with(timed, short)
     if len(np.unique(coming)) == len(coming):
         np.testing.assert_array_equal(timed.dispatch, short.dispatch)
 
 
 def test_a_horizon_in_fractions():
-    weather = Fixed([Fraction(1, 3)])
-    plan = immediate(steps=1)(weather, 1, seconds=Fraction(7, 3))
+    system = FixedSystem([Fraction(1, 3)])
+    plan = immediate(steps=1)(system, 1, seconds=Fraction(7, 3))
     assert len(plan.time) == 7  # the event of the horizon is included
-    assert len(immediate(steps=1)(weather, 1, seconds=Fraction(6999, 3000)).time) == 6
+    assert len(immediate(steps=1)(system, 1, seconds=Fraction(6999, 3000)).time) == 6
 
 
 def test_the_plan_has_the_types_of_its_fields():
-    for plan in (schedules[n](steps=2)(Fixed([1]), 1, seconds=1) for n in ("barrier", "immediate")):
+    for plan in (
+        schedules[n](steps=2)(FixedSystem([1]), 1, seconds=1) for n in ("barrier", "immediate")
+    ):
         assert not len(plan.time)
         columns = plan._asdict()
-        assert columns.pop("run") is None  # a single run's
+        assert columns.pop("run") is columns.pop("trace") is None
         for name, column in columns.items():
             kinds = {"started": float, "ended": float, "time": float, "fate": np.int8}
             assert column.dtype == kinds.get(name, np.int32), name
+
+
+def test_representation():
+    plan = barrier(steps=1)(FixedSystem([1, 2], {(0, 1): (1, 5)}), 2, seconds=4)
+    assert repr(plan) == "Plan(dispatches=5, lost=1, contributions=3, server_steps=2, runs=1)"

@@ -1,4 +1,4 @@
-"""Weather: in distribution, from (seed, client, visit) alone, and traces of one's own."""
+"""System models: distributions, dependence on (seed, client, dispatch) alone, and given times."""
 
 import math
 from fractions import Fraction
@@ -9,57 +9,64 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedjax_algos.asynchrony.policies import barrier, immediate
-from fedjax_algos.asynchrony.system_model import Fixed, Forecast, require_absence, traced, weathers
-from fedjax_algos.schedules.local_work import _relative_times
+from fedjax_algos.asynchrony import (
+    FixedSystem,
+    SystemModelWithSpeeds,
+    barrier,
+    immediate,
+    system_models,
+    traced,
+)
+from fedjax_algos.asynchrony.fixed_system import check_unavailability
+from fedjax_algos.schedules.local_work import relative_times
 
 SPECS = ["simulated", "simulated:speeds=exponential,change=0.3,dropout=0.2"]
 SEEDS = st.integers(0, 2**31 - 1)
 SPEEDS = ["homogeneous", "normal", "exponential"]
-simulated = weathers["simulated"]
+simulated = system_models["simulated"]
 
 
-def test_every_weather_is_tested():
-    assert {spec.partition(":")[0] for spec in SPECS} == set(weathers)
+def test_every_system_model_is_tested():
+    assert {spec.partition(":")[0] for spec in SPECS} == set(system_models)
 
 
-def per_step(weather, clients, visits):
-    """float[clients, visits] seconds per step."""
-    return np.array([[weather.seconds(i, v, 1) for v in range(visits)] for i in range(clients)])
+def per_step(system, clients, dispatches):
+    """float[clients, dispatches] seconds per step."""
+    return np.array([[system.seconds(i, v, 1) for v in range(dispatches)] for i in range(clients)])
 
 
-def absences(weather, clients, visits):
-    return [weather.absence(i, v) for i in range(clients) for v in range(visits)]
+def unavailabilities(system, clients, dispatches):
+    return [system.unavailability(i, v) for i in range(clients) for v in range(dispatches)]
 
 
-# what is drawn depends on (seed, client, visit) alone
+# draws depend on (seed, client, number of the dispatch) alone
 
 
 @pytest.mark.parametrize("spec", SPECS)
 @settings(deadline=None, max_examples=25)
 @given(SEEDS, st.lists(st.tuples(st.integers(0, 600), st.integers(0, 300)), max_size=30))
-def test_the_order_of_questions_does_not_matter(spec, seed, questions):
-    one, other = weathers.make(spec)(seed), weathers.make(spec)(seed)
-    answers = {q: (one.seconds(*q, 7), one.absence(*q)) for q in questions}
-    for q in sorted(questions, reverse=True):
-        assert (other.seconds(*q, 7), other.absence(*q)) == answers[q]
-    for q in reversed(questions):  # absences before seconds
-        assert weathers.make(spec)(seed).absence(*q) == answers[q][1]
+def test_the_order_of_queries_does_not_matter(spec, seed, queries):
+    one, other = system_models.make(spec)(seed), system_models.make(spec)(seed)
+    answers = {q: (one.seconds(*q, 7), one.unavailability(*q)) for q in queries}
+    for q in sorted(queries, reverse=True):
+        assert (other.seconds(*q, 7), other.unavailability(*q)) == answers[q]
+    for q in reversed(queries):  # unavailability before seconds
+        assert system_models.make(spec)(seed).unavailability(*q) == answers[q][1]
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_seeds_clients_and_visits_differ(spec):
-    times = np.stack([per_step(weathers.make(spec)(seed), 300, 80) for seed in (0, 1, 2**40)])
+def test_seeds_clients_and_dispatches_differ(spec):
+    times = np.stack([per_step(system_models.make(spec)(seed), 300, 80) for seed in (0, 1, 2**40)])
     assert len(np.unique(times)) == times.size
 
 
-def test_two_schedules_meet_the_same_weather():
+def test_two_schedules_run_in_the_same_system():
     plans = [
         schedule(steps=20)(simulated(speeds="exponential", change=0.2)(3), 6, arrivals=200)
         for schedule in (immediate, barrier)
     ]
     seconds = [
-        dict(zip(zip(p.client, p.visit, strict=True), p.ended - p.started, strict=True))
+        dict(zip(zip(p.client, p.number, strict=True), p.ended - p.started, strict=True))
         for p in plans
     ]
     both = seconds[0].keys() & seconds[1].keys()
@@ -68,14 +75,14 @@ def test_two_schedules_meet_the_same_weather():
         assert seconds[0][key] == pytest.approx(seconds[1][key], rel=1e-9)
 
 
-def test_dropouts_do_not_change_times_nor_changes_the_jitter():
+def test_dropouts_do_not_change_times_and_changes_of_speed_do_not_change_the_jitter():
     plain = per_step(simulated()(5), 40, 200)
     np.testing.assert_array_equal(plain, per_step(simulated(dropout=0.5)(5), 40, 200))
     moved = simulated(speeds="homogeneous", change=0.5)(5)
     np.testing.assert_array_equal(
         per_step(simulated(speeds="homogeneous")(5), 40, 200), per_step(moved, 40, 200)
     )
-    some, other = (absences(simulated(dropout=0.5, change=c)(5), 4, 99) for c in (0, 0.5))
+    some, other = (unavailabilities(simulated(dropout=0.5, change=c)(5), 4, 99) for c in (0, 0.5))
     assert some == other
 
 
@@ -84,18 +91,18 @@ def test_dropouts_do_not_change_times_nor_changes_the_jitter():
 
 @pytest.mark.parametrize("speeds", SPEEDS)
 def test_mean_times_are_those_of_the_deadline(speeds):
-    weather = simulated(speeds=speeds, seconds_per_step=0.8, jitter=0)(7)
-    expected = 0.8 * _relative_times(speeds, 7, 9000)
+    system = simulated(speeds=speeds, seconds_per_step=0.8, jitter=0)(7)
+    expected = 0.8 * relative_times(speeds, 7, 9000)
     for client in (0, 1, 255, 256, 4095, 4096, 8999):
-        assert weather.expected_seconds_per_step(client) == expected[client]
-        assert {weather.seconds(client, visit, 1) for visit in (0, 3, 4, 90)} == {expected[client]}
-        assert weather.seconds(client, 0, 20) == 20 * expected[client]
+        assert system.expected_seconds_per_step(client) == expected[client]
+        assert {system.seconds(client, number, 1) for number in (0, 3, 4, 90)} == {expected[client]}
+        assert system.seconds(client, 0, 20) == 20 * expected[client]
 
 
-def test_times_vary_by_the_jitter_in_each_visit():
-    weather = simulated(speeds="normal")(0)
-    times = per_step(weather, 30, 2000)
-    means = np.array([weather.expected_seconds_per_step(client) for client in range(30)])
+def test_times_vary_by_the_jitter_in_each_dispatch():
+    system = simulated(speeds="normal")(0)
+    times = per_step(system, 30, 2000)
+    means = np.array([system.expected_seconds_per_step(client) for client in range(30)])
     z = (times / means[:, None] - 1) / 0.05
     assert stats.kstest(z.ravel(), "norm").pvalue > 1e-3
     assert np.abs(np.corrcoef(z)[np.triu_indices(30, 1)]).max() < 4.5 / 2000**0.5
@@ -111,16 +118,16 @@ def test_the_jitter_keeps_times_at_half_or_more():
 
 @pytest.mark.parametrize("speeds", ["normal", "exponential"])
 def test_speeds_change(speeds):
-    """With probability .1 before each visit but the first, to an independent draw."""
-    weather = simulated(speeds=speeds, seconds_per_step=2, jitter=0, change=0.1)(0)
-    times = per_step(weather, 300, 400) / 2
-    np.testing.assert_array_equal(times[:, 0], _relative_times(speeds, 0, 300))
+    """With probability .1 before each dispatch but the first, to an independent draw."""
+    system = simulated(speeds=speeds, seconds_per_step=2, jitter=0, change=0.1)(0)
+    times = per_step(system, 300, 400) / 2
+    np.testing.assert_array_equal(times[:, 0], relative_times(speeds, 0, 300))
     changed = times[:, 1:] != times[:, :-1]
     repeated = 0.01**2 if speeds == "exponential" else 0  # two draws of the least time in a row
     rate = 0.1 * (1 - repeated)
     assert abs(changed.mean() - rate) < 4 * (rate * (1 - rate) / changed.size) ** 0.5
-    by_visit = changed.mean(0)
-    assert np.abs(by_visit - rate).max() < 5 * (rate * (1 - rate) / 300) ** 0.5
+    by_dispatch = changed.mean(0)
+    assert np.abs(by_dispatch - rate).max() < 5 * (rate * (1 - rate) / 300) ** 0.5
     fresh = times[:, 1:][changed]
     if speeds == "normal":
         # N(1, .3^2) above .05
@@ -133,29 +140,36 @@ def test_speeds_change(speeds):
     assert abs(np.corrcoef(before, fresh)[0, 1]) < 4 / changed.sum() ** 0.5
 
 
-def test_speeds_change_at_every_visit():
+def test_speeds_change_at_every_dispatch():
     times = per_step(simulated(jitter=0, change=1)(0), 5, 300)
     assert len(np.unique(times)) == times.size
     assert stats.kstest((times.ravel() / 0.1 - 1) / 0.3, "norm").pvalue > 1e-3
 
 
+def test_representations():
+    assert repr(FixedSystem([1, 2], {(0, 3): (0.5, 1)})) == "FixedSystem(clients=2, unavailable=1)"
+    assert repr(simulated(dropout=0.2)(3)) == (
+        "SimulatedSystem(seed=3, speeds=normal, seconds_per_step=0.1, dropout=0.2)"
+    )
+
+
 def test_dropouts():
-    """A share dropout of the visits, lost after a uniform share, away for an exponential time."""
-    weather = simulated(dropout=0.2, away_seconds=30)(1)
-    found = absences(weather, 300, 200)
-    lost = np.array([absence for absence in found if absence is not None])
+    """The number of lost dispatches, when they are lost, and the time away."""
+    system = simulated(dropout=0.2, unavailable_seconds=30)(1)
+    found = unavailabilities(system, 300, 200)
+    lost = np.array([unavailability for unavailability in found if unavailability is not None])
     assert abs(len(lost) / len(found) - 0.2) < 4 * (0.2 * 0.8 / len(found)) ** 0.5
     assert stats.kstest(lost[:, 0], "uniform").pvalue > 1e-3
     assert stats.kstest(lost[:, 1] / 30, "expon").pvalue > 1e-3
-    grid = np.array([absence is not None for absence in found]).reshape(300, 200)
+    grid = np.array([unavailability is not None for unavailability in found]).reshape(300, 200)
     assert np.abs(grid.mean(0) - 0.2).max() < 5 * (0.16 / 300) ** 0.5
     assert np.abs(grid.mean(1) - 0.2).max() < 5 * (0.16 / 200) ** 0.5
-    assert simulated()(1).absence(0, 0) is None
+    assert simulated()(1).unavailability(0, 0) is None
     times = per_step(simulated(dropout=0.2, speeds="homogeneous")(1), 300, 200)
     assert abs(np.corrcoef(times.ravel(), grid.ravel())[0, 1]) < 4 / grid.size**0.5
 
 
-def test_communication_is_added_to_each_visit():
+def test_communication_is_added_to_each_dispatch():
     def of(**options):
         return simulated(jitter=0, speeds="homogeneous", seconds_per_step=0.5, **options)
 
@@ -167,39 +181,40 @@ def test_communication_is_added_to_each_visit():
     assert make(0, download_bytes=150).expected_seconds_per_step(0) == 0.5
 
 
-# traces
+# given times
 
 
-def test_traced_weather():
+def test_traced_systems():
     make = traced(np.array([[1, 2, 3], [4, 5, 6]]), {(1, 0): (0.5, 7.0)})
-    for weather in (make(0), make(1)):
-        assert isinstance(weather, Forecast)
-        assert [weather.seconds(0, visit, 10) for visit in range(3)] == [10, 20, 30]
-        assert weather.seconds(1, 2, 10) == 60
-        assert weather.absence(1, 0) == (0.5, 7)
-        assert weather.absence(0, 0) is None
-        assert weather.expected_seconds_per_step(1) == 5
+    for system in (make(0), make(1)):
+        assert isinstance(system, SystemModelWithSpeeds)
+        assert [system.seconds(0, number, 10) for number in range(3)] == [10, 20, 30]
+        assert system.seconds(1, 2, 10) == 60
+        assert system.unavailability(1, 0) == (0.5, 7)
+        assert system.unavailability(0, 0) is None
+        assert system.expected_seconds_per_step(1) == 5
     with pytest.raises(
-        ValueError, match=r"visit 3 of client 1 is past its trace of 3 visits; give"
+        ValueError,
+        match=r"dispatch 3 of client 1 is after the end of its trace of 3 dispatches; give",
     ):
-        weather.seconds(1, 3, 10)
+        system.seconds(1, 3, 10)
     assert traced([1.0, 2.0])(0).seconds(1, 10**9, 3) == 6
     slow = traced([1.0, 2.0], communication_seconds=1, bytes_per_second=10)
     assert slow(0, upload_bytes=20).seconds(1, 0, 3) == 9
 
 
-def test_fixed_weather_is_exact_and_may_be_ragged():
+def test_fixed_systems_are_exact_and_may_be_ragged():
     third = Fraction(1, 3)
-    weather = Fixed([third, [third, 2 * third]], communication_seconds=Fraction(1, 7))
-    assert weather.seconds(0, 5, 3) == Fraction(8, 7)
-    assert weather.seconds(1, 1, 3) == Fraction(15, 7)
-    assert weather.expected_seconds_per_step(1) == Fraction(1, 2)
+    system = FixedSystem([third, [third, 2 * third]], communication_seconds=Fraction(1, 7))
+    assert system.seconds(0, 5, 3) == Fraction(8, 7)
+    assert system.seconds(1, 1, 3) == Fraction(15, 7)
+    assert system.expected_seconds_per_step(1) == Fraction(1, 2)
 
 
 @pytest.mark.parametrize(
     ("times", "options", "message"),
     [
-        (3.0, {}, r"has shape \(\); give a time for each client, or for each client and visit"),
+        (3.0, {}, r"has shape \(\); give a time for each client, or for each client and dispatch"),
         ([], {}, r"has shape \(0,\)"),
         (np.ones((2, 0)), {}, r"has shape \(2, 0\)"),
         (np.ones((2, 2, 2)), {}, r"has shape \(2, 2, 2\)"),
@@ -208,16 +223,24 @@ def test_fixed_weather_is_exact_and_may_be_ragged():
         ([np.inf], {}, "seconds_per_step=inf of client 0"),
         ([1], {"communication_seconds": -1}, "communication_seconds=-1 is out of range; give a nu"),
         ([1], {"bytes_per_second": 0}, "bytes_per_second=0 is out of range; give a number above 0"),
-        ([1], {"absences": {(1, 0): (0, 1)}}, "visit 0 of client 1; give .* clients of 0 to 0"),
-        ([1], {"absences": {(0, -1): (0, 1)}}, "visit -1 of client 0; give visits of at least 0"),
         (
             [1],
-            {"absences": {(0, 2): (1.5, 1)}},
-            r"visit 2 of client 0 has absence=\(1.5, 1\); give",
+            {"unavailable": {(1, 0): (0, 1)}},
+            "dispatch 0 of client 1; give .* clients of 0 to 0",
         ),
-        ([1], {"absences": {(0, 2): (0.5, -1)}}, "seconds away of at least 0"),
-        ([1], {"absences": {(0, 2): (0, 0)}}, "not both of them 0"),
-        ([1], {"absences": {(0, 2): (math.nan, 1)}}, "a share of its time from 0 to 1"),
+        (
+            [1],
+            {"unavailable": {(0, -1): (0, 1)}},
+            "dispatch -1 of client 0; give dispatches of at least 0",
+        ),
+        (
+            [1],
+            {"unavailable": {(0, 2): (1.5, 1)}},
+            r"dispatch 2 of client 0 has unavailability=\(1.5, 1\); give",
+        ),
+        ([1], {"unavailable": {(0, 2): (0.5, -1)}}, "seconds away of at least 0"),
+        ([1], {"unavailable": {(0, 2): (0, 0)}}, "not both of them 0"),
+        ([1], {"unavailable": {(0, 2): (math.nan, 1)}}, "a share of its time from 0 to 1"),
     ],
 )
 def test_wrong_traces(times, options, message):
@@ -225,24 +248,30 @@ def test_wrong_traces(times, options, message):
         traced(times, **options)
 
 
-def test_a_client_may_leave_for_ever():
-    require_absence(0, 0, (0, math.inf))
+def test_a_client_may_leave_for_good():
+    check_unavailability(0, 0, (0, math.inf))
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Fixed([]), "seconds_per_step is empty; give a time for each client"),
-        (lambda: Fixed([1, []]), "client 1 has no times; give one for each visit"),
-        (lambda: Fixed([1], communication_seconds=math.inf), "communication_seconds=inf is out of"),
-        (lambda: Fixed([1]).seconds(1, 0, 1), "client 1 has no time .* has 1; give one for each"),
-        (lambda: Fixed([1]).expected_seconds_per_step(2), "client 2 has no time"),
+        (lambda: FixedSystem([]), "seconds_per_step is empty; give a time for each client"),
+        (lambda: FixedSystem([1, []]), "client 1 has no times; give one for each dispatch"),
+        (
+            lambda: FixedSystem([1], communication_seconds=math.inf),
+            "communication_seconds=inf is out of",
+        ),
+        (
+            lambda: FixedSystem([1]).seconds(1, 0, 1),
+            "client 1 has no time .* has 1; give one for each",
+        ),
+        (lambda: FixedSystem([1]).expected_seconds_per_step(2), "client 2 has no time"),
         (lambda: simulated()(-1), "seed=-1 is out of range; give a whole number of at least 0"),
         (lambda: simulated()(0, upload_bytes=-2), "upload_bytes=-2 is out of range; give a number"),
         (lambda: traced([1])(0, download_bytes=-2), "download_bytes=-2 is out of range"),
     ],
 )
-def test_weather_that_cannot_be(make, message):
+def test_invalid_systems(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -263,10 +292,13 @@ def test_weather_that_cannot_be(make, message):
             "simulated:dropout=1",
             "dropout=1 is out of range; give a number of at least 0 and below 1",
         ),
-        ("simulated:away_seconds=0", "away_seconds=0 is out of range; give a number above 0"),
-        ("sun", "unknown weather 'sun'; choose simulated"),
+        (
+            "simulated:unavailable_seconds=0",
+            "unavailable_seconds=0 is out of range; give a number above 0",
+        ),
+        ("sun", "unknown system model 'sun'; choose simulated"),
     ],
 )
 def test_wrong_specs(spec, message):
     with pytest.raises(ValueError, match=message):
-        weathers.make(spec)
+        system_models.make(spec)

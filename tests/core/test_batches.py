@@ -105,7 +105,7 @@ def test_wrapped_batches_by_hand():
     assert first == [*a, a[0]]
 
 
-def feeder(order_of, count, batch_size, steps):
+def persistent_stream(order_of, count, batch_size, steps):
     """The FedGBO paper's loader: a pointer into an order that is shuffled after each wrap."""
     epoch, pointer, batches = 0, 0, []
     for _ in range(steps):
@@ -122,30 +122,30 @@ def feeder(order_of, count, batch_size, steps):
 @pytest.mark.parametrize("batch_size", [1, 4, 20])
 @settings(deadline=None, max_examples=20)
 @given(COUNTS, SEEDS, st.integers(0, 39))
-def test_the_feeder_is_the_papers(batch_size, count, seed, first_step):
-    expected = feeder(orders(count, seed), count, batch_size, first_step + STEPS)
-    actual = stream("feeder", count, batch_size=batch_size, seed=seed, first_step=first_step)
+def test_the_persistent_stream_is_the_papers(batch_size, count, seed, first_step):
+    expected = persistent_stream(orders(count, seed), count, batch_size, first_step + STEPS)
+    actual = stream("persistent", count, batch_size=batch_size, seed=seed, first_step=first_step)
     assert actual == expected[first_step:]
 
 
-def test_the_feeder_by_hand():
+def test_the_persistent_stream_by_hand():
     a, b = orders(5)[:2]
-    assert stream("feeder", 5)[:4] == [a[:4], [a[4], *a[:3]], b[:4], [b[4], *b[:3]]]
+    assert stream("persistent", 5)[:4] == [a[:4], [a[4], *a[:3]], b[:4], [b[4], *b[:3]]]
     a, b = orders(8)[:2]  # B divides n: one batch more, of the first B of the same order
-    assert stream("feeder", 8)[:4] == [a[:4], a[4:], a[:4], b[:4]]
+    assert stream("persistent", 8)[:4] == [a[:4], a[4:], a[:4], b[:4]]
     a, b = orders(4)[:2]
-    assert stream("feeder", 4)[:3] == [a, a, b]
+    assert stream("persistent", 4)[:3] == [a, a, b]
     a, b = orders(3)[:2]  # n < B <= 2n
-    assert stream("feeder", 3)[:2] == [[*a, a[0]], [*b, b[0]]]
+    assert stream("persistent", 3)[:2] == [[*a, a[0]], [*b, b[0]]]
     a, b = orders(2)[:2]  # B > 2n: at most twice each
-    assert stream("feeder", 2, batch_size=20)[:2] == [a * 2, b * 2]
+    assert stream("persistent", 2, batch_size=20)[:2] == [a * 2, b * 2]
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 11])
-def test_the_feeder_goes_on_where_the_last_turn_ended(count):
-    whole = stream("feeder", count)
+def test_the_persistent_stream_goes_on_where_the_last_turn_ended(count):
+    whole = stream("persistent", count)
     for first_step in (1, 2, 3, 7, 12):
-        late = stream("feeder", count, first_step=first_step)
+        late = stream("persistent", count, first_step=first_step)
         assert late[:12] == whole[first_step : first_step + 12]
 
 
@@ -167,7 +167,7 @@ def test_turns_of_one_client_are_one_stream():
     """Through schedule and engine: unequal turns, with rounds of another client in between."""
     numbers = {"number": np.arange(12)}
     data = fa.federate(numbers, fa.Partition.of([np.arange(5), np.arange(5, 12)]))
-    local = fa.Local(batch_size=4, learning_rate=4.0, steps=5, batches="feeder")
+    local = fa.Local(batch_size=4, learning_rate=4.0, steps=5, batches="persistent")
     engine = fa.make_engine(algorithms["fedavg"](counting_problem(), local))
 
     def seen(clients, num_steps):
@@ -180,11 +180,11 @@ def test_turns_of_one_client_are_one_stream():
             sampler=fixed([[client] for client in clients]),
             work=lambda seed, rounds, clients, full_steps, local: np.array(num_steps)[rounds, None],
         )
-        visits = schedule.visits(len(clients))
+        dispatches = schedule.dispatches(len(clients))
         state = engine.init(0, fa.Population(2, 1, 12))
         totals = [np.zeros(12)]
         for index in range(len(clients)):
-            state, _ = engine.round(state, data, one_round(visits, index))
+            state, _ = engine.round(state, data, one_round(dispatches, index))
             totals.append(np.asarray(state.server.params["seen"]))
         return np.diff(totals, axis=0)
 
@@ -232,17 +232,17 @@ def test_replacement_stays_in_range(count, seed):
         ("short", [1, 5, 8, 20, 3], [1, 2, 2, 5, 1]),
         ("wrapped", [1, 5, 8, 20, 3], [1, 2, 2, 5, 1]),
         ("replacement", [1, 5, 8, 20, 3], [1, 2, 2, 5, 1]),
-        ("feeder", [1, 5, 8, 20, 3], [1, 2, 3, 6, 1]),
+        ("persistent", [1, 5, 8, 20, 3], [1, 2, 3, 6, 1]),
         ("full", [1, 5, 8, 20, 3], [1, 1, 1, 1, 1]),
         ("dropped", [4, 5, 8, 20, 7], [1, 1, 2, 5, 1]),
     ],
 )
 def test_the_steps_of_an_epoch(batches, counts, an_epoch):
     local = LOCAL._replace(batches=batches)
-    visits = Synchronous(np.array(counts), local, cohort_size=3, seed=0).visits(20)
-    assert set(visits.client.ravel()) == set(range(5))
-    np.testing.assert_array_equal(visits.full_steps, 2 * np.array(an_epoch)[visits.client])
-    np.testing.assert_array_equal(visits.num_steps, visits.full_steps)
+    dispatches = Synchronous(np.array(counts), local, cohort_size=3, seed=0).dispatches(20)
+    assert set(dispatches.client.ravel()) == set(range(5))
+    np.testing.assert_array_equal(dispatches.full_steps, 2 * np.array(an_epoch)[dispatches.client])
+    np.testing.assert_array_equal(dispatches.num_steps, dispatches.full_steps)
     assert [batches_per_epoch(n, 4, batches) for n in np.array(counts)] == an_epoch
 
 
@@ -263,16 +263,16 @@ def test_fractions_of_epochs(epochs, batches, steps):
     schedule = Synchronous(
         np.array([4 * batches]), LOCAL._replace(epochs=epochs), cohort_size=1, seed=0
     )
-    assert schedule.visits(1).full_steps.tolist() == [[steps]]
+    assert schedule.dispatches(1).full_steps.tolist() == [[steps]]
 
 
 @pytest.mark.parametrize(
-    "batches", ["short", "dropped", "wrapped", "feeder", "replacement", "full"]
+    "batches", ["short", "dropped", "wrapped", "persistent", "replacement", "full"]
 )
 def test_steps_are_steps_whatever_the_batches(batches):
     local = LOCAL._replace(epochs=None, steps=7, batches=batches)
-    visits = Synchronous(np.array([4, 9, 30]), local, cohort_size=3, seed=0).visits(2)
-    assert (visits.full_steps == 7).all()
+    dispatches = Synchronous(np.array([4, 9, 30]), local, cohort_size=3, seed=0).dispatches(2)
+    assert (dispatches.full_steps == 7).all()
 
 
 @pytest.mark.parametrize("work", [{"epochs": 1}, {"epochs": None, "steps": 2}])

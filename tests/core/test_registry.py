@@ -1,4 +1,7 @@
+"""Registries: options, specs and factories of one's own."""
+
 import math
+import sys
 from typing import Annotated, Literal
 
 import jax
@@ -9,13 +12,14 @@ from helpers import one_round, quadratics
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.core.registry import Range, Registry, options
+from fedjax_algos.core.options import Range, options
+from fedjax_algos.core.registry import Registry
 from fedjax_algos.schedules import Synchronous
 
 things = Registry("thing")
 
 
-@things
+@things.register
 def lamp(
     *,
     brightness: Annotated[float, Range(0, 1, high_open=True)] = 0.5,
@@ -26,7 +30,7 @@ def lamp(
     return brightness, bulbs, colour, shade
 
 
-@things
+@things.register
 def stone():
     return "stone"
 
@@ -107,24 +111,95 @@ def test_every_number_of_an_algorithm_declares_its_range(name):
             assert option.range is not None, option.name
 
 
-@pytest.mark.parametrize("name", algorithms)
-def test_docstrings_say_what_it_is_in_one_line(name):
-    title = (algorithms[name].__doc__ or "").split("\n")[0]
-    assert 20 < len(title) < 100
-
-
 def test_a_sweep_builds_the_algorithm_inside_one_program():
     """Hyper-parameters may be tracers: three values of mu in one program, and one by one."""
     toy = quadratics([[1.0], [2.0], [0.5]], [[1.0], [-1.0], [3.0]])
     local = fa.Local(1, 0.1, steps=3)
-    visits = one_round(Synchronous(toy.data.counts(), local, cohort_size=2, seed=0).visits(1), 0)
+    dispatches = one_round(
+        Synchronous(toy.data.counts(), local, cohort_size=2, seed=0).dispatches(1), 0
+    )
 
     def after_a_round(mu):
         engine = fa.make_engine(fa.algorithms.fedprox(toy.problem, local, mu=mu))
         state = engine.init(0, fa.Population(3, 2, 3))
-        return engine.round(state, toy.data, visits)[0].server.params["x"]
+        return engine.round(state, toy.data, dispatches)[0].server.params["x"]
 
     values = [0.0, 0.5, 3.0]
     together = jax.jit(jax.vmap(after_a_round))(jnp.asarray(values))
     np.testing.assert_allclose(together, [after_a_round(mu) for mu in values], rtol=1e-6)
     assert len(set(together.tolist())) == 3
+
+
+OWN = """
+from typing import Annotated
+
+import fedjax_algos as fa
+from fedjax_algos.core.options import Range
+
+
+def fedspeed(problem, local, *, rho: Annotated[float, Range(0)] = 0.1, decay=0.5, sam=False):
+    assert (rho, decay, sam) == (0.25, 0.5, True)
+    return fa.algorithms.fedavg(problem, local)
+
+
+not_a_function = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A file with an algorithm, in the current folder, which is also on the path of imports."""
+    (tmp_path / "my_file.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    names = set(algorithms)
+    yield "fedspeed"
+    for name in set(algorithms) - names:
+        algorithms.pop(name)
+    sys.modules.pop("my_file", None)
+
+
+@pytest.mark.parametrize("place", ["my_file.py", "./my_file.py"])
+def test_a_factory_of_one_s_own_file(own, place):
+    name, values = algorithms.parse(f"{place}:fedspeed:rho=0.25,sam=true")
+    assert (name, values) == (f"{place}:fedspeed", {"rho": 0.25, "sam": True})
+    assert options(algorithms[name])["decay"].kind is float  # that of its default
+    algorithm = algorithms.make(f"{place}:fedspeed:rho=0.25,sam=true", None, fa.Local(1, 0.1, 1))
+    assert isinstance(algorithm, fa.Algorithm)
+    with pytest.raises(ValueError, match=r"fedspeed: rho=-1 is out of range; give a number of at"):
+        algorithms.parse(f"{place}:fedspeed:rho=-1")
+    with pytest.raises(ValueError, match="unknown option 'rh'; did you mean rho"):
+        algorithms.parse(f"{place}:fedspeed:rh=1")
+
+
+def test_a_factory_of_a_module(own):
+    assert things.make("json.encoder:py_encode_basestring", "abc") == '"abc"'
+    things.pop("json.encoder:py_encode_basestring")
+    with pytest.raises(ValueError, match=r"no_such\.module:f' cannot be imported"):
+        things.parse("no_such.module:f")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("no_file.py:f", r"'no_file.py:f' cannot be imported \(FileNotFoundError"),
+        ("my_file.py:fedspede", r"my_file.py has no function 'fedspede'"),
+        ("my_file.py:not_a_function", r"my_file.py has no function 'not_a_function'"),
+        ("my_file.py", r"my_file.py has no function ''"),
+        ("broken.py:f", r"'broken.py:f' cannot be imported \(SyntaxError"),
+    ],
+)
+def test_a_wrong_reference(own, tmp_path, spec, message):
+    (tmp_path / "broken.py").write_text("def f(:")
+    with pytest.raises(ValueError, match=message):
+        algorithms.parse(spec)
+
+
+def test_a_name_is_registered_once():
+    def stone(*, size: Annotated[int, Range(1)] = 1):
+        """Another stone."""
+
+    stone.__module__ = "elsewhere"
+    with pytest.raises(ValueError, match=r"thing 'stone' is registered by .*; choose another name"):
+        things.register(stone)
+    assert things.make("stone") == "stone"

@@ -1,4 +1,4 @@
-"""Descriptions of partitions: numbers by hand, a table that fits a terminal, pictures."""
+"""Descriptions of partitions: numbers by hand, a table of the width of a terminal, pictures."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,8 @@ from rich.console import Console
 
 import fedjax_algos as fa
 from fedjax_algos.data import partitions
-from fedjax_algos.data.description import (
-    Spread,
-    describe_partition,
-    partition_table,
-    plot_partition,
-)
+from fedjax_algos.data.description import Distribution, describe_partition, partition_table
+from fedjax_algos.data.partition_plot import plot_partition
 
 LABELS = np.array([0, 0, 2, 3, 3, 3, 0, 2])
 THREE = fa.Partition.of([np.array([0, 1, 2, 6]), np.array([5]), np.array([3, 4])])
@@ -27,11 +23,12 @@ def text(description, width=80, **keywords):
 def test_numbers_by_hand():
     description = describe_partition(LABELS, THREE)
     assert (description.clients, description.examples, description.left_out) == (3, 7, 1)
-    assert description.sizes == Spread(1, 2.0, 7 / 3, 4)
-    assert description.classes == Spread(1, 1.0, 4 / 3, 2)
+    assert description.sizes == Distribution(1, 2.0, 7 / 3, 4)
+    assert description.classes == Distribution(1, 1.0, 4 / 3, 2)
     expected = [[3, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 2]]
     np.testing.assert_array_equal(description.histogram, expected)
     assert description.digest == THREE.digest()
+    assert repr(description).startswith("Description(clients=3, examples=7, left_out=1, sizes=1 to")
 
 
 def test_an_example_of_two_clients_is_counted_for_both():
@@ -50,7 +47,7 @@ def test_histograms_add_up(name):
     assert description.left_out == 0
 
 
-def test_the_table_says_it_all():
+def test_the_whole_table():
     lines = [line.rstrip() for line in text(describe_partition(LABELS, THREE)).splitlines()]
     assert lines == [
         "client   examples   classes   labels 0 to 3",
@@ -77,10 +74,10 @@ def test_the_table_fits_a_terminal(num_classes, heading):
     assert f"{sizes[-1]} to {sizes[0]}," in output
 
 
-def test_fewer_clients_shown():
+def test_the_table_has_the_requested_number_of_clients():
     description = describe_partition(LABELS, THREE)
-    assert len(text(description, shown=2).splitlines()) == 1 + 2 + 1 + 4
-    assert len(text(description, shown=0).splitlines()) == 1 + 0 + 1 + 4
+    assert len(text(description, rows=2).splitlines()) == 1 + 2 + 1 + 4
+    assert len(text(description, rows=0).splitlines()) == 1 + 0 + 1 + 4
 
 
 @pytest.mark.parametrize(
@@ -96,7 +93,7 @@ def test_fewer_clients_shown():
         (LABELS[:0], THREE, r"shape \(0,\) cannot be counted"),
     ],
 )
-def test_what_cannot_be_described(labels, partition, message, tmp_path):
+def test_invalid_labels_and_partitions_are_rejected(labels, partition, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         describe_partition(labels, partition)
     with pytest.raises(ValueError, match=message):

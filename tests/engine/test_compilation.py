@@ -1,4 +1,4 @@
-"""Compilation is counted; programs kept in a folder are not compiled again, and never stale."""
+"""Compilation is measured, and programs that are kept in a folder are not compiled again."""
 
 import csv
 import json
@@ -42,7 +42,7 @@ def test_a_program_is_counted_once_and_only_in_the_block():
 
 
 def read(folder):
-    """What was compiled, and the metrics of each method but for the time they took."""
+    """What was compiled, and the metrics of each method without their wall time."""
     with (folder / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     metrics: dict = {}
@@ -52,37 +52,37 @@ def read(folder):
     return json.loads((folder / "config.json").read_text())["compilation"], metrics
 
 
-def test_another_process_reads_what_is_kept_and_compiles_what_is_new(here):
+def test_another_process_reads_kept_programs_and_compiles_new_ones(here):
     def process(*methods, out):
         command = [sys.executable, "-m", "fedjax_algos", "compare", *methods, *SMALL]
         command += ["--compilation-cache", "kept", "--out", out]
-        as_here = {
+        variables = {
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
             "PYTHONPATH": str(Path(fedjax_algos.__file__).parent.parent),
         }
-        told = subprocess.run(
-            command, env=os.environ | as_here, check=True, capture_output=True, text=True
+        output = subprocess.run(
+            command, env=os.environ | variables, check=True, capture_output=True, text=True
         ).stdout
-        return told, *read(here / out)
+        return output, *read(here / out)
 
     _, cold, first = process("fedprox:mu=1", out="cold")
-    told, warm, second = process("fedprox:mu=1", "fedprox:mu=0.5", out="warm")
+    output, warm, second = process("fedprox:mu=1", "fedprox:mu=0.5", out="warm")
     main(["compare", "fedprox:mu=1", "fedprox:mu=0.5", *SMALL, "--out", "neither"])
     _, third = read(here / "neither")
 
     assert warm["from_cache"] >= cold["programs"] > 5  # the smallest ones are kept too
     assert 0 < warm["programs"] - warm["from_cache"] < 4  # the new mu stands in the program
-    assert f"{warm['programs']} programs, {warm['from_cache']} of them from the cache, " in told
+    assert f"{warm['programs']} programs, {warm['from_cache']} of them from the cache, " in output
     assert second == third
     assert second["fedprox mu=1"] == first["fedprox"]
     assert second["fedprox mu=0.5"] != first["fedprox"]
 
 
-def test_the_command_line_s_folder_goes_before_a_file_s(here, monkeypatch):
-    asked = []
+def test_a_folder_on_the_command_line_overrides_the_configuration_file(here, monkeypatch):
+    folders = []
 
     def refuse(folder):
-        asked.append(folder)
+        folders.append(folder)
         raise ValueError("enough")
 
     monkeypatch.setattr(training, "keep_compiled", refuse)
@@ -94,22 +94,24 @@ def test_the_command_line_s_folder_goes_before_a_file_s(here, monkeypatch):
     ):
         with pytest.raises(SystemExit):
             main(arguments)
-    assert asked == ["file", "line", "run"]
+    assert folders == ["file", "line", "run"]
 
 
 @pytest.mark.parametrize(
     ("folder", "why"), [("full", "File exists"), ("full/in", "Not a directory"), ("", "no name")]
 )
-def test_a_folder_that_cannot_be_one_is_told_before_anything_runs(here, capsys, folder, why):
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(
+    here, capsys, folder, why
+):
     (here / "full").write_text("mine")
     with pytest.raises(SystemExit) as stop:
         main(["run", "fedavg", "--compilation-cache", folder])
     assert stop.value.code == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"error: compilation_cache={folder!r} is no folder to write to (")
-    assert f"{why}); name a folder" in told
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"error: compilation_cache={folder!r} cannot be written to (")
+    assert f"{why}); name a folder" in message
+    assert message.count("\n") == 1
     assert not (here / "results").exists()
     assert jax.config.jax_compilation_cache_dir is None
-    with pytest.raises(ValueError, match="no folder to write to"):
+    with pytest.raises(ValueError, match="cannot be written to"):
         keep_compiled(folder)

@@ -1,4 +1,4 @@
-"""What the engine promises whatever the algorithm: rows, stacks, masks, bytes, repeatability."""
+"""What the engine guarantees for every algorithm: rows, stacks, masks, bytes, repeatability."""
 
 import gc
 import hashlib
@@ -26,7 +26,6 @@ from helpers import (
 
 import fedjax_algos as fa
 from fedjax_algos.core import Stack, weighted_by
-from fedjax_algos.engine.placement import chunk_size
 from fedjax_algos.schedules import Synchronous
 
 LOCAL = fa.Local(batch_size=2, learning_rate=0.1, steps=2)
@@ -45,10 +44,10 @@ def rounds(algorithm, data, sets, layout, seed=0):
     schedule = Synchronous(
         counts, algorithm.local, cohort_size=len(sets[0]), seed=seed, sampler=fixed(sets)
     )
-    visits = schedule.visits(len(sets))
+    dispatches = schedule.dispatches(len(sets))
     state = engine.init(seed, fa.Population(len(counts), len(sets[0]), int(counts.sum())))
     for index in range(len(sets)):
-        state, metrics = engine.round(state, data, one_round(visits, index))
+        state, metrics = engine.round(state, data, one_round(dispatches, index))
         yield jax.tree.map(np.array, state), metrics
 
 
@@ -59,22 +58,26 @@ def toy_algorithm(**changes):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_client_rows_are_made_at_the_first_visit_and_kept(layout):
-    """Each row starts from theta_0 and the client's own key, counts its turns, and moves alone."""
+def test_client_rows_are_made_at_the_first_dispatch_and_kept(layout):
+    """Rows start from theta_0 and the client's key; only dispatches of the client change them."""
 
     def client_init(params, key):
-        return {"turns": jnp.int32(0), "own": jax.random.uniform(key), "origin": params["out"]}
+        return {"dispatches": jnp.int32(0), "own": jax.random.uniform(key), "origin": params["out"]}
 
-    def client_update(params, state, data, visit, key):
-        assert state["turns"].dtype == jnp.int32
+    def client_update(params, state, data, dispatch, key):
+        assert state["dispatches"].dtype == jnp.int32
         report = fa.Report({}, ())
-        return state | {"turns": state["turns"] + 1}, jax.tree.map(jnp.zeros_like, params), report
+        return (
+            state | {"dispatches": state["dispatches"] + 1},
+            jax.tree.map(jnp.zeros_like, params),
+            report,
+        )
 
     toy, algorithm = toy_algorithm(client_init=client_init, client_update=client_update)
     (first, _), (second, _) = rounds(algorithm, toy.data, SETS, layout)
-    # four clients, chunks of two: the padded dummy of the first round writes no row
-    assert first.clients["turns"].tolist() == [1, 1, 1, 0]
-    assert second.clients["turns"].tolist() == [1, 2, 2, 1]
+    # four clients, chunks of two: the empty slot of the first round writes no row
+    assert first.clients["dispatches"].tolist() == [1, 1, 1, 0]
+    assert second.clients["dispatches"].tolist() == [1, 2, 2, 1]
     assert len(set(second.clients["own"].tolist())) == 4
     np.testing.assert_array_equal(second.clients["own"][:3], first.clients["own"][:3])
     origin = fa.make_engine(algorithm).init(0, fa.Population(4, 3, 17)).server.params["out"]
@@ -82,11 +85,11 @@ def test_client_rows_are_made_at_the_first_visit_and_kept(layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_stacked_updates_come_with_visits_and_mask(layout):
+def test_stacked_updates_come_with_dispatches_and_mask(layout):
     """A coordinate-wise median over the cohort, against NumPy."""
 
-    def client_update(params, state, data, visit, key):
-        shift = jnp.square(visit.client + 1.0)
+    def client_update(params, state, data, dispatch, key):
+        shift = jnp.square(dispatch.client + 1.0)
         return state, jax.tree.map(lambda p: jnp.full_like(p, shift), params), fa.Report({}, ())
 
     def server_update(server, stack, count, group):
@@ -97,7 +100,7 @@ def test_stacked_updates_come_with_visits_and_mask(layout):
             ),
             stack.updates,
         )
-        seen = jnp.where(stack.mask, stack.visits.client, 0).sum()
+        seen = jnp.where(stack.mask, stack.dispatches.client, 0).sum()
         return Server(jax.tree.map(jnp.add, server.params, median), (count, seen))
 
     toy, algorithm = toy_algorithm(
@@ -113,12 +116,12 @@ def test_stacked_updates_come_with_visits_and_mask(layout):
     assert [int(x) for x in second.server.extra] == [3, 6]
 
 
-def test_padding_cannot_poison_the_sum():
-    """A dummy does no steps; an update that divides by them is NaN, and must not be added."""
+def test_empty_slots_cannot_change_the_sum():
+    """An empty slot has no steps; an update that divides by them is NaN, and must not be added."""
 
-    def client_update(params, state, data, visit, key):
-        scale = 1.0 / visit.num_steps
-        report = fa.Report({"steps": fa.Mean(scale * visit.num_steps, jnp.float32(1))}, ())
+    def client_update(params, state, data, dispatch, key):
+        scale = 1.0 / dispatch.num_steps
+        report = fa.Report({"steps": fa.Mean(scale * dispatch.num_steps, jnp.float32(1))}, ())
         return state, jax.tree.map(lambda p: scale * jnp.ones_like(p), params), report
 
     toy, algorithm = toy_algorithm(client_update=client_update, contribute=weighted_by("uniform"))
@@ -138,21 +141,21 @@ def test_a_diverged_client_is_not_hidden():
     assert not np.isfinite(state.server.params["out"]).all()
 
 
-def test_the_same_batches_in_every_layout():
-    """Every turn's examples, bit for bit, of unequal clients."""
+def test_batches_are_equal_in_every_layout():
+    """The examples of every dispatch, bit for bit, with clients of different sizes."""
 
-    def client_update(params, state, data, visit, key):
+    def client_update(params, state, data, dispatch, key):
         drawn = jnp.stack([data.positions(jnp.int32(k), 3)[0] for k in range(4)])
         noise = jax.random.bits(key)
-        return state, (visit.client, drawn, noise), fa.Report({}, ())
+        return state, (dispatch.client, drawn, noise), fa.Report({}, ())
 
     def server_update(server, stack, count, group):
         mask = stack.mask
-        kept = jax.tree.map(
+        drawn = jax.tree.map(
             lambda u: jnp.sort(jnp.where(mask.reshape(-1, *[1] * (u.ndim - 1)), u, 0), axis=0)[-3:],
             stack.updates,
         )
-        return Server(server.params, kept)
+        return Server(server.params, drawn)
 
     def init(params, population):
         empty = (jnp.zeros(3, jnp.int32), jnp.zeros((3, 4, 3), jnp.int32), jnp.zeros(3, jnp.uint32))
@@ -167,14 +170,14 @@ def test_the_same_batches_in_every_layout():
     ]
     assert histories[0][0][0].tolist() == [0, 1, 2]
     for other in histories[1:]:
-        jax.tree.map(np.testing.assert_array_equal, histories[0], other)
+        chex.assert_trees_all_equal(histories[0], other)
 
 
-def test_bytes_are_those_of_what_travels():
+def test_bytes_are_counted_from_what_is_sent():
     toy = small_network()
     size = 4 * (3 * 4 + 4 + 4)
     counts = toy.data.counts()
-    visits = one_round(Synchronous(counts, LOCAL, cohort_size=3, seed=0).visits(1), 0)
+    dispatches = one_round(Synchronous(counts, LOCAL, cohort_size=3, seed=0).dispatches(1), 0)
     expected = {
         ("fedavg",): (1, 1),
         ("fedprox",): (1, 1),
@@ -188,10 +191,10 @@ def test_bytes_are_those_of_what_travels():
         settings = dict(zip(("optimizer", "upload"), options, strict=False))
         engine = fa.make_engine(Case(name, settings).build(toy.problem, LOCAL))
         state = engine.init(0, fa.Population(4, 3, 17))
-        assert engine.transfer(state, toy.data, visits) == (down * size, up * size), name
+        assert engine.transfer(state, toy.data, dispatches) == (down * size, up * size), name
 
 
-def test_given_params_start_the_run_and_stay_the_caller_s():
+def test_given_params_start_the_run_and_are_not_consumed():
     toy = quadratics([[1.0]], [[1.0]])
     params = {"x": jnp.asarray(5.0)}
     (after,) = run(Case("fedavg", {}).build(toy.problem, LOCAL), toy.data, [(0,)], params=params)
@@ -203,8 +206,8 @@ def test_a_round_consumes_its_state():
     toy, algorithm = toy_algorithm()
     engine = fa.make_engine(algorithm)
     state = engine.init(0, fa.Population(4, 2, 17))
-    visits = Synchronous(toy.data.counts(), LOCAL, cohort_size=2, seed=0).visits(1)
-    engine.round(state, toy.data, one_round(visits, 0))
+    dispatches = Synchronous(toy.data.counts(), LOCAL, cohort_size=2, seed=0).dispatches(1)
+    engine.round(state, toy.data, one_round(dispatches, 0))
     assert state.server.params["out"].is_deleted()
 
 
@@ -255,6 +258,40 @@ def test_same_seed_same_bits_in_two_processes():
     assert digests[0] == digests[1]
 
 
+def test_reprs_are_one_readable_line():
+    toy, algorithm = toy_algorithm()
+    engine = fa.make_engine(algorithm, 2, devices=2)
+    assert repr(engine).startswith("Engine(layout=2, devices=2, algorithm=Algorithm(")
+    seen = []
+
+    @jax.jit
+    def trace(state):
+        seen.append(repr(state))
+        return state
+
+    state = engine.init(0, fa.Population(4, 2, 17))
+    trace(state)
+    expected = (
+        "FederatedState(server=params.hidden.b float32[4], params.hidden.w float32[3, 4], "
+        "params.out float32[4], statistics=nothing, clients=nothing)"
+    )
+    assert [repr(state), *seen, repr(jax.eval_shape(lambda: state))] == [expected] * 3
+    scaffold = Case("scaffold", {}).build(toy.problem, LOCAL)
+    state = fa.make_engine(scaffold, client_state="host").init(0, fa.Population(4, 2, 17))
+    assert repr(state.clients) == (
+        "HostClientState(clients=0, row=hidden.b float32[4], hidden.w float32[3, 4], "
+        "out float32[4])"
+    )
+    sharded = fa.make_engine(algorithm, devices=2, examples="sharded").put_data(toy.data)
+    assert repr(sharded) == (
+        "ShardedData(clients=4, devices=2, examples=x float32[17, 3], y float32[17])"
+    )
+    assert repr(sharded.parts) == (
+        "ClientShards(examples=x float32[2, 9, 3], y float32[2, 9], indices=int32[2, 9], "
+        "offsets=int32[2, 5])"
+    )
+
+
 @pytest.mark.parametrize("layout", ["vmaped", 0, -3, "0"])
 def test_unknown_layouts_are_refused(layout):
     _, algorithm = toy_algorithm()
@@ -262,20 +299,14 @@ def test_unknown_layouts_are_refused(layout):
         fa.make_engine(algorithm, layout)
 
 
-def test_layouts_are_chunk_sizes():
-    assert [chunk_size(layout, 7) for layout in ("vmapped", "sequential", 3, "3", 99, "auto")] == [
-        7, 1, 3, 3, 7, 1,
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("name", ["scaffold", "mime", "fedlga"])
-def test_a_round_reads_nothing_and_sends_only_its_visits(name, unreadable):
+def test_a_round_reads_nothing_and_sends_only_its_dispatches(name, unreadable):
     toy = small_network()
     counts = np.array([5, 1, 8, 3])
     algorithm = Case(name, {}).build(toy.problem, LOCAL)
     engine = fa.make_engine(algorithm, layout=2)
     state = engine.init(0, fa.Population(4, 3, 17))
-    visits = Synchronous(counts, LOCAL, cohort_size=3, seed=0).visits(6)
+    dispatches = Synchronous(counts, LOCAL, cohort_size=3, seed=0).dispatches(6)
     for read in (float, np.asarray, lambda leaf: leaf.item()):
         with pytest.raises(ReadError):
             read(state.seed)
@@ -283,33 +314,33 @@ def test_a_round_reads_nothing_and_sends_only_its_visits(name, unreadable):
         with pytest.raises(Exception, match="isallowed host-to-device"):
             state.seed + np.uint32(1)
         for index in range(3):
-            state, _ = engine.round(state, toy.data, one_round(visits, index))
-        state, _ = engine.rounds(state, toy.data, visits)
+            state, _ = engine.round(state, toy.data, one_round(dispatches, index))
+        state, _ = engine.rounds(state, toy.data, dispatches)
 
 
-@pytest.mark.parametrize("place", ["device", "host"])
-def test_three_hundred_rounds_keep_no_memory(place):
+@pytest.mark.parametrize("client_state", ["device", "host"])
+def test_three_hundred_rounds_keep_no_memory(client_state):
     toy = small_network()
     algorithm = Case("scaffold", {}).build(toy.problem, LOCAL)
-    engine = fa.make_engine(algorithm, client_state=place)
+    engine = fa.make_engine(algorithm, client_state=client_state)
     schedule = Synchronous(toy.data.counts(), LOCAL, cohort_size=3, seed=0)
-    state, held = engine.init(0, fa.Population(4, 3, 17)), []
+    state, sizes = engine.init(0, fa.Population(4, 3, 17)), []
     for window in range(10):
-        if window == 1:  # all is compiled
+        if window == 1:  # everything is compiled
             tracemalloc.start()
-        visits = schedule.visits(30)
+        dispatches = schedule.dispatches(30)
         for index in range(15):
-            state, metrics = engine.round(state, toy.data, one_round(visits, index))
-        rest = jax.tree.map(lambda leaf: leaf[15:], visits)
+            state, metrics = engine.round(state, toy.data, one_round(dispatches, index))
+        rest = jax.tree.map(lambda leaf: leaf[15:], dispatches)
         state, metrics = engine.rounds(state, toy.data, rest)
         del metrics
-        if window >= 6:  # what was allocated before tracing has been given back
+        if window >= 6:  # what was allocated before tracing has been freed
             gc.collect()
             arrays = jax.live_arrays()
             size = sum(leaf.nbytes for leaf in arrays)
-            held.append((len(arrays), size, tracemalloc.get_traced_memory()[0]))
+            sizes.append((len(arrays), size, tracemalloc.get_traced_memory()[0]))
             del arrays
     tracemalloc.stop()
-    counts, device, host = np.array(held).T
+    counts, device, host = np.array(sizes).T
     assert len(set(counts)) == len(set(device)) == 1
-    assert host[-1] - host[0] < 50_000  # 90 rounds; a shape traced in each would add 300,000
+    assert host[-1] - host[0] < 50_000  # 90 rounds; one trace in each round would add 300,000

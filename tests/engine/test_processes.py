@@ -1,4 +1,4 @@
-"""Two processes of two devices each are one simulation."""
+"""Two processes of two devices each run one simulation."""
 
 import socket
 import subprocess
@@ -28,24 +28,25 @@ import numpy as np
 from helpers import Case, small_network
 import fedjax_algos as fa
 toy = small_network()
-told = []
+lines = []
 for run in RUNS:
-    name, place, examples = run.split()
+    name, client_state, examples = run.split()
     algorithm = Case(name, {}).build(toy.problem, fa.Local(3, 0.1, 2))
-    how = {"client_state": place, "examples": examples}
-    engine = fa.make_engine(algorithm, devices=jax.devices(), **how)
+    engine = fa.make_engine(
+        algorithm, client_state=client_state, devices=jax.devices(), examples=examples
+    )
     test = {"x": np.ones((5, 3)), "y": np.ones(5)}
     state, rows = fa.simulate(
         engine, toy.data, cohort_size=3, rounds=3, eval_every=2, test=test
     )
     losses = rows[-1]["test_loss"], rows[-1]["train_loss"]
-    told.append(f"{run} {len(jax.devices())} {losses[0]} {losses[1]}\\n")
-open(out, "w").writelines(told)  # what is printed has other lines in between
+    lines.append(f"{run} {len(jax.devices())} {losses[0]} {losses[1]}\\n")
+open(out, "w").writelines(lines)  # printed text could be mixed with other output
 """
 
 
 def test_two_processes_of_two_devices(tmp_path):
-    """Both see the numbers of one process with one device."""
+    """Both report the results of one process with one device."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = str(probe.getsockname()[1])
@@ -58,11 +59,11 @@ def test_two_processes_of_two_devices(tmp_path):
         for n, file in enumerate(files)
     ]
     assert [process.wait(timeout=300) for process in running] == [0, 0]
-    told = [file.read_text().splitlines() for file in files]
-    assert told[0] == told[1]
+    lines = [file.read_text().splitlines() for file in files]
+    assert lines[0] == lines[1]
     toy = small_network()
     test = {"x": np.ones((5, 3)), "y": np.ones(5)}
-    for line, expected in zip(told[0], RUNS, strict=True):
+    for line, expected in zip(lines[0], RUNS, strict=True):
         name, *_ = expected.split()
         engine = fa.make_engine(Case(name, {}).build(toy.problem, fa.Local(3, 0.1, 2)))
         _, rows = fa.simulate(engine, toy.data, cohort_size=3, rounds=3, eval_every=2, test=test)

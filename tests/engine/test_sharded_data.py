@@ -1,9 +1,10 @@
-"""Examples on their clients' own devices: who has what, whose turn is where, the same numbers.
+"""Examples sharded by client: which device holds and computes which client, and equal results.
 
-That all algorithms give the same numbers is in test_layouts.py, several processes in
-test_processes.py.
+test_layouts.py compares the results of all algorithms, test_processes.py those of several
+processes.
 """
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,10 +16,8 @@ from hypothesis.extra.numpy import arrays
 
 import fedjax_algos as fa
 from fedjax_algos.engine import engine as engine_module
-from fedjax_algos.engine.devices import client_mesh
-from fedjax_algos.engine.host_state import HostTable
-from fedjax_algos.engine.placement import Spread, rounded
-from fedjax_algos.engine.sharded_data import ShardedData, deal
+from fedjax_algos.engine.sharded_data import ShardedData, assign_devices
+from fedjax_algos.engine.state import HostClientState
 from fedjax_algos.schedules import Synchronous
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
@@ -35,16 +34,16 @@ def sharding(algorithm, devices=2, layout="sequential", **how):
     return fa.make_engine(algorithm, layout, devices=devices, examples="sharded", **how)
 
 
-def visits_of(toy, sets=SETS, steps=(2, 1, 3, 2)):
+def dispatches_of(toy, sets=SETS, steps=(2, 1, 3, 2)):
     schedule = Synchronous(
         toy.data.counts(), LOCAL, cohort_size=len(sets[0]), seed=0, sampler=fixed(sets)
     )
-    visits = schedule.visits(len(sets))
-    return visits._replace(num_steps=np.asarray(steps, np.int32)[visits.client])
+    dispatches = schedule.dispatches(len(sets))
+    return dispatches._replace(num_steps=np.asarray(steps, np.int32)[dispatches.client])
 
 
 def ragged(num_clients=41, seed=0):
-    """41 clients of 1 to 30 examples; some share examples, and some examples are nobody's."""
+    """41 clients of 1 to 30 examples; some examples have several clients, and some have none."""
     rng = np.random.default_rng(seed)
     total = 16 * num_clients
     examples = {
@@ -53,19 +52,19 @@ def ragged(num_clients=41, seed=0):
     }
     sizes = rng.integers(1, 31, num_clients)
     rows = [rng.choice(total - 10, size, replace=False) for size in sizes]
-    with jax.default_device(jax.devices()[-1]):  # as one does for more than the first can hold
+    with jax.default_device(jax.devices()[-1]):  # as for data that exceed the first device's memory
         return fa.federate(examples, fa.Partition.of(rows)), rows
 
 
-# who has what
+# which device holds which examples
 
 
 @given(arrays(np.int32, st.integers(1, 60), elements=st.integers(0, 1000)), st.integers(1, 9))
 @settings(max_examples=200, deadline=None)
 def test_devices_differ_by_one_client_and_by_the_largest_client(sizes, num_devices):
-    homes = deal(sizes, num_devices)
-    clients = np.bincount(homes, minlength=num_devices)
-    examples = np.bincount(homes, sizes, minlength=num_devices)
+    device_of_client = assign_devices(sizes, num_devices)
+    clients = np.bincount(device_of_client, minlength=num_devices)
+    examples = np.bincount(device_of_client, sizes, minlength=num_devices)
     assert np.ptp(clients) <= 1
     assert np.ptp(examples) <= sizes.max()
 
@@ -73,15 +72,17 @@ def test_devices_differ_by_one_client_and_by_the_largest_client(sizes, num_devic
 @pytest.mark.parametrize("devices", [2, 8])
 def test_each_device_holds_its_clients_examples_and_no_others(devices):
     data, rows = ragged()
-    placed = sharding(scaffold(small_network()), devices).place(data)
+    placed = sharding(scaffold(small_network()), devices).put_data(data)
     assert isinstance(placed, ShardedData)
     assert placed.num_clients == 41
     np.testing.assert_array_equal(placed.counts(), data.counts())
-    wanted = [
-        np.unique(np.concatenate([rows[c] for c in np.flatnonzero(placed.homes == device)]))
+    expected = [
+        np.unique(
+            np.concatenate([rows[c] for c in np.flatnonzero(placed.device_of_client == device)])
+        )
         for device in range(devices)
     ]
-    fullest = max(map(len, wanted))
+    fullest = max(map(len, expected))
     for leaf, whole in zip(
         jax.tree.leaves(placed.parts.examples), jax.tree.leaves(data.examples), strict=True
     ):
@@ -89,70 +90,42 @@ def test_each_device_holds_its_clients_examples_and_no_others(devices):
         for device, part in enumerate(leaf.addressable_shards):
             assert part.device == jax.devices()[device]
             assert part.data.nbytes == fullest * whole[0].nbytes
-            kept = np.asarray(part.data)[0, : len(wanted[device])]
-            np.testing.assert_array_equal(kept, np.asarray(whole)[wanted[device]])
-    assigned = [data.counts()[placed.homes == device].sum() for device in range(devices)]
+            stored = np.asarray(part.data)[0, : len(expected[device])]
+            np.testing.assert_array_equal(stored, np.asarray(whole)[expected[device]])
+    assigned = [data.counts()[placed.device_of_client == device].sum() for device in range(devices)]
     indices = placed.parts.indices
     assert {part.data.nbytes for part in indices.addressable_shards} == {4 * max(assigned)}
-    # every example once would be 41 * 16 rows: even with those that are shared it is a part
+    # without sharding a device would hold 41 * 16 rows; some examples are on several devices
     assert fullest < 41 * 16 / devices * 1.3
 
 
-def test_a_client_finds_its_examples_at_home_in_their_order():
+def test_a_client_finds_its_examples_in_order_on_its_device():
     data, rows = ragged()
-    placed = sharding(scaffold(small_network()), 4).place(data)
+    placed = sharding(scaffold(small_network()), 4).put_data(data)
     examples, indices, offsets = jax.tree.map(np.asarray, placed.parts)
     for client, expected in enumerate(rows):
-        home = placed.homes[client]
-        start, end = offsets[home, client : client + 2]
-        seen = examples["x"][home][indices[home, start:end]]
-        np.testing.assert_array_equal(seen, np.asarray(data.examples["x"])[expected])
-        others = np.diff(offsets[:, client : client + 2])[np.arange(4) != home]
+        device = placed.device_of_client[client]
+        start, end = offsets[device, client : client + 2]
+        found = examples["x"][device][indices[device, start:end]]
+        np.testing.assert_array_equal(found, np.asarray(data.examples["x"])[expected])
+        others = np.diff(offsets[:, client : client + 2])[np.arange(4) != device]
         assert not others.any()
 
 
-def test_numpy_data_are_placed_in_jax_s_dtypes():
+def test_numpy_data_are_placed_with_jax_dtypes():
     examples = {"x": np.arange(6.0).reshape(3, 2), "n": np.arange(3)}
     data = fa.FederatedData(examples, np.arange(3), np.arange(4))
-    placed = sharding(scaffold(small_network()), 2).place(data)
+    placed = sharding(scaffold(small_network()), 2).put_data(data)
     expected = jax.tree.map(lambda leaf: jnp.asarray(leaf).dtype, examples)
     assert jax.tree.map(lambda leaf: leaf.dtype, placed.parts.examples) == expected
     assert placed.parts.indices.dtype == placed.parts.offsets.dtype == np.int32
 
 
-# whose turn is where
-
-
-def test_numbers_of_places_are_few():
-    seen = [rounded(number) for number in range(1, 18)]
-    assert seen == [1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 12, 12, 16, 16, 16, 16, 24]
-
-
-@given(st.integers(1, 12), st.integers(1, 4), st.integers(2, 4), st.data())
-@settings(max_examples=300, deadline=None)
-def test_each_turn_has_one_place_at_home(cohort_size, size, devices, draw):
-    steps = draw.draw(arrays(np.int32, (3, cohort_size), elements=st.integers(1, 50)))
-    homes = draw.draw(arrays(np.int32, (3, cohort_size), elements=st.integers(0, devices - 1)))
-    spread = Spread(size, client_mesh(devices))
-    order = spread.order(steps, homes)
-    room = order.shape[1] // devices
-    fullest = max(np.bincount(line).max() for line in homes)
-    assert fullest <= room <= max(1.5 * fullest, fullest + size)
-    assert room % spread.chunk(order.shape[1]) == 0
-    for line, home, work in zip(order.reshape(3, devices, room), homes, steps, strict=True):
-        assert sorted(line[line >= 0].tolist()) == list(range(cohort_size))
-        for device, places in enumerate(line):
-            taken = places[places >= 0]
-            assert (home[taken] == device).all()
-            assert (np.diff(work[taken]) <= 0).all()  # alike turns share a chunk
-            assert (places[len(taken) :] == -1).all()
-
-
-# the same numbers
+# equal results
 
 
 @pytest.mark.parametrize(
-    ("name", "hyperparameters", "place", "devices", "layout"),
+    ("name", "hyperparameters", "client_state", "devices", "layout"),
     [
         ("scaffold", {}, "device", 8, "vmapped"),
         ("scaffold", {}, "host", 2, 2),
@@ -160,32 +133,39 @@ def test_each_turn_has_one_place_at_home(cohort_size, size, devices, draw):
         ("fedlga", {"mode": "update"}, "device", [3, 5, 4], "sequential"),  # stacked updates
     ],
 )
-def test_rounds_and_updates_are_those_of_one_device(
-    name, hyperparameters, place, devices, layout, x64
+def test_rounds_and_updates_equal_those_of_one_device(
+    name, hyperparameters, client_state, devices, layout, x64
 ):
     toy = small_network()
-    algorithm, visits = Case(name, hyperparameters).build(toy.problem, LOCAL), visits_of(toy)
+    algorithm = Case(name, hyperparameters).build(toy.problem, LOCAL)
+    dispatches = dispatches_of(toy)
     if isinstance(devices, list):
         devices = [jax.devices()[number] for number in devices]
-    seen = []
+    results = []
     for engine in (
         fa.make_engine(algorithm),
-        sharding(algorithm, devices, layout, client_state=place),
+        sharding(algorithm, devices, layout, client_state=client_state),
     ):
-        data, state = engine.place(toy.data), engine.init(0, POPULATION)
-        state, _ = engine.round(state, data, one_round(visits, 0))
-        stack = engine.updates(state, data, one_round(visits, 1))
-        assert stack.visits.client.tolist() == list(SETS[1])
+        data, state = engine.put_data(toy.data), engine.init(0, POPULATION)
+        state, _ = engine.round(state, data, one_round(dispatches, 0))
+        stack = engine.updates(state, data, one_round(dispatches, 1))
+        assert stack.dispatches.client.tolist() == list(SETS[1])
         assert stack.mask.tolist() == [True] * 3
-        rest = jax.tree.map(lambda leaf: leaf[1:], visits)
+        rest = jax.tree.map(lambda leaf: leaf[1:], dispatches)
         state, metrics = engine.rounds(state, data, rest)
         rows = state.clients
-        if isinstance(rows, HostTable):
+        if isinstance(rows, HostClientState):
             rows = jax.tree.map(lambda *leaves: np.stack(leaves), *(rows[c] for c in range(4)))
-        seen.append(
-            (stack, state.server, rows, metrics, engine.transfer(state, data, one_round(visits, 0)))
+        results.append(
+            (
+                stack,
+                state.server,
+                rows,
+                metrics,
+                engine.transfer(state, data, one_round(dispatches, 0)),
+            )
         )
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), *seen)
+    chex.assert_trees_all_close(*results, rtol=1e-11, atol=1e-11)
 
 
 def test_simulate_gives_the_same_rows(x64):
@@ -194,59 +174,59 @@ def test_simulate_gives_the_same_rows(x64):
     algorithm, histories = scaffold(toy), []
     engines = fa.make_engine(algorithm), sharding(algorithm), sharding(algorithm)
     for number, engine in enumerate(engines):
-        data = engine.place(toy.data) if number == 2 else toy.data
+        data = engine.put_data(toy.data) if number == 2 else toy.data
         _, rows = fa.simulate(engine, data, cohort_size=3, rounds=3, eval_every=2, test=test)
         histories.append([{k: v for k, v in row.items() if k != "wall_seconds"} for row in rows])
     for other in histories[1:]:
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11), histories[0], other)
+        chex.assert_trees_all_close(histories[0], other, rtol=1e-11)
 
 
-def test_one_device_needs_nothing():
+def test_on_one_device_data_stay_as_they_are():
     toy = small_network()
     engine = sharding(scaffold(toy), devices=1)
-    assert engine.place(toy.data) is toy.data
+    assert engine.put_data(toy.data) is toy.data
 
 
 def test_rounds_read_nothing_and_other_cohorts_compile_nothing(request, monkeypatch):
-    """Visits are all that is sent; draws with as many on the fullest device share programs."""
+    """Only dispatches are sent; cohorts with equal maxima on a device share programs."""
     toy = small_network()
     sets = [(0, 1, 2), (3, 1, 0), (1, 2, 3), (0, 2, 1)]  # two of one device in each
-    engine, visits = sharding(scaffold(toy)), visits_of(toy, sets)
-    data, state = engine.place(toy.data), engine.init(0, POPULATION)
-    assert data.homes.tolist() == [1, 0, 0, 1]
+    engine, dispatches = sharding(scaffold(toy)), dispatches_of(toy, sets)
+    data, state = engine.put_data(toy.data), engine.init(0, POPULATION)
+    assert data.device_of_client.tolist() == [1, 0, 0, 1]
     request.getfixturevalue("unreadable")
-    monkeypatch.setattr(engine_module, "settle", lambda mesh, tree: wait(tree))
+    monkeypatch.setattr(engine_module, "wait_on_cpu", lambda mesh, tree: wait(tree))
     with jax.transfer_guard("disallow"):
-        state, _ = engine.round(state, data, one_round(visits, 0))
-        state, _ = engine.rounds(state, data, one_round(visits, slice(0, 2)))
+        state, _ = engine.round(state, data, one_round(dispatches, 0))
+        state, _ = engine.rounds(state, data, one_round(dispatches, slice(0, 2)))
         with Compilations() as later:
-            state, _ = engine.round(state, data, one_round(visits, 1))
-            state, _ = engine.rounds(state, data, one_round(visits, slice(2, 4)))
+            state, _ = engine.round(state, data, one_round(dispatches, 1))
+            state, _ = engine.rounds(state, data, one_round(dispatches, slice(2, 4)))
     assert later.count == 0
 
 
-# what is refused
+# wrong arguments
 
 
-def test_what_is_refused():
+def test_wrong_arguments_are_refused():
     toy = small_network()
-    algorithm, visits = scaffold(toy), one_round(visits_of(toy), 0)
+    algorithm, dispatches = scaffold(toy), one_round(dispatches_of(toy), 0)
     with pytest.raises(
         ValueError, match="examples='split' is unknown; choose replicated or sharded"
     ):
         fa.make_engine(algorithm, examples="split")
     engine, whole = sharding(algorithm), fa.make_engine(algorithm, devices=2)
-    data, state = engine.place(toy.data), engine.init(0, POPULATION)
-    assert engine.place(data) is data
-    with pytest.raises(ValueError, match=r"examples='sharded'; give engine.place\(data\)"):
-        engine.round(state, toy.data, visits)
+    data, state = engine.put_data(toy.data), engine.init(0, POPULATION)
+    assert engine.put_data(data) is data
+    with pytest.raises(ValueError, match=r"examples='sharded'; call engine.put_data\(data\)"):
+        engine.round(state, toy.data, dispatches)
     for other in (whole, fa.make_engine(algorithm), sharding(algorithm, 4)):
         with pytest.raises(ValueError, match="data are sharded over 2 devices, but the engine has"):
-            other.round(state, data, visits)
+            other.round(state, data, dispatches)
     with pytest.raises(ValueError, match="data are sharded over 2 devices, but the engine has"):
-        sharding(algorithm, 4).place(data)
+        sharding(algorithm, 4).put_data(data)
     for client in (-1, 4):
-        stray = visits._replace(client=np.array([0, client, 1], np.int32))
+        stray = dispatches._replace(client=np.array([0, client, 1], np.int32))
         with pytest.raises(
             ValueError, match=f"client {client} is in a cohort; there are clients 0 to 3"
         ):
@@ -254,15 +234,15 @@ def test_what_is_refused():
 
 
 @pytest.mark.parametrize("field", ["examples", "indices", "offsets"])
-def test_who_needs_all_examples_is_told_so(field):
+def test_sharded_data_do_not_have_the_fields_of_whole_data(field):
     toy = small_network()
-    with pytest.raises(ValueError, match=r"sharded by client, .*give the data as federated"):
-        getattr(sharding(scaffold(toy)).place(toy.data), field)
+    with pytest.raises(
+        ValueError, match=r"sharded by client, .*give the data that federate returned"
+    ):
+        getattr(sharding(scaffold(toy)).put_data(toy.data), field)
 
 
-def test_clients_that_read_the_examples_of_others_are_refused():
-    toy = small_network()
-    engine = sharding(Case("centralised", {}).build(toy.problem, LOCAL))
-    state, data = engine.init(0, POPULATION), engine.place(toy.data)
-    with pytest.raises(ValueError, match=r"read the examples of all, .*give examples='replicated'"):
-        engine.round(state, data, one_round(visits_of(toy), 0))
+def test_algorithms_that_pool_examples_are_refused():
+    algorithm = Case("centralised", {}).build(small_network().problem, LOCAL)
+    with pytest.raises(ValueError, match=r"examples of all others, .*give examples='replicated'"):
+        sharding(algorithm)

@@ -1,7 +1,8 @@
-"""Conv and max_pool against Flax's, values and gradients, mapped and looped, in float64."""
+"""Conv and max_pool agree with Flax's: values and gradients, mapped and in loops, in float64."""
 
 from functools import partial
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ def images(seed, *shape):
 
 
 def value_and_gradients(function, *inputs):
-    """A weighted sum of the outputs, with weights that tell them apart, and its gradients."""
+    """The outputs, and the gradients of their sum with distinct weights."""
 
     def total(*inputs):
         outputs = function(*inputs)
@@ -32,7 +33,7 @@ def value_and_gradients(function, *inputs):
 
 
 def assert_same(left, right, atol=1e-12):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=atol), left, right)
+    chex.assert_trees_all_close(left, right, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("implementation", ["auto", "patches", "lax"])
@@ -49,7 +50,7 @@ def assert_same(left, right, atol=1e-12):
         ((4, 4), (4, 4), 1, (3, 1)),
     ],
 )
-def test_conv_is_flax_s(size, kernel, strides, padding, implementation):
+def test_conv_agrees_with_flax(size, kernel, strides, padding, implementation):
     x = images(0, 2, *size, 3)
     theirs = nn.Conv(4, kernel, strides, padding, bias_init=nn.initializers.normal())
     mine = Conv(
@@ -66,8 +67,8 @@ def test_conv_is_flax_s(size, kernel, strides, padding, implementation):
 @pytest.mark.parametrize("implementation", ["auto", "winograd"])
 @pytest.mark.parametrize("padding", ["SAME", ((2, 0), (1, 4))])
 @pytest.mark.parametrize("size", [(8, 6), (7, 6), (5, 7)])
-def test_winograd_s_form_is_the_convolution(size, padding, implementation):
-    """Even and odd sides; with 16 channels and features it is what "auto" takes on a CPU."""
+def test_winograd_agrees_with_the_convolution(size, padding, implementation):
+    """Even and odd sides; with 16 channels and features "auto" selects it on a CPU."""
     x, kernel = images(0, 2, *size, 16), images(1, 3, 3, 16, 18)
     expected, mine = (
         value_and_gradients(partial(convolve, padding=padding, implementation=name), x, kernel)
@@ -91,7 +92,7 @@ def test_outputs_are_cut_to_whole_pools(size, pool, implementation):
     assert_same(mine, expected)
 
 
-def test_auto_is_chosen_where_it_is_compiled():
+def test_auto_selects_the_form_at_compile_time():
     x, kernel = images(0, 2, 8, 8, 16), images(1, 3, 3, 16, 16)
     few = images(0, 2, 8, 8, 15), images(1, 3, 3, 15, 16)
     narrow = x.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16)
@@ -103,7 +104,7 @@ def test_auto_is_chosen_where_it_is_compiled():
     assert "tensor<16x32x" not in elsewhere
 
 
-def test_winograd_s_rounding_errors_are_a_few_times_those_of_patches():
+def test_rounding_errors_of_winograd_are_a_few_times_those_of_patches():
     rng = np.random.default_rng(2)
     x, kernel = rng.normal(size=(4, 16, 16, 32)), rng.normal(size=(3, 3, 32, 64))
     exact = value_and_gradients(partial(convolve, implementation="lax"), x, kernel)
@@ -122,7 +123,7 @@ def test_winograd_s_rounding_errors_are_a_few_times_those_of_patches():
 
 
 @pytest.mark.parametrize(("kernel", "strides"), [((3, 3), (2, 2)), ((5, 5), (1, 1))])
-def test_winograd_has_no_other_kernels(kernel, strides):
+def test_winograd_rejects_other_kernels(kernel, strides):
     with pytest.raises(ValueError, match=r"has no winograd form; give a kernel of \(3, 3\)"):
         convolve(
             images(0, 1, 9, 9, 2), images(1, *kernel, 2, 2), strides=strides,
@@ -130,7 +131,7 @@ def test_winograd_has_no_other_kernels(kernel, strides):
         )  # fmt: skip
 
 
-def test_unknown_implementations_are_refused():
+def test_unknown_implementations_are_rejected():
     with pytest.raises(ValueError, match="'fft' is unknown; choose one of auto, patches, winograd"):
         Conv(4, (3, 3), implementation="fft").init(jax.random.key(0), jnp.zeros((1, 5, 5, 3)))
 
@@ -146,7 +147,7 @@ def test_conv_without_bias_and_with_a_dtype():
 
 @pytest.mark.parametrize(("channels", "features"), [(3, 4), (16, 16)])  # patches, winograd
 def test_mapped_and_looped_convolutions_are_the_same(channels, features):
-    """Per-client weights, gradients inside a scan: what the layer is for."""
+    """Weights for each client and gradients inside a scan, for which the layer is made."""
     x = images(0, 3, 4, 2, 6, 6, channels)  # clients, steps, batch, ...
     theirs, mine = nn.Conv(features, (3, 3)), Conv(features, (3, 3))
     params = jax.vmap(theirs.init)(jax.random.split(jax.random.key(0), 3), x[:, 0])
@@ -173,7 +174,7 @@ def test_only_lax_has_forward_mode_derivatives():
 
 
 @pytest.mark.parametrize("padding", ["same padding", (1, 2, 3), "CIRCULAR"])
-def test_unknown_paddings_are_refused(padding):
+def test_unknown_paddings_are_rejected(padding):
     with pytest.raises(ValueError, match="is unknown; give VALID, SAME, a number, or one for each"):
         Conv(4, (3, 3), padding=padding).init(jax.random.key(0), jnp.zeros((1, 5, 5, 3)))
 
@@ -191,7 +192,7 @@ POOLS = [
 
 
 @pytest.mark.parametrize(("size", "window", "strides", "padding"), POOLS)
-def test_max_pool_is_flax_s(size, window, strides, padding):
+def test_max_pool_agrees_with_flax(size, window, strides, padding):
     x = images(1, 2, *size, 3)
     expected = value_and_gradients(lambda x: nn.max_pool(x, window, strides, padding), x)
     mine = value_and_gradients(lambda x: max_pool(x, window, strides, padding), x)
@@ -208,7 +209,7 @@ def pooled_by_both(x):
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 2), min_size=35, max_size=35))
-def test_ties_send_the_gradient_where_flax_does(entries):
+def test_ties_give_the_gradient_to_the_same_entry_as_flax(entries):
     mine, expected = pooled_by_both(jnp.asarray(entries, jnp.float32).reshape(1, 7, 5, 1))
     assert_same(mine, expected, atol=0)
 

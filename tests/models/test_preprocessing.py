@@ -1,4 +1,4 @@
-"""Crops are genuine and uniform, flips are fair, and layouts see the same images."""
+"""Crops and flips have uniform distributions, and are the same in all layouts."""
 
 import itertools
 
@@ -31,7 +31,7 @@ PARTS = {
 
 
 def images(count, size=(5, 6), dtype=np.uint8):
-    """Images in which no two pixels are equal and none is 0, so that crops tell their place."""
+    """Images with distinct pixels other than 0, so that a crop determines its offset."""
     rng = np.random.default_rng(7)
     pixels = np.prod(size)
     one = rng.permutation(np.arange(1, 1 + pixels)).reshape(*size, 1)
@@ -58,20 +58,20 @@ def uniform(observed):
     return stats.chisquare(observed).pvalue > 1e-4
 
 
-def test_every_crop_is_genuine_and_all_are_equally_frequent():
+def test_all_crops_are_equally_frequent():
     batch = images(8100)
     cropped = np.asarray(random_crop(4)(batch, jax.random.key(0), True))
     assert cropped.dtype == np.uint8
     places = crops(batch[0])
-    found = [places[image.tobytes()] for image in cropped]  # a KeyError if it is no crop
+    found = [places[image.tobytes()] for image in cropped]  # KeyError unless it is a crop
     counts = np.zeros((9, 9), int)
     np.add.at(counts, tuple(np.transpose(found)), 1)
     assert counts.min() > 0
     assert uniform(counts.ravel())
 
 
-def test_places_are_uniform_over_steps_too():
-    """The same row of successive steps, as a client meets it."""
+def test_offsets_are_uniform_over_steps():
+    """The same row in successive steps, as for a client."""
     batch = images(1)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(1), jnp.arange(8100))
     for augment in (random_crop(4), random_crop(4, per_batch=True)):
@@ -87,9 +87,9 @@ def test_half_of_the_images_are_mirrored():
     batch = images(4000)
     flipped = np.asarray(random_flip()(batch, jax.random.key(2), True))
     mirrored = (flipped == batch[:, :, ::-1]).all((1, 2, 3))
-    kept = (flipped == batch).all((1, 2, 3))
-    assert (mirrored ^ kept).all()
-    assert uniform([mirrored.sum(), kept.sum()])
+    unchanged = (flipped == batch).all((1, 2, 3))
+    assert (mirrored ^ unchanged).all()
+    assert uniform([mirrored.sum(), unchanged.sum()])
 
 
 def test_crops_and_flips_are_independent():
@@ -106,8 +106,8 @@ def test_crops_and_flips_are_independent():
     assert uniform(table.ravel())
 
 
-def test_parts_of_a_chain_have_keys_of_their_own():
-    """With one key for all, the second flip would undo every first."""
+def test_parts_of_a_chain_have_different_keys():
+    """With one key for all, the second flip would undo the first one."""
     batch = images(2000)
     twice = np.asarray(chain(random_flip(), random_flip())(batch, jax.random.key(9), True))
     mirrored = int((twice != batch).any((1, 2, 3)).sum())
@@ -115,7 +115,7 @@ def test_parts_of_a_chain_have_keys_of_their_own():
 
 
 @pytest.mark.parametrize("kind", [random_crop, random_flip])
-def test_per_batch_shares_one_decision(kind):
+def test_per_batch_uses_one_decision(kind):
     batch = images(16)
     decisions = set()
     for seed in range(12):
@@ -127,7 +127,7 @@ def test_per_batch_shares_one_decision(kind):
     assert not (each == each[0]).all()
 
 
-def test_a_batch_s_flips_are_fair():
+def test_flips_of_a_batch_have_probability_one_half():
     batch = images(2)
     keys = jax.random.split(jax.random.key(4), 4000)
     flipped = jax.vmap(lambda key: random_flip(per_batch=True)(batch, key, True))(keys)
@@ -144,14 +144,14 @@ def test_evaluation_only_normalises(name):
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_an_image_depends_on_key_and_row_alone(name):
+def test_an_image_depends_on_key_and_row_only(name):
     """Not on vmap, jit, the number of rows, or the other images."""
     augment, batch = PARTS[name], images(8)
     keys = jax.random.split(jax.random.key(5), 3)
     alone = [np.asarray(augment(batch, key, True)) for key in keys]
     np.testing.assert_array_equal(alone[0], augment(batch, keys[0], True))
     assert any((alone[0] != other).any() for other in alone[1:])
-    # a division by 255 may be rounded otherwise once it is compiled
+    # compilation may change the rounding of a division by 255
     close = np.testing.assert_array_equal if name != "all" else _close
     compiled = jax.jit(lambda key: augment(batch, key, True))
     for key, image in zip(keys, alone, strict=True):
@@ -189,13 +189,13 @@ def test_the_border_is_black_before_normalise_and_mean_after():
     assert not (before == 0).any()
 
 
-def test_nothing_to_do():
+def test_chains_and_crops_without_effect():
     batch = images(3)
     np.testing.assert_array_equal(chain()(batch, jax.random.key(0), True), batch)
     np.testing.assert_array_equal(random_crop(0)(batch, jax.random.key(0), True), batch)
 
 
-def test_errors_say_what_to_give():
+def test_invalid_arguments_are_rejected():
     with pytest.raises(ValueError, match="3 means and 1 standard deviations; give one of each"):
         normalise(CIFAR10_MEAN, (1.0,))
     with pytest.raises(ValueError, match=r"std=0\.0 is out of range; give standard deviations"):
@@ -209,12 +209,12 @@ def test_errors_say_what_to_give():
             part(images(1)[0], jax.random.key(0), True)
 
 
-def seen_by(problem, batch, key, training):
+def outputs_of(problem, batch, key, training):
     outputs, _ = problem.apply(fa.Model(()), batch, key, training)
     return outputs
 
 
-def test_preprocessed_changes_what_the_model_sees_and_nothing_else():
+def test_preprocessed_changes_only_the_images():
     problem = fa.Problem(
         init=lambda key: fa.Model(()),
         apply=lambda model, batch, key, training: ((batch["x"], batch["y"], key), ()),
@@ -223,20 +223,20 @@ def test_preprocessed_changes_what_the_model_sees_and_nothing_else():
     batch = {"x": jnp.asarray(images(40)), "y": jnp.arange(40)}
     key = jax.random.key(8)
     wrapped = preprocessed(problem, random_crop(4))
-    x, y, inner = seen_by(wrapped, batch, key, True)
+    x, y, inner = outputs_of(wrapped, batch, key, True)
     places = crops(images(1)[0])
     assert len({places[np.asarray(image).tobytes()] for image in x}) > 10
     np.testing.assert_array_equal(y, batch["y"])
     assert inner != key
-    np.testing.assert_array_equal(seen_by(wrapped, batch, key, False)[0], batch["x"])
+    np.testing.assert_array_equal(outputs_of(wrapped, batch, key, False)[0], batch["x"])
     assert wrapped.loss is problem.loss
     moved = preprocessed(problem, random_crop(4), field="y")
     with pytest.raises(ValueError, match=r"shape \(40,\)"):
-        seen_by(moved, batch, key, True)
+        outputs_of(moved, batch, key, True)
 
 
 def test_rounds_agree_in_all_layouts():
-    """Clients of 5, 1, 8 and 3 byte images: the augmentation is the same however they are run."""
+    """Clients with 5, 1, 8 and 3 uint8 images have the same augmentation in all layouts."""
     rng = np.random.default_rng(0)
     examples = {
         "x": rng.integers(0, 256, (17, 6, 6, 3)).astype(np.uint8),
@@ -254,7 +254,7 @@ def test_rounds_agree_in_all_layouts():
             engine = fa.make_engine(algorithm, layout)
             schedule = Synchronous(data.counts(), local, cohort_size=4, seed=0)
             state, _ = engine.round(
-                engine.init(0, population), data, one_round(schedule.visits(1), 0)
+                engine.init(0, population), data, one_round(schedule.dispatches(1), 0)
             )
             results.append(jax.tree.leaves(jax.tree.map(np.asarray, state.server.params)))
     *augmented, unaugmented = results

@@ -1,4 +1,4 @@
-"""Runs on the virtual clock: what their rows say, and the command line's way to them."""
+"""Runs on the virtual clock: their rows, and the commands that start them."""
 
 import csv
 import json
@@ -9,11 +9,12 @@ import pytest
 from helpers import Case, small_network
 
 import fedjax_algos as fa
-from fedjax_algos.asynchrony import immediate, plan_visits, simulated, traced
+from fedjax_algos.asynchrony import immediate, plan_dispatches, simulated, traced
 from fedjax_algos.cli import main
 from fedjax_algos.engine.asynchronous.executor import make_executor
-from fedjax_algos.runs.async_simulation import simulate_on_clock
-from fedjax_algos.runs.settings import Method, Settings, methods_of
+from fedjax_algos.runs.async_simulation import simulate_async
+from fedjax_algos.runs.method import Method, methods_of
+from fedjax_algos.runs.settings import Settings
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.05, steps=5)
 TEST = {"x": np.ones((6, 3), np.float32), "y": np.zeros(6, np.float32)}
@@ -24,16 +25,16 @@ def run():
     toy = small_network()
     executor = make_executor(Case("fedasync", {}).build(toy.problem, LOCAL), slots=2)
 
-    def run(weather, **options):
-        return simulate_on_clock(executor, toy.data, immediate(steps=5), weather, **options)
+    def run(system, **options):
+        return simulate_async(executor, toy.data, immediate(steps=5), system, **options)
 
     return run
 
 
 def test_rows_count_what_has_arrived(run):
-    """Four clients at 1, 2, 2.5 and 10 seconds a visit, for 10 seconds."""
-    weather = traced(np.array([1.0, 2.0, 2.5, 10.0]) / 5)
-    state, rows, plan, _ = run(weather, seconds=10, evaluations=4, test=TEST)
+    """Four clients at 1, 2, 2.5 and 10 seconds a dispatch, for 10 seconds."""
+    system = traced(np.array([1.0, 2.0, 2.5, 10.0]) / 5)
+    state, rows, plan, _ = run(system, seconds=10, evaluations=4, test=TEST)
     assert [row["simulated_seconds"] for row in rows] == [0, 2.5, 5, 7.5, 10]
     arrivals = [0, 2 + 1 + 1, 5 + 2 + 2, 7 + 3 + 3, 10 + 5 + 4 + 1]
     assert [row["arrivals"] for row in rows] == arrivals == [row["round"] for row in rows]
@@ -42,8 +43,8 @@ def test_rows_count_what_has_arrived(run):
     uploads = [row["upload_bytes"] for row in rows]
     assert uploads == [4 * weights * number for number in arrivals]
     assert uploads == [row["download_bytes"] for row in rows]
-    per_visit = rows[1]["flops"] / arrivals[1]
-    assert [row["flops"] for row in rows] == pytest.approx([per_visit * n for n in arrivals])
+    per_dispatch = rows[1]["flops"] / arrivals[1]
+    assert [row["flops"] for row in rows] == pytest.approx([per_dispatch * n for n in arrivals])
     losses = [row["test_loss"] for row in rows]
     assert losses[0] > losses[-1]
     evaluate = fa.make_evaluate(small_network().problem)
@@ -52,20 +53,20 @@ def test_rows_count_what_has_arrived(run):
 
 
 def test_the_initial_model_is_evaluated_until_the_first_step(run):
-    weather = traced(np.full(4, 1.0))
-    _, rows, *_ = run(weather, seconds=8, evaluations=4, test=TEST)
+    system = traced(np.full(4, 1.0))
+    _, rows, *_ = run(system, seconds=8, evaluations=4, test=TEST)
     assert [row["round"] for row in rows] == [0, 0, 0, 4, 4]
     assert rows[0]["test_loss"] == rows[2]["test_loss"] != rows[3]["test_loss"]
 
 
-def test_lost_visits_are_told(run):
-    weather = simulated(seconds_per_step=0.1, dropout=0.3, away_seconds=1)
-    _, rows, plan, _ = run(weather, seconds=20, evaluations=2, seed=1)
+def test_rows_count_lost_dispatches(run):
+    system = simulated(seconds_per_step=0.1, dropout=0.3, unavailable_seconds=1)
+    _, rows, plan, _ = run(system, seconds=20, evaluations=2, seed=1)
     assert rows[-1]["lost"] == int(((plan.fate == 2) & (plan.ended <= 20)).sum()) > 0
     assert rows[-1]["upload_bytes"] < rows[-1]["download_bytes"]
 
 
-def test_communication_takes_the_methods_own_bytes(run):
+def test_communication_takes_the_bytes_of_the_method(run):
     quick, slow = (
         run(simulated(speeds="homogeneous", jitter=0, bytes_per_second=rate), seconds=20).plan
         for rate in (1e9, 80.0)
@@ -74,7 +75,7 @@ def test_communication_takes_the_methods_own_bytes(run):
     assert slow.ended[0] == pytest.approx(0.5 + 2 * 80 / 80)
 
 
-def test_too_short(run):
+def test_seconds_that_are_too_short(run):
     with pytest.raises(ValueError, match=r"seconds=3 end before .* after 5 seconds"):
         run(traced(np.full(4, 1.0)), seconds=3)
     with pytest.raises(ValueError, match="seconds=0 and evaluations=20 are out of range"):
@@ -104,7 +105,7 @@ def test_schedules_of_methods():
         ("fedavg@immediate", Settings(), "names a schedule of the virtual clock; give seconds="),
         ("fedavg@immediat", CLOCK, "unknown schedule 'immediat'; did you mean immediate"),
         ("fedbuff@buffered:siz=3", CLOCK, "unknown option 'siz'"),
-        ("mime", CLOCK, "mime does not run on the schedule barrier: a round has two exchanges"),
+        ("mime", CLOCK, "does not run on the schedule barrier: a round has two exchanges"),
         ("fedgbo@compass", CLOCK, "give upload=gradient"),
     ],
 )
@@ -119,12 +120,12 @@ def test_command_line(tmp_path, capsys):
     arguments += (
         " --model linear --partition iid --local-steps 6 --seeds 1 --evaluations 3 --devices 1"
     )
-    given = "--devices", "1", "--weather", "simulated:speeds=homogeneous", "--out", str(out)
+    given = "--devices", "1", "--system", "simulated:speeds=homogeneous", "--out", str(out)
     main([*arguments.split(), *given])
-    told = capsys.readouterr()
-    assert "virtual s" in told.out
+    printed = capsys.readouterr()
+    assert "simulated s" in printed.out
     for method in ("fedavg", "fedcompass"):  # before it runs
-        assert re.search(rf"{method}: at most \d+ models and \d+ updates in flight, ", told.err)
+        assert re.search(rf"{method}: at most \d+ models and \d+ updates in flight, ", printed.err)
     with (out / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["simulated_seconds"] for row in rows] == ["0.0", "4.0", "8.0", "12.0"] * 2
@@ -147,17 +148,17 @@ def test_summaries_of_the_papers(tmp_path, capsys):
             lines.append(f"{method},0,{index * 50},{quality},{index * 7},{index * 7},{index * 10}")
     (tmp_path / "metrics.csv").write_text("\n".join(lines) + "\n")
 
-    def told(*arguments):
+    def summaries(*arguments):
         main(["summary", str(tmp_path), "--json", *arguments])
         return {line["label"]: line for line in json.loads(capsys.readouterr().out)}
 
-    compass = told("--paper", "fedcompass", "--target", "0.9", "--reference", "a")
+    compass = summaries("--paper", "fedcompass", "--target", "0.9", "--reference", "a")
     assert (compass["a"]["time"], compass["a"]["relative"], compass["b"]["time"]) == (20, 1, None)
-    assert told("--paper", "fedlga", "--target", "0.5")["b"]["rounds"] == 100
-    gbo = told("--paper", "fedgbo", "--reference", "b")
+    assert summaries("--paper", "fedlga", "--target", "0.5")["b"]["rounds"] == 100
+    gbo = summaries("--paper", "fedgbo", "--reference", "b")
     assert gbo["a"]["best"] == 0.9
     assert gbo["a"]["reference_cost"]["rounds"] == 100
-    assert told("--paper", "ghbm", "--reference", "a")["b"]["final"] == pytest.approx(1.35 / 2)
+    assert summaries("--paper", "ghbm", "--reference", "a")["b"]["final"] == pytest.approx(1.35 / 2)
     main(["summary", str(tmp_path), "--reference", "a"])
     assert "best" in capsys.readouterr().out
     for arguments, message in [
@@ -171,17 +172,17 @@ def test_summaries_of_the_papers(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["fedhbm", "localghbm"])
-def test_a_turn_after_a_lost_first_one_has_no_anchor(name):
-    """Client 0 loses its first visit, so the first that arrives is FedAvg's; the next is not."""
+def test_the_dispatch_after_a_lost_first_one_has_no_anchor(name):
+    """Client 0 loses its first dispatch: the first arrival equals FedAvg's, the next does not."""
     toy = small_network()
-    weather = traced(np.array([0.2, 99.0, 99.0, 99.0]), {(0, 0): (0.5, 1.0)})
+    system = traced(np.array([0.2, 99.0, 99.0, 99.0]), {(0, 0): (0.5, 1.0)})
     models = []
     for algorithm in (Case(name, {"beta": 0.9}), Case("fedavg", {})):
         executor = make_executor(algorithm.build(toy.problem, LOCAL), slots=1)
-        plan = immediate(steps=5)(weather(0), 4, seconds=4)
-        visits = plan_visits(plan, toy.data.counts(), LOCAL)
+        plan = immediate(steps=5)(system(0), 4, seconds=4)
+        dispatches = plan_dispatches(plan, toy.data.counts(), LOCAL)
         state = executor.init(0, fa.Population(4, 4, 17))
-        run = executor.run(state, toy.data, plan, visits, stops=[1, 2])
+        run = executor.run(state, toy.data, plan, dispatches, stops=[1, 2])
         models.append([np.asarray(state.server.params["out"]) for _, state, _ in run])
     assert plan.fate[0] == 2
     np.testing.assert_array_equal(models[0][0], models[1][0])

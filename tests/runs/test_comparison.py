@@ -30,7 +30,7 @@ def rows(method, by_seed, **columns):
     ]
 
 
-def shown(summary, **settings):
+def printed(summary, **settings):
     console = Console(width=200)
     with console.capture() as capture:
         console.print(tables.summary_table(summary, Settings(seeds=(0, 1), **settings)))
@@ -41,7 +41,7 @@ FIRST = [[0.1, 0.5, 0.6], [0.1, 0.7, 0.6]]
 OTHER = [[0.1, 0.2, 0.8], [0.1, 0.2, 0.9]]
 
 
-def test_a_given_target_takes_the_place_of_the_first_method_s_best():
+def test_a_given_target_replaces_the_first_method_s_best():
     measured = rows("first", FIRST) + rows("other", OTHER)
     first, other = summarise(measured)
     assert (first.rounds, first.seeds_reaching) == (10, 2)  # of 20 and 10
@@ -58,28 +58,28 @@ def test_flops_to_the_target_are_shown_where_they_were_measured():
     measured = rows("first", FIRST, flops=3.14e11) + rows("other", OTHER)
     first, other = summarise(measured)
     assert (first.flops, other.flops) == (3.14e12, None)
-    heading, cells, others = shown([first, other])
+    heading, cells, others = printed([first, other])
     assert heading[5] == "flops"
     assert "3.1 TFLOP" in " ".join(cells)
     assert others.count("-") == 1
     assert "rounds, upload and flops" in tables.legend([first, other], Settings())
     summary = summarise(rows("first", FIRST))
     assert summary[0].flops is None
-    assert "flops" not in shown(summary)[0]
+    assert "flops" not in printed(summary)[0]
     assert "flops" not in tables.legend(summary, Settings())
 
 
 @pytest.mark.parametrize(
-    ("flops", "told"),
+    ("flops", "text"),
     [(0, "0.0 FLOP"), (999, "999.0 FLOP"), (2e6, "2.0 MFLOP"), (5e18, "5000.0 P")],
 )
-def test_flops_have_a_prefix(flops, told):
+def test_flops_have_a_prefix(flops, text):
     (first,) = summarise(rows("first", [[0.5], [0.5]]))
-    assert told in " ".join(shown([first._replace(flops=flops)])[1])
+    assert text in " ".join(printed([first._replace(flops=flops)])[1])
 
 
 @pytest.mark.filterwarnings("error")
-def test_diverged_runs_are_counted_and_shown(tmp_path):
+def test_diverged_runs_are_counted_and_printed(tmp_path):
     nan = math.nan
     measured = (
         rows("half", [[0.1, 0.5, nan], [0.1, 0.4, 0.5]])
@@ -91,7 +91,7 @@ def test_diverged_runs_are_counted_and_shown(tmp_path):
     assert half.best == pytest.approx(0.5)  # before it diverged
     assert (half.rounds, half.seeds_reaching) == (10, 2)
     assert (everywhere.rounds, everywhere.seeds_reaching) == (None, 0)
-    _, some, none, good = (" ".join(cells) for cells in shown([half, everywhere, fine]))
+    _, some, none, good = (" ".join(cells) for cells in printed([half, everywhere, fine]))
     assert some.startswith("half 1/2 diverged 50.0")
     assert none.startswith("all diverged - - -")
     assert good.startswith("fine 85.0")
@@ -115,9 +115,9 @@ def test_flops_are_an_axis_where_they_were_measured(tmp_path):
         plots.plot_metric(with_flops + without, tmp_path / "b.png", x="flops")
 
 
-def test_what_is_not_finite_survives_the_file(tmp_path):
+def test_values_that_are_not_finite_survive_the_file(tmp_path):
     measured = rows("first", [[0.1, math.nan]], flops=1e9) + rows("other", [[0.1, 0.2]])
-    results._write_table(tmp_path / "metrics.csv", measured)
+    results.write_table(tmp_path / "metrics.csv", measured)
     again = results.read_metrics(tmp_path)
     assert math.isnan(again[1]["test_accuracy"])
     assert summarise(again)[0].seeds_diverged == 1

@@ -1,9 +1,9 @@
-"""Three recorded runs stay as they were: in rounds, on the virtual clock, and in a sweep.
+"""Three recorded runs do not change: in rounds, on the virtual clock, and in a sweep.
 
-`recorded_runs.json` holds their rows, each number as `float.hex` has it. The recording machine
-repeats them bit for bit; other processors add in another order, so the test allows their rounding.
-`python tests/test_recorded_runs.py` counts the numbers that differ in any bit, and with `--record`
-writes the file anew after an intended change.
+`recorded_runs.json` holds their rows, with numbers in the format of `float.hex`. The recording
+machine repeats them bit for bit. Other processors add in another order, so the test allows for
+rounding. `python tests/runs/test_recorded_runs.py` counts the numbers that differ in any bit;
+`--record` writes the file again after an intended change.
 """
 
 import json
@@ -17,7 +17,7 @@ from helpers import Case, small_network
 
 import fedjax_algos as fa
 from fedjax_algos import asynchrony, schedules
-from fedjax_algos.runs.batched import Run, run_together
+from fedjax_algos.runs.batched import Run, run_batched
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -63,7 +63,7 @@ def on_the_clock():
     }
     for name, planner in runs.items():
         executor = fa.make_executor(Case(name, {}).build(toy.problem, LOCAL), slots=2)
-        yield from fa.simulate_on_clock(
+        yield from fa.simulate_async(
             executor,
             toy.data,
             planner,
@@ -82,7 +82,7 @@ def in_a_sweep():
         for mu in (0.01, 0.3)
         for seed in (0, 3)
     ]
-    yield from run_together(
+    yield from run_batched(
         fa.algorithms.fedprox,
         toy.problem,
         runs,

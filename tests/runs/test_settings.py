@@ -1,4 +1,4 @@
-"""Each setting reaches the engine or the schedule, seen in what a small run gives."""
+"""Each setting reaches the engine or the schedule, as the results of small runs show."""
 
 import functools
 from pathlib import Path
@@ -10,10 +10,12 @@ import pytest
 from fedjax_algos import schedules
 from fedjax_algos.cli.config_file import read_config
 from fedjax_algos.core.keys import model_key
-from fedjax_algos.core.registry import options, parse_value
+from fedjax_algos.core.options import options, parse_value
+from fedjax_algos.engine.autotune import LayoutChoice
 from fedjax_algos.models.adapters import scale_pixels
 from fedjax_algos.runs import comparison
-from fedjax_algos.runs.settings import Settings, methods_of
+from fedjax_algos.runs.method import methods_of
+from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import simulate
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -53,7 +55,7 @@ def test_half_an_epoch_is_half_of_its_steps():
     assert half == losses(local_steps=2, batch_size=30)
 
 
-def test_work_cuts_turns():
+def test_work_shortens_local_updates():
     one_step = losses(local_steps=1)
     assert losses(work="deadline:seconds=0.1,speeds=homogeneous") == one_step != losses()
 
@@ -64,34 +66,34 @@ def test_the_rate_follows_its_schedule_by_round():
     assert second == pytest.approx(first, abs=1e-6) != losses()[2]
 
 
-def test_the_rate_follows_a_client_s_own_visits():
-    """With every client's first turn in the first three rounds, a rate by visits stays there."""
-    turns = {"sampler": "cyclic:num_groups=3", "rounds": 3}
-    decayed = turns | {"rate_schedule": "step:factor=0.001,every=1"}
-    assert losses(**decayed, rate_by="visit") == losses(**turns) != losses(**decayed)
+def test_the_rate_follows_a_client_s_own_dispatches():
+    """In the first three rounds, each with other clients, a rate by dispatches does not change."""
+    cyclic = {"sampler": "cyclic:num_groups=3", "rounds": 3}
+    decayed = cyclic | {"rate_schedule": "step:factor=0.001,every=1"}
+    assert losses(**decayed, rate_by="dispatch") == losses(**cyclic) != losses(**decayed)
 
 
-def test_sampler_and_place_of_client_state(monkeypatch):
-    visited = set()
+def test_the_sampler_and_where_client_state_is_kept(monkeypatch):
+    dispatched = set()
 
     def watched(*arguments, **keywords):
         state, rows = simulate(*arguments, **keywords)
-        visited.update(state.clients)  # only a host's table knows whom it holds
+        dispatched.update(state.clients)  # of a host's table: the ids of its clients
         return state, rows
 
     assert len(set(schedules.uniform(0, np.arange(3), 12, 4).flat)) < 12
     on_device = run("scaffold", rounds=3, sampler="cyclic:num_groups=3")
     monkeypatch.setattr(comparison, "simulate", watched)
     on_host = run("scaffold", rounds=3, sampler="cyclic:num_groups=3", client_state="host")
-    assert visited == set(range(12))
+    assert dispatched == set(range(12))
     assert on_host[-1]["test_loss"] == pytest.approx(on_device[-1]["test_loss"], rel=1e-6)
 
 
-def test_where_the_examples_are(monkeypatch):
+def test_where_the_examples_are_kept(monkeypatch):
     placed = []
 
     def watched(engine, data, **keywords):
-        placed.append(type(engine.place(data)).__name__)
+        placed.append(type(engine.put_data(data)).__name__)
         return simulate(engine, data, **keywords)
 
     whole = run(layout="sequential", devices=2)
@@ -99,6 +101,53 @@ def test_where_the_examples_are(monkeypatch):
     sharded = run(layout="sequential", devices=2, examples="sharded")
     assert placed == ["ShardedData"]
     assert sharded[-1]["test_loss"] == pytest.approx(whole[-1]["test_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ("sequential", 1, (), "rule")),
+        ({"devices": 2}, ("sequential", 2, (), "rule")),
+        ({"layout": "3"}, ("3", 1, (), "given")),
+    ],
+)
+def test_the_layout_is_a_fixed_rule_unless_it_is_tuned(monkeypatch, changes, expected):
+    """Without "tuned" nothing is measured, so that machines of a kind compute the same digits."""
+    monkeypatch.delattr(comparison, "autotune_layout")
+    settings = Settings(**vars(SMALL) | changes)
+    experiment = comparison.prepare(settings, methods_of(("fedavg",), settings))
+    assert experiment.layout == expected
+
+
+def test_a_tuned_layout_is_measured_on_a_round(monkeypatch):
+    choice, shapes = LayoutChoice("vmapped", 2, (), "measured"), []
+
+    def autotune(algorithm, data, dispatches, **options):
+        shapes.append(dispatches.client.shape)
+        assert options == {"devices": 3, "client_state": "host", "examples": "sharded"}
+        return choice
+
+    monkeypatch.setattr(comparison, "autotune_layout", autotune)
+    changes = {"layout": "tuned", "devices": 3, "client_state": "host", "examples": "sharded"}
+    settings = Settings(**vars(SMALL) | changes)
+    experiment = comparison.prepare(settings, methods_of(("fedavg", "fedprox"), settings))
+    assert experiment.layout is choice
+    assert shapes == [(4,)]
+
+
+def test_waves_use_one_device_unless_it_is_given(monkeypatch):
+    devices = []
+    original = comparison.make_executor
+
+    def watched(algorithm, **options):
+        devices.append(options["devices"])
+        return original(algorithm, **options)
+
+    monkeypatch.setattr(comparison, "make_executor", watched)
+    for given in (None, 2):
+        settings = Settings(**vars(SMALL) | {"seconds": 9.0, "devices": given})
+        comparison.prepare(settings, methods_of(("fedavg",), settings))
+    assert devices == [1, 2]
 
 
 def test_clipping_and_decay_come_after_the_correction_and_in_this_order():
@@ -136,7 +185,7 @@ def test_clipping_and_decay_come_after_the_correction_and_in_this_order():
     assert np.abs(got - expected(norm, 0)).max() > 1e-3
 
 
-def test_nothing_is_clipped_or_decayed_unless_asked():
+def test_nothing_is_clipped_or_decayed_by_default():
     state = Settings().local(0.1).transform.init({"x": np.ones(2)})
     assert jax.tree.leaves(state) == []
     given = {"x": np.array([1e9, 0])}
@@ -168,7 +217,7 @@ def test_nothing_is_clipped_or_decayed_unless_asked():
         ),
     ],
 )
-def test_labels_name_what_tells_namesakes_apart(specs, labels):
+def test_labels_distinguish_methods_of_the_same_algorithm(specs, labels):
     methods = methods_of(tuple(specs.split()), Settings())
     assert [method.label for method in methods] == labels.split("|")
 
@@ -185,7 +234,7 @@ def test_two_spellings_of_one_method_are_refused():
     ("changes", "message"),
     [
         ({"batches": "long"}, "batches='long' is unknown; choose short, dropped, wrapped"),
-        ({"rate_by": "step"}, "rate_by='step' is unknown; choose round or visit"),
+        ({"rate_by": "step"}, "rate_by='step' is unknown; choose round or dispatch"),
         ({"clip_norm": -1.0}, "clip_norm=-1.0 is out of range; give a number of at least 0"),
         ({"target": 80}, "target=80 is out of range; give a number above 0 and at most 1"),
         ({"cohort": 2.5}, "2.5 is out of range; give a whole number from 1 to 100"),
@@ -204,7 +253,7 @@ def test_every_number_declares_its_range():
         assert option.kind not in (int, float) or option.range is not None, option.name
 
 
-def test_a_config_file_is_text_as_the_command_line_has_it(tmp_path):
+def test_a_config_file_gives_the_texts_of_the_command_line(tmp_path):
     path = tmp_path / "a.toml"
     path.write_text('rounds = 3\nclip_norm = 1e-3\nseeds = [4]\nmethods = ["fedavg"]\nlayout = 2')
     config = read_config(str(path))
@@ -213,7 +262,7 @@ def test_a_config_file_is_text_as_the_command_line_has_it(tmp_path):
 
 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda path: path.name)
-def test_the_experiments_files_hold_good_settings(path):
+def test_the_files_of_the_experiments_are_valid(path):
     config = read_config(str(path))
     known = options(Settings)
     values = {

@@ -1,15 +1,15 @@
-"""The loops: what the host does while devices compute."""
+"""The loops of runs: what the host does while the devices compute."""
 
 import jax
 import numpy as np
 from helpers import Case, small_network
 
 import fedjax_algos as fa
-from fedjax_algos.runs import batched
-from fedjax_algos.runs.batched import Run, run_together
+from fedjax_algos.runs import batched_execution
+from fedjax_algos.runs.batched import Run, run_batched
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
-# three windows of two, two and one round: each next one is drawn before the last is read
+# three windows of two, two and one round: the next one is drawn before the metrics of one are read
 EXPECTED = [
     "draws [0, 1]", "computes", "draws [2, 3]", "reads", "computes", "draws [4]", "reads",
     "computes", "reads",
@@ -17,7 +17,7 @@ EXPECTED = [
 
 
 def watched(log):
-    """A sampler that says what it draws."""
+    """A sampler that logs what it draws."""
 
     def sampler(seed, rounds, num_clients, cohort_size):
         log.append(f"draws {rounds.tolist()}")
@@ -26,7 +26,7 @@ def watched(log):
     return sampler
 
 
-def test_the_next_rounds_are_drawn_before_what_was_measured_is_read():
+def test_the_next_rounds_are_drawn_before_metrics_are_read():
     toy, log = small_network(), []
     real = fa.make_engine(Case("scaffold", {}).build(toy.problem, LOCAL))
 
@@ -35,7 +35,7 @@ def test_the_next_rounds_are_drawn_before_what_was_measured_is_read():
             log.append("reads")
             return 1.0
 
-    def rounds(state, data, visits, number):
+    def rounds(state, data, dispatches, number):
         log.append("computes")
         return state, {"train_loss": Measured()}
 
@@ -49,7 +49,7 @@ def test_the_next_rounds_are_drawn_before_what_was_measured_is_read():
     assert flops == [0, flops[1], 2 * flops[1], 2.5 * flops[1]]
 
 
-def test_so_it_is_in_a_sweep(monkeypatch):
+def test_batched_runs_draw_the_next_rounds_before_metrics_are_read(monkeypatch):
     toy, log = small_network(), []
     runs = [Run("fedavg", seed, toy.data, LOCAL, {}, {}) for seed in (0, 1)]
 
@@ -60,14 +60,15 @@ def test_so_it_is_in_a_sweep(monkeypatch):
 
         return spy
 
-    monkeypatch.setattr(batched, "advance_each", spied("computes", batched.advance_each))
+    advance = batched_execution.advance_each
+    monkeypatch.setattr(batched_execution, "advance_each", spied("computes", advance))
     monkeypatch.setattr(jax, "device_get", spied("reads", jax.device_get))
-    told = run_together(
+    result = run_batched(
         fa.algorithms.fedavg, toy.problem, runs, cohort_size=3, rounds=5, eval_every=2,
         sampler=watched(log),
     )  # fmt: skip
-    log = log[log.index("computes") - 2 :]  # before, one visit for its shape
+    log = log[log.index("computes") - 2 :]  # before, one dispatch for its shape
     start = ["draws [0, 1]"] * 2 + ["computes", "reads"]  # of the first models
     twice = [line for line in EXPECTED[1:] for _ in range(1 + line.startswith("draws"))]
     assert log == start + twice
-    assert [row["round"] for row in told.rows] == [0, 2, 4, 5] * 2
+    assert [row["round"] for row in result.rows] == [0, 2, 4, 5] * 2

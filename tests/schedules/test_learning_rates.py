@@ -1,4 +1,4 @@
-"""Client rates that change: each rule by hand, and what a schedule makes of them."""
+"""Rate schedules: each rule by hand, and their use in a synchronous schedule."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_algos as fa
-from fedjax_algos.schedules import Synchronous, rates
+from fedjax_algos.schedules import Synchronous, rate_schedules
 
 COUNTS = np.array([4, 4, 4])
 SPECS = ["constant", "exponential:0.9", "step:factor=0.5,every=3", "inverse"]
 
 
 def test_every_schedule_is_tested():
-    assert {spec.partition(":")[0] for spec in SPECS} == set(rates)
+    assert {spec.partition(":")[0] for spec in SPECS} == set(rate_schedules)
 
 
 @pytest.mark.parametrize(
@@ -30,12 +30,12 @@ def test_every_schedule_is_tested():
     ],
 )
 def test_rates_by_hand(spec, expected):
-    np.testing.assert_allclose(rates.make(spec, 0.8)(np.arange(5)), expected, rtol=1e-15)
+    np.testing.assert_allclose(rate_schedules.make(spec, 0.8)(np.arange(5)), expected, rtol=1e-15)
 
 
 def test_the_decay_of_fedlga():
     """eta <- (1 - gamma) eta after each round, gamma = 0.01."""
-    rate, eta = rates["exponential"](0.05, decay=1 - 0.01), 0.05
+    rate, eta = rate_schedules["exponential"](0.05, decay=1 - 0.01), 0.05
     for t in range(100):
         assert rate(t) == pytest.approx(eta, rel=1e-13)
         eta *= 1 - 0.01
@@ -48,14 +48,14 @@ def test_the_decay_of_fedlga():
     st.sampled_from([np.int32, np.int64]),
 )
 def test_shapes(spec, counts, kind):
-    rate, counts = rates.make(spec, 0.25), np.asarray(counts, kind)
+    rate, counts = rate_schedules.make(spec, 0.25), np.asarray(counts, kind)
     values = rate(counts)
     assert values.shape == counts.shape
     assert values.dtype == np.float64
     for count, value in zip(counts.ravel().tolist(), values.ravel(), strict=True):
         alone = rate(count)
         assert np.shape(alone) == ()
-        # NumPy's vectorised power may differ from its scalar one in the last place
+        # NumPy's vectorised power may differ from its scalar one in the last digit
         assert float(alone) == pytest.approx(value, rel=1e-14)
 
 
@@ -68,21 +68,21 @@ def schedule(rate, **keywords):
     return Synchronous(COUNTS, local, cohort_size=2, seed=0, sampler=sampler)
 
 
-def test_rates_of_the_round_and_of_the_visit():
-    rate = rates["exponential"](0.5, decay=0.5)
-    by_round = schedule(rate).visits(3).learning_rate
+def test_rates_of_the_round_and_of_the_dispatch():
+    rate = rate_schedules["exponential"](0.5, decay=0.5)
+    by_round = schedule(rate).dispatches(3).learning_rate
     np.testing.assert_array_equal(by_round, [[0.5, 0.5], [0.25, 0.25], [0.125, 0.125]])
-    by_visit = schedule(rate, rate_by="visit").visits(3).learning_rate
-    np.testing.assert_array_equal(by_visit, [[0.5, 0.5], [0.25, 0.5], [0.125, 0.25]])
-    for values in (by_round, by_visit):
+    by_dispatch = schedule(rate, rate_by="dispatch").dispatches(3).learning_rate
+    np.testing.assert_array_equal(by_dispatch, [[0.5, 0.5], [0.25, 0.5], [0.125, 0.25]])
+    for values in (by_round, by_dispatch):
         assert values.dtype == np.float32
 
 
-def test_rates_go_on_over_calls():
-    whole, apart = (schedule(rates["inverse"](0.5), rate_by="visit") for _ in range(2))
-    parts = [apart.visits(1), apart.visits(2)]
+def test_rates_continue_over_calls():
+    whole, split = (schedule(rate_schedules["inverse"](0.5), rate_by="dispatch") for _ in range(2))
+    parts = [split.dispatches(1), split.dispatches(2)]
     joined = np.concatenate([part.learning_rate for part in parts])
-    np.testing.assert_array_equal(whole.visits(3).learning_rate, joined)
+    np.testing.assert_array_equal(whole.dispatches(3).learning_rate, joined)
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ def test_rates_go_on_over_calls():
         (np.nan, "is nan at count 0"),
         (np.inf, "is inf at count 0"),
         (lambda t: 0.2 - 0.1 * t, "is 0.0 at count 2"),
-        (rates["exponential"](-1.0, decay=0.5), "is -1.0 at count 0"),
-        (rates["step"](1.0, factor=1e-200, every=1), "is 0.0 at count 2"),
+        (rate_schedules["exponential"](-1.0, decay=0.5), "is -1.0 at count 0"),
+        (rate_schedules["step"](1.0, factor=1e-200, every=1), "is 0.0 at count 2"),
     ],
 )
-def test_rates_that_are_not_positive_are_refused(rate, message):
+def test_rates_that_are_not_positive_are_rejected(rate, message):
     with pytest.raises(ValueError, match=message):
-        schedule(rate).visits(3)
+        schedule(rate).dispatches(3)
 
 
 @pytest.mark.parametrize(
@@ -117,4 +117,4 @@ def test_rates_that_are_not_positive_are_refused(rate, message):
 )
 def test_wrong_specs(spec, message):
     with pytest.raises(ValueError, match=message):
-        rates.make(spec, 0.1)
+        rate_schedules.make(spec, 0.1)

@@ -1,4 +1,4 @@
-"""Samplers: who is in a cohort, by hand where nothing is random, and each one's distribution."""
+"""Samplers: cohorts by hand if nothing is random, and otherwise their distributions."""
 
 import itertools
 
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fedjax_algos as fa
-from fedjax_algos.runs.simulation import refuse_repeats
+from fedjax_algos.runs.simulation import check_no_repeats
 from fedjax_algos.schedules import Synchronous, cohort_count, samplers, uniform
-from fedjax_algos.schedules.sampling import _log_shares
+from fedjax_algos.schedules.sampling import log_shares
 
 SPECS = ["uniform", "cyclic:num_groups=4", "dirichlet:gamma=0.3", "with_replacement"]
 SEEDS = st.integers(0, 2**31 - 1)
@@ -38,7 +38,7 @@ def test_cohorts_do_not_depend_on_how_rounds_are_split(spec, seed, first, cut):
 @pytest.mark.parametrize("spec", SPECS[1:])
 @settings(deadline=None, max_examples=50)
 @given(SEEDS, st.integers(4, 60), st.data())
-def test_clients_exist_and_stand_once_in_a_cohort(spec, seed, num_clients, data):
+def test_clients_exist_and_are_distinct_in_a_cohort(spec, seed, num_clients, data):
     cyclic = spec.startswith("cyclic")
     cohort_size = data.draw(st.integers(1, num_clients // 4 if cyclic else num_clients))
     cohorts = samplers.make(spec)(seed, np.arange(6), num_clients, cohort_size)
@@ -62,7 +62,7 @@ def test_rounds_and_seeds_differ(spec):
 
 @settings(deadline=None, max_examples=50)
 @given(SEEDS, st.integers(1, 6), st.integers(1, 6))
-def test_whole_groups_take_everybody_once_a_period(seed, num_groups, size):
+def test_whole_groups_contain_every_client_once_a_period(seed, num_groups, size):
     num_clients = num_groups * size
     sampler = samplers["cyclic"](num_groups=num_groups)
     cohorts = sampler(seed, np.arange(3 * num_groups), num_clients, size)
@@ -72,7 +72,7 @@ def test_whole_groups_take_everybody_once_a_period(seed, num_groups, size):
     np.testing.assert_array_equal(groups[:num_groups], groups[2 * num_groups :])
 
 
-def test_groups_are_near_equal_and_come_in_turn():
+def test_groups_have_nearly_equal_sizes_and_alternate():
     cohorts = samplers["cyclic"](num_groups=3)(5, np.arange(300), 11, 2)
     groups = [set(cohorts[t::3].ravel().tolist()) for t in range(3)]
     assert [len(group) for group in groups] == [4, 4, 3]
@@ -115,10 +115,10 @@ def test_a_cohort_larger_than_a_group_is_refused(num_groups, message):
 
 
 def test_single_draws_follow_the_shares():
-    """Cohorts of one: p itself. Counts below 5 are pooled, as the chi-square test asks for."""
+    """Cohorts of one: p itself. Counts below 5 are pooled, as the chi-square test requires."""
     seed, rounds = 11, 20_000
     cohorts = samplers["dirichlet"](gamma=0.5)(seed, np.arange(rounds), 12, 1)
-    p = np.exp(_log_shares(seed, 12, 0.5))
+    p = np.exp(log_shares(seed, 12, 0.5))
     assert p.sum() == pytest.approx(1)
     expected, seen = p * rounds, np.bincount(cohorts.ravel(), minlength=12)
     rare = expected < 5
@@ -131,7 +131,7 @@ def test_cohorts_are_successive_draws():
     """P(first i, then j) = p_i p_j / (1 - p_i)."""
     seed, rounds = 2, 20_000
     cohorts = samplers["dirichlet"](gamma=2.0)(seed, np.arange(rounds), 4, 2)
-    p = np.exp(_log_shares(seed, 4, 2.0))
+    p = np.exp(log_shares(seed, 4, 2.0))
     pairs = list(itertools.permutations(range(4), 2))
     expected = [rounds * p[i] * p[j] / (1 - p[i]) for i, j in pairs]
     seen = [(cohorts == pair).all(axis=1).sum() for pair in pairs]
@@ -147,15 +147,15 @@ def test_a_large_gamma_is_uniform():
 
 
 @pytest.mark.parametrize("gamma", [1e-6, 1e-300])
-def test_with_a_tiny_gamma_the_same_clients_come_always(gamma):
-    """The shares are e^0, e^-100,000 and less: all but one underflow, but their order counts."""
+def test_a_tiny_gamma_always_draws_the_same_clients(gamma):
+    """The shares are e^0, e^-100,000 and less: all but one underflow, but their order is used."""
     cohorts = samplers["dirichlet"](gamma=gamma)(4, np.arange(200), 30, 5)
-    logs = _log_shares(4, 30, gamma)
+    logs = log_shares(4, 30, gamma)
     assert np.isfinite(logs).all()
     assert (cohorts == np.argsort(-logs)[:5]).all()
 
 
-def test_who_dominates_depends_on_the_seed():
+def test_the_most_likely_client_depends_on_the_seed():
     firsts = [samplers["dirichlet"](gamma=1e-3)(seed, [0], 5, 1)[0, 0] for seed in range(2000)]
     assert stats.chisquare(np.bincount(firsts, minlength=5)).pvalue > 1e-3
 
@@ -169,30 +169,30 @@ def test_members_are_independent():
     assert stats.chisquare(seen).pvalue > 1e-3
 
 
-def test_a_client_drawn_twice_makes_two_visits():
-    """Its visits are numbered in the order of the cohort, and all their steps are counted."""
+def test_a_client_drawn_twice_makes_two_dispatches():
+    """Its dispatches are numbered in the order of the cohort, and all their steps are counted."""
     counts = np.array([4, 8, 12])
     local = fa.Local(batch_size=4, learning_rate=0.1, epochs=1)  # 1, 2 and 3 steps
     sampler = samplers["with_replacement"]()
-    visits = Synchronous(counts, local, cohort_size=3, seed=0, sampler=sampler).visits(12)
-    visited, done = np.zeros(3, int), np.zeros(3, int)
-    for cohort, visit, first_step in zip(
-        visits.client, visits.visit, visits.first_step, strict=True
+    dispatches = Synchronous(counts, local, cohort_size=3, seed=0, sampler=sampler).dispatches(12)
+    dispatched, done = np.zeros(3, int), np.zeros(3, int)
+    for cohort, dispatch, first_step in zip(
+        dispatches.client, dispatches.number, dispatches.first_step, strict=True
     ):
         drawn = np.bincount(cohort, minlength=3)
         for client in np.flatnonzero(drawn):
-            numbers = visit[cohort == client] - visited[client]
+            numbers = dispatch[cohort == client] - dispatched[client]
             assert numbers.tolist() == list(range(drawn[client]))
-            earlier = np.arange(drawn[client]) * (client + 1)  # steps of its turns before
+            earlier = np.arange(drawn[client]) * (client + 1)  # steps of its earlier dispatches
             assert first_step[cohort == client].tolist() == (done[client] + earlier).tolist()
-        visited += drawn
+        dispatched += drawn
         done += drawn * [1, 2, 3]
-    np.testing.assert_array_equal(visits.num_steps, visits.client + 1)
-    repeated = [len(set(cohort)) < 3 for cohort in visits.client.tolist()]
+    np.testing.assert_array_equal(dispatches.num_steps, dispatches.client + 1)
+    repeated = [len(set(cohort)) < 3 for cohort in dispatches.client.tolist()]
     assert 0 < sum(repeated) < 12
     first = repeated.index(True)
-    with pytest.raises(ValueError, match=f"stands twice in the cohort of round {first}, but this"):
-        refuse_repeats(visits)
+    with pytest.raises(ValueError, match=f"is twice in the cohort of round {first}, but this"):
+        check_no_repeats(dispatches)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -203,9 +203,9 @@ def test_a_schedule_takes_any_sampler(spec):
         Synchronous(counts, local, cohort_size=4, seed=3, sampler=samplers.make(spec))
         for _ in range(2)
     )
-    visits, parts = whole.visits(9), [apart.visits(2), apart.visits(7)]
-    np.testing.assert_array_equal(visits.client, samplers.make(spec)(3, np.arange(9), 17, 4))
-    for leaf, *pieces in zip(visits, *parts, strict=True):
+    dispatches, parts = whole.dispatches(9), [apart.dispatches(2), apart.dispatches(7)]
+    np.testing.assert_array_equal(dispatches.client, samplers.make(spec)(3, np.arange(9), 17, 4))
+    for leaf, *pieces in zip(dispatches, *parts, strict=True):
         np.testing.assert_array_equal(leaf, np.concatenate(pieces))
 
 

@@ -1,3 +1,6 @@
+"""The synchronous schedule: its dispatches, its default sampler, and its checks."""
+
+import chex
 import jax
 import numpy as np
 import pytest
@@ -13,24 +16,24 @@ def schedule(local=LOCAL, cohort_size=3, seed=0):
     return Synchronous(COUNTS, local, cohort_size=cohort_size, seed=seed)
 
 
-def test_visits_do_not_depend_on_how_many_are_asked_for():
-    together = schedule().visits(40)
-    apart = schedule()
-    parts = [apart.visits(n) for n in (1, 16, 20, 3)]
+def test_dispatches_do_not_depend_on_how_rounds_are_split():
+    whole = schedule().dispatches(40)
+    split = schedule()
+    parts = [split.dispatches(n) for n in (1, 16, 20, 3)]
     joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-    jax.tree.map(np.testing.assert_array_equal, together, joined)
+    chex.assert_trees_all_equal(whole, joined)
 
 
-def test_visits_say_what_happens():
-    visits = schedule().visits(30)
-    assert all(leaf.shape == (30, 3) for leaf in visits)
-    assert (visits.server_step == np.arange(30)[:, None]).all()
+def test_fields_of_dispatches():
+    dispatches = schedule().dispatches(30)
+    assert all(leaf.shape == (30, 3) for leaf in dispatches)
+    assert (dispatches.server_step == np.arange(30)[:, None]).all()
     for client in range(len(COUNTS)):
-        turns = visits.visit[visits.client == client]
-        assert turns.tolist() == list(range(len(turns)))
-    assert (visits.num_examples == COUNTS[visits.client]).all()
-    np.testing.assert_allclose(visits.share, COUNTS[visits.client] / 46, rtol=1e-6)
-    assert (visits.learning_rate == 0.25).all()
+        numbers = dispatches.number[dispatches.client == client]
+        assert numbers.tolist() == list(range(len(numbers)))
+    assert (dispatches.num_examples == COUNTS[dispatches.client]).all()
+    np.testing.assert_allclose(dispatches.share, COUNTS[dispatches.client] / 46, rtol=1e-6)
+    assert (dispatches.learning_rate == 0.25).all()
 
 
 def test_cohorts_are_uniform_without_replacement():
@@ -42,14 +45,14 @@ def test_cohorts_are_uniform_without_replacement():
     assert (uniform(2, np.arange(6), 10, 4) != cohorts[:6]).any()
 
 
-def test_a_cohort_of_a_million_clients_touches_few():
+def test_cohorts_of_a_million_clients():
     cohort = uniform(0, np.arange(2), 1_000_000, 100)
     assert len(np.unique(cohort)) > 190
     assert cohort.max() > 900_000
 
 
-def test_an_epoch_is_the_batches_that_a_client_fills():
-    steps = schedule(LOCAL._replace(steps=None, epochs=2)).visits(20)
+def test_an_epoch_is_all_batches_of_a_client():
+    steps = schedule(LOCAL._replace(steps=None, epochs=2)).dispatches(20)
     expected = 2 * np.array([1, 2, 2, 5, 1, 3])
     assert (steps.num_steps == expected[steps.client]).all()
     assert (steps.full_steps == steps.num_steps).all()
@@ -69,3 +72,10 @@ def test_an_epoch_is_the_batches_that_a_client_fills():
 def test_wrong_settings(local, cohort_size, message):
     with pytest.raises(ValueError, match=message):
         schedule(local, cohort_size)
+
+
+def test_the_schedule_is_shown_in_one_line():
+    planned = schedule(LOCAL._replace(steps=None, epochs=2))
+    planned.dispatches(5)
+    expected = "clients=6, cohort_size=3, full_steps=2..10, seed=0, next_round=5"
+    assert repr(planned) == f"Synchronous({expected})"

@@ -1,4 +1,4 @@
-"""FedAsync: the server steps at every arrival, less the staler it is.
+"""FedAsync: each arrival is a server step, and a stale update has a smaller weight.
 
 Xie et al., "Asynchronous Federated Optimization", 2019, https://arxiv.org/abs/1903.03934, and its
 form in FedCompass (Li et al., ICLR 2024, https://arxiv.org/abs/2309.14675).
@@ -10,29 +10,29 @@ import jax
 import optax
 
 from fedjax_algos.algorithms.asynchronous.staleness import (
-    Share,
-    clients_in,
-    polynomial,
-    stale_share,
+    StaleWeighting,
+    staleness_weight,
+    weight_divisor,
+    weighted_by_staleness,
 )
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Schedules
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.registry import NonNegative, Range
+from fedjax_algos.core.options import NonNegative, Range
 from fedjax_algos.core.trees import add_scaled, scale
 
 
 class ServerState(NamedTuple):
     params: Params  # w
-    divisor: jax.Array  # of the sums: 1, or m
+    divisor: jax.Array  # float[], of the sums: 1, or m
 
 
-class Mixture(NamedTuple):
+class MixingSum(NamedTuple):
     total: Params  # sum of st w_i
-    weight: jax.Array  # sum of st
+    weight: jax.Array  # float[]: sum of st
 
 
-@algorithms
+@algorithms.register
 def fedasync(
     problem: Problem,
     local: Local,
@@ -40,49 +40,53 @@ def fedasync(
     alpha: Annotated[float, Range(0, 1, low_open=True)] = 0.9,
     exponent: NonNegative = 0.5,
     form: Literal["delta", "mixing"] = "delta",
-    weighting: Share = "examples",
+    weighting: StaleWeighting = "examples",
 ) -> Algorithm:
-    """`w <- w - st(d) p_i (x - w_i)` at each arrival, with `st(d) = alpha (d + 1)^(-exponent)`.
+    """`w <- w - st(d) p_i (x - w_i)` at each arrival, with `st(d) = alpha (d + 1)^(-a)`.
 
-    d counts the server steps since the client received x.
+    x is the model that client i received, and d the number of server steps since then.
 
     Args:
-      problem: what is learned.
+      problem: the model and the loss.
       local: how a client trains.
-      alpha: the weight of a fresh update.
-      exponent: a; the FedCompass paper's released code has the opposite sign by default, under
-        which stale updates count more.
-      form: "delta" as above, FedCompass's; "mixing" is the original's `w <- (1 - st) w + st w_i`
-        without p_i, which needs one arrival a server step.
-      weighting: p_i of the delta form: "examples" is n_i over ALL clients' n, "uniform" is 1/m.
+      alpha: the weight of a fresh update, above 0 and at most 1.
+      exponent: a, at least 0. In the released code of FedCompass the sign is opposite by default,
+        so that stale updates have larger weights.
+      form: "delta" is the rule above, FedCompass's; "mixing" is the original's
+        `w <- (1 - st) w + st w_i`, which has no p_i and needs one arrival in each server step.
+      weighting: p_i in the form "delta": "examples" is n_i / n over ALL clients, "uniform" is 1/m.
     """
     train = local_training(problem, local)
 
     def init(params, population):
-        return ServerState(params, clients_in(weighting, population.num_clients))
+        return ServerState(params, weight_divisor(weighting, population.num_clients))
 
     def broadcast(server, group):
         del group
         return server.params
 
-    def client_update(x, state, data, visit, key):
-        trained = train(x, data, visit, key)
+    def client_update(x, state, data, dispatch, key):
+        trained = train(x, data, dispatch, key)
         mixing = form == "mixing"
         update = trained.params if mixing else optax.tree.sub(x, trained.params)
         return state, update, trained.report
 
-    def mix(update, visit, staleness):
-        weight = polynomial(staleness.astype(visit.share.dtype), alpha, exponent)
-        return Mixture(scale(weight, update), weight)
+    def mix(update, dispatch, staleness):
+        weight = staleness_weight(staleness.astype(dispatch.share.dtype), alpha, exponent)
+        return MixingSum(scale(weight, update), weight)
 
     def server_update(server, sums, count, group):
         del count, group
         if form == "mixing":
-            kept = scale(1 - sums.weight, server.params)
-            return server._replace(params=optax.tree.add(kept, sums.total))
+            remaining = scale(1 - sums.weight, server.params)
+            return server._replace(params=optax.tree.add(remaining, sums.total))
         return server._replace(params=add_scaled(server.params, -1 / server.divisor, sums.total))
 
-    contribute = mix if form == "mixing" else stale_share(alpha, exponent, weighting)
+    contribute = mix if form == "mixing" else weighted_by_staleness(alpha, exponent, weighting)
+    schedules = Schedules("immediate")
+    if form == "mixing":
+        reason = "it mixes in one arrival at a time; give form=delta, or the schedule immediate"
+        schedules = Schedules("immediate", ("immediate",), reason)
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute=contribute
-    )
+        problem, local, init, broadcast, client_update, server_update, contribute
+    )._replace(schedules=schedules)

@@ -1,4 +1,4 @@
-"""FedAT: tiers of like speed run synchronous rounds of their own; slow tiers count more.
+"""FedAT: tiers of clients of similar speed run their own rounds; slow tiers have larger weights.
 
 Chai et al., "FedAT: A High-Performance and Communication-Efficient Federated Learning System with
 Asynchronous Tiers", SC 2021, https://arxiv.org/abs/2010.05958.
@@ -8,37 +8,40 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
+from fedjax_algos.algorithms.averaging.fedprox import proximal
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Schedules, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.registry import NonNegative
-from fedjax_algos.core.trees import add_scaled
+from fedjax_algos.core.options import NonNegative
 
 
 class ServerState(NamedTuple):
     params: Params  # w
-    tiers: Params  # leaves [tiers, ...]: w_k, the last model of each, fastest first
-    rounds: jax.Array  # int32[tiers]: how often each has reported
+    tiers: Params  # leaves [tiers, ...]: w_k, the last model of each tier, fastest first
+    rounds: jax.Array  # int32[tiers]: T_k, the number of rounds that each tier has finished
 
 
 def tier_weights(rounds: jax.Array) -> jax.Array:
-    """float[tiers]: the round counts in reverse order, over their sum; unheard tiers count 0.
+    """float[tiers]: the numbers of finished rounds in reverse order, divided by their sum.
 
     Taken literally, the reversed counts would give everything to the slowest tier's untrained
-    model until it first reports, so the order is reversed among tiers that have reported.
+    model until it finishes a round. So the order is reversed among the tiers that have finished
+    one; the others have weight 0.
+
+    Args:
+      rounds: int32[tiers]: finished rounds of each tier, fastest tier first.
     """
-    heard = rounds > 0
-    rank = jnp.cumsum(heard) - 1
+    finished = rounds > 0
+    rank = jnp.cumsum(finished) - 1
     compact = (
-        jnp.zeros_like(rounds).at[jnp.where(heard, rank, rounds.size)].set(rounds, mode="drop")
+        jnp.zeros_like(rounds).at[jnp.where(finished, rank, rounds.size)].set(rounds, mode="drop")
     )
-    reversed_counts = jnp.where(heard, compact[heard.sum() - 1 - rank], 0)
+    reversed_counts = jnp.where(finished, compact[finished.sum() - 1 - rank], 0)
     return reversed_counts / jnp.maximum(reversed_counts.sum(), 1).astype(float)
 
 
-@algorithms
+@algorithms.register
 def fedat(
     problem: Problem,
     local: Local,
@@ -46,11 +49,17 @@ def fedat(
     mu: NonNegative = 0.0,
     weighting: Weighting = "examples",
 ) -> Algorithm:
-    """`w_k <- sum_i p_i y_i` over tier k, then `w = sum_k rounds_(reverse k) / sum rounds * w_k`.
+    """`w_k <- sum_i p_i y_i` over tier k, then `w <- sum_k T_(M+1-k) / T w_k` over all M tiers.
 
-    Each tier starts its rounds from the latest w. The tiers belong to the schedule (`tiers`); with
-    one, this is FedAvg. `mu` is a proximal term, `g + mu (y - x)`, .4 in the original; it and the
-    original's compression of uploads are off here, as FedCompass compares it.
+    T_k is the number of rounds that tier k has finished, T their sum. Each round of a tier starts
+    from the latest w. The schedule `tiers` forms the tiers; with one tier this is FedAvg. The
+    original also compresses uploads; here, as in the FedCompass paper's comparison, it does not.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains.
+      mu: lambda, at least 0: the local gradient is `g + mu (y - w)`. The original has 0.4.
+      weighting: p_i within a tier: "examples" is proportional to n_i, "uniform" is equal.
     """
     train = local_training(problem, local)
 
@@ -63,30 +72,22 @@ def fedat(
         del group
         return server.params
 
-    def client_update(x, state, data, visit, key):
-        def proximal(gradient, local_params, step):
-            del step
-            return add_scaled(gradient, mu, optax.tree.sub(local_params, x))
-
-        trained = train(x, data, visit, key, correct=proximal)
+    def client_update(w, state, data, dispatch, key):
+        trained = train(w, data, dispatch, key, correct=proximal(mu, w))
         return state, trained.params, trained.report
 
     def server_update(server, sums, count, group):
         del count
-        tiers = jax.tree.map(lambda ring, w: ring.at[group].set(w), server.tiers, sums.mean())
+        tiers = jax.tree.map(lambda models, w: models.at[group].set(w), server.tiers, sums.mean())
         rounds = server.rounds.at[group].add(1)
         weights = tier_weights(rounds)
         params = jax.tree.map(
-            lambda ring: jnp.tensordot(weights.astype(ring.dtype), ring, axes=1), tiers
+            lambda models: jnp.tensordot(weights.astype(models.dtype), models, axes=1), tiers
         )
         return ServerState(params, tiers, rounds)
 
+    contribute = weighted_by(weighting)
+    reason = "it keeps a model for each tier, and only the schedules tiers and barrier have tiers"
     return Algorithm(
-        problem,
-        local,
-        init,
-        broadcast,
-        client_update,
-        server_update,
-        contribute=weighted_by(weighting),
-    )
+        problem, local, init, broadcast, client_update, server_update, contribute
+    )._replace(schedules=Schedules("tiers", ("tiers", "barrier"), reason))

@@ -1,4 +1,4 @@
-"""FedBuff: the server steps when a buffer of K updates is full.
+"""FedBuff: the server makes a step when a buffer of K updates is full.
 
 Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022,
 https://arxiv.org/abs/2106.06639, and its form in FedCompass (https://arxiv.org/abs/2309.14675).
@@ -7,14 +7,14 @@ https://arxiv.org/abs/2106.06639, and its form in FedCompass (https://arxiv.org/
 from typing import Annotated, Literal
 
 from fedjax_algos.algorithms.asynchronous.fedasync import fedasync
-from fedjax_algos.algorithms.asynchronous.staleness import Share, stale_share
+from fedjax_algos.algorithms.asynchronous.staleness import StaleWeighting, weighted_by_staleness
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Problem
-from fedjax_algos.core.registry import NonNegative, Positive, Range
+from fedjax_algos.core import Algorithm, Local, Problem, Schedules
+from fedjax_algos.core.options import NonNegative, Positive, Range
 from fedjax_algos.core.trees import add_scaled
 
 
-@algorithms
+@algorithms.register
 def fedbuff(
     problem: Problem,
     local: Local,
@@ -24,14 +24,22 @@ def fedbuff(
     server_learning_rate: Positive = 1.0,
     weighting: Literal["examples", "uniform", "buffer"] = "examples",
 ) -> Algorithm:
-    """`w <- w - server_learning_rate sum_i st(d_i) p_i (x_i - w_i)` over the K buffered updates.
+    """`w <- w - eta_g sum_i st(d_i) p_i (x_i - w_i)` over the K buffered updates.
 
-    st is FedAsync's, with d_i at the arrival. K belongs to the schedule (`buffered`). p_i is n_i
-    over ALL clients' n ("examples") or 1/m ("uniform"), as FedCompass compares it, or 1/K
-    ("buffer"), the original's mean.
+    `st(d) = alpha (d + 1)^(-a)` as in `fedasync`; d_i is the number of server steps between the
+    broadcast of x_i and the arrival. K is an option of the schedule `buffered`.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains.
+      alpha: the weight of a fresh update, above 0 and at most 1.
+      exponent: a, at least 0.
+      server_learning_rate: eta_g, above 0.
+      weighting: p_i. "examples" is n_i / n over ALL clients and "uniform" is 1/m, as in the
+        FedCompass paper's comparison; "buffer" is 1/K, the original's mean.
     """
-    share: Share = "examples" if weighting == "examples" else "uniform"
-    frame = fedasync(problem, local, weighting=share)
+    stale_weighting: StaleWeighting = "examples" if weighting == "examples" else "uniform"
+    frame = fedasync(problem, local, weighting=stale_weighting)
 
     def server_update(server, sums, count, group):
         del group
@@ -40,5 +48,7 @@ def fedbuff(
         return server._replace(params=add_scaled(server.params, factor, sums.total))
 
     return frame._replace(
-        server_update=server_update, contribute=stale_share(alpha, exponent, share)
+        server_update=server_update,
+        contribute=weighted_by_staleness(alpha, exponent, stale_weighting),
+        schedules=Schedules("buffered"),
     )

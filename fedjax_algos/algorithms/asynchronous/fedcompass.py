@@ -1,12 +1,12 @@
-"""FedCompass: groups of clients that arrive together, by giving each the steps that fit its speed.
+"""FedCompass: each client is given the steps that let its group arrive together.
 
 Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices
 Using a Computing Power-Aware Scheduler", ICLR 2024, https://arxiv.org/abs/2309.14675.
 
-The scheduler is `asynchrony.compass`; here is what the server does with a group. Differences from
-the released code: the staleness exponent is negative (there a positive one lets stale updates count
-more), p_i is n_i / n (there 1/m, an option here), and a late update is added to its client's next
-one (there overwritten by it).
+The scheduler is `asynchrony.compass`; this file is what the server does with a group. Deviations
+from the released code: the staleness exponent is negative (a positive one gives stale updates
+larger weights), p_i is n_i / n (1/m there, an option here), and a late update is added to its
+client's next one (which overwrites it there).
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -16,27 +16,31 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_algos.algorithms.asynchronous.fedasync import fedasync
-from fedjax_algos.algorithms.asynchronous.staleness import Share, clients_in, stale_share
+from fedjax_algos.algorithms.asynchronous.staleness import (
+    StaleWeighting,
+    weight_divisor,
+    weighted_by_staleness,
+)
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.asynchrony.plan import AGGREGATE
-from fedjax_algos.core import Algorithm, Local, Params, Problem
-from fedjax_algos.core.registry import Decay, NonNegative, Range
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Schedules
+from fedjax_algos.core.options import Decay, NonNegative, Range
 from fedjax_algos.core.trees import add_scaled, scale
 
 
 class ServerState(NamedTuple):
     params: Params  # w
-    divisor: jax.Array  # of the sums: 1, or m
-    momentum: Params  # m of the variant, () without
+    divisor: jax.Array  # float[], of the sums: 1, or m
+    momentum: Params  # m of the variant "momentum", () in the others
 
 
 class Sums(NamedTuple):
     total: Params  # sum of st p_i Delta_i, or of st p_i Delta_i / Q_i
-    work: jax.Array  # sum of p_i Q_i
-    share: jax.Array  # sum of p_i
+    work: jax.Array  # float[]: sum of p_i Q_i
+    share: jax.Array  # float[]: sum of p_i
 
 
-@algorithms
+@algorithms.register
 def fedcompass(
     problem: Problem,
     local: Local,
@@ -45,49 +49,55 @@ def fedcompass(
     exponent: NonNegative = 0.5,
     variant: Literal["plain", "momentum", "normalised"] = "plain",
     beta: Decay = 0.9,
-    weighting: Share = "examples",
+    weighting: StaleWeighting = "examples",
 ) -> Algorithm:
-    """`w <- w - sum_i st(d_i) p_i Delta_i` over a group and the late ones; Delta_i = x_i - w_i.
+    """`w <- w - sum_i st(d_i) p_i Delta_i` over a group and late updates; Delta_i = x_i - w_i.
 
-    `st(d) = alpha (d + 1)^(-exponent)`, d the server steps between x_i and the arrival.
+    `st(d) = alpha (d + 1)^(-a)`, where d_i is the number of server steps between the broadcast of
+    x_i and the arrival.
 
     Args:
-      problem: what is learned.
-      local: how a client trains; the schedule says how many steps.
-      alpha: the weight of a fresh update.
-      exponent: a.
+      problem: the model and the loss.
+      local: how a client trains; the schedule sets its number of steps Q_i.
+      alpha: the weight of a fresh update, above 0 and at most 1.
+      exponent: a, at least 0.
       variant: "momentum" (FedCompass+M) is `m <- beta m + sum`, `w <- w - m` in group aggregations,
-        and plain for first arrivals; "normalised" (+N) sums `st p_i Delta_i / Q_i` and multiplies
-        by `sum p_i Q_i / sum p_i` over all contributors.
-      beta: the decay of "momentum".
-      weighting: p_i is n_i over ALL clients' n ("examples"), or 1/m ("uniform").
+        and the plain rule for first arrivals; "normalised" (FedCompass+N) sums
+        `st p_i Delta_i / Q_i` and multiplies by `sum p_i Q_i / sum p_i` over all contributors.
+      beta: the decay of m in the variant "momentum", from 0 to below 1.
+      weighting: p_i: "examples" is n_i / n over ALL clients, "uniform" is 1/m.
     """
-    weigh = stale_share(alpha, exponent, weighting)
+    weigh = weighted_by_staleness(alpha, exponent, weighting)
 
     def init(params, population):
         momentum = optax.tree.zeros_like(params) if variant == "momentum" else ()
-        return ServerState(params, clients_in(weighting, population.num_clients), momentum)
+        return ServerState(params, weight_divisor(weighting, population.num_clients), momentum)
 
-    def contribute(update, visit, staleness):
-        steps = jnp.maximum(visit.num_steps, 1).astype(visit.share.dtype)
-        total = weigh(update, visit, staleness).total
+    def contribute(update, dispatch, staleness):
+        steps = jnp.maximum(dispatch.num_steps, 1).astype(dispatch.share.dtype)
+        total = weigh(update, dispatch, staleness).total
         if variant == "normalised":
             total = scale(1 / steps, total)
-        share = visit.share if weighting == "examples" else jnp.ones_like(visit.share)
+        share = dispatch.share if weighting == "examples" else jnp.ones_like(dispatch.share)
         return Sums(total, share * steps, share)
 
     def server_update(server, sums, count, group):
         del count
         w, divisor, m = server
-        step = scale(1 / divisor, sums.total)
+        delta = scale(1 / divisor, sums.total)
         if variant == "normalised":
-            step = scale(sums.work / sums.share, step)
+            delta = scale(sums.work / sums.share, delta)
         if variant == "momentum":
-            grouped = group == AGGREGATE
-            moved = add_scaled(step, beta, m)
-            step = jax.tree.map(lambda new, s: jnp.where(grouped, new, s), moved, step)
-            m = jax.tree.map(lambda new, old: jnp.where(grouped, new, old), moved, m)
-        return ServerState(optax.tree.sub(w, step), divisor, m)
+            aggregated = group == AGGREGATE
+            moved = add_scaled(delta, beta, m)
+            delta = jax.tree.map(lambda new, d: jnp.where(aggregated, new, d), moved, delta)
+            m = jax.tree.map(lambda new, old: jnp.where(aggregated, new, old), moved, m)
+        return ServerState(optax.tree.sub(w, delta), divisor, m)
 
     frame = fedasync(problem, local)
-    return frame._replace(init=init, contribute=contribute, server_update=server_update)
+    return frame._replace(
+        init=init,
+        contribute=contribute,
+        server_update=server_update,
+        schedules=Schedules("compass"),
+    )

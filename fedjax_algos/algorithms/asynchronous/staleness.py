@@ -1,4 +1,4 @@
-"""How much a stale update counts, and the sums that asynchronous methods share."""
+"""The weight of a stale update, and the sums that asynchronous algorithms share."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -6,39 +6,56 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core import Params, Update, Visit
+from fedjax_algos.core import Dispatch, Params, Update
 from fedjax_algos.core.trees import scale
 
-Share = Literal["examples", "uniform"]
-
-
-def polynomial(staleness: jax.Array, alpha, exponent) -> jax.Array:
-    """`st(d) = alpha (d + 1)^(-exponent)`: alpha when fresh, falling with every server step."""
-    return alpha * (1.0 + staleness) ** (-exponent)
+StaleWeighting = Literal["examples", "uniform"]  # p_i: n_i / n over ALL clients, or 1/m
 
 
 class StaleSum(NamedTuple):
-    """`sum_i st(d_i) p_i update_i`, where p_i still misses the 1/m if it is "uniform"."""
+    """`sum_i st(d_i) p_i update_i`; with "uniform" weighting the factor 1/m is left out."""
 
     total: Params
 
 
-def stale_share(
-    alpha, exponent, weighting: Share
-) -> Callable[[Update, Visit, jax.Array], StaleSum]:
-    """A `contribute` with the weight st(d) p_i; p_i = n_i / n over ALL clients, or 1 (see above).
+def staleness_weight(staleness: jax.Array, alpha, exponent) -> jax.Array:
+    """`st(d) = alpha (d + 1)^(-a)`: alpha for a fresh update, less for each server step since.
 
-    The p_i are not renormalised in a group, so a group moves the model by its part only.
+    Args:
+      staleness: float[...]: d, in server steps.
+      alpha: the weight at staleness 0.
+      exponent: a.
+    """
+    return alpha * (1.0 + staleness) ** (-exponent)
+
+
+def weighted_by_staleness(
+    alpha, exponent, weighting: StaleWeighting
+) -> Callable[[Update, Dispatch, jax.Array], StaleSum]:
+    """A `contribute` with the weight `st(d_i) p_i`, where p_i is 1 if `weighting` is "uniform".
+
+    The p_i are not renormalised in a group: a group moves the model only by its share of all
+    clients. The server divides the sum by `weight_divisor`.
+
+    Args:
+      alpha: the weight of a fresh update.
+      exponent: a in `st(d) = alpha (d + 1)^(-a)`.
+      weighting: what p_i is.
     """
 
-    def contribute(update, visit, staleness):
-        share = visit.share if weighting == "examples" else jnp.ones_like(visit.share)
-        weight = polynomial(staleness.astype(share.dtype), alpha, exponent) * share
+    def contribute(update, dispatch, staleness):
+        share = dispatch.share if weighting == "examples" else jnp.ones_like(dispatch.share)
+        weight = staleness_weight(staleness.astype(share.dtype), alpha, exponent) * share
         return StaleSum(scale(weight, update))
 
     return contribute
 
 
-def clients_in(weighting: Share, num_clients: int) -> jax.Array:
-    """What a sum of `stale_share` is divided by: 1, or m where p_i = 1/m."""
+def weight_divisor(weighting: StaleWeighting, num_clients: int) -> jax.Array:
+    """float[]: the divisor of a `StaleSum`: m if p_i is 1/m ("uniform"), else 1.
+
+    Args:
+      weighting: what p_i is.
+      num_clients: m.
+    """
     return jnp.asarray(num_clients if weighting == "uniform" else 1, float)

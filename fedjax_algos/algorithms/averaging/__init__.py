@@ -1,7 +1,7 @@
 """Algorithms that average the clients' updates, and what changes the average or the local loss.
 
 The server keeps the model x, at most with the state of a server optimiser. Clients start from x,
-keep nothing between rounds, and upload x - y_i. Members differ in the local objective (FedProx,
-FedMAX), in the weights or the length of the updates (FedNova, FedLGA), or in the server's step
-(FedAvgM, FedAdam, FedYogi, FedAdagrad, FedRMSProp).
+keep nothing between rounds, and upload the delta x - y_i. Members differ in the local objective
+(FedProx, FedMAX), in the weights or the lengths of the deltas (FedNova, FedLGA), in the rule of the
+server step (FedAvgM, FedAdam, FedYogi, FedAdagrad, FedRMSProp), or in the data (centralised).
 """

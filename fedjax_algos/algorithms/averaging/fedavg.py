@@ -12,15 +12,15 @@ import optax
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.registry import Positive
+from fedjax_algos.core.options import Positive
 
 
 class ServerState(NamedTuple):
     params: Params  # x
-    optimizer_state: Any
+    optimizer_state: Any  # of `server_transform`
 
 
-@algorithms
+@algorithms.register
 def fedavg(
     problem: Problem,
     local: Local,
@@ -29,18 +29,18 @@ def fedavg(
     weighting: Weighting = "examples",
     server_transform: optax.GradientTransformation | None = None,
 ) -> Algorithm:
-    """Clients run SGD from x and upload x - y_i; the server steps along the mean.
+    """Clients run SGD from x and upload the delta x - y_i; the server moves x by the mean delta.
 
-    `y_i <- y_i - rate * g`, K_i times from x; `G = sum_i p_i (x - y_i)`;
-    `x <- x - server_learning_rate * server_transform(G)`.
+    `y_i <- y_i - eta_l g`, K_i times from x; `G = sum_i p_i (x - y_i)`;
+    `x <- x - eta server_transform(G)`.
 
     Args:
-      problem: what is learned.
-      local: how a client trains.
-      server_learning_rate: eta, 1 in the paper.
-      weighting: p_i proportional to n_i over the cohort ("examples", the paper's), or equal
-        ("uniform", what the FedGBO paper's comparisons use).
-      server_transform: an optax transformation of G without a rate, the identity if None.
+      problem: the model and the loss.
+      local: how a client trains: K_i steps with learning rate eta_l.
+      server_learning_rate: eta, above 0. 1 in McMahan et al.
+      weighting: p_i over the cohort: "examples" is proportional to n_i, as in the paper; "uniform"
+        is equal, as in the FedGBO paper's comparisons.
+      server_transform: an optax transformation of G without a rate; None is the identity.
     """
     train = local_training(problem, local)
     optimizer = optax.chain(
@@ -56,8 +56,8 @@ def fedavg(
         del group
         return server.params
 
-    def client_update(params, state, data, visit, key):
-        trained = train(params, data, visit, key)
+    def client_update(params, state, data, dispatch, key):
+        trained = train(params, data, dispatch, key)
         return state, optax.tree.sub(params, trained.params), trained.report
 
     def server_update(server, sums, count, group):
@@ -65,12 +65,5 @@ def fedavg(
         updates, state = optimizer.update(sums.mean(), server.optimizer_state, server.params)
         return ServerState(optax.apply_updates(server.params, updates), state)
 
-    return Algorithm(
-        problem,
-        local,
-        init,
-        broadcast,
-        client_update,
-        server_update,
-        contribute=weighted_by(weighting),
-    )
+    contribute = weighted_by(weighting)
+    return Algorithm(problem, local, init, broadcast, client_update, server_update, contribute)

@@ -1,4 +1,4 @@
-"""FedMAX: activations of high entropy make the clients' models alike.
+"""FedMAX: a penalty on activations of low entropy makes the clients' models similar.
 
 Chen et al., "FedMAX: Mitigating Activation Divergence for Accurate and Communication-Efficient
 Federated Learning", ECML 2020, https://arxiv.org/abs/2004.03657.
@@ -15,21 +15,29 @@ from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Outputs, Problem, Weighting
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.registry import NonNegative, Positive
+from fedjax_algos.core.options import NonNegative, Positive
 
 
 def divergence_from_uniform(features: jax.Array) -> jax.Array:
-    """float[batch]: `KL(U || p) = -log D - (1/D) sum_j log p_j` of `p = softmax(features)`."""
+    """float[batch]: `KL(U || p) = -log D - (1/D) sum_j log p_j` of `p = softmax(features)`.
+
+    Args:
+      features: float[batch, D].
+    """
     width = features.shape[-1]
     return -jnp.log(jnp.asarray(width, features.dtype)) - jax.nn.log_softmax(features).mean(-1)
 
 
 def sown_features(outputs: Outputs) -> Any:
-    """The outputs' `features`: what a classifier's module sows under that name."""
+    """The outputs' field `features`: what a classifier's module sows under that name, or None.
+
+    Args:
+      outputs: what the problem's `apply` returns.
+    """
     return getattr(outputs, "features", None)
 
 
-@algorithms
+@algorithms.register
 def fedmax(
     problem: Problem,
     local: Local,
@@ -39,15 +47,23 @@ def fedmax(
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """FedAvg on the loss plus `beta KL(U || softmax(a))`, a being what enters the last layer.
+    """FedAvg on the loss plus `beta KL(U || softmax(a))`, a being the input of the last layer.
 
-    The reported training loss is without the term. The direction is KL(U || p), averaged over the
-    batch, as in the FedGBO paper's code; FedMAX's own code divides by D as well, so that its beta
-    is D times this one for the same strength. `features` finds a, float[batch, D], in the model's
-    outputs. The other options are FedAvg's; "uniform" is what the FedGBO paper's comparisons use.
+    U is uniform over the D features. The direction is KL(U || p), averaged over the batch, as in
+    the FedGBO paper's code. FedMAX's own code also divides by D, so its beta is D times this one
+    for the same strength. The reported training loss does not contain the term.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains.
+      beta: beta, at least 0; 0 is FedAvg.
+      features: the function that finds a, float[batch, D], in the model's outputs.
+      server_learning_rate: eta as in `fedavg`, above 0.
+      weighting: the average's weights: "uniform" as in the FedGBO paper's comparisons, or
+        "examples" (proportional to n_i).
 
     Raises:
-      ValueError: at the first round, if the outputs hold no such features.
+      ValueError: in the first round, if the outputs contain no such features.
     """
 
     def penalty(outputs, batch):
@@ -62,8 +78,8 @@ def fedmax(
 
     train = local_training(problem, local, penalty)
 
-    def client_update(params, state, data, visit, key):
-        trained = train(params, data, visit, key)
+    def client_update(params, state, data, dispatch, key):
+        trained = train(params, data, dispatch, key)
         return state, optax.tree.sub(params, trained.params), trained.report
 
     frame = fedavg(problem, local, server_learning_rate=server_learning_rate, weighting=weighting)

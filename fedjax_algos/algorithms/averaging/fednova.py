@@ -1,4 +1,4 @@
-"""FedNova: updates are divided by the work that they hold, so that unequal work is no bias.
+"""FedNova: each delta is divided by its amount of work, so that unequal work causes no bias.
 
 Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization", NeurIPS 2020, https://arxiv.org/abs/2007.07481.
@@ -11,23 +11,31 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
+from fedjax_algos.algorithms.averaging.fedprox import proximal
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.registry import Decay, NonNegative, Positive
+from fedjax_algos.core.options import Decay, NonNegative, Positive
 from fedjax_algos.core.trees import add_scaled, scale
 
 
 class Upload(NamedTuple):
     direction: Params  # d_i = (x - y_i) / a_i
-    work: jax.Array  # float[]: a_i, or the number of steps with a proximal term
+    work: jax.Array  # float[]: a_i, or the number of steps if there is a proximal term
 
 
-def accumulated_weight(num_steps, learning_rate, momentum, mu):
-    """a_i: how often each gradient counts in (x - y_i) / rate, summed over the gradients.
+def accumulated_weight(num_steps, learning_rate, momentum, mu) -> jax.Array:
+    """float[]: a_i, the sum over the gradients of their weights in (x - y_i) / eta_l.
 
-    `V <- momentum V + 1 - rate mu A`, `A <- A + V` in each step: the step count for plain SGD, the
-    authors' recursions for momentum alone and for a proximal term alone, and exact for both.
+    `V <- rho V + 1 - eta_l mu A`, `A <- A + V` in each step. This is the number of steps for plain
+    SGD, the authors' recursions for momentum alone and for a proximal term alone, and exact for
+    both together.
+
+    Args:
+      num_steps: int32[]: the number of local steps.
+      learning_rate: float[]: eta_l.
+      momentum: rho.
+      mu: the factor of the proximal term.
     """
 
     def step(k, carry):
@@ -41,7 +49,7 @@ def accumulated_weight(num_steps, learning_rate, momentum, mu):
     return total
 
 
-@algorithms
+@algorithms.register
 def fednova(
     problem: Problem,
     local: Local,
@@ -51,25 +59,29 @@ def fednova(
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "examples",
 ) -> Algorithm:
-    """`d_i = (x - y_i) / a_i`; `x <- x - server_learning_rate tau_eff sum_i p_i d_i`.
+    """`d_i = (x - y_i) / a_i`; `x <- x - eta tau_eff sum_i p_i d_i`.
 
-    `tau_eff = sum_i p_i a_i`, or `sum_i p_i K_i` with a proximal term; p_i = n_i over the cohort's
-    n. The local step is SGD with momentum (`v <- momentum v + g + mu (y - x)`, `y <- y - rate v`);
-    a_i does not see `local.transform`.
+    `tau_eff = sum_i p_i a_i`, or `sum_i p_i tau_i` with a proximal term, where tau_i is the number
+    of local steps. The local step is `v <- rho v + g + mu (y - x)`, `y <- y - eta_l v`. a_i does
+    not take `local.transform` into account.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains: tau_i steps with learning rate eta_l.
+      momentum: rho, from 0 to below 1.
+      mu: mu, the factor of the proximal term, at least 0.
+      server_learning_rate: eta, above 0; 1 in the paper.
+      weighting: p_i over the cohort: "examples" is proportional to n_i, "uniform" is equal.
     """
     transform = optax.chain(local.transform, optax.trace(momentum))
     train = local_training(problem, local)
 
-    def client_update(x, state, data, visit, key):
-        def proximal(gradient, local_params, step):
-            del step
-            return add_scaled(gradient, mu, optax.tree.sub(local_params, x))
-
-        trained = train(x, data, visit, key, correct=proximal, transform=transform)
-        a = accumulated_weight(visit.num_steps, visit.learning_rate, momentum, mu)
-        # without a step there is no direction
+    def client_update(x, state, data, dispatch, key):
+        trained = train(x, data, dispatch, key, correct=proximal(mu, x), transform=transform)
+        a = accumulated_weight(dispatch.num_steps, dispatch.learning_rate, momentum, mu)
+        # a is 0 for a client without steps, and so is its delta
         direction = scale(1 / jnp.where(a > 0, a, 1), optax.tree.sub(x, trained.params))
-        work = jnp.where(mu > 0, visit.num_steps.astype(a.dtype), a)
+        work = jnp.where(mu > 0, dispatch.num_steps.astype(a.dtype), a)
         return state, Upload(direction, work), trained.report
 
     def server_update(server, sums, count, group):

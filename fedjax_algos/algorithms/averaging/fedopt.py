@@ -2,8 +2,10 @@
 
 Reddi et al., "Adaptive Federated Optimization", ICLR 2021, https://arxiv.org/abs/2003.00295.
 FedAvgM is Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated
-Visual Classification", 2019, https://arxiv.org/abs/1909.06335. With G the mean of x - y_i, all of
-them move their moments before they use them, and none corrects a bias.
+Visual Classification", 2019, https://arxiv.org/abs/1909.06335.
+
+G is the mean of the deltas x - y_i. All of them update their moments before they use them, and none
+corrects the moments' bias.
 """
 
 from collections.abc import Callable
@@ -16,7 +18,9 @@ import optax
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting
-from fedjax_algos.core.registry import Decay, NonNegative, Positive
+from fedjax_algos.core.options import Decay, NonNegative, Positive
+
+SecondMoment = Callable[[jax.Array, jax.Array], jax.Array]  # (v, G) -> v, leaf by leaf
 
 
 class Moments(NamedTuple):
@@ -25,9 +29,16 @@ class Moments(NamedTuple):
 
 
 def scale_by_moments(
-    second_moment: Callable[[jax.Array, jax.Array], jax.Array], b1, tau, initial_v
+    second_moment: SecondMoment, b1, tau, initial_v
 ) -> optax.GradientTransformation:
-    """`m <- b1 m + (1 - b1) G`, `v <- second_moment(v, G)`, direction `m / (sqrt(v) + tau)`."""
+    """`m <- b1 m + (1 - b1) G`, `v <- second_moment(v, G)`, direction `m / (sqrt(v) + tau)`.
+
+    Args:
+      second_moment: the rule for v.
+      b1: beta_1, the decay of m.
+      tau: added to the root of v.
+      initial_v: the first v, the same for all entries.
+    """
 
     def init(params):
         second = jax.tree.map(lambda p: jnp.full_like(p, initial_v), params)
@@ -45,17 +56,16 @@ def scale_by_moments(
 
 def _adaptive(problem, local, rate, weighting, second_moment, b1, tau, initial_v):
     initial_v = tau**2 if initial_v is None else initial_v
-    transform = scale_by_moments(second_moment, b1, tau, initial_v)
     return fedavg(
         problem,
         local,
         server_learning_rate=rate,
         weighting=weighting,
-        server_transform=transform,
+        server_transform=scale_by_moments(second_moment, b1, tau, initial_v),
     )
 
 
-@algorithms
+@algorithms.register
 def fedavgm(
     problem: Problem,
     local: Local,
@@ -65,10 +75,16 @@ def fedavgm(
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "examples",
 ) -> Algorithm:
-    """Server momentum: `v <- beta v + G`, `x <- x - server_learning_rate v`, the first v being G.
+    """Server momentum: `v <- beta v + G` from v = 0, `x <- x - eta v`.
 
-    With `dampened`, `v <- beta v + (1 - beta) G` from v = 0: the server SGDm of the FedGBO paper's
-    AdaptiveFedOpt, equal to the plain form at 1 / (1 - beta) times the rate.
+    Args:
+      problem: the model and the loss.
+      local: how a client trains.
+      beta: beta, from 0 to below 1; 0 is FedAvg.
+      dampened: `v <- beta v + (1 - beta) G` instead, the server SGDm of the FedGBO paper's
+        AdaptiveFedOpt. It equals the plain form with 1 / (1 - beta) times the rate.
+      server_learning_rate: eta, above 0.
+      weighting: G's weights: "examples" (proportional to n_i) or "uniform".
     """
     momentum = optax.ema(beta, debias=False) if dampened else optax.trace(beta)
     return fedavg(
@@ -80,7 +96,7 @@ def fedavgm(
     )
 
 
-@algorithms
+@algorithms.register
 def fedadam(
     problem: Problem,
     local: Local,
@@ -92,9 +108,20 @@ def fedadam(
     server_learning_rate: Positive = 0.1,
     weighting: Weighting = "examples",
 ) -> Algorithm:
-    """Server Adam: `v <- b2 v + (1 - b2) G^2`, `x <- x - server_learning_rate m / (sqrt(v) + tau)`.
+    """Server Adam: `v <- beta_2 v + (1 - beta_2) G^2`, `x <- x - eta m / (sqrt(v) + tau)`.
 
-    `initial_v` is tau^2 if None, as Reddi et al. start; the FedGBO paper's code starts at 1.
+    `m <- beta_1 m + (1 - beta_1) G` from m = 0.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains.
+      b1: beta_1, the decay of m, from 0 to below 1.
+      b2: beta_2, the decay of v, from 0 to below 1.
+      tau: tau, the degree of adaptivity, above 0, in units of G.
+      initial_v: the first v, at least 0, in units of G^2. None is tau^2, as in Reddi et al.; the
+        FedGBO paper's code starts at 1.
+      server_learning_rate: eta, above 0.
+      weighting: G's weights: "examples" (proportional to n_i) or "uniform".
     """
 
     def second_moment(v, g):
@@ -104,7 +131,7 @@ def fedadam(
     return _adaptive(problem, local, rate, weighting, second_moment, b1, tau, initial_v)
 
 
-@algorithms
+@algorithms.register
 def fedyogi(
     problem: Problem,
     local: Local,
@@ -116,7 +143,18 @@ def fedyogi(
     server_learning_rate: Positive = 0.1,
     weighting: Weighting = "examples",
 ) -> Algorithm:
-    """FedAdam with Yogi's second moment, `v <- v - (1 - b2) G^2 sign(v - G^2)`."""
+    """FedAdam with Yogi's second moment, `v <- v - (1 - beta_2) G^2 sign(v - G^2)`.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains.
+      b1: beta_1, the decay of m, from 0 to below 1.
+      b2: beta_2, from 0 to below 1; 1 - beta_2 is the rate at which v follows G^2.
+      tau: tau as in `fedadam`, above 0.
+      initial_v: the first v as in `fedadam`, at least 0; None is tau^2.
+      server_learning_rate: eta, above 0.
+      weighting: G's weights: "examples" (proportional to n_i) or "uniform".
+    """
 
     def second_moment(v, g):
         return v - (1 - b2) * g**2 * jnp.sign(v - g**2)
@@ -125,7 +163,7 @@ def fedyogi(
     return _adaptive(problem, local, rate, weighting, second_moment, b1, tau, initial_v)
 
 
-@algorithms
+@algorithms.register
 def fedadagrad(
     problem: Problem,
     local: Local,
@@ -136,7 +174,17 @@ def fedadagrad(
     server_learning_rate: Positive = 0.1,
     weighting: Weighting = "examples",
 ) -> Algorithm:
-    """FedAdam with Adagrad's second moment, `v <- v + G^2`; b1 is 0 as in Reddi et al."""
+    """FedAdam with Adagrad's second moment, `v <- v + G^2`.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains.
+      b1: beta_1, the decay of m, from 0 to below 1; 0 in Reddi et al.
+      tau: tau as in `fedadam`, above 0.
+      initial_v: the first v as in `fedadam`, at least 0; None is tau^2.
+      server_learning_rate: eta, above 0.
+      weighting: G's weights: "examples" (proportional to n_i) or "uniform".
+    """
 
     def second_moment(v, g):
         return v + g**2
@@ -145,7 +193,7 @@ def fedadagrad(
     return _adaptive(problem, local, rate, weighting, second_moment, b1, tau, initial_v)
 
 
-@algorithms
+@algorithms.register
 def fedrmsprop(
     problem: Problem,
     local: Local,
@@ -156,9 +204,18 @@ def fedrmsprop(
     server_learning_rate: Positive = 0.1,
     weighting: Weighting = "examples",
 ) -> Algorithm:
-    """Server RMSProp: `v <- beta v + (1 - beta) G^2`, `x <- x - rate G / (sqrt(v) + tau)`.
+    """Server RMSProp: `v <- beta v + (1 - beta) G^2`, `x <- x - eta G / (sqrt(v) + tau)`.
 
-    The server RMSProp of the FedGBO paper's AdaptiveFedOpt, where v starts at 1.
+    It is the server RMSProp of the FedGBO paper's AdaptiveFedOpt.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains.
+      beta: beta, the decay of v, from 0 to below 1.
+      tau: epsilon in the FedGBO paper, above 0, in units of G.
+      initial_v: the first v, at least 0, in units of G^2; 1 in the FedGBO paper's code.
+      server_learning_rate: eta, above 0.
+      weighting: G's weights: "examples" (proportional to n_i) or "uniform".
     """
 
     def second_moment(v, g):

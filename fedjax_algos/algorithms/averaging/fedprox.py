@@ -1,20 +1,35 @@
-"""FedProx: a proximal term keeps local models near the global one.
+"""FedProx: a proximal term keeps the local models near the global one.
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020,
 https://arxiv.org/abs/1812.06127.
 """
 
-import jax
 import optax
 
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Problem, Weighting
-from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.registry import NonNegative, Positive
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting
+from fedjax_algos.core.local_training import Correction, local_training
+from fedjax_algos.core.options import NonNegative, Positive
+from fedjax_algos.core.trees import add_scaled
 
 
-@algorithms
+def proximal(mu, x: Params) -> Correction:
+    """The gradient correction `g + mu (y - x)`, for the loss plus `mu/2 |y - x|^2`.
+
+    Args:
+      mu: the strength, a number or a scalar array.
+      x: the model that the client received.
+    """
+
+    def corrected(gradient, local_params, step):
+        del step
+        return add_scaled(gradient, mu, optax.tree.sub(local_params, x))
+
+    return corrected
+
+
+@algorithms.register
 def fedprox(
     problem: Problem,
     local: Local,
@@ -23,20 +38,22 @@ def fedprox(
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "examples",
 ) -> Algorithm:
-    """FedAvg whose local gradient is `g + mu (y - x)`, of the loss plus `mu/2 |y - x|^2`.
+    """FedAvg with the local gradient `g + mu (y - x)`, of the loss plus `mu/2 |y - x|^2`.
 
-    The factor is mu; some released code adds (mu/2)(y - x), and its mu is twice this one. The other
-    options are FedAvg's. The paper samples clients by n_i and averages uniformly; here sampling is
-    uniform and `weighting` says how to average.
+    The factor is mu; some released code adds (mu/2)(y - x), so its mu is twice this one. The paper
+    samples clients by n_i and averages uniformly; here, sampling is uniform.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains.
+      mu: mu, at least 0; 0 is FedAvg.
+      server_learning_rate: eta as in `fedavg`, above 0; 1 in the paper.
+      weighting: the average's weights: "examples" (proportional to n_i) or "uniform".
     """
     train = local_training(problem, local)
 
-    def client_update(params, state, data, visit, key):
-        def proximal(gradient, local_params, step):
-            del step
-            return jax.tree.map(lambda g, y, x: g + mu * (y - x), gradient, local_params, params)
-
-        trained = train(params, data, visit, key, correct=proximal)
+    def client_update(params, state, data, dispatch, key):
+        trained = train(params, data, dispatch, key, correct=proximal(mu, params))
         return state, optax.tree.sub(params, trained.params), trained.report
 
     frame = fedavg(problem, local, server_learning_rate=server_learning_rate, weighting=weighting)

@@ -1,6 +1,7 @@
 """Algorithms whose clients correct each local gradient by an estimate of their own drift.
 
-Each client keeps a row of state between rounds: a control variate (SCAFFOLD), the gradient of a
-dynamic regulariser (FedDyn) or a bias estimate (AdaBest). The server keeps the mean or the sum of
-the rows, so a client that was sampled long ago has an old row.
+Each client keeps state between rounds: a control variate c_i (SCAFFOLD), the gradient h_i of a
+dynamic regulariser (FedDyn) or a bias estimate h_i (AdaBest). The server keeps the mean of all c_i
+or h_i (SCAFFOLD, FedDyn) or estimates it from its last two means (AdaBest). The state of a client
+is as old as its last dispatch.
 """

@@ -1,4 +1,4 @@
-"""AdaBest: client drift estimated from one's own last round, with a decay in between.
+"""AdaBest: each client estimates its drift from its last local update, and lets it decay.
 
 Varno et al., "AdaBest: Minimizing Client Drift in Federated Learning via Adaptive Bias Estimation",
 ECCV 2022, https://arxiv.org/abs/2204.13170.
@@ -13,7 +13,7 @@ import optax
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.registry import Decay, NonNegative
+from fedjax_algos.core.options import Decay, NonNegative
 from fedjax_algos.core.trees import add_scaled, scale
 
 
@@ -24,10 +24,10 @@ class ServerState(NamedTuple):
 
 class ClientState(NamedTuple):
     correction: Params  # h_i
-    last_round: jax.Array  # int32[]: t'_i, counted from 1; 0 before the first
+    last_round: jax.Array  # int32[]: t'_i, counted from 1; 0 before the first dispatch
 
 
-@algorithms
+@algorithms.register
 def adabest(
     problem: Problem,
     local: Local,
@@ -36,10 +36,17 @@ def adabest(
     beta: Decay = 0.8,
     weighting: Weighting = "examples",
 ) -> Algorithm:
-    """`y_i <- y_i - rate (g - h_i)`; then `h_i <- h_i / (t - t'_i) + mu (x - y_i)`.
+    """`y_i <- y_i - eta_l (g - h_i)`; then `h_i <- h_i / (t - t'_i) + mu (x - y_i)`.
 
     Server, with a the mean of the y_i: `h = beta (a_previous - a)`, `x <- a - h`. t'_i is the round
-    of the client's last turn; released code of the GHBM paper never moves it.
+    of the client's previous dispatch; the GHBM paper's released code never updates it.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains: with learning rate eta_l.
+      mu: mu, the weight of the newest delta in h_i, at least 0.
+      beta: beta, the server's factor, from 0 to below 1. With mu = beta = 0 this is FedAvg.
+      weighting: weights of the mean a: "examples" (proportional to n_i) or "uniform".
     """
     train = local_training(problem, local)
 
@@ -55,17 +62,17 @@ def adabest(
         del key
         return ClientState(optax.tree.zeros_like(params), jnp.int32(0))
 
-    def client_update(x, own, data, visit, key):
+    def client_update(x, own, data, dispatch, key):
         def corrected(gradient, local_params, step):
             del local_params, step
             return optax.tree.sub(gradient, own.correction)
 
-        trained = train(x, data, visit, key, correct=corrected)
-        step = optax.tree.sub(x, trained.params)
-        this_round = visit.server_step + 1  # t
-        gap = jnp.maximum(this_round - own.last_round, 1).astype(visit.share.dtype)
-        correction = add_scaled(scale(1 / gap, own.correction), mu, step)
-        return ClientState(correction, this_round), step, trained.report
+        trained = train(x, data, dispatch, key, correct=corrected)
+        delta = optax.tree.sub(x, trained.params)
+        this_round = dispatch.server_step + 1  # t
+        gap = jnp.maximum(this_round - own.last_round, 1).astype(dispatch.share.dtype)
+        correction = add_scaled(scale(1 / gap, own.correction), mu, delta)
+        return ClientState(correction, this_round), delta, trained.report
 
     def server_update(server, sums, count, group):
         del count, group
@@ -73,13 +80,7 @@ def adabest(
         h = scale(beta, optax.tree.sub(server.average, average))
         return ServerState(optax.tree.sub(average, h), average)
 
+    contribute = weighted_by(weighting)
     return Algorithm(
-        problem,
-        local,
-        init,
-        broadcast,
-        client_update,
-        server_update,
-        contribute=weighted_by(weighting),
-        client_init=client_init,
+        problem, local, init, broadcast, client_update, server_update, contribute, client_init
     )

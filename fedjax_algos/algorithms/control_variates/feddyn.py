@@ -13,24 +13,29 @@ import optax
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, weighted_by
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.registry import Positive
+from fedjax_algos.core.options import Positive
 from fedjax_algos.core.trees import add_scaled
 
 
 class ServerState(NamedTuple):
     params: Params  # x
     correction: Params  # h, the mean of all h_i
-    num_clients: jax.Array  # N
+    num_clients: jax.Array  # float[]: N
 
 
-@algorithms
+@algorithms.register
 def feddyn(problem: Problem, local: Local, *, alpha: Positive = 0.01) -> Algorithm:
     """SGD on `F_i(y) - <h_i, y> + alpha/2 |y - x|^2`; then `h_i <- h_i - alpha (y_i - x)`.
 
     Server: `h <- h - (alpha/N) sum_S (y_i - x)`, `x <- mean_S y_i - h / alpha`, with the uniform
-    mean; all h start at 0. The authors' code divides alpha by a client's relative size and
+    mean; h and all h_i start at 0. The authors' code divides alpha by a client's relative size and
     evaluates the mean of the y_i; here alpha is the same for all and the evaluated model is x. The
     GHBM paper's code has the opposite sign for h and a mean for the sum, and diverges.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains.
+      alpha: alpha, the strength of the regulariser, above 0.
     """
     train = local_training(problem, local)
 
@@ -42,16 +47,20 @@ def feddyn(problem: Problem, local: Local, *, alpha: Positive = 0.01) -> Algorit
         del group
         return server.params
 
-    def client_update(x, own, data, visit, key):
+    def client_init(params, key):
+        del key
+        return optax.tree.zeros_like(params)  # h_i
+
+    def client_update(x, h_i, data, dispatch, key):
         def regularised(gradient, local_params, step):
             del step
             return jax.tree.map(
-                lambda g, h_i, y, x: g - h_i + alpha * (y - x), gradient, own, local_params, x
+                lambda g, h, y, x: g - h + alpha * (y - x), gradient, h_i, local_params, x
             )
 
-        trained = train(x, data, visit, key, correct=regularised)
-        step = optax.tree.sub(x, trained.params)
-        return add_scaled(own, alpha, step), step, trained.report
+        trained = train(x, data, dispatch, key, correct=regularised)
+        delta = optax.tree.sub(x, trained.params)
+        return add_scaled(h_i, alpha, delta), delta, trained.report
 
     def server_update(server, sums, count, group):
         del count, group
@@ -60,13 +69,7 @@ def feddyn(problem: Problem, local: Local, *, alpha: Positive = 0.01) -> Algorit
         averaged = optax.tree.sub(x, sums.mean())  # mean_S y_i
         return ServerState(add_scaled(averaged, -1 / alpha, h), h, num_clients)
 
+    contribute = weighted_by("uniform")
     return Algorithm(
-        problem,
-        local,
-        init,
-        broadcast,
-        client_update,
-        server_update,
-        contribute=weighted_by("uniform"),
-        client_init=lambda params, key: optax.tree.zeros_like(params),
+        problem, local, init, broadcast, client_update, server_update, contribute, client_init
     )

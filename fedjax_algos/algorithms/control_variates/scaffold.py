@@ -13,32 +13,32 @@ import optax
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, WeightedSum, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.registry import Positive
-from fedjax_algos.core.trees import add, add_scaled, scale
+from fedjax_algos.core.options import Positive
+from fedjax_algos.core.trees import add_scaled, scale
 
 
 class ServerState(NamedTuple):
     params: Params  # x
     control: Params  # c
-    num_clients: jax.Array  # N
+    num_clients: jax.Array  # float[]: N
 
 
 class Broadcast(NamedTuple):
-    params: Params
-    control: Params
+    params: Params  # x
+    control: Params  # c
 
 
 class Upload(NamedTuple):
-    step: Params  # x - y_i
+    delta: Params  # x - y_i
     control_change: Params  # c_i+ - c_i
 
 
 class Sums(NamedTuple):
-    step: WeightedSum
+    delta: WeightedSum
     control_change: Params  # never weighted: c stays the mean of all c_i
 
 
-@algorithms
+@algorithms.register
 def scaffold(
     problem: Problem,
     local: Local,
@@ -46,11 +46,18 @@ def scaffold(
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """`y_i <- y_i - rate (g - c_i + c)`; `c_i <- c_i - c + (x - y_i) / (K_i rate)`.
+    """`y_i <- y_i - eta_l (g - c_i + c)`; `c_i+ = c_i - c + (x - y_i) / (K_i eta_l)`.
 
-    Server: `x <- x - server_learning_rate mean_i (x - y_i)`; `c <- c + (1/N) sum_S (c_i+ - c_i)`
-    with N all clients, so that c is the mean of the c_i. Released code of the GHBM paper leaves out
-    the 1/N, and diverges on quadratics with 20 clients. All controls start at 0.
+    Server: `x <- x - eta_g mean_i (x - y_i)`; `c <- c + (1/N) sum_S (c_i+ - c_i)`, where N is the
+    number of all clients, so c is the mean of all c_i. All controls start at 0. The GHBM paper's
+    released code leaves out the 1/N and diverges on quadratics with 20 clients.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains: K_i steps with learning rate eta_l.
+      server_learning_rate: eta_g, above 0.
+      weighting: weights of the mean delta: "uniform" as in the paper, or "examples" (proportional
+        to n_i).
     """
     train = local_training(problem, local)
     weigh = weighted_by(weighting)
@@ -63,37 +70,33 @@ def scaffold(
         del group
         return Broadcast(server.params, server.control)
 
-    def client_update(broadcast, own, data, visit, key):
-        x, c = broadcast
+    def client_init(params, key):
+        del key
+        return optax.tree.zeros_like(params)  # c_i
 
-        offset = optax.tree.sub(c, own)  # c - c_i
+    def client_update(broadcast, c_i, data, dispatch, key):
+        x, c = broadcast
+        offset = optax.tree.sub(c, c_i)
 
         def corrected(gradient, local_params, step):
             del local_params, step
-            return add(gradient, offset)
+            return jax.tree.map(jnp.add, gradient, offset)
 
-        trained = train(x, data, visit, key, correct=corrected)
-        step = optax.tree.sub(x, trained.params)
-        work = visit.learning_rate * jnp.maximum(visit.num_steps, 1)  # K_i rate
-        change = add_scaled(scale(-1, c), 1 / work, step)
-        return optax.tree.add(own, change), Upload(step, change), trained.report
+        trained = train(x, data, dispatch, key, correct=corrected)
+        delta = optax.tree.sub(x, trained.params)
+        work = dispatch.learning_rate * jnp.maximum(dispatch.num_steps, 1)  # K_i eta_l
+        change = add_scaled(scale(-1, c), 1 / work, delta)
+        return optax.tree.add(c_i, change), Upload(delta, change), trained.report
 
-    def contribute(update, visit, staleness):
-        return Sums(weigh(update.step, visit, staleness), update.control_change)
+    def contribute(update, dispatch, staleness):
+        return Sums(weigh(update.delta, dispatch, staleness), update.control_change)
 
     def server_update(server, sums, count, group):
         del count, group
         x, c, num_clients = server
-        x = add_scaled(x, -server_learning_rate, sums.step.mean())
+        x = add_scaled(x, -server_learning_rate, sums.delta.mean())
         return ServerState(x, add_scaled(c, 1 / num_clients, sums.control_change), num_clients)
 
     return Algorithm(
-        problem,
-        local,
-        init,
-        broadcast,
-        client_update,
-        server_update,
-        contribute=contribute,
-        client_init=lambda params, key: optax.tree.zeros_like(params),
+        problem, local, init, broadcast, client_update, server_update, contribute, client_init
     )

@@ -1,8 +1,10 @@
-"""Optimisers as FedGBO needs them: an update that reads statistics and does not move them.
+"""Optimisers as FedGBO needs them: an update that reads statistics and does not change them.
 
-optax's own momentum, RMSProp and Adam move their moments first and step with the new ones (and its
-Adam corrects their bias), so freezing optax's state gives another algorithm. These three step with
-the OLD statistics.
+Mills et al., https://arxiv.org/abs/2108.09134, Table II, as the released code has it.
+
+optax's own momentum, RMSProp and Adam update their moments first and step with the new ones (and
+its Adam corrects their bias), so freezing optax's state gives another algorithm. These three step
+with the OLD statistics. m starts at 0 and v at 1; eps is added to the root of v.
 """
 
 from collections.abc import Callable
@@ -24,12 +26,12 @@ class BiasedOptimizer(NamedTuple):
     """
 
     init: Callable[[Params], Any]  # x -> s
-    update: Callable[[Params, Any], Params]  # (g, s) -> direction of the step
-    track: Callable[[Params, Any], Any]  # (g, s) -> s
-    inverse: Callable[[Params, Any], Params]  # (mean direction, s) -> mean g
+    update: Callable[[Params, Any], Params]  # U: (g, s) -> direction of the step
+    track: Callable[[Params, Any], Any]  # T: (g, s) -> s
+    inverse: Callable[[Params, Any], Params]  # I: (mean direction, s) -> mean g
 
     def transform(self) -> optax.GradientTransformation:
-        """The same as an optax transformation, whose update reads the old statistics."""
+        """The same optimiser as an optax transformation, whose update reads the old statistics."""
 
         def update(gradient, statistics, params=None):
             del params
@@ -52,7 +54,7 @@ class AdamStatistics(NamedTuple):
 
 
 def sgd() -> BiasedOptimizer:
-    """No statistics: `U = g`."""
+    """SGD, which has no statistics: `U = g`."""
     return BiasedOptimizer(
         init=lambda x: (),
         update=lambda g, s: g,
@@ -62,7 +64,11 @@ def sgd() -> BiasedOptimizer:
 
 
 def momentum(*, beta=0.9) -> BiasedOptimizer:
-    """Plain momentum, not dampened: `U = m' = beta m + g`, `T: m <- m'`, m starts at 0."""
+    """Momentum without dampening: `U = m' = beta m + g`, `T: m <- m'`.
+
+    Args:
+      beta: the decay of m, from 0 to below 1.
+    """
     return BiasedOptimizer(
         init=lambda x: SGDmStatistics(optax.tree.zeros_like(x)),
         update=lambda g, s: add_scaled(g, beta, s.m),
@@ -72,7 +78,11 @@ def momentum(*, beta=0.9) -> BiasedOptimizer:
 
 
 def sgdm(*, beta=0.9) -> BiasedOptimizer:
-    """Dampened momentum: `U = m' = beta m + (1 - beta) g`, `T: m <- m'`, m starts at 0."""
+    """Dampened momentum: `U = m' = beta m + (1 - beta) g`, `T: m <- m'`.
+
+    Args:
+      beta: the decay of m, from 0 to below 1.
+    """
     return BiasedOptimizer(
         init=lambda x: SGDmStatistics(optax.tree.zeros_like(x)),
         update=lambda g, s: optax.tree.update_moment(g, s.m, beta, 1),
@@ -82,7 +92,12 @@ def sgdm(*, beta=0.9) -> BiasedOptimizer:
 
 
 def rmsprop(*, beta=0.9, eps=1e-3) -> BiasedOptimizer:
-    """`U = g / (sqrt(v) + eps)`, `T: v <- beta v + (1 - beta) g^2`, v starts at 1."""
+    """`U = g / (sqrt(v) + eps)`, `T: v <- beta v + (1 - beta) g^2`.
+
+    Args:
+      beta: the decay of v, from 0 to below 1.
+      eps: added to the root of v, above 0.
+    """
     return BiasedOptimizer(
         init=lambda x: RMSPropStatistics(optax.tree.ones_like(x)),
         update=lambda g, s: jax.tree.map(lambda g, v: g / (jnp.sqrt(v) + eps), g, s.v),
@@ -92,7 +107,13 @@ def rmsprop(*, beta=0.9, eps=1e-3) -> BiasedOptimizer:
 
 
 def adam(*, b1=0.9, b2=0.99, eps=1e-3) -> BiasedOptimizer:
-    """`U = (b1 m + (1 - b1) g) / (sqrt(v) + eps)`; m and v as above, no bias correction."""
+    """`U = (b1 m + (1 - b1) g) / (sqrt(v) + eps)` without bias correction; T is both of the above.
+
+    Args:
+      b1: beta_1, the decay of m, from 0 to below 1.
+      b2: beta_2, the decay of v, from 0 to below 1.
+      eps: added to the root of v, above 0.
+    """
     momentum, scaling = sgdm(beta=b1), rmsprop(beta=b2, eps=eps)
     return BiasedOptimizer(
         init=lambda x: AdamStatistics(momentum.init(x).m, scaling.init(x).v),
@@ -102,11 +123,18 @@ def adam(*, b1=0.9, b2=0.99, eps=1e-3) -> BiasedOptimizer:
     )
 
 
-Name = Literal["sgdm", "rmsprop", "adam"]
+OptimizerName = Literal["sgdm", "rmsprop", "adam"]
 
 
-def named(name: Name, *, beta, b2, eps) -> BiasedOptimizer:
-    """One of the three by name; `beta` is SGDm's and RMSProp's decay, and Adam's b1."""
+def biased_optimizer(name: OptimizerName, *, beta, b2, eps) -> BiasedOptimizer:
+    """One of the three by name.
+
+    Args:
+      name: which one.
+      beta: the decay of SGDm's m, of RMSProp's v, or of Adam's m.
+      b2: the decay of Adam's v; the others ignore it.
+      eps: added to the root of v; SGDm ignores it.
+    """
     return {
         "sgdm": lambda: sgdm(beta=beta),
         "rmsprop": lambda: rmsprop(beta=beta, eps=eps),
@@ -115,7 +143,11 @@ def named(name: Name, *, beta, b2, eps) -> BiasedOptimizer:
 
 
 def frozen(transform: optax.GradientTransformation) -> optax.GradientTransformation:
-    """`transform` with its state left as it was: every step reads the statistics of the first."""
+    """The transformation with a constant state: every step reads the state of the first.
+
+    Args:
+      transform: any optax transformation.
+    """
 
     def update(gradient, state, params=None):
         direction, _ = transform.update(gradient, state, params)
@@ -124,8 +156,8 @@ def frozen(transform: optax.GradientTransformation) -> optax.GradientTransformat
     return optax.GradientTransformation(transform.init, update)
 
 
-def accumulate() -> optax.GradientTransformation:
-    """The identity, with the sum of all gradients that it saw as its state."""
+def sum_gradients() -> optax.GradientTransformation:
+    """The identity, whose state is the sum of all gradients that passed through it."""
 
     def update(gradient, total, params=None):
         del params

@@ -3,10 +3,11 @@
 Mills et al., "Accelerating Federated Learning with a Global Biased Optimiser", IEEE Transactions
 on Computers 2023, https://arxiv.org/abs/2108.09134.
 
-Where paper and released code differ, the code counts: v tracks g^2 (the printed Table II has g),
-starts at 1, and eps stands outside the root. Beyond the paper: with unequal K_i or rates the server
-divides by the mean of rate * K_i, so the inverse is still the mean gradient over all steps (each
-step weighing p_i times its rate), and `server_learning_rate` scales the mean step.
+Where paper and released code differ, this follows the code: v tracks g^2 (the printed Table II has
+g) and starts at 1, and eps is added outside the root. Beyond the paper: with unequal K_i or rates
+the server divides by the mean of eta_l K_i, so the inverse is still the mean gradient over all
+steps (each step with the weight p_i times its rate), and `server_learning_rate` scales the mean
+delta.
 """
 
 from typing import Any, Literal, NamedTuple, cast
@@ -17,15 +18,15 @@ import optax
 
 from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
     BiasedOptimizer,
-    Name,
-    accumulate,
+    OptimizerName,
+    biased_optimizer,
     frozen,
-    named,
+    sum_gradients,
 )
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Schedules, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.registry import Decay, Positive
+from fedjax_algos.core.options import Decay, Positive
 
 
 class ServerState(NamedTuple):
@@ -34,23 +35,23 @@ class ServerState(NamedTuple):
 
 
 class Upload(NamedTuple):
-    step: Any  # x - y_i, () where it is not sent
-    gradient: Any  # mean gradient of the K_i steps, () where it is not sent
+    delta: Any  # x - y_i, () if it is not sent
+    gradient: Any  # mean gradient of the K_i steps, () if it is not sent
 
 
 class Sums(NamedTuple):
-    step: Any  # sum of p_i (x - y_i)
-    gradient: Any  # sum of p_i rate K_i gbar_i
-    weight: jax.Array  # sum of p_i
-    work: jax.Array  # sum of p_i rate K_i
+    delta: Any  # sum of p_i (x - y_i)
+    gradient: Any  # sum of p_i eta_l K_i gbar_i
+    weight: jax.Array  # float[]: sum of p_i
+    work: jax.Array  # float[]: sum of p_i eta_l K_i
 
 
-@algorithms
+@algorithms.register
 def fedgbo(
     problem: Problem,
     local: Local,
     *,
-    optimizer: (Name | BiasedOptimizer | optax.GradientTransformation) = "sgdm",
+    optimizer: OptimizerName | BiasedOptimizer | optax.GradientTransformation = "sgdm",
     beta: Decay = 0.9,
     b2: Decay = 0.99,
     eps: Positive = 1e-3,
@@ -58,31 +59,33 @@ def fedgbo(
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """Clients step with U(rate, g, s) for fixed s; the server inverts the mean step to a gradient.
+    """Clients step with U(eta_l, g, s) for fixed s; the server inverts the mean to a gradient.
 
-    Client, K times from x: `y_i <- y_i - U(rate, g, s)`. Server:
-    `x' = mean_i y_i`, `g~ = I(x, x', s, K, rate)`, `s <- T(g~, s)`, `x <- x'`.
+    Client, K times from x: `y_i <- y_i - U(eta_l, g, s)`. Server:
+    `x' = mean_i y_i`, `g~ = I(x, x', s, K, eta_l)`, `s <- T(g~, s)`, `x <- x'`.
 
     Args:
-      problem: what is learned.
-      local: how a client trains; `local.transform` acts on the gradients that U reads.
+      problem: the model and the loss.
+      local: how a client trains: K steps with learning rate eta_l (eta in the paper);
+        `local.transform` acts on the gradients that U reads.
       optimizer: U, T and I by name, as a `BiasedOptimizer`, or any optax transformation without
         its rate (which has no I; its `update` gives U and T).
-      beta: decay of SGDm's m, RMSProp's v or Adam's m.
-      b2: decay of Adam's v.
-      eps: added to the root of v.
+      beta: the decay of SGDm's m, of RMSProp's v, or of Adam's m (beta_1), from 0 to below 1.
+      b2: beta_2, the decay of Adam's v, from 0 to below 1.
+      eps: epsilon, above 0, added to the root of v; in units of g.
       upload: "model" uses the inverse. "gradient" sends the mean gradient instead, and the server
-        makes the mean step itself: right where U is affine in g and does not read the params, as
-        for the three. "both" sends both and needs nothing of U.
-      server_learning_rate: 1 in the paper.
-      weighting: "uniform" as in the paper, or "examples".
+        computes the mean delta itself, which is right if U is affine in g and does not read the
+        params, as for the three named ones. "both" sends both and requires nothing of U.
+      server_learning_rate: the factor of the mean delta, above 0; 1 in the paper.
+      weighting: p_i over the cohort: "uniform" as in the paper, or "examples" (proportional to
+        n_i).
 
     Raises:
       ValueError: if the upload is "model" and the optimiser has no inverse.
     """
     chosen: Any = optimizer
     if isinstance(chosen, str):
-        chosen = named(cast(Name, chosen), beta=beta, b2=b2, eps=eps)
+        chosen = biased_optimizer(cast(OptimizerName, chosen), beta=beta, b2=b2, eps=eps)
     inverse = getattr(chosen, "inverse", None)
     if upload == "model" and inverse is None:
         raise ValueError(
@@ -91,7 +94,7 @@ def fedgbo(
         )
     transform = chosen.transform() if isinstance(chosen, BiasedOptimizer) else chosen
     train = local_training(problem, local)
-    client_transform = optax.chain(local.transform, accumulate(), frozen(transform))
+    client_transform = optax.chain(local.transform, sum_gradients(), frozen(transform))
     weigh = weighted_by(weighting)
 
     def init(params, population):
@@ -102,23 +105,23 @@ def fedgbo(
         del group
         return server
 
-    def client_update(broadcast, state, data, visit, key):
+    def client_update(broadcast, state, data, dispatch, key):
         x, s = broadcast
         start = (local.transform.init(x), optax.tree.zeros_like(x), s)
-        trained = train(x, data, visit, key, transform=client_transform, transform_state=start)
-        step = optax.tree.sub(x, trained.params)
+        trained = train(x, data, dispatch, key, transform=client_transform, transform_state=start)
+        delta = optax.tree.sub(x, trained.params)
         gradient = jax.tree.map(
-            lambda total: total / jnp.maximum(visit.num_steps, 1).astype(total.dtype),
+            lambda total: total / jnp.maximum(dispatch.num_steps, 1).astype(total.dtype),
             trained.transform_state[1],
         )
-        update = Upload(step if upload != "gradient" else (), gradient if upload != "model" else ())
-        return state, update, trained.report
+        sent = Upload(delta if upload != "gradient" else (), gradient if upload != "model" else ())
+        return state, sent, trained.report
 
-    def contribute(update, visit, staleness):
-        step, weight = weigh(update.step, visit, staleness)
-        work = weight * visit.learning_rate * visit.num_steps
+    def contribute(update, dispatch, staleness):
+        delta, weight = weigh(update.delta, dispatch, staleness)
+        work = weight * dispatch.learning_rate * dispatch.num_steps
         gradient = jax.tree.map(lambda g: work.astype(g.dtype) * g, update.gradient)
-        return Sums(step, gradient, weight, work)
+        return Sums(delta, gradient, weight, work)
 
     def server_update(server, sums, count, group):
         del count, group
@@ -127,20 +130,27 @@ def fedgbo(
         def divide(tree, by):
             return jax.tree.map(lambda leaf: leaf / by.astype(leaf.dtype), tree)
 
-        mean_work = sums.work / sums.weight  # rate * K
+        mean_work = sums.work / sums.weight  # eta_l K
         if upload == "model":
-            step = divide(sums.step, sums.weight)
-            gradient = inverse(divide(step, mean_work), s)  # I
+            delta = divide(sums.delta, sums.weight)
+            gradient = inverse(divide(delta, mean_work), s)  # I
         else:
             gradient = divide(sums.gradient, sums.work)
         direction, tracked = transform.update(gradient, s, x)  # U at the mean gradient, T
         if upload == "gradient":
-            step = jax.tree.map(lambda u: mean_work.astype(u.dtype) * u, direction)
+            delta = jax.tree.map(lambda u: mean_work.astype(u.dtype) * u, direction)
         elif upload == "both":
-            step = divide(sums.step, sums.weight)
-        x = jax.tree.map(lambda x, d: x - server_learning_rate * d, x, step)
+            delta = divide(sums.delta, sums.weight)
+        x = jax.tree.map(lambda x, d: x - server_learning_rate * d, x, delta)
         return ServerState(x, tracked)
 
+    schedules = Schedules()
+    if upload != "gradient":
+        schedules = Schedules(
+            allowed=("barrier",),
+            reason="the inverse needs the statistics that each client started from, and the "
+            "server's have changed since; give upload=gradient",
+        )
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute=contribute
-    )
+        problem, local, init, broadcast, client_update, server_update, contribute
+    )._replace(schedules=schedules)

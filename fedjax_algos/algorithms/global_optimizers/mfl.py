@@ -1,4 +1,4 @@
-"""MFL: clients go on with the global optimiser's statistics, and the server averages both.
+"""MFL: clients continue with the global optimiser's statistics, and the server averages both.
 
 Liu et al., "Accelerating Federated Learning via Momentum Gradient Descent", IEEE TPDS 2020,
 https://arxiv.org/abs/1910.03197, with the RMSProp and Adam forms of the FedGBO paper's comparison.
@@ -8,11 +8,15 @@ from typing import Any, NamedTuple
 
 import optax
 
-from fedjax_algos.algorithms.global_optimizers.biased_optimizers import Name, named, rmsprop
+from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
+    OptimizerName,
+    biased_optimizer,
+    rmsprop,
+)
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Schedules, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.registry import Decay, Positive
+from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import add_scaled
 
 
@@ -22,13 +26,21 @@ class ServerState(NamedTuple):
 
 
 class Upload(NamedTuple):
-    step: Params  # x - y_i
+    delta: Params  # x - y_i
     statistics: Any  # s_i
 
 
-def moving(optimizer: Name, *, beta, b2, eps) -> optax.GradientTransformation:
-    """The optimiser whose moments move first and are then used; no bias correction."""
-    fixed, scaling = named(optimizer, beta=beta, b2=b2, eps=eps), rmsprop(eps=eps)
+def moving(optimizer: OptimizerName, *, beta, b2, eps) -> optax.GradientTransformation:
+    """The optimiser that updates its moments before it uses them, without bias correction.
+
+    Args:
+      optimizer: which of the three.
+      beta: the decay of SGDm's m, of RMSProp's v, or of Adam's m.
+      b2: the decay of Adam's v.
+      eps: added to the root of v.
+    """
+    fixed = biased_optimizer(optimizer, beta=beta, b2=b2, eps=eps)
+    scaling = rmsprop(eps=eps)
 
     def update(gradient, statistics, params=None):
         del params
@@ -41,12 +53,12 @@ def moving(optimizer: Name, *, beta, b2, eps) -> optax.GradientTransformation:
     return optax.GradientTransformation(fixed.init, update)
 
 
-@algorithms
+@algorithms.register
 def mfl(
     problem: Problem,
     local: Local,
     *,
-    optimizer: Name = "sgdm",
+    optimizer: OptimizerName = "sgdm",
     beta: Decay = 0.9,
     b2: Decay = 0.99,
     eps: Positive = 1e-3,
@@ -55,19 +67,21 @@ def mfl(
 ) -> Algorithm:
     """A local optimiser starts from the global statistics; `x, s` are the means of `y_i, s_i`.
 
-    SGDm: `m <- beta m + (1 - beta) g`, `y <- y - rate m`. RMSProp: `v <- beta v + (1 - beta) g^2`,
-    `y <- y - rate g / (sqrt(v) + eps)`. Adam: both (v by b2), `y <- y - rate m / (sqrt(v) + eps)`.
-    m starts at 0 and v at 1. The rules are those of the FedGBO paper's code.
+    SGDm: `m <- beta m + (1 - beta) g`, `y <- y - eta_l m`. RMSProp:
+    `v <- beta v + (1 - beta) g^2`, `y <- y - eta_l g / (sqrt(v) + eps)`. Adam: both (v with
+    beta_2), `y <- y - eta_l m / (sqrt(v) + eps)`. m starts at 0 and v at 1. The rules are those of
+    the FedGBO paper's code.
 
     Args:
-      problem: what is learned.
-      local: how a client trains; `local.transform` acts on the gradients that the optimiser reads.
+      problem: the model and the loss.
+      local: how a client trains, with learning rate eta_l; `local.transform` acts on the gradients
+        that the optimiser reads.
       optimizer: which of the three.
-      beta: decay of SGDm's m, RMSProp's v or Adam's m.
-      b2: decay of Adam's v.
-      eps: added to the root of v.
-      server_learning_rate: of the mean step; 1 is the mean of the y_i.
-      weighting: "uniform", or "examples" for weights n_i.
+      beta: the decay of SGDm's m, of RMSProp's v, or of Adam's m (beta_1), from 0 to below 1.
+      b2: beta_2, the decay of Adam's v, from 0 to below 1.
+      eps: epsilon, above 0, added to the root of v; in units of g.
+      server_learning_rate: the factor of the mean delta, above 0; 1 gives the mean of the y_i.
+      weighting: weights of both means: "uniform", or "examples" (proportional to n_i).
     """
     train = local_training(problem, local)
     own = moving(optimizer, beta=beta, b2=b2, eps=eps)
@@ -81,18 +95,25 @@ def mfl(
         del group
         return server
 
-    def client_update(broadcast, state, data, visit, key):
+    def client_update(broadcast, state, data, dispatch, key):
         x, s = broadcast
         start = (local.transform.init(x), s)
-        trained = train(x, data, visit, key, transform=transform, transform_state=start)
+        trained = train(x, data, dispatch, key, transform=transform, transform_state=start)
         update = Upload(optax.tree.sub(x, trained.params), trained.transform_state[1])
         return state, update, trained.report
 
     def server_update(server, sums, count, group):
         del count, group
         mean = sums.mean()
-        params = add_scaled(server.params, -server_learning_rate, mean.step)
+        params = add_scaled(server.params, -server_learning_rate, mean.delta)
         return ServerState(params, mean.statistics)
 
     contribute = weighted_by(weighting)
-    return Algorithm(problem, local, init, broadcast, client_update, server_update, contribute)
+    schedules = Schedules(
+        allowed=("barrier",),
+        reason="the mean of a few clients' statistics would replace what the others contributed; "
+        "run it in synchronous rounds",
+    )
+    return Algorithm(
+        problem, local, init, broadcast, client_update, server_update, contribute
+    )._replace(schedules=schedules)

@@ -4,8 +4,8 @@ Karimireddy et al., "Breaking the centralized barrier for cross-device federated
 NeurIPS 2021, https://arxiv.org/abs/2008.03606.
 
 A round has two exchanges: clients first return their full gradient at x. The mean over clients is
-uniform by default as in the released code of the GHBM paper, which takes the mean over a client's
-batches; here it is the exact mean over its examples.
+uniform by default as in the released code of the GHBM paper. That code takes the mean over a
+client's batches; here it is the exact mean over its examples.
 """
 
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from fedjax_algos.algorithms.global_optimizers.biased_optimizers import frozen, 
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import (
     Algorithm,
+    Key,
     Local,
     Model,
     Params,
@@ -26,16 +27,23 @@ from fedjax_algos.core import (
     weighted_by,
 )
 from fedjax_algos.core.local_training import full_gradient, local_training
-from fedjax_algos.core.registry import Decay, Positive
+from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import add_scaled
-
-AT_X = 2**31 - 1  # the key of a gradient at x: no local step has this number
 
 
 class ServerState(NamedTuple):
     params: Params  # x
     optimizer_statistics: Any  # s
     control: Params  # c
+
+
+def key_at_x(key: Key) -> Key:
+    """The key for a gradient at x, which is the key of no local step.
+
+    Args:
+      key: the dispatch's key.
+    """
+    return jax.random.fold_in(key, 2**31 - 1)
 
 
 def _mime(problem, local, optimizer, server_learning_rate, weighting) -> Algorithm:
@@ -46,11 +54,15 @@ def _mime(problem, local, optimizer, server_learning_rate, weighting) -> Algorit
         del population
         return ServerState(params, optimizer.init(params), optax.tree.zeros_like(params))
 
-    def ask(x, data, visit, key):
-        del visit
-        return full(Model(x, data.statistics), data, jax.random.fold_in(key, AT_X))[0]
+    def broadcast(server, group):
+        del group
+        return server.optimizer_statistics, server.control
 
-    def client_update(broadcast, state, data, visit, key):
+    def gradient_at_x(x, data, dispatch, key):
+        del dispatch
+        return full(Model(x, data.statistics), data, key_at_x(key))[0]
+
+    def client_update(broadcast, state, data, dispatch, key):
         x, (s, c) = broadcast
 
         def corrected(gradient, local_params, step):
@@ -60,7 +72,7 @@ def _mime(problem, local, optimizer, server_learning_rate, weighting) -> Algorit
 
         start = (local.transform.init(x), s)
         trained = train(
-            x, data, visit, key, correct=corrected, transform=transform, transform_state=start
+            x, data, dispatch, key, correct=corrected, transform=transform, transform_state=start
         )
         return state, optax.tree.sub(x, trained.params), trained.report
 
@@ -70,24 +82,19 @@ def _mime(problem, local, optimizer, server_learning_rate, weighting) -> Algorit
         params = add_scaled(x, -server_learning_rate, sums.mean())
         return ServerState(params, optimizer.track(c, s), c)
 
-    return Algorithm(
-        problem,
-        local,
-        init,
-        broadcast=lambda server, group: (server.optimizer_statistics, server.control),
-        client_update=client_update,
-        server_update=server_update,
-        contribute=weighted_by(weighting),
-        prelude=Prelude(
-            broadcast=lambda server, group: server.params,
-            client_update=ask,
-            server_update=lambda server, sums, count, group: server._replace(control=sums.mean()),
-            contribute=weighted_by(weighting),
-        ),
+    contribute = weighted_by(weighting)
+    prelude = Prelude(
+        broadcast=lambda server, group: server.params,
+        client_update=gradient_at_x,
+        server_update=lambda server, sums, count, group: server._replace(control=sums.mean()),
+        contribute=contribute,
     )
+    return Algorithm(
+        problem, local, init, broadcast, client_update, server_update, contribute
+    )._replace(prelude=prelude)
 
 
-@algorithms
+@algorithms.register
 def mime(
     problem: Problem,
     local: Local,
@@ -95,14 +102,20 @@ def mime(
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """Mime with SGD: `c = mean_i grad f_i(x)`, then `y_i <- y_i - rate (g(y_i) - g(x) + c)`.
+    """Mime with SGD: `c = mean_i grad f_i(x)`, then `y_i <- y_i - eta_l (g(y_i) - g(x) + c)`.
 
-    Both g are of the same batch. Server: `x <- x - server_learning_rate mean_i (x - y_i)`.
+    Both g are of the same batch. Server: `x <- x - eta_g mean_i (x - y_i)`.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains, with learning rate eta_l (eta in the paper).
+      server_learning_rate: eta_g, above 0; 1 in the paper.
+      weighting: weights of both means: "uniform", or "examples" (proportional to n_i).
     """
     return _mime(problem, local, sgd(), server_learning_rate, weighting)
 
 
-@algorithms
+@algorithms.register
 def mimemom(
     problem: Problem,
     local: Local,
@@ -111,9 +124,17 @@ def mimemom(
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """Mime with momentum: `y_i <- y_i - rate (beta m + g(y_i) - g(x) + c)`, m fixed in a round.
+    """Mime with momentum: `y_i <- y_i - eta_l (beta m + g(y_i) - g(x) + c)`, m fixed in a round.
 
-    Server: `m <- beta m + c` from m = 0. The GHBM paper's code has a server rate of .1 and weight
-    decay 1e-4 by default; here they are what is asked for.
+    c and the server's x are as in `mime`; `m <- beta m + c` from m = 0, without dampening. The
+    GHBM paper's code has a server rate of 0.1 and a weight decay of 1e-4 by default; here there is
+    no weight decay unless `local.transform` adds it.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains, with learning rate eta_l (eta in the paper).
+      beta: beta, the decay of m, from 0 to below 1; 0 is `mime`.
+      server_learning_rate: eta_g, above 0.
+      weighting: weights of both means: "uniform", or "examples" (proportional to n_i).
     """
     return _mime(problem, local, momentum(beta=beta), server_learning_rate, weighting)

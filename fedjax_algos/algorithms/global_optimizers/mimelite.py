@@ -1,29 +1,28 @@
-"""MimeLite and MimeXlite: clients step with global statistics that full gradients move.
+"""MimeLite and MimeXlite: clients step with global statistics that gradients at x update.
 
 Karimireddy et al., "Breaking the centralized barrier for cross-device federated learning" (Mime),
 NeurIPS 2021, https://arxiv.org/abs/2008.03606; MimeXlite is the variant of the FedGBO paper.
 
-Two deviations from that paper's code: a full gradient there wraps around to fill batches of 128
-(with n = 100, 28 examples count twice) and moves the client's stream of batches; here it is the
-exact mean over the n_i examples, and the stream is left as it was.
+Two deviations from the FedGBO paper's code: its full gradient wraps around to fill batches of 128
+(with n = 100, 28 examples count twice) and advances the client's stream of batches; here it is the
+exact mean over the n_i examples, and the stream does not change.
 """
 
 from typing import Any, NamedTuple
 
-import jax
 import optax
 
 from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
-    Name,
+    OptimizerName,
+    biased_optimizer,
     frozen,
     momentum,
-    named,
 )
-from fedjax_algos.algorithms.global_optimizers.mime import AT_X
+from fedjax_algos.algorithms.global_optimizers.mime import key_at_x
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Model, Params, Problem, Weighting, weighted_by
 from fedjax_algos.core.local_training import batch_gradient, full_gradient, local_training
-from fedjax_algos.core.registry import Decay, Positive
+from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import add_scaled
 
 
@@ -33,7 +32,7 @@ class ServerState(NamedTuple):
 
 
 class Upload(NamedTuple):
-    step: Params  # x - y_i
+    delta: Params  # x - y_i
     gradient: Params  # grad f_i(x), or a batch's
 
 
@@ -49,19 +48,18 @@ def _lite(problem, local, optimizer, gradient_at, server_learning_rate, weightin
         del group
         return server
 
-    def client_update(broadcast, state, data, visit, key):
+    def client_update(broadcast, state, data, dispatch, key):
         x, s = broadcast
         start = (local.transform.init(x), s)
-        trained = train(x, data, visit, key, transform=transform, transform_state=start)
-        model, key = Model(x, data.statistics), jax.random.fold_in(key, AT_X)
-        gradient = gradient_at(model, data, visit, key)
+        trained = train(x, data, dispatch, key, transform=transform, transform_state=start)
+        gradient = gradient_at(Model(x, data.statistics), data, dispatch, key_at_x(key))
         return state, Upload(optax.tree.sub(x, trained.params), gradient), trained.report
 
     def server_update(server, sums, count, group):
         del count, group
         x, s = server
         mean = sums.mean()
-        params = add_scaled(x, -server_learning_rate, mean.step)
+        params = add_scaled(x, -server_learning_rate, mean.delta)
         return ServerState(params, optimizer.track(mean.gradient, s))
 
     contribute = weighted_by(weighting)
@@ -70,60 +68,81 @@ def _lite(problem, local, optimizer, gradient_at, server_learning_rate, weightin
 
 def _of_all_examples(problem):
     gradient = full_gradient(problem)
-    return lambda model, data, visit, key: gradient(model, data, key)[0]
+    return lambda model, data, dispatch, key: gradient(model, data, key)[0]
 
 
-@algorithms
+@algorithms.register
 def mimelite(
     problem: Problem,
     local: Local,
     *,
-    optimizer: Name = "sgdm",
+    optimizer: OptimizerName = "sgdm",
     beta: Decay = 0.9,
     b2: Decay = 0.99,
     eps: Positive = 1e-3,
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """FedGBO's fixed-statistics steps; clients also upload their full gradient at x.
+    """FedGBO's steps with fixed statistics; clients also upload their full gradient at x.
 
-    Client: `y_i <- y_i - U(rate, g, s)`, s fixed. Server: `s <- T(mean_i grad f_i(x), s)`,
-    `x <- x - server_learning_rate mean_i (x - y_i)`. U, T and the options are FedGBO's.
+    Client: `y_i <- y_i - U(eta_l, g, s)`, s fixed. Server: `s <- T(mean_i grad f_i(x), s)`,
+    `x <- x - eta_g mean_i (x - y_i)`. U and T are those of `fedgbo`.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains, with learning rate eta_l (eta in the paper).
+      optimizer: U and T by name.
+      beta: the decay of SGDm's m, of RMSProp's v, or of Adam's m (beta_1), from 0 to below 1.
+      b2: beta_2, the decay of Adam's v, from 0 to below 1.
+      eps: epsilon, above 0, added to the root of v; in units of g.
+      server_learning_rate: eta_g, above 0; 1 in the papers.
+      weighting: weights of both means: "uniform", or "examples" (proportional to n_i).
     """
-    chosen = named(optimizer, beta=beta, b2=b2, eps=eps)
+    chosen = biased_optimizer(optimizer, beta=beta, b2=b2, eps=eps)
     gradient_at = _of_all_examples(problem)
     return _lite(problem, local, chosen, gradient_at, server_learning_rate, weighting)
 
 
-@algorithms
+@algorithms.register
 def mimexlite(
     problem: Problem,
     local: Local,
     *,
-    optimizer: Name = "sgdm",
+    optimizer: OptimizerName = "sgdm",
     beta: Decay = 0.9,
     b2: Decay = 0.99,
     eps: Positive = 1e-3,
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """MimeLite with the gradient of ONE batch at x instead of all examples.
+    """MimeLite with the gradient of ONE batch at x: `s <- T(mean_i g_i(x), s)`.
 
-    The batch is the one that would follow the K_i batches of training, so it costs no extra draw.
+    The batch is the one that would follow the K_i batches of training. With `batches="full"` it
+    contains all examples, and this is MimeLite.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains: K_i steps with learning rate eta_l (eta in the paper).
+      optimizer: U and T by name, as in `fedgbo`.
+      beta: the decay of SGDm's m, of RMSProp's v, or of Adam's m (beta_1), from 0 to below 1.
+      b2: beta_2, the decay of Adam's v, from 0 to below 1.
+      eps: epsilon, above 0, added to the root of v; in units of g.
+      server_learning_rate: eta_g, above 0; 1 in the paper.
+      weighting: weights of both means: "uniform", or "examples" (proportional to n_i).
     """
     of_batch, of_all = batch_gradient(problem), full_gradient(problem, local.batch_size)
 
-    def gradient_at(model, data, visit, key):
+    def gradient_at(model, data, dispatch, key):
         if local.batches == "full":
             return of_all(model, data, key)[0]
-        batch, mask = data.batch(visit.num_steps, local.batch_size, local.batches)
+        batch, mask = data.batch(dispatch.num_steps, local.batch_size, local.batches)
         return of_batch(model, batch, mask, key)[0]
 
-    chosen = named(optimizer, beta=beta, b2=b2, eps=eps)
+    chosen = biased_optimizer(optimizer, beta=beta, b2=b2, eps=eps)
     return _lite(problem, local, chosen, gradient_at, server_learning_rate, weighting)
 
 
-@algorithms
+@algorithms.register
 def mimelitemom(
     problem: Problem,
     local: Local,
@@ -134,9 +153,16 @@ def mimelitemom(
 ) -> Algorithm:
     """MimeLite with momentum that is not dampened, as in the GHBM paper.
 
-    Client: `y_i <- y_i - rate (beta m + g)`, m fixed. Server: `m <- beta m + mean_i grad f_i(x)`.
-    The GHBM paper's code adds weight decay 1e-4 and a server rate of .1 by default; here they are
-    what is asked for.
+    Client: `y_i <- y_i - eta_l (beta m + g)`, m fixed. Server: `m <- beta m + mean_i grad f_i(x)`
+    from m = 0. The GHBM paper's code has a server rate of 0.1 and a weight decay of 1e-4 by
+    default; here there is no weight decay unless `local.transform` adds it.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains, with learning rate eta_l (eta in the paper).
+      beta: beta, the decay of m, from 0 to below 1; 0 is FedAvg.
+      server_learning_rate: eta_g, above 0.
+      weighting: weights of both means: "uniform", or "examples" (proportional to n_i).
     """
     optimizer, gradient_at = momentum(beta=beta), _of_all_examples(problem)
     return _lite(problem, local, optimizer, gradient_at, server_learning_rate, weighting)

@@ -1,4 +1,4 @@
-"""FedCM: the last round's mean step is mixed into every local gradient.
+"""FedCM: the last round's mean delta is mixed into every local gradient.
 
 Xu et al., "FedCM: Federated Learning with Client-level Momentum", 2021,
 https://arxiv.org/abs/2106.10874.
@@ -12,7 +12,7 @@ import optax
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.registry import Positive, Range
+from fedjax_algos.core.options import Positive, Range
 from fedjax_algos.core.trees import add_scaled, scale
 
 
@@ -21,7 +21,7 @@ class ServerState(NamedTuple):
     momentum: Params  # M, the last mean of x - y_i
 
 
-@algorithms
+@algorithms.register
 def fedcm(
     problem: Problem,
     local: Local,
@@ -30,10 +30,17 @@ def fedcm(
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "examples",
 ) -> Algorithm:
-    """`y_i <- y_i - rate (alpha g + (1 - alpha) M / (rate K_i))`; M is the last round's mean step.
+    """`y_i <- y_i - eta_l (alpha g + (1 - alpha) M / (eta_l K_i))`.
 
-    Server: `M <- mean_i (x - y_i)` from M = 0, `x <- x - server_learning_rate M`. Released code of
-    the GHBM paper sends only one layer of M; here all of it travels.
+    Server: `M <- mean_i (x - y_i)` from M = 0, `x <- x - eta_g M`. The GHBM paper's released code
+    broadcasts only one layer of M; here all of it is broadcast.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains: K_i steps with learning rate eta_l.
+      alpha: alpha, the weight of the client's own gradient, above 0 and at most 1; 1 is FedAvg.
+      server_learning_rate: eta_g, above 0.
+      weighting: weights of M: "examples" (proportional to n_i) or "uniform".
     """
     train = local_training(problem, local)
 
@@ -45,29 +52,22 @@ def fedcm(
         del group
         return server
 
-    def client_update(broadcast, state, data, visit, key):
+    def client_update(broadcast, state, data, dispatch, key):
         x, momentum = broadcast
-        work = visit.learning_rate * jnp.maximum(visit.num_steps, 1)  # rate K_i
+        work = dispatch.learning_rate * jnp.maximum(dispatch.num_steps, 1)  # eta_l K_i
         term = scale((1 - alpha) / work, momentum)
 
         def mixed(gradient, local_params, step):
             del local_params, step
             return add_scaled(term, alpha, gradient)
 
-        trained = train(x, data, visit, key, correct=mixed)
+        trained = train(x, data, dispatch, key, correct=mixed)
         return state, optax.tree.sub(x, trained.params), trained.report
 
     def server_update(server, sums, count, group):
         del count, group
-        step = sums.mean()
-        return ServerState(add_scaled(server.params, -server_learning_rate, step), step)
+        delta = sums.mean()
+        return ServerState(add_scaled(server.params, -server_learning_rate, delta), delta)
 
-    return Algorithm(
-        problem,
-        local,
-        init,
-        broadcast,
-        client_update,
-        server_update,
-        contribute=weighted_by(weighting),
-    )
+    contribute = weighted_by(weighting)
+    return Algorithm(problem, local, init, broadcast, client_update, server_update, contribute)

@@ -6,7 +6,7 @@ FedADC is Ozfatura et al., "FedADC: Accelerated Federated Learning with Drift Co
 https://arxiv.org/abs/2012.09102.
 """
 
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,8 @@ import optax
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.registry import Decay, Positive, Range
-from fedjax_algos.core.trees import add, add_scaled, scale
+from fedjax_algos.core.options import Count, Decay, Positive
+from fedjax_algos.core.trees import add_scaled, scale
 
 
 class ServerState(NamedTuple):
@@ -26,34 +26,36 @@ class ServerState(NamedTuple):
 
 
 class Broadcast(NamedTuple):
-    params: Params
+    params: Params  # theta^t
     momentum: Params  # (theta^{t-tau} - theta^t) / tau, and 0 in the first tau rounds
 
 
-@algorithms
+@algorithms.register
 def ghbm(
     problem: Problem,
     local: Local,
     *,
-    tau: Annotated[int, Range(1)],
+    tau: Count,
     beta: Decay = 0.9,
     nesterov: bool = False,
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "examples",
 ) -> Algorithm:
-    """`y <- y - rate g + beta / (tau K_i) (theta^{t-1} - theta^{t-tau-1})`, K_i times; then FedAvg.
+    """`y <- y - eta_l g + beta / (tau J_i) (theta^{t-1} - theta^{t-tau-1})`, J_i times from theta.
 
-    The term does not depend on the rate, is 0 until tau rounds are done, and stands before
-    `local.transform`, so clipping sees it and weight decay does not touch it.
+    Then FedAvg. The term does not depend on eta_l and is 0 in the first tau rounds. It is added
+    before `local.transform`: clipping acts on it, and weight decay does not.
 
     Args:
-      problem: what is learned.
-      local: how a client trains.
-      tau: rounds that the momentum reaches back; the paper finds N / cohort size best.
-      beta: its factor.
-      nesterov: move y by the term first, and take the gradient there.
-      server_learning_rate: 1 in the paper; the past models contain it.
-      weighting: "examples" as in the released code, or "uniform".
+      problem: the model and the loss.
+      local: how a client trains: J_i steps with learning rate eta_l.
+      tau: tau, at least 1: the number of rounds that the momentum reaches back. The paper finds
+        N / cohort size best.
+      beta: beta, the factor of the momentum, from 0 to below 1; 0 is FedAvg.
+      nesterov: moves y by the term first, and takes the gradient at the moved y.
+      server_learning_rate: eta, above 0; 1 in the paper. The past models contain it.
+      weighting: weights of the mean delta: "examples" (proportional to n_i) as in the released
+        code, or "uniform".
     """
     train = local_training(problem, local)
 
@@ -69,21 +71,20 @@ def ghbm(
         known = server.rounds >= tau
         return Broadcast(server.params, jax.tree.map(lambda m: jnp.where(known, m, 0), momentum))
 
-    def client_update(broadcast, state, data, visit, key):
+    def client_update(broadcast, state, data, dispatch, key):
         x, momentum = broadcast
-        share = beta / jnp.maximum(visit.num_steps, 1)  # beta / K_i
-
-        term = scale(-share if nesterov else share / visit.learning_rate, momentum)
+        share = beta / jnp.maximum(dispatch.num_steps, 1)  # beta / J_i
+        term = scale(-share if nesterov else share / dispatch.learning_rate, momentum)
 
         def corrected(gradient, local_params, step):
             del local_params, step
-            return add(gradient, term)
+            return jax.tree.map(jnp.add, gradient, term)
 
         def ahead(local_params):
-            return add(local_params, term)
+            return jax.tree.map(jnp.add, local_params, term)
 
         hook = {"move": ahead} if nesterov else {"correct": corrected}
-        trained = train(x, data, visit, key, **hook)
+        trained = train(x, data, dispatch, key, **hook)
         return state, optax.tree.sub(x, trained.params), trained.report
 
     def server_update(server, sums, count, group):
@@ -92,18 +93,11 @@ def ghbm(
         past = jax.tree.map(lambda ring, p: ring.at[rounds % tau].set(p), past, x)
         return ServerState(add_scaled(x, -server_learning_rate, sums.mean()), past, rounds + 1)
 
-    return Algorithm(
-        problem,
-        local,
-        init,
-        broadcast,
-        client_update,
-        server_update,
-        contribute=weighted_by(weighting),
-    )
+    contribute = weighted_by(weighting)
+    return Algorithm(problem, local, init, broadcast, client_update, server_update, contribute)
 
 
-@algorithms
+@algorithms.register
 def fedadc(
     problem: Problem,
     local: Local,
@@ -114,9 +108,16 @@ def fedadc(
 ) -> Algorithm:
     """GHBM over one round with the gradient taken ahead: what the GHBM paper compares as FedADC.
 
-    `y <- y - beta (theta^{t-2} - theta^{t-1}) / K_i`, then `y <- y - rate g(y)`. FedADC's own form
-    has two decays and a server momentum of its own; with equal decays its momentum is the last
-    mean step, as here.
+    `y <- y + beta / J_i (theta^{t-1} - theta^{t-2})`, then `y <- y - eta_l g(y)`. FedADC's own form
+    has two decays and a server momentum; with equal decays its momentum is the last mean delta, as
+    it is here.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains: J_i steps with learning rate eta_l.
+      beta: beta, the factor of the momentum, from 0 to below 1; 0 is FedAvg.
+      server_learning_rate: eta, above 0.
+      weighting: weights of the mean delta: "examples" (proportional to n_i) or "uniform".
     """
     return ghbm(
         problem,

@@ -13,20 +13,20 @@ import optax
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, trees, weighted_by
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.registry import Decay, Positive
+from fedjax_algos.core.options import Decay, Positive
 
 
 class ServerState(NamedTuple):
     params: Params  # theta^t
-    participation: jax.Array  # C
+    participation: jax.Array  # float[]: C
 
 
 class ClientState(NamedTuple):
-    anchor: Params  # the global model received at the last turn
-    last_round: jax.Array  # int32[]: that turn's round; -1 before the first
+    anchor: Params  # the global model received at the last dispatch
+    last_round: jax.Array  # int32[]: the round of that dispatch; -1 before the first
 
 
-@algorithms
+@algorithms.register
 def localghbm(
     problem: Problem,
     local: Local,
@@ -36,12 +36,21 @@ def localghbm(
     server_learning_rate: Positive = 1.0,
     weighting: Weighting = "examples",
 ) -> Algorithm:
-    """`y <- y - rate g + beta C / K_i (theta^{t-1} - anchor)`, K_i times; then FedAvg.
+    """`y <- y - eta_l g + beta C / J_i (theta^{t-1} - anchor)`, J_i times from theta; then FedAvg.
 
-    The anchor is the global model that the client received at its last turn; at the first turn the
-    term is 0. `scale` is C, the cohort's share of all clients ("participation"), as in the released
-    code and so in the paper's results, or 1 / tau_i, tau_i being the rounds since the last turn
-    ("gap"), as in the paper's text. The server sends C beside the model.
+    The anchor is the global model that the client received at its previous dispatch; at the first
+    dispatch the term is 0. The server broadcasts C with the model.
+
+    Args:
+      problem: the model and the loss.
+      local: how a client trains: J_i steps with learning rate eta_l.
+      beta: beta, the factor of the momentum, from 0 to below 1; 0 is FedAvg.
+      scale: "participation" is C, the cohort's share of all clients, as in the released code and so
+        in the paper's results; "gap" is 1 / tau_i as in the paper's text, where tau_i is the number
+        of rounds since the client's previous dispatch.
+      server_learning_rate: eta, above 0; 1 in the paper.
+      weighting: weights of the mean delta: "examples" (proportional to n_i) as in the released
+        code, or "uniform".
     """
     train = local_training(problem, local)
 
@@ -57,34 +66,29 @@ def localghbm(
         del key
         return ClientState(params, jnp.int32(-1))
 
-    def client_update(broadcast, own, data, visit, key):
+    def client_update(broadcast, own, data, dispatch, key):
         x, participation = broadcast
-        gap = jnp.maximum(visit.server_step - own.last_round, 1)  # tau_i
+        gap = jnp.maximum(dispatch.server_step - own.last_round, 1)  # tau_i
         factor = participation if scale == "participation" else 1.0 / gap
-        factor = jnp.where(own.last_round >= 0, beta * factor / jnp.maximum(visit.num_steps, 1), 0)
-        term = trees.scale(factor / visit.learning_rate, optax.tree.sub(own.anchor, x))
+        factor = jnp.where(
+            own.last_round >= 0, beta * factor / jnp.maximum(dispatch.num_steps, 1), 0
+        )
+        term = trees.scale(factor / dispatch.learning_rate, optax.tree.sub(own.anchor, x))
 
         def corrected(gradient, local_params, step):
             del local_params, step
-            return trees.add(gradient, term)
+            return jax.tree.map(jnp.add, gradient, term)
 
-        trained = train(x, data, visit, key, correct=corrected)
-        own = ClientState(x, visit.server_step)
+        trained = train(x, data, dispatch, key, correct=corrected)
+        own = ClientState(x, dispatch.server_step)
         return own, optax.tree.sub(x, trained.params), trained.report
 
     def server_update(server, sums, count, group):
         del count, group
-        return server._replace(
-            params=trees.add_scaled(server.params, -server_learning_rate, sums.mean())
-        )
+        params = trees.add_scaled(server.params, -server_learning_rate, sums.mean())
+        return server._replace(params=params)
 
+    contribute = weighted_by(weighting)
     return Algorithm(
-        problem,
-        local,
-        init,
-        broadcast,
-        client_update,
-        server_update,
-        contribute=weighted_by(weighting),
-        client_init=client_init,
+        problem, local, init, broadcast, client_update, server_update, contribute, client_init
     )

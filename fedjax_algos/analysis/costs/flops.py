@@ -1,14 +1,14 @@
 """Floating-point operations of a traced function, counted by a walk through its jaxpr.
 
 - A multiply-add of a matrix product or a convolution: 2. Where a convolution's kernel meets padding
-  or the holes of a dilation, nothing.
-- Elementwise arithmetic on floats, a root or an exponential like a sum: 1 for each output element.
-- A reduction of floats, sums along an axis included: 1 for each input element.
-- Comparisons, selections, moves, casts, random bits, and all arithmetic on integers: 0.
-- What nothing reads: 0, as the compiler removes it.
+  or the holes of a dilation: 0.
+- Elementwise arithmetic on floats (a root or an exponential like a sum): 1 for each output element.
+- A reduction of floats, or a cumulative one: 1 for each input element.
+- Comparisons, selections, data movement, casts, random bits, and arithmetic on integers: 0.
+- Results that are never used: 0, because the compiler removes them.
 
-A loop is its body times its length, and of a conditional the dearest branch counts. XLA's own
-`cost_analysis` takes each loop's body once, so that ten local steps cost one.
+A loop counts as its body times its length, a conditional as its most expensive branch. XLA's own
+`cost_analysis` counts the body of a loop once, whatever the length.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,60 +21,80 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from fedjax_algos.analysis.costs.operations import CALLS, FREE, INTEGERS, RULES
-from fedjax_algos.core import Visit
+from fedjax_algos.core import Dispatch
+from fedjax_algos.core.representation import describe
 
-Integer = Callable[[Visit], Any]  # from visits of NumPy arrays [...] to int[...]
+DispatchInteger = Callable[[Dispatch], Any]  # from dispatches of NumPy arrays [...] to int[...]
 
 
 class UncountedError(ValueError):
-    """A computation whose operations cannot be told from its trace."""
+    """The operations of a computation cannot be counted from its trace."""
 
 
 class Flops(NamedTuple):
-    """Operations of a client's turn: a fixed part, and loops whose lengths depend on the visit."""
+    """The operations of a local update: a fixed part, and loops whose lengths depend on it."""
 
     fixed: float
     loops: tuple["Loop", ...] = ()
 
-    def of(self, visits: Visit) -> np.ndarray:
-        """float64[...]: the operations of each visit, for visits of NumPy arrays [...]."""
-        flops = np.full(np.shape(visits.num_steps), self.fixed, np.float64)
+    def of(self, dispatches: Dispatch) -> np.ndarray:
+        """The operations of the local update of each dispatch.
+
+        Args:
+          dispatches: leaves are NumPy arrays [...].
+
+        Returns:
+          float64[...].
+        """
+        flops = np.full(np.shape(dispatches.num_steps), self.fixed, np.float64)
         for loop in self.loops:
-            flops += np.maximum(loop.length(visits), 0) * loop.body.of(visits)
+            flops += np.maximum(loop.length(dispatches), 0) * loop.body.of(dispatches)
         return flops
+
+    def __repr__(self) -> str:
+        loops = {"loops": [loop.body for loop in self.loops]} if self.loops else {}
+        return describe(self, fixed=f"{self.fixed:,.0f}", **loops)
 
 
 class Loop(NamedTuple):
-    """A body that runs `length(visits)` times."""
+    """A body that runs `length(dispatches)` times."""
 
-    length: Integer
+    length: DispatchInteger
     body: Flops
 
 
 def total(parts: Iterable[Flops]) -> Flops:
-    """The sum of several parts."""
+    """The sum of several counts.
+
+    Args:
+      parts: what is added.
+    """
     parts = list(parts)
     return Flops(sum(p.fixed for p in parts), tuple(loop for p in parts for loop in p.loops))
 
 
-def count(closed: ClosedJaxpr, known: Sequence[Integer | None]) -> Flops:
-    """Counts a trace.
+def count(closed: ClosedJaxpr, known: Sequence[DispatchInteger | None]) -> Flops:
+    """Counts the operations of a trace.
 
     Args:
       closed: what `jax.make_jaxpr` returned.
-      known: for each input the integer that it is, as a function of the visits, or None. Lengths of
-        loops must follow from these, by arithmetic on scalars.
+      known: for each input the integer that it is, as a function of the dispatches, or None. The
+        lengths of loops must follow from these, by arithmetic on scalars.
 
     Raises:
       UncountedError: for a loop on floats whose length does not follow, for a conditional that
-        holds such a loop, and for an operation that has no rule here.
+        holds such a loop, and for an operation that has no rule in `operations.py`.
     """
     live, _ = dce_jaxpr(closed.jaxpr, True, instantiate=True)
     return _walk(ClosedJaxpr(live, closed.consts), known)[0]
 
 
 def loop_state(closed: ClosedJaxpr) -> int:
-    """Bytes of the float arrays that the outermost loops of a trace change from turn to turn."""
+    """Bytes of the float arrays that the outermost loops of a trace change in their iterations.
+
+    Args:
+      closed: what `jax.make_jaxpr` returned.
+    """
     live, _ = dce_jaxpr(closed.jaxpr, True, instantiate=True)
     return _loop_state(live)
 
@@ -87,12 +107,12 @@ def _loop_state(jaxpr):
             size += _loop_state(_called(eqn).jaxpr)
         elif name in ("while", "scan"):
             if name == "while":
-                body, skip = eqn.params["body_jaxpr"].jaxpr, eqn.params["body_nconsts"]
+                body, num_consts = eqn.params["body_jaxpr"].jaxpr, eqn.params["body_nconsts"]
                 _, live = _live_body(eqn, used)
             else:
-                body, skip = eqn.params["jaxpr"].jaxpr, eqn.params["num_consts"]
+                body, num_consts = eqn.params["jaxpr"].jaxpr, eqn.params["num_consts"]
                 live = [True] * eqn.params["num_carry"]
-            carried = zip(body.invars[skip:], body.outvars, live, strict=False)
+            carried = zip(body.invars[num_consts:], body.outvars, live, strict=False)
             changed = [before.aval for before, after, alive in carried if alive and after != before]
             size += sum(a.size * a.dtype.itemsize for a in changed if _is_float(a))
     return size
@@ -107,14 +127,14 @@ def _walk(closed, arguments):
     }
     used, parts = _used(jaxpr), []
 
-    def look(atom):
+    def integer_of(atom):
         return _constant(atom.aval, atom.val) if isinstance(atom, Literal) else known.get(atom)
 
     for eqn in jaxpr.eqns:
-        part, results = _equation(eqn, [look(atom) for atom in eqn.invars], used)
+        part, results = _equation(eqn, [integer_of(atom) for atom in eqn.invars], used)
         parts.append(part)
         known |= dict(zip(eqn.outvars, results, strict=False))
-    return total(parts), [look(atom) for atom in jaxpr.outvars]
+    return total(parts), [integer_of(atom) for atom in jaxpr.outvars]
 
 
 def _equation(eqn, arguments, used):
@@ -123,34 +143,28 @@ def _equation(eqn, arguments, used):
         return _walk(_called(eqn), arguments)
     if name in _CONTROL:
         return _CONTROL[name](eqn, arguments, used), []
-    if name in INTEGERS and _is_count(outputs[0]) and None not in arguments:
+    if name in INTEGERS and _is_integer(outputs[0]) and None not in arguments:
         rule = INTEGERS[name]
-        return Flops(0), [lambda visits: rule(*(value(visits) for value in arguments))]
+        return Flops(0), [lambda dispatches: rule(*(value(dispatches) for value in arguments))]
     if name in FREE or not any(map(_is_float, outputs)):
         return Flops(0), []
     if name not in RULES:
         raise UncountedError(
-            f"the operation {name!r} at {_place(eqn)} has no count of floating-point operations; "
-            "give it a rule in fedjax_algos/analysis/costs/operations.py"
+            f"the operation {name!r} at {_source_line(eqn)} has no count of floating-point "
+            "operations; give it a rule in fedjax_algos/analysis/costs/operations.py"
         )
     return Flops(float(RULES[name](eqn))), []
 
 
 def _scan(eqn, arguments, used):
     del used
-    body, times = eqn.params["jaxpr"], eqn.params["length"]
-    part, _ = _walk(body, _and_unknown(arguments[: _num_constants(eqn.params)], body.jaxpr))
-    return (
-        Flops(0, (Loop(lambda visits: times, part),)) if part.loops else Flops(times * part.fixed)
-    )
-
-
-def _num_constants(scan: dict[str, Any]) -> int:
-    """How many of a scan's inputs are the same in all its turns.
-
-    Newer jax writes it otherwise; 0 then only means that loops inside have no known bound.
-    """
-    return scan.get("num_consts", 0)
+    body, length = eqn.params["jaxpr"], eqn.params["length"]
+    # newer jax has no num_consts; with 0, loops inside only have no known length
+    num_consts = eqn.params.get("num_consts", 0)
+    part, _ = _walk(body, _pad_unknown(arguments[:num_consts], body.jaxpr))
+    if not part.loops:
+        return Flops(length * part.fixed)
+    return Flops(0, (Loop(lambda dispatches: length, part),))
 
 
 def _cond(eqn, arguments, used):
@@ -158,8 +172,8 @@ def _cond(eqn, arguments, used):
     parts = [_walk(branch, arguments[1:])[0] for branch in eqn.params["branches"]]
     if any(part.loops for part in parts):
         raise UncountedError(
-            f"the conditional at {_place(eqn)} holds a loop as long as the visit says; take the "
-            "loop out of it"
+            f"the conditional at {_source_line(eqn)} holds a loop whose length depends on the "
+            "dispatch; take the loop out of it"
         )
     return max(parts)
 
@@ -167,23 +181,23 @@ def _cond(eqn, arguments, used):
 def _while(eqn, arguments, used):
     """A loop from one known integer up to another, as `fori_loop` makes it, or one without floats.
 
-    The latter finds the entries of a permutation, and is as long as chance wants.
+    The latter computes the entries of a permutation; its length is random.
     """
     body, _ = _live_body(eqn, used)
     first = eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
     consts = arguments[eqn.params["cond_nconsts"] : first]
     closed = ClosedJaxpr(body, eqn.params["body_jaxpr"].consts)
-    part, _ = _walk(closed, _and_unknown(consts, body))
+    part, _ = _walk(closed, _pad_unknown(consts, body))
     if part == Flops(0):
         return part
     bounds = _bounds(eqn)
     start, stop = (arguments[first + index] for index in bounds) if bounds else (None, None)
     if start is None or stop is None:
         raise UncountedError(
-            f"the loop at {_place(eqn)} computes with floats, and its length does not follow from "
-            "the visit; loop with fori_loop up to an integer made of the visit's"
+            f"the loop at {_source_line(eqn)} computes with floats, and its length does not follow "
+            "from the dispatch; loop with fori_loop up to an integer made of the dispatch's"
         )
-    return Flops(0, (Loop(lambda visits: stop(visits) - start(visits), part),))
+    return Flops(0, (Loop(lambda dispatches: stop(dispatches) - start(dispatches), part),))
 
 
 _CONTROL = {"scan": _scan, "cond": _cond, "while": _while}
@@ -199,18 +213,18 @@ def _bounds(eqn):
     if any(isinstance(atom, Literal) or atom not in test.invars for atom in compared):
         return None
     counter, bound = map(test.invars.index, compared)
-    (turn,) = [e for e in body.eqns if body.outvars[counter] in e.outvars] or [None]
-    one_more = (
-        turn is not None
-        and turn.primitive.name == "add"
-        and turn.invars[0] is carried[counter]
-        and getattr(turn.invars[1], "val", None) == 1
+    (update,) = [e for e in body.eqns if body.outvars[counter] in e.outvars] or [None]
+    increments = (
+        update is not None
+        and update.primitive.name == "add"
+        and update.invars[0] is carried[counter]
+        and getattr(update.invars[1], "val", None) == 1
     )
-    return (counter, bound) if one_more and body.outvars[bound] is carried[bound] else None
+    return (counter, bound) if increments and body.outvars[bound] is carried[bound] else None
 
 
 def _live_body(eqn, used):
-    """A loop's body without what nothing reads after any number of turns: (body, carries read)."""
+    """A loop's body without what is never used after any iteration: (body, carries used)."""
     test, body = eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr
     tested = _used(test)
     tests = test.invars[eqn.params["cond_nconsts"] :]
@@ -234,15 +248,16 @@ def _used(jaxpr):
     return {atom for atom in atoms if not isinstance(atom, Literal)}
 
 
-def _and_unknown(known, jaxpr):
+def _pad_unknown(known, jaxpr):
     return [*known, *[None] * (len(jaxpr.invars) - len(known))]
 
 
 def _constant(aval, value):
-    return (lambda visits: np.asarray(value)) if _is_count(aval) else None
+    return (lambda dispatches: np.asarray(value)) if _is_integer(aval) else None
 
 
-def _is_count(aval):
+def _is_integer(aval):
+    """Whether it is a scalar integer or truth value."""
     shape, dtype = getattr(aval, "shape", None), getattr(aval, "dtype", np.float32)
     return shape == () and any(jnp.issubdtype(dtype, kind) for kind in (jnp.integer, jnp.bool_))
 
@@ -251,5 +266,5 @@ def _is_float(aval):
     return jnp.issubdtype(getattr(aval, "dtype", np.int32), jnp.inexact)
 
 
-def _place(eqn):
-    return source_info_util.summarize(eqn.source_info) or "an unknown place"
+def _source_line(eqn):
+    return source_info_util.summarize(eqn.source_info) or "an unknown line"

@@ -1,6 +1,6 @@
-"""What a client's turn costs, counted from what is really computed, sent and held.
+"""Operations and memory of a local update, counted from the trace of the algorithm's functions.
 
-Bytes down and up are `engine.transfer`'s. The countings of two papers are in `paper_costs.py`.
+`engine.transfer` counts the bytes sent. The formulas of two papers are in `paper.py`.
 """
 
 import functools
@@ -12,29 +12,30 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 
 from fedjax_algos.analysis.costs.flops import Flops, UncountedError, count, loop_state, total
-from fedjax_algos.core import Algorithm, ClientData, Visit
+from fedjax_algos.core import Algorithm, ClientData, Dispatch
+from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.federated_round import FederatedState, tree_bytes
+from fedjax_algos.engine.state import FederatedState
 
 __all__ = ["ClientMemory", "Flops", "UncountedError", "count_flops", "count_memory"]
 
 
 class ClientMemory(NamedTuple):
-    """Bytes that an algorithm makes a client hold, beside its examples and one step's gradient."""
+    """Bytes that an algorithm needs on a client, besides its examples and one step's gradient."""
 
     between_rounds: int
     in_round: int
 
 
 def count_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData) -> Flops:
-    """The floating-point operations of a client's turn, as a function of its visit.
+    """The floating-point operations of a local update, as a function of its dispatch.
 
     They are counted in the trace of the algorithm's own `client_update` and of the prelude's, by
-    the rules of `flops.py`: gradients, optimiser and corrections, with the real number of local
-    steps and of passes over the examples, one client at a time (in a mapped cohort those with fewer
-    steps are computed along). A batch counts with all its rows, the masked ones of a short batch
-    included, as they are computed. Not counted is what the server does: `broadcast`, `contribute`
-    and `server_update`.
+    the rules of `flops.py`: gradients, optimiser and corrections, with the actual number of local
+    steps and of passes over the examples. Clients are counted one at a time (in a vmapped chunk,
+    clients with fewer steps also compute the steps of the longest). A batch counts with all its
+    rows, the masked ones of a short batch included, because they are computed. The server's
+    `broadcast`, `contribute` and `server_update` are not counted.
 
     Args:
       algorithm: what is computed.
@@ -42,8 +43,8 @@ def count_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData
       data: the clients' examples, or their shapes.
 
     Returns:
-      `count_flops(...).of(visits)` is float64[...] for visits of NumPy arrays [...]. It has a
-      `fixed` part and `loops`: for FedAvg one, of `num_steps` times its `body`.
+      `count_flops(...).of(dispatches)` is float64[...] for dispatches of NumPy arrays [...]. The
+      count has a `fixed` part and `loops`: FedAvg's has one loop, of `num_steps` times its `body`.
 
     Raises:
       UncountedError: for a computation that the rules do not cover.
@@ -52,16 +53,16 @@ def count_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData
 
 
 def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedData) -> ClientMemory:
-    """The memory that the algorithm asks of a client, from the shapes of its trace.
+    """The memory that the algorithm needs on a client, from the shapes of its trace.
 
-    Between rounds it is the client's row. In a round it is the row, what the client was sent
-    (the model's statistics included), and the float arrays that its loops change: the local model,
-    moving optimiser statistics, the sum of a full gradient. What a loop only reads, such as fixed
-    optimiser statistics, is counted where it was sent. With a prelude the larger exchange counts.
-    Not counted are the examples, and what lives within one step: activations and gradients.
+    Between rounds it is the client's state. In a round it is that state, the broadcast (the model's
+    statistics included), and the float arrays that the loops change: the local model, moving
+    optimiser statistics, the sum of a full gradient. Arrays that a loop only reads, such as fixed
+    optimiser statistics, are part of the broadcast. With a prelude the larger exchange counts. Not
+    counted are the examples, and arrays that live within one step: activations and gradients.
 
-    The FedGBO paper's Table I lets the local model take the place of the one that was sent, so
-    that FedAvg holds |x|; here clients upload x - y_i, which needs both.
+    The FedGBO paper's Table I lets the local model replace the one that was sent, so that FedAvg
+    needs |x|. Here clients upload x - y_i, which needs both.
 
     Args:
       algorithm: what is computed.
@@ -69,29 +70,32 @@ def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedDat
       data: the clients' examples, or their shapes.
     """
     exchanges = _exchanges(algorithm, state, data)
-    row = _row_of(algorithm, state.origin)
-    return ClientMemory(tree_bytes(row), max(e.held + loop_state(e.jaxpr) for e in exchanges))
+    client_state = _client_state(algorithm, state.origin)
+    in_round = max(each.input_bytes + loop_state(each.jaxpr) for each in exchanges)
+    return ClientMemory(tree_bytes(client_state), in_round)
 
 
 class _Exchange(NamedTuple):
-    """A broadcast and a `client_update`, traced for one client: with Mime, a round has two."""
+    """A broadcast and a `client_update`, traced for one client: a prelude is a second one."""
 
     jaxpr: ClosedJaxpr
-    held: int  # bytes of the broadcast, the model's statistics and the client's row
+    input_bytes: int  # of the broadcast, the model's statistics and the client's state
 
     def known(self):
-        """The visit's integers, which come first among the inputs, and None for the others."""
-        counts = [None if name in _REAL else operator.attrgetter(name) for name in Visit._fields]
-        return [*counts, *[None] * (len(self.jaxpr.in_avals) - len(counts))]
+        """The dispatch's integers, which come first among the inputs, and None for the others."""
+        integers = [
+            None if name in _FLOATS else operator.attrgetter(name) for name in Dispatch._fields
+        ]
+        return [*integers, *[None] * (len(self.jaxpr.in_avals) - len(integers))]
 
 
-_REAL = ("share", "learning_rate")
+_FLOATS = ("share", "learning_rate")  # fields of a dispatch
 
 
 def _exchanges(algorithm, state, data):
-    dtypes = (jnp.result_type(float) if name in _REAL else jnp.int32 for name in Visit._fields)
-    visit = Visit(*(jax.ShapeDtypeStruct((), dtype) for dtype in dtypes))
-    inputs = visit, state._replace(clients=()), data
+    dtypes = (jnp.result_type(float) if name in _FLOATS else jnp.int32 for name in Dispatch._fields)
+    dispatch = Dispatch(*(jax.ShapeDtypeStruct((), dtype) for dtype in dtypes))
+    inputs = dispatch, state._replace(clients=()), data
     leaves, tree = jax.tree.flatten(jax.tree.map(_shape, inputs))
     return _traced(algorithm, tree, tuple(leaves))
 
@@ -104,32 +108,32 @@ def _key():
     return jax.eval_shape(jax.random.key, 0)
 
 
-def _row_of(algorithm, origin):
+def _client_state(algorithm, origin):
     return jax.eval_shape(algorithm.client_init, origin, _key())
 
 
 @functools.lru_cache(maxsize=64)
 def _traced(algorithm: Algorithm, tree: Any, leaves: tuple) -> list[_Exchange]:
-    """The exchanges of a round. An engine's runs have equal shapes, so they share one trace."""
-    visit, state, data = tree.unflatten(leaves)
-    number: Any = jax.ShapeDtypeStruct((), jnp.int32)
+    """The exchanges of a round. The runs of an engine have equal shapes and share one trace."""
+    dispatch, state, data = tree.unflatten(leaves)
+    integer: Any = jax.ShapeDtypeStruct((), jnp.int32)
     words: Any = jax.ShapeDtypeStruct((20,), jnp.uint32)
-    view = ClientData(data.examples, data.indices, number, number, words, state.statistics)
-    row = _row_of(algorithm, state.origin)
+    view = ClientData(data.examples, data.indices, integer, integer, words, state.statistics)
+    own = (_client_state(algorithm, state.origin),)
 
-    def exchange(phase, broadcast, row):
-        def turn(visit, broadcast, row, view, key):
-            view = view._replace(num_examples=visit.num_examples, first_step=visit.first_step)
-            return phase.client_update(broadcast, *row, view, visit, key)
+    def exchange(phase, broadcast, own):
+        def local_update(dispatch, broadcast, own, view, key):
+            view = view._replace(num_examples=dispatch.num_examples, first_step=dispatch.first_step)
+            return phase.client_update(broadcast, *own, view, dispatch, key)
 
-        jaxpr = jax.make_jaxpr(turn)(visit, broadcast, row, view, _key())
-        return _Exchange(jaxpr, tree_bytes((broadcast, row, state.statistics)))
+        jaxpr = jax.make_jaxpr(local_update)(dispatch, broadcast, own, view, _key())
+        return _Exchange(jaxpr, tree_bytes((broadcast, own, state.statistics)))
 
     def broadcast(phase):
-        return jax.eval_shape(phase.broadcast, state.server, number)
+        return jax.eval_shape(phase.broadcast, state.server, integer)
 
     if algorithm.prelude is None:
-        return [exchange(algorithm, broadcast(algorithm), (row,))]
+        return [exchange(algorithm, broadcast(algorithm), own)]
     first = broadcast(algorithm.prelude)
     second = first, broadcast(algorithm)
-    return [exchange(algorithm.prelude, first, ()), exchange(algorithm, second, (row,))]
+    return [exchange(algorithm.prelude, first, ()), exchange(algorithm, second, own)]

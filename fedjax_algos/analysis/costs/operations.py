@@ -1,4 +1,4 @@
-"""What single operations of a jaxpr cost, and what they make of known integers."""
+"""The floating-point operations of single jaxpr equations, and their effect on known integers."""
 
 import math
 from collections.abc import Callable
@@ -7,49 +7,51 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 
-def _outputs(eqn):
+def _output_size(eqn):
     return sum(var.aval.size for var in eqn.outvars)
 
 
 def _power(eqn):
-    return 0 if eqn.params["y"] == 1 else _outputs(eqn)
+    return 0 if eqn.params["y"] == 1 else _output_size(eqn)
 
 
-def _inputs(eqn):
+def _input_size(eqn):
     return eqn.invars[0].aval.size
 
 
 def _reduction(eqn):
-    return 0 if _inputs(eqn) == _outputs(eqn) else _inputs(eqn)  # over axes of length 1: nothing
+    size = _input_size(eqn)
+    return 0 if size == _output_size(eqn) else size  # 0 over axes of length 1
 
 
 def _product(eqn):
     (contracted, _), _ = eqn.params["dimension_numbers"]
     shape = eqn.invars[0].aval.shape
-    return 2 * _outputs(eqn) * math.prod(shape[axis] for axis in contracted)
+    return 2 * _output_size(eqn) * math.prod(shape[axis] for axis in contracted)
 
 
 def _convolution(eqn):
     images, kernel, outputs = (v.aval.shape for v in (*eqn.invars, *eqn.outvars))
     params = eqn.params
-    images_at, kernel_at, outputs_at = params["dimension_numbers"]
-    # images_at and the others: batch (or features out), features (in), and then the space
-    pairs = 2 * outputs[outputs_at[0]] * outputs[outputs_at[1]] * kernel[kernel_at[1]]
-    for axis, (before, _) in enumerate(params["padding"]):
-        holes = params["lhs_dilation"][axis]
-        window = np.arange(kernel[kernel_at[2 + axis]]) * params["rhs_dilation"][axis]
-        starts = np.arange(outputs[outputs_at[2 + axis]]) * params["window_strides"][axis]
-        meets = starts[:, None] + window - before
-        inside = (meets >= 0) & (meets <= (images[images_at[2 + axis]] - 1) * holes)
-        pairs *= int((inside & (meets % holes == 0)).sum())
-    return pairs
+    # axes in the order batch (of a kernel: features out), features (in), and then the space
+    image_axes, kernel_axes, output_axes = params["dimension_numbers"]
+    flops = 2 * outputs[output_axes[0]] * outputs[output_axes[1]] * kernel[kernel_axes[1]]
+    for axis, (padding, _) in enumerate(params["padding"]):
+        dilation = params["lhs_dilation"][axis]
+        window = np.arange(kernel[kernel_axes[2 + axis]]) * params["rhs_dilation"][axis]
+        starts = np.arange(outputs[output_axes[2 + axis]]) * params["window_strides"][axis]
+        positions = starts[:, None] + window - padding
+        last = (images[image_axes[2 + axis]] - 1) * dilation
+        inside = (positions >= 0) & (positions <= last)
+        flops *= int((inside & (positions % dilation == 0)).sum())
+    return flops
 
 
-def _windows(eqn):
-    return _outputs(eqn) * math.prod(eqn.params["window_dimensions"])
+def _window_reduction(eqn):
+    return _output_size(eqn) * math.prod(eqn.params["window_dimensions"])
 
 
-def _updates(eqn):
+def _update_size(eqn):
     return eqn.invars[-1].aval.size
 
 
@@ -61,19 +63,19 @@ _ELEMENTWISE = (
 _CUMULATIVE = "cumlogsumexp cummax cummin cumprod cumsum"
 _REDUCTIONS = "reduce_max reduce_min reduce_prod reduce_sum"
 RULES: dict[str, Callable[[JaxprEqn], float]] = {
-    **dict.fromkeys(_ELEMENTWISE.split(), _outputs),
-    **dict.fromkeys(_CUMULATIVE.split(), _inputs),
+    **dict.fromkeys(_ELEMENTWISE.split(), _output_size),
+    **dict.fromkeys(_CUMULATIVE.split(), _input_size),
     **dict.fromkeys(_REDUCTIONS.split(), _reduction),
     "integer_pow": _power,
-    "one_minus_square": lambda eqn: 2 * _outputs(eqn),  # a newer jax's, in the derivative of tanh
+    "one_minus_square": lambda eqn: 2 * _output_size(eqn),  # in newer jax, the derivative of tanh
     "dot_general": _product,
     "conv_general_dilated": _convolution,
-    "reduce_window_sum": _windows,
-    "reduce_window_max": _windows,
-    "reduce_window_min": _windows,
-    "select_and_scatter_add": _inputs,
-    "scatter-add": _updates,
-    "scatter-mul": _updates,
+    "reduce_window_sum": _window_reduction,
+    "reduce_window_max": _window_reduction,
+    "reduce_window_min": _window_reduction,
+    "select_and_scatter_add": _input_size,
+    "scatter-add": _update_size,
+    "scatter-mul": _update_size,
 }
 _FREE = (
     "bitcast_convert_type broadcast_in_dim concatenate convert_element_type copy device_put "
@@ -94,7 +96,7 @@ INTEGERS: dict[str, Callable] = {
     "sign": np.sign,
     "max": np.maximum,
     "min": np.minimum,
-    "div": lambda a, b: (a - np.fmod(a, b)) // b,  # towards 0
+    "div": lambda a, b: (a - np.fmod(a, b)) // b,  # rounds towards 0
     "rem": np.fmod,
     "clamp": lambda low, x, high: np.clip(x, low, high),
     "eq": np.equal,
@@ -107,7 +109,7 @@ INTEGERS: dict[str, Callable] = {
     "or": np.bitwise_or,
     "not": np.invert,
     "select_n": lambda which, *cases: np.choose(which, cases),
-    "convert_element_type": lambda x: np.add(x, 0),  # of integers; a truth becomes 0 or 1
+    "convert_element_type": lambda x: np.add(x, 0),  # a truth value becomes 0 or 1
     "stop_gradient": lambda x: x,
     "copy": lambda x: x,
 }

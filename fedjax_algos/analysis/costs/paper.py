@@ -1,9 +1,9 @@
-"""How two papers count costs. What this library's own algorithms cost is in `costs.py`.
+"""The formulas by which two papers count costs. `measured.py` counts those of this library's code.
 
 Mills et al., "Accelerating Federated Learning with a Global Biased Optimiser", IEEE Transactions
 on Computers 2023, https://arxiv.org/abs/2108.09134: Tables I, VI, VII and VIII. It counts a model's
-multiply-adds as the library Thop does, three of them as the operations of a forward and backward
-pass of one example, and for the local optimiser a number of operations for each parameter and step.
+multiply-adds as the library Thop does, takes three times their number for the forward and backward
+pass of one example, and adds a number of operations for each parameter and step of the optimiser.
 
 Zaccone et al., "Communication-Efficient Heterogeneous Federated Learning with Generalized
 Heavy-Ball Momentum", TMLR 2025, https://arxiv.org/abs/2311.18578: Table 3.
@@ -23,15 +23,15 @@ from fedjax_algos.models.recurrent import Recurrent
 
 
 class PaperCosts(NamedTuple):
-    """What a client's round costs by the FedGBO paper's counting; sizes in models, |x|."""
+    """The costs of a client's round, as the FedGBO paper counts them; sizes in models, |x|."""
 
     download: int
     upload: int
-    memory: int  # in a round, what the client keeps between rounds included
+    memory: int  # in a round, including what the client keeps between rounds
     step_operations: int  # C: for each parameter and local step
     round_operations: int = 0  # for each parameter and round
-    step_gradients: int = 1  # of a batch, in each local step
-    full_gradients: int = 0  # of all the client's examples, in each round
+    step_gradients: int = 1  # batch gradients in each local step
+    full_gradients: int = 0  # gradients of all the client's examples in each round
 
 
 _S = {"sgdm": 1, "rmsprop": 1, "adam": 2}  # |s| / |x|
@@ -39,9 +39,9 @@ _FIXED = {"sgdm": 5, "rmsprop": 5, "adam": 8}
 _MOVING = {"sgdm": 8, "rmsprop": 5, "adam": 11}
 _SGD = PaperCosts(1, 1, 1, 2)
 
-# Tables I and VI. AdaptiveFedOpt is all of fedavgm to fedrmsprop. MimeXlite costs what FedGBO does
-# but for its upload: the paper leaves out its extra batch.
-PAPER: dict[tuple[str, str | None], PaperCosts] = {
+# Tables I and VI. The paper's AdaptiveFedOpt stands for fedavgm to fedrmsprop. MimeXlite has the
+# costs of FedGBO except for its upload: the paper leaves out its extra batch.
+PUBLISHED_COSTS: dict[tuple[str, str | None], PaperCosts] = {
     **{(name, None): _SGD for name in ("fedavg", "fedmax", "fedavgm", "fedadam", "fedyogi")},
     **{(name, None): _SGD for name in ("fedadagrad", "fedrmsprop")},
     ("fedprox", None): PaperCosts(1, 1, 2, 5),
@@ -54,8 +54,8 @@ PAPER: dict[tuple[str, str | None], PaperCosts] = {
     },
 }
 
-# Ours, in the style of those tables, with what is fixed in a round computed once beforehand.
-DERIVED: dict[tuple[str, str | None], PaperCosts] = {
+# Our derivations in the style of those tables: what is fixed in a round is computed once before it.
+DERIVED_COSTS: dict[tuple[str, str | None], PaperCosts] = {
     ("mime", None): PaperCosts(2, 2, 3, 4, step_gradients=2, full_gradients=1),
     ("mimemom", None): PaperCosts(3, 2, 4, 6, step_gradients=2, full_gradients=1),
     ("mimelitemom", None): PaperCosts(2, 2, 3, 4, full_gradients=1),
@@ -71,8 +71,8 @@ DERIVED: dict[tuple[str, str | None], PaperCosts] = {
     ("fedlga", None): PaperCosts(1, 1, 1, 2),
 }
 
-# Overheads in bytes over FedAvg in the GHBM paper's Table 3; LocalGHBM's follows from its text.
-# MimeMom's 3 is that paper's: its 5 transfers, 3 down and 2 up, are 2.5 times FedAvg's 2.
+# Bytes relative to FedAvg's in the GHBM paper's Table 3; LocalGHBM's follows from its text.
+# For MimeMom the paper has 3, although 5 transfers (3 down, 2 up) are 2.5 times the 2 of FedAvg.
 GHBM_PAPER_OVERHEADS = {
     "fedavg": 1.0,
     "fedavgm": 1.0,
@@ -85,16 +85,17 @@ GHBM_PAPER_OVERHEADS = {
 
 
 def paper_costs(algorithm: str, optimizer: str | None = None) -> PaperCosts:
-    """The row of `PAPER` or `DERIVED` for a registered algorithm.
+    """The entry of `PUBLISHED_COSTS` or `DERIVED_COSTS` for an algorithm.
 
     Args:
       algorithm: its registered name.
-      optimizer: of fedgbo, mfl, mimelite and mimexlite; None for the others.
+      optimizer: "sgdm", "rmsprop" or "adam" for fedgbo, mfl, mimelite and mimexlite; None for the
+        others.
 
     Raises:
-      ValueError: if there is no such row.
+      ValueError: if there is no such entry.
     """
-    table = PAPER | DERIVED
+    table = PUBLISHED_COSTS | DERIVED_COSTS
     if (algorithm, optimizer) not in table:
         optimizers = [str(o) for name, o in table if name == algorithm]
         known = f"optimizer={', '.join(optimizers)}" if optimizers else "an algorithm of the tables"
@@ -113,22 +114,22 @@ def paper_flops(
     batch_size: int,
     num_examples: float = 0,
 ) -> float:
-    """The paper's equation 22, operations of a client's round: `K (B F + C |x|) + n F`.
+    """Operations of a client's round by the FedGBO paper's equation 22, `K (B F + C |x|) + n F`.
 
-    F is 3 * macs, although the rule that the paper cites for it is 6 * macs: its tables need 3. The
-    last term is there for full gradients only. Second gradients of a step, and operations that are
-    done once in a round, are added likewise; the paper's own algorithms have none.
+    F is 3 * macs: the paper's tables need the factor 3, although the rule that it cites for F has
+    6. The last term is for full gradients only. Second gradients in a step and operations once in a
+    round are added in the same way; the paper's own algorithms have neither.
 
     Args:
       costs: of `paper_costs`.
-      macs: of `paper_macs`.
+      macs: multiply-adds of one example, of `paper_macs`.
       num_params: |x|.
-      steps: K.
+      steps: K, local steps.
       batch_size: B.
-      num_examples: n, the client's or the mean over clients; needed for full gradients.
+      num_examples: n, the client's or the mean over clients; only full gradients need it.
 
     Raises:
-      ValueError: for full gradients of no examples.
+      ValueError: for full gradients without examples.
     """
     if costs.full_gradients and num_examples <= 0:
         raise ValueError(f"num_examples={num_examples} is out of range; give a number above 0")
@@ -139,24 +140,32 @@ def paper_flops(
 
 
 def paper_upload(costs: PaperCosts, num_params: int, *, rounds: float, cohort_size: int) -> float:
-    """Gigabytes (2^30 bytes) that all clients upload in so many rounds: the paper's Table IV."""
+    """Gigabytes (2^30 bytes) that all clients upload, as in the FedGBO paper's Table IV.
+
+    Args:
+      costs: of `paper_costs`.
+      num_params: |x|, of 4 bytes each.
+      rounds: number of rounds.
+      cohort_size: clients in a round.
+    """
     return rounds * cohort_size * costs.upload * num_params * 4 / 2**30
 
 
 def paper_macs(problem: Problem, example: Batch) -> int:
     """Multiply-adds of one example's forward pass, as Thop counts them.
 
-    Convolutions count kernel height * width * channels, and 1 for a bias, for each output element;
-    dense layers inputs * outputs, without the bias; a GRU layer of width h over i inputs
-    `3 ((h + i) h + 3 h) + 4 h` and an LSTM layer `4 ((h + i) h + 3 h) + 4 h` for each step in time,
-    whatever its biases. Embeddings, activations, pooling and losses are free.
+    - Convolution: kernel height * width * channels, plus 1 with a bias, for each output element.
+    - Dense layer: inputs * outputs, without the bias.
+    - GRU layer of width h over i inputs: `3 ((h + i) h + 3 h) + 4 h` for each step in time; LSTM
+      layer: `4 ((h + i) h + 3 h) + 4 h`; with and without biases.
+    - Embeddings, activations, pooling and losses: 0.
 
     Args:
       problem: a classifier made from a Linen module.
-      example: one example, arrays or shapes without an axis of the batch.
+      example: one example, arrays or shapes without a batch axis.
 
     Raises:
-      ValueError: for parameters of another layer, or of no Linen module.
+      ValueError: for parameters of another layer, or outside of Linen modules.
     """
     counted: dict[tuple[str, ...], int] = {}
     macs = 0
@@ -184,7 +193,7 @@ def paper_macs(problem: Problem, example: Batch) -> int:
     if sum(counted.values()) != num_params:
         raise ValueError(
             f"{num_params - sum(counted.values())} of the model's {num_params} parameters belong "
-            "to no Linen module that was called; give a problem made by models.classifier"
+            "to no Linen module that is called; give a problem made by models.classifier"
         )
     return macs
 
@@ -194,7 +203,7 @@ def _macs_of(module, method, own, args, outputs):
     if method != "__call__" or not rules:
         raise ValueError(
             f"{type(module).__name__}.{method} of the module {'/'.join(module.path)!r} has "
-            f"parameters ({', '.join(own)}) but no rule; give it one in "
+            f"parameters ({', '.join(own)}) but no rule; give it a rule in "
             "fedjax_algos/analysis/costs/paper.py"
         )
     return rules[0](module, own, args, outputs)
@@ -206,7 +215,7 @@ def _product(module, own, args, outputs):
 
 
 def _convolution(module, own, args, outputs):
-    """For all outputs, those too that a pool leaves out."""
+    """Counts all outputs, including those that a pooling layer drops."""
     size, window = args[0].shape[1:3], own["kernel"].shape[:2]
     strides = pair(module.strides)
     whole = output_size(size, window, strides, pads(module.padding, size, window, strides))

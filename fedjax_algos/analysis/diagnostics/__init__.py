@@ -1,23 +1,25 @@
-"""Quantities that the papers plot, assume or bound, measured on a state that stays as it was.
+"""Quantities that the papers plot, assume or bound, measured on a state without changing it.
 
-The FedGBO paper plots how far a cohort's models point apart, the GHBM paper defines client drift
-and bounds the error of gradients averaged over some rounds, and the FedLGA paper approximates
-updates of complete turns. `Engine.updates` gives the updates for the first and the last.
+- FedGBO: how far the directions of a cohort's models differ (`cosine_drift`).
+- GHBM: client drift, and the error of gradients that are averaged over some rounds.
+- FedLGA: how far its approximations are from the updates of complete local work.
+
+`Engine.updates` returns the uploads of a cohort, for the first and the last.
 """
 
 from fedjax_algos.analysis.diagnostics.approximation import (
     ApproximationError,
     Fallback,
-    PartialTurns,
+    PartialUpdates,
     approximation_error,
-    lga_factors,
-    partial_turns,
+    fedlga_factors,
+    partial_updates,
 )
 from fedjax_algos.analysis.diagnostics.drift import (
+    client_deltas,
     client_drift,
     cosine_drift,
     local_models,
-    steps_of,
 )
 from fedjax_algos.analysis.diagnostics.gradients import (
     AveragedGradientError,
@@ -28,13 +30,13 @@ __all__ = [
     "ApproximationError",
     "AveragedGradientError",
     "Fallback",
-    "PartialTurns",
+    "PartialUpdates",
     "approximation_error",
     "averaged_gradient_error",
+    "client_deltas",
     "client_drift",
     "cosine_drift",
-    "lga_factors",
+    "fedlga_factors",
     "local_models",
-    "partial_turns",
-    "steps_of",
+    "partial_updates",
 ]

@@ -1,4 +1,4 @@
-"""FedLGA's factors, and how far its approximations are from updates of complete turns."""
+"""FedLGA's factors, and how far its approximations are from the updates of complete local work."""
 
 import typing
 from typing import Literal, NamedTuple
@@ -8,15 +8,16 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_algos.algorithms.averaging.fedlga import Mode, approximate, factors
-from fedjax_algos.analysis.diagnostics.drift import steps_of
-from fedjax_algos.core import Params, Stack, Visit
+from fedjax_algos.analysis.diagnostics.drift import client_deltas
+from fedjax_algos.core import Dispatch, Params, Stack
+from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.engine import Engine, FederatedState
 
 Fallback = Literal["none", "max"]
 
 
-def lga_factors(
+def fedlga_factors(
     stack: Stack,
     *,
     mode: Literal["outer", "update"] = "outer",
@@ -24,86 +25,99 @@ def lga_factors(
     clip: bool = False,
     fallback: Fallback = "none",
 ) -> jax.Array:
-    """FedLGA's factors c_i, float[cohort], by which partial clients' updates are multiplied.
+    """FedLGA's factors c_i, float[cohort], by which the updates of partial clients are multiplied.
 
     With D the mean change of the complete clients, `c_i = 1 + strength <Delta_i, D - Delta_i> /
-    (rate S_i)^2` in the mode "outer", and without the denominator in "update"; 1 for complete
-    clients, and for all where none is complete and fallback is "none". The mode "diag" changes
-    directions and has no factors.
+    (rate S_i)^2` in the mode "outer", and without the denominator in "update". The factor is 1 for
+    complete clients, and for all clients if none is complete and `fallback` is "none". The mode
+    "diag" changes directions and has no factors.
 
     Args:
-      stack: changes y_i - x or steps x - y_i, leaves [cohort, ...], of FedLGA's or any algorithm's
-        upload, with their visits: the factor does not depend on the sign.
+      stack: the uploads of FedLGA or of any algorithm, with their dispatches: changes y_i - x or
+        deltas x - y_i, leaves [cohort, ...]. The factor does not depend on the sign.
       mode, strength, clip, fallback: as for `fedlga`.
 
     Raises:
-      ValueError: for the mode "diag", an unknown one, or an unknown fallback.
+      ValueError: for an unknown mode or fallback, or the mode "diag".
     """
     _check("mode", mode, ("outer", "update"))
     _check("fallback", fallback, typing.get_args(Fallback))
     updates = stack.updates
-    stack = stack._replace(updates=getattr(updates, "change", getattr(updates, "step", updates)))
+    updates = getattr(updates, "change", getattr(updates, "delta", updates))
+    stack = stack._replace(updates=updates)
     return factors(stack, mode=mode, strength=strength, clip=clip, fallback=fallback)
 
 
-class PartialTurns(NamedTuple):
-    """What a cohort changes, and what it would have changed had all done full turns."""
+class PartialUpdates(NamedTuple):
+    """A cohort's changes, after partial local work and after complete local work."""
 
     stack: Stack  # y_i - x after num_steps, leaves [cohort, ...]
     full: Params  # y_i - x after full_steps, likewise
 
+    def __repr__(self) -> str:
+        return describe(self, clients=len(self.stack.mask), changes=describe_tree(self.full))
+
 
 class ApproximationError(NamedTuple):
-    """float[cohort] each but the first; relative to |Delta_i,full|; 0 for complete clients."""
+    """The errors of a cohort; the relative ones are divided by |Delta_i,full|.
 
-    partial: jax.Array  # bool[cohort]: who did not complete its turn
-    error: jax.Array  # |Delta_i,full - approximation|
-    relative: jax.Array
-    uncorrected: jax.Array  # |Delta_i,full - Delta_i|, the error of doing nothing
-    uncorrected_relative: jax.Array
-
-
-def partial_turns(
-    engine: Engine, state: FederatedState, data: FederatedData, visits: Visit
-) -> PartialTurns:
-    """Computes a cohort twice, with its partial work and to the end, on the same keys and batches.
-
-    Args:
-      engine: of FedLGA, FedAvg or another algorithm that uploads steps.
-      state: as before the round; it is not consumed.
-      data: all clients' examples.
-      visits: of one round, leaves [cohort]; `num_steps` is below `full_steps` where partial.
-
-    Raises:
-      ValueError: for an algorithm whose uploads do not hold the steps.
+    All are float[cohort] but the first, and 0 for complete clients.
     """
 
-    def changes(visits):
-        stack = engine.updates(state, data, visits)
-        steps = steps_of(state.server.params, stack.updates)
-        return stack._replace(updates=jax.tree.map(jnp.negative, steps))
+    partial: jax.Array  # bool[cohort]: whether the local work is partial
+    error: jax.Array  # |Delta_i,full - approximation|
+    relative: jax.Array
+    uncorrected: jax.Array  # |Delta_i,full - Delta_i|, the error without any correction
+    uncorrected_relative: jax.Array
 
-    complete = visits._replace(num_steps=visits.full_steps)
-    return PartialTurns(changes(visits), changes(complete).updates)
+    def __repr__(self) -> str:
+        return describe(self, **{name: describe_tree(v) for name, v in self._asdict().items()})
+
+
+def partial_updates(
+    engine: Engine, state: FederatedState, data: FederatedData, dispatches: Dispatch
+) -> PartialUpdates:
+    """Computes a cohort twice, with partial and with complete local work, on the same batches.
+
+    Args:
+      engine: of FedLGA, FedAvg or another algorithm that uploads deltas.
+      state: the state before the round; it is not consumed.
+      data: all clients' examples.
+      dispatches: of one round, leaves [cohort]. A dispatch is partial if its `num_steps` are fewer
+        than its `full_steps`.
+
+    Raises:
+      ValueError: for an algorithm whose uploads do not contain the deltas.
+    """
+
+    def changes(dispatches):
+        stack = engine.updates(state, data, dispatches)
+        deltas = client_deltas(state.server.params, stack.updates)
+        return stack._replace(updates=jax.tree.map(jnp.negative, deltas))
+
+    complete = dispatches._replace(num_steps=dispatches.full_steps)
+    return PartialUpdates(changes(dispatches), changes(complete).updates)
 
 
 def approximation_error(
-    turns: PartialTurns,
+    updates: PartialUpdates,
     *,
     mode: Mode = "outer",
     strength: float = 1.0,
     clip: bool = False,
     fallback: Fallback = "none",
 ) -> ApproximationError:
-    """The difference of FedLGA's approximations from the updates of complete turns.
+    """The distance of FedLGA's approximations from the updates of complete local work.
 
-    `|Delta_i,E - Delta^_i|` for each partial client i: what eq. 3 of Li et al., "FedLGA: Towards
-    System-Heterogeneity of Federated Learning via Local Gradient Approximation", 2023,
-    https://arxiv.org/abs/2112.11989, wants to be small. With the fallback "max" the clients that
-    did the largest share of their work are left as they are, and keep their error.
+    It is `|Delta_i,E - Delta^_i|` for each partial client i, which eq. 3 of the paper minimises.
+    With the fallback "max", the clients that did the largest share of their work are not
+    approximated, and keep their error.
+
+    Source: Li et al., "FedLGA: Towards System-Heterogeneity of Federated Learning via Local
+    Gradient Approximation", 2023, https://arxiv.org/abs/2112.11989.
 
     Args:
-      turns: what `partial_turns` gave; one serves any number of settings.
+      updates: of `partial_updates`; one result serves any number of settings.
       mode, strength, clip, fallback: as for `fedlga`.
 
     Raises:
@@ -111,17 +125,17 @@ def approximation_error(
     """
     _check("mode", mode, typing.get_args(Mode))
     _check("fallback", fallback, typing.get_args(Fallback))
-    (stack, full), norms = turns, jax.vmap(optax.tree.norm)
+    (stack, full), norms = updates, jax.vmap(optax.tree.norm)
 
-    def missed(updates):
-        error = norms(optax.tree.sub(full, updates))
+    def distance(changes):
+        error = norms(optax.tree.sub(full, changes))
         return error, jnp.where(error > 0, error / norms(full), 0)
 
-    partial = stack.mask & (stack.visits.num_steps < stack.visits.full_steps)
+    partial = stack.mask & (stack.dispatches.num_steps < stack.dispatches.full_steps)
     approximated = approximate(stack, mode=mode, strength=strength, clip=clip, fallback=fallback)
-    return ApproximationError(partial, *missed(approximated), *missed(stack.updates))
+    return ApproximationError(partial, *distance(approximated), *distance(stack.updates))
 
 
 def _check(name, value, known):
     if value not in known:
-        raise ValueError(f"{name}={value!r} does not exist here; choose {' or '.join(known)}")
+        raise ValueError(f"{name}={value!r} is unknown; choose {' or '.join(known)}")

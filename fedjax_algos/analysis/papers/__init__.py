@@ -1,8 +1,7 @@
 """What the four papers report of their runs, from the rows of `simulate` and `comparison.run`.
 
-Rows carry `method` and `seed` beside `round`, a metric and costs that add up since the start. An
-evaluation whose metric or test loss is not finite belongs to a run that diverged: it reaches
-nothing and is no maximum.
+Rows have the columns of `metrics_row`, and `method` and `seed`. An evaluation whose metric or test
+loss is not finite belongs to a diverged run: it reaches no target and is no maximum.
 """
 
 from typing import Any
@@ -12,7 +11,7 @@ from fedjax_algos.analysis.papers.fedgbo import Cost, Maximum, maximum_and_cost
 from fedjax_algos.analysis.papers.fedlga import Target, rounds_to_target
 from fedjax_algos.analysis.papers.ghbm import Final, final_quality
 from fedjax_algos.analysis.papers.runs import METRIC, TOLERANCE
-from fedjax_algos.runs.simulation import Row
+from fedjax_algos.core import Row
 
 __all__ = [
     "METRIC",
@@ -33,7 +32,22 @@ __all__ = [
 def of_paper(
     rows: list[Row], paper: str, reference: str | None = None, target: float | None = None
 ) -> list[Any]:
-    """What "fedgbo", "fedlga", "ghbm" or "fedcompass" tells; see the functions above."""
+    """Summarises a comparison as one of the papers does.
+
+    Args:
+      rows: of all methods.
+      paper: "fedgbo" for `maximum_and_cost`, "fedlga" for `rounds_to_target`, "ghbm" for
+        `final_quality`, "fedcompass" for `time_to_target`.
+      reference: the method that the others are compared with; None is "fedcompass" for FedCompass
+        and "fedavg" for the others. FedLGA's has none.
+      target: the test accuracy to reach, for FedLGA and FedCompass.
+
+    Returns:
+      One entry for each method.
+
+    Raises:
+      ValueError: for a missing target, and as the function of the paper.
+    """
     if paper == "fedgbo":
         return maximum_and_cost(rows, reference or "fedavg")
     if paper == "ghbm":

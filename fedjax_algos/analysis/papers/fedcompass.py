@@ -1,17 +1,17 @@
-"""The FedCompass paper's: the time at which a target is first reached."""
+"""The FedCompass paper's summary: the time at which a target is first reached."""
 
 from typing import NamedTuple
 
 from fedjax_algos.analysis.papers.runs import METRIC, check_method, check_target, runs_of
-from fedjax_algos.runs.simulation import Row
+from fedjax_algos.core import Row
 
 
 class FirstTime(NamedTuple):
-    """One method's line of `time_to_target`."""
+    """The result of `time_to_target` for one method."""
 
     label: str
-    time: float | None  # mean over the seeds that reach the target; None below half of them
-    relative: float | None  # to that of `relative_to`; None where either is
+    time: float | None  # mean over the seeds that reach the target; None if fewer than half do
+    relative: float | None  # time divided by that of `relative_to`; None if either is
     best: float  # mean over seeds of each seed's highest quality
     best_deviation: float  # standard deviation over seeds (n - 1); NaN for one
     seeds_reaching: int
@@ -26,22 +26,22 @@ def time_to_target(
     clock: str = "simulated_seconds",
     metric: str = METRIC,
 ) -> list[FirstTime]:
-    """The time at which a target is first reached, relative to one method, and the top quality.
+    """The time at which a target is first reached, relative to one method, and the best quality.
 
     Source: Tables 1 and 14 of Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on
     Heterogeneous Client Devices Using a Computing Power-Aware Scheduler", ICLR 2024,
-    https://arxiv.org/abs/2309.14675, whose dash is None here. Relative times are ratios of means.
+    https://arxiv.org/abs/2309.14675. None here is a dash there. Relative times are ratios of means.
 
     Args:
       rows: of all methods.
       target: the quality to reach.
-      relative_to: the method whose time is 1.
+      relative_to: the method whose relative time is 1.
       clock: column of the time since the start.
-      metric: column of the quality, higher being better.
+      metric: column of the quality; higher is better.
 
     Raises:
-      ValueError: for rows that are none or incomplete, an unknown method or clock, or a target
-        that is not finite.
+      ValueError: for missing or incomplete rows, an unknown method or clock, or a target that is
+        not finite.
     """
     check_target(target)
     runs = runs_of(rows, metric)
@@ -53,12 +53,12 @@ def time_to_target(
                 f"{', '.join(seeds[0].columns)}"
             )
     times = {label: seeds.mean_when_reached(clock, target) for label, seeds in runs.items()}
-    unit = times[relative_to]
+    reference = times[relative_to]
     return [
         FirstTime(
             label,
             time=(time := times[label]),
-            relative=None if time is None or not unit else time / unit,
+            relative=None if time is None or not reference else time / reference,
             best=float(seeds.best().mean()),
             best_deviation=float(seeds.best().std(ddof=1)) if len(seeds) > 1 else float("nan"),
             seeds_reaching=len(seeds.reaching(target)),

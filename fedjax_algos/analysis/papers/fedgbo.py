@@ -1,16 +1,16 @@
-"""The FedGBO paper's: the highest quality, and the cost to reach it."""
+"""The FedGBO paper's summary: the highest quality, and the cost to reach it."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 from fedjax_algos.analysis.papers.runs import METRIC, check_method, first_at, runs_of
-from fedjax_algos.analysis.summary import interval
-from fedjax_algos.runs.simulation import Row
+from fedjax_algos.analysis.summary import confidence_half_width
+from fedjax_algos.core import Row
 
 
 class Cost(NamedTuple):
-    """What was spent up to an evaluation; None for what the rows do not hold."""
+    """The costs up to an evaluation; None for columns that the rows lack."""
 
     rounds: float
     upload_bytes: float | None  # of all clients
@@ -18,14 +18,14 @@ class Cost(NamedTuple):
 
 
 class Maximum(NamedTuple):
-    """One method's line of `maximum_and_cost`."""
+    """The result of `maximum_and_cost` for one method."""
 
     label: str
-    best: float  # the highest mean over seeds of one evaluation; NaN if none is finite
-    best_interval: float  # half its 95% confidence interval
-    best_of_seeds: float  # mean over seeds of each seed's own highest
-    cost: Cost | None  # to `best`
-    reference_cost: Cost | None  # to the reference's `best`; None if never
+    best: float  # the highest mean over seeds at one evaluation; NaN if none is finite
+    best_interval: float  # half the width of its 95% confidence interval
+    best_of_seeds: float  # mean over seeds of each seed's highest quality
+    cost: Cost | None  # to reach `best`
+    reference_cost: Cost | None  # to reach the reference's `best`; None if it is never reached
     seeds_diverged: int
 
 
@@ -34,33 +34,35 @@ def maximum_and_cost(
 ) -> list[Maximum]:
     """The highest quality, the cost to reach it, and the cost to reach the reference's highest.
 
-    The maximum is that of the mean curve over seeds, with its interval there, and costs are those
-    of the first evaluation at which the mean curve is as high. The paper does not say so, but its
-    costs are whole multiples of the rounds between evaluations, as means of five seeds' own would
-    not be. Where a seed has diverged, the mean curve has no value.
+    The maximum is that of the mean curve over seeds, with the interval at that evaluation. Costs
+    are those of the first evaluation at which the mean curve reaches the value. The paper does not
+    say so, but its costs are whole multiples of the rounds between evaluations, which means over
+    five seeds' own costs would not be. Where a seed has diverged, the mean curve is NaN.
 
     Source: Table IV of Mills et al., "Accelerating Federated Learning with a Global Biased
     Optimiser", 2023, https://arxiv.org/abs/2108.09134.
 
     Args:
       rows: of all methods.
-      reference: the method whose maximum the others are to reach.
-      metric: column of the quality, higher being better.
+      reference: the method whose maximum is the target of the others.
+      metric: column of the quality; higher is better.
 
     Raises:
-      ValueError: for rows that are none or incomplete, an unknown reference, or seeds of a method
-        that were evaluated at different rounds.
+      ValueError: for missing or incomplete rows, an unknown reference, or seeds of a method that
+        were evaluated at different rounds.
     """
     runs = runs_of(rows, metric)
     check_method("reference", reference, runs)
     curves = {label: _mean_curve(seeds) for label, seeds in runs.items()}
     best = {label: float(np.fmax.reduce(curve)) for label, curve in curves.items()}
-    where = {label: np.argmax(curve == best[label]) for label, curve in curves.items()}
+    best_at = {label: np.argmax(curve == best[label]) for label, curve in curves.items()}
     return [
         Maximum(
             label,
             best=best[label],
-            best_interval=interval(np.array([run.quality[where[label]] for run in seeds])),
+            best_interval=confidence_half_width(
+                np.array([run.quality[best_at[label]] for run in seeds])
+            ),
             best_of_seeds=float(seeds.best().mean()),
             cost=_cost_to(best[label], curves[label], seeds),
             reference_cost=_cost_to(best[reference], curves[label], seeds),
@@ -71,7 +73,7 @@ def maximum_and_cost(
 
 
 def _mean_curve(seeds):
-    """float[evaluations]: the mean over seeds, NaN where one has diverged."""
+    """The mean over seeds, float[evaluations]; NaN where a seed has diverged."""
     for run in seeds[1:]:
         if not np.array_equal(run.columns["round"], seeds[0].columns["round"]):
             raise ValueError(
@@ -83,5 +85,5 @@ def _mean_curve(seeds):
 
 def _cost_to(target, curve, seeds):
     index = first_at(curve, target)
-    spent = (seeds.mean_at(name, index) for name in ("round", "upload_bytes", "flops"))
-    return None if index is None else Cost(*spent)
+    columns = ("round", "upload_bytes", "flops")
+    return None if index is None else Cost(*(seeds.mean_at(name, index) for name in columns))

@@ -1,18 +1,18 @@
-"""The FedLGA paper's: rounds and seconds to a target."""
+"""The FedLGA paper's summary: rounds and seconds to a target."""
 
 from typing import NamedTuple
 
 from fedjax_algos.analysis.papers.runs import METRIC, check_target, runs_of
-from fedjax_algos.runs.simulation import Row
+from fedjax_algos.core import Row
 
 
 class Target(NamedTuple):
-    """One method's line of `rounds_to_target`."""
+    """The result of `rounds_to_target` for one method."""
 
     label: str
-    rounds: float | None  # mean over the seeds that reach the target; None below half of them
-    seconds: float | None  # likewise, from the start of the run; None too without wall_seconds
-    seconds_per_round: float | None  # mean over seeds, of the whole run
+    rounds: float | None  # mean over the seeds that reach the target; None if fewer than half do
+    seconds: float | None  # likewise, since the start; also None without wall_seconds
+    seconds_per_round: float | None  # of the whole runs, mean over seeds
     best: float  # mean over seeds of each seed's highest quality
     seeds_reaching: int
     seeds_diverged: int
@@ -21,19 +21,19 @@ class Target(NamedTuple):
 def rounds_to_target(rows: list[Row], target: float, *, metric: str = METRIC) -> list[Target]:
     """Rounds and seconds to the first evaluation at a target.
 
-    `wall_seconds` hold a method's compilation where they come from its first run in a process.
+    `wall_seconds` include compilation if the run is the first of its method in the process.
 
     Source: Tables IV ("single" is `seconds_per_round`, "total" is `seconds`) and V of Li et al.,
     "FedLGA: Towards System-Heterogeneity of Federated Learning via Local Gradient Approximation",
-    2023, https://arxiv.org/abs/2112.11989, which says nothing of several seeds.
+    2023, https://arxiv.org/abs/2112.11989. Means over several seeds are our extension.
 
     Args:
       rows: of all methods.
       target: the quality to reach.
-      metric: column of the quality, higher being better.
+      metric: column of the quality; higher is better.
 
     Raises:
-      ValueError: for rows that are none or incomplete, or a target that is not finite.
+      ValueError: for missing or incomplete rows, or a target that is not finite.
     """
     check_target(target)
     return [

@@ -1,65 +1,109 @@
-"""Runs as their evaluations, and what the papers' summaries read off them."""
+"""Runs as arrays of their evaluations, and the quantities that the papers' summaries share."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_algos.runs.simulation import Row
+from fedjax_algos.core import Row
+from fedjax_algos.core.representation import describe
 
 METRIC = "test_accuracy"
-TOLERANCE = 1e-6  # .9 in float32 is below .9
+TOLERANCE = 1e-6  # 0.9 in float32 is below 0.9
 
 
 class Run(NamedTuple):
-    """One method on one seed; the columns that a row lacks are NaN there."""
+    """One method on one seed. Columns are NaN where a row lacks them."""
 
     method: str
     seed: float
-    quality: np.ndarray  # float[evaluations], NaN where it diverged
+    quality: np.ndarray  # float[evaluations], NaN where the run has diverged
     columns: dict[str, np.ndarray]  # float[evaluations] each
+
+    def __repr__(self) -> str:
+        evaluations = len(self.quality)
+        return describe(self, method=self.method, seed=f"{self.seed:g}", evaluations=evaluations)
 
 
 def first_at(quality: np.ndarray, target: float) -> int | None:
-    """Index of the first evaluation that reaches the target."""
+    """The index of the first evaluation that reaches the target, None if there is none.
+
+    Args:
+      quality: float[evaluations].
+      target: the quality to reach, up to `TOLERANCE`.
+    """
     hits = np.flatnonzero(quality >= target - TOLERANCE)
     return int(hits[0]) if len(hits) else None
 
 
 class Seeds(list[Run]):
-    """One method's runs."""
+    """The runs of one method."""
 
-    def best(self):
-        """float[seeds]: each seed's highest quality."""
+    def best(self) -> np.ndarray:
+        """The highest quality of each seed, float[seeds]."""
         return np.array([np.fmax.reduce(run.quality) for run in self])
 
-    def diverged(self):
+    def diverged(self) -> int:
+        """The number of seeds that have diverged."""
         return sum(bool(np.isnan(run.quality).any()) for run in self)
 
-    def reaching(self, target):
-        """Those that reach the target."""
+    def reaching(self, target: float) -> "Seeds":
+        """The runs that reach the target.
+
+        Args:
+          target: the quality to reach.
+        """
         return Seeds(run for run in self if first_at(run.quality, target) is not None)
 
-    def mean_at(self, name, indices):
-        """A column's mean at one evaluation of each, None where it is not known."""
+    def mean_at(self, column: str, indices) -> float | None:
+        """The mean over seeds of a column, None if it was not measured.
+
+        Args:
+          column: its name.
+          indices: of the evaluation, int or int[seeds].
+        """
         at = zip(self, np.broadcast_to(indices, len(self)), strict=True)
-        mean = np.mean([run.columns[name][i] if name in run.columns else np.nan for run, i in at])
+        mean = np.mean(
+            [run.columns[column][i] if column in run.columns else np.nan for run, i in at]
+        )
         return float(mean) if np.isfinite(mean) else None
 
-    def mean_when_reached(self, name, target):
-        """A column's mean at the target over those that reach it, None if that is below half."""
+    def mean_when_reached(self, column: str, target: float) -> float | None:
+        """The mean of a column at the target, over the seeds that reach it.
+
+        Args:
+          column: its name.
+          target: the quality to reach.
+
+        Returns:
+          None if fewer than half of the seeds reach the target.
+        """
         reaching = self.reaching(target)
         if 2 * len(reaching) < len(self):
             return None
-        return reaching.mean_at(name, [first_at(run.quality, target) for run in reaching])
+        return reaching.mean_at(column, [first_at(run.quality, target) for run in reaching])
 
-    def per_round(self, *names):
-        """Sum of cost columns in a mean round of the whole runs, None where one is not known."""
-        *totals, rounds = (self.mean_at(name, -1) for name in (*names, "round"))
-        return None if None in totals or not rounds else sum(totals) / rounds
+    def per_round(self, *columns: str) -> float | None:
+        """The sum of cost columns per round, over the whole runs; None if one was not measured.
+
+        Args:
+          *columns: their names.
+        """
+        totals = [self.mean_at(name, -1) for name in columns]
+        measured = [total for total in totals if total is not None]
+        rounds = self.mean_at("round", -1)
+        return sum(measured) / rounds if rounds and len(measured) == len(totals) else None
 
 
 def runs_of(rows: list[Row], metric: str) -> dict[str, Seeds]:
-    """The rows that hold an evaluation, by method and seed, in the order in which they come."""
+    """The runs of each method, from the rows that hold an evaluation, in their order.
+
+    Args:
+      rows: with `method`, `seed` and `round`.
+      metric: column of the quality.
+
+    Raises:
+      ValueError: for no rows, missing columns, a run without evaluations, or rounds that go back.
+    """
     if not rows:
         raise ValueError("there are 0 rows; give those that comparison.run returns")
     grouped: dict[str, dict[float, list[Row]]] = {}
@@ -89,24 +133,37 @@ def _run(method: str, seed: float, rows: list[Row], metric: str) -> Run:
         name for row in evaluated for name, value in row.items() if not isinstance(value, str)
     )
     columns = {name: np.array([row.get(name) for row in evaluated], float) for name in names}
-    fall = np.flatnonzero(np.diff(columns["round"]) < 0)
-    if len(fall):
+    decreases = np.flatnonzero(np.diff(columns["round"]) < 0)
+    if len(decreases):
+        before, after = columns["round"][decreases[0] : decreases[0] + 2]
         raise ValueError(
-            f"method {method!r} on seed {seed:g} goes from round {columns['round'][fall[0]]:g} "
-            f"back to {columns['round'][fall[0] + 1]:g}; give each run once, and every method a "
-            "label of its own"
+            f"method {method!r} on seed {seed:g} goes from round {before:g} back to {after:g}; "
+            "give each run once, and every method a label of its own"
         )
-    # the accuracy of a model of NaNs is that of always answering 0; an absent loss says nothing
+    # a model of NaNs always predicts class 0 and has a finite accuracy; the loss may be absent
     losses = [row.get("test_loss") for row in evaluated]
-    sound = np.isfinite(columns[metric]) & [loss is None or np.isfinite(loss) for loss in losses]
-    return Run(method, seed, np.where(sound, columns[metric], np.nan), columns)
+    finite = np.isfinite(columns[metric]) & [loss is None or np.isfinite(loss) for loss in losses]
+    return Run(method, seed, np.where(finite, columns[metric], np.nan), columns)
 
 
-def check_target(target):
+def check_target(target: float) -> None:
+    """Raises ValueError for a target that is not finite.
+
+    Args:
+      target: the quality to reach.
+    """
     if not np.isfinite(target):
         raise ValueError(f"target={target} is out of range; give a finite quality, such as 0.9")
 
 
-def check_method(name, label, runs):
-    if label not in runs:
-        raise ValueError(f"{name}={label!r} is no method of these rows; choose {' or '.join(runs)}")
+def check_method(argument: str, method: str, runs: dict[str, Seeds]) -> None:
+    """Raises ValueError for a method without runs.
+
+    Args:
+      argument: the name of the argument that gives the method.
+      method: its label.
+      runs: of `runs_of`.
+    """
+    if method not in runs:
+        known = " or ".join(runs)
+        raise ValueError(f"{argument}={method!r} is no method of these rows; choose {known}")

@@ -1,4 +1,4 @@
-"""What a person sees of a plan: its timeline, the staleness of its contributions, idle clients."""
+"""Figures and numbers of a plan: its timeline, staleness, and the idle time of clients."""
 
 from fedjax_algos.analysis.timeline.plots import (
     draw_staleness,

@@ -1,4 +1,4 @@
-"""The pictures of a plan: who trains when, and how stale contributions are."""
+"""The figures of a plan: its timeline, and the staleness of its contributions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,49 +13,51 @@ from fedjax_algos.asynchrony.plan import Plan
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_ROWS = 100  # at most
-_MINUTES = 600  # seconds after which the axis is in minutes
-_HISTOGRAM = 50  # bars at most
+_MAX_CLIENTS = 100  # rows of a timeline
+_MAX_SECONDS = 600  # of an axis in seconds; a longer one is in minutes
+_MAX_BARS = 50  # of a histogram
 
 
 def plot_timeline(plan: Plan, path: str | Path, **options: Any) -> None:
-    """Draws who trains when to a file whose suffix says the format; see `draw_timeline`."""
+    """Writes the timeline of a plan to a file.
+
+    Args:
+      plan: the timeline.
+      path: the file to write; its suffix says the format.
+      **options: as for `draw_timeline`.
+    """
     draw_timeline(plan, **options).savefig(path, dpi=150)
 
 
 def draw_timeline(
     plan: Plan,
     *,
-    trace: CompassTrace | None = None,
     start: float = 0.0,
     end: float | None = None,
     clients: Sequence[int] | np.ndarray | None = None,
 ) -> "Figure":
-    """A row for each client and a bar for each visit, with its number of steps where it fits.
+    """Draws a row for each client and a bar for each dispatch, with its number of steps if it fits.
 
-    Colours are arrival groups if there is a trace, and else the groups of the server steps that
-    updates are part of, such as tiers, if there are several. Grey is for visits of no group. Lost
-    visits are hatched and have no number, as their steps are not all made. Blank is time in which
-    a client waits or is away. An arrival that no server step uses is marked only if the plan goes
-    on after it, as plans do not say where they end.
+    Colours are FedCompass's arrival groups if the plan has a `CompassTrace`. Otherwise they are the
+    groups of the server steps that use the updates, such as tiers, if there are several; grey bars
+    have no group. Lost dispatches are hatched and have no number, because not all their steps are
+    done. A client without a bar waits or is away. An arrival that no server step uses is marked
+    only if the plan has later events: a plan does not store its horizon.
 
     Args:
-      plan: a timeline.
-      trace: of the same plan, from `compass(...).trace`; it also says who is late.
-      start: of the picture, in virtual seconds.
-      end: of the picture; None is the last thing that is known to happen.
-      clients: the rows from above, at most 100; None is all that are dispatched.
+      plan: the timeline.
+      start: of the time axis, in simulated seconds.
+      end: of the time axis, in simulated seconds; None is the last known event of the plan.
+      clients: the rows from top to bottom, at most 100; None is all clients that are dispatched.
 
     Raises:
-      ValueError: for more clients, none, negative or repeated ones, a trace of another plan, times
-        that are no interval, or an interval in which none of the clients trains.
+      ValueError: for more than 100 clients, none, or negative or repeated ones; for times that are
+        no interval; for an interval in which none of the clients trains.
     """
     from matplotlib.figure import Figure  # slow to import; no pyplot, so no global state
 
     from fedjax_algos.analysis.timeline import layers
 
-    if trace is not None and not np.array_equal(trace.plan.ended, plan.ended):
-        raise ValueError("the trace is of another plan; give the trace's own plan, trace.plan")
     clients = _rows(plan, clients)
     end = layers.last_event(plan) if end is None else end
     if not 0 <= start < end < np.inf:
@@ -64,27 +66,27 @@ def draw_timeline(
         )
     row_of = np.full(max(plan.client.max(), clients.max()) + 1, -1)
     row_of[clients] = np.arange(len(clients))
-    group = _groups(plan, trace)
+    group = _groups(plan)
     height = min(0.45, max(0.14, 8 / len(clients)))
     figure = Figure(figsize=(layers.WIDTH, height * len(clients) + 1.6), layout="constrained")
-    unit, unit_name = (60.0, "minutes") if end > _MINUTES else (1.0, "seconds")
+    unit, unit_name = (60.0, "minutes") if end > _MAX_SECONDS else (1.0, "seconds")
     row = row_of[plan.client]
     axes = figure.add_subplot()
     scene = layers.Scene(axes, plan, start, end, unit, 72 * height, row, group)
-    shown = (row >= 0) & (plan.started < end) & (plan.ended > start)
-    if not shown.any():
+    visible = (row >= 0) & (plan.started < end) & (plan.ended > start)
+    if not visible.any():
         raise ValueError(
             f"none of the {counted(len(clients), 'client')} trains from start={start} to "
             f"end={end}; give another interval or other clients"
         )
     facts = {"client": len(clients), "server step": layers.draw_server_steps(scene)}
-    layers.draw_visits(scene, shown)
-    facts["arrival"], losses = layers.draw_ends(scene, None if trace is None else trace.late)
-    facts |= {"lost visit": losses} if losses else {}
-    title = ", ".join(counted(number, what) for what, number in facts.items())
+    layers.draw_dispatches(scene, visible)
+    facts["arrival"], losses = layers.draw_ends(scene)
+    facts |= {"lost dispatch": losses} if losses else {}
+    title = ", ".join(counted(number, noun) for noun, number in facts.items())
     axes.set_title(title + "; numbers: local steps" * bool(axes.texts), fontsize=10)
     axes.set(
-        xlabel=f"virtual {unit_name}",
+        xlabel=f"simulated {unit_name}",
         ylabel="client",
         xlim=(start / unit, end / unit),
         ylim=(len(clients) - 0.4, -0.6),
@@ -92,17 +94,25 @@ def draw_timeline(
     axes.set_yticks(range(len(clients)), clients.tolist(), fontsize=min(9, 0.85 * scene.height))
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    layers.draw_legend(figure, scene, group[shown], traced=trace is not None)
+    layers.draw_legend(figure, scene, group[visible])
     return figure
 
 
 def plot_staleness(plan: Plan, path: str | Path) -> None:
-    """Draws how often each staleness occurs to a file; its suffix says the format."""
+    """Writes the histogram of `draw_staleness` to a file.
+
+    Args:
+      plan: the timeline.
+      path: the file to write; its suffix says the format.
+    """
     draw_staleness(plan).savefig(path, dpi=150)
 
 
 def draw_staleness(plan: Plan) -> "Figure":
-    """Contributions by staleness, as the schedule counts it.
+    """Draws a histogram of the contributions by staleness, as the schedule counts it.
+
+    Args:
+      plan: the timeline.
 
     Raises:
       ValueError: for a plan without server steps.
@@ -111,18 +121,19 @@ def draw_staleness(plan: Plan) -> "Figure":
     from matplotlib.ticker import MaxNLocator
 
     require_server_steps(plan)
-    most = int(plan.staleness.max())
-    each = most // _HISTOGRAM + 1
-    counts = np.bincount(plan.staleness // each)
+    largest = int(plan.staleness.max())
+    bar_values = largest // _MAX_BARS + 1
+    counts = np.bincount(plan.staleness // bar_values)
+    centres = np.arange(len(counts)) * bar_values + (bar_values - 1) / 2
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    axes.bar(np.arange(len(counts)) * each + (each - 1) / 2, counts, width=0.85 * each)
-    bars = f" ({each} values a bar)" if each > 1 else ""
+    axes.bar(centres, counts, width=0.85 * bar_values)
+    bars = f" ({bar_values} values per bar)" if bar_values > 1 else ""
     axes.set(xlabel=f"staleness, server steps{bars}", ylabel="contributions")
-    axes.set_xlim(-0.7, max(most, 4) + 0.7)
+    axes.set_xlim(-0.7, max(largest, 4) + 0.7)
     axes.set_title(
         f"{counted(len(plan.staleness), 'contribution')}, staleness: "
-        f"mean {plan.staleness.mean():.3g}, maximum {most:,}",
+        f"mean {plan.staleness.mean():.3g}, maximum {largest:,}",
         fontsize=10,
     )
     for axis in (axes.xaxis, axes.yaxis):
@@ -135,22 +146,22 @@ def draw_staleness(plan: Plan) -> "Figure":
 
 def _rows(plan: Plan, clients: Sequence[int] | np.ndarray | None) -> np.ndarray:
     rows = np.unique(plan.client) if clients is None else np.atleast_1d(clients)
-    if len(rows) > _ROWS:
+    if len(rows) > _MAX_CLIENTS:
         raise ValueError(
-            f"{len(rows)} clients are too many for a picture; choose up to {_ROWS}, such as "
-            f"clients=range({_ROWS})"
+            f"{len(rows)} clients are too many for a figure; choose up to {_MAX_CLIENTS}, such as "
+            f"clients=range({_MAX_CLIENTS})"
         )
     if not len(rows) or rows.dtype.kind not in "iu" or rows.min() < 0:
         raise ValueError(f"clients={clients} cannot be drawn; give whole numbers from 0")
     if len(np.unique(rows)) < len(rows):
-        raise ValueError(f"clients={clients} names clients twice; give each once")
+        raise ValueError(f"clients={clients} contains clients twice; give each once")
     return rows
 
 
-def _groups(plan: Plan, trace: CompassTrace | None) -> np.ndarray:
-    """Each dispatch's group, -1 for none."""
-    if trace is not None:
-        return np.where(trace.arrival_group > 0, trace.arrival_group, -1)
+def _groups(plan: Plan) -> np.ndarray:
+    """The group of each dispatch, -1 for none."""
+    if isinstance(plan.trace, CompassTrace):
+        return np.where(plan.trace.arrival_group > 0, plan.trace.arrival_group, -1)
     if len(np.unique(plan.group)) < 2:
         return np.zeros(len(plan.client), int)
     group = np.full(len(plan.client), -1)

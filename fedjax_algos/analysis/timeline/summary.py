@@ -1,4 +1,4 @@
-"""A plan in numbers."""
+"""The numbers of a plan: counts, staleness and idle time."""
 
 from typing import NamedTuple
 
@@ -8,23 +8,27 @@ from fedjax_algos.asynchrony.plan import IN_FLIGHT, LOST, Plan
 
 
 class PlanSummary(NamedTuple):
-    """A plan in numbers, up to its last server step."""
+    """The numbers of a plan, up to its last server step."""
 
     server_steps: int
-    arrivals: int  # updates that are in a server step
-    lost: int  # visits
-    in_flight: int  # visits in flight at the horizon, or arrived and in no server step
+    arrivals: int  # updates that are part of a server step
+    lost: int  # dispatches
+    in_flight: int  # dispatches in flight at the horizon, or arrived and in no server step
     mean_staleness: float
     max_staleness: int
     mean_idle_share: float
-    seconds: float  # of virtual time
+    seconds: float  # simulated
 
 
 def summarise_plan(plan: Plan, num_clients: int) -> PlanSummary:
-    """Counts, staleness and idle time, see `idle_share`. Staleness is as the schedule counts it.
+    """Counts, staleness (as the schedule counts it) and idle time (see `idle_share`) of a plan.
+
+    Args:
+      plan: the timeline.
+      num_clients: clients that the plan was made for.
 
     Raises:
-      ValueError: for a plan without server steps, or that dispatches more clients.
+      ValueError: for a plan without server steps, or one that dispatches other clients.
     """
     fates = np.bincount(plan.fate, minlength=3)
     idle = idle_share(plan, num_clients)
@@ -41,20 +45,20 @@ def summarise_plan(plan: Plan, num_clients: int) -> PlanSummary:
 
 
 def idle_share(plan: Plan, num_clients: int, end: float | None = None) -> np.ndarray:
-    """float64[num_clients]: the share of virtual time in which each client does not train.
+    """The share of simulated time in which each client does not train, float64[num_clients].
 
-    Communication counts as training, as it is part of a visit, and so do lost visits until the
-    client leaves. The time that a client is away counts as idle.
+    A dispatch counts as training from its start to its arrival, communication included; a lost
+    dispatch until the client leaves. The time in which a client is away counts as idle.
 
     Args:
-      plan: a timeline.
-      num_clients: m; those who are never dispatched have 1.
-      end: of the time that is looked at, from 0, in seconds; None is the last server step. The
-        plan should reach it: nobody trains after what is planned.
+      plan: the timeline.
+      num_clients: clients that the plan was made for; the share is 1 for those never dispatched.
+      end: of the time considered, from 0, in simulated seconds; None is the last server step. The
+        plan should extend to it: after its last event, all clients count as idle.
 
     Raises:
-      ValueError: for a plan without server steps if there is no `end`, for an `end` that is not
-        above 0, or a plan that dispatches more clients.
+      ValueError: for a plan without server steps if `end` is None, an `end` that is not above 0, or
+        a plan that dispatches other clients.
     """
     if end is None:
         require_server_steps(plan, ", or give end")
@@ -68,13 +72,25 @@ def idle_share(plan: Plan, num_clients: int, end: float | None = None) -> np.nda
         )
     seconds = np.minimum(plan.ended, end) - np.minimum(plan.started, end)
     training = np.bincount(plan.client, seconds, minlength=num_clients)
-    return np.maximum(1 - training / end, 0)  # a sum may exceed the whole by rounding
+    return np.maximum(1 - training / end, 0)  # rounding can make a sum exceed the whole
 
 
-def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, such as `1 client` or `2 clients`.
+
+    Args:
+      number: how many.
+      noun: in the singular.
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def require_server_steps(plan: Plan, otherwise: str = "") -> None:
+def require_server_steps(plan: Plan, alternative: str = "") -> None:
+    """Raises ValueError for a plan without server steps.
+
+    Args:
+      plan: the timeline.
+      alternative: another fix, appended to the message.
+    """
     if not len(plan.time):
-        raise ValueError(f"the plan has no server step; plan more arrivals or seconds{otherwise}")
+        raise ValueError(f"the plan has no server step; plan more arrivals or seconds{alternative}")

@@ -1,4 +1,4 @@
-"""Partitions: pure, seeded functions from labels to the examples of each client."""
+"""Partitions: pure functions of labels and a seed that assign examples to clients."""
 
 from fedjax_algos.data.partitioning.base import Partition, partitions
 from fedjax_algos.data.partitioning.classes import class_partition, classes_per_client

@@ -1,4 +1,7 @@
-"""What all partitions share: the result, the registry, and dealing examples out by a table."""
+"""What all partitions share: the result, the registry, and the assignment of examples by a table.
+
+A table is int[num_clients, num_classes]: how many examples of each class each client holds.
+"""
 
 import hashlib
 from typing import NamedTuple
@@ -6,44 +9,72 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_algos.core.registry import Registry
-
-partitions = Registry("partition")
+from fedjax_algos.core.representation import describe
 
 
 class Partition(NamedTuple):
-    """Which examples each client holds, in compressed rows: client i has
-    `indices[offsets[i]:offsets[i + 1]]`."""
+    """Which examples each client holds, in compressed sparse rows.
 
-    indices: np.ndarray  # int32[assigned]
+    Client i holds the examples `indices[offsets[i]:offsets[i + 1]]`.
+    """
+
+    indices: np.ndarray  # int32[assigned]: row numbers of examples
     offsets: np.ndarray  # int32[num_clients + 1]
 
     @property
     def num_clients(self) -> int:
+        """N, clients without examples included."""
         return len(self.offsets) - 1
 
     def counts(self) -> np.ndarray:
-        """int32[num_clients]: n_i."""
+        """int32[num_clients]: n_i, the number of examples of each client."""
         return np.diff(self.offsets)
 
     def digest(self) -> str:
-        """SHA-256 of the partition, the same on every machine."""
+        """SHA-256 of the partition in hexadecimal digits, the same on every machine."""
         content = hashlib.sha256(np.ascontiguousarray(self.offsets, "<i4").tobytes())
         content.update(np.ascontiguousarray(self.indices, "<i4").tobytes())
         return content.hexdigest()
 
     @classmethod
     def of(cls, rows: list[np.ndarray]) -> "Partition":
-        """From one array of example numbers for each client."""
+        """Makes a partition from one array of example numbers for each client.
+
+        Args:
+          rows: int[n_i] for each client.
+        """
         offsets = np.cumsum([0, *map(len, rows)])
         indices = np.concatenate(rows) if rows else np.empty(0)
         return cls(indices.astype(np.int32), offsets.astype(np.int32))
 
+    def __repr__(self) -> str:
+        sizes = {"per_client": describe_counts(self.counts())} if self.num_clients else {}
+        return describe(self, clients=self.num_clients, examples=len(self.indices), **sizes)
 
-def require(labels: np.ndarray, num_clients: int, min_examples: int = 1) -> np.ndarray:
-    """The labels as an array.
+
+def describe_counts(counts: np.ndarray) -> str:
+    """The smallest and the largest count as text, such as `2..60`.
+
+    Args:
+      counts: int[num_clients], at least one.
+    """
+    return f"{counts.min()}..{counts.max()}"
+
+
+partitions = Registry[Partition]("partition")
+
+
+def check_labels(labels: np.ndarray, num_clients: int, min_examples: int = 1) -> np.ndarray:
+    """Returns the labels as an array after checking that they suffice for the clients.
+
+    Args:
+      labels: [examples].
+      num_clients: N.
+      min_examples: the fewest examples of a client.
 
     Raises:
-      ValueError: unless they are one for each example, and enough for the clients.
+      ValueError: unless there is one label for each example, at least one client, and
+        `min_examples` examples for each client.
     """
     labels = np.asarray(labels)
     if labels.ndim != 1:
@@ -59,19 +90,32 @@ def require(labels: np.ndarray, num_clients: int, min_examples: int = 1) -> np.n
 
 
 def even_sizes(total: int, num_clients: int) -> np.ndarray:
-    """int[num_clients]: sizes that differ by at most one, the larger ones first."""
+    """int[num_clients]: sizes that differ by at most one, the larger ones first.
+
+    Args:
+      total: the sum of the sizes.
+      num_clients: N.
+    """
     return (total + num_clients - 1 - np.arange(num_clients)) // num_clients
 
 
-def raised(sizes: np.ndarray, least: int) -> np.ndarray:
-    """The sizes after every client below `least` was filled by the ones largest at the moment."""
-    missing = np.maximum(least - sizes, 0).sum()
-    low, high = least, max(least, sizes.max())
-    while low < high:  # the level to which the largest sink
+def raise_to_minimum(sizes: np.ndarray, minimum: int) -> np.ndarray:
+    """Moves examples one by one from the largest client to clients below the minimum.
+
+    Args:
+      sizes: int[num_clients], with a sum of at least `num_clients * minimum`.
+      minimum: the smallest size of the result.
+
+    Returns:
+      int[num_clients]: the sizes after that.
+    """
+    missing = np.maximum(minimum - sizes, 0).sum()
+    low, high = minimum, max(minimum, sizes.max())
+    while low < high:  # bisects the level to which the largest sizes fall
         level = (low + high + 1) // 2
         enough = np.maximum(sizes - level, 0).sum() >= missing
         low, high = (level, high) if enough else (low, level - 1)
-    result = np.clip(sizes, least, low)
+    result = np.clip(sizes, minimum, low)
     result[np.flatnonzero(sizes > low)[: sizes.sum() - result.sum()]] += 1
     return result
 
@@ -79,8 +123,13 @@ def raised(sizes: np.ndarray, least: int) -> np.ndarray:
 def log_dirichlet(rng: np.random.Generator, concentration: np.ndarray) -> np.ndarray:
     """Logarithms of draws of Dir(concentration) along the last axis.
 
-    They are finite also where the draws themselves are too small for a float, because
-    Gamma(a) = Gamma(a + 1) U^(1/a). So shares can be renormalised after some are struck out.
+    They are finite even where the draws themselves underflow, because
+    Gamma(a) = Gamma(a + 1) U^(1/a). Therefore the remaining shares can be renormalised after some
+    are excluded.
+
+    Args:
+      rng: the generator.
+      concentration: float[..., shares].
     """
     a = np.maximum(concentration, 1e-300)
     logs = np.log(rng.standard_gamma(a + 1)) - rng.standard_exponential(a.shape) / a
@@ -88,73 +137,111 @@ def log_dirichlet(rng: np.random.Generator, concentration: np.ndarray) -> np.nda
     return logs - np.log(np.exp(logs).sum(axis=-1, keepdims=True))
 
 
-def shares(logs: np.ndarray, allowed: np.ndarray | bool = True) -> np.ndarray:
-    """What exp(logs) is after striking out and renormalising, along the first axis."""
+def renormalise(logs: np.ndarray, allowed: np.ndarray | bool = True) -> np.ndarray:
+    """exp(logs) with excluded entries set to 0 and the others summing to 1 along the first axis.
+
+    Args:
+      logs: float[shares, ...], logarithms of shares.
+      allowed: bool, broadcast against `logs`: which entries are not excluded.
+    """
     logs = np.where(allowed, logs, -np.inf)
     weights = np.exp(logs - logs.max(axis=0))
     return weights / weights.sum(axis=0)
 
 
-def draw(rng: np.random.Generator, number: int, logs: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """int[classes]: how many of `number` examples, drawn without replacement, are of each class.
+def draw_class_counts(
+    rng: np.random.Generator, number: int, logs: np.ndarray, available: np.ndarray
+) -> np.ndarray:
+    """int[classes]: how many of `number` examples, drawn without replacement, have each class.
 
-    Each draw chooses a class by exp(logs), renormalised over those with examples left. Here they
-    are drawn together; what exceeds a class is drawn again from the others. That is the same
-    distribution: a draw of an exhausted class is one to be repeated, whenever it comes.
+    Each draw chooses a class by exp(logs), renormalised over the classes that are not exhausted.
+    All examples are drawn at once, and draws beyond what a class has are repeated among the other
+    classes. The distribution is that of successive draws, because a draw of an exhausted class is
+    repeated whenever it occurs.
 
     Args:
       rng: the generator.
-      number: of examples, at most all that are left.
-      logs: float[classes], logarithms of the shares.
-      left: int[classes], the examples of each class.
+      number: of examples, at most `available.sum()`.
+      logs: float[classes], logarithms of the classes' shares.
+      available: int[classes], the examples of each class that can be drawn.
     """
-    drawn = np.zeros_like(left)
+    drawn = np.zeros_like(available)
     while number > 0:
-        batch = rng.multinomial(number, shares(logs, left > drawn))
+        batch = rng.multinomial(number, renormalise(logs, available > drawn))
         number += drawn.sum()
-        drawn = np.minimum(drawn + batch, left)
+        drawn = np.minimum(drawn + batch, available)
         number -= drawn.sum()
     return drawn
 
 
-def divide(weights: np.ndarray, sizes: np.ndarray | int) -> np.ndarray:
-    """int[num_clients, ...]: each class (or all) divided in proportion to its column of weights.
+def divide_by_weights(weights: np.ndarray, sizes: np.ndarray | int) -> np.ndarray:
+    """Divides each class over the clients in proportion to its column of weights.
 
-    A class is cut at its rounded cumulative sums: all of it is used, each part is less than one
-    example from its share, and no client takes a remainder.
+    A class is cut at its rounded cumulative sums. Therefore all of it is used, each part differs
+    from its exact share by less than one example, and no client receives the remainders.
+
+    Args:
+      weights: float[num_clients, ...], nonnegative.
+      sizes: int[...], the examples of each class.
+
+    Returns:
+      int[num_clients, ...].
     """
     ends = np.cumsum(weights, axis=0)
     return np.diff(np.rint(ends / ends[-1] * sizes).astype(int), axis=0, prepend=0)
 
 
-def deal(classes: np.ndarray, table: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """int[examples]: owners, where client i gets `table[i, c]` random examples of class c."""
+def partition_by_table(
+    classes: np.ndarray,
+    table: np.ndarray,
+    rng: np.random.Generator,
+    sizes: np.ndarray | None = None,
+) -> Partition:
+    """Gives client i `table[i, c]` random examples of class c, in random order.
+
+    Args:
+      classes: int[examples], the class of each example, from 0.
+      table: int[num_clients, num_classes]; each column sums to the examples of its class.
+      rng: the generator.
+      sizes: int[num_clients]: if given, random surplus examples then move to other clients until
+        client i holds `sizes[i]`.
+    """
     num_clients, num_classes = table.shape
     owners = np.empty(len(classes), int)
     clients = np.tile(np.arange(num_clients), num_classes)
-    owners[shuffled_sort(classes, rng)] = np.repeat(clients, table.T.ravel())
-    return owners
+    owners[shuffled_argsort(classes, rng)] = np.repeat(clients, table.T.ravel())
+    if sizes is not None:
+        owners = move_surplus(owners, sizes, rng)
+    offsets = np.cumsum([0, *np.bincount(owners, minlength=num_clients)])
+    return Partition(shuffled_argsort(owners, rng).astype(np.int32), offsets.astype(np.int32))
 
 
-def resize(owners: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The owners after random examples of clients above their size went to those below it."""
+def move_surplus(owners: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Moves random examples from clients above their size to clients below it.
+
+    Args:
+      owners: int[examples], the client of each example.
+      sizes: int[num_clients], with a sum of `len(owners)`.
+      rng: the generator.
+
+    Returns:
+      int[examples]: the owners after that.
+    """
     counts = np.bincount(owners, minlength=len(sizes))
-    order = shuffled_sort(owners, rng)
-    place = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-    surplus = rng.permutation(order[place >= sizes[owners[order]]])
+    order = shuffled_argsort(owners, rng)
+    rank = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    surplus = rng.permutation(order[rank >= sizes[owners[order]]])
     owners = owners.copy()
     owners[surplus] = np.repeat(np.arange(len(sizes)), np.maximum(sizes - counts, 0))
     return owners
 
 
-def gather(owners: np.ndarray, num_clients: int, rng: np.random.Generator) -> Partition:
-    """The partition with these owners; each client's examples are in random order."""
-    ends = np.cumsum(np.bincount(owners, minlength=num_clients))
-    offsets = np.concatenate([[0], ends])
-    return Partition(shuffled_sort(owners, rng).astype(np.int32), offsets.astype(np.int32))
+def shuffled_argsort(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """int[keys]: the order that sorts the keys, random among equal ones.
 
-
-def shuffled_sort(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The order that sorts the keys, random among equal ones."""
+    Args:
+      keys: [keys].
+      rng: the generator.
+    """
     order = rng.permutation(len(keys))
     return order[np.argsort(keys[order], kind="stable")]

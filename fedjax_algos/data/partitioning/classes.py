@@ -1,55 +1,51 @@
-"""Partitions in which each client holds some of the classes only."""
-
-from typing import Annotated
+"""Partitions in which each client holds only some of the classes."""
 
 import numpy as np
 
-from fedjax_algos.core.registry import NonNegative, Positive, Range
+from fedjax_algos.core.options import Count, NonNegative, Positive
 from fedjax_algos.data.partitioning.base import (
     Partition,
-    deal,
-    divide,
+    check_labels,
+    divide_by_weights,
     even_sizes,
-    gather,
+    partition_by_table,
     partitions,
-    raised,
-    require,
-    resize,
+    raise_to_minimum,
 )
 
-REDRAWS = 100
-Number = Annotated[int, Range(1)]
+REDRAWS = 100  # of the holders of all classes
 
-# Clients: the fewest and most classes of each, in the code of FedCompass for ten classes.
+# FedCompass' code for ten classes, by number of clients: the fewest and most classes of a client.
 CLASSES = {1: (10, 10), 2: (7, 8), 3: (6, 8), 4: (5, 7), 5: (5, 6), 6: (4, 6), 7: (4, 5)}
-CLASSES_OF_MORE = (3, 5)
+CLASSES_OF_MORE = (3, 5)  # for 8 clients or more
 
 
-@partitions
+@partitions.register
 def classes_per_client(
-    labels: np.ndarray, num_clients: int, seed: int, *, classes: Number = 2
+    labels: np.ndarray, num_clients: int, seed: int, *, classes: Count = 2
 ) -> Partition:
     """Every client holds the same number of distinct classes, and all classes have equal slots.
 
-    N * classes slots, as many for each class (some have one more where they do not divide), are
-    shuffled and dealt. A client that got a class twice swaps one with a random client without it.
-    The examples of a class are divided evenly over its slots. Sizes are equal if the classes are.
+    There are N P slots, as many for each class (some have one more where they do not divide). They
+    are shuffled and assigned to the clients. A client that has a class twice exchanges one slot
+    with a random client without that class. The examples of a class are divided evenly over its
+    slots. Sizes are equal if the classes are.
 
     The setting of FedLGA: Li et al., "FedLGA: Toward System-Heterogeneity of Federated Learning
-    via Local Gradient Approximation", https://arxiv.org/abs/2112.11989, which does not say how to
-    deal. The common cut of label-sorted examples into shards can give a client fewer classes.
+    via Local Gradient Approximation", https://arxiv.org/abs/2112.11989, which does not specify the
+    assignment. The common cut of label-sorted examples into shards can give a client fewer classes.
 
     Args:
       labels: int[examples].
       num_clients: N.
-      seed: of the dealing.
-      classes: P, the number of classes of each client.
+      seed: of the assignment.
+      classes: P, the number of classes of each client, at least 1.
 
     Raises:
-      ValueError: if there are fewer classes than that, fewer slots than classes, or fewer examples
-        of a class than slots.
+      ValueError: if there are fewer than P classes, fewer slots than classes, or fewer examples of
+        a class than slots.
     """
-    labels = require(labels, num_clients)
+    labels = check_labels(labels, num_clients)
     rng = np.random.default_rng(seed)
     names, numbers, per_class = np.unique(labels, return_inverse=True, return_counts=True)
     slots = num_clients * classes
@@ -64,81 +60,90 @@ def classes_per_client(
             f"{-(-len(names) // classes)} clients"
         )
     per_slot = rng.permutation(even_sizes(slots, len(names)))
-    short = np.flatnonzero(per_class < per_slot)
-    if len(short):
-        c = short[0]
+    too_small = np.flatnonzero(per_class < per_slot)
+    if len(too_small):
+        c = too_small[0]
         raise ValueError(
             f"class {names[c]} has {per_class[c]} examples for {per_slot[c]} clients; "
             "use fewer clients or fewer classes for each"
         )
-    dealt = rng.permutation(np.repeat(np.arange(len(names)), per_slot))
-    held = np.zeros((num_clients, len(names)), int)
-    np.add.at(held, (np.repeat(np.arange(num_clients), classes), dealt), 1)
-    table = np.zeros_like(held)
-    for c, column in enumerate(_distinct(held, rng).T):
+    class_of_slot = rng.permutation(np.repeat(np.arange(len(names)), per_slot))
+    slot_counts = np.zeros((num_clients, len(names)), int)
+    np.add.at(slot_counts, (np.repeat(np.arange(num_clients), classes), class_of_slot), 1)
+    table = np.zeros_like(slot_counts)
+    for c, column in enumerate(exchange_duplicates(slot_counts, rng).T):
         holders = rng.permutation(np.flatnonzero(column))
         table[holders, c] = even_sizes(per_class[c], len(holders))
-    return gather(deal(numbers, table, rng), num_clients, rng)
+    return partition_by_table(numbers, table, rng)
 
 
-def _distinct(held: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Swaps until no entry of `held` is above one, with the sums of rows and columns unchanged.
+def exchange_duplicates(slot_counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Exchanges slots between clients until no client has a class twice.
 
-    Client i has c twice, and so some j lacks it. If i has all of j's classes, j must have one of
-    them twice. In both cases the swap leaves fewer doubles in all, so the loop ends.
+    If client i has class c twice, some client j lacks it. If i has all classes of j, then j has one
+    of them twice. In both cases an exchange reduces the number of duplicates, so the loop ends.
+
+    Args:
+      slot_counts: int[num_clients, num_classes], the slots of each client and class.
+      rng: the generator.
+
+    Returns:
+      int[num_clients, num_classes] of 0 and 1, with the same sums of rows and columns.
     """
-    held = held.copy()
-    while (held > 1).any():
-        for i, c in np.argwhere(held > 1):
-            if held[i, c] > 1:
-                j = rng.choice(np.flatnonzero(held[:, c] == 0))
-                new = (held[j] > 0) & (held[i] == 0)
-                d = rng.choice(np.flatnonzero(new if new.any() else held[j] > 1))
-                held[[i, j], [c, d]] -= 1
-                held[[i, j], [d, c]] += 1
-    return held
+    slot_counts = slot_counts.copy()
+    while (slot_counts > 1).any():
+        for i, c in np.argwhere(slot_counts > 1):
+            if slot_counts[i, c] > 1:
+                j = rng.choice(np.flatnonzero(slot_counts[:, c] == 0))
+                new = (slot_counts[j] > 0) & (slot_counts[i] == 0)
+                d = rng.choice(np.flatnonzero(new if new.any() else slot_counts[j] > 1))
+                slot_counts[[i, j], [c, d]] -= 1
+                slot_counts[[i, j], [d, c]] += 1
+    return slot_counts
 
 
-@partitions
+@partitions.register
 def class_partition(
     labels: np.ndarray,
     num_clients: int,
     seed: int,
     *,
-    min_classes: Number | None = None,
-    max_classes: Number | None = None,
+    min_classes: Count | None = None,
+    max_classes: Count | None = None,
     mean: Positive = 10.0,
     deviation: NonNegative = 3.0,
-    min_examples: Number = 1,
+    min_examples: Count = 1,
 ) -> Partition:
     """Clients hold a random number of random classes, in uneven parts: FedCompass' first split.
 
     Each client draws its number of classes uniformly from `min_classes` to `max_classes`, and that
-    many of them; all draw again, up to 100 times, until every class has a holder. A class is
-    divided over its holders in proportion to |N(mean, deviation^2)|.
+    many of them; all clients draw again, up to 100 times, until every class has a holder. A class
+    is divided over its holders in proportion to |N(mean, deviation^2)|.
 
     Li et al., "FedCompass", ICLR 2024, Algorithm 4, https://arxiv.org/abs/2309.14675. The numbers
     of classes are those of its code for 10 classes: 5 to 6 for 5 clients, 3 to 5 for 8 or more.
-    The examples of a class are shuffled before they are divided, which the code does not. If no
-    draw reaches every class, the ones without holders replace classes that have several, or are
+    The examples of a class are shuffled before they are divided, which the code does not do. If no
+    draw reaches every class, the classes without holders replace classes that have several, or are
     added to clients that have room. Clients with fewer than `min_examples` receive random examples
-    of the largest ones, whatever their class.
+    of the largest ones, of any class.
 
     Args:
       labels: int[examples].
       num_clients: m.
       seed: of the draw.
-      min_classes: the fewest classes of a client; None for the code's, at most all classes.
-      max_classes: the most classes of a client; None likewise.
-      mean: of the length of a part.
-      deviation: standard deviation of the length of a part.
-      min_examples: what each client holds at least.
+      min_classes: the fewest classes of a client, at least 1; None for the number in the code, but
+        at most all classes.
+      max_classes: the most classes of a client, at least `min_classes`; None likewise.
+      mean: mu, the mean length of a part before normalisation, above 0; only the ratio to
+        `deviation` matters.
+      deviation: sigma, the standard deviation of the length of a part, at least 0.
+      min_examples: the fewest examples of a client, at least 1.
 
     Raises:
       ValueError: if the clients cannot hold all classes, if the numbers of classes contradict each
         other or the data, or if there are fewer than `num_clients * min_examples` examples.
     """
-    labels = require(labels, num_clients, min_examples)
+    labels = check_labels(labels, num_clients, min_examples)
     rng = np.random.default_rng(seed)
     _, numbers, per_class = np.unique(labels, return_inverse=True, return_counts=True)
     usual = [min(n, len(per_class)) for n in CLASSES.get(num_clients, CLASSES_OF_MORE)]
@@ -158,29 +163,37 @@ def class_partition(
             f"{num_clients} clients with at most {high} classes each cannot hold "
             f"{len(per_class)}; give max_classes={-(-len(per_class) // num_clients)} or more"
         )
-    held = _holders(num_clients, len(per_class), low, high, rng)
-    lengths = np.abs(rng.normal(mean, deviation, held.shape))
-    owners = deal(numbers, divide(np.where(held, lengths, 0), per_class), rng)
-    counts = np.bincount(owners, minlength=num_clients)
-    return gather(resize(owners, raised(counts, min_examples), rng), num_clients, rng)
+    holds = draw_class_holders(num_clients, len(per_class), low, high, rng)
+    lengths = np.abs(rng.normal(mean, deviation, holds.shape))
+    table = divide_by_weights(np.where(holds, lengths, 0), per_class)
+    sizes = raise_to_minimum(table.sum(axis=1), min_examples)
+    return partition_by_table(numbers, table, rng, sizes)
 
 
-def _holders(
+def draw_class_holders(
     num_clients: int, num_classes: int, low: int, high: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """bool[num_clients, num_classes]: who holds which class; every class has a holder."""
-    every = np.tile(np.arange(num_classes), (num_clients, 1))
+    """bool[num_clients, num_classes]: which client holds which class; every class has a holder.
+
+    Args:
+      num_clients: m.
+      num_classes: at most `num_clients * high`.
+      low: the fewest classes of a client.
+      high: the most classes of a client.
+      rng: the generator.
+    """
+    all_classes = np.tile(np.arange(num_classes), (num_clients, 1))
     for _ in range(REDRAWS):
         numbers = rng.integers(low, high, num_clients, endpoint=True)
-        held = rng.permuted(every, axis=1) < numbers[:, None]
-        if held.any(axis=0).all():
-            return held
-    for c in rng.permutation(np.flatnonzero(~held.any(axis=0))):
-        spare = held & (held.sum(axis=0) > 1)
+        holds = rng.permuted(all_classes, axis=1) < numbers[:, None]
+        if holds.any(axis=0).all():
+            return holds
+    for c in rng.permutation(np.flatnonzero(~holds.any(axis=0))):
+        spare = holds & (holds.sum(axis=0) > 1)
         if spare.any():
             i = rng.choice(np.flatnonzero(spare.any(axis=1)))
-            held[i, rng.choice(np.flatnonzero(spare[i]))] = False
+            holds[i, rng.choice(np.flatnonzero(spare[i]))] = False
         else:
-            i = rng.choice(np.flatnonzero(held.sum(axis=1) < high))
-        held[i, c] = True
-    return held
+            i = rng.choice(np.flatnonzero(holds.sum(axis=1) < high))
+        holds[i, c] = True
+    return holds

@@ -1,61 +1,57 @@
-"""Partitions whose heterogeneity is a Dirichlet distribution's."""
-
-from typing import Annotated
+"""Partitions with Dirichlet-distributed heterogeneity."""
 
 import numpy as np
 
-from fedjax_algos.core.registry import NonNegative, Positive, Range
+from fedjax_algos.core.options import Count, NonNegative, Positive
 from fedjax_algos.data.partitioning.base import (
     Partition,
-    deal,
-    divide,
-    draw,
+    check_labels,
+    divide_by_weights,
+    draw_class_counts,
     even_sizes,
-    gather,
     log_dirichlet,
+    partition_by_table,
     partitions,
-    raised,
-    require,
-    resize,
-    shares,
-    shuffled_sort,
+    raise_to_minimum,
+    renormalise,
+    shuffled_argsort,
 )
 
-REDRAWS = 100
+REDRAWS = 100  # of a table in which a client has too few examples
 
 
-@partitions
+@partitions.register
 def dirichlet(
     labels: np.ndarray,
     num_clients: int,
     seed: int,
     *,
     alpha: Positive = 0.1,
-    min_examples: Annotated[int, Range(1)] = 2,
+    min_examples: Count = 2,
 ) -> Partition:
     """Each class is divided over the clients by its own draw of Dir(alpha 1_N); sizes are unequal.
 
-    A small alpha is heterogeneous: most of a class goes to few clients. Clients left with fewer
-    than `min_examples` then receive random examples of the largest ones, so no example is lost or
-    doubled and the function always ends.
+    A small alpha is heterogeneous: a few clients hold most of a class. Clients with fewer than
+    `min_examples` then receive random examples of the largest ones, so no example is lost or
+    duplicated and the function always ends.
 
     Args:
       labels: int[examples].
       num_clients: N.
       seed: of the draw.
-      alpha: concentration.
-      min_examples: what each client holds at least.
+      alpha: concentration, above 0; small values are heterogeneous.
+      min_examples: the fewest examples of a client, at least 1.
 
     Raises:
       ValueError: if there are fewer than `num_clients * min_examples` examples.
     """
-    labels = require(labels, num_clients, min_examples)
+    labels = check_labels(labels, num_clients, min_examples)
     rng = np.random.default_rng(seed)
     rows: list[list[int]] = [[] for _ in range(num_clients)]
     for label in np.unique(labels):
         examples = rng.permutation(np.flatnonzero(labels == label))
         parts = rng.dirichlet(np.full(num_clients, alpha))
-        if not np.isfinite(parts).all():  # every gamma draw underflowed: all to one client
+        if not np.isfinite(parts).all():  # all gamma draws underflowed: one client takes the class
             parts = np.eye(num_clients)[rng.integers(num_clients)]
         cuts = np.rint(np.cumsum(parts)[:-1] * len(examples)).astype(int)
         for row, part in zip(rows, np.split(examples, cuts), strict=True):
@@ -67,69 +63,77 @@ def dirichlet(
     return Partition.of([rng.permutation(row) for row in rows])
 
 
-@partitions
+@partitions.register
 def dirichlet_balanced(
     labels: np.ndarray,
     num_clients: int,
     seed: int,
     *,
     alpha: NonNegative = 0.1,
-    tries: Annotated[int, Range(1)] = 100,
+    tries: Count = 100,
 ) -> Partition:
-    """As `dirichlet`, but clients are of equal size: the split of the code of GHBM and FedHBM.
+    """As `dirichlet`, but clients have equal sizes: the split in the code of GHBM and FedHBM.
 
-    Class after class is divided by a draw of Dir(alpha 1_N) without the shares of clients that
-    have 1/N of all examples already. Of `tries` such tables the one with the smallest standard
-    deviation of sizes is kept. Random surplus examples then go to those that lack some, until
-    sizes differ by at most one. alpha = 0 sorts the examples by label and gives each client one
-    of N contiguous shards: one class each, where 1/N of the examples divides the classes.
+    One class after another is divided by a draw of Dir(alpha 1_N) without the shares of clients
+    that already have 1/N of all examples. Of `tries` such tables the one with the smallest standard
+    deviation of sizes is used. Random surplus examples then move to smaller clients, until sizes
+    differ by at most one. alpha = 0 sorts the examples by label and gives each client one of N
+    contiguous shards: one class each, if every class is a multiple of 1/N of the examples.
 
-    A positive alpha that gives each class to fewer clients than must hold it leaves most to the
-    random repair: 100 clients with 10 classes are most heterogeneous near alpha = 0.1, and those of
-    alpha = 0.001 are almost alike.
+    If a positive alpha gives each class to fewer clients than must hold it, the random repair
+    decides most of the result: with 10 classes, 100 clients are most heterogeneous near alpha =
+    0.1, and almost alike for alpha = 0.001.
 
     Zaccone et al., "Communication-Efficient Heterogeneous Federated Learning with Generalized
     Heavy-Ball Momentum", https://arxiv.org/abs/2311.18578, and its code,
     https://github.com/RickZack/GHBM; the text describes `dirichlet_classes` instead. The paper's
-    settings are alpha = 0 and, for IID clients, 10,000. Parts are rounded, not floored, and
-    remainders of sizes go to the clients that had most.
+    settings are alpha = 0 and, for IID clients, 10,000. Parts are rounded, not floored, and the
+    clients with most examples receive the remainders of the sizes.
 
     Args:
       labels: int[examples].
       num_clients: N.
       seed: of the draw.
-      alpha: concentration; a small one is heterogeneous.
-      tries: tables among which the most even one is chosen.
+      alpha: concentration, at least 0; small values are heterogeneous.
+      tries: number of tables from which the most even one is chosen, at least 1.
 
     Raises:
       ValueError: if there are more clients than examples.
     """
-    labels = require(labels, num_clients)
+    labels = check_labels(labels, num_clients)
     rng = np.random.default_rng(seed)
     if alpha == 0:
         return _shards(labels, num_clients, rng)
     _, classes, per_class = np.unique(labels, return_inverse=True, return_counts=True)
-    tables = (_fill(per_class, num_clients, alpha, rng) for _ in range(tries))
+    tables = (draw_balanced_table(per_class, num_clients, alpha, rng) for _ in range(tries))
     table = min(tables, key=lambda table: table.sum(axis=1).std())
     sizes = np.empty(num_clients, int)
     sizes[np.argsort(-table.sum(axis=1), kind="stable")] = even_sizes(len(labels), num_clients)
-    return gather(resize(deal(classes, table, rng), sizes, rng), num_clients, rng)
+    return partition_by_table(classes, table, rng, sizes)
 
 
-def _fill(
+def draw_balanced_table(
     per_class: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """int[num_clients, classes]: one try of `dirichlet_balanced`."""
+    """int[num_clients, num_classes]: one of the tables from which `dirichlet_balanced` chooses.
+
+    Args:
+      per_class: int[num_classes], the examples of each class.
+      num_clients: N.
+      alpha: concentration, above 0.
+      rng: the generator.
+    """
     table = np.zeros((num_clients, len(per_class)), int)
-    held = np.zeros(num_clients, int)
+    sizes = np.zeros(num_clients, int)
     for label, size in enumerate(per_class):
         logs = log_dirichlet(rng, np.full(num_clients, alpha))
-        table[:, label] = divide(shares(logs, held * num_clients < per_class.sum()), size)
-        held += table[:, label]
+        shares = renormalise(logs, sizes * num_clients < per_class.sum())
+        table[:, label] = divide_by_weights(shares, size)
+        sizes += table[:, label]
     return table
 
 
-@partitions
+@partitions.register
 def dirichlet_classes(
     labels: np.ndarray,
     num_clients: int,
@@ -139,44 +143,46 @@ def dirichlet_classes(
 ) -> Partition:
     """Clients of equal size, each with its own label distribution q_i ~ Dir(alpha prior).
 
-    The prior is the labels' own distribution, so that the concentrations of all classes sum to
-    alpha. Clients draw their examples one after the other by q_i without replacement; q_i is
-    renormalised when a class is exhausted, so the last clients take what is left and may lack a
-    class however large alpha is. alpha = 0 is `dirichlet_balanced`'s. Sizes differ by at most one.
+    The prior is the distribution of all labels, so that the concentrations of all classes sum to
+    alpha. One client after another draws its examples by q_i without replacement; q_i is
+    renormalised when a class is exhausted. Therefore the last clients take what remains and may
+    lack a class for any alpha. alpha = 0 is that of `dirichlet_balanced`. Sizes differ by at most
+    one.
 
     Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
     Classification", https://arxiv.org/abs/1909.06335, and the text of the GHBM paper,
-    https://arxiv.org/abs/2311.18578. What follows an exhausted class is decided here.
+    https://arxiv.org/abs/2311.18578. Neither says what happens when a class is exhausted; the rule
+    above is ours.
 
     Args:
       labels: int[examples].
       num_clients: N.
       seed: of the draw.
-      alpha: concentration; a small one is heterogeneous.
+      alpha: concentration, at least 0; small values are heterogeneous.
 
     Raises:
       ValueError: if there are more clients than examples.
     """
-    labels = require(labels, num_clients)
+    labels = check_labels(labels, num_clients)
     rng = np.random.default_rng(seed)
     if alpha == 0:
         return _shards(labels, num_clients, rng)
-    _, classes, left = np.unique(labels, return_inverse=True, return_counts=True)
-    table = np.zeros((num_clients, len(left)), int)
-    q = log_dirichlet(rng, np.tile(alpha * left / len(labels), (num_clients, 1)))
+    _, classes, remaining = np.unique(labels, return_inverse=True, return_counts=True)
+    table = np.zeros((num_clients, len(remaining)), int)
+    q = log_dirichlet(rng, np.tile(alpha * remaining / len(labels), (num_clients, 1)))
     for client, size in enumerate(even_sizes(len(labels), num_clients)):
-        table[client] = draw(rng, size, q[client], left)
-        left = left - table[client]
-    return gather(deal(classes, table, rng), num_clients, rng)
+        table[client] = draw_class_counts(rng, size, q[client], remaining)
+        remaining = remaining - table[client]
+    return partition_by_table(classes, table, rng)
 
 
 def _shards(labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> Partition:
-    """The examples by label, in contiguous shards of equal size, in random order."""
-    shards = np.array_split(shuffled_sort(labels, rng), num_clients)
+    """The examples sorted by label, in contiguous shards of equal size, in random order."""
+    shards = np.array_split(shuffled_argsort(labels, rng), num_clients)
     return Partition.of([shards[i] for i in rng.permutation(num_clients)])
 
 
-@partitions
+@partitions.register
 def dual_dirichlet(
     labels: np.ndarray,
     num_clients: int,
@@ -184,18 +190,18 @@ def dual_dirichlet(
     *,
     alpha1: Positive | None = None,
     alpha2: Positive = 0.5,
-    min_examples: Annotated[int, Range(1)] = 2,
+    min_examples: Count = 2,
 ) -> Partition:
     """One Dirichlet for the sizes of clients and one for their labels: FedCompass' second split.
 
-    With w ~ Dir(alpha1/m 1_m) and k_i ~ Dir(alpha2 prior), client i gets the share
-    w_i k_ic / sum_j w_j k_jc of class c. The prior is the labels' own distribution. If a client
-    has fewer than `min_examples`, all is drawn again, up to 100 times; after that the draw that
-    lacks fewest is repaired with random examples of the largest clients.
+    With w ~ Dir(alpha1/m 1_m) and k_i ~ Dir(alpha2 prior), client i receives the share
+    w_i k_ic / sum_j w_j k_jc of class c. The prior is the distribution of all labels. If a client
+    has fewer than `min_examples`, everything is drawn again, up to 100 times; after that the draw
+    that lacks the fewest examples is repaired with random examples of the largest clients.
 
     Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client
     Devices Using a Computing Power-Aware Scheduler", ICLR 2024, Algorithm 5,
-    https://arxiv.org/abs/2309.14675, which asks for no least size. Shares are computed from
+    https://arxiv.org/abs/2309.14675, which has no minimum size. Shares are computed from
     logarithms, so none is 0/0. Its code floors the parts and gives the remainders to the last
     client; here classes are cut at rounded cumulative sums.
 
@@ -203,26 +209,26 @@ def dual_dirichlet(
       labels: int[examples].
       num_clients: m.
       seed: of the draw.
-      alpha1: concentration of sizes; None for m, as in the paper.
-      alpha2: concentration of labels; a small one is heterogeneous.
-      min_examples: what each client holds at least.
+      alpha1: concentration of the sizes, above 0; None for m, as in the paper.
+      alpha2: concentration of the labels, above 0; small values are heterogeneous.
+      min_examples: the fewest examples of a client, at least 1.
 
     Raises:
       ValueError: if there are fewer than `num_clients * min_examples` examples.
     """
-    labels = require(labels, num_clients, min_examples)
+    labels = check_labels(labels, num_clients, min_examples)
     rng = np.random.default_rng(seed)
     _, classes, per_class = np.unique(labels, return_inverse=True, return_counts=True)
     of_sizes = np.full(num_clients, (num_clients if alpha1 is None else alpha1) / num_clients)
     of_labels = np.tile(alpha2 * per_class / len(labels), (num_clients, 1))
-    fewest = len(labels)
+    fewest_missing = len(labels)
     for _ in range(REDRAWS):
         w, k = log_dirichlet(rng, of_sizes), log_dirichlet(rng, of_labels)
-        drawn = divide(shares(w[:, None] + k), per_class)
+        drawn = divide_by_weights(renormalise(w[:, None] + k), per_class)
         missing = np.maximum(min_examples - drawn.sum(axis=1), 0).sum()
-        if missing < fewest:
-            fewest, table = missing, drawn
+        if missing < fewest_missing:
+            fewest_missing, table = missing, drawn
         if not missing:
             break
-    owners = deal(classes, table, rng)
-    return gather(resize(owners, raised(table.sum(axis=1), min_examples), rng), num_clients, rng)
+    sizes = raise_to_minimum(table.sum(axis=1), min_examples)
+    return partition_by_table(classes, table, rng, sizes)

@@ -1,17 +1,16 @@
-"""The Pachinko allocation: label distributions of two levels, for labels with a hierarchy."""
+"""The Pachinko allocation: two-level label distributions, for labels with a hierarchy."""
 
 import numpy as np
 
-from fedjax_algos.core.registry import Positive
+from fedjax_algos.core.options import Positive
 from fedjax_algos.data.partitioning.base import (
     Partition,
-    deal,
-    draw,
+    check_labels,
+    draw_class_counts,
     even_sizes,
-    gather,
     log_dirichlet,
+    partition_by_table,
     partitions,
-    require,
 )
 
 # The coarse label of each of CIFAR-100's fine labels, https://www.cs.toronto.edu/~kriz/cifar.html.
@@ -26,7 +25,7 @@ CIFAR100_COARSE = (
 # fmt: on
 
 
-@partitions
+@partitions.register
 def pachinko(
     labels: np.ndarray,
     num_clients: int,
@@ -36,32 +35,33 @@ def pachinko(
     leaf_alpha: Positive = 10.0,
     hierarchy: tuple[int, ...] = CIFAR100_COARSE,
 ) -> Partition:
-    """Each client has a distribution over coarse labels, and in each one over its fine labels.
+    """Each client has a distribution over coarse labels, and for each of them over its fine labels.
 
     A client draws r ~ Dir(root_alpha 1) over the coarse labels and, for each of them,
-    f ~ Dir(leaf_alpha 1) over its fine labels. Each of its examples is a coarse label by r, a fine
-    label by f, and a random example of that label, without replacement. An exhausted fine label is
-    struck from f and a coarse one from r, which are renormalised. Clients draw one after the
-    other, so the last ones take what is left. Sizes differ by at most one.
+    f ~ Dir(leaf_alpha 1) over its fine labels. For each of its examples it draws a coarse label
+    by r, a fine label by f, and a random example of that label, without replacement. An exhausted
+    fine label is removed from f and an exhausted coarse label from r, which are renormalised.
+    Clients draw one after another, so the last ones take what remains. Sizes differ by at most one.
 
     The allocation of TensorFlow Federated's CIFAR-100 of 500 clients with 100 examples each, which
     documents the two defaults (Reddi et al., "Adaptive Federated Optimization", ICLR 2021,
-    https://arxiv.org/abs/2003.00295). Its own split is a file and is not reproduced: the seed draws
-    another one. The method is Li and McCallum's, "Pachinko Allocation", ICML 2006.
+    https://arxiv.org/abs/2003.00295). Its own split is a file and is not reproduced: the
+    seed draws another one. The method is Li and McCallum's, "Pachinko Allocation", ICML 2006.
 
     Args:
       labels: int[examples], fine labels from 0.
       num_clients: N.
       seed: of the draw.
-      root_alpha: concentration over coarse labels; a small one is heterogeneous.
-      leaf_alpha: concentration over the fine labels of a coarse one.
-      hierarchy: the coarse label of each fine label; any whole numbers.
+      root_alpha: concentration over coarse labels, above 0; small values are heterogeneous.
+      leaf_alpha: concentration over the fine labels of a coarse one, above 0.
+      hierarchy: the coarse label of each fine label, as any whole numbers; by default that of
+        CIFAR-100.
 
     Raises:
       ValueError: if the hierarchy does not have an entry for each label, or if there are more
         clients than examples.
     """
-    labels = require(labels, num_clients)
+    labels = check_labels(labels, num_clients)
     low, high = labels.min(), labels.max()
     if labels.dtype.kind not in "iu" or low < 0 or int(high) != len(hierarchy) - 1:
         raise ValueError(
@@ -71,13 +71,13 @@ def pachinko(
     rng = np.random.default_rng(seed)
     _, coarse = np.unique(hierarchy, return_inverse=True)
     leaves = [np.flatnonzero(coarse == c) for c in range(coarse.max() + 1)]
-    left = np.bincount(labels, minlength=len(hierarchy))
+    remaining = np.bincount(labels, minlength=len(hierarchy))
     table = np.zeros((num_clients, len(hierarchy)), int)
     for row, size in zip(table, even_sizes(len(labels), num_clients), strict=True):
         r = log_dirichlet(rng, np.full(len(leaves), root_alpha))
-        numbers = draw(rng, size, r, np.bincount(coarse, left).astype(int))
+        numbers = draw_class_counts(rng, size, r, np.bincount(coarse, remaining).astype(int))
         for c in np.flatnonzero(numbers):
             f = log_dirichlet(rng, np.full(len(leaves[c]), leaf_alpha))
-            row[leaves[c]] = draw(rng, numbers[c], f, left[leaves[c]])
-        left -= row
-    return gather(deal(labels, table, rng), num_clients, rng)
+            row[leaves[c]] = draw_class_counts(rng, numbers[c], f, remaining[leaves[c]])
+        remaining -= row
+    return partition_by_table(labels, table, rng)

@@ -1,100 +1,107 @@
-"""Partitions that look at no label: IID, by quantity, and by a data set's own clients."""
-
-from typing import Annotated
+"""Partitions that do not use labels: IID, by quantity, and by the natural clients of a data set."""
 
 import numpy as np
 
-from fedjax_algos.core.registry import Positive, Range
+from fedjax_algos.core.options import Count, Positive
 from fedjax_algos.data.partitioning.base import (
     Partition,
-    divide,
+    check_labels,
+    divide_by_weights,
     log_dirichlet,
     partitions,
-    raised,
-    require,
-    shares,
+    raise_to_minimum,
+    renormalise,
 )
 
 
-@partitions
+@partitions.register
 def iid(labels: np.ndarray, num_clients: int, seed: int) -> Partition:
-    """A shuffle, cut into parts whose sizes differ by at most one."""
-    require(labels, num_clients)
+    """A shuffle, cut into parts whose sizes differ by at most one.
+
+    Args:
+      labels: [examples]; only their number is used.
+      num_clients: N.
+      seed: of the shuffle.
+
+    Raises:
+      ValueError: if there are more clients than examples.
+    """
+    check_labels(labels, num_clients)
     order = np.random.default_rng(seed).permutation(len(labels))
     return Partition.of(np.array_split(order, num_clients))
 
 
-@partitions
+@partitions.register
 def quantity(
     labels: np.ndarray,
     num_clients: int,
     seed: int,
     *,
     beta: Positive = 0.5,
-    min_examples: Annotated[int, Range(1)] = 2,
+    min_examples: Count = 2,
 ) -> Partition:
-    """Sizes are a draw of Dir(beta 1_N) and have nothing to do with labels.
+    """Sizes are a draw of Dir(beta 1_N) and independent of the labels.
 
-    A shuffle is cut at the rounded cumulative sums. The largest clients then fill up those with
-    fewer than `min_examples`. A small beta gives most examples to few clients.
+    A shuffle is cut at the rounded cumulative sums. Clients with fewer than `min_examples` then
+    receive examples of the largest ones. A small beta gives most examples to few clients.
 
     Li et al., "Federated Learning on Non-IID Data Silos", ICDE 2022,
-    https://arxiv.org/abs/2102.02079, draw again until every client has 10 examples, which need not
+    https://arxiv.org/abs/2102.02079, draw again until every client has 10 examples, which may never
     end; here small sizes are repaired.
 
     Args:
       labels: [examples]; only their number is used.
       num_clients: N.
       seed: of the draw.
-      beta: concentration.
-      min_examples: what each client holds at least.
+      beta: concentration, above 0; small values are heterogeneous.
+      min_examples: the fewest examples of a client, at least 1.
 
     Raises:
       ValueError: if there are fewer than `num_clients * min_examples` examples.
     """
-    require(labels, num_clients, min_examples)
+    check_labels(labels, num_clients, min_examples)
     rng = np.random.default_rng(seed)
-    sizes = divide(shares(log_dirichlet(rng, np.full(num_clients, beta))), len(labels))
-    order = rng.permutation(len(labels))
-    return Partition.of(np.split(order, np.cumsum(raised(sizes, min_examples))[:-1]))
+    shares = renormalise(log_dirichlet(rng, np.full(num_clients, beta)))
+    sizes = raise_to_minimum(divide_by_weights(shares, len(labels)), min_examples)
+    return Partition.of(np.split(rng.permutation(len(labels)), np.cumsum(sizes)[:-1]))
 
 
-@partitions
+@partitions.register
 def natural(
     users: np.ndarray,
     num_clients: int,
     seed: int,
     *,
-    min_examples: Annotated[int, Range(1)] = 1,
+    min_examples: Count = 1,
 ) -> Partition:
-    """One client for each user, in the order of their names; examples stay in their order.
+    """The data set's natural clients, sorted by name; examples keep their order.
 
-    If there are more users than clients, the seed chooses among them without replacement, and the
-    examples of the others are left out. Users with fewer than `min_examples` are never chosen.
+    If there are more natural clients than `num_clients`, the seed chooses among them without
+    replacement, and the examples of the others are left out. Natural clients with fewer than
+    `min_examples` are never chosen.
 
     Args:
-      users: int or str[examples], whose each example is. They take the place of labels.
+      users: int or str[examples], the natural client of each example, in place of the labels.
       num_clients: N.
       seed: of the choice.
-      min_examples: what a user must have to be a client.
+      min_examples: the fewest examples of a client, at least 1.
 
     Raises:
-      ValueError: if fewer than `num_clients` users have `min_examples`.
+      ValueError: if fewer than `num_clients` natural clients have `min_examples`.
     """
-    users = require(users, 1)
+    users = check_labels(users, 1)
     if num_clients < 1:
         raise ValueError(f"num_clients={num_clients} is out of range; give at least 1")
     _, owners, sizes = np.unique(users, return_inverse=True, return_counts=True)
-    able = np.flatnonzero(sizes >= min_examples)
-    if num_clients > len(able):
+    chosen = np.flatnonzero(sizes >= min_examples)
+    if num_clients > len(chosen):
         raise ValueError(
-            f"{num_clients} clients are more than the {len(able)} users with at least "
-            f"{min_examples} examples; use at most {len(able)} clients"
+            f"{num_clients} clients are more than the {len(chosen)} natural clients with at least "
+            f"{min_examples} examples; use at most {len(chosen)} clients"
         )
-    chosen = able
-    if num_clients < len(able):
+    if num_clients < len(chosen):
         rng = np.random.default_rng(seed)
-        chosen = np.sort(rng.choice(able, num_clients, replace=False))
-    kept = np.flatnonzero(np.isin(owners, chosen))
-    order = kept[np.argsort(owners[kept], kind="stable")]
+        chosen = np.sort(rng.choice(chosen, num_clients, replace=False))
+    assigned = np.flatnonzero(np.isin(owners, chosen))
+    order = assigned[np.argsort(owners[assigned], kind="stable")]
     return Partition.of(np.split(order, np.cumsum(sizes[chosen])[:-1]))

@@ -1,5 +1,5 @@
-"""Readers of data sets: each adds a factory to the registry `datasets` when it is imported."""
+"""Readers of data sets: each module adds a factory to the registry `datasets`."""
 
-from fedjax_algos.data.readers import leaf, npz, synthetic, text, tfds
+from fedjax_algos.data.readers import digits, leaf, npz, synthetic, text, tfds
 
-__all__ = ["leaf", "npz", "synthetic", "text", "tfds"]
+__all__ = ["digits", "leaf", "npz", "synthetic", "text", "tfds"]

@@ -1,4 +1,4 @@
-"""Reader of the files that LEAF's scripts write."""
+"""Reader of the files that the scripts of LEAF write."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -7,16 +7,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_algos.data.dataset import Count, Dataset, PathLike, datasets, from_arrays, reading
+from fedjax_algos.core.options import Count
+from fedjax_algos.data.dataset import Dataset, PathLike, datasets, from_arrays
+from fedjax_algos.data.readers.errors import explain_read_errors
 from fedjax_algos.data.readers.text import SYMBOLS, encode
 
-WINDOW = 80
-TEXT_FIELD = 4  # of a sample of sent140
-Columns = tuple[np.ndarray, ...]  # one client's or all clients' samples; the labels [n] are last
-Convert = Callable[[list, list, str], Columns]  # a client's "x", "y" and how messages name them
+WINDOW = 80  # characters of a shakespeare sample
+TEXT_FIELD = 4  # index of the text in a sample of sent140
+Columns = tuple[np.ndarray, ...]  # the samples of one client or of all; the labels [n] are last
+Convert = Callable[[list, list, str], Columns]  # a client's "x", "y" and its name for messages
 
 
-@datasets
+@datasets.register
 def leaf(
     *,
     path: PathLike,
@@ -26,72 +28,66 @@ def leaf(
     alphabet: Literal["leaf", "no_newline"] = "leaf",
     words: Count = 5000,
 ) -> Dataset:
-    """A LEAF data set: a folder with train/*.json and test/*.json, where each user is a client.
+    """A LEAF data set: a folder with train/*.json and test/*.json; users are the natural clients.
 
-    The files are parsed as a stream, one client at a time, and kept as arrays only. "x" is
+    The files are parsed as a stream, one client at a time, and only arrays are kept. "x" is
 
-    - femnist: uint8[n, 28, 28], the pixels times 255, which loses nothing; 62 classes;
-    - shakespeare: uint8[n, 80], the characters' places in LEAF's 80 symbols; the label is the next
-      character's;
+    - femnist: uint8[n, 28, 28], the pixels times 255, which is exact; 62 classes;
+    - shakespeare: uint8[n, 80], the indices of the characters in LEAF's 80 symbols; the label is
+      the index of the next character;
     - sent140: float32[n, words], counts of the most frequent words of the training texts, divided
-      by their sum; 2 classes. Samples without any of the words are left out, as `notes` says.
-      Words are what blanks separate; of equally frequent ones the first to occur go first. An
-      example takes 4 bytes a word.
+      by their sum; 2 classes. Samples without any of the words are left out and counted in `notes`.
+      Words are separated by blanks; among equally frequent words the first to occur come first. An
+      example takes 4 bytes for each word of the vocabulary.
 
-    The test set is that of all clients. Users are numbered in the order of the files' names and,
-    inside, of the file.
+    The test set contains the test samples of all clients. Natural clients are numbered in the order
+    of the file names and of their position in the file.
 
     Args:
       path: the folder.
       task: which data set it is.
-      max_clients: only the first so many clients of the training files, and their test samples.
-      invert: femnist: 255 minus the pixels, so that the background is 0.
-      alphabet: shakespeare: "no_newline" leaves the line break out, which no window has.
-      words: sent140: the size of the vocabulary.
+      max_clients: use only this number of clients, the first of the training files, at least 1;
+        None for all.
+      invert: femnist: store 255 minus the pixels, so that the background is 0.
+      alphabet: shakespeare: "no_newline" omits the line break, which no window contains.
+      words: sent140: the size of the vocabulary, at least 1.
 
     Raises:
       ValueError: if ijson is not installed, or a file is missing, damaged or not of the task.
 
     Source: LEAF (https://github.com/TalwalkarLab/leaf); the words as in FedGBO's code
-    (https://github.com/JedMills/FedGBO), except that nothing between two blanks is no word.
+    (https://github.com/JedMills/FedGBO), but the empty text between two blanks is not a word.
     """
-    for owner, name, foreign in (
+    for owner, name, is_set in (
         ("femnist", "invert", invert),
         ("shakespeare", "alphabet", alphabet != "leaf"),
         ("sent140", "words", words != 5000),
     ):
-        if foreign and task != owner:
+        if is_set and task != owner:
             raise ValueError(f"leaf: {name} is for task={owner}, not {task}; leave it out")
-    vocabulary: dict[str, int] = {}
-    symbols = SYMBOLS[alphabet]
-    convert: Convert = _pixels
-    convert_test: Convert = _pixels
-    num_classes = 62
-    if task == "shakespeare":
-        convert = convert_test = functools.partial(_codes, symbols=symbols)
-        num_classes = len(symbols)
-    elif task == "sent140":
-        convert = functools.partial(_tokens, vocabulary=vocabulary, learn=True)
-        convert_test = functools.partial(_tokens, vocabulary=vocabulary, learn=False)
-        num_classes = 2
+    symbols, vocabulary = SYMBOLS[alphabet], dict[str, int]()
+    converters: dict[str, tuple[Convert, int]] = {
+        "femnist": (functools.partial(_pixels, invert=invert), 62),
+        "shakespeare": (functools.partial(_codes, symbols=symbols), len(symbols)),
+        "sent140": (functools.partial(_tokens, vocabulary=vocabulary), 2),
+    }
+    convert, num_classes = converters[task]
     numbers: dict[str, int] = {}
     train, users = _collect(Path(path, "train"), convert, numbers, max_clients)
-    known = numbers.copy() if max_clients else {}
-    test, _ = _collect(Path(path, "test"), convert_test, known, max_clients)
+    test_numbers = numbers.copy() if max_clients else {}
+    test, _ = _collect(Path(path, "test"), convert, test_numbers, max_clients)
     notes: tuple[str, ...] = ()
     if task == "sent140":
-        places = _places(train[0], len(vocabulary), words)
-        train, kept = _bags(train, places)
-        test, kept_test = _bags(test, places)
-        users = users[kept]
-        lost, lost_test = (len(k) - int(k.sum()) for k in (kept, kept_test))
+        ranks = _ranks(train[0], len(vocabulary), words)
+        train, in_train = _bags_of_words(train, ranks)
+        test, in_test = _bags_of_words(test, ranks)
+        users = users[in_train]
+        lost, lost_test = (len(rows) - int(rows.sum()) for rows in (in_train, in_test))
         if lost or lost_test:
             notes = (
-                f"{lost} training and {lost_test} test samples hold none of the {places.max() + 1} "
-                "words and are left out",
+                f"{lost} training and {lost_test} test samples contain none of the "
+                f"{ranks.max(initial=-1) + 1} words and are left out",
             )
-    for pixels in (train[0], test[0]) if invert else ():
-        np.subtract(255, pixels, out=pixels)
     (x, y), (x_test, y_test) = train, test
     return from_arrays(
         x, y, x_test, y_test, users, num_classes=num_classes, notes=notes, source=path
@@ -101,14 +97,14 @@ def leaf(
 def _collect(
     folder: Path, convert: Convert, numbers: dict[str, int], max_clients: int | None
 ) -> tuple[Columns, np.ndarray]:
-    """All clients' columns, joined, and int32[n] of their numbers.
+    """The columns of all clients, concatenated, and the client number of each row, int32[n].
 
-    Gives new names the next numbers, and leaves them out where there are `max_clients` already.
+    New names receive the next numbers, and are left out if there are `max_clients` already.
     """
     parts, users = [], []
     for file, name, x, y in _clients(folder):
         full = max_clients is not None and len(numbers) >= max_clients
-        if not y or (full and name not in numbers):  # LEAF names clients without samples too
+        if not y or (full and name not in numbers):  # LEAF also lists clients without samples
             continue
         parts.append(convert(x, y, f"{file}: client {name!r}"))
         users.append(np.full(len(y), numbers.setdefault(name, len(numbers)), np.int32))
@@ -118,7 +114,7 @@ def _collect(
 
 
 def _clients(folder: Path) -> Iterator[tuple[Path, str, list, list]]:
-    """File, name, "x" and "y" of each client, with only one of them in memory."""
+    """File, name, "x" and "y" of each client; only one client is in memory at a time."""
     try:
         import ijson
     except ImportError as error:
@@ -129,7 +125,7 @@ def _clients(folder: Path) -> Iterator[tuple[Path, str, list, list]]:
     fix = "run LEAF's script again"
     for file in files:
         entries = 0
-        with reading(file, fix, ijson.JSONError), open(file, "rb") as content:
+        with explain_read_errors(file, fix, ijson.JSONError), open(file, "rb") as content:
             for name, samples in ijson.kvitems(content, "user_data", use_float=True):
                 entries += 1
                 yield (file, name, *_samples(samples, f"client {name!r}"))
@@ -144,13 +140,14 @@ def _samples(samples: Any, source: str) -> tuple[list, list]:
     return x, y
 
 
-def _pixels(x: list, y: list, source: str) -> Columns:
+def _pixels(x: list, y: list, source: str, invert: bool) -> Columns:
     pixels = 255 * _numbers(x, source)
     if pixels.shape != (len(x), 28 * 28):
         raise ValueError(f"{source} has images {list(pixels.shape[1:])}; femnist has [784] pixels")
     whole = np.rint(pixels)
     if whole.min() < 0 or whole.max() > 255 or np.abs(pixels - whole).max() > 0.01:
-        raise ValueError(f"{source} has pixels that are no 255ths of 0 to 1; is it femnist?")
+        raise ValueError(f"{source} has pixels that are not k/255 for k = 0..255; is it femnist?")
+    whole = 255 - whole if invert else whole
     return whole.astype(np.uint8).reshape(-1, 28, 28), _numbers(y, source)
 
 
@@ -158,29 +155,27 @@ def _codes(x: list, y: list, source: str, symbols: str) -> Columns:
     windows = all(isinstance(text, str) and len(text) == WINDOW for text in x)
     if not (windows and all(isinstance(text, str) and len(text) == 1 for text in y)):
         raise ValueError(
-            f"{source} has other samples than texts of {WINDOW} characters with the next one; is "
+            f"{source} has samples that are not texts of {WINDOW} characters and the next one; is "
             "it shakespeare?"
         )
     codes, next_codes = (encode("".join(part), symbols, source) for part in (x, y))
     return codes.reshape(-1, WINDOW), next_codes
 
 
-def _tokens(
-    x: list, y: list, source: str, vocabulary: dict[str, int], learn: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Words' numbers, int32[words of all samples]; words of each sample, int32[n]; labels."""
+def _tokens(x: list, y: list, source: str, vocabulary: dict[str, int]) -> Columns:
+    """Word ids, int32[words of all samples]; number of words of each sample, int32[n]; labels.
+
+    New words are added to the vocabulary.
+    """
     tokens, counts = [], []
     for row in x:
         if not (isinstance(row, list) and len(row) > TEXT_FIELD and isinstance(row[4], str)):
             raise ValueError(
                 f"{source} has a sample without a text as field {TEXT_FIELD}; is it sent140?"
             )
-        found = list(filter(None, row[TEXT_FIELD].split(" ")))
-        counts.append(len(found))
-        if learn:
-            tokens += [vocabulary.setdefault(word, len(vocabulary)) for word in found]
-        else:
-            tokens += [vocabulary.get(word, len(vocabulary)) for word in found]
+        words = list(filter(None, row[TEXT_FIELD].split(" ")))
+        counts.append(len(words))
+        tokens += [vocabulary.setdefault(word, len(vocabulary)) for word in words]
     return np.array(tokens, np.int32), np.array(counts, np.int32), _numbers(y, source)
 
 
@@ -189,29 +184,28 @@ def _numbers(values: list, source: str) -> np.ndarray:
         return np.array(values, np.float64)
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f"{source} has other values than numbers, or rows of unequal length; "
+            f"{source} has values that are not numbers, or rows of unequal length; "
             "run LEAF's script again"
         ) from error
 
 
-def _places(tokens: np.ndarray, distinct: int, words: int) -> np.ndarray:
-    """int32[distinct + 1]: each word's place among the most frequent, -1 for the others and, last,
-    for those that the training texts do not have."""
+def _ranks(tokens: np.ndarray, distinct: int, words: int) -> np.ndarray:
+    """int32[distinct]: the rank of each word among the most frequent tokens, -1 for all others."""
     counts = np.bincount(tokens, minlength=distinct)
-    most = np.argsort(-counts, kind="stable")[:words]
-    places = np.full(distinct + 1, -1, np.int32)
-    places[most] = np.arange(len(most))
-    return places
+    most_frequent = np.argsort(-counts, kind="stable")[: min(words, np.count_nonzero(counts))]
+    ranks = np.full(distinct, -1, np.int32)
+    ranks[most_frequent] = np.arange(len(most_frequent))
+    return ranks
 
 
-def _bags(columns: Columns, places: np.ndarray) -> tuple[Columns, np.ndarray]:
-    """Normalised counts and labels of the samples that hold a word, and which do, bool[n]."""
+def _bags_of_words(columns: Columns, ranks: np.ndarray) -> tuple[Columns, np.ndarray]:
+    """Normalised counts and labels of the samples with a ranked word; bool[n]: which these are."""
     tokens, counts, labels = columns
-    rows, words = np.repeat(np.arange(len(counts)), counts), places[tokens]
+    rows, words = np.repeat(np.arange(len(counts)), counts), ranks[tokens]
     rows, words = rows[words >= 0], words[words >= 0]
     totals = np.bincount(rows, minlength=len(counts))
-    kept = totals > 0
-    x = np.zeros((kept.sum(), places.max() + 1), np.float32)
-    np.add.at(x, ((np.cumsum(kept) - 1)[rows], words), 1)
-    x /= totals[kept, None].astype(np.float32)
-    return (x, labels[kept]), kept
+    has_word = totals > 0
+    x = np.zeros((has_word.sum(), ranks.max(initial=-1) + 1), np.float32)
+    np.add.at(x, ((np.cumsum(has_word) - 1)[rows], words), 1)
+    x /= totals[has_word, None].astype(np.float32)
+    return (x, labels[has_word]), has_word

@@ -1,31 +1,37 @@
-"""What the device carries while a plan is executed, and the two compiled functions that move it."""
+"""The in-flight state on the device, and the two functions that are compiled for a plan.
+
+`initial_in_flight` makes the state before the first wave, `run_waves` runs the waves of one call.
+"""
 
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
-from fedjax_algos.core import Report, Update, Visit
-from fedjax_algos.engine import federated_round
-from fedjax_algos.engine.devices import AXIS, pin
-from fedjax_algos.engine.federated_round import FederatedState
+from fedjax_algos.core import Algorithm, Dispatch, Metrics, Report, Update
+from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.engine.asynchronous.call_tables import CallTable
+from fedjax_algos.engine.devices import AXIS, constrain_replicated
+from fedjax_algos.engine.local_update import broadcast_to_client, draw_randomness, local_update
+from fedjax_algos.engine.state import FederatedState, row_shapes
 
 
 class Arrival(NamedTuple):
-    """A trained update, and what its server step must know of it."""
+    """An update of a trained dispatch, and what its server step needs besides it."""
 
     update: Update
-    visit: Visit
+    dispatch: Dispatch
     report: Report
 
 
-class Flight(NamedTuple):
-    """All that the device carries from wave to wave.
+class InFlightState(NamedTuple):
+    """What the device holds from wave to wave.
 
-    Server, statistics and metrics of R runs in lockstep have leaves [R, ...], those of a single run
-    do not; see `_of`. One server step is gathered at a time.
+    In a merged plan of R runs, server, statistics and metrics have leaves [R, ...]. The updates of
+    one server step are summed at a time.
     """
 
     server: Any
@@ -35,237 +41,230 @@ class Flight(NamedTuple):
     versions: Any  # (broadcast, statistics), leaves [rows, ...]
     updates: Arrival  # leaves [rows, ...]
 
-
-class Slot(NamedTuple):
-    """A dispatch in a wave."""
-
-    visit: Visit
-    first: Any  # bool[]: its client has no row yet
-    version_row: Any  # int32[]
-    update_row: Any  # int32[]: one past the last where the slot is empty
-    run: Any = None  # int32[]; None for a single run, the last where the slot is empty
+    def __repr__(self) -> str:
+        trees = {name: describe_tree(getattr(self, name)) for name in ("server", "versions")}
+        return describe(self, **trees, updates=describe_tree(self.updates.update))
 
 
-class Step(NamedTuple):
-    """A server step."""
-
-    end: Any  # int32[]: where its contributions end
-    count: Any  # int32[]: how many it has
-    group: Any  # int32[]
-    version_row: Any  # int32[]: where the version goes that it makes
-    run: Any = None  # int32[]; None for a single run
-
-
-class Table(NamedTuple):
-    """What one call does; W waves at most, and room for C contributions and C server steps.
-
-    The slots of a wave are divided over D devices, S for each.
-    """
-
-    num_waves: Any  # int32[]
-    afresh: Any  # bool[], or bool[R] of several runs: forget the metrics
-    slots: Slot  # leaves [W, D, S]
-    filled: Any  # int32[W, D]
-    contributions: Any  # int32[W]: where those end that the wave adds
-    made: Any  # int32[W]: where the server steps end that the wave makes
-    update_row: Any  # int32[C]
-    staleness: Any  # int32[C]
-    steps: Step  # leaves [C]
-
-
-def table_specs():
-    """How a table is divided over a mesh."""
-    everywhere, by_device = PartitionSpec(), PartitionSpec(None, AXIS)
-    specs = Table(*[everywhere] * len(Table._fields))
-    return specs._replace(slots=by_device, filled=by_device)
-
-
-def begin(algorithm, mesh, held, origin, seed, data, visit, rows):
-    """The flight before the first wave, the initial versions in their rows, and no metrics.
+def initial_in_flight(
+    algorithm: Algorithm,
+    mesh: Mesh | None,
+    initial: tuple[Any, Any, Any],
+    origin: Any,
+    seed: jax.Array,
+    data: FederatedData,
+    dispatch: Dispatch,
+    rows: tuple[int, int],
+) -> tuple[InFlightState, Metrics]:
+    """The state before the first wave, with the initial versions in their rows, and zero metrics.
 
     Args:
       algorithm: what is computed.
-      mesh: whose devices all hold it, or None.
-      held: the server state, the model's statistics and the clients' rows.
+      mesh: of the devices, each of which holds the whole state; None is one device.
+      initial: the server state, the model's statistics and the clients' rows.
       origin: theta_0, or ().
-      seed: uint32[], or uint32[R] of R runs in lockstep, as everything above and the metrics.
-      data: the clients' examples, those of all runs.
-      visit: any, for its shapes.
-      rows: how many for versions and for updates.
+      seed: uint32[], or uint32[R] in a merged plan of R runs.
+      data: the clients' examples, of all runs.
+      dispatch: any dispatch, for its shapes.
+      rows: numbers of rows for versions and for updates.
     """
-    server, statistics, _ = held
+    server, statistics, _ = initial
     runs = seed.shape  # () or (R,)
     first = 0 if runs else None
-    send = partial(federated_round.sent, algorithm)
+    send = partial(broadcast_to_client, algorithm)
     sent = (jax.lax.map(send, server) if runs else send(server)), statistics
-    one = _of(first, sent)
-    state = FederatedState((), one[1], (), _of(first, origin), _of(first, seed))
-    draws = jax.eval_shape(partial(federated_round.draw, algorithm), state.seed, visit)
-    turn = partial(federated_round.turn, algorithm, state, one[0], data, visit)
-    _, update, report = jax.eval_shape(turn, draws, federated_round.row_shapes(algorithm, state))
-    contribution = jax.eval_shape(algorithm.contribute, update, visit, jnp.int32(0))
+    one = _select_run(first, sent)
+    state = FederatedState((), one[1], (), _select_run(first, origin), _select_run(first, seed))
+    draws = jax.eval_shape(partial(draw_randomness, algorithm), state.seed, dispatch)
+    update_client = partial(local_update, algorithm, state, one[0], data, dispatch)
+    _, update, report = jax.eval_shape(update_client, draws, row_shapes(algorithm, state))
+    contribution = jax.eval_shape(algorithm.contribute, update, dispatch, jnp.int32(0))
 
-    def zeros(shapes, *number):
-        return jax.tree.map(lambda leaf: jnp.zeros((*number, *leaf.shape), leaf.dtype), shapes)
+    def zeros(shapes, *leading):
+        return jax.tree.map(lambda leaf: jnp.zeros((*leading, *leaf.shape), leaf.dtype), shapes)
 
     # the initial versions are used from the start, so theirs are the first rows
-    put, first_rows = (_scatter, jnp.arange(*runs)) if runs else (_put, 0)
-    flight = Flight(
-        *held,
+    put, first_rows = (_put_rows, jnp.arange(seed.size)) if runs else (_put_row, 0)
+    in_flight = InFlightState(
+        *initial,
         sums=zeros((contribution, report.statistics)),
         versions=put(zeros(one, rows[0]), first_rows, sent),
-        updates=zeros(Arrival(update, visit, report), rows[1]),
+        updates=zeros(Arrival(update, dispatch, report), rows[1]),
     )
-    return pin(mesh, (flight, zeros(report.metrics, *runs)))
+    return constrain_replicated(mesh, (in_flight, zeros(report.metrics, *runs)))
 
 
-def advance(algorithm, layout, mesh, flight, metrics, origin, seed, data, table):
-    """The flight and the metrics after the waves of a table."""
+def run_waves(
+    algorithm: Algorithm,
+    layout: str,
+    mesh: Mesh | None,
+    in_flight: InFlightState,
+    metrics: Metrics,
+    origin: Any,
+    seed: jax.Array,
+    data: FederatedData,
+    table: CallTable,
+) -> tuple[InFlightState, Metrics]:
+    """The state and the sums of metrics after the waves of a table.
+
+    Args:
+      algorithm: what is computed.
+      layout: of a wave, "sequential" or "vmapped".
+      mesh: of the devices over which the slots of a wave are divided; None is one device.
+      in_flight: the state before.
+      metrics: the sums before.
+      origin: theta_0, or ().
+      seed: uint32[], or uint32[R] in a merged plan of R runs.
+      data: the clients' examples, of all runs.
+      table: what to do.
+    """
     if mesh is None:
-        return _advance(algorithm, layout, False, flight, metrics, origin, seed, data, table)
-    everywhere = PartitionSpec()
+        return _run_waves(algorithm, layout, False, in_flight, metrics, origin, seed, data, table)
+    everywhere, by_device = PartitionSpec(), PartitionSpec(None, AXIS)
+    specs: dict[str, Any] = dict.fromkeys(CallTable._fields, everywhere)
+    table_specs = CallTable(**specs | {"slots": by_device, "filled": by_device})
     return jax.shard_map(
-        partial(_advance, algorithm, layout, True),
+        partial(_run_waves, algorithm, layout, True),
         mesh=mesh,
-        in_specs=(*[everywhere] * 5, table_specs()),
+        in_specs=(*[everywhere] * 5, table_specs),
         out_specs=everywhere,
         check_vma=False,  # loops that start from zeros would all need casts to "varying"
-    )(flight, metrics, origin, seed, data, table)
+    )(in_flight, metrics, origin, seed, data, table)
 
 
-def _trainer(algorithm, layout, shared, origin, seed, data):
-    """`(flight, slots, filled) -> (clients, updates)` trains a wave's slots."""
+def _run_waves(algorithm, layout, shared, in_flight, metrics, origin, seed, data, table):
+    """One device's part. With several devices, each trains its slots; then all hold the same."""
+    train = _make_train(algorithm, layout, shared, origin, seed, data)
 
+    def run_wave(index, carry):
+        in_flight, metrics, added, made = carry
+        clients, updates = train(in_flight, _take(table.slots, index), table.filled[index])
+
+        def add(run, number, carry):
+            sums, metrics = carry
+            update, dispatch, report = _take(updates, table.update_row[number])
+            contribution = algorithm.contribute(update, dispatch, table.staleness[number])
+            new = (contribution, report.statistics), report.metrics
+            sums, measured = jax.tree.map(jnp.add, (sums, _select_run(run, metrics)), new)
+            return sums, _update_run(run, metrics, measured)
+
+        def make_server_step(number, carry):
+            server, statistics, versions, sums, metrics, added = carry
+            step = _take(table.steps, number)
+            add_own = partial(add, step.run)
+            sums, metrics = jax.lax.fori_loop(added, step.end, add_own, (sums, metrics))
+            old = _select_run(step.run, server)
+            new = algorithm.server_update(old, sums[0], step.count, step.group)
+            # not a division, which may or may not be compiled to this: the bits of programs differ
+            mean = jax.tree.map(lambda leaf: leaf * (1 / step.count.astype(leaf.dtype)), sums[1])
+            sent = broadcast_to_client(algorithm, new), mean
+            versions = _put_row(versions, step.version_row, sent)
+            sums = jax.tree.map(jnp.zeros_like, sums)
+            server, statistics = _update_run(step.run, (server, statistics), (new, mean))
+            return server, statistics, versions, sums, metrics, step.end
+
+        server, statistics, _, sums, versions, _ = in_flight
+        server, statistics, versions, sums, metrics, added = jax.lax.fori_loop(
+            made,
+            table.steps_made[index],
+            make_server_step,
+            (server, statistics, versions, sums, metrics, added),
+        )
+        # contributions of the next server step, which misses other updates
+        end = table.contributions[index]
+        add_own = partial(add, _take(table.steps.run, table.steps_made[index]))
+        sums, metrics = jax.lax.fori_loop(added, end, add_own, (sums, metrics))
+        in_flight = InFlightState(server, statistics, clients, sums, versions, updates)
+        return in_flight, metrics, end, table.steps_made[index]
+
+    def reset(reset_metrics, metrics):
+        return jax.tree.map(lambda leaf: jnp.where(reset_metrics, 0, leaf), metrics)
+
+    metrics = (jax.vmap(reset) if seed.shape else reset)(table.reset_metrics, metrics)
+    start = in_flight, metrics, jnp.int32(0), jnp.int32(0)
+    return jax.lax.fori_loop(0, table.num_waves, run_wave, start)[:2]
+
+
+def _make_train(algorithm, layout, shared, origin, seed, data):
+    """`(in_flight, slots, filled) -> (clients, updates)`, which trains the slots of a wave."""
     num_clients = data.num_clients // seed.size  # of a run
 
-    def turn(slot, versions, row):
-        sent, statistics = _at(versions, slot.version_row)
+    def train_slot(slot, versions, row):
+        sent, statistics = _take(versions, slot.version_row)
         run = slot.run
-        state = FederatedState((), statistics, (), _of(run, origin), _of(run, seed))
-        own = data
+        state = FederatedState((), statistics, (), _select_run(run, origin), _select_run(run, seed))
+        run_data = data
         if run is not None:
             offsets = jax.lax.dynamic_slice_in_dim(data.offsets, run * num_clients, num_clients + 1)
-            own = data._replace(offsets=offsets)
-        draws = federated_round.draw(algorithm, state.seed, slot.visit)
-        row, update, report = federated_round.turn(
-            algorithm, state, sent, own, slot.visit, draws, row, slot.first
+            run_data = data._replace(offsets=offsets)
+        draws = draw_randomness(algorithm, state.seed, slot.dispatch)
+        row, update, report = local_update(
+            algorithm, state, sent, run_data, slot.dispatch, draws, row, slot.first
         )
-        return row, Arrival(update, slot.visit, report)
+        return row, Arrival(update, slot.dispatch, report)
 
-    def place(slot):
-        """Its client's place among those of all runs; one past the last where it is empty."""
-        client = slot.visit.client
+    def client_row(slot):
+        """The row of the slot's client among those of all runs; one past the last if empty."""
+        client = slot.dispatch.client
         return client if slot.run is None else slot.run * num_clients + client
 
-    def train_each(flight, slots, filled):
-        """One after another: loops run their own length, and empty slots cost nothing."""
+    def train_sequentially(in_flight, slots, filled):
+        """Loops run for the steps of their own dispatch, and empty slots cost nothing."""
 
-        def one(index, carry):
+        def train_one(index, carry):
             clients, updates = carry
-            slot = _at(slots, index)
-            client = place(slot)
-            row, arrival = turn(slot, flight.versions, _at(clients, client))
-            return _put(clients, client, row), _put(updates, slot.update_row, arrival)
+            slot = _take(slots, index)
+            client = client_row(slot)
+            row, arrival = train_slot(slot, in_flight.versions, _take(clients, client))
+            return _put_row(clients, client, row), _put_row(updates, slot.update_row, arrival)
 
-        return jax.lax.fori_loop(0, filled, one, (flight.clients, flight.updates))
+        return jax.lax.fori_loop(0, filled, train_one, (in_flight.clients, in_flight.updates))
 
-    def train_all(flight, slots):
-        client = place(slots)
-        rows, arrivals = jax.vmap(turn, (0, None, 0))(
-            slots, flight.versions, _at(flight.clients, client)
+    def train_vmapped(in_flight, slots):
+        client = client_row(slots)
+        rows, arrivals = jax.vmap(train_slot, (0, None, 0))(
+            slots, in_flight.versions, _take(in_flight.clients, client)
         )
-        # empty slots' rows are out of range and dropped
-        return _scatter(flight.clients, client, rows), _scatter(
-            flight.updates, slots.update_row, arrivals
+        # rows of empty slots are out of range and dropped
+        return _put_rows(in_flight.clients, client, rows), _put_rows(
+            in_flight.updates, slots.update_row, arrivals
         )
 
-    def train(flight, slots, filled):
-        slots, filled = _at(slots, 0), filled[0]  # this device's
+    def train(in_flight, slots, filled):
+        slots, filled = _take(slots, 0), filled[0]  # this device's
         if layout == "vmapped" and slots.first.size > 1:
-            clients, updates = train_all(flight, slots)
+            clients, updates = train_vmapped(in_flight, slots)
         else:
-            clients, updates = train_each(flight, slots, filled)
+            clients, updates = train_sequentially(in_flight, slots, filled)
         if not shared:
             return clients, updates
-        where = place(slots), slots.update_row
-        made = _at(clients, where[0]), _at(updates, where[1])
-        where, made = jax.lax.all_gather((where, made), AXIS, tiled=True)
-        return _scatter(clients, where[0], made[0]), _scatter(updates, where[1], made[1])
+        rows = client_row(slots), slots.update_row
+        trained = _take(clients, rows[0]), _take(updates, rows[1])
+        rows, trained = jax.lax.all_gather((rows, trained), AXIS, tiled=True)
+        return _put_rows(clients, rows[0], trained[0]), _put_rows(updates, rows[1], trained[1])
 
     return train
 
 
-def _advance(algorithm, layout, shared, flight, metrics, origin, seed, data, table):
-    """One device's part. Where it is shared, all train their slots and then hold the same."""
-    train = _trainer(algorithm, layout, shared, origin, seed, data)
-
-    def wave(index, carry):
-        flight, metrics, added, made = carry
-        clients, updates = train(flight, _at(table.slots, index), table.filled[index])
-
-        def add(run, number, carry):
-            sums, metrics = carry
-            update, visit, report = _at(updates, table.update_row[number])
-            contribution = algorithm.contribute(update, visit, table.staleness[number])
-            new = (contribution, report.statistics), report.metrics
-            sums, measured = jax.tree.map(jnp.add, (sums, _of(run, metrics)), new)
-            return sums, _with(run, metrics, measured)
-
-        def serve(number, carry):
-            server, statistics, versions, sums, metrics, added = carry
-            step = _at(table.steps, number)
-            own = partial(add, step.run)
-            sums, metrics = jax.lax.fori_loop(added, step.end, own, (sums, metrics))
-            new = algorithm.server_update(_of(step.run, server), sums[0], step.count, step.group)
-            # not a division, which may be compiled to this or not: one program's bits are another's
-            mean = jax.tree.map(lambda leaf: leaf * (1 / step.count.astype(leaf.dtype)), sums[1])
-            sent = federated_round.sent(algorithm, new), mean
-            versions = _put(versions, step.version_row, sent)
-            sums = jax.tree.map(jnp.zeros_like, sums)
-            server, statistics = _with(step.run, (server, statistics), (new, mean))
-            return server, statistics, versions, sums, metrics, step.end
-
-        server, statistics, _, sums, versions, _ = flight
-        server, statistics, versions, sums, metrics, added = jax.lax.fori_loop(
-            made,
-            table.made[index],
-            serve,
-            (server, statistics, versions, sums, metrics, added),
-        )
-        # of the next server step, which waits for others
-        end = table.contributions[index]
-        own = partial(add, _at(table.steps.run, table.made[index]))
-        sums, metrics = jax.lax.fori_loop(added, end, own, (sums, metrics))
-        flight = Flight(server, statistics, clients, sums, versions, updates)
-        return flight, metrics, end, table.made[index]
-
-    def forget(afresh, metrics):
-        return jax.tree.map(lambda leaf: jnp.where(afresh, 0, leaf), metrics)
-
-    metrics = (jax.vmap(forget) if seed.shape else forget)(table.afresh, metrics)
-    start = flight, metrics, jnp.int32(0), jnp.int32(0)
-    return jax.lax.fori_loop(0, table.num_waves, wave, start)[:2]
+def _select_run(run, tree):
+    """One run's part of trees with an axis of runs; without one (None), the tree itself."""
+    return tree if run is None else _take(tree, run)
 
 
-def _of(run, tree):
-    """One run's part of what several have; a single run's has no axis of runs."""
-    return tree if run is None else _at(tree, run)
+def _update_run(run, tree, value):
+    """The tree with a new part for this run."""
+    return value if run is None else _put_row(tree, run, value)
 
 
-def _with(run, tree, value):
-    """The same with a new part of this run."""
-    return value if run is None else _put(tree, run, value)
-
-
-def _at(tree, index):
+def _take(tree, index):
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-def _put(tree, index, value):
+def _put_row(tree, index, value):
     return jax.tree.map(
         lambda leaf, new: jax.lax.dynamic_update_index_in_dim(leaf, new, index, 0), tree, value
     )
 
 
-def _scatter(tree, indices, values):
+def _put_rows(tree, indices, values):
     return jax.tree.map(lambda leaf, new: leaf.at[indices].set(new), tree, values)

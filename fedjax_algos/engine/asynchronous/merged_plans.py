@@ -1,7 +1,7 @@
-"""Several runs in lockstep: their plans, data and states joined to those of one run.
+"""Merged plans: the plans, data and states of several runs, joined to those of one run.
 
-The waves of a joined plan take dispatches of all runs, so they are wider, and fewer. No run reads
-what another one makes, so each has the results that it has alone. One run is left as it is.
+The waves of a merged plan train dispatches of all runs, so they are wider and fewer. No run reads
+the results of another one, so each has the same results as alone. A single run is left as it is.
 """
 
 from collections.abc import Sequence
@@ -11,32 +11,36 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.asynchrony.plan import Plan
-from fedjax_algos.core import Visit
+from fedjax_algos.core import Dispatch
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.federated_round import FederatedState
+from fedjax_algos.engine.state import FederatedState
 
 
-def join_plans(
-    plans: Sequence[Plan], visits: Sequence[Visit], num_clients: int
-) -> tuple[Plan, Visit]:
-    """One plan of several runs, and its visits.
+def merge_plans(
+    plans: Sequence[Plan], dispatches: Sequence[Dispatch], num_clients: int
+) -> tuple[Plan, Dispatch]:
+    """Merges the plans of several runs.
 
-    Server steps are in the order of their virtual time, those of the first run first where runs
-    tie, and dispatches in the order of the versions that they start from.
+    Server steps are in the order of their time, in the order of the runs at equal times, and
+    dispatches are in the order of the versions that they start from.
 
     Args:
-      plans: one of each run.
-      visits: of each plan, of `plan_visits`. Their clients and server steps stay those of the run.
-      num_clients: of each run; in the plan, client i of run r is r * num_clients + i.
+      plans: one for each run.
+      dispatches: one for each plan, of `plan_dispatches`.
+      num_clients: number of clients of each run.
+
+    Returns:
+      The merged plan, in which client i of run r is r * num_clients + i, and its dispatches, in
+      which clients and server steps are numbered as in their own run.
     """
     if len(plans) == 1:
-        return plans[0], visits[0]
+        return plans[0], dispatches[0]
 
     def all_of(name):
         return np.concatenate([getattr(plan, name) for plan in plans])
 
     def runs_of(name):
-        """Which run's each entry is, and where that run's entries begin, for each run."""
+        """The run of each entry, and where the entries of each run begin."""
         lengths = [len(getattr(plan, name)) for plan in plans]
         return np.repeat(np.arange(len(plans), dtype=np.int32), lengths), _starts(lengths)
 
@@ -45,25 +49,25 @@ def join_plans(
     of_contribution, _ = runs_of("step")
 
     steps = np.argsort(all_of("time"), kind="stable")
-    step_place = _places(steps)
+    step_position = _positions(steps)
     made_by = np.maximum(all_of("version") - 1, 0) + first_step[of_dispatch]
-    version = np.where(all_of("version") == 0, of_dispatch, step_place[made_by] + len(plans))
-    # in a run dispatches keep their order, also where a later one starts from an earlier version
+    version = np.where(all_of("version") == 0, of_dispatch, step_position[made_by] + len(plans))
+    # the dispatches of a run keep their order, even if a later one starts from an earlier version
     latest = [np.maximum.accumulate(part) for part in np.split(version, first_dispatch[1:])]
-    dispatches = np.argsort(np.concatenate(latest), kind="stable")
-    step = step_place[all_of("step") + first_step[of_contribution]]
+    dispatch_order = np.argsort(np.concatenate(latest), kind="stable")
+    step = step_position[all_of("step") + first_step[of_contribution]]
     contributions = np.argsort(step, kind="stable")
-    dispatch = _places(dispatches)[all_of("dispatch") + first_dispatch[of_contribution]]
+    dispatch = _positions(dispatch_order)[all_of("dispatch") + first_dispatch[of_contribution]]
 
-    joined = Plan(
-        client=(all_of("client") + of_dispatch * num_clients)[dispatches],
-        visit=all_of("visit")[dispatches],
-        num_steps=all_of("num_steps")[dispatches],
-        full_steps=all_of("full_steps")[dispatches],
-        version=version[dispatches],
-        started=all_of("started")[dispatches],
-        ended=all_of("ended")[dispatches],
-        fate=all_of("fate")[dispatches],
+    merged = Plan(
+        client=(all_of("client") + of_dispatch * num_clients)[dispatch_order],
+        number=all_of("number")[dispatch_order],
+        num_steps=all_of("num_steps")[dispatch_order],
+        full_steps=all_of("full_steps")[dispatch_order],
+        version=version[dispatch_order],
+        started=all_of("started")[dispatch_order],
+        ended=all_of("ended")[dispatch_order],
+        fate=all_of("fate")[dispatch_order],
         dispatch=dispatch[contributions],
         staleness=all_of("staleness")[contributions],
         step=step[contributions],
@@ -71,11 +75,14 @@ def join_plans(
         group=all_of("group")[steps],
         run=of_step[steps],
     )
-    return joined, jax.tree.map(lambda *leaves: np.concatenate(leaves)[dispatches], *visits)
+    return merged, jax.tree.map(lambda *leaves: np.concatenate(leaves)[dispatch_order], *dispatches)
 
 
-def join_data(data: Sequence[FederatedData]) -> FederatedData:
-    """The clients of several runs, run by run, over the examples that all of them share.
+def merge_data(data: Sequence[FederatedData]) -> FederatedData:
+    """Joins the clients of several runs, which share their examples, in the order of the runs.
+
+    Args:
+      data: one for each run; all hold the same arrays of examples.
 
     Raises:
       ValueError: for runs whose examples are not the same arrays, or whose numbers of clients
@@ -89,7 +96,7 @@ def join_data(data: Sequence[FederatedData]) -> FederatedData:
         if ids != arrays[0]:
             raise ValueError(
                 f"the examples of run {number} are other arrays than those of run 0; put them on "
-                "the device once, with jax.device_put, and give these to each federate"
+                "the device once, with jax.device_put, and pass the result to each federate"
             )
         if each.num_clients != first.num_clients:
             raise ValueError(
@@ -105,11 +112,14 @@ def join_data(data: Sequence[FederatedData]) -> FederatedData:
     )
 
 
-def join_states(states: Sequence[FederatedState]) -> FederatedState:
-    """First states as one: leaves [runs, ...], and the tables of clients' rows after each other.
+def merge_states(states: Sequence[FederatedState]) -> FederatedState:
+    """Merges initial states: leaves [runs, ...], and one table with the client rows of all runs.
+
+    Args:
+      states: one for each run.
 
     Raises:
-      ValueError: for states of unlike shapes.
+      ValueError: for states of different shapes.
     """
     first, *others = states
     if not others:
@@ -118,19 +128,24 @@ def join_states(states: Sequence[FederatedState]) -> FederatedState:
     for number, shape in enumerate(shapes):
         if shape != shapes[0]:
             raise ValueError(
-                f"the state of run {number} has other shapes than that of run 0; join runs of the "
+                f"the state of run {number} has other shapes than that of run 0; merge runs of the "
                 "same algorithm, model, number of clients and number of groups"
             )
-    return _joined(tuple(states))
+    return _merge_states(tuple(states))
 
 
-def of_run(state: FederatedState, run: int) -> FederatedState:
-    """The state of one run of a joined one; its client rows are those of its own clients."""
-    return _of_run(state, run) if state.seed.ndim else state
+def state_of_run(state: FederatedState, run: int) -> FederatedState:
+    """The state of one run, with the rows of its own clients.
+
+    Args:
+      state: of a merged plan or of a single run.
+      run: number of the run, from 0; ignored for a single run.
+    """
+    return _select_run(state, run) if state.seed.ndim else state
 
 
 @jax.jit
-def _joined(states):
+def _merge_states(states):
     clients = jax.tree.map(lambda *rows: jnp.concatenate(rows), *(s.clients for s in states))
     others = [state._replace(clients=()) for state in states]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *others)
@@ -138,7 +153,7 @@ def _joined(states):
 
 
 @jax.jit
-def _of_run(state, run):
+def _select_run(state, run):
     rows = jax.tree.map(
         lambda leaf: leaf.reshape(state.seed.size, -1, *leaf.shape[1:]), state.clients
     )
@@ -149,11 +164,11 @@ def _starts(lengths):
     return np.cumsum([0, *lengths[:-1]])
 
 
-def _places(order):
-    """Where an order puts each entry."""
-    places = np.empty(len(order), np.int32)
-    places[order] = np.arange(len(order), dtype=np.int32)
-    return places
+def _positions(order):
+    """The position of each entry in an order."""
+    positions = np.empty(len(order), np.int32)
+    positions[order] = np.arange(len(order), dtype=np.int32)
+    return positions
 
 
 def _shapes(state):

@@ -1,4 +1,4 @@
-"""Layers that stay fast when each client has weights of its own: convolution and pooling."""
+"""Layers that are fast when each client has its own weights: convolution and pooling."""
 
 from fedjax_algos.models.layers.convolution import Conv, convolve
 from fedjax_algos.models.layers.pooling import max_pool

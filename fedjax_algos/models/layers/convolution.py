@@ -1,9 +1,9 @@
-"""Convolution that stays fast when each client has weights of its own.
+"""Convolution that is fast when each client has its own weights.
 
 Mapped over clients, `lax.conv` becomes one grouped convolution, and on a CPU its gradient inside a
-loop takes a path that is tens of times slower. Gathering the patches by slices and multiplying them
-with the kernel has a gradient of matrix products and additions only, mapped or not, looped or not;
-and so has Winograd's form, with fewer products.
+loop takes a path that is tens of times slower. If patches are gathered by slices and multiplied
+with the kernel, the gradient consists of matrix products and additions only, mapped or not, in a
+loop or not. The same holds for Winograd's form, which has fewer products.
 """
 
 import functools
@@ -20,7 +20,7 @@ from fedjax_algos.models.layers.windows import Padding, output_size, pads, pair
 from fedjax_algos.models.layers.winograd import winograd
 
 Implementation = Literal["auto", "patches", "winograd", "lax"]
-_WINOGRAD_PAYS = 16  # channels and features, at least
+_MIN_WINOGRAD_CHANNELS = 16  # channels and features from which "auto" uses Winograd's form
 
 
 def convolve(
@@ -32,27 +32,29 @@ def convolve(
     pool: tuple[int, int] = (1, 1),
     implementation: Implementation = "auto",
 ) -> jax.Array:
-    """Two-dimensional convolution (cross-correlation, as everywhere in deep learning).
+    """Two-dimensional convolution (cross-correlation, as is usual in deep learning).
 
     Args:
       images: float[batch, height, width, channels].
       kernel: float[height, width, channels, features].
-      strides: of the window.
+      strides: of the window along both axes.
       padding: as for `pads`.
-      pool: the window of a pool behind it without padding, with strides of its size: what that
-        would leave out, the last row of an odd number of them for a window of 2, is not computed.
-      implementation: "patches" gathers and multiplies; "winograd" does so with fewer products, for
-        3x3 kernels with strides of 1 (`winograd.py`); "lax" is `lax.conv_general_dilated`. "auto"
-        is winograd on a CPU, for 32 bits or more, where it fits and there are 16 channels and
-        features or more, and patches else; operations are counted as those of patches everywhere.
-        They agree up to rounding. Only "lax" has forward-mode derivatives (`jax.jvp`).
+      pool: height and width of a following pool without padding, whose strides are its size.
+        Outputs that the pool ignores are not computed, such as the last of an odd number of rows
+        for a pool of 2.
+      implementation: "patches" gathers patches and multiplies them; "winograd" needs fewer
+        products, for 3x3 kernels with strides of 1 (`winograd.py`); "lax" is
+        `lax.conv_general_dilated`. "auto" is winograd on a CPU for float32 and float64 if that form
+        applies and there are at least 16 channels and 16 features, and otherwise patches; costs are
+        counted as those of patches on all platforms. Results agree up to rounding. Only "lax" has
+        forward-mode derivatives (`jax.jvp`).
 
     Returns:
-      float[batch, height, width, features], whole pools.
+      float[batch, height, width, features], cut to whole pools.
 
     Raises:
-      ValueError: for an unknown padding or implementation, an image in which not even one pool of
-        outputs fits, and "winograd" where that form does not fit.
+      ValueError: for an unknown padding or implementation, an image that is too small for one pool
+        of outputs, and "winograd" for other kernels or strides.
     """
     if implementation not in get_args(Implementation):
         raise ValueError(
@@ -73,36 +75,37 @@ def convolve(
             images, kernel, strides, sides, dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
         return convolved[:, : whole[0], : whole[1]]
-    seen = jnp.pad(images, ((0, 0), *sides, (0, 0))) if any(map(any, sides)) else images
+    padded = jnp.pad(images, ((0, 0), *sides, (0, 0))) if any(map(any, sides)) else images
     if whole != outputs:
         rows, columns = (
             (length - 1) * stride + extent
             for length, stride, extent in zip(whole, strides, window, strict=True)
         )
-        seen = seen[:, :rows, :columns]
-    return _form(implementation, kernel, strides, seen.dtype)(seen, kernel)
+        padded = padded[:, :rows, :columns]
+    return _select(implementation, kernel, strides, padded.dtype)(padded, kernel)
 
 
-def _form(implementation, kernel, strides, dtype):
-    """What convolves images of a dtype, padded, with this kernel."""
+def _select(implementation, kernel, strides, dtype):
+    """The function that convolves padded images of a dtype with this kernel."""
     window, strides = kernel.shape[:2], tuple(strides)
-    fits = window == (3, 3) and strides == (1, 1)
-    if implementation == "winograd" and not fits:
+    winograd_applies = window == (3, 3) and strides == (1, 1)
+    if implementation == "winograd" and not winograd_applies:
         raise ValueError(
             f"a kernel of {window} with strides of {strides} has no winograd form; give a kernel "
             "of (3, 3) with strides of 1, or implementation='auto'"
         )
     if implementation == "winograd":
         return winograd
-    wide = jnp.result_type(dtype, kernel) in (jnp.float32, jnp.float64)  # sums need the bits
-    if implementation == "auto" and fits and wide and min(kernel.shape[2:]) >= _WINOGRAD_PAYS:
+    precise = jnp.result_type(dtype, kernel) in (jnp.float32, jnp.float64)  # its sums need the bits
+    large = min(kernel.shape[2:]) >= _MIN_WINOGRAD_CHANNELS
+    if implementation == "auto" and winograd_applies and precise and large:
         return _by_platform
     return functools.partial(_by_patches, strides=strides)
 
 
 @jax.custom_vjp
 def _by_platform(images, kernel):
-    """Chosen where it is compiled, so that a trace, and what is counted in it, is the same."""
+    """Selects the form at compile time, so that traces and counted costs do not depend on it."""
     return jax.lax.platform_dependent(images, kernel, cpu=winograd, default=_by_patches)
 
 
@@ -111,16 +114,16 @@ def _by_platform_forward(images, kernel):
 
 
 def _by_platform_backward(residuals, gradient):
-    """What each form keeps for itself is made again, or the other's would be kept with it.
+    """Recomputes each form's residuals; otherwise those of both forms would be stored.
 
-    The compiler sees that it was there before.
+    The compiler removes the repeated computation.
     """
 
-    def back(form):
+    def gradient_of(form):
         return lambda images, kernel, gradient: jax.vjp(form, images, kernel)[1](gradient)
 
     return jax.lax.platform_dependent(
-        *residuals, gradient, cpu=back(winograd), default=back(_by_patches)
+        *residuals, gradient, cpu=gradient_of(winograd), default=gradient_of(_by_patches)
     )
 
 
@@ -134,7 +137,7 @@ def _by_patches(images, kernel, strides=(1, 1)):
 
 
 def _patches(images, window, strides):
-    """float[batch, height, width, window * channels]: what each output pixel looks at."""
+    """float[batch, height, width, window * channels]: the inputs of each output pixel."""
     rows, columns = output_size(images.shape[1:3], window, strides, [(0, 0)] * 2)
     down, right = strides
     shifted = [
@@ -148,8 +151,8 @@ def _patches(images, window, strides):
 class Conv(nn.Module):
     """`flax.linen.Conv` for images, with the same parameters and the same results.
 
-    Of its options it has those below; `kernel_size`, `strides` and `padding` mean the same. `pool`
-    and `implementation` are those of `convolve`.
+    The fields have the meaning that they have in Flax, except for `pool` and `implementation`,
+    which are those of `convolve`.
     """
 
     features: int

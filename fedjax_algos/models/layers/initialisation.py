@@ -1,4 +1,4 @@
-"""How parameters start: Flax's defaults or PyTorch's."""
+"""Initial parameters with the default distributions of Flax or of PyTorch."""
 
 from typing import Any, Literal
 
@@ -10,7 +10,11 @@ Initialisation = Literal["flax", "torch"]
 
 
 def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
-    """U(-bound, bound)."""
+    """The initialiser U(-bound, bound).
+
+    Args:
+      bound: above 0.
+    """
 
     def draw(key, shape, dtype=jnp.float32, out_sharding=None):
         del out_sharding
@@ -19,10 +23,13 @@ def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
     return draw
 
 
-def starts(initialisation: Initialisation, fan_in: int) -> dict[str, Any]:
-    """`kernel_init` and `bias_init` of a dense or convolutional layer.
+def initialisers(initialisation: Initialisation, fan_in: int) -> dict[str, Any]:
+    """The `kernel_init` and `bias_init` of a dense or convolutional layer, as keyword arguments.
 
-    "torch" draws both from U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)); "flax" is LeCun normal and 0.
+    Args:
+      initialisation: "torch" draws both from U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)); "flax" is
+        LeCun normal and 0.
+      fan_in: number of inputs of each output.
     """
     if initialisation == "flax":
         return {"kernel_init": nn.initializers.lecun_normal(), "bias_init": nn.initializers.zeros}

@@ -1,4 +1,4 @@
-"""Pooling that stays fast when it is mapped over clients and differentiated in a loop."""
+"""Pooling that is fast when it is mapped over clients and differentiated in a loop."""
 
 import functools
 
@@ -15,16 +15,19 @@ def max_pool(
     strides: tuple[int, int] | None = None,
     padding: Padding = "VALID",
 ) -> jax.Array:
-    """`flax.linen.max_pool` for images; note that both default to strides of 1.
+    """`flax.linen.max_pool` for images; strides default to 1, as in Flax.
 
-    Windows that neither overlap nor are padded are cut out by reshaping; others fall back to
-    `flax.linen.max_pool`. Of several largest entries the first takes the gradient, as there.
+    Windows without overlap and padding are separated by reshaping; others fall back to
+    `flax.linen.max_pool`. The first of several largest entries receives the gradient, as in Flax.
 
     Args:
       images: float[batch, height, width, channels].
-      window_shape: height and width.
-      strides: 1 if None.
+      window_shape: height and width of the window.
+      strides: of the window along both axes; (1, 1) if None.
       padding: as for `pads`.
+
+    Returns:
+      float[batch, rows, columns, channels].
     """
     strides = strides or (1, 1)
     sides = pads(padding, images.shape[1:3], window_shape, strides)
@@ -39,7 +42,7 @@ def _pool(images, window):
 
 
 def _corners(images, window):
-    """The entries of each window, one array [batch, rows, columns, channels] for each place."""
+    """The entries at each position of all windows, each [batch, rows, columns, channels]."""
     batch, height, width, channels = images.shape
     rows, columns = height // window[0], width // window[1]
     whole = images[:, : rows * window[0], : columns * window[1]]

@@ -1,11 +1,16 @@
-"""The matrix product that convolutions are made of."""
+"""The matrix product of which convolutions consist."""
 
 import jax
 
 
 @jax.custom_vjp
 def multiply(rows: jax.Array, weights: jax.Array) -> jax.Array:
-    """`rows @ weights`, float[n, k] by float[k, m], with another order in its gradient."""
+    """`rows @ weights`, with another order of the products in its gradient.
+
+    Args:
+      rows: float[n, k].
+      weights: float[k, m].
+    """
     return rows @ weights
 
 
@@ -14,9 +19,9 @@ def _multiply_forward(rows, weights):
 
 
 def _multiply_backward(residuals, gradient):
-    """As `@` has it, but for the order in which the gradient of the weights is multiplied.
+    """The gradient of `@`, except for the order of the product for the weights.
 
-    With the longer side last a CPU is half as fast again; and where `@` leaves the order to XLA, it
+    With the longer side last, a CPU is 1.5 times as fast; and if the order is left to XLA, it
     transposes the gradient of all rows first.
     """
     rows, weights = residuals
@@ -25,7 +30,7 @@ def _multiply_backward(residuals, gradient):
         to_weights = jax.lax.dot_general(rows, gradient, over_rows)
     else:
         wide = jax.lax.dot_general(gradient, rows, over_rows)
-        to_weights = jax.lax.optimization_barrier(wide).T  # without it XLA swaps them back
+        to_weights = jax.lax.optimization_barrier(wide).T  # without it XLA restores the other order
     return gradient @ weights.T, to_weights
 
 

@@ -1,28 +1,32 @@
-"""Windows that move over an image: what convolution, pooling and their costs agree on."""
+"""Windows that move over an image, for convolution, pooling and their costs."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
-Padding = str | int | Sequence[int | tuple[int, int]]
+Padding = str | int | Sequence[int | tuple[int, int]]  # see `pads`
 
 
 def pair(each: Any) -> Any:
-    """One number for both axes, twice; what is not a number as it is."""
+    """A number for both axes as a pair; any other value unchanged.
+
+    Args:
+      each: a number, or what is given for each axis.
+    """
     return (each, each) if isinstance(each, int) else each
 
 
 def pads(
     padding: Padding, size: Sequence[int], window: Sequence[int], strides: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """The rows and columns that a padding adds, ((top, bottom), (left, right)).
+    """The rows and columns that a padding adds: [(top, bottom), (left, right)].
 
     Args:
       padding: "VALID", "SAME", one number for all sides, or for each axis a number or a pair.
-      size: of the image.
-      window: of the kernel or the pooling window.
-      strides: of the window.
+      size: height and width of the image.
+      window: height and width of the kernel or the pooling window.
+      strides: of the window along both axes.
 
     Raises:
       ValueError: for any other padding.
@@ -43,7 +47,14 @@ def output_size(
     strides: Sequence[int],
     sides: Sequence[tuple[int, int]],
 ) -> list[int]:
-    """Rows and columns that a window meets in an image with these pads; none if it does not fit."""
+    """The rows and columns of outputs; 0 if the window does not fit.
+
+    Args:
+      size: height and width of the image.
+      window: height and width of the kernel or the pooling window.
+      strides: of the window along both axes.
+      sides: the rows and columns that padding adds, as `pads` returns them.
+    """
     return [
         max(0, (length + sum(side) - extent) // stride + 1)
         for length, extent, stride, side in zip(size, window, strides, sides, strict=True)

@@ -7,7 +7,7 @@ Two neighbouring outputs y of a filter g of three over inputs d take four produc
     y = m_0 + m_1 + m_2,  m_1 - m_2 - m_3
 
 Along both axes a tile of 2x2 outputs takes 16 products of matrices [tiles, channels] and [channels,
-features] in place of 36. Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR
+features] instead of 36. Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR
 2016, https://arxiv.org/abs/1509.09308.
 """
 
@@ -20,7 +20,9 @@ from fedjax_algos.models.layers.products import multiply
 
 
 def winograd(images: jax.Array, kernel: jax.Array) -> jax.Array:
-    """A valid convolution with strides of 1; in float32 with up to a few times the rounding error.
+    """A convolution without padding and with strides of 1.
+
+    In float32 its rounding error is up to a few times that of the direct form.
 
     Args:
       images: float[batch, height, width, channels].
@@ -30,7 +32,7 @@ def winograd(images: jax.Array, kernel: jax.Array) -> jax.Array:
       float[batch, height - 2, width - 2, features].
     """
     batch, height, width, channels = images.shape
-    if height % 2 or width % 2:  # whole tiles
+    if height % 2 or width % 2:  # completes the tiles
         images = jnp.pad(images, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)))
     inputs = [part for row in _inputs(images, 1) for part in _inputs(row, 2)]
     filters = [part for row in _filters(kernel) for part in _filters(row)]
@@ -56,8 +58,8 @@ def _outputs(products):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _inputs(images, axis):
-    """The four sums of all tiles, which begin at every second place of an axis."""
-    reach = images.shape[axis] - 3  # from the first tile's entry to the last's
+    """The four sums of all tiles, which start at every second index of an axis."""
+    reach = images.shape[axis] - 3  # from the first tile to the last
     d = [jax.lax.slice_in_dim(images, i, i + reach, 2, axis) for i in range(4)]
     return d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]
 
@@ -67,16 +69,16 @@ def _inputs_forward(images, axis):
 
 
 def _inputs_backward(axis, _, gradients):
-    """Even and odd places are summed apart; scattering each into zeros would be slower."""
+    """Even and odd indices are summed separately; scattering each into zeros would be slower."""
     first, plus, minus, last = gradients
 
-    def beside(part, before, after):
+    def padded(part, before, after):
         sides = [(0, 0)] * part.ndim
         sides[axis] = before, after
         return jnp.pad(part, sides)
 
-    even = beside(first, 0, 1) + beside(plus + minus - first, 1, 0)
-    odd = beside(plus - minus + last, 0, 1) - beside(last, 1, 0)
+    even = padded(first, 0, 1) + padded(plus + minus - first, 1, 0)
+    odd = padded(plus - minus + last, 0, 1) - padded(last, 1, 0)
     pairs = jnp.stack([even, odd], axis + 1)
     shape = list(even.shape)
     shape[axis] *= 2

@@ -1,4 +1,4 @@
-"""LEAF's format, written here in small: values, order of clients, dropped samples, damage."""
+"""LEAF's format in small files: values, order of clients, samples left out, damage."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ def images(labels):
 
 
 def test_femnist(tmp_path):
-    """Every byte of the images comes back, files go by name, and clients without samples vanish."""
+    """Images are exact, files are read by name, and clients without samples are left out."""
     (w2, f2), (w1, f1), (w0, f0), (test, g) = map(images, ([61, 3], [0], [7, 7, 8], [5, 61]))
     write(
         tmp_path, "train", {"b.json": {"w2": f2, "none": ([], [])}, "a.json": {"w1": f1, "w0": f0}}
@@ -54,7 +54,7 @@ def test_femnist(tmp_path):
 
 
 def test_femnist_is_read_client_by_client(tmp_path):
-    """The peak is far below what all samples take as Python's numbers (24 bytes and a pointer)."""
+    """Peak memory is far below that of all samples as Python numbers (24 bytes and a pointer)."""
     clients = {f"w{i}": images([i] * 10)[1] for i in range(40)}
     write(tmp_path, "train", {"a.json": clients})
     write(tmp_path, "test", {"a.json": {"w0": clients["w0"]}})
@@ -110,7 +110,7 @@ def sent140(folder):
 
 
 def test_sent140(tmp_path):
-    """good 4, bad 3, day 2, then single words in the order of the text: of these only `rare`."""
+    """good 4, bad 3, day 2, then single words in the order of the text, of which `rare` is used."""
     data = leaf(path=sent140(tmp_path), task="sent140", words=4)
     expected = np.array(
         [
@@ -129,31 +129,31 @@ def test_sent140(tmp_path):
     assert data.users.tolist() == [0, 0, 0, 1, 1]
     assert data.num_classes == 2
     assert data.notes == (
-        "1 training and 2 test samples hold none of the 4 words and are left out",
+        "1 training and 2 test samples contain none of the 4 words and are left out",
     )
 
 
-def test_sent140_with_fewer_words_than_asked_for(tmp_path):
+def test_sent140_with_fewer_words_than_requested(tmp_path):
     data = leaf(path=sent140(tmp_path), task="sent140")
     assert data.example_shape == (8,)  # good bad day rare words only once unseen
     assert len(data.train["y"]) == 6
     assert data.notes == (
-        "0 training and 2 test samples hold none of the 8 words and are left out",
+        "0 training and 2 test samples contain none of the 8 words and are left out",
     )
 
 
 @pytest.mark.parametrize(
     ("task", "x", "y", "message"),
     [
-        ("femnist", [[0.5] * 784], [1], "pixels that are no 255ths"),
-        ("femnist", [[1.5] * 784], [1], "pixels that are no 255ths"),
-        ("femnist", [[-1.0] * 784], [1], "pixels that are no 255ths"),
+        ("femnist", [[0.5] * 784], [1], "pixels that are not k/255"),
+        ("femnist", [[1.5] * 784], [1], "pixels that are not k/255"),
+        ("femnist", [[-1.0] * 784], [1], "pixels that are not k/255"),
         ("femnist", [[1.0] * 783], [1], r"images \[783\]; femnist has \[784\] pixels"),
         ("femnist", [1.0], [1], r"images \[\]; femnist"),
         ("femnist", [[1.0] * 784, [1.0] * 783], [1, 1], "rows of unequal length"),
-        ("femnist", [["a"] * 784], [1], "other values than numbers"),
-        ("femnist", [[{}] * 784], [1], "other values than numbers"),
-        ("femnist", [[1.0] * 784], ["a"], "other values than numbers"),
+        ("femnist", [["a"] * 784], [1], "values that are not numbers"),
+        ("femnist", [[{}] * 784], [1], "values that are not numbers"),
+        ("femnist", [[1.0] * 784], ["a"], "values that are not numbers"),
         ("femnist", [[1.0] * 784], [None], "y_train has label nan"),
         ("femnist", [[1.0] * 784], [62], "label 62.0 in example 0; give .* from 0 to 61"),
         ("femnist", [[1.0] * 784], [1, 2], 'no lists "x" and "y" of one length'),
@@ -168,7 +168,7 @@ def test_sent140_with_fewer_words_than_asked_for(tmp_path):
         ("femnist", [], [], "none of the clients has a sample"),
     ],
 )
-def test_leaf_refuses_what_is_not_the_task(tmp_path, task, x, y, message):
+def test_leaf_rejects_samples_of_another_task(tmp_path, task, x, y, message):
     good = {
         "femnist": ([[1.0] * 784], [1]),
         "shakespeare": (["a" * 80], ["b"]),
@@ -195,7 +195,7 @@ def test_leaf_refuses_what_is_not_the_task(tmp_path, task, x, y, message):
         lambda content: content.replace(b"1.0", b"NaN", 1),
     ],
 )
-def test_leaf_refuses_damaged_files(tmp_path, damage):
+def test_leaf_rejects_damaged_files(tmp_path, damage):
     clients = {name: ([[1.0] * 784], [1]) for name in ("ann", "zoe")}
     for part in ("train", "test"):
         write(tmp_path, part, {"a.json": clients})
@@ -207,7 +207,7 @@ def test_leaf_refuses_damaged_files(tmp_path, damage):
     assert "\n" not in str(error.value)
 
 
-def test_leaf_refuses_folders_without_files(tmp_path):
+def test_leaf_rejects_folders_without_files(tmp_path):
     with pytest.raises(ValueError, match=r"train: has no .json file; give the folder that holds"):
         leaf(path=tmp_path, task="femnist")
 
@@ -221,7 +221,7 @@ def test_leaf_refuses_folders_without_files(tmp_path):
         ("task=femnist,alphabet=no_newline", "alphabet is for task=shakespeare"),
     ],
 )
-def test_leaf_refuses_foreign_options(tmp_path, options, message):
+def test_leaf_rejects_options_of_other_tasks(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         datasets.make(f"leaf:{tmp_path},{options}")
 

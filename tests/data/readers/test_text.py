@@ -1,4 +1,4 @@
-"""Text by role: windows worked out by hand, the gap between training and test, and damage."""
+"""Text by role: windows by hand, the gap between training and test, and damaged files."""
 
 import gzip
 import json
@@ -47,7 +47,7 @@ def test_windows_by_hand(tmp_path):
 
 
 def test_the_last_training_label_is_the_first_character_of_the_test(tmp_path):
-    """As in LEAF; the inputs share nothing."""
+    """As in LEAF; the inputs do not overlap."""
     text = "".join(chr(97 + i % 26) for i in range(600))
     data = roles(path=save(tmp_path, {"A": text}), min_lines=1)
     assert len(data.train["x"]) == 416  # floor(.8 * (600 - 80))
@@ -105,7 +105,7 @@ def test_alphabets(tmp_path):
         (json.dumps({"A": "a\n" * 45}).encode(), "long enough for a test window; lower train_f"),
     ],
 )
-def test_roles_refuses_damaged_files(tmp_path, content, message):
+def test_roles_rejects_damaged_files(tmp_path, content, message):
     path = tmp_path / "some.json"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message) as error:
@@ -114,7 +114,7 @@ def test_roles_refuses_damaged_files(tmp_path, content, message):
     assert "\n" not in str(error.value)
 
 
-def test_roles_refuses_missing_files(tmp_path):
+def test_roles_rejects_missing_files(tmp_path):
     with pytest.raises(ValueError, match=r"none.json: there is no such file; check the path"):
         roles(path=tmp_path / "none.json")
 

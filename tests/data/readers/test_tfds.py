@@ -1,4 +1,4 @@
-"""TensorFlow Datasets: sets that the test writes in its format are read without TensorFlow."""
+"""TensorFlow Datasets: data sets that the test writes are read without TensorFlow."""
 
 import io
 import shutil
@@ -64,7 +64,7 @@ def folder(package, tmp_path_factory):
 
 
 def test_tfds_is_read_exactly(folder):
-    """TFDS shuffles when it writes, so examples are compared by label."""
+    """TFDS shuffles when it writes, so examples are matched by label."""
     data = datasets.make(f"tfds:coloured,data_dir={folder}")
     for part, images in ((data.train, TRAIN), (data.test, TEST)):
         order = np.argsort(-part["y"])
@@ -83,7 +83,7 @@ def test_tfds_splits_by_name(folder):
 
 def test_tfds_does_not_import_tensorflow(folder):
     check = (
-        "import sys, fedjax_algos; from fedjax_algos.data.read_tfds import tfds; "
+        "import sys, fedjax_algos; from fedjax_algos.data.readers.tfds import tfds; "
         "before = {'tensorflow', 'tensorflow_datasets', 'ijson', 'PIL.Image'} & set(sys.modules); "
         f"tfds(name='coloured', data_dir={str(folder)!r}); "
         "print(sorted(before - {'PIL.Image'}), 'tensorflow' in sys.modules)"
@@ -97,12 +97,12 @@ def test_tfds_does_not_import_tensorflow(folder):
     [
         ("coloured", {"test_split": "validation"}, "split validation: cannot be read"),
         ("ragged", {}, r"its images have several shapes, \(None, None, 3\); choose another"),
-        ("plain", {}, "is no set of labelled images; choose another"),
+        ("plain", {}, "does not consist of labelled images; choose another"),
         ("mnist", {}, "is not prepared; prepare it once, with TensorFlow: .*'array_record'"),
         ("no_such_set", {}, "cannot be read .*; check the name"),
     ],
 )
-def test_tfds_refuses(folder, name, options, message):
+def test_tfds_rejects_unsuitable_data_sets(folder, name, options, message):
     with pytest.raises(ValueError, match=message) as error:
         tfds(name=name, data_dir=str(folder), **options)
     assert "\n" not in str(error.value)
@@ -118,11 +118,11 @@ def test_tfds_refuses(folder, name, options, message):
         (
             "info",
             lambda content: content.replace(b'"array_record"', b'"tfrecord"'),
-            "of the format tfrecord, which only TensorFlow reads; remove it or name another",
+            "has the format tfrecord, which only TensorFlow reads; remove it or name another",
         ),
     ],
 )
-def test_tfds_refuses_damaged_files(folder, tmp_path, part, damage, message):
+def test_tfds_rejects_damaged_files(folder, tmp_path, part, damage, message):
     copy = tmp_path / "coloured"
     shutil.copytree(folder / "coloured", copy)
     (file,) = [file for file in (copy / "1.0.0").iterdir() if part in file.name]

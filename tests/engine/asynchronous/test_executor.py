@@ -1,9 +1,10 @@
-"""Executed plans equal an oracle that trains at dispatch, bit for bit; waves keep their word."""
+"""Executed plans equal, bit for bit, an oracle that trains at each dispatch; waves and slots."""
 
 import functools
 import heapq
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,20 +16,16 @@ from hypothesis.extra.numpy import arrays
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.asynchrony.plan import AGGREGATED, IN_FLIGHT, LOST, Plan, plan_visits
+from fedjax_algos.asynchrony.plan import AGGREGATED, IN_FLIGHT, LOST, Plan, plan_dispatches
 from fedjax_algos.core import WeightedSum
-from fedjax_algos.core.keys import client_key, visit_keys
+from fedjax_algos.core.keys import client_key, dispatch_keys
 from fedjax_algos.core.permutation import permutation_words
 from fedjax_algos.core.trees import add_scaled
 from fedjax_algos.data.federated_data import client_view
 from fedjax_algos.engine.asynchronous.executor import make_executor
-from fedjax_algos.engine.asynchronous.waves import (
-    choose_slots,
-    make_waves,
-    share_out,
-    step_ends,
-    wave_costs,
-)
+from fedjax_algos.engine.asynchronous.in_flight import Arrival, InFlightState
+from fedjax_algos.engine.asynchronous.slots import assign_slots, choose_slots, wave_costs
+from fedjax_algos.engine.asynchronous.waves import make_waves, step_ends
 
 CLIENTS, SEED = 10, 3
 POPULATION = fa.Population(CLIENTS, 3, 55)
@@ -41,26 +38,27 @@ def make_plan(
 ):
     """Clients of unequal speeds; a group of them makes a server step with `sizes[group]` arrivals.
 
-    With a barrier, who has arrived waits for the group's server step; late ones never wait, and
-    are part of the next server step of any group. `twice` gives each client two turns at once.
+    With a barrier, clients that have arrived wait for their group's server step. Late clients never
+    wait, and are part of the next server step of any group. `twice` dispatches each client twice at
+    once.
     """
     rng = np.random.default_rng(seed)
     speeds = rng.exponential(size=num_clients) + 0.05
-    dispatches, contributions, times, groups, flying = [], [], [], [], []
-    visits, buffers, late_ones = [0] * num_clients, [[] for _ in sizes], []
+    dispatches, contributions, times, groups, in_flight = [], [], [], [], []
+    counts, buffers, late_ones = [0] * num_clients, [[] for _ in sizes], []
 
     def dispatch(client, now):
         steps = int(rng.integers(1, 5))
         end = now + steps * speeds[client] * rng.uniform(0.9, 1.1)
         fate = LOST if rng.uniform() < lost else IN_FLIGHT
-        heapq.heappush(flying, (end, len(dispatches)))
-        dispatches.append([client, visits[client], steps, 4, len(times), now, end, fate])
-        visits[client] += 1
+        heapq.heappush(in_flight, (end, len(dispatches)))
+        dispatches.append([client, counts[client], steps, 4, len(times), now, end, fate])
+        counts[client] += 1
 
     for client in [*range(num_clients)] * (2 if twice else 1):
         dispatch(client, 0.0)
     while len(times) < num_steps:
-        now, number = heapq.heappop(flying)
+        now, number = heapq.heappop(in_flight)
         client, *_, version, _, _, fate = dispatches[number]
         group = client % len(sizes)
         if fate == LOST:
@@ -96,7 +94,7 @@ PLANS = {
 
 class Server(NamedTuple):
     params: Any
-    steps: jax.Array  # how many each of two groups made
+    steps: jax.Array  # server steps of each of two groups
 
 
 @functools.cache
@@ -109,9 +107,9 @@ def case(name):
         algorithm = algorithms[name](problem, LOCAL, server_learning_rate=0.5)
         return algorithm._replace(client_init=random_rows), stored(clients)
 
-    def contribute(update, visit, staleness):
+    def contribute(update, dispatch, staleness):
         # a division: powers may be compiled to other bits inside a loop than outside
-        weight = visit.share / (1.0 + staleness)
+        weight = dispatch.share / (1.0 + staleness)
         return WeightedSum(jax.tree.map(lambda u: weight.astype(u.dtype) * u, update), weight)
 
     def server_update(server, sums, count, group):
@@ -130,23 +128,23 @@ def case(name):
 
 @functools.cache
 def oracle_of(name):
-    """Trains a dispatch when it is made, one client a call; knows no waves, no rows, no tables."""
+    """Trains each dispatch when it is made, one client a call, without waves, rows or tables."""
     algorithm, data = case(name)
 
     @jax.jit
-    def train(version, origin, row, visit, first):
+    def train(version, origin, row, dispatch, first):
         sent, statistics = version
-        order, key = visit_keys(SEED, visit.client, visit.visit)
-        fresh = algorithm.client_init(origin, client_key(SEED, visit.client))
+        order, key = dispatch_keys(SEED, dispatch.client, dispatch.number)
+        fresh = algorithm.client_init(origin, client_key(SEED, dispatch.client))
         row = jax.tree.map(lambda new, old: jnp.where(first, new, old), fresh, row)
         view = client_view(
-            data, visit.client, permutation_words(order), statistics, visit.first_step
+            data, dispatch.client, permutation_words(order), statistics, dispatch.first_step
         )
-        return algorithm.client_update(sent, row, view, visit, key)
+        return algorithm.client_update(sent, row, view, dispatch, key)
 
     @jax.jit
-    def add(sums, update, report, visit, staleness):
-        new = (algorithm.contribute(update, visit, staleness), report.statistics)
+    def add(sums, update, report, dispatch, staleness):
+        new = (algorithm.contribute(update, dispatch, staleness), report.statistics)
         return new if sums is None else jax.tree.map(jnp.add, sums, new)
 
     @jax.jit
@@ -154,27 +152,27 @@ def oracle_of(name):
         server = algorithm.server_update(server, sums[0], count, group)
         return server, (algorithm.broadcast(server, jnp.int32(0)), sums[1])
 
-    def run(plan, visits):
+    def run(plan, dispatches):
         state = fa.make_engine(algorithm).init(SEED, POPULATION)
         model = algorithm.problem.init(jax.random.fold_in(jax.random.key(SEED), 0))
         server, versions = state.server, [(algorithm.broadcast(state.server, 0), model.statistics)]
         rows, updates, history, losses = {}, {}, [], []
-        dispatch = contribution = 0
+        index = contribution = 0
         for step, group in enumerate(plan.group):
-            while dispatch < len(plan.client) and plan.version[dispatch] <= step:
-                if plan.fate[dispatch] == AGGREGATED:
-                    visit = jax.tree.map(lambda leaf, d=dispatch: leaf[d], visits)
-                    client = int(visit.client)
+            while index < len(plan.client) and plan.version[index] <= step:
+                if plan.fate[index] == AGGREGATED:
+                    dispatch = jax.tree.map(lambda leaf, i=index: leaf[i], dispatches)
+                    client = int(dispatch.client)
                     row = rows.get(client, jax.tree.map(lambda leaf: leaf[0], state.clients))
-                    version = versions[visit.server_step]
+                    version = versions[dispatch.server_step]
                     first = client not in rows
-                    rows[client], *trained = train(version, model.params, row, visit, first)
-                    updates[dispatch] = *trained, visit
-                dispatch += 1
+                    rows[client], *trained = train(version, model.params, row, dispatch, first)
+                    updates[index] = *trained, dispatch
+                index += 1
             sums, count, loss = None, 0, []
             while contribution < len(plan.step) and plan.step[contribution] == step:
-                update, report, visit = updates.pop(plan.dispatch[contribution])
-                sums = add(sums, update, report, visit, plan.staleness[contribution])
+                update, report, dispatch = updates.pop(plan.dispatch[contribution])
+                sums = add(sums, update, report, dispatch, plan.staleness[contribution])
                 loss.append(float(report.metrics["train_loss"].total))
                 count, contribution = count + 1, contribution + 1
             server, version = serve(server, sums, np.int32(count), group)
@@ -190,7 +188,7 @@ def oracle_of(name):
 @functools.cache
 def expected(name, kind):
     plan = PLANS[kind]
-    return oracle_of(name)(plan, plan_visits(plan, case(name)[1].counts(), LOCAL))
+    return oracle_of(name)(plan, plan_dispatches(plan, case(name)[1].counts(), LOCAL))
 
 
 @functools.cache
@@ -200,35 +198,31 @@ def executor_of(name, slots, layout="sequential", devices=None):
 
 
 def execute(executor, data, plan, stops=(), waves=None):
-    """What `run` yields, as NumPy."""
-    visits = plan_visits(plan, data.counts(), LOCAL)
+    """What `run` yields, in NumPy arrays."""
+    dispatches = plan_dispatches(plan, data.counts(), LOCAL)
     state = executor.init(SEED, POPULATION)
-    yielded = executor.run(state, executor.place(data), plan, visits, stops=stops, waves=waves)
+    yielded = executor.run(
+        state, executor.put_data(data), plan, dispatches, stops=stops, waves=waves
+    )
     return [(done, *jax.tree.map(np.array, rest)) for done, *rest in yielded]
 
 
-def same(one, other):
-    jax.tree.map(np.testing.assert_array_equal, one, other)
-
-
 def close(one, other, tolerance):
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), one, other
-    )
+    chex.assert_trees_all_close(one, other, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("kind", PLANS)
 @pytest.mark.parametrize("slots", SLOTS)
 @pytest.mark.parametrize("name", ["stale", "scaffold"])
 def test_every_number_of_slots_equals_the_oracle(name, slots, kind):
-    """Also each client's row: lost dispatches and those in flight at the end leave none."""
+    """Also the clients' rows: dispatches that are lost or in flight at the end write none."""
     history, rows, _ = expected(name, kind)
     ((done, state, _),) = execute(executor_of(name, slots), case(name)[1], PLANS[kind])
     assert done == len(history)
-    same((state.server, state.statistics), history[-1])
+    chex.assert_trees_all_equal((state.server, state.statistics), history[-1])
     for client in range(CLIENTS):
         row = jax.tree.map(lambda leaf, c=client: leaf[c], state.clients)
-        same(row, rows.get(client, jax.tree.map(np.zeros_like, row)))
+        chex.assert_trees_all_equal(row, rows.get(client, jax.tree.map(np.zeros_like, row)))
 
 
 @pytest.mark.parametrize("kind", PLANS)
@@ -238,11 +232,11 @@ def test_devices_change_no_bit(devices, slots, name, kind):
     executor = executor_of(name, slots, devices=devices)
     (_, state, metrics), (_, last, _) = execute(executor, case(name)[1], PLANS[kind], stops=[3])
     history, rows, losses = expected(name, kind)
-    same((state.server, state.statistics), history[2])
+    chex.assert_trees_all_equal((state.server, state.statistics), history[2])
     assert float(metrics["train_loss"].total) == pytest.approx(sum(losses[:3]), rel=1e-5)
-    same((last.server, last.statistics), history[-1])
+    chex.assert_trees_all_equal((last.server, last.statistics), history[-1])
     for client, row in rows.items():
-        same(jax.tree.map(lambda leaf, c=client: leaf[c], last.clients), row)
+        chex.assert_trees_all_equal(jax.tree.map(lambda leaf, c=client: leaf[c], last.clients), row)
 
 
 def test_mapped_waves_on_devices_agree():
@@ -253,45 +247,45 @@ def test_mapped_waves_on_devices_agree():
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_a_wave_is_shared_out(draw):
-    """The longest first, to the device with the least to do of those that have room."""
-    devices, room = draw.draw(st.integers(1, 4)), draw.draw(st.integers(1, 4))
-    slots, waves = devices * room, draw.draw(st.integers(1, 4))
+def test_slots_are_assigned_to_the_least_loaded_device(draw):
+    """The longest dispatch first, to the device with the least work among those with free slots."""
+    devices, per_device = draw.draw(st.integers(1, 4)), draw.draw(st.integers(1, 4))
+    slots, waves = devices * per_device, draw.draw(st.integers(1, 4))
     filled = draw.draw(arrays(np.int64, waves, elements=st.integers(0, slots)))
     steps = draw.draw(arrays(np.int64, (waves, slots), elements=st.integers(1, 100)))
-    places = share_out(steps, filled, devices)
-    assert places.shape == (waves, devices, room)
-    for line, number, step in zip(places, filled, steps, strict=True):
+    assigned = assign_slots(steps, filled, devices)
+    assert assigned.shape == (waves, devices, per_device)
+    for line, number, step in zip(assigned, filled, steps, strict=True):
         parts = [[] for _ in range(devices)]
         for slot in sorted(range(number), key=lambda slot, step=step: -step[slot]):
-            free = [part for part in parts if len(part) < room]
+            free = [part for part in parts if len(part) < per_device]
             min(free, key=lambda part, step=step: sum(step[i] for i in part)).append(slot)
         assert [part[part >= 0].tolist() for part in line] == parts
 
 
-def test_a_wave_goes_to_the_least_loaded_device():
+def test_assigned_slots_and_costs_by_hand():
     steps = np.array([[1, 9, 5, 5, 2, 2]])
-    assert share_out(steps, np.array([6]), 2).tolist() == [[[1, 4, 0], [2, 3, 5]]]
+    assert assign_slots(steps, np.array([6]), 2).tolist() == [[[1, 4, 0], [2, 3, 5]]]
     trained, filled = np.arange(6)[None], np.array([6])
     assert wave_costs(trained, filled, steps[0], "sequential", 2).tolist() == [12]
     assert wave_costs(trained, filled, steps[0], "vmapped", 2).tolist() == [9]
     assert wave_costs(trained, np.array([3]), steps[0], "sequential", 3).tolist() == [9]
 
 
-def test_the_plans_hold_what_the_equality_is_about():
+def test_the_plans_cover_the_cases():
     for plan in PLANS.values():
         assert {1, 4} <= set(plan.num_steps[plan.dispatch])
         assert plan.staleness.max() >= 2
-    first = PLANS["each arrival"].visit == 0
+    first = PLANS["each arrival"].number == 0
     assert (PLANS["each arrival"].fate[first] == LOST).any()
     trained = set(PLANS["each arrival"].client[PLANS["each arrival"].dispatch])
-    assert len(trained) < CLIENTS  # so somebody has no row
+    assert len(trained) < CLIENTS  # so some client has no row
     assert set(PLANS["groups"].group) == {0, 1}
     assert np.bincount(PLANS["groups"].step).max() > 5  # with late ones
 
 
 @pytest.mark.parametrize("broken", ["version_row", "update_row"])
-def test_a_row_overwritten_too_early_is_seen(broken):
+def test_a_row_overwritten_too_early_changes_the_result(broken):
     name, plan = "stale", PLANS["buffers of 3"]
     executor, data = executor_of(name, 3), case(name)[1]
     waves = make_waves(plan, 3)
@@ -314,7 +308,7 @@ def test_models_and_losses_at_requested_server_steps(kind):
     assert [done for done, *_ in yielded] == [*stops, len(history)]
     before = 0
     for done, state, metrics in yielded:
-        same((state.server, state.statistics), history[done - 1])
+        chex.assert_trees_all_equal((state.server, state.statistics), history[done - 1])
         total = sum(losses[before:done])
         assert float(metrics["train_loss"].total) == pytest.approx(total, rel=1e-5)
         before = done
@@ -342,7 +336,7 @@ def test_slots_change_no_bit_of_optimised_programs(fast):
     (_, one, _), (_, other, _) = (
         execute(make_executor(algorithm, slots=slots), data, PLANS["groups"])[0] for slots in (1, 4)
     )
-    same(one, other)
+    chex.assert_trees_all_equal(one, other)
 
 
 @pytest.fixture
@@ -362,17 +356,19 @@ def fast():
 def test_a_barrier_for_all_is_the_synchronous_round():
     algorithm, data = case("scaffold")
     plan = make_plan(4, CLIENTS, 3, [CLIENTS], barrier=True)
-    visits = plan_visits(plan, data.counts(), LOCAL)
+    dispatches = plan_dispatches(plan, data.counts(), LOCAL)
     engine = fa.make_engine(algorithm, "sequential")
     state = engine.init(SEED, POPULATION)
     for index in range(3):
         cohort = slice(index * CLIENTS, (index + 1) * CLIENTS)
-        state, _ = engine.round(state, data, jax.tree.map(lambda leaf, at=cohort: leaf[at], visits))
+        state, _ = engine.round(
+            state, data, jax.tree.map(lambda leaf, at=cohort: leaf[at], dispatches)
+        )
     ((_, executed, _),) = execute(executor_of("scaffold", 3), data, plan)
     close((state.server, state.clients), (executed.server, executed.clients), 1e-6)
 
 
-def test_later_calls_and_like_plans_compile_nothing():
+def test_later_calls_and_similar_plans_compile_nothing():
     data, executor = case("stale")[1], executor_of("stale", 2)
     one, other = (make_plan(seed, CLIENTS, 30, [3], lost=0.1) for seed in (9, 10))
     execute(executor, data, one)
@@ -381,17 +377,33 @@ def test_later_calls_and_like_plans_compile_nothing():
     assert later.count == 0
 
 
-def test_memory_is_rows_times_what_travels():
+def test_representations():
+    executor, plan = executor_of("scaffold", 3), PLANS["groups"]
+    state = executor.init(SEED, POPULATION)
+    waves = executor.waves(state, plan)
+    assert repr(executor).startswith("Executor(slots=3, layout=sequential, devices=1, algorithm=")
+    assert repr(waves).startswith(f"Waves(waves={len(waves.filled)}, slots=3, dispatches=")
+    assert "\n" not in repr(executor) + repr(waves)
+    versions = jax.ShapeDtypeStruct((5, 2), np.float32)
+    in_flight = InFlightState({"x": 1.0}, (), (), (), versions, Arrival(versions, (), ()))
+    assert repr(in_flight) == (
+        "InFlightState(server=x 1.0, versions=float32[5, 2], updates=float32[5, 2])"
+    )
+
+
+def test_memory_is_the_bytes_of_all_rows():
     data, executor = case("scaffold")[1], executor_of("scaffold", 3)
     plan = PLANS["groups"]
-    visits, state = plan_visits(plan, data.counts(), LOCAL), executor.init(SEED, POPULATION)
+    dispatches, state = plan_dispatches(plan, data.counts(), LOCAL), executor.init(SEED, POPULATION)
     waves = executor.waves(state, plan)
-    memory = executor.memory(state, data, visits, waves)
+    memory = executor.memory(state, data, dispatches, waves)
     model = 4 * (3 * 4 + 4 + 4)
     assert waves.num_version_rows < memory.version_rows <= 1.5 * waves.num_version_rows + 1
     assert waves.num_update_rows <= memory.update_rows <= 1.5 * waves.num_update_rows
     assert memory.version_bytes == memory.version_rows * 2 * model
-    facts = sum(leaf.itemsize for leaf in jax.tree.leaves(visits)) + 2 * 4  # visit, train_loss
+    facts = (
+        sum(leaf.itemsize for leaf in jax.tree.leaves(dispatches)) + 2 * 4
+    )  # dispatch, train_loss
     assert memory.update_bytes == memory.update_rows * (2 * model + facts)
 
 
@@ -412,13 +424,13 @@ def plans(draw):
 
 @given(plans(), st.integers(1, 9), st.booleans(), st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_waves_keep_their_word(plan, slots, stateful, cut):
-    """Each dispatch once, its version there, its row unharmed, and no row more than is needed."""
+def test_waves_are_consistent(plan, slots, stateful, cut):
+    """Each dispatch is trained once, with its version; rows are kept, and no row is unneeded."""
     waves, ends = make_waves(plan, slots, stateful=stateful), step_ends(plan)
     assert 1 <= waves.filled.min() <= waves.filled.max() <= slots
     if cut:
         stops = np.arange(1, len(ends) + 1)
-        waves = waves.cut(stops, ends)
+        waves = waves.split_at(stops, ends)
         assert set(zip(stops, ends, strict=True)) <= set(
             zip(waves.steps, waves.contributions, strict=True)
         )
@@ -456,17 +468,17 @@ def test_waves_keep_their_word(plan, slots, stateful, cut):
     assert not starting.any()  # each was trained once
     assert waves.num_version_rows == most_versions
     assert waves.num_update_rows == most_updates
-    # whatever the slots: turns in flight at once, and arrivals that wait for their server step
+    # for any number of slots: dispatches in flight at once, and arrivals that wait for their step
     begun, now = plan.started, plan.started[:, None]
-    flying = ((begun <= now) & (now < plan.ended)).sum(1).max()
-    bound = flying + np.bincount(plan.step).max()
+    in_flight = ((begun <= now) & (now < plan.ended)).sum(1).max()
+    bound = in_flight + np.bincount(plan.step).max()
     assert most_versions <= bound
     assert most_updates <= 2 * bound
 
 
 @given(plans(), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_with_slots_for_all_waves_are_the_longest_chain(plan, stateful):
+def test_with_slots_for_all_the_waves_are_the_longest_chain(plan, stateful):
     depth = np.zeros(len(plan.client), int)  # waves until the dispatch is trained
     latest = np.zeros(plan.client.max() + 1, int)
     exists = [0]
@@ -482,42 +494,44 @@ def test_with_slots_for_all_waves_are_the_longest_chain(plan, stateful):
     assert len(make_waves(plan, len(depth), stateful=stateful).filled) == exists[-1]
 
 
-def test_slots_are_as_many_as_the_plan_can_fill():
+def test_chosen_numbers_of_slots():
     assert choose_slots(PLANS["buffers of 3"], "sequential") == 1
     assert choose_slots(make_plan(0, 1, 20, [1]), "vmapped") == 1  # a chain
-    together = make_plan(0, 16, 5, [16], barrier=True)
-    assert choose_slots(together, "vmapped") == 16
-    assert choose_slots(together, "vmapped", devices=2) == 16
+    rounds = make_plan(0, 16, 5, [16], barrier=True)
+    assert choose_slots(rounds, "vmapped") == 16
+    assert choose_slots(rounds, "vmapped", devices=2) == 16
     # several for each device balance unequal dispatches, and equal ones need none
-    assert choose_slots(together, "sequential", devices=2) > 2
-    equal = together._replace(num_steps=np.full_like(together.num_steps, 4))
+    assert choose_slots(rounds, "sequential", devices=2) > 2
+    equal = rounds._replace(num_steps=np.full_like(rounds.num_steps, 4))
     assert choose_slots(equal, "sequential", devices=2) == 2
 
 
-def test_visits_of_a_plan():
+def test_dispatches_of_a_plan():
     plan = make_plan(5, 3, 6, [2], lost=0.3)
     counts = np.array([2, 3, 5, 10])
-    visits = plan_visits(plan, counts, LOCAL)
-    assert {leaf.dtype for leaf in visits} == {np.dtype(np.int32), np.dtype(np.float32)}
-    np.testing.assert_array_equal(visits.server_step, plan.version)
-    np.testing.assert_allclose(visits.learning_rate, 0.1 / (1 + 0.1 * plan.version), rtol=1e-6)
-    np.testing.assert_allclose(visits.share, np.array([0.1, 0.15, 0.25])[plan.client], rtol=1e-6)
+    dispatches = plan_dispatches(plan, counts, LOCAL)
+    assert {leaf.dtype for leaf in dispatches} == {np.dtype(np.int32), np.dtype(np.float32)}
+    np.testing.assert_array_equal(dispatches.server_step, plan.version)
+    np.testing.assert_allclose(dispatches.learning_rate, 0.1 / (1 + 0.1 * plan.version), rtol=1e-6)
+    np.testing.assert_allclose(
+        dispatches.share, np.array([0.1, 0.15, 0.25])[plan.client], rtol=1e-6
+    )
     done = np.zeros(3, int)
     for dispatch, client in enumerate(plan.client):
-        assert visits.first_step[dispatch] == done[client]
+        assert dispatches.first_step[dispatch] == done[client]
         done[client] += plan.num_steps[dispatch] * (plan.fate[dispatch] != LOST)
-    by_visit = plan_visits(plan, counts, LOCAL._replace(rate_by="visit"))
-    np.testing.assert_allclose(by_visit.learning_rate, 0.1 / (1 + 0.1 * plan.visit), rtol=1e-6)
+    by_dispatch = plan_dispatches(plan, counts, LOCAL._replace(rate_by="dispatch"))
+    np.testing.assert_allclose(by_dispatch.learning_rate, 0.1 / (1 + 0.1 * plan.number), rtol=1e-6)
     with pytest.raises(ValueError, match="client 2, but there are counts of 2 clients"):
-        plan_visits(plan, counts[:2], LOCAL)
+        plan_dispatches(plan, counts[:2], LOCAL)
 
 
-def test_what_cannot_be_executed_is_refused():
+def test_arguments_that_cannot_be_executed():
     algorithm, data = case("scaffold")
     problem = small_network().problem
-    with pytest.raises(ValueError, match="stack"):
+    with pytest.raises(ValueError, match=r'virtual clock: .*reduce="stack"'):
         make_executor(algorithm._replace(reduce="stack"))
-    with pytest.raises(ValueError, match="barrier"):
+    with pytest.raises(ValueError, match="virtual clock: a round has two exchanges"):
         make_executor(algorithms["mime"](problem, LOCAL))
     with pytest.raises(ValueError, match="layout='rows' is unknown"):
         make_executor(algorithm, layout="rows")
@@ -528,12 +542,12 @@ def test_what_cannot_be_executed_is_refused():
     plan, executor = PLANS["groups"], executor_of("scaffold", 1)
     state, counts = executor.init(SEED, POPULATION), data.counts()
     with pytest.raises(ValueError, match="ascending server steps from 1 to 7"):
-        executor.run(state, data, plan, plan_visits(plan, counts, LOCAL), stops=[3, 2])
-    with pytest.raises(ValueError, match="visits do not fit"):
-        executor.run(state, data, plan, plan_visits(PLANS["each arrival"], counts, LOCAL))
+        executor.run(state, data, plan, plan_dispatches(plan, counts, LOCAL), stops=[3, 2])
+    with pytest.raises(ValueError, match="dispatches do not fit a plan with"):
+        executor.run(state, data, plan, plan_dispatches(PLANS["each arrival"], counts, LOCAL))
 
 
-def test_plans_that_contradict_themselves_are_refused():
+def test_plans_that_contradict_themselves():
     plan = PLANS["groups"]
     with pytest.raises(ValueError, match="slots=0"):
         make_waves(plan, 0)
@@ -547,12 +561,12 @@ def test_plans_that_contradict_themselves_are_refused():
         make_waves(plan._replace(fate=np.full_like(plan.fate, LOST)), 1)
     # dispatch 0 is lost, and made after version 1, but before all others, which start from 0
     first = np.arange(len(plan.client)) == 0
-    kept = plan.dispatch > 0
+    others = plan.dispatch > 0
     falling = plan._replace(
         version=first.astype(np.int32),
         fate=np.where(first, LOST, plan.fate),
-        dispatch=plan.dispatch[kept],
-        step=plan.step[kept],
+        dispatch=plan.dispatch[others],
+        step=plan.step[others],
     )
-    with pytest.raises(ValueError, match="versions fall"):
+    with pytest.raises(ValueError, match="versions of the plan's dispatches are not ascending"):
         make_waves(falling, 1, stateful=True)

@@ -1,7 +1,8 @@
-"""Runs in lockstep have the bits that each has alone, in fewer waves."""
+"""Merged runs have, bit for bit, the results of each run alone, in fewer waves."""
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,16 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_algos as fa
-from fedjax_algos.asynchrony import buffered, compass, immediate, plan_visits, simulated
-from fedjax_algos.engine.asynchronous.executor import Memory, make_executor
-from fedjax_algos.engine.asynchronous.merged_plans import join_data, join_plans, join_states, of_run
-from fedjax_algos.engine.asynchronous.waves import make_waves, step_ends, wave_costs
-from fedjax_algos.runs.async_simulation import simulate_on_clock, simulate_seeds_on_clock
+from fedjax_algos.asynchrony import buffered, compass, immediate, plan_dispatches, simulated
+from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
+from fedjax_algos.engine.asynchronous.merged_plans import (
+    merge_data,
+    merge_plans,
+    merge_states,
+    state_of_run,
+)
+from fedjax_algos.engine.asynchronous.slots import wave_costs
+from fedjax_algos.engine.asynchronous.waves import make_waves, step_ends
+from fedjax_algos.runs.async_simulation import simulate_async, simulate_async_seeds
 
 CLIENTS, EXAMPLES, SECONDS = 5, 40, 6
 SEEDS = (2, 5, 11)
 LOCAL = fa.Local(batch_size=3, learning_rate=lambda version: 0.1 / (1 + 0.1 * version), steps=4)
-WEATHER = simulated(speeds="exponential", dropout=0.1, away_seconds=1, bytes_per_second=2000)
+SYSTEM = simulated(speeds="exponential", dropout=0.1, unavailable_seconds=1, bytes_per_second=2000)
 ALWAYS = 2**30
 SCHEDULES = {
     "fedasync": immediate(steps=4),
@@ -39,7 +46,7 @@ def examples():
 
 @functools.cache
 def split(seed, num_clients=CLIENTS):
-    """Each seed has other clients, of other sizes, and not all seeds as many examples."""
+    """Seeds differ in their clients, the clients' sizes, and partly the number of examples."""
     rng = np.random.default_rng(seed)
     rows = rng.permutation(EXAMPLES)[: EXAMPLES - seed % 2]
     ends = np.sort(rng.choice(np.arange(1, len(rows)), num_clients - 1, replace=False))
@@ -75,44 +82,40 @@ def options(evaluations=3):
 
 
 def untrained(executor):
-    def run(state, data, plan, visits, *, stops, waves):
+    def run(state, data, plan, dispatches, *, stops, waves):
         yield len(plan.time), state, {}
 
     return executor._replace(run=run)
 
 
-def plans_of(schedule, weather, num_clients, seconds, seeds):
-    plans = [schedule(weather(seed), num_clients, seconds=seconds) for seed in seeds]
+def plans_of(schedule, system, num_clients, seconds, seeds):
+    plans = [schedule(system(seed), num_clients, seconds=seconds) for seed in seeds]
     local = fa.Local(batch_size=1, learning_rate=0.1, steps=1)
-    visits = [plan_visits(plan, np.ones(num_clients, int), local) for plan in plans]
-    return plans, *join_plans(plans, visits, num_clients)
-
-
-def same(one, other):
-    jax.tree.map(np.testing.assert_array_equal, one, other)
+    dispatches = [plan_dispatches(plan, np.ones(num_clients, int), local) for plan in plans]
+    return plans, *merge_plans(plans, dispatches, num_clients)
 
 
 def check(name, devices, slots, number):
     executor, seeds = executor_of(name, devices, slots), SEEDS[:number]
-    told, memories = [], []
-    together = simulate_seeds_on_clock(
-        executor, {seed: split(seed) for seed in seeds}, SCHEDULES[name], WEATHER, **options(),
-        on_evaluation=lambda seed, row: told.append((seed, row, len(memories))),
+    reported, memories = [], []
+    merged = simulate_async_seeds(
+        executor, {seed: split(seed) for seed in seeds}, SCHEDULES[name], SYSTEM, **options(),
+        on_evaluation=lambda seed, row: reported.append((seed, row, len(memories))),
         on_memory=memories.append,
-        lockstep_bytes=ALWAYS,
+        merged_bytes=ALWAYS,
     )  # fmt: skip
-    assert list(together) == list(seeds)
+    assert list(merged) == list(seeds)
     assert [memory.runs for memory in memories] == [number]
-    assert {known for *_, known in told} == {1}  # before anything is measured
-    for seed, joined in together.items():
-        alone = simulate_on_clock(
-            executor, split(seed), SCHEDULES[name], WEATHER, seed=seed, **options()
+    assert {known for *_, known in reported} == {1}  # before anything is measured
+    for seed, result in merged.items():
+        alone = simulate_async(
+            executor, split(seed), SCHEDULES[name], SYSTEM, seed=seed, **options()
         )
-        same(joined.plan, alone.plan)
-        same(joined.state, alone.state)
+        chex.assert_trees_all_equal(result.plan, alone.plan)
+        chex.assert_trees_all_equal(result.state, alone.state)
         rows = [
             [row | {"wall_seconds": None} for row in history]
-            for history in (joined.rows, alone.rows, [r for s, r, _ in told if s == seed])
+            for history in (result.rows, alone.rows, [r for s, r, _ in reported if s == seed])
         ]
         assert rows[0] == rows[1] == rows[2]
         assert rows[0][-1]["train_loss"] > 0
@@ -128,7 +131,7 @@ def check(name, devices, slots, number):
         ("scaffold", 2, 4, 3),
     ],
 )
-def test_each_run_has_the_bits_that_it_has_alone(name, devices, slots, number):
+def test_each_run_has_the_same_bits_as_alone(name, devices, slots, number):
     check(name, devices, slots, number)
 
 
@@ -143,17 +146,15 @@ def test_optimised_programs_have_the_same_bits():
 def test_mapped_waves_agree():
     executor = make_executor(algorithm_of("scaffold"), slots=4, layout="vmapped")
     data = {seed: split(seed) for seed in SEEDS[:2]}
-    together, apart = (
-        simulate_seeds_on_clock(
-            executor, data, SCHEDULES["scaffold"], WEATHER, **options(1), lockstep_bytes=size
+    merged, apart = (
+        simulate_async_seeds(
+            executor, data, SCHEDULES["scaffold"], SYSTEM, **options(1), merged_bytes=size
         )
-        for size in (None, 0)  # a mapped wave is wide, so None is lockstep
+        for size in (None, 0)  # a vmapped wave is wide, so None merges
     )
     for seed in data:
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
-            together[seed].state, apart[seed].state,
-        )  # fmt: skip
+        states = merged[seed].state, apart[seed].state
+        chex.assert_trees_all_close(*states, rtol=1e-5, atol=1e-6)
 
 
 @given(
@@ -163,40 +164,40 @@ def test_mapped_waves_agree():
     st.booleans(),
 )
 @settings(max_examples=40, deadline=None)
-def test_a_joined_plan_is_each_run_s_plan_in_fewer_waves(name, seeds, slots, stateful):
-    plans, joined, visits = plans_of(SCHEDULES[name], WEATHER, CLIENTS, SECONDS, seeds)
-    assert joined.num_runs == len(seeds)
-    assert (np.diff(joined.time) >= 0).all()
+def test_a_merged_plan_contains_each_run_s_plan_in_fewer_waves(name, seeds, slots, stateful):
+    plans, merged, dispatches = plans_of(SCHEDULES[name], SYSTEM, CLIENTS, SECONDS, seeds)
+    assert merged.num_runs == len(seeds)
+    assert (np.diff(merged.time) >= 0).all()
     separate = [make_waves(plan, slots, stateful=stateful) for plan in plans]
-    waves = make_waves(joined, slots, stateful=stateful)  # which also checks the plan
+    waves = make_waves(merged, slots, stateful=stateful)  # which also checks the plan
     assert len(waves.filled) <= sum(len(each.filled) for each in separate)
-    made = step_ends(joined)
+    made = step_ends(merged)
     for run, plan in enumerate(plans):
-        own = joined.client // CLIENTS == run
-        for field in ("visit", "num_steps", "full_steps", "started", "ended", "fate"):
-            np.testing.assert_array_equal(getattr(joined, field)[own], getattr(plan, field))
-        np.testing.assert_array_equal(joined.client[own] % CLIENTS, plan.client)
-        np.testing.assert_array_equal(visits.client[own], plan.client)
-        np.testing.assert_array_equal(visits.server_step[own], plan.version)
-        steps = np.flatnonzero(joined.run == run)
-        np.testing.assert_array_equal(joined.time[steps], plan.time)
-        np.testing.assert_array_equal(joined.group[steps], plan.group)
+        own = merged.client // CLIENTS == run
+        for field in ("number", "num_steps", "full_steps", "started", "ended", "fate"):
+            np.testing.assert_array_equal(getattr(merged, field)[own], getattr(plan, field))
+        np.testing.assert_array_equal(merged.client[own] % CLIENTS, plan.client)
+        np.testing.assert_array_equal(dispatches.client[own], plan.client)
+        np.testing.assert_array_equal(dispatches.server_step[own], plan.version)
+        steps = np.flatnonzero(merged.run == run)
+        np.testing.assert_array_equal(merged.time[steps], plan.time)
+        np.testing.assert_array_equal(merged.group[steps], plan.group)
         versions = np.concatenate([[run], steps + len(plans)])
-        np.testing.assert_array_equal(joined.version[own], versions[plan.version])
+        np.testing.assert_array_equal(merged.version[own], versions[plan.version])
         number = np.cumsum(own) - 1  # a dispatch's, within its run
-        begin = made - np.bincount(joined.step)
+        begin = made - np.bincount(merged.step)
         for step, where in enumerate(steps):
-            dispatches = joined.dispatch[begin[where] : made[where]]
-            assert own[dispatches].all()
-            np.testing.assert_array_equal(number[dispatches], plan.dispatch[plan.step == step])
+            added = merged.dispatch[begin[where] : made[where]]
+            assert own[added].all()
+            np.testing.assert_array_equal(number[added], plan.dispatch[plan.step == step])
 
 
 @pytest.mark.parametrize("name", ["fedasync", "fedbuff", "fedcompass"])
 @pytest.mark.parametrize("speeds", ["homogeneous", "normal", "exponential"])
-def test_the_ceiling_rises(name, speeds):
-    """All local steps over those of the busiest of two devices, with the best number of slots."""
-    weather = simulated(speeds=speeds)
-    plans, joined, _ = plans_of(SCHEDULES[name], weather, 8, 20, range(4))
+def test_merging_balances_the_devices(name, speeds):
+    """The busiest of two devices does fewer steps, with the best number of slots."""
+    system = simulated(speeds=speeds)
+    plans, merged, _ = plans_of(SCHEDULES[name], system, 8, 20, range(4))
 
     def busiest(plan, slots):
         waves = make_waves(plan, slots)
@@ -206,89 +207,90 @@ def test_the_ceiling_rises(name, speeds):
     def least(plan):
         return min(busiest(plan, slots) for slots in (2, 4, 8))
 
-    alone, together = sum(map(least, plans)), least(joined)
+    alone, together = sum(map(least, plans)), least(merged)
     assert together <= alone
     if speeds == "exponential":
         assert name != "fedasync" or together < 0.97 * alone
         waves = sum(len(make_waves(plan, 4).filled) for plan in plans)
-        assert len(make_waves(joined, 4).filled) < 0.9 * waves
+        assert len(make_waves(merged, 4).filled) < 0.9 * waves
 
 
 def test_memory_splits_seeds_and_later_calls_compile_nothing():
-    executor, told = executor_of("fedbuff", 1, 3), []
+    executor, memories = executor_of("fedbuff", 1, 3), []
     run = functools.partial(
-        simulate_seeds_on_clock, planner=SCHEDULES["fedbuff"], weather=WEATHER,
-        **options(), on_memory=told.append,
+        simulate_async_seeds, planner=SCHEDULES["fedbuff"], system=SYSTEM,
+        **options(), on_memory=memories.append,
     )  # fmt: skip
     data = {seed: split(2) for seed in range(4)}
-    run(untrained(executor), data, lockstep_bytes=0)
-    assert told[-1].runs == 1
-    run(untrained(executor), data, lockstep_bytes=ALWAYS)
-    assert told[-1].runs == 4
-    limit = told[-1].bytes  # too little for the servers
-    run(executor, data, lockstep_bytes=limit)
-    assert told[-1].runs == 2
-    assert told[-1].bytes < limit
+    run(untrained(executor), data, merged_bytes=0)
+    assert memories[-1].runs == 1
+    run(untrained(executor), data, merged_bytes=ALWAYS)
+    assert memories[-1].runs == 4
+    limit = memories[-1].bytes  # too little for the servers
+    run(executor, data, merged_bytes=limit)
+    assert memories[-1].runs == 2
+    assert memories[-1].bytes < limit
     with Compilations() as later:
-        run(executor, data, lockstep_bytes=limit)
+        run(executor, data, merged_bytes=limit)
     assert later.count == 0
-    assert str(Memory(24, 30_000_000, 20, 8_000_000)) == (
+    assert str(InFlightMemory(24, 30_000_000, 20, 8_000_000)) == (
         "at most 24 models and 20 updates in flight, 38 MB"
     )
-    assert "of 2 runs in lockstep" in str(told[-1])
+    assert "of 2 merged runs" in str(memories[-1])
 
 
-def test_states_of_unlike_shapes_do_not_share_waves():
-    """FedAT keeps a model for each tier, and seeds have other tiers."""
-    executor, told = make_executor(Case("fedat", {}).build(small_network().problem, LOCAL)), []
+def test_states_of_different_shapes_do_not_share_waves():
+    """FedAT keeps a model for each tier, and seeds have different numbers of tiers."""
+    executor, memories = make_executor(Case("fedat", {}).build(small_network().problem, LOCAL)), []
     tiers = fa.asynchrony.tiers(steps=4, ratio=1.5)
     data = {seed: split(2) for seed in range(3)}
-    results = simulate_seeds_on_clock(
-        untrained(executor), data, tiers, WEATHER, seconds=SECONDS, evaluations=1,
-        lockstep_bytes=ALWAYS, on_memory=told.append,
+    results = simulate_async_seeds(
+        untrained(executor), data, tiers, SYSTEM, seconds=SECONDS, evaluations=1,
+        merged_bytes=ALWAYS, on_memory=memories.append,
     )  # fmt: skip
     assert list(results) == list(data)
     numbers = [int(result.plan.group.max()) for result in results.values()]
     assert sorted(numbers) == [2, 3, 3]
-    assert told[0].runs == 2
+    assert memories[0].runs == 2
 
 
-def test_what_cannot_run_in_lockstep_is_refused():
+def test_runs_that_cannot_be_merged():
     other = split(2)._replace(examples=jax.tree.map(jnp.copy, examples()))
     with pytest.raises(ValueError, match="examples of run 1 are other arrays than those of run 0"):
-        join_data([split(2), other])
+        merge_data([split(2), other])
     with pytest.raises(ValueError, match="run 1 has 4 clients and run 0 5; give runs with"):
-        join_data([split(2), split(2, 4)])
+        merge_data([split(2), split(2, 4)])
     executor = executor_of("fedasync", 1, 3)
     first, second = (executor.init(seed, fa.Population(CLIENTS, CLIENTS, 40)) for seed in (0, 1))
     wide = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), second)
     with pytest.raises(ValueError, match="state of run 1 has other shapes than that of run 0"):
-        join_states([first, wide])
-    _, joined, visits = plans_of(SCHEDULES["fedasync"], WEATHER, CLIENTS, SECONDS, (0, 1))
-    with pytest.raises(ValueError, match="the plan is of 2 runs and the state of 1; join"):
-        executor.run(first, split(2), joined, visits)
-    with pytest.raises(ValueError, match="there are no seeds; give the data of one"):
-        simulate_seeds_on_clock(executor, {}, SCHEDULES["fedasync"], WEATHER, seconds=1)
-    same(of_run(join_states([first, second]), 1), second)
+        merge_states([first, wide])
+    _, merged, dispatches = plans_of(SCHEDULES["fedasync"], SYSTEM, CLIENTS, SECONDS, (0, 1))
+    with pytest.raises(ValueError, match="the plan has 2 runs and the state has 1; merge"):
+        executor.run(first, split(2), merged, dispatches)
+    with pytest.raises(ValueError, match="there are no seeds; give the data of at least one"):
+        simulate_async_seeds(executor, {}, SCHEDULES["fedasync"], SYSTEM, seconds=1)
+    chex.assert_trees_all_equal(state_of_run(merge_states([first, second]), 1), second)
 
 
-def test_a_comparison_in_lockstep_has_the_rows_of_one_after_another():
+def test_a_comparison_with_merged_plans_has_the_same_rows():
     from fedjax_algos.runs import comparison
-    from fedjax_algos.runs.settings import Settings, methods_of
+    from fedjax_algos.runs.method import methods_of
+    from fedjax_algos.runs.settings import Settings
 
     common = {
         "seconds": 3.0, "clients": 4, "model": "linear", "local_steps": 4, "evaluations": 2,
-        "partition": "iid", "weather": "simulated:speeds=exponential",
+        "partition": "iid", "system": "simulated:speeds=exponential",
     }  # fmt: skip
-    told = []
+    memories = []
 
     def rows(devices):
         settings = Settings(**common, seeds=(0, 1), devices=devices)
         experiment = comparison.prepare(settings, methods_of(("fedasync",), settings))
-        rows = comparison.run(experiment, on_memory=lambda label, memory: told.append(memory))
-        assert experiment.in_flight == {"fedasync": told[-1]}
+        rows = comparison.run(experiment, on_memory=lambda label, memory: memories.append(memory))
+        assert experiment.in_flight == {"fedasync": memories[-1]}
         assert set(experiment.plans) == {"fedasync"}
         return [row | {"wall_seconds": None} for row in rows]
 
     assert rows(2) == rows(1)
-    assert [memory.runs for memory in told] == [2, 1]
+    assert [memory.runs for memory in memories] == [2, 1]

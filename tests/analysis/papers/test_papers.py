@@ -1,4 +1,4 @@
-"""The papers' figures of merit, worked by hand on a few evaluations."""
+"""The papers' summaries, by hand on a few evaluations."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ SLOWER = run("slower", 0, [0.1, 0.2, 0.5, 0.5]) + run("slower", 1, [0.1, 0.2, 0.
 
 
 def test_maximum_of_the_mean_curve_and_its_cost():
-    """FedAvg's mean curve is .1, .4, .5, .55; its seeds' own maxima are .6 and .6."""
+    """FedAvg's mean curve is .1, .4, .5, .55; the maxima of its seeds are .6 and .6."""
     lines = by_label(papers.maximum_and_cost(FEDAVG + FASTER + SLOWER))
     fedavg, faster, slower = lines["fedavg"], lines["faster"], lines["slower"]
     assert [fedavg.best, faster.best, slower.best] == pytest.approx([0.55, 0.8, 0.45])
@@ -64,7 +64,7 @@ def test_one_seed_has_no_interval():
     assert np.isnan(line.best_interval)
 
 
-def test_divergence_spoils_only_its_own_later_evaluations():
+def test_divergence_affects_only_its_own_later_evaluations():
     gone = run("gone", 0, [0.1, 0.3, NAN, NAN]) + run("gone", 1, [0.1, 0.5, 0.9, 0.9])
     lines = by_label(papers.maximum_and_cost(FEDAVG + gone + FASTER))
     assert lines["gone"].best == pytest.approx(0.4)
@@ -75,7 +75,7 @@ def test_divergence_spoils_only_its_own_later_evaluations():
     assert (lines["fedavg"], lines["faster"]) == (alone["fedavg"], alone["faster"])
 
 
-def test_a_reference_without_a_finite_value_is_reached_by_nobody():
+def test_a_reference_without_a_finite_value_is_never_reached():
     gone = run("gone", 0, [NAN, NAN])
     lines = by_label(papers.maximum_and_cost(gone + FASTER, "gone"))
     assert np.isnan(lines["gone"].best)
@@ -84,17 +84,17 @@ def test_a_reference_without_a_finite_value_is_reached_by_nobody():
 
 
 def test_a_loss_that_is_not_finite_is_divergence_too():
-    """A model of NaNs still answers 0, and may be right now and then."""
+    """A model of NaNs always predicts class 0, so its accuracy is finite."""
     rows = run("fedavg", 0, [0.1, 0.5, 0.9])
     rows[1]["test_loss"], rows[2]["test_loss"] = 0.3, NAN
     (line,) = papers.maximum_and_cost(rows)
     assert (line.best, line.cost.rounds, line.seeds_diverged) == (0.5, 10, 1)
     assert papers.rounds_to_target(rows, 0.9)[0].rounds is None
-    (line,) = papers.maximum_and_cost(rows[:2])  # that a loss is absent says nothing
+    (line,) = papers.maximum_and_cost(rows[:2])  # an absent loss is no divergence
     assert line.seeds_diverged == 0
 
 
-def test_rows_without_an_evaluation_are_passed_over():
+def test_rows_without_an_evaluation_are_ignored():
     rows = run("fedavg", 0, [0.1, 0.5, 0.4])
     between = [{"method": "fedavg", "seed": 0, "round": 5, "train_loss": 0.1}]
     mixed = rows[:1] + between + rows[1:]
@@ -105,7 +105,7 @@ def test_rows_without_an_evaluation_are_passed_over():
 
 
 def test_rounds_and_seconds_to_a_target():
-    """Half of the seeds suffice; below half there is no number."""
+    """The mean is over the seeds that reach the target, if they are at least half."""
     rows = [
         *run("all", 0, [0.1, 0.6, 0.2]),
         *run("all", 1, [0.1, 0.2, 0.7], seconds=3),
@@ -121,7 +121,7 @@ def test_rounds_and_seconds_to_a_target():
     assert lines["few"] == ("few", None, None, 2, pytest.approx(0.4), 1, 1)
 
 
-def test_nine_tenths_in_float32_are_nine_tenths():
+def test_a_target_is_reached_in_float32():
     rows = run("fedavg", 0, [0.1, float(np.float32(0.9))])
     assert rows[1]["test_accuracy"] < 0.9
     assert papers.rounds_to_target(rows, 0.9)[0].rounds == 10
@@ -144,9 +144,7 @@ def test_seconds_may_be_missing():
 GHBM_ROWS = [
     # every 50 rounds to 200: the last 100 are at 150 and 200
     *run("fedavg", 0, [0.1, 0.2, 0.3, 0.4, 0.5], 50),
-    *run(
-        "fedavg", 1, [0.1, 0.2, 0.5, 0.6, 0.3], 50
-    ),  # above .45 early, charged in full all the same
+    *run("fedavg", 1, [0.1, 0.2, 0.5, 0.6, 0.3], 50),  # above .45 early, but charged in full
     *run("ghbm", 0, [0.1, 0.5, 0.6, 0.7, 0.8], 50, upload=9, seconds=3),
     *run("ghbm", 1, [0.1, 0.3, 0.6, 0.8, 0.9], 50, upload=9, seconds=3),
     *run("never", 0, [0.1, 0.2, 0.2, 0.3, 0.3], 50, upload=24),
@@ -186,7 +184,7 @@ def test_shorter_windows_budgets_and_given_overheads():
     assert lines["ghbm"].bytes_reduction == pytest.approx(1 - 75 * 2 / 200)
 
 
-def test_divergence_leaves_the_others_alone():
+def test_divergence_does_not_affect_other_methods():
     gone = run("gone", 0, [0.1, 0.5, NAN, NAN, NAN], 50) + run("gone", 1, [0.1] + [NAN] * 4, 50)
     lines = by_label(papers.final_quality(GHBM_ROWS + gone))
     assert np.isnan(lines["gone"].final)
@@ -227,7 +225,7 @@ def test_first_times_relative_to_a_method():
     assert np.isnan(one.best_deviation)
 
 
-# What is wrong is told with the fix
+# Errors
 
 
 def without(rows, column):
@@ -280,7 +278,7 @@ def without(rows, column):
         ),
         (
             lambda: papers.final_quality(without(FEDAVG, "upload_bytes")),
-            "the rows of method 'fedavg' do not tell the bytes of its rounds; give rows with downl",
+            "the rows of method 'fedavg' lack the bytes of its rounds; give rows with downl",
         ),
         (
             lambda: papers.time_to_target(FEDAVG, 0.5, "fedcompass"),

@@ -1,0 +1,207 @@
+"""The options of a factory, read from its signature, and the check of their values.
+
+A factory's keyword-only signature is its whole configuration: the command line reads it, results
+store it, and the ranges stand beside the names as `Annotated[float, Range(0)]`. Values are checked
+here, once, and only where they are concrete: a sweep may pass tracers.
+"""
+
+import difflib
+import functools
+import inspect
+import math
+import numbers
+import typing
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+
+
+class Range(NamedTuple):
+    """Numbers from `low` to `high`, both included unless they are open."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    low_open: bool = False
+    high_open: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether a value lies in the range; NaN never does.
+
+        Args:
+          value: any real number.
+        """
+        above = value > self.low if self.low_open else value >= self.low
+        below = value < self.high if self.high_open else value <= self.high
+        return above and below
+
+    def __str__(self) -> str:
+        low = f"above {self.low:g}" if self.low_open else f"of at least {self.low:g}"
+        high = f"below {self.high:g}" if self.high_open else f"at most {self.high:g}"
+        bounds = [low] * (self.low > -math.inf) + [high] * (self.high < math.inf)
+        return "a number " + " and ".join(bounds) if bounds else "a number"
+
+
+Positive = Annotated[float, Range(0, low_open=True)]
+NonNegative = Annotated[float, Range(0)]
+Decay = Annotated[float, Range(0, 1, high_open=True)]
+Proportion = Annotated[float, Range(0, 1, low_open=True, high_open=True)]
+Count = Annotated[int, Range(1)]
+
+
+class Option(NamedTuple):
+    """One keyword of a factory, as the command line and the checks need it."""
+
+    name: str
+    kind: Any  # float, int, bool, str, or object if no text can express its values
+    default: Any  # inspect.Parameter.empty if required
+    range: Range | None
+    choices: tuple[str, ...]
+    objects: bool  # whether it also takes values that are neither texts nor numbers
+
+    @property
+    def required(self) -> bool:
+        """Whether the factory cannot be called without it."""
+        return self.default is inspect.Parameter.empty
+
+
+@functools.cache
+def options(factory: Callable) -> dict[str, Option]:
+    """The keyword-only options of a factory, in the order of its signature.
+
+    An option without a type has that of its default.
+
+    Args:
+      factory: any function.
+    """
+    factory = inspect.unwrap(factory)
+    hints = typing.get_type_hints(factory, include_extras=True)
+    return {
+        name: _option(name, hints.get(name, type(parameter.default)), parameter.default)
+        for name, parameter in inspect.signature(factory).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+
+
+def _option(name: str, hint: Any, default: Any) -> Option:
+    alternatives, limits = [], None
+    for part in typing.get_args(hint) if _is_union(hint) else (hint,):
+        kind = part
+        if typing.get_origin(part) is Annotated:
+            kind, limits = typing.get_args(part)
+        if kind is not type(None):
+            alternatives.append(kind)
+    choices = tuple(c for a in alternatives if _is_literal(a) for c in typing.get_args(a))
+    plain = [a for a in alternatives if a in (float, int, bool, str)]
+    kind = str if choices else plain[0] if plain else object
+    objects = any(a not in plain and not _is_literal(a) for a in alternatives)
+    return Option(name, kind, default, limits, choices, objects)
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, type(int | str))
+
+
+def _is_literal(hint: Any) -> bool:
+    return typing.get_origin(hint) is Literal
+
+
+def check_value(option: Option, value: Any, owner: str) -> None:
+    """Raises ValueError, which names the value and the fix, for a value that does not fit.
+
+    Args:
+      option: what is set.
+      value: a tracer, and the option's default, always pass.
+      owner: whose option it is, for the message.
+    """
+    if isinstance(value, jax.core.Tracer) or value is option.default:
+        return
+    quoted = _quoted(option, value, owner)
+    if option.choices and (isinstance(value, str) or not option.objects):
+        if value not in option.choices:
+            raise ValueError(f"{quoted} is unknown; choose {one_of(option.choices)}")
+    elif option.kind is bool and not option.objects:
+        if not isinstance(value, bool):
+            raise ValueError(f"{quoted} is unknown; choose True or False")
+    elif option.kind in (int, float) and not option.objects:
+        limits = option.range or Range()
+        if not (_is_number(value, option.kind) and limits.holds(value)):
+            what = str(limits).replace("number", "whole number" if option.kind is int else "number")
+            raise ValueError(f"{quoted} is out of range; give {what}")
+
+
+def _quoted(option: Option, value: Any, owner: str) -> str:
+    return f"{owner}: " * bool(owner) + f"{option.name}={value!r}"
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    wanted = numbers.Integral if kind is int else numbers.Real
+    if isinstance(value, jax.Array | np.ndarray) and value.ndim == 0:
+        value = value.item()
+    return isinstance(value, wanted) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def one_of(names: Iterable[str]) -> str:
+    """The names as a readable list: `a, b or c`.
+
+    Args:
+      names: at least one.
+    """
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def unknown(what: str, name: str, names: Iterable[str]) -> str:
+    """An error message for an unknown name, with the nearest known one.
+
+    Args:
+      what: what is named, such as "option".
+      name: the unknown name.
+      names: the known ones.
+    """
+    names = list(names)
+    near = difflib.get_close_matches(name, names, n=1)
+    fix = f"did you mean {near[0]}?" if near else f"choose {one_of(names)}"
+    return f"unknown {what} {name!r}; {fix}"
+
+
+def require_option(factory: Callable, keyword: str) -> None:
+    """Raises ValueError unless a factory has an option.
+
+    Args:
+      factory: any function.
+      keyword: the option's name.
+    """
+    name, known = factory.__name__, options(factory)
+    if not known:
+        raise ValueError(f"{name} takes no options; leave {keyword!r} out")
+    if keyword not in known:
+        raise ValueError(f"{name}: {unknown('option', keyword, known)}")
+
+
+def parse_value(option: Option, text: str, owner: str = "") -> Any:
+    """The checked value that a text means for an option.
+
+    Args:
+      option: what is set.
+      text: such as "0.1" or "true".
+      owner: whose option it is, for the message.
+
+    Raises:
+      ValueError: for a text that means no value, or one out of range.
+    """
+    value: Any = text
+    if option.kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"{_quoted(option, text, owner)} is unknown; choose true or false")
+        value = text.lower() == "true"
+    elif option.kind is object:
+        raise ValueError(f"{owner}: {option.name} is an object; give it in Python")
+    elif option.kind in (int, float):
+        try:
+            value = int(float(text)) if float(text) == int(float(text)) else float(text)
+        except (ValueError, OverflowError):
+            value = text
+    check_value(option, value, owner)
+    return option.kind(value) if option.kind in (int, float) else value

@@ -1,0 +1,102 @@
+"""Draws a partition."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_algos.data.description import describe_partition
+from fedjax_algos.data.partitioning import Partition
+
+MAX_BUBBLES = 40  # clients, and classes, of a picture with one bubble for each pair
+
+
+def plot_partition(labels: np.ndarray, partition: Partition, path: str | Path) -> None:
+    """Draws the number of examples of each client and label, and the sizes, to a file.
+
+    Up to 40 clients and classes, each pair is a bubble whose area is the number of examples. Larger
+    partitions are a map of each client's shares of labels, with the clients sorted by their two
+    most frequent labels: clients with few classes form a staircase, similar clients form stripes.
+    The sizes above the map are sorted separately.
+
+    Args:
+      labels: int[examples], from 0.
+      partition: which examples each client holds.
+      path: of the picture; its suffix selects the format.
+
+    Raises:
+      ValueError: as for `describe_partition`.
+    """
+    from matplotlib.figure import Figure  # slow to import; without pyplot's global state
+
+    description = describe_partition(labels, partition)
+    histogram = description.histogram
+    figure = Figure(figsize=(8.5, 6.4), layout="constrained")
+    small = max(histogram.shape) <= MAX_BUBBLES
+    above, below = figure.subplots(2, 1, height_ratios=(1, 3), sharex=small)
+    _draw_sizes(above, histogram.sum(axis=1), small)
+    (_draw_bubbles if small else _draw_map)(below, histogram)
+    above.set_title(
+        f"{description.examples:,} examples, {description.clients:,} clients "
+        f"(dotted: the mean), {histogram.shape[1]} labels",
+        fontsize=10,
+    )
+    for axes in (above, below):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def _draw_sizes(axes, sizes: np.ndarray, small: bool) -> None:
+    if small:
+        axes.bar(np.arange(len(sizes)), sizes, width=0.7)
+    else:
+        ordered = np.sort(sizes)[::-1]
+        axes.stairs(ordered, np.arange(len(sizes) + 1), fill=True)
+        axes.set(xlabel="clients, by size", xlim=(0, len(sizes)))
+    axes.axhline(sizes.mean(), color="black", linewidth=0.8, linestyle=":")
+    axes.set(ylabel="examples", ylim=(0, None))
+
+
+def _draw_bubbles(axes, histogram: np.ndarray) -> None:
+    num_clients, num_classes = histogram.shape
+    client, label = np.nonzero(histogram)
+    number = histogram[client, label]
+    diameter = 0.95 * min(430 / max(num_clients, 6), 300 / max(num_classes, 4))  # in points
+    axes.scatter(client, label, s=diameter**2 * number / number.max(), linewidths=0)
+    axes.set(
+        xlabel=f"client (largest bubble: {number.max():,} examples)",
+        ylabel="label",
+        xlim=(-0.6, num_clients - 0.4),
+        ylim=(-0.6, num_classes - 0.4),
+    )
+    _tick(axes.xaxis, num_clients)
+    _tick(axes.yaxis, num_classes)
+    axes.set_axisbelow(True)
+    axes.grid(alpha=0.25)
+
+
+def _draw_map(axes, histogram: np.ndarray) -> None:
+    from matplotlib.colors import PowerNorm
+
+    part = histogram / np.maximum(histogram.sum(axis=1, keepdims=True), 1)
+    ranked = np.argsort(-part, axis=1, kind="stable")
+    order = np.lexsort((-part.max(axis=1), ranked[:, min(1, part.shape[1] - 1)], ranked[:, 0]))
+    image = axes.imshow(
+        part[order].T,
+        aspect="auto",
+        origin="lower",
+        cmap="Blues",
+        norm=PowerNorm(0.5, vmin=0, vmax=1),  # makes a share of 1% visible
+        interpolation="nearest",
+        extent=(0, len(part), -0.5, part.shape[1] - 0.5),
+    )
+    axes.set(xlabel="clients, by their two most frequent labels", ylabel="label")
+    _tick(axes.yaxis, part.shape[1])
+    axes.figure.colorbar(image, ax=axes, label="share of the client's examples", pad=0.01)
+
+
+def _tick(axis, number: int) -> None:
+    """Ticks at whole numbers below `number`: all of them if there are at most 20."""
+    if number <= 20:
+        axis.set_ticks(np.arange(number))
+    else:
+        axis.get_major_locator().set_params(integer=True)

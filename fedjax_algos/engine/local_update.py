@@ -1,0 +1,131 @@
+"""One client's part of a round, traced: what it receives, what it draws, what it computes."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_algos.core import (
+    Algorithm,
+    Broadcast,
+    ClientState,
+    Dispatch,
+    Key,
+    Report,
+    ServerState,
+    Update,
+)
+from fedjax_algos.core.keys import client_key, dispatch_keys
+from fedjax_algos.core.permutation import permutation_words
+from fedjax_algos.data.federated_data import FederatedData, client_view
+from fedjax_algos.engine.state import FederatedState
+
+
+class Randomness(NamedTuple):
+    """The random numbers of one dispatch."""
+
+    order: jax.Array  # uint32[20]: the order of the client's examples; see `permutation_words`
+    key: Key  # for the client's training
+
+
+def draw_randomness(algorithm: Algorithm, seed: jax.Array, dispatch: Dispatch) -> Randomness:
+    """The random numbers of one dispatch.
+
+    Args:
+      algorithm: whose `local.batches` says whether all dispatches of a client share one order of
+        its examples ("persistent") or each has its own.
+      seed: uint32[]: of the run.
+      dispatch: leaves [].
+    """
+    order, key = dispatch_keys(seed, dispatch.client, dispatch.number)
+    if algorithm.local.batches == "persistent":
+        order, _ = dispatch_keys(seed, dispatch.client, jnp.int32(0))
+    return Randomness(permutation_words(order), key)
+
+
+def draw_cohort(algorithm: Algorithm, seed: jax.Array, dispatches: Dispatch) -> Randomness:
+    """`draw_randomness` for a whole cohort at once, outside of the loop over its chunks.
+
+    Args:
+      algorithm: as in `draw_randomness`.
+      seed: uint32[]: of the run.
+      dispatches: leaves [slots].
+    """
+    return jax.vmap(partial(draw_randomness, algorithm, seed))(dispatches)
+
+
+def broadcast_to_client(algorithm: Algorithm, server: ServerState) -> Broadcast:
+    """What a client has received when its local steps begin.
+
+    Args:
+      algorithm: which broadcasts.
+      server: the server state.
+
+    Returns:
+      The algorithm's broadcast, or (the prelude's broadcast, the algorithm's) if it has a prelude.
+    """
+    broadcast = algorithm.broadcast(server, jnp.int32(0))
+    if algorithm.prelude is None:
+        return broadcast
+    return algorithm.prelude.broadcast(server, jnp.int32(0)), broadcast
+
+
+def local_update(
+    algorithm: Algorithm,
+    state: FederatedState,
+    broadcast: Broadcast,
+    data: FederatedData,
+    dispatch: Dispatch,
+    randomness: Randomness,
+    row: ClientState,
+    first: jax.Array | None = None,
+) -> tuple[ClientState, Update, Report]:
+    """One client's local update.
+
+    Args:
+      algorithm: what is computed.
+      state: of the run; its server state and its rows are not read.
+      broadcast: as `broadcast_to_client` makes it.
+      data: the examples that the device holds.
+      dispatch: leaves [].
+      randomness: of the dispatch.
+      row: the client's row, which is replaced by `client_init` at the client's first dispatch.
+      first: bool[]: whether the row still has to be initialised; None if that is so at dispatch 0.
+        On the virtual clock dispatch 0 may have been lost.
+
+    Returns:
+      The client's new row, its update, and what it measured.
+    """
+    view = client_view(
+        data, dispatch.client, randomness.order, state.statistics, dispatch.first_step
+    )
+    first = dispatch.number == 0 if first is None else first
+    initial = algorithm.client_init(state.origin, client_key(state.seed, dispatch.client))
+    row = jax.tree.map(lambda new, old: jnp.where(first, new, old), initial, row)
+    return algorithm.client_update(broadcast, row, view, dispatch, randomness.key)
+
+
+def prelude_update(
+    algorithm: Algorithm,
+    state: FederatedState,
+    broadcast: Broadcast,
+    data: FederatedData,
+    dispatch: Dispatch,
+    randomness: Randomness,
+) -> Any:
+    """One client's update in the prelude of a round.
+
+    Args:
+      algorithm: an algorithm with a prelude.
+      state: of the run; its server state and its rows are not read.
+      broadcast: the prelude's broadcast.
+      data: the examples that the device holds.
+      dispatch: leaves [].
+      randomness: of the dispatch.
+    """
+    assert algorithm.prelude is not None
+    view = client_view(
+        data, dispatch.client, randomness.order, state.statistics, dispatch.first_step
+    )
+    return algorithm.prelude.client_update(broadcast, view, dispatch, randomness.key)

@@ -1,0 +1,139 @@
+"""What a run carries from round to round, and the rows of client state in host memory."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from fedjax_algos.core import (
+    Algorithm,
+    ClientState,
+    Dispatch,
+    Model,
+    Params,
+    Population,
+    ServerState,
+    Statistics,
+)
+from fedjax_algos.core.keys import client_key, model_key
+from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.engine.devices import replicate
+from fedjax_algos.engine.placement import Placement
+
+
+class FederatedState(NamedTuple):
+    """All that a run carries from round to round.
+
+    A client's state is one row of a table. The row is initialised at the client's first dispatch;
+    before that it holds zeros.
+    """
+
+    server: ServerState
+    statistics: Statistics  # of the model: the plain mean over the last cohort
+    clients: ClientState  # leaves [num_clients, ...], or a `HostClientState`
+    origin: Params  # theta_0, from which rows are initialised; () if clients keep no state
+    seed: jax.Array  # uint32[]
+
+    def __repr__(self) -> str:
+        parts = {"server": self.server, "statistics": self.statistics, "clients": self.clients}
+        return describe(self, **{name: describe_tree(part) for name, part in parts.items()})
+
+
+def initial_state(
+    algorithm: Algorithm,
+    placement: Placement,
+    seed: jax.Array,
+    model: Model | None,
+    population: Population,
+    num_rows: int,
+) -> FederatedState:
+    """The state before the first round, traced.
+
+    Args:
+      algorithm: whose state it is.
+      placement: how the state is laid out over devices.
+      seed: uint32[]: of the run.
+      model: the initial model; None for the problem's own initialisation.
+      population: static facts about the clients.
+      num_rows: rows of the client state table: N, or 0 if the rows are in host memory.
+    """
+    if model is None:
+        model = algorithm.problem.init(model_key(seed))
+    row = jax.eval_shape(algorithm.client_init, model.params, client_key(seed, jnp.int32(0)))
+    table = jax.tree.map(lambda leaf: jnp.zeros((num_rows, *leaf.shape), leaf.dtype), row)
+    state = FederatedState(
+        server=algorithm.init(model.params, population),
+        statistics=model.statistics,
+        clients=(),
+        origin=model.params if jax.tree.leaves(row) else (),
+        seed=seed,
+    )
+    return placement.constrain(state)._replace(clients=placement.constrain_rows(table))
+
+
+def row_shapes(algorithm: Algorithm, state: FederatedState) -> ClientState:
+    """Shapes and dtypes of one client's row, as `jax.ShapeDtypeStruct`s.
+
+    Args:
+      algorithm: whose client state it is.
+      state: of a run of the algorithm; its arrays or their shapes.
+    """
+    key = jax.eval_shape(client_key, state.seed, jnp.int32(0))
+    return jax.eval_shape(algorithm.client_init, state.origin, key)
+
+
+class HostClientState(dict[int, ClientState]):
+    """Rows of client state in host memory, as trees of NumPy arrays by client id.
+
+    It holds only the clients that have been dispatched. Every other client has a row of zeros,
+    which its first dispatch replaces.
+
+    Args:
+      shapes: shapes and dtypes of a row; see `row_shapes`.
+    """
+
+    def __init__(self, shapes: ClientState):
+        super().__init__()
+        self.blank = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+
+    def __missing__(self, client: int) -> ClientState:
+        return self.blank
+
+    def __repr__(self) -> str:
+        return describe(self, clients=len(self), row=describe_tree(self.blank))
+
+
+def read_rows(mesh: Mesh | None, table: HostClientState, dispatches: Dispatch) -> ClientState:
+    """Copies the rows of a cohort to the devices.
+
+    Args:
+      mesh: the devices, which all receive all rows; None for the default device.
+      table: the rows in host memory.
+      dispatches: of one round, leaves [slots]; empty slots read rows of zeros.
+
+    Returns:
+      A tree with leaves [slots, ...].
+    """
+    rows = [table[int(client)] for client in dispatches.client]
+    return replicate(mesh, jax.tree.map(lambda *leaves: np.stack(leaves), *rows))
+
+
+def write_rows(
+    table: HostClientState, dispatches: Dispatch, rows: ClientState, num_clients: int
+) -> HostClientState:
+    """Writes the rows of a cohort into the table, in place, and returns the table.
+
+    Args:
+      table: the rows in host memory.
+      dispatches: of one round, leaves [slots].
+      rows: leaves [slots, ...], on the devices.
+      num_clients: N, which marks an empty slot, whose row is not written.
+    """
+    rows = jax.device_get(rows)
+    for slot, client in enumerate(dispatches.client):
+        if client < num_clients:
+            # copies: views would keep the whole cohort's rows alive
+            table[int(client)] = jax.tree.map(lambda leaf, i=slot: leaf[i].copy(), rows)
+    return table

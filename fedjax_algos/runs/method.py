@@ -1,0 +1,211 @@
+"""Methods: what a comparison compares, and the specs and labels that name them."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.asynchrony import schedules
+from fedjax_algos.asynchrony.compatibility import check_schedule
+from fedjax_algos.core import Algorithm, Problem
+from fedjax_algos.core.options import options, parse_value
+from fedjax_algos.models import models
+from fedjax_algos.runs.settings import Settings
+
+CLIENT_LEARNING_RATE = "client_learning_rate"  # its name in specs, grids and settings
+_DEFAULT_CLIENT_LEARNING_RATE = 0.1
+
+
+class Spec(NamedTuple):
+    """The parts of a method's spec, checked."""
+
+    algorithm: str  # a registered name, `FILE.py:NAME` or `package.module:NAME`
+    hyperparameters: dict[str, Any]
+    client_learning_rate: float | None
+    schedule: str  # not checked; "" if there is none
+
+
+def parse_spec(spec: str) -> Spec:
+    """Splits a spec such as `fedbuff:alpha=0.6,client_learning_rate=0.3@buffered:size=5`.
+
+    Args:
+      spec: see `Method.of`.
+
+    Raises:
+      ValueError: for an unknown algorithm or option, or a value out of range.
+    """
+    folder, slash, rest = spec.rpartition("/")  # the name of a folder may contain @
+    rest, _, schedule = rest.partition("@")
+    name, colon, text = rest.rpartition(":")
+    key, parts = f"{CLIENT_LEARNING_RATE}=", text.split(",")
+    rates = [part.removeprefix(key) for part in parts if part.startswith(key)]
+    others = ",".join(part for part in parts if not part.startswith(key))
+    algorithm, values = algorithms.parse(folder + slash + name + colon + others)
+    option = options(Settings)[CLIENT_LEARNING_RATE]
+    rate = parse_value(option, rates[-1], algorithm) if rates else None
+    return Spec(algorithm, values, rate, schedule)
+
+
+class Method(NamedTuple):
+    """An algorithm with the values of its options, a client learning rate and a schedule."""
+
+    label: str  # its name in tables and pictures
+    algorithm: str  # a registered name, `FILE.py:NAME` or `package.module:NAME`
+    hyperparameters: dict[str, Any]
+    client_learning_rate: float
+    schedule: str = ""  # of the virtual clock; "" in synchronous rounds
+
+    @classmethod
+    def of(
+        cls, spec: str, settings: Settings, changes: Mapping[str, str] | None = None
+    ) -> "Method":
+        """The method that a spec such as `fedprox:mu=0.1,client_learning_rate=0.3` names.
+
+        The algorithm may be the user's own, as in `my_file.py:fedspeed:rho=0.1` or
+        `package.module:fedspeed`. On the virtual clock a schedule may follow, as in
+        `fedbuff:alpha=0.6@buffered:size=5`; the default is the algorithm's own schedule.
+
+        Args:
+          spec: the text. The client learning rate is 0.1 by default.
+          settings: learning rates that are given here replace those of the spec.
+          changes: texts of options, which replace those of the spec.
+
+        Raises:
+          ValueError: for an unknown algorithm, schedule or option, a value out of range, or a
+            schedule that the algorithm does not run on.
+        """
+        name, values, rate, schedule = parse_spec(spec)
+        known = options(algorithms[name])
+        for option, text in (changes or {}).items():
+            values[option] = parse_value(known[option], text, name)
+        if settings.server_learning_rate is not None:
+            values["server_learning_rate"] = settings.server_learning_rate
+        if settings.seconds is None and schedule:
+            raise ValueError(
+                f"{name}@{schedule} names a schedule of the virtual clock; give seconds=..., the "
+                "simulated time to run"
+            )
+        rate = settings.client_learning_rate or rate or _DEFAULT_CLIENT_LEARNING_RATE
+        method = cls(algorithms[name].__name__, name, values, rate)
+        if settings.seconds is None:
+            return method
+        algorithm = method.build(models["linear"]((1,), 2), settings)  # its fields, for any problem
+        schedule = complete_schedule(schedule or algorithm.schedules.default, settings)
+        try:
+            check_schedule(algorithm, schedules.parse(schedule)[0])
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+        return method._replace(schedule=schedule)
+
+    def build(self, problem: Problem, settings: Settings) -> Algorithm:
+        """The algorithm for a problem.
+
+        Args:
+          problem: what is learned.
+          settings: give a client's local work.
+
+        Raises:
+          ValueError: for a missing option, or a factory of the user's own that returns no
+            `Algorithm`.
+        """
+        local = settings.local(self.client_learning_rate)
+        algorithm = algorithms[self.algorithm](problem, local, **self.hyperparameters)
+        if not isinstance(algorithm, Algorithm):
+            raise ValueError(
+                f"{self.algorithm} returns a {type(algorithm).__name__}, not an Algorithm; give "
+                "a function (problem, local, *, ...) -> Algorithm"
+            )
+        return algorithm
+
+    def configuration(self) -> dict[str, Any]:
+        """The algorithm, the rate, the schedule and all options, with the defaults of the rest."""
+        known = options(algorithms[self.algorithm])
+        values = {o.name: self.hyperparameters.get(o.name, o.default) for o in known.values()}
+        return {
+            "algorithm": self.algorithm,
+            CLIENT_LEARNING_RATE: self.client_learning_rate,
+            **({"schedule": self.schedule} if self.schedule else {}),
+            **{key: value for key, value in values.items() if known[key].kind is not object},
+        }
+
+
+def complete_schedule(spec: str, settings: Settings) -> str:
+    """A schedule's spec, with the settings' local steps where it needs steps and names none.
+
+    Args:
+      spec: such as `buffered:size=5`.
+      settings: give the local steps.
+
+    Raises:
+      ValueError: for an unknown schedule or option, or a value out of range.
+    """
+    name, values = schedules.parse(spec)
+    if "steps" in options(schedules[name]) and "steps" not in values:
+        spec += f"{',' if ':' in spec else ':'}steps={settings.steps}"
+    schedules.make(spec)
+    return spec
+
+
+def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
+    """The methods of several specs.
+
+    A label is the algorithm's name, followed by the values of the fewest options that distinguish
+    methods of the same name.
+
+    Args:
+      specs: see `Method.of`.
+      settings: of all methods.
+
+    Raises:
+      ValueError: for a spec that is wrong, or two that mean the same.
+    """
+    methods = [Method.of(spec, settings) for spec in specs]
+    values = [method.configuration() for method in methods]
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            raise ValueError(
+                f"the methods {specs[values.index(value)]} and {specs[index]} name one of them "
+                "twice; leave one out"
+            )
+    return [
+        method._replace(
+            label=_label(
+                method,
+                [v for m, v in zip(methods, values, strict=True) if m.label == method.label],
+            )
+        )
+        for method in methods
+    ]
+
+
+def _label(method: Method, namesakes: list[dict[str, Any]]) -> str:
+    """The name and the values of the fewest options that distinguish all namesakes."""
+    configuration = method.configuration()
+    differing = [
+        name
+        for name in configuration
+        if any(other.get(name) != configuration[name] for other in namesakes)
+    ]
+    # choices first, because they need no name, and the rate last, because it is usually tuned
+    choices = {o.name for o in options(algorithms[method.algorithm]).values() if o.choices}
+    differing.sort(
+        key=lambda name: (name == CLIENT_LEARNING_RATE, name not in {"algorithm", *choices})
+    )
+    for size in range(len(differing) + 1):
+        for chosen in itertools.combinations(differing, size):
+            if len({tuple(v.get(name) for name in chosen) for v in namesakes}) == len(namesakes):
+                texts = [
+                    str(configuration[name]) if name in choices else _setting(configuration, name)
+                    for name in chosen
+                ]
+                return " ".join([method.label, *texts])
+    raise AssertionError("namesakes differ in at least one option")
+
+
+def _setting(configuration: dict[str, Any], name: str) -> str:
+    value = configuration[name]
+    if name == "algorithm":
+        return f"({value})"
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        value = f"{value:g}"
+    return f"{name}={str(value).lower()}"

@@ -1,0 +1,71 @@
+"""What a sampler of cohorts is, and the default one."""
+
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_algos.core.keys import cohort_key
+from fedjax_algos.core.permutation import permutation_words, permute
+
+_BLOCK = np.arange(16, dtype=np.int32)  # rounds drawn in one call: one shape, compiled once
+
+
+class Sampler(Protocol):
+    """Draws the cohorts of rounds; a cohort depends on (seed, round) alone."""
+
+    def __call__(
+        self, seed: int, rounds: np.ndarray, num_clients: int, cohort_size: int, /
+    ) -> np.ndarray:
+        """Returns client ids, int32[rounds, cohort_size].
+
+        Args:
+          seed: of the cohorts.
+          rounds: int32[rounds], consecutive round numbers from 0.
+          num_clients: N.
+          cohort_size: M.
+        """
+
+
+@jax.jit(static_argnames=("num_clients", "cohort_size"))
+def _draw(seed, rounds, num_clients, cohort_size):
+    def cohort(round_number):
+        entries = jnp.arange(cohort_size, dtype=jnp.int32)
+        words = permutation_words(cohort_key(seed, round_number))
+        return permute(words, entries, num_clients)
+
+    return jax.vmap(cohort)(rounds)
+
+
+def _idle_device() -> jax.Device | None:
+    """The last CPU device, on which a draw does not wait for the computations of the others.
+
+    A single CPU device runs everything, so there a draw does wait.
+    """
+    try:
+        return jax.local_devices(backend="cpu")[-1]
+    except RuntimeError:  # JAX_PLATFORMS excludes the CPU
+        return None
+
+
+def uniform(seed: int, rounds: np.ndarray, num_clients: int, cohort_size: int) -> np.ndarray:
+    """The default sampler: draws cohorts without replacement, from (seed, round) alone.
+
+    The cost depends on the cohort and not on the number of clients.
+
+    Args:
+      seed: of the cohorts.
+      rounds: int[rounds], consecutive round numbers from 0.
+      num_clients: N.
+      cohort_size: M.
+
+    Returns:
+      int32[rounds, cohort_size]: client ids.
+    """
+    with jax.default_device(_idle_device()):
+        blocks = [
+            _draw(seed, np.int32(rounds[first]) + _BLOCK, num_clients, cohort_size)
+            for first in range(0, len(rounds), len(_BLOCK))
+        ]
+    return np.concatenate(blocks)[: len(rounds)]

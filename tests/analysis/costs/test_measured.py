@@ -1,0 +1,229 @@
+"""The operations of the algorithms' local updates, and the column of a run."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cost_helpers import (
+    SCALARS,
+    build,
+    dispatches_of,
+    flop_counter,
+    operations,
+    shape,
+    state_of,
+    wide,
+)
+from flax import nnx
+from helpers import CASES, Compilations, fixed, small_network, stored
+
+import fedjax_algos as fa
+from fedjax_algos.analysis import count_flops, count_memory
+from fedjax_algos.core import ClientData
+from fedjax_algos.models import nnx_classifier
+
+
+def test_initialisation_that_nnx_repeats_is_not_counted():
+    data = stored([{"x": np.zeros((9, 3), np.float32), "y": np.zeros(9, np.int32)}] * 2)
+    problems = [
+        nnx_classifier(lambda rngs: nnx.Linear(3, 2, rngs=rngs)),
+        fa.models.classifier(nn.Dense(2), (3,)),
+    ]
+    steps = []
+    for problem in problems:
+        algorithm = fa.algorithms.fedavg(problem, fa.Local(4, 0.1, steps=1))
+        (loop,) = count_flops(algorithm, state_of(algorithm, data), data).loops
+        steps.append(loop.body.fixed)
+    assert steps[0] == steps[1]
+
+
+# Operations for each parameter of a local step, without the gradient, as the code does them. Those
+# of FedAvg, FedProx, FedGBO and MimeLite are the FedGBO paper's; its MFL and derived ones differ.
+STEPS = [
+    ("fedprox", {}, 5),
+    ("fednova", {}, 7),
+    *((name, {"optimizer": "rmsprop"}, 5) for name in ("fedgbo", "mimelite", "mimexlite")),
+    *((name, {"optimizer": "sgdm"}, 5) for name in ("fedgbo", "mimelite", "mimexlite")),
+    *((name, {"optimizer": "adam"}, 8) for name in ("fedgbo", "mimelite", "mimexlite")),
+    ("mfl", {"optimizer": "rmsprop"}, 9),
+    ("mfl", {"optimizer": "sgdm"}, 5),
+    ("mfl", {"optimizer": "adam"}, 12),
+    ("mimelitemom", {}, 4),
+    ("scaffold", {}, 3),
+    ("feddyn", {}, 6),
+    ("adabest", {}, 3),
+    ("fedcm", {}, 4),
+    ("ghbm", {}, 3),
+    ("localghbm", {}, 3),
+    ("fedhbm", {}, 5),
+    ("fedadc", {}, 3),
+    ("fedlga", {}, 2),
+]
+
+
+@pytest.mark.parametrize(("name", "hyperparameters", "expected"), STEPS)
+def test_operations_of_a_step(name, hyperparameters, expected):
+    _, size, _ = wide()
+    extra = flop_counter(name, **hyperparameters).loops[0].body.fixed
+    extra -= flop_counter("fedavg").loops[0].body.fixed
+    assert extra == pytest.approx((expected - 2) * size, abs=SCALARS)
+
+
+def test_fedmax_adds_operations_on_the_activations():
+    extra = flop_counter("fedmax").loops[0].body.fixed - flop_counter("fedavg").loops[0].body.fixed
+    assert extra == pytest.approx(9 * 8 * 400, abs=SCALARS)  # a softmax of them, and its gradient
+
+
+def test_a_step_of_fedavg():
+    """By hand: three products of a perceptron without the gradient of the images, and 2 |x|."""
+    _, size, _ = wide()
+    (loop,) = flop_counter("fedavg").loops
+    layers = 2 * 8 * (3 * (784 * 400 + 400 * 10) - 784 * 400)
+    small = 8 * (784 + 3 * 400 + 30 * 10)  # pixels / 255, biases, ReLU, and the loss
+    assert layers + 2 * size < loop.body.fixed < layers + 2 * size + small
+
+
+def test_mime_takes_a_second_gradient_in_each_step():
+    _, size, _ = wide()
+    gradient = flop_counter("fedavg").loops[0].body.fixed - 2 * size
+    full, step = (loop.body.fixed for loop in flop_counter("mime").loops)
+    assert step == pytest.approx(2 * gradient + 4 * size, rel=1e-4)
+    assert full == pytest.approx(
+        gradient * 128 / 8 + 2 * size, rel=1e-3
+    )  # each piece is scaled and added
+
+
+@pytest.mark.parametrize(("name", "passes"), [("mimelite", 1), ("mime", 1), ("mimexlite", 0)])
+def test_full_gradients_are_counted_by_pieces(name, passes):
+    """ceil(n / 128) pieces for any batch size, in a loop."""
+    flops = flop_counter(name)
+    counts = np.array([1, 100, 128, 129, 256, 1000])
+    found = flops.of(dispatches_of(3, counts))
+    pieces = passes * -(-counts // 128)
+    piece = found[3] - found[2]
+    np.testing.assert_array_equal(found, found[0] + (pieces - pieces[0]) * piece)
+    assert (piece > 0) == (passes > 0)
+
+
+def test_operations_depend_on_the_number_of_steps():
+    flops = flop_counter("fedprox")
+    found = flops.of(dispatches_of([[0, 1, 2], [7, 7, 1]], 100))
+    assert found.shape == (2, 3)
+    assert found.dtype == np.float64
+    expected = flops.fixed + np.array([[0, 1, 2], [7, 7, 1]]) * flops.loops[0].body.fixed
+    np.testing.assert_array_equal(found, expected)
+
+
+def with_lengths(algorithm, data, num_steps, num_examples):
+    """The same count from another trace, in which the numbers are NumPy constants."""
+    state = state_of(algorithm, data)
+    dispatch = jax.tree.map(lambda leaf: leaf[()], dispatches_of(num_steps, num_examples))
+
+    def local_update(state, order, key):
+        view = ClientData(
+            data.examples, data.indices, jnp.int32(0), dispatch.num_examples, order, (), np.int32(0)
+        )
+        row = algorithm.client_init(state.origin, key)
+        sent, updates = algorithm.broadcast(state.server, jnp.int32(0)), []
+        if algorithm.prelude is not None:
+            first = algorithm.prelude.broadcast(state.server, jnp.int32(0))
+            updates = [algorithm.prelude.client_update(first, view, dispatch, key)]
+            sent = first, sent
+        return updates, algorithm.client_update(sent, row, view, dispatch, key)
+
+    return operations(local_update, state, shape(20, dtype=jnp.uint32), jax.random.key(0))
+
+
+@pytest.mark.parametrize("batches", ["short", "persistent", "full"])
+@pytest.mark.parametrize("name", ["fedavg", "mimexlite", "mime", "fedgbo"])
+def test_constant_lengths_give_the_same_count(name, batches):
+    toy = small_network()
+    algorithm = build(name, toy.problem, fa.Local(2, 0.1, steps=3, batches=batches))
+    flops = count_flops(algorithm, state_of(algorithm, toy.data), toy.data)
+    for steps, examples in [(1, 5), (4, 1), (3, 8)]:
+        found = flops.of(dispatches_of(steps, examples))
+        expected = with_lengths(algorithm, toy.data, steps, examples)
+        assert found == pytest.approx(expected, abs=2)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_algorithm_is_counted(case):
+    toy = small_network()
+    algorithm = case.build(toy.problem, fa.Local(2, 0.1, steps=3))
+    state = state_of(algorithm, toy.data)
+    found = count_flops(algorithm, state, toy.data).of(dispatches_of([1, 2, 3], 5))
+    assert (found > 0).all()
+    if case.name != "centralised":
+        assert (np.diff(found) > 0).all()
+    memory = count_memory(algorithm, state, toy.data)
+    assert (memory.between_rounds > 0) == bool(jax.tree.leaves(state.clients))
+
+
+def test_nothing_is_compiled_and_one_trace_is_kept():
+    toy = small_network()
+    algorithm = fa.algorithms.scaffold(toy.problem, fa.Local(2, 0.1, steps=3))
+    state = state_of(algorithm, toy.data)
+    with Compilations() as compilations:
+        flops = count_flops(algorithm, state, toy.data)
+        flops.of(dispatches_of([1, 2], 3))
+        count_memory(algorithm, state, toy.data)
+    assert compilations.count == 0
+    traced = []
+
+    def client_update(*inputs):
+        traced.append(1)
+        return algorithm.client_update(*inputs)
+
+    other = algorithm._replace(client_update=client_update)
+    for _ in range(3):
+        count_flops(other, state, toy.data)
+    assert len(traced) == 1
+
+
+def test_the_flops_column_of_a_run():
+    """Cohorts of three with unequal work: the column is the sum over all dispatches so far."""
+    toy = small_network()
+    algorithm = fa.algorithms.fedprox(toy.problem, fa.Local(2, 0.1, epochs=1))
+    sets = [(0, 1, 2), (3, 2, 0), (1, 2, 3)]
+
+    def work(seed, rounds, clients, full_steps, local):
+        return np.maximum(full_steps - rounds[:, None], 1)
+
+    engine = fa.make_engine(algorithm)
+    state, history = fa.simulate(
+        engine,
+        toy.data,
+        cohort_size=3,
+        rounds=3,
+        sampler=fixed(sets),
+        work=work,
+        test=None,
+        eval_every=2,
+    )
+    flops = count_flops(algorithm, state, toy.data)
+    (loop,) = flops.loops
+    full = {0: 3, 1: 1, 2: 4, 3: 2}  # ceil(n / 2) of 5, 1, 8 and 3 examples
+    expected, found = [0.0], 0.0
+    for number, cohort in enumerate(sets):
+        for client in cohort:
+            found += flops.fixed + max(full[client] - number, 1) * loop.body.fixed
+        expected.append(found)
+    assert [row["flops"] for row in history] == [expected[0], expected[2], expected[3]]
+
+
+def test_a_run_that_cannot_be_counted_warns():
+    toy = small_network()
+
+    def penalised(outputs, batch):
+        start = (outputs.logits - batch["y"]) ** 2
+        halve = lambda x: jax.lax.stop_gradient(x) / 2  # noqa: E731
+        small = jax.lax.while_loop(lambda x: (x > 1).any(), halve, jax.lax.stop_gradient(start))
+        return start + small
+
+    problem = toy.problem._replace(loss=penalised)
+    engine = fa.make_engine(fa.algorithms.fedavg(problem, fa.Local(2, 0.1, steps=1)))
+    with pytest.warns(UserWarning, match="the column flops will hold NaN: the loop at"):
+        _, history = fa.simulate(engine, toy.data, cohort_size=2, rounds=1)
+    assert np.isnan(history[-1]["flops"])
+    assert np.isfinite(history[-1]["train_loss"])

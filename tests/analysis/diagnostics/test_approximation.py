@@ -1,0 +1,201 @@
+"""FedLGA's factors and approximations, by hand and by its matrices."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from diagnostics_helpers import RATE, SEED, cohort, flat, regression, started
+from helpers import Case, stored
+
+import fedjax_algos as fa
+from fedjax_algos.analysis import diagnostics
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def dispatches_of(num_steps, full_steps=5, rate=RATE):
+    count = len(num_steps)
+    numbers = np.arange(count, dtype=np.int32)
+    return fa.Dispatch(
+        numbers,
+        0 * numbers,
+        0 * numbers,
+        np.asarray(num_steps, np.int32),
+        np.full(count, full_steps, np.int32),
+        1 + 0 * numbers,
+        np.full(count, 1 / count),
+        np.full(count, rate),
+        0 * numbers,
+    )
+
+
+def stack_of(changes, num_steps):
+    changes = jnp.asarray(changes, float)
+    return fa.Stack({"w": changes}, dispatches_of(num_steps), jnp.ones(len(num_steps), bool))
+
+
+@pytest.fixture(scope="module")
+def worked():
+    """Delta = (.1, -.2) after 2 of 5 steps, beside a complete (.3, .4); rate * S_i = .2."""
+    stack = stack_of([[0.1, -0.2], [0.3, 0.4]], [2, 5])
+    return diagnostics.PartialUpdates(stack, {"w": jnp.asarray([[0.2, -0.5], [0.3, 0.4]])})
+
+
+@pytest.mark.parametrize(
+    ("settings", "factor"),
+    [
+        ({}, -1.5),
+        ({"strength": 0.2}, 0.5),
+        ({"clip": True}, 0.0),
+        ({"strength": 0.2, "clip": True}, 0.5),
+        ({"mode": "update"}, 0.9),
+        ({"mode": "update", "strength": 3.0}, 0.7),
+    ],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_factors_by_hand(worked, settings, factor, sign):
+    stack = jax.tree.map(lambda leaf: sign * leaf, worked.stack.updates)
+    actual = diagnostics.fedlga_factors(worked.stack._replace(updates=stack), **settings)
+    np.testing.assert_allclose(actual, [factor, 1], rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("settings", "approximated"),
+    [
+        ({"mode": "outer"}, (-0.15, 0.3)),
+        ({"mode": "diag"}, (0.15, 0.4)),
+        ({"mode": "outer", "clip": True}, (0, 0)),
+        ({"mode": "diag", "clip": True}, (0.15, 0.4)),
+        ({"mode": "update"}, (0.09, -0.18)),
+        ({"mode": "outer", "strength": 0.0}, (0.1, -0.2)),
+    ],
+)
+def test_approximation_error_by_hand(worked, settings, approximated):
+    actual = diagnostics.approximation_error(worked, **settings)
+    full = np.asarray([0.2, -0.5])
+    error = np.linalg.norm(full - approximated)
+    np.testing.assert_array_equal(actual.partial, [True, False])
+    np.testing.assert_allclose(actual.error, [error, 0], rtol=1e-13)
+    np.testing.assert_allclose(actual.relative, [error / np.linalg.norm(full), 0], rtol=1e-13)
+    uncorrected = np.linalg.norm(full - [0.1, -0.2])
+    np.testing.assert_allclose(actual.uncorrected, [uncorrected, 0], rtol=1e-13)
+    np.testing.assert_allclose(
+        actual.uncorrected_relative, [uncorrected / np.linalg.norm(full), 0], rtol=1e-13
+    )
+
+
+def test_representations(worked):
+    changes = "w float64[2, 2]"
+    assert repr(worked) == f"PartialUpdates(clients=2, changes={changes})"
+    error = jax.eval_shape(diagnostics.approximation_error, worked)
+    assert repr(error).startswith("ApproximationError(partial=bool[2], error=float64[2], ")
+
+
+STEPS, CLIENTS = (2, 6, 1, 6), (3, 0, 1, 2)
+
+
+@pytest.fixture(scope="module")
+def updates():
+    """Four clients, two of them partial, from FedAvg's engine."""
+    toy, local = regression(), fa.Local(3, RATE, steps=6)
+    algorithm = Case("fedavg", {}).build(toy.problem, local)
+    engine, state, dispatches = started(toy, algorithm, CLIENTS, STEPS)
+    return diagnostics.partial_updates(engine, state, toy.data, dispatches)
+
+
+def test_updates_are_those_of_a_run(updates):
+    """FedLGA's engine gives the same ones; complete work is done on the same batches."""
+    toy, local = regression(), fa.Local(3, RATE, steps=6)
+    algorithm = Case("fedlga", {}).build(toy.problem, local)
+    engine, state, dispatches = started(toy, algorithm, CLIENTS, STEPS, "sequential")
+    again = diagnostics.partial_updates(engine, state, toy.data, dispatches)
+    changes = (again.stack.updates, again.full), (updates.stack.updates, updates.full)
+    chex.assert_trees_all_close(*changes, rtol=1e-7, atol=1e-14)
+    assert np.all(np.asarray(dispatches.num_steps) == STEPS)
+    partial, full = flat(updates.stack.updates), flat(updates.full)
+    np.testing.assert_allclose(partial[[1, 3]], full[[1, 3]], atol=1e-15)
+    whole = engine.updates(state, toy.data, cohort(toy, local, CLIENTS)).updates.change
+    np.testing.assert_allclose(full, flat(whole), atol=1e-14)
+    engine.round(state, toy.data, dispatches)  # the state was not consumed
+
+
+@pytest.mark.parametrize("mode", ["outer", "diag", "update"])
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("strength", [1.0, 40.0])
+def test_every_approximation_by_its_matrix(updates, mode, clip, strength):
+    """Delta_i + strength G v_i with the matrix G, and a multiple of Delta_i if G has rank 1."""
+    changes, full = flat(updates.stack.updates), flat(updates.full)
+    complete = changes[[1, 3]].mean(0)
+    expected, factors = changes.copy(), np.ones(4)
+    for i in (0, 2):
+        delta, v = changes[i], complete - changes[i]
+        g = delta if mode == "update" else -delta / (RATE * STEPS[i])
+        matrix = np.diag(g * g) if mode == "diag" else np.outer(g, g)
+        expected[i] = delta + strength * matrix @ v
+        factors[i] = expected[i] @ delta / (delta @ delta)
+        if clip and mode != "diag":
+            factors[i] = np.clip(factors[i], 0, 6 / STEPS[i])
+        if mode != "diag":
+            np.testing.assert_allclose(clip or expected[i], clip or factors[i] * delta, atol=1e-14)
+            expected[i] = factors[i] * delta
+    settings = {"mode": mode, "clip": clip, "strength": strength}
+    if mode != "diag":
+        actual = diagnostics.fedlga_factors(updates.stack, **settings)
+        np.testing.assert_allclose(actual, factors, rtol=1e-10)
+    actual = diagnostics.approximation_error(updates, **settings)
+    error = np.linalg.norm(full - expected, axis=1)
+    np.testing.assert_allclose(actual.error, error, rtol=1e-10, atol=1e-15)
+    np.testing.assert_allclose(
+        actual.relative, error / np.linalg.norm(full, axis=1), rtol=1e-10, atol=1e-15
+    )
+
+
+def test_identical_clients_with_constant_gradients():
+    """c_i = 1 + strength |g|^2 (S - S_i) / S_i, and no error where strength is 1 / |g|^2."""
+    slope = np.asarray([0.6, -0.3, 1.2])
+    problem = fa.Problem(
+        init=lambda key: fa.Model(jnp.ones(3)),
+        apply=lambda model, batch, key, training: (batch["s"] @ model.params, ()),
+        loss=lambda outputs, batch: outputs,
+    )
+    data = stored([{"s": np.tile(slope, (2, 1))}] * 3)
+    local = fa.Local(2, RATE, steps=5)
+    engine = fa.make_engine(Case("fedlga", {}).build(problem, local), "vmapped")
+    state = engine.init(SEED, fa.Population(3, 3, 6))
+    updates = diagnostics.partial_updates(engine, state, data, dispatches_of([2, 5, 1]))
+    square = slope @ slope
+    for strength in (1.0, 0.4):
+        expected = [1 + strength * square * 3 / 2, 1, 1 + strength * square * 4]
+        actual = diagnostics.fedlga_factors(updates.stack, strength=strength)
+        np.testing.assert_allclose(actual, expected, rtol=1e-12)
+        bare = engine.updates(state, data, dispatches_of([2, 5, 1]))
+        np.testing.assert_allclose(diagnostics.fedlga_factors(bare, strength=strength), expected)
+    exact = diagnostics.approximation_error(updates, strength=1 / square)
+    np.testing.assert_allclose(exact.error, 0, atol=1e-14)
+    np.testing.assert_allclose(exact.uncorrected, RATE * np.sqrt(square) * np.array([3, 0, 4]))
+
+
+def test_rounds_without_a_complete_client():
+    changes, full = [[0.1, -0.2], [0.3, 0.4]], {"w": jnp.asarray([[0.2, -0.5], [0.4, 0.4]])}
+    updates = diagnostics.PartialUpdates(stack_of(changes, [2, 3]), full)
+    np.testing.assert_array_equal(diagnostics.fedlga_factors(updates.stack), 1)
+    nothing = diagnostics.approximation_error(updates)
+    np.testing.assert_allclose(nothing.error, nothing.uncorrected)
+    np.testing.assert_allclose(diagnostics.fedlga_factors(updates.stack, fallback="max"), [-1.5, 1])
+    nearest = diagnostics.approximation_error(updates, fallback="max")
+    np.testing.assert_array_equal(nearest.partial, [True, True])
+    np.testing.assert_allclose(nearest.error, [np.hypot(0.35, 0.8), 0.1])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda t: diagnostics.fedlga_factors(t.stack, mode="diag"), "mode='diag' is unknown"),
+        (lambda t: diagnostics.approximation_error(t, mode="inner"), "choose outer or diag or upd"),
+        (lambda t: diagnostics.approximation_error(t, fallback="min"), "choose none or max"),
+    ],
+)
+def test_unknown_settings_are_refused(worked, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(worked)

@@ -1,0 +1,168 @@
+"""Algorithms of the user's own on the command line: `FILE.py:NAME` and `package.module:NAME`."""
+
+import json
+import sys
+
+import pytest
+
+from fedjax_algos.algorithms import algorithms
+
+SOURCE = '''
+import fedjax_algos as fa
+from fedjax_algos.core.options import NonNegative
+
+
+def fedspeed(problem, local, *, rho: NonNegative = 0.1, ascending: bool = True):
+    """FedSpeed, or nearly.
+
+    Its second paragraph.
+    """
+    return fa.algorithms.fedprox(problem, local, mu=rho)
+
+
+def tiered(problem, local, *, share=0.5):
+    algorithm = fedspeed(problem, local)
+    reason = "its tiers have rounds of their own"
+    return algorithm._replace(schedules=fa.Schedules("tiers", ("tiers", "immediate"), reason))
+
+
+def fedavg(problem, local, *, rounds: int = 3):
+    return fa.algorithms.fedavg(problem, local, weighting="uniform")
+
+
+def nothing(problem, local):
+    pass
+
+
+number = 3
+'''
+OPTIONS = (
+    "--model linear --clients 12 --cohort 4 --rounds 1 --eval-every 1 --local-steps 2 --seeds 1"
+)
+SMALL = OPTIONS.split()
+CLOCK = [
+    "--model",
+    "linear",
+    "--clients",
+    "4",
+    "--local-steps",
+    "2",
+    "--seeds",
+    "1",
+    "--evaluations",
+    "1",
+    "--seconds",
+    "9",
+]
+
+
+@pytest.fixture(autouse=True)
+def own(here):
+    """A file and a module of the user's own, which are forgotten after the test."""
+    (here / "my_file.py").write_text(SOURCE)
+    (here / "broken.py").write_text("def fedspeed(:")
+    (here / "own_package").mkdir()
+    (here / "own_package" / "own_module.py").write_text(SOURCE)
+    yield
+    for name in [name for name in algorithms if ":" in name]:
+        del algorithms[name]
+    for name in ("own_package", "own_package.own_module"):
+        sys.modules.pop(name, None)
+
+
+def losses(rows, method):
+    return [row["test_loss"] for row in rows if row["method"] == method]
+
+
+def test_compare(command, here, read_table):
+    prox, own = "fedprox:mu=0.3", "my_file.py:fedspeed:rho=0.3,client_learning_rate=0.2"
+    packaged = "own_package.own_module:tiered"
+    command("compare", prox, own, packaged, *SMALL, "--client-learning-rate", "0.1")
+    folder = here / "results" / "compare"
+    rows = read_table(folder / "metrics.csv")
+    assert losses(rows, "fedspeed") == losses(rows, "fedprox") != losses(rows, "tiered")
+    methods = json.loads((folder / "config.json").read_text())["methods"]
+    assert methods["fedspeed"] == {
+        "algorithm": "my_file.py:fedspeed",
+        "client_learning_rate": 0.1,
+        "rho": 0.3,
+        "ascending": True,
+    }
+    assert methods["tiered"]["algorithm"] == packaged
+
+
+def test_namesakes(command, here):
+    absolute = here / "my_file.py"
+    specs = "fedavg", f"{absolute}:fedavg", "my_file.py:fedspeed:0.2", "my_file.py:fedspeed"
+    command("compare", *specs, *SMALL, "--out", "out")
+    assert list(json.loads((here / "out" / "config.json").read_text())["methods"]) == [
+        "fedavg (fedavg)",
+        f"fedavg ({absolute}:fedavg)",
+        "fedspeed rho=0.2",
+        "fedspeed rho=0.1",
+    ]
+
+
+def test_run_has_its_options(command, here):
+    text = command("run", "my_file.py:fedspeed", "--help")
+    assert "FedSpeed, or nearly." in text
+    assert "second paragraph" not in text
+    assert "--rho VALUE" in text
+    assert "a number of at least 0 [0.1]" in text
+    command("run", "my_file.py:fedspeed:ascending=false", "--rho", "0.2", *SMALL)
+    methods = json.loads((here / "results" / "fedspeed" / "config.json").read_text())["methods"]
+    assert (methods["fedspeed"]["rho"], methods["fedspeed"]["ascending"]) == (0.2, False)
+    listed = command("run", "--help").partition("Commands:")[2]
+    assert "fedprox" in listed
+    assert "my_file" not in listed
+
+
+def test_sweep(command, here, read_table):
+    command("sweep", "my_file.py:fedspeed", "--grid", "rho=0.1,0.2", *SMALL, "--out", "out")
+    config = json.loads((here / "out" / "config.json").read_text())
+    assert config["methods"]["fedspeed rho=0.2"]["algorithm"] == "my_file.py:fedspeed"
+    labels = {row["method"] for row in read_table(here / "out" / "metrics.csv")}
+    assert labels == {"fedspeed rho=0.1", "fedspeed rho=0.2"}
+
+
+def test_the_virtual_clock(command, here):
+    """A schedule of its own or a given one, in a folder whose name contains an @."""
+    folder = here / "me@home"
+    folder.mkdir()
+    (folder / "my_file.py").write_text(SOURCE)
+    own = "my_file.py:tiered@immediate", f"{folder}/my_file.py:tiered", "my_file.py:fedavg"
+    command("compare", *own, *CLOCK, "--out", "out")
+    config = json.loads((here / "out" / "config.json").read_text())
+    schedules = [method["schedule"].partition(":")[0] for method in config["methods"].values()]
+    assert schedules == ["immediate", "tiers", "barrier"]
+    pictures = {path.name for path in (here / "out").glob("timeline-*.png")}
+    assert len(pictures) == 3
+    assert "timeline-fedavg.png" in pictures
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("compare nowhere.py:fedspeed", "'nowhere.py:fedspeed' cannot be imported (FileNotFoundE"),
+        ("compare no.where:fedspeed", "'no.where:fedspeed' cannot be imported (ModuleNotFoundE"),
+        ("compare broken.py:fedspeed", "cannot be imported (SyntaxError: invalid syntax"),
+        (
+            "compare my_file.py:fedsped",
+            "my_file.py has no function 'fedsped'; give my_file.py:NAME",
+        ),
+        ("compare my_file.py:number", "my_file.py has no function 'number'"),
+        ("compare my_file.py", "my_file.py has no function ''; give my_file.py:NAME"),
+        ("compare my_file.py:fedspeed:roh=1", "fedspeed: unknown option 'roh'; did you mean rho?"),
+        ("compare my_file.py:fedspeed:rho=-1", "rho=-1 is out of range; give a number of at least"),
+        ("compare my_file.py:nothing", "nothing returns a NoneType, not an Algorithm; give a func"),
+        ("compare my_file.py:nothing:a=1", "nothing takes no options; leave 'a' out"),
+        ("run nowhere.py:fedspeed", "'nowhere.py:fedspeed' cannot be imported"),
+        ("run my_file.py:fedspeed --roh 1", "unknown option '--roh'; did you mean --rho?"),
+        ("run my_file.py:fedspeed --rho -1", "rho=-1 is out of range"),
+        ("run my_file.py:tiered@barrier --seconds 9", "its tiers have rounds of their own"),
+        ("sweep my_file.py:fedspeed --grid roh=1", "fedspeed: unknown option 'roh'; did you mean"),
+        ("sweep nowhere.py:fedspeed --grid rho=1", "'nowhere.py:fedspeed' cannot be imported"),
+    ],
+)
+def test_a_mistake_is_one_line(refused, arguments, message):
+    assert message in refused(*arguments.split())

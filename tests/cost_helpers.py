@@ -1,0 +1,67 @@
+"""Counts of functions and of algorithms on a perceptron."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from helpers import stored
+
+import fedjax_algos as fa
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.analysis import count_flops
+from fedjax_algos.analysis.costs.flops import count
+from fedjax_algos.core import Dispatch
+from fedjax_algos.models import models
+
+SCALARS = 100  # more operations on single numbers than any algorithm does in a step
+
+
+def shape(*sizes, dtype=jnp.float32):
+    return jax.ShapeDtypeStruct(sizes, dtype)
+
+
+def operations(function, *inputs):
+    """The operations of a function whose loops have fixed lengths."""
+    found = count(jax.make_jaxpr(function)(*inputs), [None] * len(jax.tree.leaves(inputs)))
+    assert not found.loops
+    return found.fixed
+
+
+def dispatches_of(num_steps, num_examples):
+    """Dispatches with these numbers, which are broadcast."""
+    steps, examples = np.broadcast_arrays(np.int32(num_steps), np.int32(num_examples))
+    blank, rates = np.zeros_like(steps), np.ones(steps.shape, np.float32)
+    return Dispatch(blank, blank, blank, steps, steps, examples, rates, rates, blank)
+
+
+@functools.cache
+def wide():
+    """A perceptron of 318,010 parameters, its count, and 4 clients with 100 images each."""
+    problem = models["mlp"]((28, 28), 10, hidden=400)
+    params = jax.eval_shape(problem.init, jax.random.key(0)).params
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    clients = [{"x": np.zeros((100, 28, 28), np.uint8), "y": np.zeros(100, np.int32)}] * 4
+    return problem, size, stored(clients)
+
+
+def state_of(algorithm, data):
+    """The shapes of an engine's first state: nothing is computed."""
+    init = fa.make_engine(algorithm).init
+    population = fa.Population(data.num_clients, 2, int(data.counts().sum()))
+    return jax.eval_shape(functools.partial(init, 0, population))._replace(seed=0)
+
+
+def build(name, problem, local=None, **hyperparameters):
+    """An algorithm, by default with three steps of 8 examples."""
+    local = local or fa.Local(8, 0.1, steps=3)
+    if name == "ghbm":
+        hyperparameters["tau"] = 2
+    return algorithms[name](problem, local, **hyperparameters)
+
+
+def flop_counter(name, **hyperparameters):
+    """The operations of an algorithm on the perceptron."""
+    problem, _, data = wide()
+    algorithm = build(name, problem, **hyperparameters)
+    return count_flops(algorithm, state_of(algorithm, data), data)

@@ -1,0 +1,124 @@
+"""What all partitions share, and how they are named on the command line."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from partition_helpers import CASES, make, rows
+
+from fedjax_algos.data import partitions
+
+EQUAL_SIZES = ["dirichlet_balanced", "dirichlet_classes", "iid", "pachinko"]
+SMALLEST = {"dirichlet": 2, "dual_dirichlet": 2, "quantity": 2}
+
+
+def test_every_partition_is_tested():
+    assert {*CASES, "natural"} == set(partitions)
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 2**31), st.integers(4, 60), st.integers(0, 2**31))
+def test_every_example_has_one_client(name, label_seed, num_clients, seed):
+    labels = np.random.default_rng(label_seed).integers(0, 7, 400)
+    partition = make(name, labels, num_clients, seed)
+    assert sorted(partition.indices) == list(range(400))
+    assert partition.num_clients == num_clients
+    assert partition.counts().sum() == 400
+    assert partition.indices.dtype == partition.offsets.dtype == np.int32
+    assert partition.counts().min() >= SMALLEST.get(name, 1)
+    if name in EQUAL_SIZES:
+        assert np.ptp(partition.counts()) <= 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_partitions_depend_on_the_seed_alone(name):
+    labels = np.random.default_rng(0).integers(0, 7, 400)
+    original = labels.copy()
+    state = np.random.get_state()[1].copy()  # noqa: NPY002 (it must not be used)
+    first = make(name, labels, 12, 5)
+    assert make(name, labels, 12, 5).digest() == first.digest()
+    assert make(name, labels.astype(np.uint8), 12, 5).digest() == first.digest()
+    assert make(name, labels, 12, 6).digest() != first.digest()
+    np.testing.assert_array_equal(labels, original)
+    np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_clients_hold_random_examples_of_their_classes(name):
+    """The position of an example in its class is uncorrelated with its client."""
+    labels = np.repeat(np.arange(7), 600)
+    owners = np.empty(len(labels), int)
+    partition = make(name, labels, 10, 3)
+    owners[partition.indices] = np.repeat(np.arange(10), partition.counts())
+    positions = np.arange(len(labels)) % 600
+    for label in range(7):
+        of_class = owners[labels == label]
+        if np.ptp(of_class):
+            assert abs(np.corrcoef(of_class, positions[labels == label])[0, 1]) < 0.17  # 4 sigma
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_examples_of_a_client_are_in_random_order(name):
+    """Therefore a slice of a client's rows is a fair sample of them."""
+    labels = np.repeat(np.arange(7), 600)
+    for row in rows(make(name, labels, 10, 3)):
+        if len(row) > 100:
+            assert abs(np.corrcoef(row, np.arange(len(row)))[0, 1]) < 5 / np.sqrt(len(row))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sizes_of_mnist_and_a_thousand_clients(name):
+    labels = np.random.default_rng(0).integers(0, 7, 60_000)
+    partition = make(name, labels, 1000, 0)
+    assert len(np.unique(partition.indices)) == 60_000
+    assert partition.counts().min() >= SMALLEST.get(name, 1)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_single_client_holds_all_examples(name):
+    labels = np.random.default_rng(0).integers(0, 7, 100)
+    options = {"classes": 7} if name == "classes_per_client" else {}
+    assert sorted(make(name, labels, 1, 0, **options).indices) == list(range(100))
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("labels", "num_clients", "message"),
+    [
+        (np.zeros((4, 2), int), 2, r"shape \(4, 2\); give one label for each example"),
+        (np.arange(7), 0, "num_clients=0 is out of range; give at least 1"),
+        (np.arange(7), 8, "7 examples cannot give 8 clients [12] each; use at most [37]"),
+    ],
+)
+def test_wrong_arguments(name, labels, num_clients, message):
+    with pytest.raises(ValueError, match=message):
+        make(name, labels, num_clients, 0)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["classes_per_client:3", "dirichlet_balanced:0", "dirichlet_classes:alpha=0.5", "quantity:1",
+     "dual_dirichlet:alpha1=8,alpha2=1,min_examples=4", "class_partition:2,max_classes=4"],
+)  # fmt: skip
+def test_partitions_by_spec(spec):
+    labels = np.arange(600) % 6
+    assert len(partitions.make(spec, labels, 12, 0).indices) == 600
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("dirichlet_balanced:-1", "alpha=-1.* is out of range; give a number of at least 0"),
+        ("dirichlet_balanced:tries=0", "tries=0.* is out of range"),
+        ("dual_dirichlet:alpha2=0", "alpha2=0.* is out of range"),
+        ("classes_per_client:1.5", "classes=1.5 is out of range; give a whole number"),
+        ("class_partition:mean=0", "mean=0.* is out of range"),
+        ("pachinko:root_alpha=0", "root_alpha=0.* is out of range"),
+        ("quantity:beta=0", "beta=0.* is out of range"),
+        ("natural:min_examples=0", "min_examples=0.* is out of range"),
+    ],
+)
+def test_options_out_of_range(spec, message):
+    with pytest.raises(ValueError, match=message):
+        partitions.make(spec, np.arange(60) % 6, 3, 0)

@@ -1,0 +1,76 @@
+"""Sweeps of settings, in float32: they give the numbers of a comparison."""
+
+import numpy as np
+import pytest
+
+from fedjax_algos.runs import comparison
+from fedjax_algos.runs.batched import BatchedResult
+from fedjax_algos.runs.method import methods_of
+from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.sweeps import prepare_sweep, run_sweep
+
+SMALL = Settings(
+    model="linear", clients=12, cohort=4, rounds=3, local_steps=2, eval_every=2, seeds=(0, 1)
+)
+
+
+def check(method, grid, specs, programs, **changes):
+    """A sweep on two devices gives the rows of a comparison of `specs` on one."""
+    settings = Settings(**vars(SMALL) | changes)
+    two_devices = Settings(**vars(settings) | {"devices": 2})
+    rows, notes = run_sweep(prepare_sweep(two_devices, method, grid))
+    assert len(notes) == programs
+    expected = comparison.run(comparison.prepare(settings, methods_of(specs, settings)))
+    assert len(rows) == len(expected)
+    for row, other in zip(rows, expected, strict=True):
+        assert list(row) == list(other)  # the same columns in the same order
+        for name in other.keys() - {"wall_seconds", "method"}:
+            np.testing.assert_allclose(row[name], other[name], rtol=1e-5, err_msg=name)
+
+
+def test_choices_have_a_program_each():
+    check(
+        "fedgbo:client_learning_rate=0.2",
+        {"optimizer": ["sgdm", "adam"], "beta": [0.5]},
+        tuple(f"fedgbo:optimizer={n},beta=0.5,client_learning_rate=0.2" for n in ("sgdm", "adam")),
+        programs=2,
+        clip_norm=0.5,
+        sampler="cyclic:num_groups=3",
+        work="partial",
+    )
+
+
+def test_settings_of_the_local_work_have_a_program_each():
+    grid = {"local_steps": [1, 3], "rate_schedule": ["inverse"]}
+    rows, notes = run_sweep(prepare_sweep(SMALL, "fedavg", grid))
+    assert len(notes) == 2
+    settings = Settings(**vars(SMALL) | {"local_steps": 3, "rate_schedule": "inverse"})
+    expected = comparison.run(comparison.prepare(settings, methods_of(("fedavg",), settings)))
+    for row, other in zip(rows[-6:], expected, strict=True):
+        np.testing.assert_allclose(row["test_loss"], other["test_loss"], rtol=1e-5)
+
+
+def test_representations():
+    prepared = prepare_sweep(SMALL, "fedprox", {"mu": [0.1, 0.2]})
+    experiment = (
+        "Experiment(dataset=digits, clients=12, methods=['fedprox mu=0.1', 'fedprox mu=0.2'], "
+        "seeds=[0, 1])"
+    )
+    assert repr(prepared.experiment) == experiment
+    assert repr(prepared) == f"Sweep(experiment={experiment}, runs=4)"
+    assert repr(BatchedResult([{}], ["a note"])) == "BatchedResult(rows=1, notes=['a note'])"
+    assert repr(prepared.runs[0]) == "Run(label='fedprox mu=0.1', seed=0, swept={'mu': 0.1})"
+
+
+# the last test of this file, because the fixture is for the rest of the file
+@pytest.mark.usefixtures("optimised")
+def test_real_numbers_share_a_program():
+    """With the compiler's optimisations, as in real runs."""
+    check(
+        "fedprox:weighting=uniform",
+        {"mu": ["0.1", "1"], "client_learning_rate": ["0.3"]},
+        tuple(f"fedprox:weighting=uniform,mu={mu},client_learning_rate=0.3" for mu in (0.1, 1)),
+        programs=1,
+        rate_schedule="exponential:decay=0.5",
+        partition="dirichlet:alpha=1",
+    )

@@ -1,0 +1,181 @@
+"""The structure of the package: folders, imports, docstrings and the glossary."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import fedjax_algos as fa
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.asynchrony import schedules, system_models
+from fedjax_algos.data import datasets, partitions
+from fedjax_algos.models import models
+from fedjax_algos.schedules import local_works, rate_schedules, samplers
+
+ROOT = Path(fa.__file__).parent
+# a folder imports only from those before it, and from itself
+FOLDERS = (
+    "core",
+    "data",
+    "models",
+    "schedules",
+    "asynchrony",
+    "algorithms",
+    "engine",
+    "analysis",
+    "runs",
+    "cli",
+)
+REGISTRIES = (
+    algorithms,
+    datasets,
+    models,
+    partitions,
+    samplers,
+    local_works,
+    rate_schedules,
+    schedules,
+    system_models,
+)
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(fa.__path__, "fedjax_algos.")
+    if module.name != "fedjax_algos.__main__"
+)
+
+
+def imports_of(path):
+    """(module, name) of each import of this package in a file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "fedjax_algos":
+            yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((a.name, "") for a in node.names if a.name.startswith("fedjax_algos."))
+
+
+def test_the_root_holds_folders():
+    entries = {path.name for path in ROOT.iterdir() if path.name != "__pycache__"}
+    files = {"__init__.py", "__main__.py", "_version.py", "py.typed"}
+    assert entries == {*FOLDERS, *files}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_imports_point_downwards(folder):
+    allowed = {*FOLDERS[: FOLDERS.index(folder) + 1], "_version"}
+    for path in (ROOT / folder).rglob("*.py"):
+        for module, name in imports_of(path):
+            imported = module.split(".")[1] if "." in module else name
+            assert imported in allowed, f"{path.relative_to(ROOT)} imports {module}.{name}"
+
+
+def test_no_private_name_is_imported():
+    tests = Path(__file__).parent
+    for path in [*ROOT.rglob("*.py"), *tests.rglob("*.py")]:
+        for module, name in imports_of(path):
+            private = name.startswith("_") and name not in ("__version__", "_version")
+            assert not private, f"{path} imports {module}.{name}"
+
+
+def test_tests_mirror_the_folders():
+    tests = Path(__file__).parent
+    files = (path.relative_to(tests) for path in tests.rglob("test_*.py"))
+    folders = {path.parent.as_posix() for path in files} - {".", "typing"}
+    assert folders <= {path.parent.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py")}
+    assert {folder.split("/")[0] for folder in folders} == set(FOLDERS)
+
+
+def test_every_file_of_an_algorithm_is_exported():
+    for path in (ROOT / "algorithms").glob("*/*.py"):
+        text = path.read_text()
+        for name in re.findall(r"@algorithms\.register\ndef (\w+)", text):
+            assert getattr(fa.algorithms, name) is algorithms[name]
+
+
+def defined_in(module_name):
+    """The functions and classes that a module defines under public names."""
+    for name, value in vars(importlib.import_module(module_name)).items():
+        own = not name.startswith("_") and getattr(value, "__module__", None) == module_name
+        if own and (inspect.isfunction(inspect.unwrap(value)) or inspect.isclass(value)):
+            yield name, value
+
+
+def exported():
+    """What the package or one of its folders exports, the classes' methods, and the factories."""
+    for registry in REGISTRIES:
+        yield from registry.items()
+    for module_name in ["fedjax_algos", *MODULES]:
+        module = importlib.import_module(module_name)
+        for name in getattr(module, "__all__", ()):
+            value = getattr(module, name)
+            if not getattr(value, "__module__", "").startswith("fedjax_algos"):
+                continue
+            yield name, value
+            for method, attribute in vars(value).items() if inspect.isclass(value) else ():
+                function = getattr(attribute, "__func__", attribute)
+                own = getattr(function, "__module__", "").startswith("fedjax_algos")
+                if own and not method.startswith("_") and inspect.isfunction(function):
+                    yield f"{name}.{method}", function
+
+
+EXPORTED = {
+    name: value
+    for name, value in exported()
+    if inspect.isclass(value) or inspect.isfunction(inspect.unwrap(value))
+}
+
+
+def described(docstring):
+    """The parameters that the section `Args:` of a docstring names."""
+    section = re.search(r"\bArgs:\n(.*?)(?:\n\s*\n\s*\w+:\n|\Z)", docstring, re.DOTALL)
+    if section is None:
+        return set()
+    entries = re.findall(r"^\s*((?:\*{0,2}\w+, )*\*{0,2}\w+): ", section.group(1), re.MULTILINE)
+    return {name.strip("* ") for entry in entries for name in entry.split(",")}
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_docstrings_name_every_parameter(name):
+    value = EXPORTED[name]
+    assert value.__doc__, "has no docstring of its own"
+    if not inspect.isclass(value):
+        parameters = set(inspect.signature(inspect.unwrap(value)).parameters) - {"self", "cls"}
+        lacking = parameters - described(inspect.getdoc(value))
+        assert not lacking
+
+
+@pytest.mark.parametrize("module_name", MODULES)
+def test_docstrings_of_modules_and_of_what_they_define(module_name):
+    assert importlib.import_module(module_name).__doc__
+    lacking = [name for name, value in defined_in(module_name) if not value.__doc__]
+    assert not lacking
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
+def test_docstrings_of_factories(registry):
+    """The first line stands in lists on the command line."""
+    for name, factory in registry.items():
+        title = (factory.__doc__ or "").split("\n")[0]
+        assert 20 < len(title) <= 100, name
+
+
+GLOSSARY = Path(__file__).parents[1] / "docs" / "glossary.md"
+
+
+def exported_classes():
+    for module_name in ["fedjax_algos", *MODULES]:
+        module = importlib.import_module(module_name)
+        for name in getattr(module, "__all__", ()):
+            if inspect.isclass(getattr(module, name)):
+                yield name
+
+
+@pytest.mark.skipif(not GLOSSARY.exists(), reason="the documentation is not part of this copy")
+def test_the_glossary_has_every_public_class_and_every_folder():
+    named = set(re.findall(r"`([^`\n]+)`", GLOSSARY.read_text()))
+    folders = {path.parent.relative_to(ROOT) for path in ROOT.rglob("__init__.py")}
+    wanted = {f"{folder.as_posix()}/" for folder in folders if folder.parts}
+    assert sorted((wanted | set(exported_classes())) - named) == []

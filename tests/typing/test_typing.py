@@ -1,0 +1,38 @@
+"""mypy and pyright accept typical user code, and report every wrong call."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+CHECKERS = {
+    "mypy": ["mypy", "--config-file=", "--ignore-missing-imports", "--no-incremental"],
+    "pyright": ["pyright", "--pythonpath", sys.executable],
+}
+
+
+@pytest.fixture(scope="module", params=CHECKERS)
+def reported(request):
+    """For each file, the lines in which a checker reports an error."""
+    if importlib.util.find_spec(request.param) is None:
+        pytest.skip(f"{request.param} is not installed; install the extra dev")
+    files = ["user_code.py", "wrong_calls.py"]
+    command = [sys.executable, "-m", *CHECKERS[request.param], *files]
+    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+    found = re.findall(r"(\w+\.py):(\d+)[:\d]* ?-? ?error", done.stdout)
+    return {name: {int(line) for file, line in found if file == name} for name in files}
+
+
+def test_right_calls_pass(reported):
+    assert reported["user_code.py"] == set()
+
+
+def test_wrong_calls_are_reported(reported):
+    lines = (HERE / "wrong_calls.py").read_text().splitlines()
+    wrong = {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
+    assert len(wrong) == 25
+    assert reported["wrong_calls.py"] == wrong
