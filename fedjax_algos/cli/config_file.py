@@ -1,7 +1,9 @@
 """A file of settings and methods for `fedjax-algos compare --config FILE.toml`."""
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedjax_algos.core.options import options, unknown
@@ -11,10 +13,10 @@ from fedjax_algos.runs.settings import Settings
 class ConfigFile(NamedTuple):
     """The content of a file, as texts of the command line."""
 
-    path: str
-    settings: dict[str, str]
-    methods: tuple[str, ...]
-    compilation_cache: str | None
+    path: str = ""  # "" without a file
+    settings: Mapping[str, str] = MappingProxyType({})
+    methods: tuple[str, ...] = ()
+    compilation_cache: str | None = None
 
 
 def read_config(path: str) -> ConfigFile:

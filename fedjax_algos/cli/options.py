@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ import jax
 
 from fedjax_algos.cli.config_file import ConfigFile
 from fedjax_algos.core.options import Option, one_of, options, parse_value, unknown
+from fedjax_algos.engine.compilation import keep_compiled
 from fedjax_algos.engine.devices import usable_cores
 from fedjax_algos.runs.settings import Settings
 
@@ -48,6 +50,7 @@ HELP = {
     "examples": "replicated on all devices, or sharded by client",
 }
 _LOCAL_WORK = {"local_steps", "local_epochs"}
+_NO_FILE = ConfigFile()
 
 
 @contextlib.contextmanager
@@ -125,7 +128,7 @@ def range_of(option: Option) -> str:
     return f"{text} [{'needed' if option.required else option.default}]"
 
 
-def settings_of(values: dict[str, Any], seeds: str, config: ConfigFile | None = None) -> Settings:
+def settings_of(values: dict[str, Any], seeds: str, config: ConfigFile = _NO_FILE) -> Settings:
     """The settings of a file and of the command line, which replaces those of the file.
 
     Args:
@@ -138,19 +141,15 @@ def settings_of(values: dict[str, Any], seeds: str, config: ConfigFile | None = 
     """
     known = options(Settings)
     given = {name: text for name, text in values.items() if name in known and text is not None}
-    from_file = dict(config.settings) if config else {}
+    from_file = dict(config.settings)
     if given.keys() & _LOCAL_WORK:  # steps replace a file's epochs, and epochs its steps
         from_file = {name: from_file[name] for name in from_file.keys() - _LOCAL_WORK}
-    owner = config.path if config else ""
-    parsed = {name: _parsed(known[name], text, owner) for name, text in from_file.items()}
-    parsed |= {name: _parsed(known[name], text) for name, text in given.items()}
-    return Settings(**{"seeds": _seeds(seeds)} | parsed)
-
-
-def _parsed(option: Option, text: str, owner: str = "") -> Any:
-    if option.name == "seeds":
-        return _seeds(text, owner)
-    return parse_value(option, text, owner)
+    parsed: dict[str, Any] = {"seeds": _seeds(seeds)}
+    for texts, owner in (from_file, config.path), (given, ""):
+        for name, text in texts.items():
+            parse = _seeds if name == "seeds" else partial(parse_value, known[name])
+            parsed[name] = parse(text, owner)
+    return Settings(**parsed)
 
 
 def _seeds(text: str, owner: str = "") -> tuple[int, ...]:
@@ -172,14 +171,17 @@ def _seeds(text: str, owner: str = "") -> tuple[int, ...]:
     return seeds
 
 
-def start_devices(number: int | None) -> None:
+def start_jax(devices: int | None, compilation_cache: str | None) -> None:
     """Makes several devices of a CPU, unless jax has started or has its own setting.
 
     Args:
-      number: of devices; None: one for each core.
+      devices: their number; None: one for each core.
+      compilation_cache: the folder of compiled programs, if any.
     """
+    if compilation_cache is not None:
+        keep_compiled(compilation_cache)
     by_flag = "device_count" in os.environ.get("XLA_FLAGS", "")
     # jax's type for its configuration does not know the attribute
     if getattr(jax.config, "jax_num_cpu_devices", -1) == -1 and not by_flag:
         with contextlib.suppress(RuntimeError):  # jax has started
-            jax.config.update("jax_num_cpu_devices", number or usable_cores())
+            jax.config.update("jax_num_cpu_devices", devices or usable_cores())

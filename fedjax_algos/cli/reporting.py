@@ -13,6 +13,7 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import papers, plots
 from fedjax_algos.asynchrony import schedules, system_models
 from fedjax_algos.cli.options import range_of, usage_errors
+from fedjax_algos.cli.tables import plain_table
 from fedjax_algos.core.options import options, parse_value, unknown
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.data import datasets, partitions
@@ -31,12 +32,6 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "system_models": system_models,
     "samplers": samplers,
     "local_works": local_works,
-}
-PAPERS = {  # whether a target is needed, and the default reference
-    "fedgbo": (False, "fedavg"),
-    "fedlga": (True, None),
-    "ghbm": (False, "fedavg"),
-    "fedcompass": (True, "fedcompass"),
 }
 
 
@@ -69,7 +64,7 @@ def plot(folders: tuple[str, ...], metric: str, axis: str, out: str | None) -> N
 
 @click.command()
 @click.argument("folder", metavar="RESULTS")
-@click.option("--paper", default="fedgbo", help=f"{', '.join(PAPERS)} [fedgbo]")
+@click.option("--paper", default="fedgbo", help=f"{', '.join(papers.PAPERS)} [fedgbo]")
 @click.option("--reference", metavar="METHOD", help="method that costs or times are relative to")
 @click.option("--target", metavar="VALUE", help="test accuracy to reach, for fedlga and fedcompass")
 @click.option("--json", "as_json", is_flag=True, help="print a JSON array of objects")
@@ -83,24 +78,16 @@ def summary(
     fedcompass: simulated seconds to the target, relative to the reference's.
     """
     with usage_errors():
-        if paper not in PAPERS:
-            raise ValueError(unknown("paper", paper, PAPERS))
-        needs_target, default = PAPERS[paper]
-        if needs_target and target is None:
-            raise ValueError(f"paper={paper} needs target; give --target 0.9, say")
         rows = results.read_metrics(folder)
         goal = parse_value(options(Settings)["target"], target) if target else None
-        lines = papers.of_paper(rows, paper, reference or default, goal)
+        lines = papers.of_paper(rows, paper, reference, goal)
     entries = [_plain(line) for line in lines]
     if as_json:
         click.echo(json.dumps(entries))
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in entries[0]:
-        table.add_column(name.replace("_", " "), no_wrap=True)
-    for values in entries:
-        table.add_row(*map(_short, values.values()))
-    Console(width=1000).print(table)
+    headings = [name.replace("_", " ") for name in entries[0]]
+    cells = [[_short(value) for value in entry.values()] for entry in entries]
+    Console(width=1000).print(plain_table(headings, cells, justify="left"))
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -16,34 +15,29 @@ from fedjax_algos.cli.options import (
     flag,
     settings_of,
     shared_options,
-    start_devices,
+    start_jax,
     usage_errors,
 )
-from fedjax_algos.cli.tables import percent
+from fedjax_algos.cli.tables import percent, plain_table
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options, parse_value
-from fedjax_algos.engine.compilation import keep_compiled, measure_compilation
+from fedjax_algos.engine.compilation import measure_compilation
 from fedjax_algos.runs import results
 from fedjax_algos.runs.sweeps import Sweep, prepare_sweep, run_sweep
 
-_OWN_OPTIONS = {
-    "runs_per_device": "runs that a device computes at once [1 on a CPU, else as many as --memory "
-    "allows]",
-    "memory": f"bytes for the states of a call's runs [{options(run_sweep)['memory'].default}]",
-}
+_MEMORY_HELP = f"bytes for the states of a call's runs [{options(run_sweep)['memory'].default}]"
 _MAX_DRAWN = 10  # settings in the figure, the best ones
-
-
-def _own_options(command: Callable) -> Callable:
-    for name, text in reversed(_OWN_OPTIONS.items()):
-        command = click.option(flag(name), metavar="VALUE", help=text)(command)
-    return command
 
 
 @click.command()
 @click.argument("method")
 @click.option("--grid", multiple=True, metavar="NAME=VALUE,...", help="values; may be repeated")
-@_own_options
+@click.option(
+    "--runs-per-device",
+    metavar="VALUE",
+    help="runs that a device computes at once [1 on a CPU, else as many as --memory allows]",
+)
+@click.option("--memory", metavar="VALUE", help=_MEMORY_HELP)
 @shared_options(seeds="3")
 def sweep(
     method: str,
@@ -62,17 +56,11 @@ def sweep(
     start = time.perf_counter()
     with measure_compilation() as compiled:
         with usage_errors():
-            if compilation_cache is not None:
-                keep_compiled(compilation_cache)
             settings = settings_of(values, "3")
-            start_devices(settings.devices)
+            start_jax(settings.devices, compilation_cache)
             columns = _columns(grid, values)
             known = options(run_sweep)
-            own: dict[str, Any] = {
-                name: parse_value(known[name], text)
-                for name in _OWN_OPTIONS
-                if (text := values[name])
-            }
+            own = {name: parse_value(known[name], text) for name in known if (text := values[name])}
             prepared = prepare_sweep(settings, method, columns)
             folder = results.new_folder(out, "sweep")
         rows, notes = _run(prepared, own)
@@ -137,12 +125,10 @@ def _table(summary: list[MethodSummary], seeds: tuple[int, ...]) -> Table:
     caption = "accuracy in %"
     if len(seeds) > 1:
         caption += f", mean of {len(seeds)} seeds ± half the 95% confidence interval"
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption=caption)
-    for heading in ("setting", "final", "best", "diverged"):
-        table.add_column(heading, justify="left" if heading == "setting" else "right", no_wrap=True)
+    rows = []
     for line in summary:
         final = percent(line.final, line.final_interval)
         best = percent(line.best, line.best_interval)
         diverged = f"{line.seeds_diverged}/{len(seeds)}" if line.seeds_diverged else "-"
-        table.add_row(line.label, final, best, diverged)
-    return table
+        rows.append([line.label, final, best, diverged])
+    return plain_table(["setting", "final", "best", "diverged"], rows, caption=caption)

@@ -1,11 +1,34 @@
-"""The table that a comparison ends with."""
+"""The tables that commands print."""
 
 import math
+from typing import Literal
 
 from rich.table import Table
 
 from fedjax_algos.analysis.summary import MethodSummary
 from fedjax_algos.runs.settings import Settings
+
+
+def plain_table(
+    headings: list[str],
+    rows: list[list[str]],
+    justify: Literal["left", "right"] = "right",
+    caption: str | None = None,
+) -> Table:
+    """A table without lines.
+
+    Args:
+      headings: of the columns.
+      rows: the cells of each row.
+      justify: the side of all columns but the first, which is on the left.
+      caption: below the table.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption=caption)
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify=justify if index else "left", no_wrap=True)
+    for cells in rows:
+        table.add_row(*cells)
+    return table
 
 
 def summary_table(summary: list[MethodSummary], settings: Settings) -> Table:
@@ -20,12 +43,7 @@ def summary_table(summary: list[MethodSummary], settings: Settings) -> Table:
     left_out = [] if _has_flops(summary) else ["flops"]
     left_out += ["simulated s"] if settings.seconds is None else []
     headings = [heading for heading in rows[0] if heading not in left_out]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
-    for cells in rows:
-        table.add_row(*(cells[heading] for heading in headings))
-    return table
+    return plain_table(headings, [[cells[heading] for heading in headings] for cells in rows])
 
 
 def legend(summary: list[MethodSummary], settings: Settings) -> str:

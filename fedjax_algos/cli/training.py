@@ -13,20 +13,20 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import plots
 from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.cli import tables
-from fedjax_algos.cli.config_file import read_config
+from fedjax_algos.cli.config_file import ConfigFile, read_config
 from fedjax_algos.cli.options import (
     Commands,
     flag,
     range_of,
     settings_of,
     shared_options,
-    start_devices,
+    start_jax,
     usage_errors,
 )
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
-from fedjax_algos.engine.compilation import keep_compiled, measure_compilation
+from fedjax_algos.engine.compilation import measure_compilation
 from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.method import Method, methods_of, parse_spec
 from fedjax_algos.runs.settings import Settings
@@ -58,11 +58,11 @@ def compare(
     Options and methods of the command line replace those of the file.
     """
     with usage_errors():
-        file = read_config(config) if config is not None else None
+        file = ConfigFile() if config is None else read_config(config)
         settings = settings_of(values, "10", file)
-        specs = methods or (file.methods if file else ()) or comparison.TUNED
+        specs = methods or file.methods or comparison.TUNED
         chosen = methods_of(specs, settings)
-    if compilation_cache is None and file is not None:
+    if compilation_cache is None:
         compilation_cache = file.compilation_cache
     train(settings, chosen, out, "compare", config, compilation_cache)
 
@@ -100,7 +100,7 @@ def run() -> None:
 
 def _run_command(spec: str) -> click.Command:
     """The command of `run` for a method."""
-    factory = algorithms[parse_spec(spec).algorithm]
+    factory = algorithms[parse_spec(spec)[0]]
     shared = {*options(Settings), "out", "compilation_cache"}
     own = [
         option
@@ -111,8 +111,7 @@ def _run_command(spec: str) -> click.Command:
     def command(out: str | None, compilation_cache: str | None, **values: str | None) -> None:
         with usage_errors():
             settings = settings_of(values, "1")
-            given = {option.name: values[option.name] for option in own}
-            changes = {name: text for name, text in given.items() if text is not None}
+            changes = {o.name: text for o in own if (text := values[o.name]) is not None}
             method = Method.of(spec, settings, changes)
         train(settings, [method], out, method.label, compilation_cache=compilation_cache)
 
@@ -146,9 +145,7 @@ def train(
     start = time.perf_counter()
     with measure_compilation() as compiled:
         with usage_errors():
-            start_devices(settings.devices)
-            if compilation_cache is not None:
-                keep_compiled(compilation_cache)
+            start_jax(settings.devices, compilation_cache)
             experiment = comparison.prepare(settings, methods)
             folder = results.new_folder(out, name)
         _introduce(experiment)

@@ -115,9 +115,8 @@ def autotune_layout(
             return False
         engine = make_engine(algorithm, layout, client_state, count, examples)
         engine = engine._replace(init=inits.setdefault(count, engine.init))
-        timings.append(
-            LayoutTiming(layout, count, *_time(engine, data, dispatches, deadline, clock))
-        )
+        measured = _time(engine, data, dispatches, deadline, clock)
+        timings.append(LayoutTiming(layout, count, *measured))
         return True
 
     for count in device_counts:

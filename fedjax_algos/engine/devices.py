@@ -80,9 +80,7 @@ def replicate(mesh: Mesh | None, tree: Any) -> Any:
       tree: of arrays, the same in every process.
     """
     sharding = replicated_sharding(mesh)
-    if sharding is None:
-        return jax.device_put(tree)
-    if sharding.is_fully_addressable:
+    if sharding is None or sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
 
     def put(leaf):  # device_put would compare the values of the processes, which is an exchange
@@ -99,17 +97,6 @@ def one_copy(tree: Any) -> Any:
       tree: of arrays that every device holds whole.
     """
     return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
-
-
-def constrain_replicated(mesh: Mesh | None, tree: Any) -> Any:
-    """Constrains arrays of a traced program to be held whole by every device of a mesh.
-
-    Args:
-      mesh: the devices; None for the default device.
-      tree: of arrays.
-    """
-    sharding = replicated_sharding(mesh)
-    return tree if sharding is None else jax.lax.with_sharding_constraint(tree, sharding)
 
 
 def wait_on_cpu(mesh: Mesh | None, tree: Any) -> Any:

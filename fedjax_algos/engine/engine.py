@@ -4,19 +4,18 @@ A round is two compiled functions, one for the cohort and one for the server upd
 preceded by those of a prelude. With client state on the device, many rounds are one function.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population, Stack
+from fedjax_algos.core import Algorithm, Model
 from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.representation import describe
-from fedjax_algos.engine import federated_round
 from fedjax_algos.engine.devices import Devices, client_mesh, replicate, wait_on_cpu
+from fedjax_algos.engine.federated_round import FederatedRound, run_rounds
 from fedjax_algos.engine.placement import Layout, Placement, chunk_size, fill_slots
 from fedjax_algos.engine.protocols import (
     InitFn,
@@ -26,9 +25,8 @@ from fedjax_algos.engine.protocols import (
     TransferFn,
     UpdatesFn,
 )
-from fedjax_algos.engine.sharded_data import DeviceData, ShardedData, program_data, shard
+from fedjax_algos.engine.sharded_data import ShardedData, program_data, shard
 from fedjax_algos.engine.state import (
-    FederatedState,
     HostClientState,
     initial_state,
     read_rows,
@@ -97,19 +95,10 @@ def make_engine(
             "the algorithm's clients read the examples of all others, but examples='sharded' keeps "
             "most of them on other devices; give examples='replicated'"
         )
-    on_host = client_state == "host"
-    rounds = _Rounds(
-        algorithm, placement, on_host, sharded, _compile(algorithm, placement, on_host)
-    )
+    run = _Rounds(algorithm, placement, client_state == "host", sharded)
+    transfer = partial(count_transfer, algorithm)
     return Engine(
-        algorithm,
-        init=rounds.init,
-        round=rounds.round,
-        rounds=rounds.rounds,
-        transfer=partial(count_transfer, algorithm),
-        updates=rounds.updates,
-        put_data=rounds.put_data,
-        placement=placement,
+        algorithm, run.init, run.round, run.rounds, transfer, run.updates, run.put_data, placement
     )
 
 
@@ -118,54 +107,33 @@ def _check_option(name, value, known):
         raise ValueError(f"{name}={value!r} is unknown; choose {' or '.join(known)}")
 
 
-class _Programs(NamedTuple):
-    """Compiled functions; all but `initial_state`, `prelude` and `updates` consume their first."""
+class _Rounds:
+    """The functions of an `Engine` as methods, over the compiled ones."""
 
-    initial_state: Callable
-    prelude: Callable  # client updates of the prelude
-    prelude_step: Callable  # server update of the prelude
-    cohort: Callable
-    server_step: Callable
-    rounds: Callable
-    updates: Callable
+    def __init__(self, algorithm, placement, on_host, sharded):
+        self.algorithm, self.placement, self.mesh = algorithm, placement, placement.mesh
+        self.on_host, self.sharded = on_host, sharded  # client state, examples
 
+        def consuming(function, *fixed):
+            return jax.jit(partial(function, *fixed), donate_argnums=0)
 
-def _compile(algorithm: Algorithm, placement: Placement, on_host: bool) -> _Programs:
-    def consuming(function, phase=algorithm, **options):
-        return jax.jit(partial(function, phase, placement, **options), donate_argnums=0)
+        traced = FederatedRound(algorithm, placement, rows_are_table=not on_host)
+        start = partial(initial_state, algorithm, placement)
+        self.initial_state = jax.jit(start, static_argnames=("population", "num_rows"))
+        self.run_prelude = jax.jit(traced.run_prelude)
+        self.prelude_step = consuming(traced.server_step, algorithm.prelude)
+        self.run_cohort = consuming(traced.run_cohort)
+        self.server_step = consuming(traced.server_step, algorithm)
+        self.run_rounds = consuming(run_rounds, algorithm, placement)
+        self.cohort_updates = jax.jit(traced.cohort_updates)
 
-    def reading(function, static=(), **options):
-        return jax.jit(partial(function, algorithm, placement, **options), static_argnames=static)
-
-    return _Programs(
-        initial_state=reading(initial_state, static=("population", "num_rows")),
-        prelude=reading(federated_round.run_prelude),
-        prelude_step=consuming(federated_round.server_step, algorithm.prelude),
-        cohort=consuming(federated_round.run_cohort, rows_are_table=not on_host),
-        server_step=consuming(federated_round.server_step),
-        rounds=consuming(federated_round.run_rounds),
-        updates=reading(federated_round.cohort_updates, rows_are_table=not on_host),
-    )
-
-
-class _Rounds(NamedTuple):
-    """The functions of an `Engine`, as methods."""
-
-    algorithm: Algorithm
-    placement: Placement
-    on_host: bool  # client state
-    sharded: bool  # examples
-    programs: _Programs
-
-    def init(
-        self, seed: int, population: Population, params: Params | Model | None = None
-    ) -> FederatedState:
+    def init(self, seed, population, params=None):
         if params is None:
             params = _initial_model(self.algorithm.problem.init, np.uint32(seed))
         model = params if isinstance(params, Model) else Model(params)
         # jit gives each leaf a buffer of its own, so that rounds can donate them
-        state = self.programs.initial_state(
-            *replicate(self.placement.mesh, (np.uint32(seed), model)),
+        state = self.initial_state(
+            *replicate(self.mesh, (np.uint32(seed), model)),
             population=population,
             num_rows=0 if self.on_host else population.num_clients,
         )
@@ -173,84 +141,64 @@ class _Rounds(NamedTuple):
             state = state._replace(clients=HostClientState(row_shapes(self.algorithm, state)))
         return state
 
-    def put_data(self, data: DeviceData) -> DeviceData:
-        mesh = self.placement.mesh
-        if mesh is None:
+    def put_data(self, data):
+        if self.mesh is None:
             return data
-        return shard(mesh, data) if self.sharded else replicate(mesh, data)
+        return shard(self.mesh, data) if self.sharded else replicate(self.mesh, data)
 
-    def round(
-        self, state: FederatedState, data: DeviceData, dispatches: Dispatch
-    ) -> tuple[FederatedState, Metrics]:
+    def round(self, state, data, dispatches):
         return self._compute(state, *self._prepare(data, dispatches)[:2])
 
-    def rounds(
-        self,
-        state: FederatedState,
-        data: DeviceData,
-        dispatches: Dispatch,
-        number: int | None = None,
-    ) -> tuple[FederatedState, Metrics]:
+    def rounds(self, state, data, dispatches, number=None):
         given = len(dispatches.client)
         number = given if number is None else number
         if not 1 <= number <= given:
             raise ValueError(
                 f"number={number} is out of range; give 1 to {given}, the rounds of dispatches"
             )
-        mesh = self.placement.mesh
-        device_data, dispatches, _ = self._prepare(data, dispatches)
+        data, dispatches, _ = self._prepare(data, dispatches)
         if not self.on_host:
-            inputs = replicate(mesh, (dispatches, np.int32(number)))
-            return wait_on_cpu(mesh, self.programs.rounds(state, device_data, *inputs))
-        total: Metrics | None = None
+            inputs = replicate(self.mesh, (dispatches, np.int32(number)))
+            return wait_on_cpu(self.mesh, self.run_rounds(state, data, *inputs))
+        total = None
         for index in range(number):
             of_round = jax.tree.map(lambda leaf, i=index: leaf[i], dispatches)
-            state, metrics = self._compute(state, device_data, of_round)
+            state, metrics = self._compute(state, data, of_round)
             total = metrics if total is None else _add(total, metrics)
-        assert total is not None
         return state, total
 
-    def updates(self, state: FederatedState, data: DeviceData, dispatches: Dispatch) -> Stack:
-        device_data: Any = data
+    def updates(self, state, data, dispatches):
         slots = None
         if isinstance(data, ShardedData) or self.sharded:
-            device_data, dispatches, order = self._prepare(data, dispatches)
+            data, dispatches, order = self._prepare(data, dispatches)
             slots = np.argsort(order)[np.count_nonzero(order < 0) :]
-        return self.programs.updates(
-            self._rows(state, dispatches),
-            state._replace(clients=()),
-            device_data,
-            *replicate(self.placement.mesh, (dispatches, slots)),
-        )
+        rows, shared = self._rows(state, dispatches), state._replace(clients=())
+        return self.cohort_updates(rows, shared, data, *replicate(self.mesh, (dispatches, slots)))
 
     def _prepare(self, data, dispatches):
         """(what programs read of the data, the dispatches in their slots, the order of these)."""
-        placement = self.placement
-        device_data = program_data(placement.mesh, self.sharded, data)
+        device_data = program_data(self.mesh, self.sharded, data)
         devices = data.devices_of(np.asarray(dispatches.client)) if self.sharded else None
-        order = placement.slot_order(np.asarray(dispatches.num_steps), devices)
+        order = self.placement.slot_order(np.asarray(dispatches.num_steps), devices)
         return device_data, fill_slots(dispatches, order, data.num_clients), order
 
     def _rows(self, state, dispatches):
-        if self.on_host:
-            return read_rows(self.placement.mesh, state.clients, dispatches)
-        return state.clients
+        return read_rows(self.mesh, state.clients, dispatches) if self.on_host else state.clients
 
-    def _compute(self, state, device_data, dispatches):
+    def _compute(self, state, data, dispatches):
         """One round of what `_prepare` returned."""
-        programs, mesh = self.programs, self.placement.mesh
-        on_device, shared = replicate(mesh, dispatches), state._replace(clients=())
+        on_device, shared = replicate(self.mesh, dispatches), state._replace(clients=())
         if self.algorithm.prelude is not None:
-            gathered = programs.prelude(shared, device_data, on_device)
-            shared = shared._replace(server=programs.prelude_step(shared.server, *gathered))
-        rows, sums, statistics, metrics, count = programs.cohort(
-            self._rows(state, dispatches), shared, device_data, on_device
+            gathered = self.run_prelude(shared, data, on_device)
+            shared = shared._replace(server=self.prelude_step(shared.server, *gathered))
+        rows, sums, statistics, metrics, count = self.run_cohort(
+            self._rows(state, dispatches), shared, data, on_device
         )
-        server = programs.server_step(shared.server, sums, count)
+        server = self.server_step(shared.server, sums, count)
         if self.on_host:
-            rows = write_rows(state.clients, dispatches, rows, device_data.num_clients)
+            rows = write_rows(state.clients, dispatches, rows, data.num_clients)
         new = state._replace(server=server, statistics=statistics, clients=rows)
-        return wait_on_cpu(mesh, (new, metrics))
+        return wait_on_cpu(self.mesh, (new, metrics))
 
 
 @partial(jax.jit, static_argnums=0)

@@ -7,8 +7,7 @@ Everywhere the dispatches are those of `fill_slots`, with leaves [slots]: client
 marks an empty slot, whose contribution is masked out.
 """
 
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +23,6 @@ from fedjax_algos.core import (
     Stack,
     Statistics,
 )
-from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.local_update import (
     broadcast_to_client,
     draw_cohort,
@@ -32,164 +30,172 @@ from fedjax_algos.engine.local_update import (
     prelude_update,
 )
 from fedjax_algos.engine.placement import Placement, map_cohort
-from fedjax_algos.engine.sharded_data import ClientShards
+from fedjax_algos.engine.sharded_data import ProgramData
 from fedjax_algos.engine.state import FederatedState
 
 # rows, sums or a `Stack`, statistics, metrics, number of clients
 CohortResult = tuple[ClientState, Any, Statistics, Metrics, jax.Array]
 
 
-def run_prelude(
-    algorithm: Algorithm,
-    placement: Placement,
-    state: FederatedState,
-    data: FederatedData | ClientShards,
-    dispatches: Dispatch,
-) -> tuple[Any, jax.Array]:
-    """The prelude's client updates: (sums of its contributions, number of clients, int32[]).
+class FederatedRound(NamedTuple):
+    """The parts of a round, each of which is traced.
 
-    Args:
-      algorithm: an algorithm with a prelude.
-      placement: how the cohort is laid out over chunks and devices.
-      state: of the run; its rows are not read.
-      data: all clients' examples, or shards of which each device holds one.
-      dispatches: leaves [slots].
+    In their arguments, `state` is that of the run, `data` are all clients' examples, or shards of
+    which each device holds one, and `dispatches` have leaves [slots].
     """
-    prelude = algorithm.prelude
-    assert prelude is not None
-    broadcast = prelude.broadcast(state.server, jnp.int32(0))
-    shared = state._replace(server=(), clients=()), broadcast
 
-    def update_client(shared, data, dispatch, randomness):
-        state, broadcast = shared
-        update = prelude_update(algorithm, state, broadcast, data, dispatch, randomness)
-        return (prelude.contribute(update, dispatch, jnp.int32(0)), jnp.int32(1)), ()
+    algorithm: Algorithm
+    placement: Placement  # how the cohort is laid out over chunks and devices
+    rows_are_table: bool = True  # whether `rows` are those of all clients, or those of the cohort
 
-    inputs = dispatches, draw_cohort(algorithm, state.seed, dispatches)
-    summed, _ = map_cohort(update_client, shared, data, inputs, placement)
-    return placement.constrain(summed)
+    def run_prelude(
+        self, state: FederatedState, data: ProgramData, dispatches: Dispatch
+    ) -> tuple[Any, jax.Array]:
+        """The prelude's client updates: (sums of its contributions, number of clients, int32[]).
 
+        Args:
+          state: of the run; its rows are not read.
+          data: all clients' examples, or shards of which each device holds one.
+          dispatches: leaves [slots].
+        """
+        algorithm, prelude = self.algorithm, self.algorithm.prelude
+        assert prelude is not None
+        broadcast = prelude.broadcast(state.server, jnp.int32(0))
+        shared = state._replace(server=(), clients=()), broadcast
 
-def run_cohort(
-    algorithm: Algorithm,
-    placement: Placement,
-    rows: ClientState,
-    state: FederatedState,
-    data: FederatedData | ClientShards,
-    dispatches: Dispatch,
-    *,
-    rows_are_table: bool,
-) -> CohortResult:
-    """The local updates of a round.
+        def update_client(shared, data, dispatch, draws):
+            update = prelude_update(algorithm, *shared, data, dispatch, draws)
+            return (prelude.contribute(update, dispatch, jnp.int32(0)), jnp.int32(1)), ()
 
-    Args:
-      algorithm: what is computed.
-      placement: how the cohort is laid out over chunks and devices.
-      rows: leaves [slots, ...], or [num_clients, ...] if they are the table.
-      state: of the run; its rows are not read.
-      data: all clients' examples, or shards of which each device holds one.
-      dispatches: leaves [slots].
-      rows_are_table: whether `rows` are those of all clients, or those of the cohort.
+        inputs = dispatches, draw_cohort(algorithm, state.seed, dispatches)
+        summed, _ = map_cohort(update_client, shared, data, inputs, self.placement)
+        return self.placement.constrain(summed)
 
-    Returns:
-      New rows or the new table, sums or a `Stack`, statistics, metrics, number of clients.
-    """
-    of_cohort = _read_rows(rows, dispatches) if rows_are_table else rows
-    stacked = algorithm.reduce == "stack"
-    shared = state._replace(server=(), clients=()), broadcast_to_client(algorithm, state.server)
+    def run_cohort(
+        self, rows: ClientState, state: FederatedState, data: ProgramData, dispatches: Dispatch
+    ) -> CohortResult:
+        """The local updates of a round.
 
-    def update_client(shared, data, dispatch, randomness, row):
-        state, broadcast = shared
-        row, update, report = local_update(
-            algorithm, state, broadcast, data, dispatch, randomness, row
+        Args:
+          rows: leaves [slots, ...], or [num_clients, ...] if they are the table.
+          state: of the run; its rows are not read.
+          data: all clients' examples, or shards of which each device holds one.
+          dispatches: leaves [slots].
+
+        Returns:
+          New rows or the new table, sums or a `Stack`, statistics, metrics, number of clients.
+        """
+        algorithm, placement = self.algorithm, self.placement
+        stacked = algorithm.reduce == "stack"
+        shared = state._replace(server=(), clients=()), broadcast_to_client(algorithm, state.server)
+
+        def update_client(shared, data, dispatch, draws, row):
+            row, update, report = local_update(algorithm, *shared, data, dispatch, draws, row)
+            contribution = () if stacked else algorithm.contribute(update, dispatch, jnp.int32(0))
+            return (contribution, report, jnp.int32(1)), (row, update if stacked else ())
+
+        of_cohort = self._read_rows(rows, dispatches)
+        inputs = dispatches, draw_cohort(algorithm, state.seed, dispatches), of_cohort
+        summed, (of_cohort, updates) = map_cohort(update_client, shared, data, inputs, placement)
+        sums, report, count = summed
+        if stacked:
+            mask: Any = dispatches.client < data.num_clients
+            sums = Stack(updates, dispatches, mask)
+        statistics = jax.tree.map(lambda leaf: leaf / count.astype(leaf.dtype), report.statistics)
+        results = placement.constrain((sums, statistics, report.metrics, count))
+        if not self.rows_are_table:
+            return placement.constrain(of_cohort), *results
+        # the index of an empty slot is out of range, so its row is dropped
+        table = jax.tree.map(lambda t, r: t.at[dispatches.client].set(r), rows, of_cohort)
+        return placement.constrain_rows(table), *results
+
+    def _read_rows(self, rows, dispatches):
+        """Leaves [slots, ...]; an empty slot reads the row of some client."""
+        if not self.rows_are_table:
+            return rows
+        return jax.tree.map(lambda leaf: leaf[dispatches.client], rows)
+
+    def server_step(
+        self, phase: Algorithm | Prelude, server: ServerState, sums: Any, count: jax.Array
+    ) -> ServerState:
+        """The server update at the end of a round or of its prelude.
+
+        Args:
+          phase: the algorithm, or its prelude.
+          server: the server state.
+          sums: the contributions' sums, or a `Stack`.
+          count: int32[]: number of clients.
+        """
+        return self.placement.constrain(phase.server_update(server, sums, count, jnp.int32(0)))
+
+    def _after_prelude(self, state, data, dispatches):
+        """The state after the prelude's server update; unchanged if there is no prelude."""
+        prelude = self.algorithm.prelude
+        if prelude is None:
+            return state
+        gathered = self.run_prelude(state, data, dispatches)
+        return state._replace(server=self.server_step(prelude, state.server, *gathered))
+
+    def run_round(
+        self, state: FederatedState, data: ProgramData, dispatches: Dispatch
+    ) -> tuple[FederatedState, Metrics]:
+        """A whole round: the prelude if there is one, the cohort, and the server update.
+
+        Args:
+          state: of the run, with the table of all clients' rows.
+          data: all clients' examples, or shards of which each device holds one.
+          dispatches: leaves [slots].
+        """
+        state = self._after_prelude(state, data, dispatches)
+        table, sums, statistics, metrics, count = self.run_cohort(
+            state.clients, state, data, dispatches
         )
-        contribution = () if stacked else algorithm.contribute(update, dispatch, jnp.int32(0))
-        return (contribution, report, jnp.int32(1)), (row, update if stacked else ())
+        server = self.server_step(self.algorithm, state.server, sums, count)
+        return state._replace(server=server, statistics=statistics, clients=table), metrics
 
-    inputs = dispatches, draw_cohort(algorithm, state.seed, dispatches), of_cohort
-    (sums, report, count), (of_cohort, updates) = map_cohort(
-        update_client, shared, data, inputs, placement
-    )
-    if stacked:
-        mask: Any = dispatches.client < data.num_clients
-        sums = Stack(updates, dispatches, mask)
-    statistics = jax.tree.map(lambda leaf: leaf / count.astype(leaf.dtype), report.statistics)
-    results = placement.constrain((sums, statistics, report.metrics, count))
-    if not rows_are_table:
-        return placement.constrain(of_cohort), *results
-    # the index of an empty slot is out of range, so its row is dropped
-    table = jax.tree.map(lambda t, r: t.at[dispatches.client].set(r), rows, of_cohort)
-    return placement.constrain_rows(table), *results
+    def cohort_updates(
+        self,
+        rows: ClientState,
+        state: FederatedState,
+        data: ProgramData,
+        dispatches: Dispatch,
+        slots: jax.Array | None,
+    ) -> Stack:
+        """What the clients of a cohort would upload; nothing is updated.
 
+        Args:
+          rows: leaves [cohort, ...] in the order of `dispatches`, or [num_clients, ...].
+          state: of the run; its rows are not read.
+          data: all clients' examples, or shards of which each device holds one.
+          dispatches: leaves [cohort]; of `fill_slots` if `slots` is given.
+          slots: int32[cohort]: the slot of each dispatch; None if they are in the first slots.
 
-def _read_rows(table, dispatches):
-    """Leaves [slots, ...]; an empty slot reads the row of some client."""
-    return jax.tree.map(lambda leaf: leaf[dispatches.client], table)
-
-
-def server_step(
-    phase: Algorithm | Prelude,
-    placement: Placement,
-    server: ServerState,
-    sums: Any,
-    count: jax.Array,
-) -> ServerState:
-    """The server update at the end of a round or of its prelude.
-
-    Args:
-      phase: the algorithm, or its prelude.
-      placement: how the server state is laid out over devices.
-      server: the server state.
-      sums: the contributions' sums, or a `Stack`.
-      count: int32[]: number of clients.
-    """
-    return placement.constrain(phase.server_update(server, sums, count, jnp.int32(0)))
-
-
-def _after_prelude(algorithm, placement, state, data, dispatches):
-    """The state after the prelude's server update; unchanged if there is no prelude."""
-    if algorithm.prelude is None:
-        return state
-    sums, count = run_prelude(algorithm, placement, state, data, dispatches)
-    server = server_step(algorithm.prelude, placement, state.server, sums, count)
-    return state._replace(server=server)
-
-
-def run_round(
-    algorithm: Algorithm,
-    placement: Placement,
-    state: FederatedState,
-    data: FederatedData | ClientShards,
-    dispatches: Dispatch,
-) -> tuple[FederatedState, Metrics]:
-    """A whole round: the prelude if there is one, the cohort, and the server update.
-
-    Args:
-      algorithm: what is computed.
-      placement: how the cohort is laid out over chunks and devices.
-      state: of the run, with the table of all clients' rows.
-      data: all clients' examples, or shards of which each device holds one.
-      dispatches: leaves [slots].
-    """
-    state = _after_prelude(algorithm, placement, state, data, dispatches)
-    table, sums, statistics, metrics, count = run_cohort(
-        algorithm,
-        placement,
-        state.clients,
-        state._replace(clients=()),
-        data,
-        dispatches,
-        rows_are_table=True,
-    )
-    server = server_step(algorithm, placement, state.server, sums, count)
-    return state._replace(server=server, statistics=statistics, clients=table), metrics
+        Returns:
+          The updates in the order of the dispatches before `fill_slots`; leaves [cohort, ...].
+        """
+        cohort_size = len(dispatches.client)
+        num_empty = self.placement.num_slots(cohort_size) - cohort_size
+        dispatches, rows = jax.tree.map(
+            lambda leaf: jnp.pad(leaf, [(0, num_empty)] + [(0, 0)] * (leaf.ndim - 1)),
+            (dispatches, self._read_rows(rows, dispatches)),
+        )
+        filled = np.arange(cohort_size + num_empty) < cohort_size
+        client = jnp.where(filled, dispatches.client, data.num_clients)
+        dispatches = dispatches._replace(client=client)
+        state = self._after_prelude(state, data, dispatches)
+        stacked = self._replace(
+            algorithm=self.algorithm._replace(reduce="stack"), rows_are_table=False
+        )
+        _, stack, *_ = stacked.run_cohort(rows, state, data, dispatches)
+        index = slice(cohort_size) if slots is None else slots
+        return jax.tree.map(lambda leaf: leaf[index], stack)
 
 
 def run_rounds(
     algorithm: Algorithm,
     placement: Placement,
     state: FederatedState,
-    data: FederatedData | ClientShards,
+    data: ProgramData,
     dispatches: Dispatch,
     number: jax.Array,
 ) -> tuple[FederatedState, Metrics]:
@@ -206,61 +212,16 @@ def run_rounds(
     Returns:
       The state after the last round, and the sum of the rounds' metrics.
     """
-    one_round = jax.jit(partial(run_round, algorithm, placement))  # traced once
+    run_round = jax.jit(FederatedRound(algorithm, placement).run_round)  # traced once
 
     def dispatches_of(index):
         return jax.tree.map(lambda leaf: leaf[index], dispatches)
 
     def add_round(index, carry):
         state, total = carry
-        state, metrics = one_round(state, data, dispatches_of(index))
+        state, metrics = run_round(state, data, dispatches_of(index))
         return state, jax.tree.map(jnp.add, total, metrics)
 
-    _, shapes = jax.eval_shape(one_round, state, data, dispatches_of(0))
+    _, shapes = jax.eval_shape(run_round, state, data, dispatches_of(0))
     zeros = jax.tree.map(jnp.zeros_like, shapes)
     return jax.lax.fori_loop(0, number, add_round, (state, zeros))
-
-
-def cohort_updates(
-    algorithm: Algorithm,
-    placement: Placement,
-    rows: ClientState,
-    state: FederatedState,
-    data: FederatedData | ClientShards,
-    dispatches: Dispatch,
-    slots: jax.Array | None,
-    *,
-    rows_are_table: bool,
-) -> Stack:
-    """What the clients of a cohort would upload; nothing is updated.
-
-    Args:
-      algorithm: what is computed.
-      placement: how the cohort is laid out over chunks and devices.
-      rows: leaves [cohort, ...] in the order of `dispatches`, or [num_clients, ...].
-      state: of the run; its rows are not read.
-      data: all clients' examples, or shards of which each device holds one.
-      dispatches: leaves [cohort]; of `fill_slots` if `slots` is given.
-      slots: int32[cohort]: the slot of each dispatch; None if they are in the first slots.
-      rows_are_table: whether `rows` are those of all clients.
-
-    Returns:
-      The updates in the order of the dispatches before `fill_slots`; leaves [cohort, ...].
-    """
-    cohort_size = len(dispatches.client)
-    rows = _read_rows(rows, dispatches) if rows_are_table else rows
-    num_empty = placement.num_slots(cohort_size) - cohort_size
-    dispatches, rows = jax.tree.map(
-        lambda leaf: jnp.pad(leaf, [(0, num_empty)] + [(0, 0)] * (leaf.ndim - 1)),
-        (dispatches, rows),
-    )
-    filled = np.arange(cohort_size + num_empty) < cohort_size
-    client = jnp.where(filled, dispatches.client, data.num_clients)
-    dispatches = dispatches._replace(client=client)
-    state = _after_prelude(algorithm, placement, state, data, dispatches)
-    stacked = algorithm._replace(reduce="stack")
-    _, stack, *_ = run_cohort(
-        stacked, placement, rows, state, data, dispatches, rows_are_table=False
-    )
-    index = slice(cohort_size) if slots is None else slots
-    return jax.tree.map(lambda leaf: leaf[index], stack)

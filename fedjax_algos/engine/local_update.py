@@ -77,7 +77,7 @@ def local_update(
     broadcast: Broadcast,
     data: FederatedData,
     dispatch: Dispatch,
-    randomness: Randomness,
+    draws: Randomness,
     row: ClientState,
     first: jax.Array | None = None,
 ) -> tuple[ClientState, Update, Report]:
@@ -89,7 +89,7 @@ def local_update(
       broadcast: as `broadcast_to_client` makes it.
       data: the examples that the device holds.
       dispatch: leaves [].
-      randomness: of the dispatch.
+      draws: the random numbers of the dispatch.
       row: the client's row, which is replaced by `client_init` at the client's first dispatch.
       first: bool[]: whether the row still has to be initialised; None if that is so at dispatch 0.
         On the virtual clock dispatch 0 may have been lost.
@@ -97,13 +97,11 @@ def local_update(
     Returns:
       The client's new row, its update, and what it measured.
     """
-    view = client_view(
-        data, dispatch.client, randomness.order, state.statistics, dispatch.first_step
-    )
+    view = client_view(data, dispatch.client, draws.order, state.statistics, dispatch.first_step)
     first = dispatch.number == 0 if first is None else first
     initial = algorithm.client_init(state.origin, client_key(state.seed, dispatch.client))
     row = jax.tree.map(lambda new, old: jnp.where(first, new, old), initial, row)
-    return algorithm.client_update(broadcast, row, view, dispatch, randomness.key)
+    return algorithm.client_update(broadcast, row, view, dispatch, draws.key)
 
 
 def prelude_update(
@@ -112,7 +110,7 @@ def prelude_update(
     broadcast: Broadcast,
     data: FederatedData,
     dispatch: Dispatch,
-    randomness: Randomness,
+    draws: Randomness,
 ) -> Any:
     """One client's update in the prelude of a round.
 
@@ -122,10 +120,8 @@ def prelude_update(
       broadcast: the prelude's broadcast.
       data: the examples that the device holds.
       dispatch: leaves [].
-      randomness: of the dispatch.
+      draws: the random numbers of the dispatch.
     """
     assert algorithm.prelude is not None
-    view = client_view(
-        data, dispatch.client, randomness.order, state.statistics, dispatch.first_step
-    )
-    return algorithm.prelude.client_update(broadcast, view, dispatch, randomness.key)
+    view = client_view(data, dispatch.client, draws.order, state.statistics, dispatch.first_step)
+    return algorithm.prelude.client_update(broadcast, view, dispatch, draws.key)

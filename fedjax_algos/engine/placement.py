@@ -16,9 +16,8 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from fedjax_algos.core import ClientState, Dispatch
-from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.devices import AXIS, constrain_replicated, row_sharding
-from fedjax_algos.engine.sharded_data import ClientShards, local_shard
+from fedjax_algos.engine.devices import AXIS, replicated_sharding, row_sharding
+from fedjax_algos.engine.sharded_data import ClientShards, ProgramData, local_shard
 
 Layout = Literal["auto", "vmapped", "sequential"] | str | int
 
@@ -41,18 +40,15 @@ def chunk_size(layout: Layout, cohort_size: int) -> int:
     Raises:
       ValueError: if the layout is neither a known name nor a positive number.
     """
-    if layout == "auto":
-        layout = default_layout()
-    named = {"vmapped": cohort_size, "sequential": 1}
-    size = named.get(layout) if isinstance(layout, str) else layout
-    if isinstance(layout, str) and layout.isdecimal():
-        size = int(layout)
-    if size is None or size < 1:
+    sizes: dict[Any, int] = {"vmapped": cohort_size, "sequential": 1}
+    sizes["auto"] = sizes[default_layout()]
+    size = sizes.get(layout, layout)
+    if not str(size).isdecimal() or int(size) < 1:
         raise ValueError(
             f"layout={layout!r} is unknown; give auto, vmapped, sequential, or a number of clients "
             "for each chunk"
         )
-    return min(size, cohort_size)
+    return min(int(size), cohort_size)
 
 
 def round_up_size(number: int) -> int:
@@ -99,7 +95,9 @@ class Placement(NamedTuple):
         Args:
           tree: of arrays.
         """
-        return constrain_replicated(self.mesh, tree)
+        if self.mesh is None:
+            return tree
+        return jax.lax.with_sharding_constraint(tree, replicated_sharding(self.mesh))
 
     def constrain_rows(self, table: ClientState) -> ClientState:
         """Constrains a table of client state in a traced program to the sharding `row_sharding`.
@@ -184,7 +182,7 @@ def fill_slots(dispatches: Dispatch, order: np.ndarray, num_clients: int) -> Dis
 def map_cohort(
     function: Callable[..., tuple[Any, Any]],
     shared: Any,
-    data: FederatedData | ClientShards,
+    data: ProgramData,
     inputs: tuple,
     placement: Placement,
 ) -> tuple[Any, Any]:
@@ -213,14 +211,13 @@ def map_cohort(
         return jax.lax.psum(summed, AXIS), stacked
 
     replicated, divided = PartitionSpec(), PartitionSpec(AXIS)
-    mapped = jax.shard_map(
+    return jax.shard_map(
         map_on_device,
         mesh=placement.mesh,
         in_specs=(replicated, divided if isinstance(data, ClientShards) else replicated, divided),
         out_specs=(replicated, divided),
         check_vma=False,  # loops that start from zeros would all need casts to "varying"
-    )
-    return mapped(shared, data, inputs)
+    )(shared, data, inputs)
 
 
 def _map_chunks(function, inputs, size, num_clients):

@@ -10,7 +10,7 @@ program, so a run compiles a few. On one device nothing differs.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import jax
 import numpy as np
@@ -34,11 +34,6 @@ class ClientShards(NamedTuple):
         """N, the number of clients on all devices."""
         return self.offsets.shape[1] - 1
 
-    def __repr__(self) -> str:
-        return describe(
-            self, **{name: describe_tree(part) for name, part in self._asdict().items()}
-        )
-
 
 class ShardedData(NamedTuple):
     """All clients' examples, each on the device of its client: see `shard`."""
@@ -57,20 +52,13 @@ class ShardedData(NamedTuple):
         """int32[num_clients], on the host: n_i."""
         return self.sizes
 
-    @property
-    def examples(self) -> Batch:
-        """Not available: raises ValueError."""
-        raise _sharded_error()
-
-    @property
-    def indices(self) -> jax.Array:
-        """Not available: raises ValueError."""
-        raise _sharded_error()
-
-    @property
-    def offsets(self) -> jax.Array:
-        """Not available: raises ValueError."""
-        raise _sharded_error()
+    def __getattr__(self, name: str) -> NoReturn:
+        if name not in FederatedData._fields:
+            raise AttributeError(name)
+        raise ValueError(
+            "the examples are sharded by client, but this needs those of all clients; give the "
+            "data that federate returned, not those of engine.put_data"
+        )
 
     def devices_of(self, clients: np.ndarray) -> np.ndarray:
         """The devices of these clients, as positions in the mesh.
@@ -94,14 +82,8 @@ class ShardedData(NamedTuple):
         return describe(self, clients=self.num_clients, devices=devices, examples=examples)
 
 
-def _sharded_error():
-    return ValueError(
-        "the examples are sharded by client, but this needs those of all clients; give the data "
-        "that federate returned, not those of engine.put_data"
-    )
-
-
-DeviceData = FederatedData | ShardedData
+DeviceData = FederatedData | ShardedData  # as the functions of an engine take them
+ProgramData = FederatedData | ClientShards  # as its compiled programs read them
 
 
 def _by_device(mesh):
@@ -189,9 +171,7 @@ def _put_parts(
     return jax.make_array_from_callback((mesh.size, *shape), _by_device(mesh), padded)
 
 
-def program_data(
-    mesh: Mesh | None, sharded: bool, data: DeviceData
-) -> FederatedData | ClientShards:
+def program_data(mesh: Mesh | None, sharded: bool, data: DeviceData) -> ProgramData:
     """What the programs of an engine read of placed data.
 
     Args:
@@ -203,7 +183,7 @@ def program_data(
       ValueError: for data that are not placed as the engine needs them.
     """
     if isinstance(data, ShardedData):
-        if not sharded or mesh is None or data.parts.offsets.sharding != _by_device(mesh):
+        if not sharded or data.parts.offsets.sharding != _by_device(mesh):
             raise ValueError(
                 f"data are sharded over {len(data.parts.offsets)} devices, but the engine has "
                 "examples='replicated' or other devices; give engine.put_data(data) of the data "
@@ -232,7 +212,7 @@ def data_shapes(data: DeviceData) -> FederatedData:
     return data.shapes if isinstance(data, ShardedData) else data
 
 
-def local_shard(data: FederatedData | ClientShards) -> FederatedData:
+def local_shard(data: ProgramData) -> FederatedData:
     """The examples that a device holds, inside `shard_map`.
 
     Args:

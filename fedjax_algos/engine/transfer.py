@@ -45,16 +45,13 @@ def _transfer_of_shapes(algorithm, tree, leaves):
     """The runs of an engine have equal shapes, so they share one trace."""
     state, data, dispatch = tree.unflatten(leaves)
     broadcast = jax.eval_shape(partial(broadcast_to_client, algorithm), state.server)
-    randomness = jax.eval_shape(partial(draw_randomness, algorithm), state.seed, dispatch)
+    draws = jax.eval_shape(partial(draw_randomness, algorithm), state.seed, dispatch)
     row = row_shapes(algorithm, state)
     _, update, _ = jax.eval_shape(
-        partial(local_update, algorithm), state, broadcast, data, dispatch, randomness, row
+        partial(local_update, algorithm), state, broadcast, data, dispatch, draws, row
     )
     if algorithm.prelude is not None:
-        of_prelude = partial(prelude_update, algorithm)
-        update = (
-            update,
-            jax.eval_shape(of_prelude, state, broadcast[0], data, dispatch, randomness),
-        )
+        arguments = state, broadcast[0], data, dispatch, draws
+        update = update, jax.eval_shape(partial(prelude_update, algorithm), *arguments)
     statistics = tree_bytes(state.statistics)
     return Transfer(tree_bytes(broadcast) + statistics, tree_bytes(update) + statistics)

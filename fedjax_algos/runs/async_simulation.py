@@ -2,12 +2,10 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import numpy as np
 
-from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.asynchrony.registry import Planner
 from fedjax_algos.asynchrony.system_model import SystemModelFactory
@@ -17,9 +15,9 @@ from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.asynchronous.executor import Executor
 from fedjax_algos.engine.asynchronous.merged_plans import merge_states, state_of_run
 from fedjax_algos.engine.asynchronous.protocols import InFlightMemory
-from fedjax_algos.engine.devices import one_copy
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.planned_runs import merge_runs, plan_run
+from fedjax_algos.runs.simulation import make_evaluate_model
 
 _MERGED_BYTES = 2**30  # the default of `merged_bytes` where waves are faster than their dispatches
 
@@ -29,8 +27,7 @@ class AsyncResult(NamedTuple):
 
     state: FederatedState  # after the last server step
     rows: list[Row]  # one for each evaluation
-    plan: Plan
-    trace: Any  # the schedule's own record, such as `CompassTrace`; None if it keeps none
+    plan: Plan  # with the schedule's own record, if it keeps one, as `plan.trace`
 
     def __repr__(self) -> str:
         return describe(self, rows=len(self.rows), plan=self.plan, state=self.state)
@@ -72,7 +69,7 @@ def simulate_async(
       evaluate: of `make_evaluate`, so that executors share its compilation.
 
     Returns:
-      The state, rows, plan and trace. A row has the columns of `simulate` and `simulated_seconds`,
+      The state, rows and plan. A row has the columns of `simulate` and `simulated_seconds`,
       `arrivals` and `lost` dispatches; `round` counts server steps. The evaluated model is the last
       one made at or before the row's time. Bytes and flops count arrived and lost dispatches; a
       lost dispatch has been downloaded, but what it computed is not counted.
@@ -155,15 +152,7 @@ def simulate_async_seeds(
     ]
     merged_runs = merge_runs(executor, runs, merged_bytes)
     on_memory(max((merged.memory for merged in merged_runs), key=lambda memory: memory.bytes))
-    evaluate = evaluate or make_evaluate(executor.algorithm.problem)
-    test = None if test is None else jax.device_put(test)
-
-    def evaluate_model(state):
-        if test is None:
-            return {}
-        values = evaluate(one_copy(Model(state.server.params, state.statistics)), test)
-        return {f"test_{name}": float(mean.value()) for name, mean in values.items()}
-
+    evaluate_model = make_evaluate_model(executor.algorithm.problem, test, evaluate)
     times = np.linspace(0, seconds, evaluations + 1)
     results: dict[int, AsyncResult] = {}
     for merged in merged_runs:
@@ -173,7 +162,7 @@ def simulate_async_seeds(
 
 def _execute(executor, merged, times, params, evaluate_model, on_evaluation):
     """Trains merged runs and returns the result of each seed."""
-    runs = merged.runs
+    runs, plan = merged.runs, merged.plan
     start = time.perf_counter() - sum(run.planning_seconds for run in runs)
     data = executor.put_data(merged.data)
     state = merge_states([executor.init(run.seed, run.population, params) for run in runs])
@@ -186,35 +175,21 @@ def _execute(executor, merged, times, params, evaluate_model, on_evaluation):
         histories[number].append(row)
         on_evaluation(runs[number].seed, row)
 
-    initial, at_steps = _evaluations(merged, times)
-    for number, now in initial:
-        measure(number, now, 0, state, {})
-    for steps_made, last, metrics in executor.run(
-        state, data, merged.plan, merged.dispatches, stops=sorted(at_steps), waves=merged.waves
-    ):
-        for number, now, round_number in at_steps.get(steps_made, ()):
-            measure(number, now, round_number, last, metrics)
-    return {
-        run.seed: AsyncResult(state_of_run(last, number), history, run.plan, run.plan.trace)
-        for number, (run, history) in enumerate(zip(runs, histories, strict=True))
-    }
-
-
-def _evaluations(merged, times):
-    """When to evaluate which run.
-
-    Returns:
-      [(run, time)] of the evaluations of initial models, and {server steps of the merged plan:
-      [(run, time, server steps of the run)]} of all others.
-    """
-    runs, plan = merged.runs, merged.plan
-    initial, at_steps = [], {}
+    at_steps = {}  # the evaluations after so many server steps of the merged plan
     for number, run in enumerate(runs):
         own = np.flatnonzero(plan.run == number) if len(runs) > 1 else np.arange(len(plan.time))
         steps_by_time = np.searchsorted(run.plan.time, times, side="right")
         for now, steps in zip(times, steps_by_time.tolist(), strict=True):
             if now == 0 or steps == 0:
-                initial.append((number, now))
+                measure(number, now, 0, state, {})
             else:
                 at_steps.setdefault(int(own[steps - 1]) + 1, []).append((number, now, steps))
-    return initial, at_steps
+    for steps_made, last, metrics in executor.run(
+        state, data, plan, merged.dispatches, stops=sorted(at_steps), waves=merged.waves
+    ):
+        for number, now, round_number in at_steps.get(steps_made, ()):
+            measure(number, now, round_number, last, metrics)
+    return {
+        run.seed: AsyncResult(state_of_run(last, number), history, run.plan)
+        for number, (run, history) in enumerate(zip(runs, histories, strict=True))
+    }

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple, Required, TypedDict
 
 import jax
 
+from fedjax_algos.analysis.rows import metrics_row
 from fedjax_algos.core import Algorithm, Batch, Model, Params, Problem, Row
 from fedjax_algos.core.representation import describe
 from fedjax_algos.engine.devices import Devices, client_mesh
 from fedjax_algos.engine.placement import Layout
-from fedjax_algos.runs.batched_execution import BatchedArguments, Run, run_program
-from fedjax_algos.runs.batched_program import UNTRACEABLE
-from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
-from fedjax_algos.schedules import LocalWork, Sampler, uniform
+from fedjax_algos.runs.batched_execution import BatchedArguments, Run, run_program, traced_names
+from fedjax_algos.runs.batched_program import UNTRACEABLE, constants_of
+from fedjax_algos.schedules import LocalWork, Sampler, Synchronous, uniform
 
 
 class BatchedResult(NamedTuple):
@@ -102,52 +102,42 @@ def run_batched(
         raise ValueError(f"runs_per_device={runs_per_device} is out of range; give at least 1")
     for run in runs:  # checks ranges while the values are concrete
         factory(problem, run.local, **run.hyperparameters)
+    cohorts: dict[str, Any] = {"cohort_size": cohort_size, "sampler": sampler, "work": work}
     histories: list[list[Row]] = [[] for _ in runs]
+    start = time.perf_counter()
 
-    def report(index: int, row: Row) -> None:
-        row = {"method": runs[index].label, "seed": runs[index].seed} | row
-        histories[index].append(row)
-        on_evaluation(row)
+    def schedule(run: Run) -> Synchronous:
+        return Synchronous(run.data.counts(), run.local, seed=run.seed, **cohorts)
 
+    def report(indices, transfer, done, metrics, flops):
+        for position, index in enumerate(indices):
+            row = metrics_row(
+                done,
+                {name: float(values[position]) for name, values in metrics.items()},
+                download_bytes=done * cohort_size * transfer.download,
+                upload_bytes=done * cohort_size * transfer.upload,
+                flops=float(flops[position]),
+                wall_seconds=time.perf_counter() - start,
+            )
+            histories[index].append({"method": runs[index].label, "seed": runs[index].seed} | row)
+            on_evaluation(histories[index][-1])
+
+    model = params if params is None or isinstance(params, Model) else Model(params)
     arguments = BatchedArguments(
-        factory,
-        problem,
-        cohort_size,
-        rounds,
-        min(eval_every, rounds),
-        sampler,
-        work,
-        test,
-        params if params is None or isinstance(params, Model) else Model(params),
-        layout,
-        client_mesh(devices),
-        runs_per_device,
-        memory,
-        report,
-        time.perf_counter(),
-    )
+        factory, problem, schedule, cohort_size, rounds, min(eval_every, rounds), test, model,
+        layout, client_mesh(devices), runs_per_device, memory, report,
+    )  # fmt: skip
     notes: list[str] = []
     for group in _groups(dict(enumerate(runs)), frozenset()):
         notes += _run_group(arguments, group, frozenset())
     return BatchedResult([row for history in histories for row in history], notes)
 
 
-def _traced_names(run: Run, static: frozenset[str]) -> list[str]:
-    """The swept values of a run that are arguments of its program."""
-    known = {CLIENT_LEARNING_RATE, *run.hyperparameters} - static
-    return [name for name, value in run.swept.items() if isinstance(value, float) and name in known]
-
-
 def _groups(runs: dict[int, Run], static: frozenset[str]) -> list[dict[int, Run]]:
     """Groups of runs that can share a program if the values named in `static` are constants."""
     groups: dict[Any, dict[int, Run]] = {}
     for index, run in runs.items():
-        traced = _traced_names(run, static)
-        constants = frozenset(  # with their types, because 1, 1.0 and True are equal
-            (name, type(value), value)
-            for name, value in (run.hyperparameters | run.swept).items()
-            if name not in traced
-        )
+        constants = constants_of(run.hyperparameters | run.swept, traced_names(run, static))
         shapes = run.data.indices.shape, run.data.offsets.shape
         examples = tuple(map(id, jax.tree.leaves(run.data.examples)))
         groups.setdefault((constants, shapes, examples), {})[index] = run
@@ -158,24 +148,21 @@ def _run_group(
     arguments: BatchedArguments, runs: dict[int, Run], static: frozenset[str]
 ) -> list[str]:
     """Runs a group, with one program for each value of what cannot be an argument; its notes."""
-    traced = _traced_names(next(iter(runs.values())), static)
     try:
-        return [run_program(arguments, runs, traced)]
+        return [run_program(arguments, runs, static)]
     except UNTRACEABLE:  # raised by the first call, before any row is reported
-        names = sorted(traced)
+        names = sorted(traced_names(next(iter(runs.values())), static))
         if not names:
             raise
     for constant in [*([name] for name in names), names]:
-        now_static = static.union(constant)
-        first, *others = _groups(runs, now_static)
-        traced = _traced_names(next(iter(first.values())), now_static)
+        first, *others = _groups(runs, static.union(constant))
         try:
-            notes = [run_program(arguments, first, traced)]
+            notes = [run_program(arguments, first, static.union(constant))]
         except UNTRACEABLE:
             if constant == names:
                 raise
             continue
         for other in others:
-            notes += _run_group(arguments, other, now_static)
+            notes += _run_group(arguments, other, static.union(constant))
         return [f"{' and '.join(constant)}: read as a value, so a program for each", *notes]
     raise AssertionError("the last set of names returns or raises")

@@ -1,6 +1,6 @@
 """The program of batched runs, which takes the numbers in which they differ as arguments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from fedjax_algos.analysis.evaluation import make_evaluate
-from fedjax_algos.core import Algorithm, Batch, Dispatch, Local, Model, Population, Problem
+from fedjax_algos.core import Algorithm, Batch, Local, Model, Population, Problem
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine import federated_round
 from fedjax_algos.engine.devices import AXIS
+from fedjax_algos.engine.federated_round import run_rounds
 from fedjax_algos.engine.placement import Layout, Placement
-from fedjax_algos.engine.state import FederatedState, initial_state
+from fedjax_algos.engine.state import initial_state
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
 
 
@@ -34,19 +34,32 @@ class Entry(NamedTuple):
     numbers: dict[str, Any]  # float[] each: swept hyperparameters and the client learning rate
 
 
+Constants = frozenset[tuple[str, type, Any]]  # with types, because 1, 1.0 and True are equal
+
+
+def constants_of(values: Mapping[str, Any], traced: Collection[str]) -> Constants:
+    """The values that are part of a program.
+
+    Args:
+      values: by name.
+      traced: names of the others, which are arguments of the program.
+    """
+    return frozenset((n, type(value), value) for n, value in values.items() if n not in traced)
+
+
 class Program(NamedTuple):
     """All that a compilation depends on, besides shapes. Equal programs share a compilation."""
 
     factory: Callable[..., Algorithm]
     problem: Problem
     local: Local
-    constants: frozenset[tuple[str, type, Any]]  # the hyperparameters that are no arguments
+    constants: Constants  # the hyperparameters that are no arguments
     population: Population
     layout: Layout
     mesh: Mesh | None
     runs_per_device: int
 
-    def algorithm(self, numbers: dict[str, Any]) -> Algorithm:
+    def algorithm(self, numbers):
         """The algorithm of a run.
 
         Args:
@@ -60,7 +73,7 @@ class Program(NamedTuple):
         constants = {name: value for name, _, value in self.constants}
         return self.factory(self.problem, local, **constants, **numbers)
 
-    def begin(self, shared: Shared, entry: Entry) -> FederatedState:
+    def begin(self, shared, entry):
         """The first state of a run.
 
         Args:
@@ -71,13 +84,7 @@ class Program(NamedTuple):
         rows = self.population.num_clients
         return initial_state(algorithm, placement, entry.seed, shared.params, self.population, rows)
 
-    def advance(
-        self,
-        shared_and_rounds: tuple[Shared, jax.Array],
-        state: FederatedState,
-        entry: Entry,
-        dispatches: Dispatch,
-    ) -> tuple[FederatedState, dict[str, jax.Array], dict[str, jax.Array]]:
+    def advance(self, shared_and_rounds, state, entry, dispatches):
         """Some rounds of a run and an evaluation.
 
         Args:
@@ -90,21 +97,17 @@ class Program(NamedTuple):
           The state, the means of training, and the means on the test examples.
         """
         (shared, rounds), algorithm = shared_and_rounds, self.algorithm(entry.numbers)
-        data, tested = shared.data, {}
-        data = data._replace(
-            indices=data.indices[entry.partition], offsets=data.offsets[entry.partition]
-        )
-        placement = Placement(self.layout)
-        state, trained = federated_round.run_rounds(
-            algorithm, placement, state, data, dispatches, rounds
-        )
+        examples, indices, offsets = shared.data
+        data = FederatedData(examples, indices[entry.partition], offsets[entry.partition])
+        placement, tested = Placement(self.layout), {}
+        state, trained = run_rounds(algorithm, placement, state, data, dispatches, rounds)
         if shared.test is not None:
             model = Model(state.server.params, state.statistics)
             values = make_evaluate(algorithm.problem)(model, shared.test)
             tested = {f"test_{name}": mean.value() for name, mean in values.items()}
         return state, {name: mean.value() for name, mean in trained.items()}, tested
 
-    def of_each(self, function: Callable[..., Any], shared: Any, *inputs: Any) -> Any:
+    def of_each(self, function, shared, *inputs):
         """`function(shared, *inputs)` of every run.
 
         Args:
@@ -130,7 +133,7 @@ class Program(NamedTuple):
 
 
 @partial(jax.jit, static_argnums=0)
-def begin_each(program: Program, shared: Shared, entries: Entry) -> FederatedState:
+def begin_each(program, shared, entries):
     """The first states of all runs, leaves [runs, ...].
 
     Args:
@@ -142,14 +145,7 @@ def begin_each(program: Program, shared: Shared, entries: Entry) -> FederatedSta
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
-def advance_each(
-    program: Program,
-    states: FederatedState,
-    shared: Shared,
-    entries: Entry,
-    dispatches: Dispatch,
-    rounds: jax.Array,
-) -> tuple[FederatedState, dict[str, jax.Array], dict[str, jax.Array]]:
+def advance_each(program, states, shared, entries, dispatches, rounds):
     """The next rounds of all runs, and an evaluation.
 
     Args:

@@ -1,6 +1,7 @@
 """Comparisons: several methods on the same seeds, data and schedule settings."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +9,6 @@ import numpy as np
 
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.asynchrony import Plan, schedules, system_models
-from fedjax_algos.asynchrony.arrival_groups import CompassTrace
 from fedjax_algos.core import Algorithm, Local, Row
 from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.representation import describe
@@ -19,10 +19,10 @@ from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.placement import default_layout
 from fedjax_algos.runs.async_simulation import simulate_async_seeds
 from fedjax_algos.runs.method import Method
-from fedjax_algos.runs.planned_runs import check_horizon
+from fedjax_algos.runs.planned_runs import check_server_steps
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import check_no_repeats, simulate
-from fedjax_algos.schedules import Synchronous, local_works, samplers
+from fedjax_algos.schedules import Synchronous
 from fedjax_algos.schedules.synchronous import rate_at
 
 # Tuned by experiments/tune_compare.py: 27 settings of each method, on other seeds than `compare`'s.
@@ -47,18 +47,14 @@ class Experiment(NamedTuple):
     partitions: dict[int, Partition]  # by seed
     engines: dict[str, Any]  # by label: an `Engine`, or an `Executor` on the virtual clock
     evaluate: Callable
-    plans: dict[str, tuple[Plan, CompassTrace | None]]  # of the first seed; added by an async run
+    plans: dict[str, Plan]  # by label, of the first seed; added by a run on the virtual clock
     in_flight: dict[str, InFlightMemory]  # by label; added before an async run starts
     layout: LayoutChoice | None = None  # of rounds, the same for all methods
 
     def __repr__(self) -> str:
-        return describe(
-            self,
-            dataset=self.settings.dataset,
-            clients=self.settings.clients,
-            methods=[method.label for method in self.methods],
-            seeds=list(self.data),
-        )
+        settings, methods = self.settings, [method.label for method in self.methods]
+        about = {"dataset": settings.dataset, "clients": settings.clients, "methods": methods}
+        return describe(self, **about, seeds=list(self.data))
 
 
 def prepare(
@@ -87,10 +83,8 @@ def prepare(
     if settings.seconds is not None:
         layout = None
         _check_plans(settings, methods, settings.seconds)
-        engines = {
-            label: make_executor(algorithm, devices=settings.devices or 1)
-            for label, algorithm in algorithms.items()
-        }
+        devices = settings.devices or 1
+        engines = {label: make_executor(a, devices=devices) for label, a in algorithms.items()}
     else:
         _check_rounds(settings, list(algorithms.values()), data_by_seed)
         layout = _layout(settings, next(iter(algorithms.values())), data_by_seed)
@@ -133,14 +127,7 @@ def _layout(
 
 
 def _schedule(settings: Settings, local: Local, data: FederatedData, seed: int) -> Synchronous:
-    return Synchronous(
-        data.counts(),
-        local,
-        cohort_size=settings.cohort_size,
-        seed=seed,
-        sampler=samplers.make(settings.sampler),
-        work=local_works.make(settings.work),
-    )
+    return Synchronous(data.counts(), local, seed=seed, **settings.cohorts())
 
 
 def _check_rounds(
@@ -163,7 +150,7 @@ def _check_plans(settings: Settings, methods: list[Method], seconds: float) -> N
         planner = schedules.make(method.schedule)
         for seed in settings.seeds:
             system = system_models.make(settings.system)(seed)
-            check_horizon(planner, system, settings.clients, seconds)
+            check_server_steps(planner(system, settings.clients, seconds=seconds), seconds)
 
 
 def _clients_keep_state(algorithm: Algorithm) -> bool:
@@ -190,60 +177,38 @@ def run(
     Returns:
       Rows of `simulate` or `simulate_async`, after the columns `method` (its label) and `seed`.
     """
-    rows: list[Row] = []
     settings = experiment.settings
-    for method in experiment.methods:
-        if settings.seconds is not None:
-            rows += _run_async(experiment, method, settings.seconds, on_evaluation, on_memory)
-            continue
-        for seed in settings.seeds:
-            names = {"method": method.label, "seed": seed}
+    tested = {"test": experiment.test, "evaluate": experiment.evaluate}
+    rows: list[Row] = []
 
-            def report(row: Row, names: Row = names) -> None:
-                on_evaluation(names | row)
-
-            _, history = simulate(
-                experiment.engines[method.label],
-                experiment.data[seed],
-                **settings.loop(),
-                seed=seed,
-                test=experiment.test,
-                on_evaluation=report,
-                evaluate=experiment.evaluate,
-            )
-            rows += [names | row for row in history]
-    return rows
-
-
-def _run_async(
-    experiment: Experiment,
-    method: Method,
-    seconds: float,
-    on_evaluation: Callable[[Row], None],
-    on_memory: Callable[[str, InFlightMemory], None],
-) -> list[Row]:
-    settings, label = experiment.settings, method.label
-
-    def remember(memory: InFlightMemory) -> None:
+    def remember(label: str, memory: InFlightMemory) -> None:
         experiment.in_flight[label] = memory
         on_memory(label, memory)
 
-    results = simulate_async_seeds(
-        experiment.engines[label],
-        experiment.data,
-        schedules.make(method.schedule),
-        system_models.make(settings.system),
-        seconds=seconds,
-        test=experiment.test,
-        evaluations=settings.evaluations,
-        on_evaluation=lambda seed, row: on_evaluation({"method": label, "seed": seed} | row),
-        on_memory=remember,
-        evaluate=experiment.evaluate,
-    )
-    first = next(iter(results.values()))
-    experiment.plans[label] = first.plan, first.trace
-    return [
-        {"method": label, "seed": seed} | row
-        for seed, result in results.items()
-        for row in result.rows
-    ]
+    def report(label: str, histories: dict[int, list[Row]], seed: int, row: Row) -> None:
+        histories[seed].append({"method": label, "seed": seed} | row)
+        on_evaluation(histories[seed][-1])
+
+    for method in experiment.methods:
+        label, engine = method.label, experiment.engines[method.label]
+        histories: dict[int, list[Row]] = {seed: [] for seed in experiment.data}
+        show = partial(report, label, histories)
+        if settings.seconds is not None:
+            results = simulate_async_seeds(
+                engine,
+                experiment.data,
+                schedules.make(method.schedule),
+                system_models.make(settings.system),
+                seconds=settings.seconds,
+                evaluations=settings.evaluations,
+                on_evaluation=show,
+                on_memory=partial(remember, label),
+                **tested,
+            )
+            experiment.plans[label] = next(iter(results.values())).plan
+        else:
+            for seed, data in experiment.data.items():
+                measured = {"on_evaluation": partial(show, seed), **tested}
+                simulate(engine, data, seed=seed, **settings.loop(), **measured)
+        rows += [row for history in histories.values() for row in history]
+    return rows

@@ -16,20 +16,15 @@ CLIENT_LEARNING_RATE = "client_learning_rate"  # its name in specs, grids and se
 _DEFAULT_CLIENT_LEARNING_RATE = 0.1
 
 
-class Spec(NamedTuple):
-    """The parts of a method's spec, checked."""
-
-    algorithm: str  # a registered name, `FILE.py:NAME` or `package.module:NAME`
-    hyperparameters: dict[str, Any]
-    client_learning_rate: float | None
-    schedule: str  # not checked; "" if there is none
-
-
-def parse_spec(spec: str) -> Spec:
+def parse_spec(spec: str) -> tuple[str, dict[str, Any], float | None, str]:
     """Splits a spec such as `fedbuff:alpha=0.6,client_learning_rate=0.3@buffered:size=5`.
 
     Args:
       spec: see `Method.of`.
+
+    Returns:
+      The algorithm's name, its options, the client learning rate or None, and the schedule, which
+      is not checked; "" if there is none.
 
     Raises:
       ValueError: for an unknown algorithm or option, or a value out of range.
@@ -43,7 +38,7 @@ def parse_spec(spec: str) -> Spec:
     algorithm, values = algorithms.parse(folder + slash + name + colon + others)
     option = options(Settings)[CLIENT_LEARNING_RATE]
     rate = parse_value(option, rates[-1], algorithm) if rates else None
-    return Spec(algorithm, values, rate, schedule)
+    return algorithm, values, rate, schedule
 
 
 class Method(NamedTuple):
@@ -63,7 +58,8 @@ class Method(NamedTuple):
 
         The algorithm may be the user's own, as in `my_file.py:fedspeed:rho=0.1` or
         `package.module:fedspeed`. On the virtual clock a schedule may follow, as in
-        `fedbuff:alpha=0.6@buffered:size=5`; the default is the algorithm's own schedule.
+        `fedbuff:alpha=0.6@buffered:size=5`; the default is the algorithm's own schedule. A
+        schedule that needs local steps and names none takes those of the settings.
 
         Args:
           spec: the text. The client learning rate is 0.1 by default.
@@ -90,9 +86,13 @@ class Method(NamedTuple):
         if settings.seconds is None:
             return method
         algorithm = method.build(models["linear"]((1,), 2), settings)  # its fields, for any problem
-        schedule = complete_schedule(schedule or algorithm.schedules.default, settings)
+        schedule = schedule or algorithm.schedules.default
+        planner, given = schedules.parse(schedule)
+        if "steps" in options(schedules[planner]) and "steps" not in given:
+            schedule += f"{',' if ':' in schedule else ':'}steps={settings.steps}"
+        schedules.make(schedule)  # checks it
         try:
-            check_schedule(algorithm, schedules.parse(schedule)[0])
+            check_schedule(algorithm, planner)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         return method._replace(schedule=schedule)
@@ -129,23 +129,6 @@ class Method(NamedTuple):
         }
 
 
-def complete_schedule(spec: str, settings: Settings) -> str:
-    """A schedule's spec, with the settings' local steps where it needs steps and names none.
-
-    Args:
-      spec: such as `buffered:size=5`.
-      settings: give the local steps.
-
-    Raises:
-      ValueError: for an unknown schedule or option, or a value out of range.
-    """
-    name, values = schedules.parse(spec)
-    if "steps" in options(schedules[name]) and "steps" not in values:
-        spec += f"{',' if ':' in spec else ':'}steps={settings.steps}"
-    schedules.make(spec)
-    return spec
-
-
 def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
     """The methods of several specs.
 
@@ -167,15 +150,11 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
                 f"the methods {specs[values.index(value)]} and {specs[index]} name one of them "
                 "twice; leave one out"
             )
-    return [
-        method._replace(
-            label=_label(
-                method,
-                [v for m, v in zip(methods, values, strict=True) if m.label == method.label],
-            )
-        )
+    labels = [
+        _label(method, [v for m, v in zip(methods, values, strict=True) if m.label == method.label])
         for method in methods
     ]
+    return [m._replace(label=label) for m, label in zip(methods, labels, strict=True)]
 
 
 def _label(method: Method, namesakes: list[dict[str, Any]]) -> str:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.analysis.rows import metrics_row
-from fedjax_algos.asynchrony.plan import LOST, Plan, SystemModel, plan_dispatches
+from fedjax_algos.asynchrony.plan import LOST, Plan, plan_dispatches
 from fedjax_algos.asynchrony.registry import Planner
 from fedjax_algos.asynchrony.system_model import SystemModelFactory
 from fedjax_algos.core import Dispatch, Model, Params, Population, Row
@@ -18,9 +18,8 @@ from fedjax_algos.engine.asynchronous.executor import Executor
 from fedjax_algos.engine.asynchronous.merged_plans import merge_data, merge_plans, merge_states
 from fedjax_algos.engine.asynchronous.protocols import InFlightMemory
 from fedjax_algos.engine.asynchronous.waves import Waves
-from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.engine.transfer import Transfer
+from fedjax_algos.engine.transfer import Transfer, count_transfer
 from fedjax_algos.runs.simulation import flop_counter
 
 
@@ -107,12 +106,11 @@ def plan_run(
     short_plan = planner(system(seed), num_clients, arrivals=1)
     population = Population(num_clients, num_clients, int(counts.sum()))
     state = shapes(population)
-    transfer = make_engine(algorithm).transfer(
-        state, data, plan_dispatches(short_plan, counts, algorithm.local)
-    )
+    first = plan_dispatches(short_plan, counts, algorithm.local)
+    transfer = count_transfer(algorithm, state, data, first)
     seed_system = system(seed, download_bytes=transfer.download, upload_bytes=transfer.upload)
     plan = planner(seed_system, num_clients, seconds=seconds)
-    _require_steps(plan, seconds)
+    check_server_steps(plan, seconds)
     if plan.group.any():
         population = population._replace(num_groups=int(plan.group.max()) + 1)
         state = shapes(population)
@@ -139,8 +137,7 @@ def merge_runs(executor: Executor, runs: Sequence[PlannedRun], max_bytes: int) -
     for number, run in enumerate(runs):
         key = number if max_bytes == 0 else tuple(jax.tree.leaves(run.state))
         groups.setdefault(key, []).append(run)
-    parts = [_merge_within(executor, group, max_bytes) for group in groups.values()]
-    return [merged for part in parts for merged in part]
+    return [part for group in groups.values() for part in _merge_within(executor, group, max_bytes)]
 
 
 def _merge_within(executor, runs, max_bytes):
@@ -158,22 +155,13 @@ def _merge_within(executor, runs, max_bytes):
     return [MergedRuns(runs, data, plan, dispatches, waves, memory)]
 
 
-def check_horizon(planner: Planner, system: SystemModel, num_clients: int, seconds: float) -> None:
-    """Checks that a run makes a server step.
+def check_server_steps(plan: Plan, seconds: float) -> None:
+    """Raises ValueError unless a plan makes a server step.
 
     Args:
-      planner: a schedule.
-      system: of one seed.
-      num_clients: m, the number of clients.
-      seconds: simulated seconds.
-
-    Raises:
-      ValueError: unless a server step is made within `seconds`.
+      plan: of a run.
+      seconds: the simulated seconds of the run.
     """
-    _require_steps(planner(system, num_clients, seconds=seconds), seconds)
-
-
-def _require_steps(plan, seconds):
     if not len(plan.time):
         first = plan.ended.min()
         raise ValueError(

@@ -128,7 +128,7 @@ def write(
 def _write_timelines(folder: Path, experiment: Experiment) -> None:
     """The plans of the first seed on the virtual clock: pictures, summaries, and idle shares."""
     clients, summaries, idle = experiment.settings.clients, [], []
-    for label, (plan, _) in experiment.plans.items():
+    for label, plan in experiment.plans.items():
         summaries.append({"method": label, **summarise_plan(plan, clients)._asdict()})
         shares = idle_share(plan, clients, experiment.settings.seconds)
         idle += [{"method": label, "client": i, "idle_share": s} for i, s in enumerate(shares)]

@@ -14,6 +14,13 @@ from fedjax_algos.engine.placement import chunk_size
 from fedjax_algos.models import models
 from fedjax_algos.schedules import cohort_count, local_works, rate_schedules, samplers
 
+# values that only synchronous rounds can have, and what to give elsewhere
+_ONLY_IN_ROUNDS = {
+    "layout": ("tuned", "auto"),
+    "client_state": ("host", "device"),
+    "examples": ("sharded", "replicated"),
+}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -78,12 +85,9 @@ class Settings:
         """
         for option in options(Settings).values():
             check_value(option, getattr(self, option.name), "")
-        for registry, spec in (
-            (datasets, self.dataset),
-            (models, self.model),
-            (partitions, self.partition),
-        ):
-            registry.parse(spec)
+        datasets.parse(self.dataset)
+        models.parse(self.model)
+        partitions.parse(self.partition)
         samplers.make(self.sampler)
         local_works.make(self.work)
         rate_schedules.make(self.rate_schedule, 1.0)
@@ -93,22 +97,18 @@ class Settings:
                 f"local_epochs={self.local_epochs} is not counted on the virtual clock; give "
                 "local_steps"
             )
-        if self.seconds is not None and self.examples == "sharded":
-            raise ValueError(
-                "examples='sharded' is not for the virtual clock; give examples='replicated'"
-            )
-        if self.seconds is not None and self.layout == "tuned":
-            raise ValueError("layout='tuned' is not for the virtual clock; give layout='auto'")
+        if self.seconds is not None:
+            self.refuse("the virtual clock", "examples", "layout")
         if self.local_steps is not None and self.local_epochs is not None:
             raise ValueError(
                 f"local_steps={self.local_steps} and local_epochs={self.local_epochs} are both "
                 "given; give one of them"
             )
-        if self.seconds is None and self.cohort > self.clients:
-            raise ValueError(
-                f"cohort={self.cohort:g} is out of range; give at most clients={self.clients}"
-            )
         if self.seconds is None:
+            if self.cohort > self.clients:
+                raise ValueError(
+                    f"cohort={self.cohort:g} is out of range; give at most clients={self.clients}"
+                )
             cohort_count(self.cohort, self.clients)
         if len(set(self.seeds)) < len(self.seeds) or not all(0 <= s < 2**31 for s in self.seeds):
             raise ValueError(
@@ -117,20 +117,37 @@ class Settings:
         if self.layout != "tuned":
             chunk_size(self.layout, 1)
 
+    def refuse(self, what: str, *names: str) -> None:
+        """Refuses the values of some settings that only synchronous rounds can have.
+
+        Args:
+          what: where they cannot be had.
+          *names: of "layout", "client_state" and "examples".
+
+        Raises:
+          ValueError: for a setting that has this value.
+        """
+        for name in names:
+            value, other = _ONLY_IN_ROUNDS[name]
+            if getattr(self, name) == value:
+                raise ValueError(f"{name}={value!r} is not for {what}; give {name}={other!r}")
+
     @property
     def cohort_size(self) -> int:
         """The number of clients in a round."""
         return cohort_count(self.cohort, self.clients)
 
-    def loop(self) -> dict[str, Any]:
-        """The arguments of `simulate` and `run_batched` that describe the rounds."""
+    def cohorts(self) -> dict[str, Any]:
+        """The arguments of `Synchronous` that describe the cohorts and their local work."""
         return {
             "cohort_size": self.cohort_size,
-            "rounds": self.rounds,
             "sampler": samplers.make(self.sampler),
             "work": local_works.make(self.work),
-            "eval_every": self.eval_every,
         }
+
+    def loop(self) -> dict[str, Any]:
+        """The arguments of `simulate` and `run_batched` that describe the rounds."""
+        return {**self.cohorts(), "rounds": self.rounds, "eval_every": self.eval_every}
 
     @property
     def steps(self) -> int | None:

@@ -11,7 +11,7 @@ import numpy as np
 from fedjax_algos.analysis.costs.measured import UncountedError, count_flops
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.rows import metrics_row
-from fedjax_algos.core import Algorithm, Batch, Dispatch, Model, Params, Population, Row
+from fedjax_algos.core import Algorithm, Batch, Dispatch, Model, Params, Population, Problem, Row
 from fedjax_algos.engine.devices import one_copy
 from fedjax_algos.engine.engine import Engine
 from fedjax_algos.engine.sharded_data import DeviceData, data_shapes
@@ -80,20 +80,16 @@ def simulate(
     )
     population = Population(data.num_clients, cohort_size, int(counts.sum()))
     state = engine.init(seed, population, params)
-    evaluate = evaluate or make_evaluate(engine.algorithm.problem)
-    test = None if test is None else jax.device_put(test)
+    evaluate_model = make_evaluate_model(engine.algorithm.problem, test, evaluate)
     start = time.perf_counter()
     history: list[Row] = []
 
     def measure(round_number, state, metrics):
         measured = {name: float(mean.value()) for name, mean in metrics.items()}
-        if test is not None:
-            values = evaluate(one_copy(Model(state.server.params, state.statistics)), test)
-            measured |= {f"test_{name}": float(mean.value()) for name, mean in values.items()}
         dispatched = round_number * cohort_size
         row = metrics_row(
             round_number,
-            measured,
+            measured | evaluate_model(state),
             download_bytes=dispatched * transfer.download,
             upload_bytes=dispatched * transfer.upload,
             flops=flops,
@@ -116,6 +112,27 @@ def simulate(
         window = next(windows, None)  # while the devices compute; `measure` waits for them
         measure(done, state, metrics)
     return state, history
+
+
+def make_evaluate_model(
+    problem: Problem, test: Batch | None, evaluate: Callable | None
+) -> Callable[[FederatedState], dict[str, float]]:
+    """Builds `state -> {"test_loss": ..., ...}`, the columns of a state's evaluation.
+
+    Args:
+      problem: what is learned.
+      test: the examples to evaluate on; None: there are no such columns.
+      evaluate: of `make_evaluate`, or None to make one.
+    """
+    if test is None:
+        return lambda state: {}
+    compiled, examples = evaluate or make_evaluate(problem), jax.device_put(test)
+
+    def evaluate_model(state: FederatedState) -> dict[str, float]:
+        values = compiled(one_copy(Model(state.server.params, state.statistics)), examples)
+        return {f"test_{name}": float(mean.value()) for name, mean in values.items()}
+
+    return evaluate_model
 
 
 class Window(NamedTuple):

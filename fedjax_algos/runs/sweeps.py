@@ -147,59 +147,39 @@ def prepare_sweep(
     Raises:
       ValueError: for settings or a grid that are wrong.
     """
-    _check_for_sweep(settings)
-    base = Method.of(method, settings)
-    own = options(algorithms[base.algorithm])
-    values = _parse_grid(base, method, settings, grid)
-    known = {**own, **_shared_options()}
-    methods, works, points = [], [], []
-    for label, point in _points(base.label, values, known):
-        changes = {name: value for name, value in point.items() if name in _LOCAL_WORK}
-        changed = dataclasses.replace(settings, **changes)
-        changed.check()
-        chosen = {name: value for name, value in point.items() if name in own}
-        rate = point.get(CLIENT_LEARNING_RATE, base.client_learning_rate)
-        methods.append(Method(label, base.algorithm, base.hyperparameters | chosen, rate))
-        works.append(changed.local(rate))
-        points.append(point)
-    experiment = comparison.prepare(settings, methods[:1], dataset)
-    runs = [
-        Run(each.label, seed, data, work, each.hyperparameters, point)
-        for each, work, point in zip(methods, works, points, strict=True)
-        for seed, data in experiment.data.items()
-    ]
-    return Sweep(experiment._replace(methods=methods), runs)
-
-
-def _check_for_sweep(settings: Settings) -> None:
     if settings.seconds is not None:
         raise ValueError(
             f"seconds={settings.seconds:g} is for the virtual clock, where a sweep does not run; "
             "leave seconds out, or use compare"
         )
-    for name, refused, instead in (
-        ("layout", "tuned", "auto"),
-        ("client_state", "host", "device"),
-        ("examples", "sharded", "replicated"),
-    ):
-        if getattr(settings, name) == refused:
-            raise ValueError(f"{name}={refused!r} is not for sweeps; give {name}={instead!r}")
-
-
-def _shared_options() -> dict[str, Option]:
-    """The settings that a grid may contain, whatever the algorithm."""
-    return {name: options(Settings)[name] for name in (CLIENT_LEARNING_RATE, *_LOCAL_WORK)}
-
-
-def _parse_grid(
-    base: Method, spec: str, settings: Settings, grid: Mapping[str, Sequence[Any]]
-) -> dict[str, list[Any]]:
-    """The checked values of a grid."""
-    name, given = base.label, dict(base.hyperparameters)
-    if settings.client_learning_rate is not None or f"{CLIENT_LEARNING_RATE}=" in spec:
+    settings.refuse("sweeps", "layout", "client_state", "examples")
+    base = Method.of(method, settings)
+    own, shared = options(algorithms[base.algorithm]), options(Settings)
+    known = {**own, **{name: shared[name] for name in (CLIENT_LEARNING_RATE, *_LOCAL_WORK)}}
+    given = dict(base.hyperparameters)
+    if settings.client_learning_rate is not None or f"{CLIENT_LEARNING_RATE}=" in method:
         given[CLIENT_LEARNING_RATE] = base.client_learning_rate
-    known = {**options(algorithms[base.algorithm]), **_shared_options()}
-    values: dict[str, list[Any]] = {}
+    methods, others = [], []
+    for label, point in _points(base.label, _parse_grid(base.label, grid, known, given), known):
+        changes = {name: value for name, value in point.items() if name in _LOCAL_WORK}
+        changed = dataclasses.replace(settings, **changes)
+        changed.check()
+        hyperparameters = base.hyperparameters | {n: v for n, v in point.items() if n in own}
+        rate = point.get(CLIENT_LEARNING_RATE, base.client_learning_rate)
+        methods.append(Method(label, base.algorithm, hyperparameters, rate))
+        others.append((changed.local(rate), hyperparameters, point))
+    experiment = comparison.prepare(settings, methods[:1], dataset)
+    runs = [
+        Run(each.label, seed, data, *other)
+        for each, other in zip(methods, others, strict=True)
+        for seed, data in experiment.data.items()
+    ]
+    return Sweep(experiment._replace(methods=methods), runs)
+
+
+def _parse_grid(name, grid, known, given):
+    """The checked values of a grid's options, which must not be given elsewhere too."""
+    values = {}
     for option, texts in grid.items():
         if option not in known:
             raise ValueError(f"{name}: {unknown('option', option, known)}")

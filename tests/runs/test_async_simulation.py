@@ -34,7 +34,7 @@ def run():
 def test_rows_count_what_has_arrived(run):
     """Four clients at 1, 2, 2.5 and 10 seconds a dispatch, for 10 seconds."""
     system = traced(np.array([1.0, 2.0, 2.5, 10.0]) / 5)
-    state, rows, plan, _ = run(system, seconds=10, evaluations=4, test=TEST)
+    state, rows, plan = run(system, seconds=10, evaluations=4, test=TEST)
     assert [row["simulated_seconds"] for row in rows] == [0, 2.5, 5, 7.5, 10]
     arrivals = [0, 2 + 1 + 1, 5 + 2 + 2, 7 + 3 + 3, 10 + 5 + 4 + 1]
     assert [row["arrivals"] for row in rows] == arrivals == [row["round"] for row in rows]
@@ -54,14 +54,14 @@ def test_rows_count_what_has_arrived(run):
 
 def test_the_initial_model_is_evaluated_until_the_first_step(run):
     system = traced(np.full(4, 1.0))
-    _, rows, *_ = run(system, seconds=8, evaluations=4, test=TEST)
+    _, rows, _ = run(system, seconds=8, evaluations=4, test=TEST)
     assert [row["round"] for row in rows] == [0, 0, 0, 4, 4]
     assert rows[0]["test_loss"] == rows[2]["test_loss"] != rows[3]["test_loss"]
 
 
 def test_rows_count_lost_dispatches(run):
     system = simulated(seconds_per_step=0.1, dropout=0.3, unavailable_seconds=1)
-    _, rows, plan, _ = run(system, seconds=20, evaluations=2, seed=1)
+    _, rows, plan = run(system, seconds=20, evaluations=2, seed=1)
     assert rows[-1]["lost"] == int(((plan.fate == 2) & (plan.ended <= 20)).sum()) > 0
     assert rows[-1]["upload_bytes"] < rows[-1]["download_bytes"]
 

@@ -12,7 +12,8 @@ from fedjax_algos.analysis.diagnostics.drift import client_deltas
 from fedjax_algos.core import Dispatch, Params, Stack
 from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.engine import Engine, FederatedState
+from fedjax_algos.engine.engine import Engine
+from fedjax_algos.engine.state import FederatedState
 
 Fallback = Literal["none", "max"]
 

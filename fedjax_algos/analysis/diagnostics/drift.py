@@ -14,7 +14,9 @@ from fedjax_algos.core import Dispatch, Local, Model, Params, Problem, Update
 from fedjax_algos.core.local_training import Correction, local_training, uncorrected
 from fedjax_algos.core.trees import add_scaled
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.engine import FederatedState, Layout, make_engine
+from fedjax_algos.engine.engine import make_engine
+from fedjax_algos.engine.placement import Layout
+from fedjax_algos.engine.state import FederatedState
 
 
 def client_deltas(params: Params, updates: Update) -> Params:

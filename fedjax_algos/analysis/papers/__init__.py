@@ -12,9 +12,11 @@ from fedjax_algos.analysis.papers.fedlga import Target, rounds_to_target
 from fedjax_algos.analysis.papers.ghbm import Final, final_quality
 from fedjax_algos.analysis.papers.runs import METRIC, TOLERANCE
 from fedjax_algos.core import Row
+from fedjax_algos.core.options import unknown
 
 __all__ = [
     "METRIC",
+    "PAPERS",
     "TOLERANCE",
     "Cost",
     "Final",
@@ -27,6 +29,8 @@ __all__ = [
     "rounds_to_target",
     "time_to_target",
 ]
+
+PAPERS = ("fedgbo", "fedlga", "ghbm", "fedcompass")
 
 
 def of_paper(
@@ -46,14 +50,16 @@ def of_paper(
       One entry for each method.
 
     Raises:
-      ValueError: for a missing target, and as the function of the paper.
+      ValueError: for an unknown paper, a missing target, and as the function of the paper.
     """
+    if paper not in PAPERS:
+        raise ValueError(unknown("paper", paper, PAPERS))
     if paper == "fedgbo":
         return maximum_and_cost(rows, reference or "fedavg")
     if paper == "ghbm":
         return final_quality(rows, reference or "fedavg")
     if target is None:
-        raise ValueError(f"paper={paper!r} needs a target; give a test accuracy")
+        raise ValueError(f"paper={paper} needs target; give a test accuracy such as 0.9")
     if paper == "fedlga":
         return rounds_to_target(rows, target)
     return time_to_target(rows, target, reference or "fedcompass")

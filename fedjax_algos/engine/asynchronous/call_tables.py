@@ -10,7 +10,7 @@ from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.core import Dispatch
 from fedjax_algos.engine.asynchronous.slots import assign_slots
 from fedjax_algos.engine.asynchronous.waves import Waves, step_ends
-from fedjax_algos.engine.placement import round_up_size
+from fedjax_algos.engine.placement import fill_slots, round_up_size
 
 
 class Slot(NamedTuple):
@@ -50,33 +50,15 @@ class CallTable(NamedTuple):
     steps: ServerStep  # leaves [C]
 
 
-class CallTables:
-    """Makes the tables of a run.
+class CallTables(NamedTuple):
+    """Makes the tables of a run."""
 
-    Args:
-      plan: a timeline.
-      dispatches: of `plan_dispatches`.
-      waves: of `plan`.
-      num_devices: number of devices.
-      waves_per_call: maximal number of waves in a call.
-      num_clients: number of clients of all runs together.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        dispatches: Dispatch,
-        waves: Waves,
-        num_devices: int,
-        waves_per_call: int,
-        num_clients: int,
-    ):
-        self.plan, self.dispatches, self.waves = plan, dispatches, waves
-        self.num_devices, self.waves_per_call = num_devices, waves_per_call
-        self.clients_per_run = num_clients // plan.num_runs
-        self.ends = step_ends(plan)
-        self.counts = np.diff(self.ends, prepend=0)
-        self.first_trained = _first_trained(plan)
+    plan: Plan
+    dispatches: Dispatch  # of `plan_dispatches`
+    waves: Waves  # of `plan`
+    num_devices: int
+    waves_per_call: int  # at most
+    num_clients: int  # of all runs together
 
     def calls(self, stops: np.ndarray) -> Iterator[tuple[int | None, CallTable]]:
         """Iterates over the calls: (the stop at which the call ends or None, its table).
@@ -84,52 +66,49 @@ class CallTables:
         Args:
           stops: int[...], ascending: numbers of server steps at which a call has to end.
         """
-        plan, waves = self.plan, self.waves.split_at(stops, self.ends)
+        plan, size, ends = self.plan, self.waves_per_call, step_ends(self.plan)
+        counts = np.diff(ends, prepend=0)
+        waves = self.waves.split_at(stops, ends)
+        # a call adds at most what it trains, and what was trained before and is in a row
+        room = np.arange(size * waves.trained.shape[1] + row_counts(waves)[1])
+        first_trained = _first_trained(plan)
         begin = added = made = 0
         last_run = None  # the run of the last stop
         for stop in stops.tolist():
             end = int(np.searchsorted(waves.steps, stop)) + 1
-            for start in range(begin, end, self.waves_per_call):
-                until = min(start + self.waves_per_call, end)
-                reset_metrics: Any = start == begin
+            for start in range(begin, end, size):
+                until = min(start + size, end)
+                # past its end a table repeats an entry, which nothing reads
+                wave = np.minimum(start + np.arange(size), until - 1)
+                contribution = np.minimum(added + room, len(plan.dispatch) - 1)
+                step = np.minimum(made + room, len(ends) - 1)
+                slots, filled = self._slots(waves.trained[wave], waves.filled[wave], first_trained)
+                run, reset_metrics = None, start == begin
                 if plan.run is not None:
+                    run = plan.run[step]
                     reset_metrics = reset_metrics & (np.arange(plan.num_runs) == last_run)
-                table = self._table(waves, start, until, added, made, reset_metrics)
+                table = CallTable(
+                    num_waves=until - start,
+                    reset_metrics=reset_metrics,
+                    slots=slots,
+                    filled=filled,
+                    contributions=waves.contributions[wave] - added,
+                    steps_made=waves.steps[wave] - made,
+                    update_row=waves.update_row[contribution],
+                    staleness=plan.staleness[contribution],
+                    steps=ServerStep(
+                        end=ends[step] - added,
+                        count=counts[step],
+                        group=plan.group[step],
+                        version_row=waves.version_row[step + plan.num_runs],
+                        run=run,
+                    ),
+                )
                 yield stop if until == end else None, jax.tree.map(narrow, table)
                 added, made = waves.contributions[until - 1], waves.steps[until - 1]
             begin, last_run = end, None if plan.run is None else plan.run[stop - 1]
 
-    def _table(self, waves, start, until, added, made, reset_metrics):
-        """The table of the waves `start` to `until`, after `added` contributions and `made` steps.
-
-        Past its end a table repeats an entry, which nothing reads.
-        """
-        plan, size = self.plan, self.waves_per_call
-        # a call adds at most what it trains, and what was trained before and is in a row
-        room = np.arange(size * waves.trained.shape[1] + row_counts(waves)[1])
-        wave = np.minimum(start + np.arange(size), until - 1)
-        contribution = np.minimum(added + room, len(plan.dispatch) - 1)
-        step = np.minimum(made + room, len(self.ends) - 1)
-        slots, filled = self._slots(waves.trained[wave], waves.filled[wave])
-        return CallTable(
-            num_waves=until - start,
-            reset_metrics=reset_metrics,
-            slots=slots,
-            filled=filled,
-            contributions=waves.contributions[wave] - added,
-            steps_made=waves.steps[wave] - made,
-            update_row=waves.update_row[contribution],
-            staleness=plan.staleness[contribution],
-            steps=ServerStep(
-                end=self.ends[step] - added,
-                count=self.counts[step],
-                group=plan.group[step],
-                version_row=waves.version_row[step + plan.num_runs],
-                run=None if plan.run is None else plan.run[step],
-            ),
-        )
-
-    def _slots(self, trained, filled):
+    def _slots(self, trained, filled, first_trained):
         """The slots of waves, leaves [W, D, S], and the number of filled ones, [W, D]."""
         plan, waves = self.plan, self.waves
         assigned = np.arange(trained.shape[1])[None, None]
@@ -140,16 +119,13 @@ class CallTables:
         real = assigned >= 0
         trained = np.take_along_axis(trained[:, None], assigned, 2)
         ids = plan.dispatch[trained]
-        dispatch = jax.tree.map(lambda leaf: leaf[ids], self.dispatches)
-        run = None
+        dispatches = jax.tree.map(lambda leaf: leaf[None, None], self.dispatches)
+        run, clients_per_run = None, self.num_clients // plan.num_runs
         if plan.run is not None:
-            run = np.where(real, plan.client[ids] // self.clients_per_run, plan.num_runs - 1)
+            run = np.where(real, plan.client[ids] // clients_per_run, plan.num_runs - 1)
         slots = Slot(
-            dispatch=dispatch._replace(
-                client=np.where(real, dispatch.client, self.clients_per_run),
-                num_steps=np.where(real, dispatch.num_steps, 0),
-            ),
-            first=self.first_trained[ids],
+            dispatch=fill_slots(dispatches, np.where(real, ids, -1), clients_per_run),
+            first=first_trained[ids],
             version_row=waves.version_row[plan.version[ids]],
             update_row=np.where(real, waves.update_row[trained], row_counts(waves)[1]),
             run=run,
@@ -183,6 +159,4 @@ def _first_trained(plan):
     """bool[D]: whether a dispatch is the first of its client that is trained."""
     ids = np.sort(plan.dispatch)
     _, positions = np.unique(plan.client[ids], return_index=True)
-    first = np.zeros(len(plan.client), bool)
-    first[ids[positions]] = True
-    return first
+    return np.isin(np.arange(len(plan.client)), ids[positions])

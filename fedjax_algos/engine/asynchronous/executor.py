@@ -5,16 +5,14 @@ from which a dispatch still starts, and one row for each update that has not arr
 numbers of rows are known before any training; see `waves`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
 
 from fedjax_algos.asynchrony.compatibility import check_asynchronous
-from fedjax_algos.asynchrony.plan import Plan
-from fedjax_algos.core import Algorithm, Dispatch, Metrics
+from fedjax_algos.core import Algorithm
 from fedjax_algos.core.representation import describe
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.engine.asynchronous.call_tables import CallTables, narrow, row_counts
@@ -26,12 +24,11 @@ from fedjax_algos.engine.asynchronous.protocols import (
     RunPlanFn,
 )
 from fedjax_algos.engine.asynchronous.slots import choose_slots
-from fedjax_algos.engine.asynchronous.waves import Waves, make_waves
-from fedjax_algos.engine.devices import Devices, client_mesh, replicate, wait_on_cpu
+from fedjax_algos.engine.asynchronous.waves import make_waves
+from fedjax_algos.engine.devices import Devices, replicate, wait_on_cpu
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.placement import default_layout
 from fedjax_algos.engine.protocols import InitFn, PutDataFn
-from fedjax_algos.engine.sharded_data import DeviceData
 from fedjax_algos.engine.state import FederatedState
 
 
@@ -95,33 +92,18 @@ def make_executor(
         divide over the devices, or an algorithm that needs synchronous rounds.
     """
     check_asynchronous(algorithm)
-    if layout == "auto":
-        layout = default_layout()
-    mesh = client_mesh(devices)
-    num_devices = 1 if mesh is None else mesh.size
-    _check_options(slots, layout, waves_per_call, num_devices)
     engine = make_engine(algorithm, devices=devices)
-    runner = _PlanRunner(
-        initial=jax.jit(
-            partial(initial_in_flight, algorithm, mesh), static_argnums=5, donate_argnums=0
-        ),
-        run_waves=jax.jit(partial(run_waves, algorithm, layout, mesh), donate_argnums=0),
-        mesh=mesh,
-        num_devices=num_devices,
-        slots=slots,
-        layout=layout,
-        waves_per_call=waves_per_call,
-    )
+    run = _PlanRunner(algorithm, engine.placement, slots, layout, waves_per_call)
     return Executor(
         algorithm,
         init=engine.init,
         put_data=engine.put_data,
-        run=runner.run,
-        waves=runner.make_waves,
-        memory=runner.memory,
+        run=run.run,
+        waves=run.make_waves,
+        memory=run.memory,
         slots=slots,
-        layout=layout,
-        num_devices=num_devices,
+        layout=run.layout,
+        num_devices=run.num_devices,
     )
 
 
@@ -134,42 +116,34 @@ def _check_options(slots, layout, waves_per_call, num_devices):
         raise ValueError(f"slots={slots} do not divide over {num_devices} devices; give a multiple")
 
 
-class _PlanRunner(NamedTuple):
-    """The functions of an executor, over its compiled ones."""
+class _PlanRunner:
+    """The functions of an `Executor` as methods, over the compiled ones."""
 
-    initial: Any
-    run_waves: Callable
-    mesh: jax.sharding.Mesh | None
-    num_devices: int
-    slots: Literal["auto"] | int
-    layout: Literal["sequential", "vmapped"]
-    waves_per_call: int
+    def __init__(self, algorithm, placement, slots, layout, waves_per_call):
+        self.mesh, self.num_devices = placement.mesh, placement.num_devices
+        layout = default_layout() if layout == "auto" else layout
+        _check_options(slots, layout, waves_per_call, self.num_devices)
+        self.slots, self.layout, self.waves_per_call = slots, layout, waves_per_call
+        initial = partial(initial_in_flight, algorithm, placement)
+        self.initial = jax.jit(initial, static_argnums=5, donate_argnums=0)
+        self.run_waves = jax.jit(
+            partial(run_waves, algorithm, layout, placement.mesh), donate_argnums=0
+        )
 
-    def make_waves(self, state: FederatedState, plan: Plan) -> Waves:
+    def make_waves(self, state, plan):
         stateful = bool(jax.tree.leaves(state.origin))
         slots = self.slots
         if slots == "auto":
             slots = choose_slots(plan, self.layout, devices=self.num_devices, stateful=stateful)
         return make_waves(plan, slots, stateful=stateful)
 
-    def memory(
-        self, state: FederatedState, data: DeviceData, dispatches: Dispatch, waves: Waves
-    ) -> InFlightMemory:
+    def memory(self, state, data, dispatches, waves):
         in_flight, _ = self.initial.eval_shape(*self._arguments(state, data, dispatches, waves))
         versions, updates = row_counts(waves)
         version_bytes, update_bytes = map(tree_bytes, (in_flight.versions, in_flight.updates))
         return InFlightMemory(versions, version_bytes, updates, update_bytes, state.seed.size)
 
-    def run(
-        self,
-        state: FederatedState,
-        data: DeviceData,
-        plan: Plan,
-        dispatches: Dispatch,
-        *,
-        stops: Sequence[int] = (),
-        waves: Waves | None = None,
-    ) -> Iterator[tuple[int, FederatedState, Metrics]]:
+    def run(self, state, data, plan, dispatches, *, stops=(), waves=None):
         _check_run(state, plan, dispatches, stops)
         waves = self.make_waves(state, plan) if waves is None else waves
         tables = CallTables(
@@ -180,18 +154,14 @@ class _PlanRunner(NamedTuple):
 
     def _arguments(self, state, data, dispatches, waves):
         """The arguments of `initial`."""
-        initial = state.server, state.statistics, state.clients
         dispatch = replicate(self.mesh, jax.tree.map(lambda leaf: narrow(leaf[0]), dispatches))
-        return initial, state.origin, state.seed, data, dispatch, row_counts(waves)
+        return state[:3], state.origin, state.seed, data, dispatch, row_counts(waves)
 
     def _execute(self, state, data, arguments, calls):
         in_flight, metrics = self.initial(*arguments)
         for stop, table in calls:
-            on_device = replicate(self.mesh, table)
-            in_flight, metrics = wait_on_cpu(
-                self.mesh,
-                self.run_waves(in_flight, metrics, state.origin, state.seed, data, on_device),
-            )
+            arguments = metrics, state.origin, state.seed, data, replicate(self.mesh, table)
+            in_flight, metrics = wait_on_cpu(self.mesh, self.run_waves(in_flight, *arguments))
             if stop is not None:
                 yield stop, FederatedState(*in_flight[:3], state.origin, state.seed), metrics
 

@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
-from fedjax_algos.core import Algorithm, Dispatch, Metrics, Report, Update
-from fedjax_algos.core.representation import describe, describe_tree
-from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.core import Dispatch, Report, Update
 from fedjax_algos.engine.asynchronous.call_tables import CallTable
-from fedjax_algos.engine.devices import AXIS, constrain_replicated
+from fedjax_algos.engine.devices import AXIS
 from fedjax_algos.engine.local_update import broadcast_to_client, draw_randomness, local_update
 from fedjax_algos.engine.state import FederatedState, row_shapes
 
@@ -41,32 +39,22 @@ class InFlightState(NamedTuple):
     versions: Any  # (broadcast, statistics), leaves [rows, ...]
     updates: Arrival  # leaves [rows, ...]
 
-    def __repr__(self) -> str:
-        trees = {name: describe_tree(getattr(self, name)) for name in ("server", "versions")}
-        return describe(self, **trees, updates=describe_tree(self.updates.update))
 
-
-def initial_in_flight(
-    algorithm: Algorithm,
-    mesh: Mesh | None,
-    initial: tuple[Any, Any, Any],
-    origin: Any,
-    seed: jax.Array,
-    data: FederatedData,
-    dispatch: Dispatch,
-    rows: tuple[int, int],
-) -> tuple[InFlightState, Metrics]:
+def initial_in_flight(algorithm, placement, initial, origin, seed, data, dispatch, rows):
     """The state before the first wave, with the initial versions in their rows, and zero metrics.
 
     Args:
-      algorithm: what is computed.
-      mesh: of the devices, each of which holds the whole state; None is one device.
+      algorithm: the `Algorithm`.
+      placement: the `Placement` over the devices, each of which holds the whole state.
       initial: the server state, the model's statistics and the clients' rows.
       origin: theta_0, or ().
       seed: uint32[], or uint32[R] in a merged plan of R runs.
-      data: the clients' examples, of all runs.
-      dispatch: any dispatch, for its shapes.
+      data: the `FederatedData` with the clients of all runs.
+      dispatch: any `Dispatch`, for its shapes.
       rows: numbers of rows for versions and for updates.
+
+    Returns:
+      An `InFlightState` and `Metrics`.
     """
     server, statistics, _ = initial
     runs = seed.shape  # () or (R,)
@@ -91,38 +79,28 @@ def initial_in_flight(
         versions=put(zeros(one, rows[0]), first_rows, sent),
         updates=zeros(Arrival(update, dispatch, report), rows[1]),
     )
-    return constrain_replicated(mesh, (in_flight, zeros(report.metrics, *runs)))
+    return placement.constrain((in_flight, zeros(report.metrics, *runs)))
 
 
-def run_waves(
-    algorithm: Algorithm,
-    layout: str,
-    mesh: Mesh | None,
-    in_flight: InFlightState,
-    metrics: Metrics,
-    origin: Any,
-    seed: jax.Array,
-    data: FederatedData,
-    table: CallTable,
-) -> tuple[InFlightState, Metrics]:
+def run_waves(algorithm, layout, mesh, in_flight, metrics, origin, seed, data, table):
     """The state and the sums of metrics after the waves of a table.
 
     Args:
-      algorithm: what is computed.
+      algorithm: the `Algorithm`.
       layout: of a wave, "sequential" or "vmapped".
-      mesh: of the devices over which the slots of a wave are divided; None is one device.
-      in_flight: the state before.
-      metrics: the sums before.
+      mesh: the `Mesh` over which the slots of a wave are divided; None is one device.
+      in_flight: the `InFlightState` before.
+      metrics: the sums of `Metrics` before.
       origin: theta_0, or ().
       seed: uint32[], or uint32[R] in a merged plan of R runs.
-      data: the clients' examples, of all runs.
-      table: what to do.
+      data: the `FederatedData` with the clients of all runs.
+      table: the `CallTable`, which says what to do.
     """
     if mesh is None:
         return _run_waves(algorithm, layout, False, in_flight, metrics, origin, seed, data, table)
     everywhere, by_device = PartitionSpec(), PartitionSpec(None, AXIS)
-    specs: dict[str, Any] = dict.fromkeys(CallTable._fields, everywhere)
-    table_specs = CallTable(**specs | {"slots": by_device, "filled": by_device})
+    table_specs = CallTable(*[everywhere] * len(CallTable._fields))
+    table_specs = table_specs._replace(slots=by_device, filled=by_device)
     return jax.shard_map(
         partial(_run_waves, algorithm, layout, True),
         mesh=mesh,
@@ -164,12 +142,9 @@ def _run_waves(algorithm, layout, shared, in_flight, metrics, origin, seed, data
             return server, statistics, versions, sums, metrics, step.end
 
         server, statistics, _, sums, versions, _ = in_flight
-        server, statistics, versions, sums, metrics, added = jax.lax.fori_loop(
-            made,
-            table.steps_made[index],
-            make_server_step,
-            (server, statistics, versions, sums, metrics, added),
-        )
+        steps = server, statistics, versions, sums, metrics, added
+        steps = jax.lax.fori_loop(made, table.steps_made[index], make_server_step, steps)
+        server, statistics, versions, sums, metrics, added = steps
         # contributions of the next server step, which misses other updates
         end = table.contributions[index]
         add_own = partial(add, _take(table.steps.run, table.steps_made[index]))
@@ -222,13 +197,11 @@ def _make_train(algorithm, layout, shared, origin, seed, data):
 
     def train_vmapped(in_flight, slots):
         client = client_row(slots)
-        rows, arrivals = jax.vmap(train_slot, (0, None, 0))(
-            slots, in_flight.versions, _take(in_flight.clients, client)
-        )
+        rows = _take(in_flight.clients, client)
+        rows, arrivals = jax.vmap(train_slot, (0, None, 0))(slots, in_flight.versions, rows)
         # rows of empty slots are out of range and dropped
-        return _put_rows(in_flight.clients, client, rows), _put_rows(
-            in_flight.updates, slots.update_row, arrivals
-        )
+        clients = _put_rows(in_flight.clients, client, rows)
+        return clients, _put_rows(in_flight.updates, slots.update_row, arrivals)
 
     def train(in_flight, slots, filled):
         slots, filled = _take(slots, 0), filled[0]  # this device's

@@ -49,7 +49,7 @@ def merge_plans(
     of_contribution, _ = runs_of("step")
 
     steps = np.argsort(all_of("time"), kind="stable")
-    step_position = _positions(steps)
+    step_position = np.argsort(steps).astype(np.int32)
     made_by = np.maximum(all_of("version") - 1, 0) + first_step[of_dispatch]
     version = np.where(all_of("version") == 0, of_dispatch, step_position[made_by] + len(plans))
     # the dispatches of a run keep their order, even if a later one starts from an earlier version
@@ -57,17 +57,14 @@ def merge_plans(
     dispatch_order = np.argsort(np.concatenate(latest), kind="stable")
     step = step_position[all_of("step") + first_step[of_contribution]]
     contributions = np.argsort(step, kind="stable")
-    dispatch = _positions(dispatch_order)[all_of("dispatch") + first_dispatch[of_contribution]]
+    dispatch_position = np.argsort(dispatch_order).astype(np.int32)
+    dispatch = dispatch_position[all_of("dispatch") + first_dispatch[of_contribution]]
 
+    kept = "number", "num_steps", "full_steps", "started", "ended", "fate"
     merged = Plan(
+        **{name: all_of(name)[dispatch_order] for name in kept},
         client=(all_of("client") + of_dispatch * num_clients)[dispatch_order],
-        number=all_of("number")[dispatch_order],
-        num_steps=all_of("num_steps")[dispatch_order],
-        full_steps=all_of("full_steps")[dispatch_order],
         version=version[dispatch_order],
-        started=all_of("started")[dispatch_order],
-        ended=all_of("ended")[dispatch_order],
-        fate=all_of("fate")[dispatch_order],
         dispatch=dispatch[contributions],
         staleness=all_of("staleness")[contributions],
         step=step[contributions],
@@ -88,9 +85,8 @@ def merge_data(data: Sequence[FederatedData]) -> FederatedData:
       ValueError: for runs whose examples are not the same arrays, or whose numbers of clients
         differ.
     """
-    first, *others = data
-    if not others:
-        return first
+    if len(data) == 1:
+        return data[0]
     arrays = [tuple(map(id, jax.tree.leaves(each.examples))) for each in data]
     for number, (each, ids) in enumerate(zip(data, arrays, strict=True)):
         if ids != arrays[0]:
@@ -98,15 +94,15 @@ def merge_data(data: Sequence[FederatedData]) -> FederatedData:
                 f"the examples of run {number} are other arrays than those of run 0; put them on "
                 "the device once, with jax.device_put, and pass the result to each federate"
             )
-        if each.num_clients != first.num_clients:
+        if each.num_clients != data[0].num_clients:
             raise ValueError(
-                f"run {number} has {each.num_clients} clients and run 0 {first.num_clients}; give "
-                "runs with the same number"
+                f"run {number} has {each.num_clients} clients and run 0 {data[0].num_clients}; "
+                "give runs with the same number"
             )
     starts = _starts([len(each.indices) for each in data])
     offsets = [np.asarray(each.offsets)[1:] + s for each, s in zip(data, starts, strict=True)]
     return FederatedData(
-        first.examples,
+        data[0].examples,
         jnp.concatenate([each.indices for each in data]),
         jnp.asarray(np.concatenate([[0], *offsets]), jnp.int32),
     )
@@ -121,9 +117,8 @@ def merge_states(states: Sequence[FederatedState]) -> FederatedState:
     Raises:
       ValueError: for states of different shapes.
     """
-    first, *others = states
-    if not others:
-        return first
+    if len(states) == 1:
+        return states[0]
     shapes = [_shapes(state) for state in states]
     for number, shape in enumerate(shapes):
         if shape != shapes[0]:
@@ -162,13 +157,6 @@ def _select_run(state, run):
 
 def _starts(lengths):
     return np.cumsum([0, *lengths[:-1]])
-
-
-def _positions(order):
-    """The position of each entry in an order."""
-    positions = np.empty(len(order), np.int32)
-    positions[order] = np.arange(len(order), dtype=np.int32)
-    return positions
 
 
 def _shapes(state):

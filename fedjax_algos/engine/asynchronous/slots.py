@@ -90,19 +90,16 @@ def assign_slots(num_steps: np.ndarray, filled: np.ndarray, devices: int) -> np.
       int32[W, devices, slots / devices]: the slots that each device trains; -1 for none.
     """
     num_waves, slots = num_steps.shape
-    slots_per_device = slots // devices
-    empty = np.arange(slots) >= filled[:, None]
-    ranked = np.argsort(np.where(empty, 1, -num_steps), axis=1, kind="stable")
+    # the empty slots are the last, when loads no longer matter
+    keys = np.where(np.arange(slots) < filled[:, None], -num_steps, 1)
+    ranked = np.argsort(keys, axis=1, kind="stable")
     load, taken = np.zeros((2, num_waves, devices), np.int64)
-    assigned = np.full((num_waves, devices, slots_per_device), -1, np.int32)
+    assigned = np.empty((num_waves, devices, slots // devices), np.int32)
     waves = np.arange(num_waves)
-    for number in range(slots):
-        slot = ranked[:, number]
-        free_load = np.where(taken < slots_per_device, load, np.iinfo(np.int64).max)
+    for number, slot in enumerate(ranked.T):
+        free_load = np.where(taken < slots // devices, load, np.iinfo(np.int64).max)
         device = free_load.argmin(1)
-        real = number < filled
-        at = waves[real], device[real], taken[waves, device][real]
-        assigned[at] = slot[real]
-        load[at[:2]] += num_steps[waves, slot][real]
-        taken[at[:2]] += 1
+        assigned[waves, device, taken[waves, device]] = np.where(number < filled, slot, -1)
+        load[waves, device] += num_steps[waves, slot]
+        taken[waves, device] += 1
     return assigned

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_algos.asynchrony.plan import AGGREGATED, Plan
-from fedjax_algos.core.representation import describe
 
 
 class Waves(NamedTuple):
@@ -31,16 +30,6 @@ class Waves(NamedTuple):
     version_row: np.ndarray  # int32[U + R]; `num_version_rows` for versions that no dispatch reads
     num_update_rows: int
     num_version_rows: int
-
-    def __repr__(self) -> str:
-        return describe(
-            self,
-            waves=len(self.filled),
-            slots=self.trained.shape[1],
-            dispatches=len(self.update_row),
-            version_rows=self.num_version_rows,
-            update_rows=self.num_update_rows,
-        )
 
     def split_at(self, stops: np.ndarray, ends: np.ndarray) -> "Waves":
         """The same waves, split where a server step of `stops` is made in the middle of a wave.
@@ -139,8 +128,7 @@ def training_order(plan: Plan, slots: int, stateful: bool) -> tuple[np.ndarray, 
     dispatch, version = plan.dispatch, plan.version[plan.dispatch]
     owner = plan.client[dispatch].astype(np.int64) if stateful else dispatch.astype(np.int64)
     ranked = _by_urgency(dispatch, owner)
-    rank = np.empty(len(dispatch), np.int64)
-    rank[ranked] = np.arange(len(dispatch))
+    rank = np.argsort(ranked)
 
     by_version = np.argsort(version, kind="stable")
     newest = np.arange(len(plan.time)) + plan.num_runs - 1  # version before each server step
@@ -151,15 +139,14 @@ def training_order(plan: Plan, slots: int, stateful: bool) -> tuple[np.ndarray, 
     order: list[int] = []  # contributions
     filled: list[int] = []
     ready: list[int] = []  # a heap of ranks
+    postponed: list[int] = []
     pushed = 0
     for needed, step in enumerate(plan.step.tolist()):
         while not trained[needed]:
-            for entry in startable[pushed : num_startable[step]]:
+            for entry in [*postponed, *startable[pushed : num_startable[step]]]:
                 heapq.heappush(ready, entry)
-            pushed = num_startable[step]
-            before = len(order)
+            pushed, before, postponed = num_startable[step], len(order), []
             busy: set[int] = set()  # owners in this wave
-            postponed: list[int] = []
             while ready and len(order) < before + slots:
                 entry = heapq.heappop(ready)
                 if owners[entry] in busy:
@@ -168,10 +155,11 @@ def training_order(plan: Plan, slots: int, stateful: bool) -> tuple[np.ndarray, 
                 busy.add(owners[entry])
                 trained[contribution[entry]] = True
                 order.append(contribution[entry])
-            for entry in postponed:
-                heapq.heappush(ready, entry)
             filled.append(len(order) - before)
-    return _as_table(np.array(order, np.int32), np.array(filled, np.int32), slots)
+    counts = np.array(filled, np.int32)
+    table = np.zeros((len(counts), slots), np.int32)
+    table[np.arange(slots) < counts[:, None]] = order
+    return table, counts
 
 
 def _by_urgency(dispatch, owner):
@@ -185,14 +173,6 @@ def _by_urgency(dispatch, owner):
     urgency = np.empty(count, np.int64)
     urgency[by_owner] = np.minimum.accumulate(latest[::-1])[::-1] % count
     return np.lexsort((dispatch, urgency))
-
-
-def _as_table(order, filled, slots):
-    """The contributions of each wave, int32[W, slots], and `filled`."""
-    within = np.arange(len(order)) - np.repeat(np.cumsum(filled) - filled, filled)
-    trained = np.zeros((len(filled), slots), np.int32)
-    trained[np.repeat(np.arange(len(filled)), filled), within] = order
-    return trained, filled
 
 
 def _assign_rows(start, stop):

@@ -23,7 +23,6 @@ from fedjax_algos.core.permutation import permutation_words
 from fedjax_algos.core.trees import add_scaled
 from fedjax_algos.data.federated_data import client_view
 from fedjax_algos.engine.asynchronous.executor import make_executor
-from fedjax_algos.engine.asynchronous.in_flight import Arrival, InFlightState
 from fedjax_algos.engine.asynchronous.slots import assign_slots, choose_slots, wave_costs
 from fedjax_algos.engine.asynchronous.waves import make_waves, step_ends
 
@@ -377,18 +376,10 @@ def test_later_calls_and_similar_plans_compile_nothing():
     assert later.count == 0
 
 
-def test_representations():
-    executor, plan = executor_of("scaffold", 3), PLANS["groups"]
-    state = executor.init(SEED, POPULATION)
-    waves = executor.waves(state, plan)
-    assert repr(executor).startswith("Executor(slots=3, layout=sequential, devices=1, algorithm=")
-    assert repr(waves).startswith(f"Waves(waves={len(waves.filled)}, slots=3, dispatches=")
-    assert "\n" not in repr(executor) + repr(waves)
-    versions = jax.ShapeDtypeStruct((5, 2), np.float32)
-    in_flight = InFlightState({"x": 1.0}, (), (), (), versions, Arrival(versions, (), ()))
-    assert repr(in_flight) == (
-        "InFlightState(server=x 1.0, versions=float32[5, 2], updates=float32[5, 2])"
-    )
+def test_the_representation_of_an_executor():
+    executor = repr(executor_of("scaffold", 3))
+    assert executor.startswith("Executor(slots=3, layout=sequential, devices=1, algorithm=")
+    assert "\n" not in executor
 
 
 def test_memory_is_the_bytes_of_all_rows():
