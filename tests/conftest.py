@@ -1,5 +1,6 @@
-"""Strict modes, quick compilation, eight devices, and fixtures for float64 and the layouts."""
+"""Strict modes, quick compilation, eight devices; fixtures for float64 and unreadable arrays."""
 
+import gc
 import os
 from importlib import metadata
 
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+gc.set_threshold(200_000, 20, 20)  # tracing makes many objects, and few cycles of them
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)  # nearly all time here is compilation
 jax.config.update("jax_num_cpu_devices", 8)  # tests that name no devices run on the first one
@@ -31,16 +33,6 @@ def x64():
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", False)
-
-
-@pytest.fixture(scope="module", params=["vmapped", 2, "sequential"], ids=str)
-def layout(request):
-    """Runs a whole file's histories once in each layout."""
-    from histories import Current
-
-    Current.layout = request.param
-    yield request.param
-    Current.layout = "vmapped"
 
 
 @pytest.fixture

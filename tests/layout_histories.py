@@ -9,7 +9,7 @@ STEPS = (3, 1, 7, 4)  # batches of 3 from 5, 1, 8 and 3 examples: some short, so
 LAYOUTS = [
     {"layout": "vmapped"},
     {"layout": "sequential"},
-    {"layout": "vmapped", "devices": 2},  # two slots on each device, one of them empty
+    {"layout": "vmapped", "devices": 2, "at_once": True},  # two slots on each, one of them empty
     {"layout": 2, "at_once": True},
 ]
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=1)

@@ -63,9 +63,9 @@ class Group:
     number: int
     expected: Any  # Ta
     latest: Any  # Tmax
-    members: list[int] = field(default_factory=list)  # CL and ACL
-    num_pending: int = 0  # length of CL
-    arrived: list[Arrived] = field(default_factory=list)  # of the ACL
+    members: list[int] = field(default_factory=list)  # all its clients (CL and ACL in the paper)
+    num_pending: int = 0  # clients that have not arrived yet (CL)
+    arrived: list[Arrived] = field(default_factory=list)  # those that have (ACL)
 
 
 class CompassServer:
@@ -148,7 +148,7 @@ class CompassServer:
         return group, num_steps
 
     def _receive(self, client: int, now: Any) -> None:
-        """An arrival: measures the client's speed, then serves or keeps its update."""
+        """Measures the speed of a client that arrives, then uses its update or keeps a late one."""
         loop, group, measure = self.loop, self.group[client], self.rules.measure
         dispatch, duration = loop.current[client], self.duration[client]
         number, num_steps = loop.number[dispatch], loop.num_steps[dispatch]

@@ -32,26 +32,30 @@ def compass(
     then on S_i = duration / Q_i is measured at each arrival, and the client is assigned at time t:
 
     - It joins the group with the largest Q_i in [Qmin, Qmax], the latest such group in a tie.
-    - If there is no such group, it creates one that others can join. The fastest client f of a
-      group with t < Ta_g would be back from Qmax more steps at Ta_g + Qmax S_f. So Q_i is
-      max_g floor((Ta_g + Qmax S_f - t) / S_i), raised to Qmin; or Qmax, if that is less or there
-      is no such group. The new group has Ta = t + Q_i S_i and Tmax = t + lambda Q_i S_i.
+    - If there is no such group, it creates one that others can join later. Take an existing group
+      g that is still expected (t < Ta_g), and its fastest client f: with Qmax more steps after
+      Ta_g, f arrives at Ta_g + Qmax S_f. So that f can join the new group, Q_i is
+      max_g floor((Ta_g + Qmax S_f - t) / S_i), but at least Qmin and at most Qmax; it is Qmax if
+      there is no such g. The new group has Ta = t + Q_i S_i and Tmax = t + lambda Q_i S_i.
 
     A group is aggregated (AGGREGATE) when all its clients have arrived, or at Tmax if some have.
     Its clients are then assigned in ascending order of S_i, ties in order of arrival.
 
-    A client is late if it arrives after its group's Tmax. A late client makes no server step and is
-    assigned again at once; its update is kept and is part of the next aggregation of any group.
+    A client is late if it arrives after its group's Tmax; the group is closed at Tmax even if none
+    of its clients has arrived. A late client makes no server step and is assigned again at once
+    with the current model. Its update is kept and is part of the next aggregation of any group; if
+    the run ends before that, the update is not used.
 
     Staleness is counted at arrival. At equal times, arrivals come first, in the order of the
     clients, then timers, then clients that rejoin.
 
     Where the paper is ambiguous: an aggregated group is closed before its clients are assigned, and
     a timer makes no server step if no client of the group has arrived. `mode="code"` differs from
-    the paper as the authors' release does (https://github.com/APPFL/FedCompass): new groups use
-    Tmax_g in place of Ta_g, groups that would need more than Qmax are skipped, S_i is a moving
-    average, staleness is counted at aggregation, and the first dispatches have Qmax steps. Unlike
-    there, a late update is not overwritten by the same client's next one.
+    the paper as the authors' release does (https://github.com/APPFL/FedCompass): when a group is
+    created, the existing groups' Tmax_g takes the place of their Ta_g, and those g are skipped for
+    which Q_i would be more than Qmax; S_i is a moving average; staleness is counted at aggregation;
+    and the first dispatches have Qmax steps. One thing stays as above: a late update is not
+    overwritten by the same client's next one, as it is in that release.
 
     The paper does not cover clients that leave: here the dispatch is lost, and the server knows it
     at that time. The client is removed from its group; if all others have arrived, the group is

@@ -77,7 +77,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
           ValueError: for an unknown name or option, or a value out of range.
         """
         name, _, text = spec.partition(":")
-        if name not in self and (name.endswith(".py") or "." in name):
+        if name not in self and (name.endswith(".py") or (text and _is_module(name))):
             own, _, text = text.partition(":")
             name = f"{name}:{own}"
         known = options(self[name])
@@ -133,8 +133,15 @@ def _imported(reference: str) -> Any:
             "FILE.py:NAME or package.module:NAME"
         ) from error
     if not callable(getattr(module, name, None)):
-        raise ValueError(f"{place} has no function {name!r}; give {place}:NAME of one that it has")
+        names = [key for key, value in vars(module).items() if callable(value)]
+        problem = unknown("function", name, names) if name else "no function is named"
+        raise ValueError(f"{place}: {problem}; give {place}:NAME")
     return getattr(module, name)
+
+
+def _is_module(name: str) -> bool:
+    """Whether a name that is not registered is one of a module."""
+    return "." in name or (name.isidentifier() and importlib.util.find_spec(name) is not None)
 
 
 def _file_module(path: str) -> Any:

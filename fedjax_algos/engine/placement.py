@@ -116,11 +116,14 @@ class Placement(NamedTuple):
 
         Dispatches are sorted by their number of steps, because a chunk takes as long as its longest
         dispatch. Chunks are assigned to devices in alternating order (0, 1, 1, 0, ...), so that
-        devices get similar amounts of work. The slots of one device are contiguous.
+        devices with several chunks get similar amounts of work. The slots of one device are
+        contiguous. One device with a single chunk, or with chunks of one client, keeps the order of
+        the cohort.
 
-        With `devices`, each dispatch gets a slot of its own device. Every device has as many slots
-        as the fullest device needs in any of the rounds, rounded up by `round_up_size`, so that
-        there are few different programs.
+        With `devices`, each dispatch gets a slot of its own device, and the dispatches of a device
+        are sorted by their number of steps. Every device has as many slots as the fullest device
+        needs in any of the rounds, rounded up by `round_up_size`, so that there are few different
+        programs.
 
         Args:
           num_steps: int32[..., cohort].
@@ -135,14 +138,14 @@ class Placement(NamedTuple):
         lead, cohort_size = num_steps.shape[:-1], num_steps.shape[-1]
         size, num_slots = self.chunk(cohort_size), self.num_slots(cohort_size)
         chunks = num_slots // (size * self.num_devices)
-        if self.num_devices == chunks == 1 or self.num_devices == size == 1:  # any order is as good
+        if self.num_devices == 1 and 1 in (chunks, size):  # any order is as good
             ordered = np.broadcast_to(np.arange(cohort_size), num_steps.shape)
         else:
             ordered = np.argsort(-num_steps.astype(np.int64), axis=-1, kind="stable")
         empty = np.full((*lead, num_slots - cohort_size), -1)
         slots = np.concatenate([ordered, empty], axis=-1)
         slots = slots.reshape(*lead, chunks, self.num_devices, size)
-        slots[..., 1::2, :, :] = slots[..., 1::2, ::-1, :].copy()
+        slots[..., 1::2, :, :] = slots[..., 1::2, ::-1, :].copy()  # the alternating order
         return np.moveaxis(slots, -2, -3).reshape(*lead, -1).astype(np.int32)
 
     def _order_on_devices(self, num_steps, devices):

@@ -37,8 +37,9 @@ class Settings:
     - `target` is the test accuracy whose cost is measured; None: the first method's best one.
     - `seconds`: run on the virtual clock for so many simulated seconds, each method on its own
       schedule, in the same `system`, with `evaluations` evaluations. All clients take part, and
-      `cohort`, `sampler`, `work`, `rounds`, `eval_every`, `layout` and `client_state` have no
-      effect. `local_steps` is then the work of the schedules that do not choose it.
+      `cohort`, `sampler`, `work`, `rounds`, `eval_every` and named layouts have no effect;
+      `local_epochs`, layout "tuned", `client_state` "host" and sharded `examples` are refused.
+      `local_steps` is then the work of the schedules that do not choose it.
     - `layout` "auto" is sequential on a CPU and vmapped elsewhere. "tuned" times layouts (see
       `autotune_layout`), so that two machines may round differently.
     - `devices`: over which a cohort, a wave or the runs of a sweep are divided. None is one device
@@ -98,7 +99,7 @@ class Settings:
                 "local_steps"
             )
         if self.seconds is not None:
-            self.refuse("the virtual clock", "examples", "layout")
+            self.refuse("the virtual clock", "client_state", "examples", "layout")
         if self.local_steps is not None and self.local_epochs is not None:
             raise ValueError(
                 f"local_steps={self.local_steps} and local_epochs={self.local_epochs} are both "

@@ -12,7 +12,6 @@ from histories import (
     RATE,
     SETS,
     START,
-    Current,
     assert_differ,
     assert_same,
     combine,
@@ -27,7 +26,7 @@ from histories import (
 import fedjax_algos as fa
 from fedjax_algos.algorithms.global_optimizers import biased_optimizers
 
-pytestmark = pytest.mark.usefixtures("x64", "layout")
+pytestmark = pytest.mark.usefixtures("x64")
 
 EPS = 1e-3
 OPTIMIZERS = ["sgdm", "rmsprop", "adam"]
@@ -177,7 +176,7 @@ def test_x1_one_full_step_of_mime(name, beta):
 
 def test_x1_all_clients_make_the_same_step():
     """The clients' deltas are equal, although their data differ."""
-    chosen = engine("mimemom", (), Current.layout)
+    chosen = engine("mimemom", ())
     data, local = regression().data, fa.Local(1, RATE, steps=1)
     schedule = fa.schedules.Synchronous(data.counts(), local, cohort_size=3, seed=0)
     dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))

@@ -10,6 +10,7 @@ import pytest
 from helpers import Case, run, stored
 from histories import (
     COUNTS,
+    LAYOUT,
     RATE,
     SETS,
     START,
@@ -24,7 +25,7 @@ from histories import (
 
 import fedjax_algos as fa
 
-pytestmark = pytest.mark.usefixtures("x64", "layout")
+pytestmark = pytest.mark.usefixtures("x64")
 
 U, E, ETA = {"weighting": "uniform"}, {"weighting": "examples"}, {"server_learning_rate": 0.7}
 PARTIAL, FULL = (5, 2, 5, 3, 1, 4), 5
@@ -69,7 +70,7 @@ def test_l3_fedlga_is_the_matrix_product():
     assert sizes == {0, 1, 2}
 
 
-def test_l4_fedlga_on_constant_gradients(layout):
+def test_l4_fedlga_on_constant_gradients():
     """c_i = 1 + lambda |g|^2 (S - S_i) / S_i; its upper bound replaces exactly the missing work."""
     g, strength, steps, full = np.array([0.6, -1.1]), 3.0, (5, 3, 2), 5
     problem = fa.Problem(
@@ -82,7 +83,7 @@ def test_l4_fedlga_on_constant_gradients(layout):
 
     def change(**settings):
         algorithm = Case("fedlga", {"strength": strength, **settings}).build(problem, local)
-        return run(algorithm, data, [(0, 1, 2)], layout=layout, num_steps=steps)[0]["w"]
+        return run(algorithm, data, [(0, 1, 2)], layout=LAYOUT, num_steps=steps)[0]["w"]
 
     factors = [1 + strength * g @ g * (full - s) / s for s in steps]
     work = sum(c * s for c, s in zip(factors, steps, strict=True)) / 3

@@ -3,7 +3,7 @@
 import pytest
 from histories import RATE, SETS, START, assert_differ, assert_same, combine, gradient, models, play
 
-pytestmark = pytest.mark.usefixtures("x64", "layout")
+pytestmark = pytest.mark.usefixtures("x64")
 
 U = {"weighting": "uniform"}
 STEPS = (3, 1, 4, 2, 5, 3)

@@ -41,6 +41,7 @@ import pytest
         ("run fedavg --client-state disk", "client_state='disk' is unknown; choose device or host"),
         ("run fedavg --examples half", "examples='half' is unknown; choose replicated or sharded"),
         ("run fedavg --examples sharded --seconds 9", "'sharded' is not for the virtual clock"),
+        ("run fedavg --client-state host --seconds 9", "'host' is not for the virtual clock"),
         ("run fedavg --layout tuned --seconds 9", "layout='tuned' is not for the virtual clock"),
         ("run fedavg --target 80", "target=80 is out of range; give a number above 0 and at most"),
         ("run ghbm", "ghbm needs tau; give ghbm:tau=..."),

@@ -148,10 +148,10 @@ def test_the_virtual_clock(command, here):
         ("compare broken.py:fedspeed", "cannot be imported (SyntaxError: invalid syntax"),
         (
             "compare my_file.py:fedsped",
-            "my_file.py has no function 'fedsped'; give my_file.py:NAME",
+            "my_file.py: unknown function 'fedsped'; did you mean fedspeed?",
         ),
-        ("compare my_file.py:number", "my_file.py has no function 'number'"),
-        ("compare my_file.py", "my_file.py has no function ''; give my_file.py:NAME"),
+        ("compare my_file.py:number", "my_file.py: unknown function 'number'"),
+        ("compare my_file.py", "my_file.py: no function is named; give my_file.py:NAME"),
         ("compare my_file.py:fedspeed:roh=1", "fedspeed: unknown option 'roh'; did you mean rho?"),
         ("compare my_file.py:fedspeed:rho=-1", "rho=-1 is out of range; give a number of at least"),
         ("compare my_file.py:nothing", "nothing returns a NoneType, not an Algorithm; give a func"),

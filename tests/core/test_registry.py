@@ -159,7 +159,7 @@ def own(tmp_path, monkeypatch):
     sys.modules.pop("my_file", None)
 
 
-@pytest.mark.parametrize("place", ["my_file.py", "./my_file.py"])
+@pytest.mark.parametrize("place", ["my_file.py", "./my_file.py", "my_file"])
 def test_a_factory_of_one_s_own_file(own, place):
     name, values = algorithms.parse(f"{place}:fedspeed:rho=0.25,sam=true")
     assert (name, values) == (f"{place}:fedspeed", {"rho": 0.25, "sam": True})
@@ -183,9 +183,9 @@ def test_a_factory_of_a_module(own):
     ("spec", "message"),
     [
         ("no_file.py:f", r"'no_file.py:f' cannot be imported \(FileNotFoundError"),
-        ("my_file.py:fedspede", r"my_file.py has no function 'fedspede'"),
-        ("my_file.py:not_a_function", r"my_file.py has no function 'not_a_function'"),
-        ("my_file.py", r"my_file.py has no function ''"),
+        ("my_file.py:fedspede", r"my_file.py: unknown function 'fedspede'; did you mean fedspeed"),
+        ("my_file.py:not_a_function", r"my_file.py: unknown function 'not_a_function'"),
+        ("my_file.py", r"my_file.py: no function is named; give my_file.py:NAME"),
         ("broken.py:f", r"'broken.py:f' cannot be imported \(SyntaxError"),
     ],
 )

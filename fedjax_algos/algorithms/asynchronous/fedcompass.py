@@ -3,10 +3,11 @@
 Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices
 Using a Computing Power-Aware Scheduler", ICLR 2024, https://arxiv.org/abs/2309.14675.
 
-The scheduler is `asynchrony.compass`; this file is what the server does with a group. Deviations
-from the released code: the staleness exponent is negative (a positive one gives stale updates
-larger weights), p_i is n_i / n (1/m there, an option here), and a late update is added to its
-client's next one (which overwrites it there).
+The scheduler, with its groups and late clients, is `asynchrony.compass`; this file is what the
+server does with the updates of an aggregation. Deviations from the released code: the staleness
+exponent is negative (a positive one gives stale updates larger weights), p_i is n_i / n (1/m in
+that code, an option here), and a late update is never overwritten (in that code the next update of
+the same client overwrites it).
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -54,7 +55,7 @@ def fedcompass(
     """`w <- w - sum_i st(d_i) p_i Delta_i` over a group and late updates; Delta_i = x_i - w_i.
 
     `st(d) = alpha (d + 1)^(-a)`, where d_i is the number of server steps between the broadcast of
-    x_i and the arrival.
+    x_i and the arrival (with `compass(mode="code")`: and the aggregation).
 
     Args:
       problem: the model and the loss.
