@@ -3,6 +3,7 @@
 import functools
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -60,7 +61,8 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         if ":" not in name:
             raise ValueError(unknown(self.kind, name, sorted(self)))
         factory = _imported(name)
-        self[name] = factory if hasattr(factory, "__wrapped__") else _checked(factory)
+        is_registered = any(factory is known for known in self.values())
+        self[name] = factory if is_registered else _checked(factory)
         return self[name]
 
     def __repr__(self) -> str:
@@ -145,10 +147,16 @@ def _is_module(name: str) -> bool:
 
 
 def _file_module(path: str) -> Any:
-    """A file as a module; other modules do not see it, so its name cannot clash."""
-    specification = importlib.util.spec_from_file_location(Path(path).stem, path)
+    """A file as a module under its whole path, so its name clashes with no other module's."""
+    name = str(Path(path).resolve().with_suffix("")).replace(".", "_")
+    specification = importlib.util.spec_from_file_location(name, path)
     if specification is None or specification.loader is None:
         raise ImportError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+    sys.modules[name] = module  # dataclasses, and so Flax's modules, look for their own module
+    try:
+        specification.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module

@@ -131,6 +131,10 @@ def test_a_sweep_builds_the_algorithm_inside_one_program():
 
 
 OWN = """
+from __future__ import annotations
+
+import dataclasses
+import functools
 from typing import Annotated
 
 import fedjax_algos as fa
@@ -139,6 +143,24 @@ from fedjax_algos.core.options import Range
 
 def fedspeed(problem, local, *, rho: Annotated[float, Range(0)] = 0.1, decay=0.5, sam=False):
     assert (rho, decay, sam) == (0.25, 0.5, True)
+    return fa.algorithms.fedavg(problem, local)
+
+
+@dataclasses.dataclass
+class Settings:  # looks for its module, as Flax's modules do
+    rho: float = 0.1
+
+
+def logged(factory):
+    @functools.wraps(factory)
+    def call(*args, **keywords):
+        return factory(*args, **keywords)
+
+    return call
+
+
+@logged
+def decorated(problem, local, *, rho: Annotated[float, Range(0)] = 0.1):
     return fa.algorithms.fedavg(problem, local)
 
 
@@ -170,6 +192,12 @@ def test_a_factory_of_one_s_own_file(own, place):
         algorithms.parse(f"{place}:fedspeed:rho=-1")
     with pytest.raises(ValueError, match="unknown option 'rh'; did you mean rho"):
         algorithms.parse(f"{place}:fedspeed:rh=1")
+
+
+def test_options_of_a_decorated_factory_are_checked(own):
+    factory = algorithms["my_file.py:decorated"]
+    with pytest.raises(ValueError, match="decorated: rho=-1 is out of range"):
+        factory(None, fa.Local(1, 0.1, 1), rho=-1)
 
 
 def test_a_factory_of_a_module(own):

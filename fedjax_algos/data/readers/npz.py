@@ -63,13 +63,15 @@ def _load(path: PathLike, users: str | None) -> dict[str, np.ndarray]:
         zipfile.BadZipFile,  # no archive, or a wrong checksum
         zlib.error,  # a damaged deflate stream; a damaged bzip2 stream is an OSError
         LZMAError,  # a damaged LZMA stream
-        NotImplementedError,  # a compression, version or flag that zipfile does not support
+        # zipfile: a compression, a zip version or a flag that it does not support. It is named
+        # because its base class RuntimeError, which has faults of our own too, is not caught.
+        NotImplementedError,
     )
     with explain_read_errors(path, fix, *parser_errors):
         with open(path, "rb") as file:
             if not zipfile.is_zipfile(file):
                 raise ValueError("it is not an .npz file, or truncated")
-            # an encrypted member raises RuntimeError, as do errors that are not of the file
+            # asked for in the flags, because reading an encrypted member raises a bare RuntimeError
             if any(member.flag_bits & _ENCRYPTED for member in zipfile.ZipFile(file).infolist()):
                 raise ValueError("it is encrypted")
         with np.load(path, allow_pickle=False) as file:
