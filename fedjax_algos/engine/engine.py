@@ -46,7 +46,7 @@ class Engine(NamedTuple):
     transfer: TransferFn
     updates: UpdatesFn
     put_data: PutDataFn
-    placement: Placement = Placement("auto")
+    placement: Placement
 
     def __repr__(self) -> str:
         layout, devices = self.placement.layout, self.placement.num_devices

@@ -71,7 +71,8 @@ class World:
             self.now += cost[state] if isinstance(cost, list) else cost
             return state + 1, {}
 
-        return fa.Engine(algorithm, init, round, None, None, None, lambda data: data)
+        placement = fa.engine.Placement(layout)
+        return fa.Engine(algorithm, init, round, None, None, None, lambda data: data, placement)
 
     def choose(self, given=None, **options):
         options = {"seconds": 1000.0} | options
