@@ -111,8 +111,8 @@ class Waves:
         run = self.executor.run(
             self.start(), self.data, self.plan, self.dispatches, waves=self.waves
         )
-        for _, state, _metrics in run:
-            last = state
+        for stop in run:
+            last = stop.state
         return last
 
 

@@ -52,6 +52,8 @@ from fedjax_algos.engine import (
     measure_compilation,
 )
 from fedjax_algos.runs import (
+    Checkpoints,
+    load_state,
     simulate,
     simulate_async,
     simulate_async_seeds,
@@ -60,6 +62,7 @@ from fedjax_algos.runs import (
 
 __all__ = [
     "Algorithm",
+    "Checkpoints",
     "ClientData",
     "Dispatch",
     "Engine",
@@ -91,6 +94,7 @@ __all__ = [
     "engine",
     "federate",
     "keep_compiled",
+    "load_state",
     "local_training",
     "make_engine",
     "make_evaluate",

@@ -2,21 +2,31 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.asynchrony.registry import Planner
 from fedjax_algos.asynchrony.system_model import SystemModelFactory
 from fedjax_algos.core import Batch, Model, Params, Row
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.asynchronous.executor import Executor
+from fedjax_algos.engine.asynchronous.in_flight import InFlightState
 from fedjax_algos.engine.asynchronous.merged_plans import merge_states, state_of_run
-from fedjax_algos.engine.asynchronous.protocols import InFlightMemory
+from fedjax_algos.engine.asynchronous.protocols import InFlightMemory, PlanStop
+from fedjax_algos.engine.fingerprint import (
+    algorithm_fingerprint,
+    array_fingerprint,
+    data_fingerprint,
+)
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.runs.planned_runs import merge_runs, plan_run
+from fedjax_algos.runs.checkpoints import Checkpoints, Content, RunSaver, as_checkpoints, fill
+from fedjax_algos.runs.planned_runs import MergedRuns, merge_runs, plan_run
 from fedjax_algos.runs.simulation import make_evaluate_model
 
 _MERGED_BYTES = 2**30  # the default of `merged_bytes` where waves are faster than their dispatches
@@ -47,6 +57,7 @@ def simulate_async(
     on_evaluation: Callable[[Row], None] = lambda row: None,
     on_memory: Callable[[InFlightMemory], None] = lambda memory: None,
     evaluate: Callable | None = None,
+    checkpoints: Checkpoints | str | Path | None = None,
 ) -> AsyncResult:
     """Runs an algorithm on the virtual clock.
 
@@ -67,6 +78,7 @@ def simulate_async(
       on_memory: called before any training, with the largest number of models and updates in
         flight.
       evaluate: of `make_evaluate`, so that executors share its compilation.
+      checkpoints: a folder, or `Checkpoints`, where the run is saved and goes on; see `simulate`.
 
     Returns:
       The state, rows and plan. A row has the columns of `simulate` and `simulated_seconds`,
@@ -75,7 +87,9 @@ def simulate_async(
       lost dispatch has been downloaded, but what it computed is not counted.
 
     Raises:
-      ValueError: if no client arrives within `seconds`, or for an argument out of range.
+      ValueError: if no client arrives within `seconds`, for an argument out of range, or for
+        checkpoints of another run.
+      Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
     (result,) = simulate_async_seeds(
         executor,
@@ -89,6 +103,7 @@ def simulate_async(
         on_evaluation=lambda seed, row: on_evaluation(row),
         on_memory=on_memory,
         evaluate=evaluate,
+        checkpoints=checkpoints,
     ).values()
     return result
 
@@ -107,6 +122,7 @@ def simulate_async_seeds(
     on_memory: Callable[[InFlightMemory], None] = lambda memory: None,
     evaluate: Callable | None = None,
     merged_bytes: int | None = None,
+    checkpoints: Checkpoints | str | Path | None = None,
 ) -> dict[int, AsyncResult]:
     """Runs an algorithm on the virtual clock with several seeds, whose plans can be merged.
 
@@ -129,6 +145,8 @@ def simulate_async_seeds(
       merged_bytes: limit for server states, client rows and what is in flight: the plans of as many
         seeds as fit are merged; 0 merges none. None is 1 GiB if waves are faster than their
         dispatches one after another (layout "vmapped" or several devices), else 0.
+      checkpoints: a folder, or `Checkpoints`, where the runs are saved and go on; see `simulate`.
+        If they are not all merged, those with one plan have a folder in it.
 
     Returns:
       The results by seed, in the order of `data`; see `simulate_async`. `wall_seconds` of merged
@@ -136,7 +154,8 @@ def simulate_async_seeds(
 
     Raises:
       ValueError: if no client arrives within `seconds`, for no seeds, for data that cannot be
-        merged, or for an argument out of range.
+        merged, for an argument out of range, or for checkpoints of other runs.
+      Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
     if not seconds > 0 or evaluations < 1:
         raise ValueError(
@@ -156,17 +175,65 @@ def simulate_async_seeds(
     times = np.linspace(0, seconds, evaluations + 1)
     results: dict[int, AsyncResult] = {}
     for merged in merged_runs:
-        results |= _execute(executor, merged, times, params, evaluate_model, on_evaluation)
+        identity = partial(_identity, executor, merged, evaluations)
+        saver = RunSaver(_checkpoints_of(checkpoints, merged, len(runs)), identity)
+        results |= _execute(executor, merged, times, params, evaluate_model, on_evaluation, saver)
     return {seed: results[seed] for seed in data}
 
 
-def _execute(executor, merged, times, params, evaluate_model, on_evaluation):
-    """Trains merged runs and returns the result of each seed."""
+def _checkpoints_of(checkpoints, merged, num_seeds):
+    """The checkpoints of merged runs: if there are others, in a folder named after their seeds."""
+    checkpoints = as_checkpoints(checkpoints)
+    if checkpoints is None or len(merged.runs) == num_seeds:
+        return checkpoints
+    name = f"seeds-from-{merged.runs[0].seed}"
+    return checkpoints._replace(folder=Path(checkpoints.folder) / name)
+
+
+def _identity(executor: Executor, merged: MergedRuns, evaluations: int) -> dict[str, Any]:
+    """By what a checkpoint of other runs is recognised."""
+    first = merged.runs[0]
+    one = jax.tree.map(lambda leaf: leaf[0], first.dispatches)
+    return {
+        "algorithm": algorithm_fingerprint(executor.algorithm, first.state, first.data, one),
+        "seeds": [run.seed for run in merged.runs],
+        "clients": first.data.num_clients,
+        "examples": describe_tree(first.data.examples),
+        "partition_and_values": data_fingerprint(merged.data),
+        "plan": array_fingerprint((merged.plan._replace(trace=None), merged.dispatches)),
+        "evaluations": evaluations,
+        "slots": merged.waves.trained.shape[1],
+        "layout": executor.layout,
+        "devices": executor.num_devices,
+    }
+
+
+def _content(stop: PlanStop, facts: dict[str, Any]) -> Content:
+    """What a checkpoint holds."""
+    arrays = stop.state._asdict() | stop.in_flight._asdict() | {"metrics": stop.metrics}
+    return arrays, facts
+
+
+def _execute(executor, merged, times, params, evaluate_model, on_evaluation, saver):
+    """Trains merged runs, or the rest of them, and returns the result of each seed."""
     runs, plan = merged.runs, merged.plan
-    start = time.perf_counter() - sum(run.planning_seconds for run in runs)
+    saved, resume, last = saver.restore(), None, None
+    histories = saved.facts["rows"] if saved else [[] for _ in runs]
+    seconds = histories[0][-1]["wall_seconds"] if saved else 0.0
+    start = time.perf_counter() - sum(run.planning_seconds for run in runs) - seconds
     data = executor.put_data(merged.data)
     state = merge_states([executor.init(run.seed, run.population, params) for run in runs])
-    histories = [[] for _ in runs]
+    if saved:
+        for run, history in zip(runs, histories, strict=True):
+            for row in history:
+                on_evaluation(run.seed, row)
+
+        def resume(in_flight, metrics):
+            nonlocal last
+            tree = fill(in_flight._asdict() | {"metrics": metrics}, saved.arrays)
+            metrics, in_flight = tree.pop("metrics"), InFlightState(**tree)
+            last = FederatedState(*in_flight[:3], state.origin, state.seed)
+            return saved.position, in_flight, metrics
 
     def measure(number, now, round_number, state, metrics):
         measured = {name: float(np.ravel(mean.value())[number]) for name, mean in metrics.items()}
@@ -180,15 +247,25 @@ def _execute(executor, merged, times, params, evaluate_model, on_evaluation):
         own = np.flatnonzero(plan.run == number) if len(runs) > 1 else np.arange(len(plan.time))
         steps_by_time = np.searchsorted(run.plan.time, times, side="right")
         for now, steps in zip(times, steps_by_time.tolist(), strict=True):
-            if now == 0 or steps == 0:
-                measure(number, now, 0, state, {})
-            else:
+            if now > 0 and steps > 0:
                 at_steps.setdefault(int(own[steps - 1]) + 1, []).append((number, now, steps))
-    for steps_made, last, metrics in executor.run(
-        state, data, plan, merged.dispatches, stops=sorted(at_steps), waves=merged.waves
+            elif not saved:
+                measure(number, now, 0, state, {})
+    for stop in executor.run(
+        state,
+        data,
+        plan,
+        merged.dispatches,
+        stops=sorted(at_steps),
+        waves=merged.waves,
+        resume=resume,
     ):
-        for number, now, round_number in at_steps.get(steps_made, ()):
-            measure(number, now, round_number, last, metrics)
+        for number, now, round_number in at_steps.get(stop.server_steps, ()):
+            measure(number, now, round_number, stop.state, stop.metrics)
+        last = stop.state
+        content = partial(_content, stop, {"rows": histories})
+        end = stop.server_steps == len(plan.time)
+        saver.after_evaluation(stop.server_steps, content, last=end)
     return {
         run.seed: AsyncResult(state_of_run(last, number), history, run.plan)
         for number, (run, history) in enumerate(zip(runs, histories, strict=True))

@@ -1,18 +1,24 @@
 """Batched runs: many runs in one compiled program, which takes their differences as arguments."""
 
-import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Required, TypedDict
 
 import jax
 
-from fedjax_algos.analysis.rows import metrics_row
 from fedjax_algos.core import Algorithm, Batch, Model, Params, Problem, Row
 from fedjax_algos.core.representation import describe
 from fedjax_algos.engine.devices import Devices, client_mesh
 from fedjax_algos.engine.placement import Layout
-from fedjax_algos.runs.batched_execution import BatchedArguments, Run, run_program, traced_names
+from fedjax_algos.runs.batched_execution import (
+    BatchedArguments,
+    Recorder,
+    Run,
+    run_program,
+    traced_names,
+)
 from fedjax_algos.runs.batched_program import UNTRACEABLE, constants_of
+from fedjax_algos.runs.checkpoints import Checkpoints, as_checkpoints
 from fedjax_algos.schedules import LocalWork, Sampler, Synchronous, uniform
 
 
@@ -37,6 +43,8 @@ class BatchedOptions(TypedDict, total=False):
     eval_every: int
     params: Params | Model | None
     on_evaluation: Callable[[Row], None]
+    on_end: Callable[[str, int, Model], None]
+    checkpoints: Checkpoints | str | Path | None
     layout: Layout
     devices: Devices
     runs_per_device: int | None
@@ -56,6 +64,8 @@ def run_batched(
     eval_every: int = 10,
     params: Params | Model | None = None,
     on_evaluation: Callable[[Row], None] = lambda row: None,
+    on_end: Callable[[str, int, Model], None] = lambda label, seed, model: None,
+    checkpoints: Checkpoints | str | Path | None = None,
     layout: Layout = "auto",
     devices: Devices = None,
     runs_per_device: int | None = None,
@@ -80,7 +90,10 @@ def run_batched(
       test: the examples to evaluate on, or None.
       eval_every: rounds between evaluations.
       params: replace the problem's own initialisation.
-      on_evaluation: called with each row as it is measured.
+      on_evaluation: called with each row as it is measured, and first with those of checkpoints.
+      on_end: called with the label, the seed and the last model of each run, as NumPy arrays.
+      checkpoints: a folder, or `Checkpoints`, where the runs are saved and go on, as in `simulate`;
+        those of each call have a folder in it.
       layout: of a cohort, as in `make_engine`.
       devices: of this process; the runs are divided over them. See `client_mesh`.
       runs_per_device: runs that a device computes at once. None is one on a CPU, where many copies
@@ -94,7 +107,9 @@ def run_batched(
       `wall_seconds` is the time since all runs began.
 
     Raises:
-      ValueError: for arguments that `simulate` or the factory refuse, or too little memory.
+      ValueError: for arguments that `simulate` or the factory refuse, too little memory, or
+        checkpoints of other runs.
+      Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
     if rounds < 1 or eval_every < 1:
         raise ValueError(f"rounds={rounds} and eval_every={eval_every} must be at least 1")
@@ -103,34 +118,21 @@ def run_batched(
     for run in runs:  # checks ranges while the values are concrete
         factory(problem, run.local, **run.hyperparameters)
     cohorts: dict[str, Any] = {"cohort_size": cohort_size, "sampler": sampler, "work": work}
-    histories: list[list[Row]] = [[] for _ in runs]
-    start = time.perf_counter()
+    recorder = Recorder(runs, cohort_size, on_evaluation, on_end)
 
     def schedule(run: Run) -> Synchronous:
         return Synchronous(run.data.counts(), run.local, seed=run.seed, **cohorts)
 
-    def report(indices, transfer, done, metrics, flops):
-        for position, index in enumerate(indices):
-            row = metrics_row(
-                done,
-                {name: float(values[position]) for name, values in metrics.items()},
-                download_bytes=done * cohort_size * transfer.download,
-                upload_bytes=done * cohort_size * transfer.upload,
-                flops=float(flops[position]),
-                wall_seconds=time.perf_counter() - start,
-            )
-            histories[index].append({"method": runs[index].label, "seed": runs[index].seed} | row)
-            on_evaluation(histories[index][-1])
-
     model = params if params is None or isinstance(params, Model) else Model(params)
     arguments = BatchedArguments(
         factory, problem, schedule, cohort_size, rounds, min(eval_every, rounds), test, model,
-        layout, client_mesh(devices), runs_per_device, memory, report,
+        layout, client_mesh(devices), runs_per_device, memory, recorder,
+        as_checkpoints(checkpoints),
     )  # fmt: skip
     notes: list[str] = []
     for group in _groups(dict(enumerate(runs)), frozenset()):
         notes += _run_group(arguments, group, frozenset())
-    return BatchedResult([row for history in histories for row in history], notes)
+    return BatchedResult([row for history in recorder.histories for row in history], notes)
 
 
 def _groups(runs: dict[int, Run], static: frozenset[str]) -> list[dict[int, Run]]:

@@ -2,17 +2,22 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fedjax_algos.core import Algorithm, Batch, Local, Model, Population, Problem
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core import Algorithm, Batch, Model, Population, Problem
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.devices import client_mesh, replicate, row_sharding, wait_on_cpu
+from fedjax_algos.engine.fingerprint import (
+    algorithm_fingerprint,
+    array_fingerprint,
+    data_fingerprint,
+)
 from fedjax_algos.engine.placement import Layout, Placement, fill_slots
 from fedjax_algos.engine.state import initial_state
 from fedjax_algos.engine.transfer import count_transfer
@@ -25,27 +30,16 @@ from fedjax_algos.runs.batched_program import (
     constants_of,
     unreadable_rate,
 )
+from fedjax_algos.runs.batched_rows import CallStop, Recorder, Run
+from fedjax_algos.runs.checkpoints import Checkpoints, RunSaver, fill
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
-from fedjax_algos.runs.simulation import Window, draw_windows, flop_counter
+from fedjax_algos.runs.simulation import (
+    COMPARED_ROUNDS,
+    Window,
+    draw_windows,
+    flop_counter,
+)
 from fedjax_algos.schedules import Synchronous
-
-
-class Run(NamedTuple):
-    """One of many runs.
-
-    `swept` distinguishes it from the others: some of its hyperparameters, "client_learning_rate",
-    or anything else that its `local` was made from. The values must be hashable.
-    """
-
-    label: str  # `method` in its rows
-    seed: int
-    data: FederatedData
-    local: Local
-    hyperparameters: dict[str, Any]  # of the algorithm's factory
-    swept: dict[str, Any]
-
-    def __repr__(self) -> str:
-        return describe(self, label=repr(self.label), seed=self.seed, swept=self.swept)
 
 
 class BatchedArguments(NamedTuple):
@@ -63,7 +57,8 @@ class BatchedArguments(NamedTuple):
     mesh: Mesh | None
     runs_per_device: int | None
     memory: int  # bytes
-    report: Callable[..., None]  # takes indices of runs, a `Transfer`, a result of `_compute`
+    recorder: Recorder
+    checkpoints: Checkpoints | None
 
 
 def traced_names(run: Run, static: frozenset[str]) -> list[str]:
@@ -120,10 +115,76 @@ def run_program(arguments: BatchedArguments, runs: dict[int, Run], static: froze
             np.array([run.seed for run in filled], np.uint32),
             {name: np.array([run.swept[name] for run in filled], float) for name in traced},
         )
-        drawn = (draw_windows(arguments.schedule(run), *of_windows) for run in filled)
-        for result in _compute(program, shared, entries, zip(*drawn, strict=True)):
-            arguments.report(call, transfer, *result)
+        one = jax.tree.map(lambda leaf: leaf[0, 0], dispatches)
+        algorithm_of = partial(algorithm_fingerprint, algorithm, state, first.data, one)
+        identity = partial(_identity, arguments, filled, mesh, algorithm_of)
+        saver = RunSaver(_checkpoints_of(arguments.checkpoints, call), identity)
+        schedules = [arguments.schedule(run) for run in filled]
+        start_of_call = _start(arguments.recorder, call, program, shared, entries, schedules, saver)
+        windows = zip(*(draw_windows(each, *of_windows) for each in schedules), strict=True)
+        states = start_of_call.states
+        for stop in _compute(program, shared, entries, windows, start_of_call):
+            arguments.recorder.measure(call, transfer, stop)
+            rows = [arguments.recorder.histories[index] for index in call]
+            content = partial(_content, stop, rows)
+            saver.after_evaluation(stop.rounds, content, last=stop.rounds == arguments.rounds)
+            states = stop.states
+        arguments.recorder.end(call, states)
     return note
+
+
+def _checkpoints_of(checkpoints, call):
+    """The checkpoints of a call, in a folder that is named after its runs."""
+    if checkpoints is None:
+        return None
+    name = f"from-run-{min(call)}-{array_fingerprint(np.array(list(call)))}"
+    return checkpoints._replace(folder=Path(checkpoints.folder) / name)
+
+
+def _identity(arguments, runs, mesh, algorithm):
+    """By what a checkpoint of other runs is recognised."""
+    tables = {id(run.data): run.data for run in runs}
+    of_tables = {key: data_fingerprint(data) for key, data in tables.items()}
+    compared = min(arguments.rounds, COMPARED_ROUNDS)
+    return {
+        "algorithm": algorithm(),
+        "runs": [[run.label, run.seed, of_tables[id(run.data)]] for run in runs],
+        "first_rounds": array_fingerprint(
+            [arguments.schedule(run).dispatches(compared) for run in runs]
+        ),
+        "initial_model": array_fingerprint(arguments.params),
+        "rounds": arguments.rounds,
+        "eval_every": arguments.eval_every,
+        "layout": str(arguments.layout),
+        "devices": 1 if mesh is None else mesh.size,
+    }
+
+
+def _content(stop, rows):
+    """What a checkpoint holds."""
+    arrays = {"states": stop.states, "schedules": stop.positions, "flops": stop.flops}
+    return arrays, {"rows": rows}
+
+
+def _start(recorder, call, program, shared, entries, schedules, saver):
+    """The beginning of a call, or where its checkpoint was saved; the schedules go there."""
+    mesh, num_runs = program.mesh, len(entries.seed)
+    entries = jax.device_put(entries, row_sharding(mesh, num_runs))
+    states = wait_on_cpu(mesh, begin_each(program, shared, entries))
+    positions = _stack([schedule.position() for schedule in schedules])
+    stop = CallStop(0, {}, np.zeros(num_runs), states, positions)
+    if saved := saver.restore():
+        filled = fill(_content(stop, ())[0], saved.arrays)
+        positions = filled["schedules"]
+        for number, schedule in enumerate(schedules):
+            schedule.go_to(jax.tree.map(lambda leaf, i=number: leaf[i], positions))
+        recorder.restore(call, saved.facts["rows"])
+        stop = CallStop(saved.position, {}, filled["flops"], filled["states"], positions)
+    return stop
+
+
+def _stack(trees):
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
 def _call_size(arguments, num_runs, run_bytes):
@@ -175,32 +236,32 @@ def _share(arguments: BatchedArguments, mesh: Mesh | None, tables: list[Federate
 
 
 def _compute(
-    program: Program, shared: Shared, entries: Entry, windows: Iterator[tuple[Window, ...]]
-) -> Iterator[tuple[int, dict[str, np.ndarray], np.ndarray]]:
-    """Computes the runs of one call from beginning to end.
-
-    Yields:
-      For each evaluation the number of completed rounds, the metrics, and the operations since the
-      start; leaves [runs].
-    """
+    program: Program,
+    shared: Shared,
+    entries: Entry,
+    windows: Iterator[tuple[Window, ...]],
+    start: CallStop,
+) -> Iterator[CallStop]:
+    """Computes the runs of one call from where they are to the end; yields at each evaluation."""
     mesh, num_runs = program.mesh, len(entries.seed)
     put = partial(jax.device_put, device=row_sharding(mesh, num_runs))
     entries = put(entries)
-    states = wait_on_cpu(mesh, begin_each(program, shared, entries))
-    done, flops = 0, np.zeros(num_runs)
+    done, states, flops = start.rounds, start.states, start.flops
     following = next(windows, None)
     while following is not None:
         drawn, window = following, following[0].rounds
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(w.dispatches for w in drawn))
-        order = Placement(program.layout).slot_order(stacked.num_steps)
-        placed = put(fill_slots(stacked, order, program.population.num_clients))
+        order = Placement(program.layout).slot_order
+        stacked = _stack([each.dispatches for each in drawn])
+        filled = fill_slots(stacked, order(stacked.num_steps), program.population.num_clients)
+        placed, positions = put(filled), _stack([each.position for each in drawn])
         for rounds in [window] if done else [0, window]:  # 0: the evaluation of the first models
             states, trained, tested = wait_on_cpu(
                 mesh, advance_each(program, states, shared, entries, placed, np.int32(rounds))
             )
             if rounds:  # while the devices compute
                 following = next(windows, None)
-                flops += [each.flops for each in drawn]
+                flops = flops + [each.flops for each in drawn]
             trained, tested = jax.device_get((trained if rounds else {}, tested))
-            yield done + rounds, trained | tested, flops
+            at = positions if rounds else start.positions
+            yield CallStop(done + rounds, trained | tested, flops, states, at)
         done += window

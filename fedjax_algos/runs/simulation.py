@@ -3,6 +3,8 @@
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -12,11 +14,28 @@ from fedjax_algos.analysis.costs.measured import UncountedError, count_flops
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.rows import metrics_row
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Model, Params, Population, Problem, Row
+from fedjax_algos.core.representation import describe_tree
 from fedjax_algos.engine.devices import one_copy
 from fedjax_algos.engine.engine import Engine
+from fedjax_algos.engine.fingerprint import (
+    algorithm_fingerprint,
+    array_fingerprint,
+    data_fingerprint,
+)
 from fedjax_algos.engine.sharded_data import DeviceData, data_shapes
 from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.runs.checkpoints import (
+    Checkpoints,
+    Content,
+    RunSaver,
+    fill,
+    fill_state,
+    state_arrays,
+)
 from fedjax_algos.schedules import LocalWork, Sampler, Synchronous, uniform
+from fedjax_algos.schedules.synchronous import Position
+
+COMPARED_ROUNDS = 20  # whose dispatches identify samplers and local work in a checkpoint
 
 FlopCounter = Callable[[Dispatch], np.ndarray]  # the operations of each dispatch
 
@@ -35,6 +54,7 @@ def simulate(
     params: Params | Model | None = None,
     on_evaluation: Callable[[Row], None] = lambda row: None,
     evaluate: Callable | None = None,
+    checkpoints: Checkpoints | str | Path | None = None,
 ) -> tuple[FederatedState, list[Row]]:
     """Runs a synchronous simulation.
 
@@ -53,8 +73,10 @@ def simulate(
       eval_every: rounds between evaluations, at least 1. The start and the end are always
         evaluated.
       params: replace the problem's own initialisation: params, or a `Model`.
-      on_evaluation: called with each row as it is measured.
+      on_evaluation: called with each row as it is measured, and first with those of a checkpoint.
       evaluate: of `make_evaluate`, so that engines share its compilation.
+      checkpoints: a folder, or `Checkpoints`: the run is saved there every five minutes and at its
+        end. If the folder holds a checkpoint of this run, it goes on from there, bit for bit.
 
     Returns:
       The last state, and one row for each evaluation: `round`; `train_loss`, the mean over all
@@ -64,13 +86,15 @@ def simulate(
       warning, for an algorithm whose operations cannot be counted.
 
     Raises:
-      ValueError: for numbers below 1, or a client that is twice in a cohort while clients keep
-        state.
+      ValueError: for numbers below 1, a client that is twice in a cohort while clients keep state,
+        or checkpoints of another run.
+      Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
     if rounds < 1 or eval_every < 1:
         raise ValueError(f"rounds={rounds} and eval_every={eval_every} must be at least 1")
     counts, data = data.counts(), engine.put_data(data)
-    schedule = Synchronous(
+    draw = partial(
+        Synchronous,
         counts,
         engine.algorithm.local,
         cohort_size=cohort_size,
@@ -78,17 +102,29 @@ def simulate(
         sampler=sampler,
         work=work,
     )
+    schedule = draw()
     population = Population(data.num_clients, cohort_size, int(counts.sum()))
     state = engine.init(seed, population, params)
     evaluate_model = make_evaluate_model(engine.algorithm.problem, test, evaluate)
-    start = time.perf_counter()
-    history: list[Row] = []
+    first = jax.tree.map(lambda leaf: leaf[0], draw().dispatches(1))
+    transfer = engine.transfer(state, data, first)
+    identity = partial(_identity, engine, state, data, draw, rounds, eval_every)
+    saver = RunSaver(checkpoints, identity)
+    done, flops, seconds, history = 0, 0.0, 0.0, []
+    if saved := saver.restore():
+        state = fill_state(state, saved.arrays)
+        schedule.go_to(fill(schedule.position(), saved.arrays, "schedule"))
+        done, history = saved.position, saved.facts["rows"]
+        flops, seconds = saved.facts["flops"], history[-1]["wall_seconds"]
+        for row in history:
+            on_evaluation(row)
+    start = time.perf_counter() - seconds
 
-    def measure(round_number, state, metrics):
+    def measure(state, metrics):
         measured = {name: float(mean.value()) for name, mean in metrics.items()}
-        dispatched = round_number * cohort_size
+        dispatched = done * cohort_size
         row = metrics_row(
-            round_number,
+            done,
             measured | evaluate_model(state),
             download_bytes=dispatched * transfer.download,
             upload_bytes=dispatched * transfer.upload,
@@ -101,17 +137,48 @@ def simulate(
     count = flop_counter(engine.algorithm, state, data)
     keeping = bool(jax.tree.leaves(state.origin))
     windows = draw_windows(schedule, count, rounds, eval_every, keeping)
-    first = next(windows)
-    transfer = engine.transfer(state, data, jax.tree.map(lambda leaf: leaf[0], first.dispatches))
-    window: Window | None = first
-    done, flops = 0, 0.0
-    measure(done, state, {})
+    window = next(windows, None)
+    if not history:
+        measure(state, {})
     while window is not None:
+        position = window.position
         state, metrics = engine.rounds(state, data, window.dispatches, window.rounds)
         done, flops = done + window.rounds, flops + window.flops
         window = next(windows, None)  # while the devices compute; `measure` waits for them
-        measure(done, state, metrics)
+        measure(state, metrics)
+        content = partial(_content, state, position, {"rows": history, "flops": flops})
+        saver.after_evaluation(done, content, last=done == rounds)
     return state, history
+
+
+def _content(state: FederatedState, position: Position, facts: dict[str, Any]) -> Content:
+    """What a checkpoint holds."""
+    return state_arrays(state) | {"schedule": position}, facts
+
+
+def _identity(
+    engine: Engine,
+    state: FederatedState,
+    data: DeviceData,
+    draw: Callable[[], Synchronous],
+    rounds: int,
+    eval_every: int,
+) -> dict[str, Any]:
+    """By what a checkpoint of another run is recognised."""
+    dispatches = draw().dispatches(min(rounds, COMPARED_ROUNDS))
+    one = jax.tree.map(lambda leaf: leaf[0, 0], dispatches)
+    return {
+        "algorithm": algorithm_fingerprint(engine.algorithm, state, data, one),
+        "initial_model": array_fingerprint(one_copy(state.server.params)),
+        "clients": data.num_clients,
+        "examples": describe_tree(data_shapes(data).examples),
+        "partition_and_values": data_fingerprint(data),
+        "first_rounds": array_fingerprint(dispatches),
+        "rounds": rounds,
+        "eval_every": eval_every,
+        "layout": str(engine.placement.layout),
+        "devices": engine.placement.num_devices,
+    }
 
 
 def make_evaluate_model(
@@ -141,6 +208,7 @@ class Window(NamedTuple):
     rounds: int
     dispatches: Dispatch  # leaves [longest, cohort]: all windows have the shape of the longest
     flops: float  # of all their dispatches
+    position: Position  # of the schedule after them
 
 
 def draw_windows(
@@ -153,7 +221,7 @@ def draw_windows(
     """The windows of a run, each drawn when the iterator is advanced.
 
     Args:
-      schedule: of the run.
+      schedule: of the run; the windows begin with its next round.
       count: the operations of each dispatch.
       rounds: of the run.
       eval_every: rounds of a window; the last one may be shorter.
@@ -163,14 +231,15 @@ def draw_windows(
       ValueError: for a client that is twice in a cohort while clients keep state.
     """
     longest = min(eval_every, rounds)
-    for done in range(0, rounds, longest):
+    for done in range(schedule.next_round, rounds, longest):
         number = min(longest, rounds - done)
         dispatches = schedule.dispatches(number)
         if keeping:
             check_no_repeats(dispatches)
         index = np.arange(longest) % number
         repeated = jax.tree.map(lambda leaf, index=index: leaf[index], dispatches)
-        yield Window(number, repeated, float(count(dispatches).sum()))
+        flops = float(count(dispatches).sum())
+        yield Window(number, repeated, flops, schedule.position())
 
 
 def check_no_repeats(dispatches: Dispatch) -> None:

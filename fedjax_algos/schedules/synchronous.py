@@ -1,6 +1,6 @@
 """The synchronous schedule: each round has its own cohort and ends when all its clients have."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +10,14 @@ from fedjax_algos.core.representation import describe
 from fedjax_algos.data.partitioning.base import describe_counts
 from fedjax_algos.schedules.cohorts import Sampler, uniform
 from fedjax_algos.schedules.local_work import LocalWork
+
+
+class Position(NamedTuple):
+    """How far a `Synchronous` schedule has been drawn."""
+
+    next_round: Any  # int32[]
+    dispatched: np.ndarray  # int32[num_clients]: dispatches of each client so far
+    steps_done: np.ndarray  # int32[num_clients]: their local steps
 
 
 class Synchronous:
@@ -100,6 +108,20 @@ class Synchronous:
             learning_rate=np.asarray(rate_at(self.local.learning_rate, count), float_type),
             first_step=first_step,
         )
+
+    def position(self) -> Position:
+        """How far the schedule has been drawn, to go on from there with `go_to`."""
+        return Position(np.int32(self.next_round), self.dispatched.copy(), self.steps_done.copy())
+
+    def go_to(self, position: Position) -> None:
+        """Continues from a position of an equal schedule.
+
+        Args:
+          position: of `position`.
+        """
+        self.next_round = int(position.next_round)
+        self.dispatched = np.array(position.dispatched, np.int32)
+        self.steps_done = np.array(position.steps_done, np.int32)
 
     def __repr__(self) -> str:
         return describe(

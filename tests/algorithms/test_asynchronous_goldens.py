@@ -44,7 +44,7 @@ def run(name, settings, schedule, minutes, system=None):
     dispatches = plan_dispatches(plan, toy.data.counts(), executor.algorithm.local)
     stops = range(1, len(plan.time) + 1)
     seen: dict[float, list[float]] = {}
-    for done, now, _ in executor.run(state, toy.data, plan, dispatches, stops=list(stops)):
+    for done, now, *_ in executor.run(state, toy.data, plan, dispatches, stops=list(stops)):
         seen.setdefault(float(plan.time[done - 1]), []).append(float(now.server.params["x"]))
     return seen
 

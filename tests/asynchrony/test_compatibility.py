@@ -82,7 +82,7 @@ def test_every_algorithm_on_every_schedule(case):
         dispatches = plan_dispatches(plan, toy.data.counts(), LOCAL)
         # the same numbers of rows for all schedules, which then share the compiled programs
         waves = executor.waves(state, plan)._replace(num_update_rows=8, num_version_rows=7)
-        *_, (done, state, _) = executor.run(state, toy.data, plan, dispatches, waves=waves)
+        *_, (done, state, *_) = executor.run(state, toy.data, plan, dispatches, waves=waves)
         assert done == len(plan.time) > 3
         assert np.isfinite(state.server.params["x"])
         assert float(state.server.params["x"]) != 0.5
@@ -127,7 +127,7 @@ def test_your_own_algorithm_runs_where_its_fields_allow():
         state = executor.init(0, fa.Population(2, 2, 2, 2))
         dispatches = plan_dispatches(plan, toy.data.counts(), LOCAL)
         run = executor.run(state, executor.put_data(toy.data), plan, dispatches, stops=[1, 2])
-        models[algorithm] = [float(state.server.params["x"]) for _, state, _ in run]
+        models[algorithm] = [float(state.server.params["x"]) for _, state, *_ in run]
     step, own_step = (models[algorithm][0] - 0.5 for algorithm in (fedavg, own))
     assert own_step == pytest.approx(step / 2)
     assert len(models[own]) == 3

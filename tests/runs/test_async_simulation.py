@@ -183,7 +183,7 @@ def test_the_dispatch_after_a_lost_first_one_has_no_anchor(name):
         dispatches = plan_dispatches(plan, toy.data.counts(), LOCAL)
         state = executor.init(0, fa.Population(4, 4, 17))
         run = executor.run(state, toy.data, plan, dispatches, stops=[1, 2])
-        models.append([np.asarray(state.server.params["out"]) for _, state, _ in run])
+        models.append([np.asarray(state.server.params["out"]) for _, state, *_ in run])
     assert plan.fate[0] == 2
     np.testing.assert_array_equal(models[0][0], models[1][0])
     assert np.abs(models[0][1] - models[1][1]).max() > 1e-6

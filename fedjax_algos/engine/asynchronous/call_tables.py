@@ -60,11 +60,12 @@ class CallTables(NamedTuple):
     waves_per_call: int  # at most
     num_clients: int  # of all runs together
 
-    def calls(self, stops: np.ndarray) -> Iterator[tuple[int | None, CallTable]]:
+    def calls(self, stops: np.ndarray, after: int = 0) -> Iterator[tuple[int | None, CallTable]]:
         """Iterates over the calls: (the stop at which the call ends or None, its table).
 
         Args:
           stops: int[...], ascending: numbers of server steps at which a call has to end.
+          after: the stop at which to begin; 0 for the beginning of the plan.
         """
         plan, size, ends = self.plan, self.waves_per_call, step_ends(self.plan)
         counts = np.diff(ends, prepend=0)
@@ -74,7 +75,11 @@ class CallTables(NamedTuple):
         first_trained = _first_trained(plan)
         begin = added = made = 0
         last_run = None  # the run of the last stop
-        for stop in stops.tolist():
+        if after:
+            begin = int(np.searchsorted(waves.steps, after)) + 1
+            added, made = waves.contributions[begin - 1], waves.steps[begin - 1]
+            last_run = None if plan.run is None else plan.run[after - 1]
+        for stop in stops[stops > after].tolist():
             end = int(np.searchsorted(waves.steps, stop)) + 1
             for start in range(begin, end, size):
                 until = min(start + size, end)

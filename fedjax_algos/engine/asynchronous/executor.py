@@ -21,6 +21,7 @@ from fedjax_algos.engine.asynchronous.protocols import (
     InFlightMemory,
     InFlightMemoryFn,
     MakeWavesFn,
+    PlanStop,
     RunPlanFn,
 )
 from fedjax_algos.engine.asynchronous.slots import choose_slots
@@ -143,27 +144,32 @@ class _PlanRunner:
         version_bytes, update_bytes = map(tree_bytes, (in_flight.versions, in_flight.updates))
         return InFlightMemory(versions, version_bytes, updates, update_bytes, state.seed.size)
 
-    def run(self, state, data, plan, dispatches, *, stops=(), waves=None):
+    def run(self, state, data, plan, dispatches, *, stops=(), waves=None, resume=None):
         _check_run(state, plan, dispatches, stops)
         waves = self.make_waves(state, plan) if waves is None else waves
         tables = CallTables(
             plan, dispatches, waves, self.num_devices, self.waves_per_call, data.num_clients
         )
-        calls = tables.calls(np.unique([*stops, len(plan.time)]))
-        return self._execute(state, data, self._arguments(state, data, dispatches, waves), calls)
+        stops = np.unique([*stops, len(plan.time)])
+        arguments = self._arguments(state, data, dispatches, waves)
+        return self._execute(state, data, arguments, partial(tables.calls, stops), resume)
 
     def _arguments(self, state, data, dispatches, waves):
         """The arguments of `initial`."""
         dispatch = replicate(self.mesh, jax.tree.map(lambda leaf: narrow(leaf[0]), dispatches))
         return state[:3], state.origin, state.seed, data, dispatch, row_counts(waves)
 
-    def _execute(self, state, data, arguments, calls):
+    def _execute(self, state, data, arguments, calls, resume):
         in_flight, metrics = self.initial(*arguments)
-        for stop, table in calls:
+        after = 0
+        if resume is not None:
+            after, in_flight, metrics = resume(in_flight, metrics)
+        for stop, table in calls(after):
             arguments = metrics, state.origin, state.seed, data, replicate(self.mesh, table)
             in_flight, metrics = wait_on_cpu(self.mesh, self.run_waves(in_flight, *arguments))
             if stop is not None:
-                yield stop, FederatedState(*in_flight[:3], state.origin, state.seed), metrics
+                now = FederatedState(*in_flight[:3], state.origin, state.seed)
+                yield PlanStop(stop, now, metrics, in_flight)
 
 
 def _check_run(state, plan, dispatches, stops):

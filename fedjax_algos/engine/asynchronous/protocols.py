@@ -1,10 +1,11 @@
 """The functions of an `Executor`, one protocol each, and what they return."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.core import Dispatch, Metrics
+from fedjax_algos.engine.asynchronous.in_flight import InFlightState
 from fedjax_algos.engine.asynchronous.waves import Waves
 from fedjax_algos.engine.sharded_data import DeviceData
 from fedjax_algos.engine.state import FederatedState
@@ -30,6 +31,19 @@ class InFlightMemory(NamedTuple):
         return f"at most {rows} in flight, {self.bytes / 1e6:.3g} MB{runs}"
 
 
+class PlanStop(NamedTuple):
+    """A run of a plan after some server steps."""
+
+    server_steps: int  # that have been made
+    state: FederatedState
+    metrics: Metrics  # of the contributions since the last stop
+    in_flight: InFlightState  # what the rest of the run reads, besides the metrics
+
+
+# from the initial (in-flight state, metrics) to (server steps, both after so many)
+ResumeFn = Callable[[InFlightState, Metrics], tuple[int, InFlightState, Metrics]]
+
+
 class RunPlanFn(Protocol):
     """Executes a plan.
 
@@ -44,12 +58,15 @@ class RunPlanFn(Protocol):
       dispatches: of `plan_dispatches`: NumPy arrays with leaves [dispatches].
       stops: ascending numbers of server steps after which to yield, from 1 to the plan's last.
       waves: of the executor's `waves`; None makes them.
+      resume: goes on after a stop of an earlier run with the same arguments: it takes what is in
+        flight before the first wave, and the metrics, and returns the number of server steps at
+        that stop with what was in flight then, and the metrics. None begins the plan.
 
     Returns:
-      An iterator over (number of server steps made, state, metrics), after each of `stops` and
-      after the last server step. Metrics are means over the contributions since the last stop. The
-      yielded arrays are CONSUMED when the iterator advances: read or copy them before. Client rows
-      in a yielded state may be ahead of the clock: they include all dispatches trained so far.
+      An iterator over `PlanStop`s, after each of `stops` and after the last server step. Metrics
+      are means over the contributions since the last stop. The yielded arrays are CONSUMED when the
+      iterator advances: read or copy them before. Client rows in a yielded state may be ahead of
+      the clock: they include all dispatches trained so far.
 
     Raises:
       ValueError: for stops out of order or range, for dispatches or a state that do not fit the
@@ -65,7 +82,8 @@ class RunPlanFn(Protocol):
         *,
         stops: Sequence[int] = (),
         waves: Waves | None = None,
-    ) -> Iterator[tuple[int, FederatedState, Metrics]]: ...
+        resume: ResumeFn | None = None,
+    ) -> Iterator[PlanStop]: ...
 
 
 class MakeWavesFn(Protocol):

@@ -203,7 +203,7 @@ def execute(executor, data, plan, stops=(), waves=None):
     yielded = executor.run(
         state, executor.put_data(data), plan, dispatches, stops=stops, waves=waves
     )
-    return [(done, *jax.tree.map(np.array, rest)) for done, *rest in yielded]
+    return [(stop.server_steps, *jax.tree.map(np.array, stop[1:3])) for stop in yielded]
 
 
 def close(one, other, tolerance):

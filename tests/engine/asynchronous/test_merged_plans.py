@@ -20,6 +20,7 @@ from fedjax_algos.engine.asynchronous.merged_plans import (
     merge_states,
     state_of_run,
 )
+from fedjax_algos.engine.asynchronous.protocols import PlanStop
 from fedjax_algos.engine.asynchronous.slots import wave_costs
 from fedjax_algos.engine.asynchronous.waves import make_waves, step_ends
 from fedjax_algos.runs.async_simulation import simulate_async, simulate_async_seeds
@@ -82,8 +83,8 @@ def options(evaluations=3):
 
 
 def untrained(executor):
-    def run(state, data, plan, dispatches, *, stops, waves):
-        yield len(plan.time), state, {}
+    def run(state, data, plan, dispatches, *, stops, waves, resume):
+        yield PlanStop(len(plan.time), state, {}, None)
 
     return executor._replace(run=run)
 

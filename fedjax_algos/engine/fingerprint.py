@@ -1,0 +1,109 @@
+"""Short texts that identify what a run computes and reads, to recognise it in a later process."""
+
+import functools
+import hashlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_algos.core import Algorithm, Dispatch, Stack
+from fedjax_algos.engine.local_update import (
+    broadcast_to_client,
+    draw_randomness,
+    local_update,
+    prelude_update,
+)
+from fedjax_algos.engine.sharded_data import DeviceData, ShardedData, data_shapes
+from fedjax_algos.engine.state import FederatedState, row_shapes
+
+_SAMPLED_ROWS = 1000
+
+
+def array_fingerprint(tree: Any) -> str:
+    """Identifies the values, dtypes, shapes and names of arrays.
+
+    Args:
+      tree: of arrays that this process can read.
+
+    Returns:
+      16 hexadecimal digits of a SHA-256 hash.
+    """
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        values = np.ascontiguousarray(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)} {values.dtype} {values.shape}".encode())
+        digest.update(values.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def algorithm_fingerprint(
+    algorithm: Algorithm, state: FederatedState, data: DeviceData, dispatch: Dispatch
+) -> str:
+    """Identifies an algorithm with its hyperparameters, model and local work by what it compiles.
+
+    The functions of the algorithm are traced and lowered for one client, which includes their
+    constants; nothing is compiled or computed. Another version of JAX may lower them differently.
+
+    Args:
+      algorithm: what is identified.
+      state: of a run of the algorithm, or its shapes.
+      data: all clients' examples, or their shapes.
+      dispatch: leaves [], or their shapes.
+
+    Returns:
+      16 hexadecimal digits of a SHA-256 hash.
+    """
+
+    arguments = state._replace(clients=()), data_shapes(data), dispatch
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), arguments
+    )
+    leaves, tree = jax.tree.flatten(shapes)
+    return _fingerprint_of_shapes(algorithm, tree, tuple(leaves))
+
+
+@functools.lru_cache(maxsize=64)
+def _fingerprint_of_shapes(algorithm, tree, leaves):
+    """The runs of an engine have equal shapes, so they are lowered once."""
+
+    def round_of_one(row, state, data, dispatch, staleness, group):
+        draws = draw_randomness(algorithm, state.seed, dispatch)
+        sent = broadcast_to_client(algorithm, state.server)
+        first = ()
+        if algorithm.prelude is not None:
+            first = prelude_update(algorithm, state, sent[0], data, dispatch, draws)
+            first = algorithm.prelude.contribute(first, dispatch, staleness)
+            first = algorithm.prelude.server_update(state.server, first, jnp.int32(1), group)
+        row, update, report = local_update(algorithm, state, sent, data, dispatch, draws, row)
+        if algorithm.reduce == "stack":
+            one = jax.tree.map(lambda leaf: leaf[None], (update, dispatch))
+            sums: Any = Stack(*one, jnp.ones(1, bool))
+        else:
+            sums = algorithm.contribute(update, dispatch, staleness)
+        server = algorithm.server_update(state.server, sums, jnp.int32(1), group)
+        return first, row, server, report
+
+    state, data, dispatch = tree.unflatten(leaves)
+    number = jax.ShapeDtypeStruct((), jnp.int32)
+    row = row_shapes(algorithm, state)
+    lowered = jax.jit(round_of_one).lower(row, state, data, dispatch, number, number)
+    return hashlib.sha256(lowered.as_text().encode()).hexdigest()[:16]
+
+
+def data_fingerprint(data: DeviceData) -> str:
+    """Identifies which client holds which examples, and the values of some of them.
+
+    Args:
+      data: all clients' examples, placed or not. The values of about a thousand rows, at equal
+        distances, are read.
+    """
+    rows: tuple[Any, Any]
+    if isinstance(data, ShardedData):
+        rows = data.sizes, data.parts.indices
+        examples = jax.tree.map(lambda leaf: leaf[0], data.parts.examples)
+    else:
+        examples, rows = data.examples, (data.offsets, data.indices)
+    some = jax.tree.map(lambda leaf: leaf[:: -(-len(leaf) // _SAMPLED_ROWS)], examples)
+    return array_fingerprint((rows, some))

@@ -1,0 +1,115 @@
+"""The runs of `run_batched`, and their rows as they are measured."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_algos.analysis.rows import metrics_row
+from fedjax_algos.core import Local, Model, Row
+from fedjax_algos.core.representation import describe
+from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.engine.transfer import Transfer
+from fedjax_algos.schedules.synchronous import Position
+
+
+class Run(NamedTuple):
+    """One of many runs.
+
+    `swept` distinguishes it from the others: some of its hyperparameters, "client_learning_rate",
+    or anything else that its `local` was made from. The values must be hashable.
+    """
+
+    label: str  # `method` in its rows
+    seed: int
+    data: FederatedData
+    local: Local
+    hyperparameters: dict[str, Any]  # of the algorithm's factory
+    swept: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return describe(self, label=repr(self.label), seed=self.seed, swept=self.swept)
+
+
+class CallStop(NamedTuple):
+    """The runs of a call after some rounds; leaves [runs, ...]."""
+
+    rounds: int
+    metrics: dict[str, np.ndarray]
+    flops: np.ndarray  # float64[runs]: since the start
+    states: FederatedState
+    positions: Position  # of the runs' schedules
+
+
+class Recorder:
+    """Makes the rows of all runs, and hands them on as they are measured.
+
+    Args:
+      runs: all runs.
+      cohort_size: clients in a round.
+      on_evaluation: called with each row.
+      on_end: called with the label, the seed and the last model of each run.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        cohort_size: int,
+        on_evaluation: Callable[[Row], None],
+        on_end: Callable[[str, int, Model], None],
+    ):
+        self.runs, self.cohort_size = runs, cohort_size
+        self.on_evaluation, self.on_end = on_evaluation, on_end
+        self.histories: list[list[Row]] = [[] for _ in runs]
+        self.start = time.perf_counter()
+
+    def measure(self, call: Iterable[int], transfer: Transfer, stop: CallStop) -> None:
+        """Adds a row to each run of a call.
+
+        Args:
+          call: indices of its runs.
+          transfer: bytes of a dispatch.
+          stop: where the call is.
+        """
+        dispatched = stop.rounds * self.cohort_size
+        for position, index in enumerate(call):
+            row = metrics_row(
+                stop.rounds,
+                {name: float(values[position]) for name, values in stop.metrics.items()},
+                download_bytes=dispatched * transfer.download,
+                upload_bytes=dispatched * transfer.upload,
+                flops=float(stop.flops[position]),
+                wall_seconds=time.perf_counter() - self.start,
+            )
+            run = self.runs[index]
+            self.histories[index].append({"method": run.label, "seed": run.seed} | row)
+            self.on_evaluation(self.histories[index][-1])
+
+    def restore(self, call: Iterable[int], histories: list[list[Row]]) -> None:
+        """Adds the rows of a checkpoint to the runs of a call.
+
+        Args:
+          call: indices of its runs.
+          histories: the rows of each run.
+        """
+        last = histories[0][-1]["wall_seconds"]
+        self.start = min(self.start, time.perf_counter() - last)
+        for index, rows in zip(call, histories, strict=True):
+            self.histories[index] += rows
+            for row in rows:
+                self.on_evaluation(row)
+
+    def end(self, call: Iterable[int], states: FederatedState) -> None:
+        """Hands on the last models of the runs of a call.
+
+        Args:
+          call: indices of its runs.
+          states: leaves [runs, ...].
+        """
+        models = jax.device_get(Model(states.server.params, states.statistics))
+        for position, index in enumerate(call):
+            model = jax.tree.map(lambda leaf, i=position: leaf[i], models)
+            self.on_end(self.runs[index].label, self.runs[index].seed, model)

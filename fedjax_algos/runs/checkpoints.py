@@ -1,0 +1,289 @@
+"""Checkpoints: what a run needs to go on in another process, bit for bit."""
+
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_algos.core import Row
+from fedjax_algos.core.representation import describe
+from fedjax_algos.engine.state import FederatedState, HostClientState
+from fedjax_algos.runs.interruption import Interrupted, interruption
+
+Content = tuple[dict[str, Any], dict[str, Any]]  # a tree of arrays, and facts of JSON
+_VERSIONS = ("fedjax_algos", "jax", "jaxlib")  # other versions may round differently
+
+
+class Checkpoints(NamedTuple):
+    """Where and how often a run is saved.
+
+    A run that is given a folder with a checkpoint of its own goes on from there.
+
+    Args:
+      folder: of one run; it is created. Nothing else may be kept in it.
+      every: seconds of real time between two checkpoints, which are written at the next evaluation;
+        0 writes one at each evaluation.
+      keep: the number of checkpoints that are kept, the last ones.
+      last: whether the end of the run is always saved. The same call then returns it at once.
+    """
+
+    folder: str | Path
+    every: float = 300.0
+    keep: int = 2
+    last: bool = True
+
+
+def as_checkpoints(checkpoints: Checkpoints | str | Path | None) -> Checkpoints | None:
+    """The checkpoints that a folder, or `Checkpoints`, or None mean.
+
+    Args:
+      checkpoints: as `simulate` takes them.
+    """
+    if checkpoints is None or isinstance(checkpoints, Checkpoints):
+        return checkpoints
+    return Checkpoints(checkpoints)
+
+
+class Saved(NamedTuple):
+    """The content of a checkpoint."""
+
+    position: int  # rounds or server steps that have been made
+    arrays: dict[str, np.ndarray]  # by path
+    facts: dict[str, Any]  # such as the rows so far
+
+    def __repr__(self) -> str:
+        return describe(self, position=self.position, arrays=len(self.arrays))
+
+
+class RunSaver:
+    """Saves one run at its evaluations, and ends it there if a signal asks for that.
+
+    Args:
+      checkpoints: where and how often; None saves nothing.
+      identity: makes the facts by which a checkpoint of another run is recognised: values of JSON
+        by name. It is called only if there are checkpoints.
+
+    Raises:
+      ValueError: for numbers out of range.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints | str | Path | None,
+        identity: Callable[[], dict[str, Any]],
+    ):
+        checkpoints = as_checkpoints(checkpoints)
+        self.manager: Any = None
+        if checkpoints is None:
+            return
+        self.checkpoints = checkpoints
+        if not checkpoints.every >= 0 or checkpoints.keep < 1:
+            raise ValueError(
+                f"every={checkpoints.every} and keep={checkpoints.keep} are out of range; give at "
+                "least 0 seconds and at least 1 checkpoint"
+            )
+        if jax.process_count() > 1:
+            raise ValueError(
+                f"checkpoints={str(checkpoints.folder)!r} need all arrays in one process, but "
+                f"there are {jax.process_count()}; leave checkpoints out"
+            )
+        self.manager = _open(checkpoints)
+        self.identity = identity()
+        self.saved_at = time.perf_counter()
+
+    def restore(self) -> Saved | None:
+        """The last checkpoint, or None if there is none.
+
+        Raises:
+          ValueError: for a checkpoint of another run, which names the differences.
+        """
+        if self.manager is None or self.manager.latest_step() is None:
+            return None
+        saved = _read(self.manager)
+        identity = saved.facts.pop("identity")
+        names = [*dict.fromkeys([*identity, *self.identity])]
+        different = [
+            f"{name}={identity.get(name)!r} there and {name}={self.identity.get(name)!r} here"
+            for name in names
+            if identity.get(name) != self.identity.get(name)
+        ]
+        if different:
+            raise ValueError(
+                f"the checkpoint in {self.checkpoints.folder} is of another run: "
+                f"{'; '.join(different)}. Give the same run, or another folder"
+            )
+        versions = saved.facts.pop("versions")
+        if versions != _versions():
+            warnings.warn(
+                f"the checkpoint in {self.checkpoints.folder} was saved with {versions} and goes "
+                f"on with {_versions()}, which may round differently",
+                stacklevel=3,
+            )
+        return saved
+
+    def after_evaluation(
+        self, position: int, content: Callable[[], Content], *, last: bool
+    ) -> None:
+        """Saves the run if it is time to, or if a signal asks the run to end.
+
+        Args:
+          position: rounds or server steps that have been made.
+          content: makes the arrays, a tree, and the facts, values of JSON by name.
+          last: whether the run has reached its end.
+
+        Raises:
+          Interrupted: after saving, if a signal asks for it.
+        """
+        signal_number = interruption()
+        if self.manager is not None and position != self.manager.latest_step():
+            due = time.perf_counter() - self.saved_at >= self.checkpoints.every
+            if due or signal_number is not None or (last and self.checkpoints.last):
+                self._save(position, *content())
+        if signal_number is not None:
+            raise Interrupted(signal_number)
+
+    def _save(self, position, tree, facts):
+        import orbax.checkpoint as ocp
+
+        arrays = {name: np.asarray(leaf) for name, leaf in flat_arrays(tree).items()}
+        facts = {"identity": self.identity, "versions": _versions(), **facts}
+        content = ocp.args.Composite(
+            arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts)
+        )
+        self.manager.save(position, args=content)
+        self.saved_at = time.perf_counter()
+
+
+def _versions():
+    return {name: metadata.version(name) for name in _VERSIONS}
+
+
+def _open(checkpoints):
+    """Orbax's manager, which writes beside and renames, and removes what was left half-written."""
+    import orbax.checkpoint as ocp
+
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=checkpoints.keep, enable_async_checkpointing=False, create=True
+    )
+    return ocp.CheckpointManager(Path(checkpoints.folder).absolute(), options=options)
+
+
+def _read(manager):
+    import orbax.checkpoint as ocp
+
+    position = manager.latest_step()
+    content = manager.restore(
+        position,
+        args=ocp.args.Composite(arrays=ocp.args.StandardRestore(), facts=ocp.args.JsonRestore()),
+    )
+    return Saved(position, content.arrays, content.facts)
+
+
+def flat_arrays(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by their path, such as "server/params/out/kernel".
+
+    Arrays without entries are left out: they hold nothing.
+
+    Args:
+      tree: of arrays.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {_name(path): leaf for path, leaf in leaves if np.size(leaf)}
+
+
+def _name(path):
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def fill(like: Any, arrays: Mapping[str, np.ndarray], prefix: str = "") -> Any:
+    """A tree with the values of a checkpoint, on the devices of an initial one.
+
+    Args:
+      like: a tree of arrays, whose shapes, dtypes and devices the result has.
+      arrays: of `Saved`.
+      prefix: of the names of the tree's arrays.
+
+    Raises:
+      ValueError: for an array that is not in the checkpoint, or has another shape or dtype there.
+    """
+
+    def value(path, leaf):
+        name = "/".join([*[prefix] * bool(prefix), _name(path)])
+        if not np.size(leaf):
+            return leaf
+        saved = arrays.get(name)
+        if saved is None or saved.shape != leaf.shape or saved.dtype != leaf.dtype:
+            found = "missing" if saved is None else f"{saved.dtype}{list(saved.shape)}"
+            raise ValueError(
+                f"{name} is {leaf.dtype}{list(leaf.shape)} in this run and {found} in the "
+                "checkpoint; give the same algorithm, model and clients, or another folder"
+            )
+        return jax.device_put(saved, leaf.sharding) if isinstance(leaf, jax.Array) else saved
+
+    return jax.tree_util.tree_map_with_path(value, like)
+
+
+def state_arrays(state: FederatedState) -> dict[str, Any]:
+    """A state as a tree of arrays, with rows in host memory as tables of their clients.
+
+    Args:
+      state: of a run.
+    """
+    tree = state._asdict()
+    if isinstance(state.clients, HostClientState):
+        ids = np.array(sorted(state.clients), np.int32)
+        rows = [state.clients[client] for client in ids.tolist()]
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *rows) if rows else ()
+        tree["clients"] = {"ids": ids, "rows": stacked}
+    return tree
+
+
+def fill_state(like: FederatedState, arrays: Mapping[str, np.ndarray]) -> FederatedState:
+    """The state of a checkpoint.
+
+    Args:
+      like: the initial state of the same run.
+      arrays: of `Saved`, which were made by `state_arrays`.
+
+    Raises:
+      ValueError: for a state of another algorithm, model or population.
+    """
+    clients = like.clients
+    state = FederatedState(**fill(like._replace(clients=())._asdict(), arrays))
+    if not isinstance(clients, HostClientState):
+        return state._replace(clients=fill(clients, arrays, "clients"))
+    ids = arrays.get("clients/ids", np.zeros(0, np.int32)).tolist()
+    blank = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(ids), *leaf.shape)), clients.blank)
+    rows = fill(blank, arrays, "clients/rows")
+    for number, client in enumerate(ids):
+        clients[client] = jax.tree.map(lambda leaf, i=number: leaf[i].copy(), rows)
+    return state._replace(clients=clients)
+
+
+def load_state(folder: str | Path, like: FederatedState) -> tuple[FederatedState, list[Row]]:
+    """Reads the last checkpoint of a run of `simulate` or `simulate_async`.
+
+    Args:
+      folder: that was given as `checkpoints`.
+      like: the initial state of the same run, as `engine.init` makes it.
+
+    Returns:
+      The state, on the devices of `like`, and the rows of the evaluations until then.
+
+    Raises:
+      ValueError: for a folder without a checkpoint, or a state of another algorithm, model or
+        population.
+    """
+    manager = _open(Checkpoints(folder)) if Path(folder).is_dir() else None
+    if manager is None or manager.latest_step() is None:
+        raise ValueError(
+            f"folder={str(folder)!r} holds no checkpoint; name the folder that was given as "
+            "checkpoints"
+        )
+    saved = _read(manager)
+    return fill_state(like, saved.arrays), saved.facts["rows"]

@@ -1,0 +1,252 @@
+"""A run that ends anywhere and goes on from its checkpoint is the same run, bit for bit."""
+
+import functools
+import json
+
+import jax
+import numpy as np
+import pytest
+from helpers import CASES, Case, small_network
+from sweep_helpers import sweep_toy
+
+import fedjax_algos as fa
+from fedjax_algos.asynchrony import compass, immediate, schedules, traced
+from fedjax_algos.asynchrony.compatibility import check_asynchronous
+from fedjax_algos.runs.async_simulation import simulate_async, simulate_async_seeds
+from fedjax_algos.runs.checkpoints import Checkpoints, load_state, state_arrays
+
+TOY = small_network()
+FIRST_OF_NAME = list({case.name: case for case in reversed(CASES)}.values())
+STATEFUL = [Case("scaffold", {}), Case("feddyn", {}), Case("localghbm", {}), Case("fedhbm", {})]
+
+
+class Ended(Exception):
+    """Stands for the end of a process."""
+
+
+def end_at(row_number, rows=None):
+    """An `on_evaluation` that ends the run at this row, before the row's checkpoint."""
+    rows = [] if rows is None else rows
+
+    def on_evaluation(*row):
+        rows.append(row[-1])
+        if len(rows) == row_number:
+            raise Ended
+
+    return on_evaluation
+
+
+def without_time(rows):
+    return [{key: value for key, value in row.items() if key != "wall_seconds"} for row in rows]
+
+
+def assert_same(one, other):
+    """States and rows, bit for bit; only wall time differs."""
+    leaves = [jax.tree.leaves(state_arrays(state)) for state, _ in (one, other)]
+    for left, right in zip(*leaves, strict=True):
+        assert left.dtype == right.dtype
+        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
+    assert without_time(one[1]) == without_time(other[1])
+
+
+LOCAL = fa.Local(2, lambda count: 0.1 / (1 + count), epochs=1.0, rate_by="dispatch")
+
+
+def run(engine, **options):
+    """Evaluated after 0, 2, 4 and 5 rounds."""
+    rounds = {"cohort_size": 2, "rounds": 5, "eval_every": 2, "seed": 3} | options
+    return fa.simulate(engine, TOY.data, test=TOY.data.examples, **rounds)
+
+
+def check_rounds(engine, folder):
+    expected = run(engine)
+    checkpoints, rows = Checkpoints(folder, every=0), []
+    for row_number in (3, 4):  # the second time it goes on from a run that went on
+        with pytest.raises(Ended):
+            run(engine, on_evaluation=end_at(row_number), checkpoints=checkpoints)
+    result = run(engine, on_evaluation=rows.append, checkpoints=checkpoints)
+    assert_same(result, expected)
+    assert rows == result[1]
+
+
+@pytest.mark.parametrize("case", FIRST_OF_NAME, ids=str)
+def test_rounds_go_on_for_every_algorithm(case, tmp_path):
+    check_rounds(fa.make_engine(case.build(TOY.problem, LOCAL)), tmp_path)
+
+
+@pytest.mark.parametrize("case", STATEFUL, ids=str)
+def test_rounds_go_on_with_client_rows_on_the_host(case, tmp_path):
+    algorithm = case.build(TOY.problem, LOCAL)
+    check_rounds(fa.make_engine(algorithm, client_state="host"), tmp_path)
+
+
+def test_rounds_go_on_with_sharded_examples_and_rows(tmp_path):
+    algorithm = Case("scaffold", {}).build(TOY.problem, LOCAL)
+    check_rounds(fa.make_engine(algorithm, devices=2, examples="sharded"), tmp_path)
+
+
+def asynchronous_cases():
+    for case in FIRST_OF_NAME:
+        algorithm = case.build(TOY.problem, ASYNC_LOCAL)
+        try:
+            check_asynchronous(algorithm)
+        except ValueError:
+            continue
+        yield case
+
+
+ASYNC_LOCAL = fa.Local(2, 0.05, steps=2)
+PLANNERS = {"barrier": "barrier:steps=2", "compass": "compass:min_steps=1,max_steps=4"}
+
+
+def planned(case):
+    """A schedule that the algorithm runs on, with updates of many versions in flight."""
+    allowed = case.build(TOY.problem, ASYNC_LOCAL).schedules
+    name = allowed.default
+    if name == "barrier" and (allowed.allowed is None or "immediate" in allowed.allowed):
+        name = "immediate"
+    return schedules.make(PLANNERS.get(name, f"{name}:steps=2"))
+
+
+def run_async(executor, planner, seeds=(3,), **options):
+    system = lambda seed, **_: traced(np.array([1.0, 2.0, 2.5, 10.0]) / (5 + seed))(seed)  # noqa: E731
+    return simulate_async_seeds(
+        executor, dict.fromkeys(seeds, TOY.data), planner, system,
+        seconds=6, evaluations=3, test=TOY.data.examples, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(asynchronous_cases()), ids=str)
+def test_the_virtual_clock_goes_on_for_every_algorithm(case, tmp_path):
+    executor = fa.make_executor(case.build(TOY.problem, ASYNC_LOCAL), slots=2, waves_per_call=2)
+    planner = planned(case)
+    expected = run_async(executor, planner)
+    checkpoints, rows = Checkpoints(tmp_path, every=0), []
+    for row_number in (3, 4):
+        with pytest.raises(Ended):
+            run_async(executor, planner, on_evaluation=end_at(row_number), checkpoints=checkpoints)
+    options = {"on_evaluation": lambda seed, row: rows.append(row), "checkpoints": checkpoints}
+    for _ in range(2):  # the second time it has reached its end before
+        rows.clear()
+        result = run_async(executor, planner, **options)
+        assert_same(result[3][:2], expected[3][:2])
+        assert rows == result[3].rows
+
+
+@pytest.mark.parametrize("merged_bytes", [2**30, 0], ids=["merged", "one after another"])
+def test_several_seeds_on_the_virtual_clock_go_on(merged_bytes, tmp_path):
+    algorithm = Case("fedcompass", {"variant": "momentum"}).build(TOY.problem, ASYNC_LOCAL)
+    executor = fa.make_executor(algorithm, slots=2, waves_per_call=2)
+    planner = compass(min_steps=1, max_steps=4)
+    options = {"seeds": (3, 0), "merged_bytes": merged_bytes}
+    expected = run_async(executor, planner, **options)
+    options["checkpoints"] = Checkpoints(tmp_path, every=0)
+    for row_number in (4, 6, 7):
+        with pytest.raises(Ended):
+            run_async(executor, planner, on_evaluation=end_at(row_number), **options)
+    result = run_async(executor, planner, **options)
+    for seed in (3, 0):
+        assert_same(result[seed][:2], expected[seed][:2])
+
+
+@pytest.mark.parametrize("options", [{}, {"memory": 4000, "devices": 2}], ids=["one call", "calls"])
+def test_a_sweep_goes_on(options, tmp_path):
+    """Also with a grid of values that are constants of programs, which are tried as arguments."""
+    grid = {"mu": [0.1, 0.5], "weighting": ["uniform", "examples"]}
+    models, expected_models = {}, {}
+
+    def keep(models):
+        return lambda label, seed, model: models.update({(label, seed): model})
+
+    expected = sweep_toy("fedprox", grid, on_end=keep(expected_models), **options)
+    options = options | {"checkpoints": Checkpoints(tmp_path, every=0)}
+    for row_number in (9, 14):
+        with pytest.raises(Ended):
+            sweep_toy("fedprox", grid, on_evaluation=end_at(row_number), **options)
+    result = sweep_toy("fedprox", grid, on_end=keep(models), **options)
+    assert without_time(result.rows) == without_time(expected.rows)
+    assert models.keys() == expected_models.keys()
+    for name, model in models.items():
+        np.testing.assert_array_equal(model.params, expected_models[name].params)
+
+
+@functools.cache
+def fedavg():
+    return fa.make_engine(Case("fedavg", {}).build(TOY.problem, LOCAL))
+
+
+def test_a_run_that_has_ended_computes_nothing_again(tmp_path, monkeypatch):
+    expected = run(fedavg(), checkpoints=tmp_path)
+    monkeypatch.setattr(type(fedavg()), "rounds", None)
+    assert_same(run(fedavg()._replace(rounds=None), checkpoints=tmp_path), expected)
+
+
+def test_the_last_checkpoints_are_kept_and_load(tmp_path):
+    state, rows = run(fedavg(), checkpoints=Checkpoints(tmp_path, every=0, keep=2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5"]
+    loaded, saved = load_state(tmp_path, fedavg().init(9, fa.Population(4, 2, 17)))
+    assert_same((loaded, saved), (state, rows))
+    other = fa.make_engine(Case("fedadam", {}).build(TOY.problem, LOCAL))
+    with pytest.raises(ValueError, match=r"server/\w+.* is float32.* in this run and missing"):
+        load_state(tmp_path, other.init(9, fa.Population(4, 2, 17)))
+    with pytest.raises(ValueError, match=r"nothing' holds no checkpoint; name the folder"):
+        load_state(tmp_path / "nothing", state)
+
+
+def test_no_checkpoint_is_written_before_its_time(tmp_path):
+    run(fedavg(), checkpoints=Checkpoints(tmp_path, last=False))
+    assert not list(tmp_path.iterdir())
+
+
+OTHERS = {
+    "rounds": ({"rounds": 7}, r"rounds=5 there and rounds=7 here"),
+    "evaluations": ({"eval_every": 3}, r"eval_every=2 there and eval_every=3 here"),
+    "seed": ({"seed": 4}, r"initial_model='\w+' there and"),
+    "cohort": ({"cohort_size": 3}, r"first_rounds='\w+' there and"),
+    "sampler": ({"sampler": fa.schedules.cyclic(num_groups=2)}, r"first_rounds="),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_checkpoint_of_another_run_is_refused(name, tmp_path):
+    run(fedavg(), checkpoints=tmp_path)
+    options, message = OTHERS[name]
+    with pytest.raises(ValueError, match=f"of another run: .*{message}.*Give the same run, or"):
+        run(fedavg(), checkpoints=tmp_path, **options)
+
+
+def test_a_checkpoint_of_another_algorithm_or_data_is_refused(tmp_path):
+    run(fedavg(), checkpoints=tmp_path)
+    other = fa.make_engine(Case("fedprox", {"mu": 0.1}).build(TOY.problem, LOCAL))
+    with pytest.raises(ValueError, match=r"algorithm='\w+' there and algorithm='\w+' here"):
+        run(other, checkpoints=tmp_path)
+    changed = jax.tree.map(lambda leaf: leaf + 1, TOY.data.examples)
+    with pytest.raises(ValueError, match=r"partition_and_values='\w+' there"):
+        fa.simulate(
+            fedavg(), TOY.data._replace(examples=changed), cohort_size=2, rounds=5, eval_every=2,
+            seed=3, checkpoints=tmp_path,
+        )  # fmt: skip
+
+
+def test_other_versions_are_told(tmp_path, monkeypatch):
+    run(fedavg(), checkpoints=tmp_path)
+    monkeypatch.setattr(
+        "fedjax_algos.runs.checkpoints._versions", lambda: {"fedjax_algos": "0", "jax": "0"}
+    )
+    with pytest.warns(UserWarning, match=r"saved with .*jax.* and goes on with .*may round"):
+        run(fedavg(), checkpoints=tmp_path)
+
+
+def test_numbers_out_of_range_are_refused(tmp_path):
+    for wrong in ({"every": -1}, {"every": float("nan")}, {"keep": 0}):
+        with pytest.raises(ValueError, match=r"every=.* and keep=.* are out of range; give at"):
+            run(fedavg(), checkpoints=Checkpoints(tmp_path, **wrong))
+
+
+def test_simulate_async_takes_a_folder(tmp_path):
+    executor = fa.make_executor(Case("fedasync", {}).build(TOY.problem, ASYNC_LOCAL), slots=1)
+    arguments = executor, TOY.data, immediate(steps=2), traced(np.full(4, 1.0))
+    results = [simulate_async(*arguments, seconds=9, checkpoints=tmp_path) for _ in range(2)]
+    assert_same(*(result[:2] for result in results))
+    facts = next(iter(tmp_path.rglob("facts/metadata"))).read_text()
+    assert json.loads(facts)["identity"]["seeds"] == [0]
