@@ -40,22 +40,12 @@ def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
     Returns:
       float64[seeds, evaluations] for each method; NaN where a row lacks the column.
     """
-    methods = dict.fromkeys(row["method"] for row in rows)
     seeds = dict.fromkeys(row["seed"] for row in rows)
-    return {
-        method: np.array(
-            [
-                [
-                    row.get(column, np.nan)
-                    for row in rows
-                    if row["method"] == method and row["seed"] == seed
-                ]
-                for seed in seeds
-            ],
-            float,
-        )
-        for method in methods
-    }
+    curves: dict[str, dict[int, list[float]]] = {}
+    for row in rows:
+        by_seed = curves.setdefault(row["method"], {seed: [] for seed in seeds})
+        by_seed[row["seed"]].append(row.get(column, np.nan))
+    return {method: np.array([*by_seed.values()], float) for method, by_seed in curves.items()}
 
 
 def confidence_half_width(values: np.ndarray) -> float:
@@ -73,15 +63,7 @@ def confidence_half_width(values: np.ndarray) -> float:
     return float(special.stdtrit(len(values) - 1, 0.975) * standard_error)
 
 
-_SUMMARISED = (
-    "test_accuracy",
-    "test_loss",
-    "round",
-    "simulated_seconds",
-    "upload_bytes",
-    "flops",
-    "wall_seconds",
-)
+_COSTS = ("round", "simulated_seconds", "upload_bytes", "flops", "wall_seconds")
 
 
 def summarise(rows: list[Row], target: float | None = None) -> list[MethodSummary]:
@@ -92,11 +74,8 @@ def summarise(rows: list[Row], target: float | None = None) -> list[MethodSummar
       target: the test accuracy to reach. If None, it is the best accuracy of the first method, on
         each seed the one of that seed.
     """
-    columns = {
-        name: column_by_method(rows, name)
-        for name in _SUMMARISED
-        if any(name in row for row in rows)
-    }
+    measured = set().union(*rows) & {"test_accuracy", "test_loss", *_COSTS}
+    columns = {name: column_by_method(rows, name) for name in measured}
     accuracy = columns["test_accuracy"]
     # fmax ignores NaN: the best of a diverged run is the one before it diverged
     bests = {label: np.fmax.reduce(values, axis=1) for label, values in accuracy.items()}

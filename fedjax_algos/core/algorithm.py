@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core.client_data import ClientData
 from fedjax_algos.core.representation import describe
+from fedjax_algos.core.trees import scale
 from fedjax_algos.core.types import (
     Array,
     Broadcast,
@@ -58,12 +59,9 @@ def weighted_by(weighting: Weighting) -> Callable[[Update, Dispatch, jax.Array],
     """
 
     def contribute(update: Update, dispatch: Dispatch, staleness: jax.Array) -> WeightedSum:
-        del staleness
-        weight = (
-            dispatch.num_examples if weighting == "examples" else jnp.ones_like(dispatch.client)
-        )
-        weight = weight.astype(dispatch.share.dtype)
-        return WeightedSum(jax.tree.map(lambda u: weight.astype(u.dtype) * u, update), weight)
+        count = dispatch.num_examples if weighting == "examples" else jnp.int32(1)
+        weight = count.astype(dispatch.share.dtype)
+        return WeightedSum(scale(weight, update), weight)
 
     return contribute
 
@@ -75,7 +73,6 @@ def stateless(params: Params, key: Key) -> ClientState:
       params: theta_0, unused.
       key: the client's key, unused.
     """
-    del params, key
     return ()
 
 

@@ -85,9 +85,8 @@ class ClientData(NamedTuple):
           Leaves [size, ...], and bool[size], which is False for padding.
         """
         positions = number * size + jnp.arange(size, dtype=jnp.int32)
-        return self._rows(jnp.minimum(positions, self.num_examples - 1)), (
-            positions < self.num_examples
-        )
+        real = positions < self.num_examples
+        return self._rows(jnp.minimum(positions, self.num_examples - 1)), real
 
     def _rows(self, positions):
         rows = self.indices[self.offset + positions]

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_algos.core.client_data import ClientData
+from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.types import (
     Batch,
     Batches,
@@ -85,7 +86,6 @@ def uncorrected(gradient: Params, params: Params, step: Step) -> Params:
       params: y, unused.
       step: unused.
     """
-    del params, step
     return gradient
 
 
@@ -193,11 +193,7 @@ def local_training(problem: Problem, local: Local, penalty: Penalty | None = Non
     Raises:
       ValueError: for an unknown kind of batches.
     """
-    if local.batches not in typing.get_args(Batches):
-        raise ValueError(
-            f"batches={local.batches!r} is unknown; choose one of "
-            f"{', '.join(typing.get_args(Batches))}"
-        )
+    check_choice("batches", local.batches, typing.get_args(Batches))
     full = full_gradient(problem, local.batch_size, penalty)
     gradient = batch_gradient(problem, penalty)
 

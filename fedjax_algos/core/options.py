@@ -11,7 +11,7 @@ import inspect
 import math
 import numbers
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -117,22 +117,33 @@ def check_value(option: Option, value: Any, owner: str) -> None:
     """
     if isinstance(value, jax.core.Tracer) or value is option.default:
         return
-    quoted = _quoted(option, value, owner)
+    name = _name(option, owner)
     if option.choices and (isinstance(value, str) or not option.objects):
-        if value not in option.choices:
-            raise ValueError(f"{quoted} is unknown; choose {one_of(option.choices)}")
+        check_choice(name, value, option.choices)
     elif option.kind is bool and not option.objects:
         if not isinstance(value, bool):
-            raise ValueError(f"{quoted} is unknown; choose True or False")
+            raise ValueError(f"{name}={value!r} is unknown; choose True or False")
     elif option.kind in (int, float) and not option.objects:
         limits = option.range or Range()
         if not (_is_number(value, option.kind) and limits.holds(value)):
             what = str(limits).replace("number", "whole number" if option.kind is int else "number")
-            raise ValueError(f"{quoted} is out of range; give {what}")
+            raise ValueError(f"{name}={value!r} is out of range; give {what}")
 
 
-def _quoted(option: Option, value: Any, owner: str) -> str:
-    return f"{owner}: " * bool(owner) + f"{option.name}={value!r}"
+def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
+    """Raises ValueError, which names the choices, for a value that is none of them.
+
+    Args:
+      name: what is set.
+      value: the chosen one.
+      choices: the known ones.
+    """
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is unknown; choose {one_of(choices)}")
+
+
+def _name(option: Option, owner: str) -> str:
+    return f"{owner}: {option.name}" if owner else option.name
 
 
 def _is_number(value: Any, kind: type) -> bool:
@@ -194,7 +205,7 @@ def parse_value(option: Option, text: str, owner: str = "") -> Any:
     value: Any = text
     if option.kind is bool:
         if text.lower() not in ("true", "false"):
-            raise ValueError(f"{_quoted(option, text, owner)} is unknown; choose true or false")
+            raise ValueError(f"{_name(option, owner)}={text!r} is unknown; choose true or false")
         value = text.lower() == "true"
     elif option.kind is object:
         raise ValueError(f"{owner}: {option.name} is an object; give it in Python")

@@ -61,8 +61,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         if ":" not in name:
             raise ValueError(unknown(self.kind, name, sorted(self)))
         factory = _imported(name)
-        is_registered = any(factory is known for known in self.values())
-        self[name] = factory if is_registered else _checked(factory)
+        self[name] = factory if factory in self.values() else _checked(factory)
         return self[name]
 
     def __repr__(self) -> str:

@@ -68,7 +68,6 @@ class Model(NamedTuple):
 
 
 def _no_metrics(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
-    del outputs, batch
     return {}
 
 

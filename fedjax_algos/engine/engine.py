@@ -13,6 +13,7 @@ import numpy as np
 
 from fedjax_algos.core import Algorithm, Model
 from fedjax_algos.core.keys import model_key
+from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe
 from fedjax_algos.engine.devices import Devices, client_mesh, replicate, wait_on_cpu
 from fedjax_algos.engine.federated_round import FederatedRound, run_rounds
@@ -86,8 +87,8 @@ def make_engine(
         and for sharded examples of an algorithm whose clients read the examples of others.
     """
     chunk_size(layout, 1)  # raises if the layout is unknown
-    _check_option("client_state", client_state, ("device", "host"))
-    _check_option("examples", examples, ("replicated", "sharded"))
+    check_choice("client_state", client_state, ("device", "host"))
+    check_choice("examples", examples, ("replicated", "sharded"))
     placement = Placement(layout, client_mesh(devices))
     sharded = examples == "sharded" and placement.mesh is not None
     if sharded and algorithm.pools_examples:
@@ -100,11 +101,6 @@ def make_engine(
     return Engine(
         algorithm, run.init, run.round, run.rounds, transfer, run.updates, run.put_data, placement
     )
-
-
-def _check_option(name, value, known):
-    if value not in known:
-        raise ValueError(f"{name}={value!r} is unknown; choose {' or '.join(known)}")
 
 
 class _Rounds:

@@ -294,7 +294,7 @@ def test_wrong_epochs_are_refused(epochs):
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="batches='long' is unknown; choose one of short, dropped"):
+    with pytest.raises(ValueError, match="batches='long' is unknown; choose short, dropped"):
         algorithms["fedavg"](small_network().problem, LOCAL._replace(batches="long"))
 
 

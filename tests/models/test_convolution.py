@@ -132,7 +132,7 @@ def test_winograd_rejects_other_kernels(kernel, strides):
 
 
 def test_unknown_implementations_are_rejected():
-    with pytest.raises(ValueError, match="'fft' is unknown; choose one of auto, patches, winograd"):
+    with pytest.raises(ValueError, match="'fft' is unknown; choose auto, patches, winograd"):
         Conv(4, (3, 3), implementation="fft").init(jax.random.key(0), jnp.zeros((1, 5, 5, 3)))
 
 

@@ -10,6 +10,7 @@ import optax
 from fedjax_algos.algorithms.averaging.fedlga import Mode, approximate, factors
 from fedjax_algos.analysis.diagnostics.drift import client_deltas
 from fedjax_algos.core import Dispatch, Params, Stack
+from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.engine import Engine
@@ -41,8 +42,8 @@ def fedlga_factors(
     Raises:
       ValueError: for an unknown mode or fallback, or the mode "diag".
     """
-    _check("mode", mode, ("outer", "update"))
-    _check("fallback", fallback, typing.get_args(Fallback))
+    check_choice("mode", mode, ("outer", "update"))
+    check_choice("fallback", fallback, typing.get_args(Fallback))
     updates = stack.updates
     updates = getattr(updates, "change", getattr(updates, "delta", updates))
     stack = stack._replace(updates=updates)
@@ -124,8 +125,8 @@ def approximation_error(
     Raises:
       ValueError: for an unknown mode or fallback.
     """
-    _check("mode", mode, typing.get_args(Mode))
-    _check("fallback", fallback, typing.get_args(Fallback))
+    check_choice("mode", mode, typing.get_args(Mode))
+    check_choice("fallback", fallback, typing.get_args(Fallback))
     (stack, full), norms = updates, jax.vmap(optax.tree.norm)
 
     def distance(changes):
@@ -135,8 +136,3 @@ def approximation_error(
     partial = stack.mask & (stack.dispatches.num_steps < stack.dispatches.full_steps)
     approximated = approximate(stack, mode=mode, strength=strength, clip=clip, fallback=fallback)
     return ApproximationError(partial, *distance(approximated), *distance(stack.updates))
-
-
-def _check(name, value, known):
-    if value not in known:
-        raise ValueError(f"{name}={value!r} is unknown; choose {' or '.join(known)}")

@@ -12,6 +12,7 @@ from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.analysis.diagnostics.gradients import full_gradients, mean_gradient
 from fedjax_algos.core import Dispatch, Local, Model, Params, Problem, Update
 from fedjax_algos.core.local_training import Correction, local_training, uncorrected
+from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.trees import add_scaled
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.engine import make_engine
@@ -137,8 +138,7 @@ def client_drift(
     Raises:
       ValueError: for an unknown choice of `shadow`.
     """
-    if shadow not in ("all", "cohort"):
-        raise ValueError(f"shadow={shadow!r} is unknown; choose all or cohort")
+    check_choice("shadow", shadow, ("all", "cohort"))
     clients = dispatches.client if shadow == "cohort" else np.arange(data.num_clients)
     steps, seed = max(int(np.max(dispatches.num_steps)), 1), jnp.asarray(seed, jnp.uint32)
     shadows = _shadows(problem, local, steps, model, data, clients, dispatches.learning_rate, seed)

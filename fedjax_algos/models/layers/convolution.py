@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
+from fedjax_algos.core.options import check_choice
 from fedjax_algos.models.layers.products import multiply
 from fedjax_algos.models.layers.windows import Padding, output_size, pads, pair
 from fedjax_algos.models.layers.winograd import winograd
@@ -56,11 +57,7 @@ def convolve(
       ValueError: for an unknown padding or implementation, an image that is too small for one pool
         of outputs, and "winograd" for other kernels or strides.
     """
-    if implementation not in get_args(Implementation):
-        raise ValueError(
-            f"implementation={implementation!r} is unknown; choose one of "
-            f"{', '.join(get_args(Implementation))}"
-        )
+    check_choice("implementation", implementation, get_args(Implementation))
     size, window = images.shape[1:3], kernel.shape[:2]
     sides = pads(padding, size, window, strides)
     outputs = output_size(size, window, strides, sides)

@@ -192,7 +192,7 @@ def test_rounds_without_a_complete_client():
     ("call", "message"),
     [
         (lambda t: diagnostics.fedlga_factors(t.stack, mode="diag"), "mode='diag' is unknown"),
-        (lambda t: diagnostics.approximation_error(t, mode="inner"), "choose outer or diag or upd"),
+        (lambda t: diagnostics.approximation_error(t, mode="inner"), "choose outer, diag or upd"),
         (lambda t: diagnostics.approximation_error(t, fallback="min"), "choose none or max"),
     ],
 )
