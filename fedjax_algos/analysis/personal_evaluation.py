@@ -86,9 +86,8 @@ def make_evaluate_personal(
     @functools.partial(jax.jit, static_argnames="size")
     def compute(model, train, test, num_steps, seed, *, size):
         num_clients = train.num_clients
-        chunk = chunk_size(
-            layout, min(num_clients, _MAX_AUTO_CHUNK) if layout == "auto" else num_clients
-        )
+        at_once = min(num_clients, _MAX_AUTO_CHUNK) if layout == "auto" else num_clients
+        chunk = chunk_size(layout, at_once)
         num_chunks = -(-num_clients // chunk)
         clients = jnp.arange(num_chunks * chunk, dtype=jnp.int32)
         clients = jnp.minimum(clients, num_clients)  # id num_clients pads, and takes no step

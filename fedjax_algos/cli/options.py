@@ -100,9 +100,8 @@ def shared_options(seeds: str) -> Callable[[Callable], Callable]:
             default = seeds if option.name == "seeds" else option.default
             text = f" [{default:g}]" if isinstance(default, float) else f" [{default}]"
             text = "" if default is None else text
-            command = click.option(
-                flag(option.name), default=None, metavar="VALUE", help=HELP[option.name] + text
-            )(command)
+            add = click.option(flag(option.name), metavar="VALUE", help=HELP[option.name] + text)
+            command = add(command)
         return command
 
     return decorate
@@ -126,6 +125,15 @@ def range_of(option: Option) -> str:
     values = option.range or getattr(option.kind, "__name__", option.kind)
     text = " or ".join(option.choices) if option.choices else str(values)
     return f"{text} [{'needed' if option.required else option.default}]"
+
+
+def text_options(factory: Callable) -> list[Option]:
+    """The options of a factory that a text can give.
+
+    Args:
+      factory: any function.
+    """
+    return [option for option in options(factory).values() if option.kind is not object]
 
 
 def settings_of(values: dict[str, Any], seeds: str, config: ConfigFile = _NO_FILE) -> Settings:

@@ -12,7 +12,7 @@ from rich.table import Table
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import papers, plots
 from fedjax_algos.asynchrony import schedules, system_models
-from fedjax_algos.cli.options import range_of, usage_errors
+from fedjax_algos.cli.options import range_of, text_options, usage_errors
 from fedjax_algos.cli.tables import plain_table
 from fedjax_algos.core.options import options, parse_value, unknown
 from fedjax_algos.core.registry import Registry
@@ -52,9 +52,8 @@ def plot(folders: tuple[str, ...], metric: str, axis: str, out: str | None) -> N
         rows = []
         for folder in folders:
             prefix = f"{Path(folder).name}: " if len(folders) > 1 else ""
-            rows += [
-                row | {"method": prefix + row["method"]} for row in results.read_metrics(folder)
-            ]
+            for row in results.read_metrics(folder):
+                rows.append(row | {"method": prefix + row["method"]})
         path = Path(out) if out else Path(folders[0]) / f"{metric}-by-{axis}.png"
         if path.exists():
             raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
@@ -116,7 +115,6 @@ def list_names(what: str, as_json: bool) -> None:
         return
     table = Table("name", "description", "options")
     for name in sorted(registry):
-        known = [o for o in options(registry[name]).values() if o.kind is not object]
-        own = "\n".join(f"{option.name}: {range_of(option)}" for option in known)
+        own = "\n".join(f"{o.name}: {range_of(o)}" for o in text_options(registry[name]))
         table.add_row(name, *map(escape, [(registry[name].__doc__ or "").split("\n")[0], own]))
     Console().print(table)

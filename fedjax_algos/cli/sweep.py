@@ -39,13 +39,7 @@ _MAX_DRAWN = 10  # settings in the figure, the best ones
 )
 @click.option("--memory", metavar="VALUE", help=_MEMORY_HELP)
 @shared_options(seeds="3")
-def sweep(
-    method: str,
-    grid: tuple[str, ...],
-    out: str | None,
-    compilation_cache: str | None,
-    **values: str | None,
-) -> None:
+def sweep(method: str, grid: tuple[str, ...], **values: str | None) -> None:
     """Run METHOD on every setting of a grid and every seed.
 
     fedprox --grid mu=0.001,0.01,0.1 --grid client_learning_rate=0.1,0.32 are six settings. A grid
@@ -57,12 +51,12 @@ def sweep(
     with measure_compilation() as compiled:
         with usage_errors():
             settings = settings_of(values, "3")
-            start_jax(settings.devices, compilation_cache)
+            start_jax(settings.devices, values["compilation_cache"])
             columns = _columns(grid, values)
             known = options(run_sweep)
             own = {name: parse_value(known[name], text) for name in known if (text := values[name])}
             prepared = prepare_sweep(settings, method, columns)
-            folder = results.new_folder(out, "sweep")
+            folder = results.new_folder(values["out"], "sweep")
         rows, notes = _run(prepared, own)
     rows = _best_first(rows)
     summary = summarise(rows, settings.target)

@@ -3,6 +3,7 @@
 import math
 from typing import Literal
 
+from rich.filesize import pick_unit_and_suffix
 from rich.table import Table
 
 from fedjax_algos.analysis.summary import MethodSummary
@@ -105,6 +106,5 @@ def _cells(method: MethodSummary, seeds: int) -> dict[str, str]:
 
 
 def _flops(count: float) -> str:
-    prefixes = ["", "k", "M", "G", "T", "P"]
-    power = min(int(math.log10(max(count, 1))) // 3, len(prefixes) - 1)
-    return f"{count / 1000**power:.1f} {prefixes[power]}FLOP"
+    unit, prefix = pick_unit_and_suffix(int(count), ["", "k", "M", "G", "T", "P"], 1000)
+    return f"{count / unit:.1f} {prefix}FLOP"

@@ -21,6 +21,7 @@ from fedjax_algos.cli.options import (
     settings_of,
     shared_options,
     start_jax,
+    text_options,
     usage_errors,
 )
 from fedjax_algos.core import Row
@@ -38,13 +39,7 @@ console = Console(stderr=True)
 @click.argument("methods", nargs=-1)
 @click.option("--config", metavar="FILE", help="TOML file of settings and methods")
 @shared_options(seeds="10")
-def compare(
-    methods: tuple[str, ...],
-    config: str | None,
-    out: str | None,
-    compilation_cache: str | None,
-    **values: str | None,
-) -> None:
+def compare(methods: tuple[str, ...], **values: str | None) -> None:
     """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
 
     A method is an algorithm with options of its own: fedprox:mu=0.1,client_learning_rate=0.3. The
@@ -58,13 +53,11 @@ def compare(
     Options and methods of the command line replace those of the file.
     """
     with usage_errors():
-        file = ConfigFile() if config is None else read_config(config)
+        file = read_config(path) if (path := values["config"]) is not None else ConfigFile()
         settings = settings_of(values, "10", file)
-        specs = methods or file.methods or comparison.TUNED
-        chosen = methods_of(specs, settings)
-    if compilation_cache is None:
-        compilation_cache = file.compilation_cache
-    train(settings, chosen, out, "compare", config, compilation_cache)
+        chosen = methods_of(methods or file.methods or comparison.TUNED, settings)
+    values["compilation_cache"] = values["compilation_cache"] or file.compilation_cache
+    train(settings, chosen, "compare", values)
 
 
 class MethodCommands(Commands):
@@ -102,57 +95,46 @@ def _run_command(spec: str) -> click.Command:
     """The command of `run` for a method."""
     factory = algorithms[parse_spec(spec)[0]]
     shared = {*options(Settings), "out", "compilation_cache"}
-    own = [
-        option
-        for option in options(factory).values()
-        if option.kind is not object and option.name not in shared
-    ]
+    own = [option for option in text_options(factory) if option.name not in shared]
 
-    def command(out: str | None, compilation_cache: str | None, **values: str | None) -> None:
+    def command(**values: str | None) -> None:
         with usage_errors():
             settings = settings_of(values, "1")
             changes = {o.name: text for o in own if (text := values[o.name]) is not None}
             method = Method.of(spec, settings, changes)
-        train(settings, [method], out, method.label, compilation_cache=compilation_cache)
+        train(settings, [method], method.label, values)
 
     command.__doc__ = inspect.cleandoc(factory.__doc__ or spec).split("\n\n")[0]
     decorated = shared_options(seeds="1")(command)
     for option in reversed(own):  # listed before the shared ones
-        decorated = click.option(
-            flag(option.name), option.name, default=None, metavar="VALUE", help=range_of(option)
-        )(decorated)
+        add = click.option(flag(option.name), option.name, metavar="VALUE", help=range_of(option))
+        decorated = add(decorated)
     return click.command(spec)(decorated)
 
 
 def train(
-    settings: Settings,
-    methods: list[Method],
-    out: str | None,
-    name: str,
-    config: str | None = None,
-    compilation_cache: str | None = None,
+    settings: Settings, methods: list[Method], name: str, values: dict[str, str | None]
 ) -> None:
     """Trains all methods on all seeds, shows the progress, and writes a results folder.
 
     Args:
       settings: of the command line and of a file.
       methods: what is trained.
-      out: the results folder; None: a new one in `results`.
-      name: of that new folder.
-      config: the file that the settings come from, for the record.
-      compilation_cache: the folder of compiled programs, if any.
+      name: of the new folder in `results`, if no other folder is given.
+      values: of the options that are no settings: `out`, the results folder;
+        `compilation_cache`, the folder of compiled programs; and `config`, if the command has it.
     """
     start = time.perf_counter()
     with measure_compilation() as compiled:
         with usage_errors():
-            start_jax(settings.devices, compilation_cache)
+            start_jax(settings.devices, values["compilation_cache"])
             experiment = comparison.prepare(settings, methods)
-            folder = results.new_folder(out, name)
+            folder = results.new_folder(values["out"], name)
         _introduce(experiment)
         with _progress(settings, methods) as show:
             rows = comparison.run(experiment, show, _show_memory)
     summary = summarise(rows, settings.target)
-    results.write(folder, experiment, rows, summary, compiled, config)
+    results.write(folder, experiment, rows, summary, compiled, values.get("config"))
     unit = "round" if settings.seconds is None else "simulated_seconds"
     plots.plot_metric(rows, folder / "accuracy.png", x=unit)
     wide = Console(width=1000)  # a narrow terminal wraps lines; no number is cut

@@ -78,8 +78,8 @@ def count(closed: ClosedJaxpr, known: Sequence[DispatchInteger | None]) -> Flops
 
     Args:
       closed: what `jax.make_jaxpr` returned.
-      known: for each input the integer that it is, as a function of the dispatches, or None. The
-        lengths of loops must follow from these, by arithmetic on scalars.
+      known: for each of the first inputs the integer that it is, as a function of the dispatches,
+        or None. The lengths of loops must follow from these, by arithmetic on scalars.
 
     Raises:
       UncountedError: for a loop on floats whose length does not follow, for a conditional that
@@ -119,12 +119,11 @@ def _loop_state(jaxpr):
 
 
 def _walk(closed, arguments):
-    """(operations, what is known of the outputs), given what is known of the inputs."""
+    """(operations, what is known of the outputs), given what is known of the first inputs."""
     jaxpr = closed.jaxpr
-    known = dict(zip(jaxpr.invars, arguments, strict=True))
-    known |= {
-        var: _constant(var.aval, c) for var, c in zip(jaxpr.constvars, closed.consts, strict=True)
-    }
+    known = dict(zip(jaxpr.invars, arguments, strict=False))
+    for var, value in zip(jaxpr.constvars, closed.consts, strict=True):
+        known[var] = _constant(var.aval, value)
     used, parts = _used(jaxpr), []
 
     def integer_of(atom):
@@ -157,18 +156,16 @@ def _equation(eqn, arguments, used):
 
 
 def _scan(eqn, arguments, used):
-    del used
     body, length = eqn.params["jaxpr"], eqn.params["length"]
     # newer jax has no num_consts; with 0, loops inside only have no known length
     num_consts = eqn.params.get("num_consts", 0)
-    part, _ = _walk(body, _pad_unknown(arguments[:num_consts], body.jaxpr))
+    part, _ = _walk(body, arguments[:num_consts])
     if not part.loops:
         return Flops(length * part.fixed)
     return Flops(0, (Loop(lambda dispatches: length, part),))
 
 
 def _cond(eqn, arguments, used):
-    del used
     parts = [_walk(branch, arguments[1:])[0] for branch in eqn.params["branches"]]
     if any(part.loops for part in parts):
         raise UncountedError(
@@ -187,7 +184,7 @@ def _while(eqn, arguments, used):
     first = eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
     consts = arguments[eqn.params["cond_nconsts"] : first]
     closed = ClosedJaxpr(body, eqn.params["body_jaxpr"].consts)
-    part, _ = _walk(closed, _pad_unknown(consts, body))
+    part, _ = _walk(closed, consts)
     if part == Flops(0):
         return part
     bounds = _bounds(eqn)
@@ -246,10 +243,6 @@ def _called(eqn):
 def _used(jaxpr):
     atoms = [*jaxpr.outvars, *(atom for eqn in jaxpr.eqns for atom in eqn.invars)]
     return {atom for atom in atoms if not isinstance(atom, Literal)}
-
-
-def _pad_unknown(known, jaxpr):
-    return [*known, *[None] * (len(jaxpr.invars) - len(known))]
 
 
 def _constant(aval, value):

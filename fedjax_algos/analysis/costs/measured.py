@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from fedjax_algos.analysis.costs.flops import Flops, UncountedError, count, loop_state, total
@@ -49,7 +50,7 @@ def count_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData
     Raises:
       UncountedError: for a computation that the rules do not cover.
     """
-    return total(count(each.jaxpr, each.known()) for each in _exchanges(algorithm, state, data))
+    return total(count(jaxpr, _INTEGERS) for jaxpr, _ in _exchanges(algorithm, state, data))
 
 
 def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedData) -> ClientMemory:
@@ -70,38 +71,20 @@ def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedDat
       data: the clients' examples, or their shapes.
     """
     exchanges = _exchanges(algorithm, state, data)
-    client_state = _client_state(algorithm, state.origin)
-    in_round = max(each.input_bytes + loop_state(each.jaxpr) for each in exchanges)
-    return ClientMemory(tree_bytes(client_state), in_round)
-
-
-class _Exchange(NamedTuple):
-    """A broadcast and a `client_update`, traced for one client: a prelude is a second one."""
-
-    jaxpr: ClosedJaxpr
-    input_bytes: int  # of the broadcast, the model's statistics and the client's state
-
-    def known(self):
-        """The dispatch's integers, which come first among the inputs, and None for the others."""
-        integers = [
-            None if name in _FLOATS else operator.attrgetter(name) for name in Dispatch._fields
-        ]
-        return [*integers, *[None] * (len(self.jaxpr.in_avals) - len(integers))]
+    in_round = max(input_bytes + loop_state(jaxpr) for jaxpr, input_bytes in exchanges)
+    return ClientMemory(tree_bytes(_client_state(algorithm, state.origin)), in_round)
 
 
 _FLOATS = ("share", "learning_rate")  # fields of a dispatch
+_INTEGERS = [None if name in _FLOATS else operator.attrgetter(name) for name in Dispatch._fields]
 
 
 def _exchanges(algorithm, state, data):
-    dtypes = (jnp.result_type(float) if name in _FLOATS else jnp.int32 for name in Dispatch._fields)
-    dispatch = Dispatch(*(jax.ShapeDtypeStruct((), dtype) for dtype in dtypes))
+    dispatch = Dispatch(*(0.0 if name in _FLOATS else np.int32(0) for name in Dispatch._fields))
     inputs = dispatch, state._replace(clients=()), data
-    leaves, tree = jax.tree.flatten(jax.tree.map(_shape, inputs))
-    return _traced(algorithm, tree, tuple(leaves))
-
-
-def _shape(leaf):
-    return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))
+    leaves, tree = jax.tree.flatten(inputs)
+    shapes = (jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    return _traced(algorithm, tree, tuple(shapes))
 
 
 def _key():
@@ -113,8 +96,12 @@ def _client_state(algorithm, origin):
 
 
 @functools.lru_cache(maxsize=64)
-def _traced(algorithm: Algorithm, tree: Any, leaves: tuple) -> list[_Exchange]:
-    """The exchanges of a round. The runs of an engine have equal shapes and share one trace."""
+def _traced(algorithm: Algorithm, tree: Any, leaves: tuple) -> list[tuple[ClosedJaxpr, int]]:
+    """The `client_update`s of a round, that of a prelude included, each traced for one client.
+
+    With each are the bytes of the broadcast, the model's statistics and the client's state. The
+    runs of an engine have equal shapes and share one trace.
+    """
     dispatch, state, data = tree.unflatten(leaves)
     integer: Any = jax.ShapeDtypeStruct((), jnp.int32)
     words: Any = jax.ShapeDtypeStruct((20,), jnp.uint32)
@@ -127,7 +114,7 @@ def _traced(algorithm: Algorithm, tree: Any, leaves: tuple) -> list[_Exchange]:
             return phase.client_update(broadcast, *own, view, dispatch, key)
 
         jaxpr = jax.make_jaxpr(local_update)(dispatch, broadcast, own, view, _key())
-        return _Exchange(jaxpr, tree_bytes((broadcast, own, state.statistics)))
+        return jaxpr, tree_bytes((broadcast, own, state.statistics))
 
     def broadcast(phase):
         return jax.eval_shape(phase.broadcast, state.server, integer)

@@ -64,13 +64,12 @@ def draw_timeline(
         raise ValueError(
             f"start={start} and end={end} are no interval; give 0 <= start < end, in seconds"
         )
-    row_of = np.full(max(plan.client.max(), clients.max()) + 1, -1)
-    row_of[clients] = np.arange(len(clients))
+    row_of = {client: row for row, client in enumerate(clients.tolist())}
+    row = np.array([row_of.get(client, -1) for client in plan.client.tolist()])
     group = _groups(plan)
     height = min(0.45, max(0.14, 8 / len(clients)))
     figure = Figure(figsize=(layers.WIDTH, height * len(clients) + 1.6), layout="constrained")
     unit, unit_name = (60.0, "minutes") if end > _MAX_SECONDS else (1.0, "seconds")
-    row = row_of[plan.client]
     axes = figure.add_subplot()
     scene = layers.Scene(axes, plan, start, end, unit, 72 * height, row, group)
     visible = (row >= 0) & (plan.started < end) & (plan.ended > start)
