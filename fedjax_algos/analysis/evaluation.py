@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Batch, Mean, Metrics, Model, Problem
+from fedjax_algos.core.local_training import check_one_each
 from fedjax_algos.data.federated_data import FederatedData
 
 
@@ -198,11 +199,7 @@ def _values(problem, model, examples, rows, real):
     outputs, _ = problem.apply(model, batch, jax.random.key(0), False)
     values = {"loss": problem.loss(outputs, batch), **problem.metrics(outputs, batch)}
     for name, value in values.items():
-        if value.shape != real.shape:
-            raise ValueError(
-                f"{name} has shape {value.shape}, but must give one value for each example, shape "
-                f"{real.shape}: return the values without averaging them"
-            )
+        check_one_each(name, value, real)
     default = jnp.result_type(float)
     return {
         name: jnp.where(real, value, 0).astype(jnp.promote_types(value.dtype, default))

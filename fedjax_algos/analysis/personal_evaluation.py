@@ -97,7 +97,18 @@ def make_evaluate_personal(
             client, steps = client_and_steps
             order, key = dispatch_keys(seed, client, jnp.int32(_DISPATCH_NUMBER))
             data = client_view(train, client, permutation_words(order), model.statistics)
-            dispatch = _dispatch(train, client, steps, local.learning_rate)
+            zero, real = jnp.int32(0), jnp.result_type(float)
+            dispatch = Dispatch(
+                client=client,
+                number=jnp.int32(_DISPATCH_NUMBER),
+                server_step=zero,
+                num_steps=steps,
+                full_steps=steps,
+                num_examples=data.num_examples,
+                share=data.num_examples.astype(real) / train.indices.shape[0],
+                learning_rate=jnp.asarray(rate_at(local.learning_rate, np.int32(0)), real),
+                first_step=zero,
+            )
             trained = train_client(model.params, data, dispatch, key)
             personal = Model(trained.params, trained.report.statistics)
             return _evaluate_client(problem, personal, test, client, size)
@@ -125,22 +136,6 @@ def make_evaluate_personal(
         return compute(model, train, test, steps, np.uint32(seed), size=int(size))
 
     return evaluate
-
-
-def _dispatch(data, client, num_steps, learning_rate):
-    count = data.offsets[client + 1] - data.offsets[client]
-    real = jnp.result_type(float)
-    return Dispatch(
-        client=client,
-        number=jnp.int32(_DISPATCH_NUMBER),
-        server_step=jnp.int32(0),
-        num_steps=num_steps,
-        full_steps=num_steps,
-        num_examples=count,
-        share=count.astype(real) / data.indices.shape[0],
-        learning_rate=jnp.asarray(rate_at(learning_rate, np.int32(0)), real),
-        first_step=jnp.int32(0),
-    )
 
 
 def _evaluate_client(problem, model, data, client, size):

@@ -3,7 +3,7 @@
 import functools
 import typing
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,38 +46,6 @@ Correction = Callable[[Params, Params, Step], Params]  # (gradient, y, step) -> 
 Penalty = Callable[[Outputs, Batch], jax.Array]  # float[batch], added to the loss
 
 
-class Train(Protocol):
-    """The function that `local_training` returns: it runs one client's local steps.
-
-    Args:
-      params: x, from which the client starts.
-      data: the client's examples.
-      dispatch: gives `num_steps` and `learning_rate`.
-      key: for dropout and noise.
-      correct: `(gradient, y, step) -> gradient`, applied before `transform`.
-      move: `y -> y`, applied before the gradient is taken.
-      transform: replaces `local.transform`.
-      transform_state: the state that `transform` starts from; None initialises it at `params`.
-
-    Returns:
-      The params y_K, the last state of `transform`, and a report with the mean training loss over
-      all examples of all steps.
-    """
-
-    def __call__(
-        self,
-        params: Params,
-        data: ClientData,
-        dispatch: Dispatch,
-        key: Key,
-        *,
-        correct: Correction = ...,
-        move: Callable[[Params], Params] = ...,
-        transform: optax.GradientTransformation | None = None,
-        transform_state: Any = None,
-    ) -> Trained: ...
-
-
 def uncorrected(gradient: Params, params: Params, step: Step) -> Params:
     """The correction that returns the gradient unchanged.
 
@@ -96,6 +64,21 @@ def unmoved(params: Params) -> Params:
       params: y.
     """
     return params
+
+
+def check_one_each(name: str, values: jax.Array, mask: jax.Array) -> None:
+    """Raises ValueError unless there is one value for each example of a batch.
+
+    Args:
+      name: of the values, for the message.
+      values: what a user's function returned.
+      mask: bool[batch].
+    """
+    if values.shape != mask.shape:
+        raise ValueError(
+            f"{name} has shape {values.shape}, but must give one value for each example, shape "
+            f"{mask.shape}: return the values without averaging them"
+        )
 
 
 def batch_gradient(
@@ -119,11 +102,7 @@ def batch_gradient(
         given = batch | {"mask": mask} if isinstance(batch, dict) else batch
         outputs, statistics = problem.apply(Model(params, statistics), given, key, True)
         losses = problem.loss(outputs, batch)
-        if losses.shape != mask.shape:
-            raise ValueError(
-                f"the loss has shape {losses.shape}, but must give one value for each example, "
-                f"shape {mask.shape}: return the losses without averaging them"
-            )
+        check_one_each("the loss", losses, mask)
         loss = Mean(jnp.where(mask, losses, 0).sum(), mask.sum().astype(losses.dtype))
         total = losses if penalty is None else losses + penalty(outputs, batch)
         mean = jnp.where(mask, total, 0).sum() / jnp.maximum(loss.weight, 1)
@@ -175,39 +154,42 @@ def full_gradient(
     return run
 
 
-def local_training(problem: Problem, local: Local, penalty: Penalty | None = None) -> Train:
-    """A function that runs one client's local steps.
+class Train(NamedTuple):
+    """The function that `local_training` returns: it runs one client's local steps."""
 
-    In step k: `y <- move(y)`, `g = transform(correct(gradient of the batch at y, y, step))`, then
-    `y <- y - rate g` with the rate in `dispatch.learning_rate`. The number of steps is data
-    (`dispatch.num_steps`), so clients with less work recompile nothing.
+    local: Local
+    gradient: Callable[..., tuple[Params, Statistics, Mean]]
+    full_gradient: Callable[[Model, ClientData, Key], tuple[Params, Statistics, Mean]]
 
-    Args:
-      problem: what is learned.
-      local: how a client trains.
-      penalty: one value for each example, added to the loss; the reported loss does not contain it.
-
-    Returns:
-      A function with the signature of `Train`.
-
-    Raises:
-      ValueError: for an unknown kind of batches.
-    """
-    check_choice("batches", local.batches, typing.get_args(Batches))
-    full = full_gradient(problem, local.batch_size, penalty)
-    gradient = batch_gradient(problem, penalty)
-
-    def train(
-        params,
-        data,
-        dispatch,
-        key,
+    def __call__(
+        self,
+        params: Params,
+        data: ClientData,
+        dispatch: Dispatch,
+        key: Key,
         *,
-        correct=uncorrected,
-        move=unmoved,
-        transform=None,
-        transform_state=None,
-    ):
+        correct: Correction = uncorrected,
+        move: Callable[[Params], Params] = unmoved,
+        transform: optax.GradientTransformation | None = None,
+        transform_state: Any = None,
+    ) -> Trained:
+        """Runs the local steps.
+
+        Args:
+          params: x, from which the client starts.
+          data: the client's examples.
+          dispatch: gives `num_steps` and `learning_rate`.
+          key: for dropout and noise.
+          correct: `(gradient, y, step) -> gradient`, applied before `transform`.
+          move: `y -> y`, applied before the gradient is taken.
+          transform: replaces `local.transform`.
+          transform_state: the state that `transform` starts from; None initialises it at `params`.
+
+        Returns:
+          The params y_K, the last state of `transform`, and a report with the mean training loss
+          over all examples of all steps.
+        """
+        local = self.local
         transform = local.transform if transform is None else transform
         if transform_state is None:
             transform_state = transform.init(params)
@@ -219,10 +201,10 @@ def local_training(problem: Problem, local: Local, penalty: Penalty | None = Non
             params, transform_state, statistics, losses = carry
             step_key = jax.random.fold_in(key, k)
             if local.batches == "full":
-                gradient_of = functools.partial(full, data=data, key=step_key)
+                gradient_of = functools.partial(self.full_gradient, data=data, key=step_key)
             else:
                 batch, mask = data.batch(k, local.batch_size, local.batches)
-                gradient_of = functools.partial(gradient, batch=batch, mask=mask, key=step_key)
+                gradient_of = functools.partial(self.gradient, batch=batch, mask=mask, key=step_key)
 
             def gradient_at(point):
                 return gradient_of(Model(point, statistics))[0]
@@ -241,4 +223,22 @@ def local_training(problem: Problem, local: Local, penalty: Penalty | None = Non
         )
         return Trained(params, transform_state, Report({"train_loss": losses}, statistics))
 
-    return train
+
+def local_training(problem: Problem, local: Local, penalty: Penalty | None = None) -> Train:
+    """A function that runs one client's local steps.
+
+    In step k: `y <- move(y)`, `g = transform(correct(gradient of the batch at y, y, step))`, then
+    `y <- y - rate g` with the rate in `dispatch.learning_rate`. The number of steps is data
+    (`dispatch.num_steps`), so clients with less work recompile nothing.
+
+    Args:
+      problem: what is learned.
+      local: how a client trains.
+      penalty: one value for each example, added to the loss; the reported loss does not contain it.
+
+    Raises:
+      ValueError: for an unknown kind of batches.
+    """
+    check_choice("batches", local.batches, typing.get_args(Batches))
+    full = full_gradient(problem, local.batch_size, penalty)
+    return Train(local, batch_gradient(problem, penalty), full)

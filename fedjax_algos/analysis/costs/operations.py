@@ -1,6 +1,7 @@
 """The floating-point operations of single jaxpr equations, and their effect on known integers."""
 
 import math
+import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -87,24 +88,15 @@ _FREE = (
 FREE = frozenset(_FREE.split())
 _CALLS = "call checkpoint closed_call core_call custom_jvp_call custom_vjp_call jit pjit remat2"
 CALLS = frozenset(_CALLS.split())
+_OPERATORS = "abs add eq ge gt le lt mul ne neg sub"  # Python has them under these names
 INTEGERS: dict[str, Callable] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "neg": np.negative,
-    "abs": np.abs,
+    **{name: getattr(operator, name) for name in _OPERATORS.split()},
     "sign": np.sign,
     "max": np.maximum,
     "min": np.minimum,
     "div": lambda a, b: (a - np.fmod(a, b)) // b,  # rounds towards 0
     "rem": np.fmod,
     "clamp": lambda low, x, high: np.clip(x, low, high),
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "not": np.invert,

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_algos.core import Row
-from fedjax_algos.core.representation import describe
 
 METRIC = "test_accuracy"
 TOLERANCE = 1e-6  # 0.9 in float32 is below 0.9
@@ -18,10 +17,6 @@ class Run(NamedTuple):
     seed: float
     quality: np.ndarray  # float[evaluations], NaN where the run has diverged
     columns: dict[str, np.ndarray]  # float[evaluations] each
-
-    def __repr__(self) -> str:
-        evaluations = len(self.quality)
-        return describe(self, method=self.method, seed=f"{self.seed:g}", evaluations=evaluations)
 
 
 def first_at(quality: np.ndarray, target: float) -> int | None:
