@@ -102,10 +102,7 @@ def make_evaluate_clients(
         zeros = {name: jnp.zeros(data.num_clients, value.dtype) for name, value in shapes.items()}
         sums = jax.lax.fori_loop(0, -(-total // size), add, zeros)
         counts = jnp.diff(data.offsets)
-        return {
-            name: Mean(client_sums, counts.astype(client_sums.dtype))
-            for name, client_sums in sums.items()
-        }
+        return {name: Mean(each, counts.astype(each.dtype)) for name, each in sums.items()}
 
     return evaluate
 
@@ -184,9 +181,8 @@ def evaluate_batch(
       ValueError: for a loss or a metric that does not give one value for each example.
     """
     values = _values(problem, model, examples, rows, real)
-    return {
-        name: Mean(value.sum(), real.sum().astype(value.dtype)) for name, value in values.items()
-    }
+    count = real.sum()
+    return {name: Mean(each.sum(), count.astype(each.dtype)) for name, each in values.items()}
 
 
 def _values(problem, model, examples, rows, real):
@@ -198,13 +194,13 @@ def _values(problem, model, examples, rows, real):
     batch = jax.tree.map(lambda leaf: leaf[rows], examples)
     outputs, _ = problem.apply(model, batch, jax.random.key(0), False)
     values = {"loss": problem.loss(outputs, batch), **problem.metrics(outputs, batch)}
-    for name, value in values.items():
+
+    def masked(name, value):
         check_one_each(name, value, real)
-    default = jnp.result_type(float)
-    return {
-        name: jnp.where(real, value, 0).astype(jnp.promote_types(value.dtype, default))
-        for name, value in values.items()
-    }
+        dtype = jnp.promote_types(value.dtype, jnp.result_type(float))
+        return jnp.where(real, value, 0).astype(dtype)
+
+    return {name: masked(name, value) for name, value in values.items()}
 
 
 def check_batch_size(batch_size: int) -> None:

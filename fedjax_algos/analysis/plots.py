@@ -7,6 +7,7 @@ import numpy as np
 
 from fedjax_algos.analysis.summary import column_by_method, confidence_half_width
 from fedjax_algos.core import Row
+from fedjax_algos.core.options import check_choice
 
 AXES = {  # columns for the x axis, and their labels
     "round": "communication round",
@@ -38,7 +39,9 @@ def plot_metric(
     """
     from matplotlib.figure import Figure  # slow to import; no pyplot, so no global state
 
-    _check_columns(rows, metric, x)
+    measured = [name for name in rows[0] if all(name in row for row in rows)]
+    check_choice("metric", metric, [name for name in measured if name not in ("method", "seed")])
+    check_choice("x", x, [name for name in measured if name in AXES])
     values, positions = column_by_method(rows, metric), column_by_method(rows, x)
     legend_beside = len(values) > _MAX_INSIDE_LEGEND
     figure = Figure(figsize=(7.5 + 2 * legend_beside, 4.6), layout="constrained")
@@ -62,18 +65,6 @@ def plot_metric(
     beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
     axes.legend(frameon=False, **(beside if legend_beside else {}))
     figure.savefig(path, dpi=150)
-
-
-def _check_columns(rows, metric, x):
-    measured = [name for name in rows[0] if all(name in row for row in rows)]
-    for argument, name in (("metric", metric), ("x", x)):
-        if name not in measured:
-            known = [
-                column
-                for column in measured
-                if column not in ("method", "seed") and (column in AXES) == (argument == "x")
-            ]
-            raise ValueError(f"{argument}={name!r} is unknown; choose from {', '.join(known)}")
 
 
 def _limit_y_axis(axes, means):

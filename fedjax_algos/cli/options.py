@@ -48,6 +48,8 @@ HELP = {
     "with --layout tuned: measured]",
     "client_state": "where the clients' own state is kept between rounds: device or host",
     "examples": "replicated on all devices, or sharded by client",
+    "compilation_cache": "keeps compiled programs, and reads those of earlier runs [none]",
+    "out": "results folder",
 }
 _LOCAL_WORK = {"local_steps", "local_epochs"}
 _NO_FILE = ConfigFile()
@@ -90,12 +92,8 @@ def shared_options(seeds: str) -> Callable[[Callable], Callable]:
     """
 
     def decorate(command: Callable) -> Callable:
-        command = click.option("--out", metavar="FOLDER", help="results folder")(command)
-        command = click.option(
-            "--compilation-cache",
-            metavar="FOLDER",
-            help="keeps compiled programs, and reads those of earlier runs [none]",
-        )(command)
+        for name in ("out", "compilation_cache"):
+            command = click.option(flag(name), metavar="FOLDER", help=HELP[name])(command)
         for option in reversed(options(Settings).values()):
             default = seeds if option.name == "seeds" else option.default
             text = f" [{default:g}]" if isinstance(default, float) else f" [{default}]"

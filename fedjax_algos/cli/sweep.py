@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fedjax_algos.analysis import plots
-from fedjax_algos.analysis.summary import MethodSummary, column_by_method, summarise
+from fedjax_algos.analysis.summary import MethodSummary, summarise
 from fedjax_algos.cli.options import (
     flag,
     settings_of,
@@ -108,9 +108,8 @@ def _run(prepared: Sweep, own: dict[str, Any]) -> tuple[list[Row], list[str]]:
 
 def _best_first(rows: list[Row]) -> list[Row]:
     """Rows in the order of their setting's mean final accuracy; diverged settings come last."""
-    accuracy = column_by_method(rows, "test_accuracy")
-    final = {label: float(values[:, -1].mean()) for label, values in accuracy.items()}
-    order = sorted(final, key=lambda label: (math.isnan(final[label]), -final[label]))
+    ranked = sorted(summarise(rows), key=lambda line: (math.isnan(line.final), -line.final))
+    order = [line.label for line in ranked]
     return sorted(rows, key=lambda row: order.index(row["method"]))
 
 

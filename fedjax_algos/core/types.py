@@ -142,10 +142,9 @@ class Local(NamedTuple):
     rate_by: Literal["round", "dispatch"] = "round"
 
     def __repr__(self) -> str:
+        defaults = self._field_defaults
         facts = {
-            name: value
-            for name, value in self._asdict().items()
-            if name in ("batch_size", "learning_rate") or value != self._field_defaults[name]
+            name: value for name, value in self._asdict().items() if value != defaults.get(name)
         }
         if callable(self.learning_rate):
             facts["learning_rate"] = "a function"

@@ -10,7 +10,7 @@ def test_flops_are_an_axis_where_they_were_measured(tmp_path):
     with_flops, without = rows("first", FIRST, flops=1e9), rows("other", OTHER)
     plots.plot_metric(with_flops, tmp_path / "a.png", x="flops")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    message = "x='flops' is unknown; choose from round, upload_bytes, wall_seconds"
+    message = "x='flops' is unknown; choose round, upload_bytes or wall_seconds"
     with pytest.raises(ValueError, match=message):
         plots.plot_metric(with_flops + without, tmp_path / "b.png", x="flops")
 

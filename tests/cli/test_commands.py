@@ -66,7 +66,7 @@ def test_compare(command, refused, here, read_table):
     assert out.strip() == str(folder / "test_loss-by-upload_bytes.png")
     again = refused("plot", folder, "--metric", "test_loss", "--x", "upload_bytes")
     assert "exists; name another file or remove it" in again
-    assert "metric='speed' is unknown; choose from test_accuracy" in refused(
+    assert "metric='speed' is unknown; choose round, " in refused(
         "plot", folder, "--metric", "speed"
     )
 

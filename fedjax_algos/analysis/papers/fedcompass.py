@@ -2,8 +2,9 @@
 
 from typing import NamedTuple
 
-from fedjax_algos.analysis.papers.runs import METRIC, check_method, check_target, runs_of
+from fedjax_algos.analysis.papers.runs import METRIC, check_target, runs_of
 from fedjax_algos.core import Row
+from fedjax_algos.core.options import check_choice
 
 
 class FirstTime(NamedTuple):
@@ -45,13 +46,10 @@ def time_to_target(
     """
     check_target(target)
     runs = runs_of(rows, metric)
-    check_method("relative_to", relative_to, runs)
+    check_choice("relative_to", relative_to, runs)
     for label, seeds in runs.items():
-        if any(clock not in run.columns for run in seeds):
-            raise ValueError(
-                f"clock={clock!r} is no column of the rows of method {label!r}; choose one out of "
-                f"{', '.join(seeds[0].columns)}"
-            )
+        for run in seeds:
+            check_choice(f"method {label!r}: clock", clock, run.columns)
     times = {label: seeds.mean_when_reached(clock, target) for label, seeds in runs.items()}
     reference = times[relative_to]
     return [

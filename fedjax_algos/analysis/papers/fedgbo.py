@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_algos.analysis.papers.runs import METRIC, check_method, first_at, runs_of
+from fedjax_algos.analysis.papers.runs import METRIC, first_at, runs_of
 from fedjax_algos.analysis.summary import confidence_half_width
 from fedjax_algos.core import Row
+from fedjax_algos.core.options import check_choice
 
 
 class Cost(NamedTuple):
@@ -52,7 +53,7 @@ def maximum_and_cost(
         were evaluated at different rounds.
     """
     runs = runs_of(rows, metric)
-    check_method("reference", reference, runs)
+    check_choice("reference", reference, runs)
     curves = {label: _mean_curve(seeds) for label, seeds in runs.items()}
     best = {label: float(np.fmax.reduce(curve)) for label, curve in curves.items()}
     best_at = {label: np.argmax(curve == best[label]) for label, curve in curves.items()}

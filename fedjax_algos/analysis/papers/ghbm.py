@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_algos.analysis.papers.runs import METRIC, Seeds, check_method, first_at, runs_of
+from fedjax_algos.analysis.papers.runs import METRIC, Seeds, first_at, runs_of
 from fedjax_algos.analysis.summary import confidence_half_width
 from fedjax_algos.core import Row
+from fedjax_algos.core.options import check_choice
 
 
 class Final(NamedTuple):
@@ -65,7 +66,7 @@ def final_quality(
         the last rounds, or overheads that lack a method.
     """
     runs = runs_of(rows, metric)
-    check_method("reference", reference, runs)
+    check_choice("reference", reference, runs)
     if budget is None:
         budget = int(max(run.columns["round"].max() for each in runs.values() for run in each))
     if last < 1 or budget < 1:
@@ -118,11 +119,10 @@ def _rounds_to(seeds, target, budget):
 
 def _bytes_per_round(runs, reference, overheads):
     """Bytes of all clients, down and up, by method."""
-    traffic = {
-        label: seeds.per_round("download_bytes", "upload_bytes") for label, seeds in runs.items()
-    }
-    for label, per_round in traffic.items():
-        if not per_round:
+    traffic = {}
+    for label, seeds in runs.items():
+        traffic[label] = seeds.per_round("download_bytes", "upload_bytes")
+        if not traffic[label]:
             raise ValueError(
                 f"the rows of method {label!r} lack the bytes of its rounds; give rows with "
                 "download_bytes and upload_bytes, as simulate returns them"

@@ -149,16 +149,3 @@ def check_target(target: float) -> None:
     """
     if not np.isfinite(target):
         raise ValueError(f"target={target} is out of range; give a finite quality, such as 0.9")
-
-
-def check_method(argument: str, method: str, runs: dict[str, Seeds]) -> None:
-    """Raises ValueError for a method without runs.
-
-    Args:
-      argument: the name of the argument that gives the method.
-      method: its label.
-      runs: of `runs_of`.
-    """
-    if method not in runs:
-        known = " or ".join(runs)
-        raise ValueError(f"{argument}={method!r} is no method of these rows; choose {known}")

@@ -241,7 +241,7 @@ def without(rows, column):
         ),
         (
             lambda: papers.maximum_and_cost(FEDAVG + FASTER, "fedagv"),
-            "reference='fedagv' is no method of these rows; choose fedavg or faster",
+            "reference='fedagv' is unknown; choose fedavg or faster",
         ),
         (
             lambda: papers.maximum_and_cost(FEDAVG[:-1]),
@@ -263,7 +263,7 @@ def without(rows, column):
             lambda: papers.rounds_to_target(FEDAVG, NAN),
             "target=nan is out of range; give a fini",
         ),
-        (lambda: papers.final_quality(FEDAVG, "ghbm"), "reference='ghbm' is no method"),
+        (lambda: papers.final_quality(FEDAVG, "ghbm"), "reference='ghbm' is unknown; choose"),
         (
             lambda: papers.final_quality(FEDAVG + GHBM_ROWS[10:]),
             "'fedavg' on seed 0 has no evaluation in rounds 101 to 200; run it to round 200, evalu",
@@ -282,11 +282,11 @@ def without(rows, column):
         ),
         (
             lambda: papers.time_to_target(FEDAVG, 0.5, "fedcompass"),
-            "relative_to='fedcompass' is no method of these rows; choose fedavg",
+            "relative_to='fedcompass' is unknown; choose fedavg",
         ),
         (
             lambda: papers.time_to_target(FEDAVG, 0.5, "fedavg"),
-            "clock='simulated_seconds' is no column of the rows of method 'fedavg'; choose one out",
+            "method 'fedavg': clock='simulated_seconds' is unknown; choose",
         ),
     ],
 )
