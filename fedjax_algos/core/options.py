@@ -177,8 +177,8 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
     return f"unknown {what} {name!r}; {fix}"
 
 
-def require_option(factory: Callable, keyword: str) -> None:
-    """Raises ValueError unless a factory has an option.
+def require_option(factory: Callable, keyword: str) -> Option:
+    """An option of a factory; raises ValueError if the factory does not have it.
 
     Args:
       factory: any function.
@@ -189,6 +189,7 @@ def require_option(factory: Callable, keyword: str) -> None:
         raise ValueError(f"{name} takes no options; leave {keyword!r} out")
     if keyword not in known:
         raise ValueError(f"{name}: {unknown('option', keyword, known)}")
+    return known[keyword]
 
 
 def parse_value(option: Option, text: str, owner: str = "") -> Any:

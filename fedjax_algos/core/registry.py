@@ -87,8 +87,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
             key, separator, value = part.partition("=")
             if not separator:
                 key, value = next(iter(known), ""), part
-            require_option(self[name], key)
-            values[key] = parse_value(known[key], value, name)
+            values[key] = parse_value(require_option(self[name], key), value, name)
         return name, values
 
     def make(self, spec: str, *args: Any) -> T:
@@ -111,11 +110,10 @@ def _checked(factory: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(factory)
     def checked(*args: P.args, **keywords: P.kwargs) -> T:
-        known = options(factory)
         for keyword, value in keywords.items():
-            require_option(factory, keyword)
-            check_value(known[keyword], value, name)
-        missing = [o.name for o in known.values() if o.required and o.name not in keywords]
+            check_value(require_option(factory, keyword), value, name)
+        known = options(factory).values()
+        missing = [o.name for o in known if o.required and o.name not in keywords]
         if missing:
             raise ValueError(f"{name} needs {missing[0]}; give {name}:{missing[0]}=...")
         return factory(*args, **keywords)

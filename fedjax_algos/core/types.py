@@ -143,9 +143,7 @@ class Local(NamedTuple):
 
     def __repr__(self) -> str:
         defaults = self._field_defaults
-        facts = {
-            name: value for name, value in self._asdict().items() if value != defaults.get(name)
-        }
+        facts = {name: each for name, each in self._asdict().items() if each != defaults.get(name)}
         if callable(self.learning_rate):
             facts["learning_rate"] = "a function"
         if "transform" in facts:

@@ -210,12 +210,12 @@ def _bounds(eqn):
     if any(isinstance(atom, Literal) or atom not in test.invars for atom in compared):
         return None
     counter, bound = map(test.invars.index, compared)
-    (update,) = [e for e in body.eqns if body.outvars[counter] in e.outvars] or [None]
-    increments = (
-        update is not None
-        and update.primitive.name == "add"
-        and update.invars[0] is carried[counter]
-        and getattr(update.invars[1], "val", None) == 1
+    increments = any(
+        eqn.primitive.name == "add"
+        and eqn.invars[0] is carried[counter]
+        and getattr(eqn.invars[1], "val", None) == 1
+        for eqn in body.eqns
+        if body.outvars[counter] in eqn.outvars
     )
     return (counter, bound) if increments and body.outvars[bound] is carried[bound] else None
 
