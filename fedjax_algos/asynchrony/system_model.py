@@ -151,7 +151,6 @@ def traced(
     def make(
         seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
     ) -> SystemModelWithSpeeds:
-        del seed
         transfer = _transfer_seconds(download_bytes, upload_bytes, bytes_per_second)
         return FixedSystem(
             rows, unavailable, communication_seconds=communication_seconds + transfer

@@ -49,7 +49,6 @@ def normalise(mean: Sequence[float], std: Sequence[float]) -> Preprocess:
         raise ValueError(f"std={min(std)} is out of range; give standard deviations above 0")
 
     def preprocess(images, key, training):
-        del key, training
         if images.shape[-1] != len(mean):
             raise ValueError(
                 f"images have {images.shape[-1]} channels, but there are means for {len(mean)}; "

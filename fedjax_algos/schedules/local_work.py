@@ -51,7 +51,6 @@ def full() -> LocalWork:
     """Every client finishes its local update."""
 
     def work(seed, rounds, clients, full_steps, local):
-        del seed, rounds, clients, local
         return full_steps
 
     return work
@@ -181,7 +180,6 @@ def deadline_of(seconds_per_step: np.ndarray, seconds: float) -> LocalWork:
         )
 
     def work(seed, rounds, clients, full_steps, local):
-        del seed, rounds, local
         if clients.max() >= len(times):
             raise ValueError(
                 f"client {clients.max()} has no time in seconds_per_step, which has {len(times)}; "

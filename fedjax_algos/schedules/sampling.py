@@ -129,7 +129,6 @@ def dirichlet(*, gamma: Positive = 1.0) -> Sampler:
 
     def sampler(seed, rounds, num_clients, cohort_size):
         def members(rng, number):
-            del number
             keys = -cached_log_shares(seed, num_clients) - rng.gumbel(size=num_clients)
             chosen = np.argpartition(keys, cohort_size - 1)[:cohort_size]
             return chosen[np.argsort(keys[chosen])]
@@ -148,7 +147,6 @@ def with_replacement() -> Sampler:
 
     def sampler(seed, rounds, num_clients, cohort_size):
         def members(rng, number):
-            del number
             return rng.integers(num_clients, size=cohort_size)
 
         return _cohorts(seed, _REPLACED, rounds, cohort_size, members)

@@ -62,7 +62,6 @@ def fedasync(
         return ServerState(params, weight_divisor(weighting, population.num_clients))
 
     def broadcast(server, group):
-        del group
         return server.params
 
     def client_update(x, state, data, dispatch, key):
@@ -76,7 +75,6 @@ def fedasync(
         return MixingSum(scale(weight, update), weight)
 
     def server_update(server, sums, count, group):
-        del count, group
         if form == "mixing":
             remaining = scale(1 - sums.weight, server.params)
             return server._replace(params=optax.tree.add(remaining, sums.total))

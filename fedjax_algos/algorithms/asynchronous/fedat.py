@@ -69,7 +69,6 @@ def fedat(
         return ServerState(params, tiers, jnp.zeros(num_tiers, jnp.int32))
 
     def broadcast(server, group):
-        del group
         return server.params
 
     def client_update(w, state, data, dispatch, key):
@@ -77,7 +76,6 @@ def fedat(
         return state, trained.params, trained.report
 
     def server_update(server, sums, count, group):
-        del count
         tiers = jax.tree.map(lambda models, w: models.at[group].set(w), server.tiers, sums.mean())
         rounds = server.rounds.at[group].add(1)
         weights = tier_weights(rounds)

@@ -42,7 +42,6 @@ def fedbuff(
     frame = fedasync(problem, local, weighting=stale_weighting)
 
     def server_update(server, sums, count, group):
-        del group
         divisor = count.astype(server.divisor.dtype) if weighting == "buffer" else server.divisor
         factor = -server_learning_rate / divisor
         return server._replace(params=add_scaled(server.params, factor, sums.total))

@@ -83,7 +83,6 @@ def fedcompass(
         return Sums(total, share * steps, share)
 
     def server_update(server, sums, count, group):
-        del count
         w, divisor, m = server
         delta = scale(1 / divisor, sums.total)
         if variant == "normalised":

@@ -49,11 +49,9 @@ def fedavg(
     )
 
     def init(params, population):
-        del population
         return ServerState(params, optimizer.init(params))
 
     def broadcast(server, group):
-        del group
         return server.params
 
     def client_update(params, state, data, dispatch, key):
@@ -61,7 +59,6 @@ def fedavg(
         return state, optax.tree.sub(params, trained.params), trained.report
 
     def server_update(server, sums, count, group):
-        del count, group
         updates, state = optimizer.update(sums.mean(), server.optimizer_state, server.params)
         return ServerState(optax.apply_updates(server.params, updates), state)
 

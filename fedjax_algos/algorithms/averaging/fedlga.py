@@ -170,11 +170,9 @@ def fedlga(
     train = local_training(problem, local)
 
     def init(params, population):
-        del population
         return ServerState(params, jnp.int32(0))
 
     def broadcast(server, group):
-        del group
         return server.params
 
     def client_update(w, state, data, dispatch, key):
@@ -185,7 +183,6 @@ def fedlga(
         return state, update, trained.report
 
     def server_update(server, stack, count, group):
-        del group
         stack = stack._replace(updates=stack.updates.change)
         updates = approximate(stack, mode=mode, strength=strength, clip=clip, fallback=fallback)
         total = _masked_sum(stack.mask, updates)

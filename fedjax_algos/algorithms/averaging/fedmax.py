@@ -67,7 +67,6 @@ def fedmax(
     """
 
     def penalty(outputs, batch):
-        del batch
         activations = features(outputs)
         if not isinstance(activations, jax.Array):
             raise ValueError(

@@ -39,7 +39,6 @@ def accumulated_weight(num_steps, learning_rate, momentum, mu) -> jax.Array:
     """
 
     def step(k, carry):
-        del k
         total, velocity = carry
         velocity = momentum * velocity + 1 - learning_rate * mu * total
         return total + velocity, velocity
@@ -85,7 +84,6 @@ def fednova(
         return state, Upload(direction, work), trained.report
 
     def server_update(server, sums, count, group):
-        del count, group
         mean = sums.mean()
         factor = -server_learning_rate * mean.work  # tau_eff
         return server._replace(params=add_scaled(server.params, factor, mean.direction))

@@ -45,7 +45,6 @@ def scale_by_moments(
         return Moments(optax.tree.zeros_like(params), second)
 
     def update(gradient, moments, params=None):
-        del params
         first = optax.tree.update_moment(gradient, moments.first, b1, 1)
         second = jax.tree.map(second_moment, moments.second, gradient)
         direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + tau), first, second)

@@ -23,7 +23,6 @@ def proximal(mu, x: Params) -> Correction:
     """
 
     def corrected(gradient, local_params, step):
-        del step
         return add_scaled(gradient, mu, optax.tree.sub(local_params, x))
 
     return corrected

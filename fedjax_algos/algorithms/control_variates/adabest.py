@@ -51,20 +51,16 @@ def adabest(
     train = local_training(problem, local)
 
     def init(params, population):
-        del population
         return ServerState(params, params)
 
     def broadcast(server, group):
-        del group
         return server.params
 
     def client_init(params, key):
-        del key
         return ClientState(optax.tree.zeros_like(params), jnp.int32(0))
 
     def client_update(x, own, data, dispatch, key):
         def corrected(gradient, local_params, step):
-            del local_params, step
             return optax.tree.sub(gradient, own.correction)
 
         trained = train(x, data, dispatch, key, correct=corrected)
@@ -75,7 +71,6 @@ def adabest(
         return ClientState(correction, this_round), delta, trained.report
 
     def server_update(server, sums, count, group):
-        del count, group
         average = optax.tree.sub(server.params, sums.mean())
         h = scale(beta, optax.tree.sub(server.average, average))
         return ServerState(optax.tree.sub(average, h), average)

@@ -44,16 +44,13 @@ def feddyn(problem: Problem, local: Local, *, alpha: Positive = 0.01) -> Algorit
         return ServerState(params, optax.tree.zeros_like(params), num_clients)
 
     def broadcast(server, group):
-        del group
         return server.params
 
     def client_init(params, key):
-        del key
         return optax.tree.zeros_like(params)  # h_i
 
     def client_update(x, h_i, data, dispatch, key):
         def regularised(gradient, local_params, step):
-            del step
             return jax.tree.map(
                 lambda g, h, y, x: g - h + alpha * (y - x), gradient, h_i, local_params, x
             )
@@ -63,7 +60,6 @@ def feddyn(problem: Problem, local: Local, *, alpha: Positive = 0.01) -> Algorit
         return add_scaled(h_i, alpha, delta), delta, trained.report
 
     def server_update(server, sums, count, group):
-        del count, group
         x, h, num_clients = server
         h = add_scaled(h, alpha / num_clients, sums.total)
         averaged = optax.tree.sub(x, sums.mean())  # mean_S y_i

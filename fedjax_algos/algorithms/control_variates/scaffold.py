@@ -67,11 +67,9 @@ def scaffold(
         return ServerState(params, optax.tree.zeros_like(params), num_clients)
 
     def broadcast(server, group):
-        del group
         return Broadcast(server.params, server.control)
 
     def client_init(params, key):
-        del key
         return optax.tree.zeros_like(params)  # c_i
 
     def client_update(broadcast, c_i, data, dispatch, key):
@@ -79,7 +77,6 @@ def scaffold(
         offset = optax.tree.sub(c, c_i)
 
         def corrected(gradient, local_params, step):
-            del local_params, step
             return jax.tree.map(jnp.add, gradient, offset)
 
         trained = train(x, data, dispatch, key, correct=corrected)
@@ -92,7 +89,6 @@ def scaffold(
         return Sums(weigh(update.delta, dispatch, staleness), update.control_change)
 
     def server_update(server, sums, count, group):
-        del count, group
         x, c, num_clients = server
         x = add_scaled(x, -server_learning_rate, sums.delta.mean())
         return ServerState(x, add_scaled(c, 1 / num_clients, sums.control_change), num_clients)

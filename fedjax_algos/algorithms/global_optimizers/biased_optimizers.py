@@ -34,7 +34,6 @@ class BiasedOptimizer(NamedTuple):
         """The same optimiser as an optax transformation, whose update reads the old statistics."""
 
         def update(gradient, statistics, params=None):
-            del params
             return self.update(gradient, statistics), self.track(gradient, statistics)
 
         return optax.GradientTransformation(self.init, update)
@@ -160,7 +159,6 @@ def sum_gradients() -> optax.GradientTransformation:
     """The identity, whose state is the sum of all gradients that passed through it."""
 
     def update(gradient, total, params=None):
-        del params
         return gradient, optax.tree.add(total, gradient)
 
     return optax.GradientTransformation(optax.tree.zeros_like, update)

@@ -98,11 +98,9 @@ def fedgbo(
     weigh = weighted_by(weighting)
 
     def init(params, population):
-        del population
         return ServerState(params, transform.init(params))
 
     def broadcast(server, group):
-        del group
         return server
 
     def client_update(broadcast, state, data, dispatch, key):
@@ -124,7 +122,6 @@ def fedgbo(
         return Sums(delta, gradient, weight, work)
 
     def server_update(server, sums, count, group):
-        del count, group
         x, s = server
 
         def divide(tree, by):

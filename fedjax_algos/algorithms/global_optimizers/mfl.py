@@ -43,7 +43,6 @@ def moving(optimizer: OptimizerName, *, beta, b2, eps) -> optax.GradientTransfor
     scaling = rmsprop(eps=eps)
 
     def update(gradient, statistics, params=None):
-        del params
         statistics = fixed.track(gradient, statistics)
         direction = gradient if optimizer == "rmsprop" else statistics.m
         if optimizer != "sgdm":
@@ -88,11 +87,9 @@ def mfl(
     transform = optax.chain(local.transform, own)
 
     def init(params, population):
-        del population
         return ServerState(params, own.init(params))
 
     def broadcast(server, group):
-        del group
         return server
 
     def client_update(broadcast, state, data, dispatch, key):
@@ -103,7 +100,6 @@ def mfl(
         return state, update, trained.report
 
     def server_update(server, sums, count, group):
-        del count, group
         mean = sums.mean()
         params = add_scaled(server.params, -server_learning_rate, mean.delta)
         return ServerState(params, mean.statistics)

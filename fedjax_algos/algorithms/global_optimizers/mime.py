@@ -51,22 +51,18 @@ def _mime(problem, local, optimizer, server_learning_rate, weighting) -> Algorit
     transform = optax.chain(local.transform, frozen(optimizer.transform()))
 
     def init(params, population):
-        del population
         return ServerState(params, optimizer.init(params), optax.tree.zeros_like(params))
 
     def broadcast(server, group):
-        del group
         return server.optimizer_statistics, server.control
 
     def gradient_at_x(x, data, dispatch, key):
-        del dispatch
         return full(Model(x, data.statistics), data, key_at_x(key))[0]
 
     def client_update(broadcast, state, data, dispatch, key):
         x, (s, c) = broadcast
 
         def corrected(gradient, local_params, step):
-            del local_params
             at_x = step.gradient_at(x)
             return jax.tree.map(lambda g, g_x, c: g - g_x + c, gradient, at_x, c)
 
@@ -77,7 +73,6 @@ def _mime(problem, local, optimizer, server_learning_rate, weighting) -> Algorit
         return state, optax.tree.sub(x, trained.params), trained.report
 
     def server_update(server, sums, count, group):
-        del count, group
         x, s, c = server
         params = add_scaled(x, -server_learning_rate, sums.mean())
         return ServerState(params, optimizer.track(c, s), c)

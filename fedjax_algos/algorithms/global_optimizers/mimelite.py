@@ -41,11 +41,9 @@ def _lite(problem, local, optimizer, gradient_at, server_learning_rate, weightin
     transform = optax.chain(local.transform, frozen(optimizer.transform()))
 
     def init(params, population):
-        del population
         return ServerState(params, optimizer.init(params))
 
     def broadcast(server, group):
-        del group
         return server
 
     def client_update(broadcast, state, data, dispatch, key):
@@ -56,7 +54,6 @@ def _lite(problem, local, optimizer, gradient_at, server_learning_rate, weightin
         return state, Upload(optax.tree.sub(x, trained.params), gradient), trained.report
 
     def server_update(server, sums, count, group):
-        del count, group
         x, s = server
         mean = sums.mean()
         params = add_scaled(x, -server_learning_rate, mean.delta)

@@ -45,11 +45,9 @@ def fedcm(
     train = local_training(problem, local)
 
     def init(params, population):
-        del population
         return ServerState(params, optax.tree.zeros_like(params))
 
     def broadcast(server, group):
-        del group
         return server
 
     def client_update(broadcast, state, data, dispatch, key):
@@ -58,14 +56,12 @@ def fedcm(
         term = scale((1 - alpha) / work, momentum)
 
         def mixed(gradient, local_params, step):
-            del local_params, step
             return add_scaled(term, alpha, gradient)
 
         trained = train(x, data, dispatch, key, correct=mixed)
         return state, optax.tree.sub(x, trained.params), trained.report
 
     def server_update(server, sums, count, group):
-        del count, group
         delta = sums.mean()
         return ServerState(add_scaled(server.params, -server_learning_rate, delta), delta)
 

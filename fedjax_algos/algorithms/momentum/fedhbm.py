@@ -62,7 +62,6 @@ def fedhbm(
         factor = jnp.where(own.anchored, factor, 0)
 
         def corrected(gradient, local_params, step):
-            del step
             return jax.tree.map(
                 lambda g, y, a: g - factor.astype(g.dtype) * (y - a),
                 gradient,

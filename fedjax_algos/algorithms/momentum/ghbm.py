@@ -60,12 +60,10 @@ def ghbm(
     train = local_training(problem, local)
 
     def init(params, population):
-        del population
         past = jax.tree.map(lambda p: jnp.zeros((tau, *p.shape), p.dtype), params)
         return ServerState(params, past, jnp.int32(0))
 
     def broadcast(server, group):
-        del group
         oldest = jax.tree.map(lambda p: p[server.rounds % tau], server.past)
         momentum = scale(1 / tau, optax.tree.sub(oldest, server.params))
         known = server.rounds >= tau
@@ -77,7 +75,6 @@ def ghbm(
         term = scale(-share if nesterov else share / dispatch.learning_rate, momentum)
 
         def corrected(gradient, local_params, step):
-            del local_params, step
             return jax.tree.map(jnp.add, gradient, term)
 
         def ahead(local_params):
@@ -88,7 +85,6 @@ def ghbm(
         return state, optax.tree.sub(x, trained.params), trained.report
 
     def server_update(server, sums, count, group):
-        del count, group
         x, past, rounds = server
         past = jax.tree.map(lambda ring, p: ring.at[rounds % tau].set(p), past, x)
         return ServerState(add_scaled(x, -server_learning_rate, sums.mean()), past, rounds + 1)

@@ -59,11 +59,9 @@ def localghbm(
         return ServerState(params, jnp.asarray(share, float))
 
     def broadcast(server, group):
-        del group
         return server
 
     def client_init(params, key):
-        del key
         return ClientState(params, jnp.int32(-1))
 
     def client_update(broadcast, own, data, dispatch, key):
@@ -76,7 +74,6 @@ def localghbm(
         term = trees.scale(factor / dispatch.learning_rate, optax.tree.sub(own.anchor, x))
 
         def corrected(gradient, local_params, step):
-            del local_params, step
             return jax.tree.map(jnp.add, gradient, term)
 
         trained = train(x, data, dispatch, key, correct=corrected)
@@ -84,7 +81,6 @@ def localghbm(
         return own, optax.tree.sub(x, trained.params), trained.report
 
     def server_update(server, sums, count, group):
-        del count, group
         params = trees.add_scaled(server.params, -server_learning_rate, sums.mean())
         return server._replace(params=params)
 

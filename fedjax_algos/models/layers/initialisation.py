@@ -17,7 +17,6 @@ def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
     """
 
     def draw(key, shape, dtype=jnp.float32, out_sharding=None):
-        del out_sharding
         return jax.random.uniform(key, shape, dtype, -bound, bound)
 
     return draw
