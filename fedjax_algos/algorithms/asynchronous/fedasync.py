@@ -66,8 +66,7 @@ def fedasync(
 
     def client_update(x, state, data, dispatch, key):
         trained = train(x, data, dispatch, key)
-        mixing = form == "mixing"
-        update = trained.params if mixing else optax.tree.sub(x, trained.params)
+        update = trained.params if form == "mixing" else optax.tree.sub(x, trained.params)
         return state, update, trained.report
 
     def mix(update, dispatch, staleness):

@@ -34,9 +34,7 @@ def tier_weights(rounds: jax.Array) -> jax.Array:
     """
     finished = rounds > 0
     rank = jnp.cumsum(finished) - 1
-    compact = (
-        jnp.zeros_like(rounds).at[jnp.where(finished, rank, rounds.size)].set(rounds, mode="drop")
-    )
+    compact = rounds[jnp.argsort(~finished)]  # the finished ones first
     reversed_counts = jnp.where(finished, compact[finished.sum() - 1 - rank], 0)
     return reversed_counts / jnp.maximum(reversed_counts.sum(), 1).astype(float)
 

@@ -43,10 +43,8 @@ def fedavg(
       server_transform: an optax transformation of G without a rate; None is the identity.
     """
     train = local_training(problem, local)
-    optimizer = optax.chain(
-        optax.identity() if server_transform is None else server_transform,
-        optax.scale(-server_learning_rate),
-    )
+    step = server_transform or optax.identity()
+    optimizer = optax.chain(step, optax.scale(-server_learning_rate))
 
     def init(params, population):
         return ServerState(params, optimizer.init(params))

@@ -177,10 +177,8 @@ def fedlga(
 
     def client_update(w, state, data, dispatch, key):
         trained = train(w, data, dispatch, key)
-        update = Upload(
-            optax.tree.sub(trained.params, w), jnp.asarray(dispatch.num_steps, jnp.int32)
-        )
-        return state, update, trained.report
+        change = optax.tree.sub(trained.params, w)
+        return state, Upload(change, jnp.asarray(dispatch.num_steps, jnp.int32)), trained.report
 
     def server_update(server, stack, count, group):
         stack = stack._replace(updates=stack.updates.change)

@@ -53,14 +53,14 @@ def scale_by_moments(
     return optax.GradientTransformation(init, update)
 
 
-def _adaptive(problem, local, rate, weighting, second_moment, b1, tau, initial_v):
+def _adaptive(problem, local, next_v, b1, tau, initial_v, server_learning_rate, weighting):
     initial_v = tau**2 if initial_v is None else initial_v
     return fedavg(
         problem,
         local,
-        server_learning_rate=rate,
+        server_learning_rate=server_learning_rate,
         weighting=weighting,
-        server_transform=scale_by_moments(second_moment, b1, tau, initial_v),
+        server_transform=scale_by_moments(next_v, b1, tau, initial_v),
     )
 
 
@@ -123,11 +123,10 @@ def fedadam(
       weighting: G's weights: "examples" (proportional to n_i) or "uniform".
     """
 
-    def second_moment(v, g):
+    def next_v(v, g):
         return b2 * v + (1 - b2) * g**2
 
-    rate = server_learning_rate
-    return _adaptive(problem, local, rate, weighting, second_moment, b1, tau, initial_v)
+    return _adaptive(problem, local, next_v, b1, tau, initial_v, server_learning_rate, weighting)
 
 
 @algorithms.register
@@ -155,11 +154,10 @@ def fedyogi(
       weighting: G's weights: "examples" (proportional to n_i) or "uniform".
     """
 
-    def second_moment(v, g):
+    def next_v(v, g):
         return v - (1 - b2) * g**2 * jnp.sign(v - g**2)
 
-    rate = server_learning_rate
-    return _adaptive(problem, local, rate, weighting, second_moment, b1, tau, initial_v)
+    return _adaptive(problem, local, next_v, b1, tau, initial_v, server_learning_rate, weighting)
 
 
 @algorithms.register
@@ -185,11 +183,10 @@ def fedadagrad(
       weighting: G's weights: "examples" (proportional to n_i) or "uniform".
     """
 
-    def second_moment(v, g):
+    def next_v(v, g):
         return v + g**2
 
-    rate = server_learning_rate
-    return _adaptive(problem, local, rate, weighting, second_moment, b1, tau, initial_v)
+    return _adaptive(problem, local, next_v, b1, tau, initial_v, server_learning_rate, weighting)
 
 
 @algorithms.register
@@ -217,8 +214,7 @@ def fedrmsprop(
       weighting: G's weights: "examples" (proportional to n_i) or "uniform".
     """
 
-    def second_moment(v, g):
+    def next_v(v, g):
         return beta * v + (1 - beta) * g**2
 
-    rate = server_learning_rate
-    return _adaptive(problem, local, rate, weighting, second_moment, 0.0, tau, initial_v)
+    return _adaptive(problem, local, next_v, 0.0, tau, initial_v, server_learning_rate, weighting)

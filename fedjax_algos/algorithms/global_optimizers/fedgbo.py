@@ -27,6 +27,7 @@ from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Schedules, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Decay, Positive
+from fedjax_algos.core.trees import scale
 
 
 class ServerState(NamedTuple):
@@ -44,6 +45,10 @@ class Sums(NamedTuple):
     gradient: Any  # sum of p_i eta_l K_i gbar_i
     weight: jax.Array  # float[]: sum of p_i
     work: jax.Array  # float[]: sum of p_i eta_l K_i
+
+
+def _divide(tree, by):
+    return jax.tree.map(lambda leaf: leaf / by.astype(leaf.dtype), tree)
 
 
 @algorithms.register
@@ -108,36 +113,30 @@ def fedgbo(
         start = (local.transform.init(x), optax.tree.zeros_like(x), s)
         trained = train(x, data, dispatch, key, transform=client_transform, transform_state=start)
         delta = optax.tree.sub(x, trained.params)
-        gradient = jax.tree.map(
-            lambda total: total / jnp.maximum(dispatch.num_steps, 1).astype(total.dtype),
-            trained.transform_state[1],
-        )
+        gradient = _divide(trained.transform_state[1], jnp.maximum(dispatch.num_steps, 1))
         sent = Upload(delta if upload != "gradient" else (), gradient if upload != "model" else ())
         return state, sent, trained.report
 
     def contribute(update, dispatch, staleness):
         delta, weight = weigh(update.delta, dispatch, staleness)
         work = weight * dispatch.learning_rate * dispatch.num_steps
-        gradient = jax.tree.map(lambda g: work.astype(g.dtype) * g, update.gradient)
+        gradient = scale(work, update.gradient)
         return Sums(delta, gradient, weight, work)
 
     def server_update(server, sums, count, group):
         x, s = server
 
-        def divide(tree, by):
-            return jax.tree.map(lambda leaf: leaf / by.astype(leaf.dtype), tree)
-
         mean_work = sums.work / sums.weight  # eta_l K
         if upload == "model":
-            delta = divide(sums.delta, sums.weight)
-            gradient = inverse(divide(delta, mean_work), s)  # I
+            delta = _divide(sums.delta, sums.weight)
+            gradient = inverse(_divide(delta, mean_work), s)  # I
         else:
-            gradient = divide(sums.gradient, sums.work)
+            gradient = _divide(sums.gradient, sums.work)
         direction, tracked = transform.update(gradient, s, x)  # U at the mean gradient, T
         if upload == "gradient":
-            delta = jax.tree.map(lambda u: mean_work.astype(u.dtype) * u, direction)
+            delta = scale(mean_work, direction)
         elif upload == "both":
-            delta = divide(sums.delta, sums.weight)
+            delta = _divide(sums.delta, sums.weight)
         x = jax.tree.map(lambda x, d: x - server_learning_rate * d, x, delta)
         return ServerState(x, tracked)
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_algos.algorithms.averaging.fedprox import proximal
 from fedjax_algos.algorithms.momentum.localghbm import localghbm
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting
@@ -61,15 +62,8 @@ def fedhbm(
         factor = beta * participation / jnp.maximum(dispatch.num_steps, 1) / dispatch.learning_rate
         factor = jnp.where(own.anchored, factor, 0)
 
-        def corrected(gradient, local_params, step):
-            return jax.tree.map(
-                lambda g, y, a: g - factor.astype(g.dtype) * (y - a),
-                gradient,
-                local_params,
-                own.anchor,
-            )
-
-        trained = train(x, data, dispatch, key, correct=corrected)
+        # g - factor (y - anchor)
+        trained = train(x, data, dispatch, key, correct=proximal(-factor, own.anchor))
         own = ClientState(trained.params, jnp.asarray(True))
         return own, optax.tree.sub(x, trained.params), trained.report
 

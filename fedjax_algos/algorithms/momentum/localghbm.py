@@ -68,9 +68,8 @@ def localghbm(
         x, participation = broadcast
         gap = jnp.maximum(dispatch.server_step - own.last_round, 1)  # tau_i
         factor = participation if scale == "participation" else 1.0 / gap
-        factor = jnp.where(
-            own.last_round >= 0, beta * factor / jnp.maximum(dispatch.num_steps, 1), 0
-        )
+        factor = beta * factor / jnp.maximum(dispatch.num_steps, 1)
+        factor = jnp.where(own.last_round >= 0, factor, 0)
         term = trees.scale(factor / dispatch.learning_rate, optax.tree.sub(own.anchor, x))
 
         def corrected(gradient, local_params, step):
