@@ -64,8 +64,7 @@ class Group:
     expected: Any  # Ta
     latest: Any  # Tmax
     members: list[int] = field(default_factory=list)  # all its clients (CL and ACL in the paper)
-    num_pending: int = 0  # clients that have not arrived yet (CL)
-    arrived: list[Arrived] = field(default_factory=list)  # those that have (ACL)
+    arrived: list[Arrived] = field(default_factory=list)  # those that have arrived (ACL)
 
 
 class CompassServer:
@@ -124,7 +123,6 @@ class CompassServer:
         if chosen is None:
             chosen, num_steps = self._create(speed, now)
         chosen.members.append(client)
-        chosen.num_pending += 1
         self.group[client] = chosen
         self._dispatch(client, now, num_steps)
 
@@ -162,8 +160,7 @@ class CompassServer:
             self._assign(client, now)
         elif group.number in self.groups:
             group.arrived.append(arrived)
-            group.num_pending -= 1
-            if not group.num_pending:
+            if len(group.arrived) == len(group.members):
                 self._expire(group.number, now)
         else:  # the timer has closed the group, so the client is late
             self.late.append(dispatch)
@@ -175,8 +172,7 @@ class CompassServer:
         group = self.group[client]
         if group.number in self.groups:
             group.members.remove(client)
-            group.num_pending -= 1
-            if not group.num_pending:
+            if len(group.arrived) == len(group.members):
                 self._expire(group.number, now)
 
     def _expire(self, number: int, now: Any) -> None:
@@ -211,15 +207,8 @@ class CompassServer:
         arrival_group = np.array(self.dispatch_group, np.int32)
         expected, latest = np.array(self.group_times, float)[arrival_group].T.copy()
         dispatch, staleness, step = np.array(self.contributions, np.int32).reshape(-1, 3).T
-        time, kind, aggregated_group = np.array(self.steps, float).reshape(-1, 3).T
-        late = np.zeros(len(arrival_group), bool)
-        late[self.late] = True
-        trace = CompassTrace(
-            arrival_group,
-            expected,
-            latest,
-            np.array(self.dispatch_speed, float),
-            late,
-            aggregated_group.astype(np.int32),
-        )
+        time, kind, aggregated = np.array(self.steps, float).reshape(-1, 3).T
+        late = np.isin(np.arange(len(arrival_group)), self.late)
+        speed, aggregated = np.array(self.dispatch_speed, float), aggregated.astype(np.int32)
+        trace = CompassTrace(arrival_group, expected, latest, speed, late, aggregated)
         return self.loop.plan(dispatch, staleness, step, time, kind, trace)

@@ -88,10 +88,8 @@ def compass(
             f"compass: min_steps={min_steps} is above max_steps={max_steps}; give at most that"
         )
     code = mode == "code"
-    if first_steps is None:
-        first_steps = max_steps if code else min_steps
-    if speed_weight is None:
-        speed_weight = 0.9 if code else 1
+    first_steps = first_steps or (max_steps if code else min_steps)
+    speed_weight = speed_weight or (0.9 if code else 1)
     rules = Rules(min_steps, max_steps, slack, first_steps, speed_weight, code, measure)
 
     def plan(system, num_clients, *, arrivals=None, seconds=None):

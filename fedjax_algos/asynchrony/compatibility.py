@@ -27,11 +27,9 @@ def check_schedule(algorithm: Algorithm, schedule: str) -> None:
     Raises:
       ValueError: with the reason, if it does not.
     """
-    allowed, reason = algorithm.schedules.allowed, algorithm.schedules.reason
-    reason_for_rounds = _reason_for_rounds(algorithm)
-    if reason_for_rounds:
-        allowed, reason = (), reason_for_rounds
-    if allowed is not None and schedule not in allowed:
+    allowed, reason = algorithm.schedules.allowed, _reason_for_rounds(algorithm)
+    if reason or (allowed is not None and schedule not in allowed):
+        reason = reason or algorithm.schedules.reason
         raise ValueError(f"the algorithm does not run on the schedule {schedule}: {reason}")
 
 

@@ -53,6 +53,7 @@ class EventLoop:
         self.seconds, self.unavailability = system.seconds, system.unavailability
         self.max_arrivals = math.inf if arrivals is None else arrivals
         self.horizon = math.inf if seconds is None else seconds
+        self.max_losses = math.inf if arrivals is None else _MAX_LOSSES_PER_CLIENT * num_clients
         self.queue: list[tuple[Any, int, int]] = []  # (time, event, client or a schedule's number)
         # by dispatch
         self.client: list[int] = []
@@ -111,10 +112,8 @@ class EventLoop:
             share, self.seconds_away[client] = unavailability
             end = now + share * duration
         elif snap_times:
-            for time in snap_times:
-                if abs(end - time) <= tolerance:
-                    end = time
-                    break
+            near = (time for time in snap_times if abs(end - time) <= tolerance)
+            end = next(near, end)
         self.current[client] = len(self.client)
         self.client.append(client)
         self.number.append(number)
@@ -142,15 +141,12 @@ class EventLoop:
           ValueError: if fewer than the requested number of updates arrive.
         """
         queue, arrived, seconds_away = self.queue, self.arrived, self.seconds_away
-        max_losses = math.inf
-        if self.max_arrivals < math.inf:
-            max_losses = _MAX_LOSSES_PER_CLIENT * self.num_clients
         losses = 0  # since the last arrival
         while (
             queue
             and queue[0][0] <= self.horizon
             and len(arrived) < self.max_arrivals
-            and losses <= max_losses
+            and losses <= self.max_losses
         ):
             event = now, kind, client = heapq.heappop(queue)
             if kind != ARRIVES:

@@ -82,7 +82,6 @@ class SystemModel(Protocol):
           number: number of this dispatch of the client, from 0.
           num_steps: local steps of the dispatch.
         """
-        ...
 
     def unavailability(self, client: int, number: int) -> tuple[float, float] | None:
         """Whether and how the client leaves during a dispatch, which is then lost.
@@ -95,7 +94,6 @@ class SystemModel(Protocol):
           None, or (share of the dispatch's time after which the client leaves, seconds away). The
           server learns of the loss when the client leaves.
         """
-        ...
 
 
 def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:

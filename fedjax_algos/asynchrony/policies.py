@@ -165,33 +165,29 @@ def buffered(
                 f"concurrency={concurrency} is out of range; give 1 to {num_clients}, the number "
                 "of clients"
             )
-        return _buffers(loop, steps, size, concurrency or num_clients, seed)
+        rng = np.random.default_rng([seed, _NEXT_CLIENT])
+        idle = list(range(num_clients))[::-1]
+        num_free = concurrency or num_clients
+        loop.put(0, STARTS, 0)
+        for now, event, client in loop.events():
+            if event in (ARRIVES, LEAVES):
+                num_free += 1
+            if event in (ARRIVES, REJOINS):
+                idle.append(client)
+            while idle and num_free:
+                if len(idle) > num_free:
+                    chosen = int(rng.random() * len(idle))
+                    idle[chosen], idle[-1] = idle[-1], idle[chosen]
+                loop.dispatch(idle.pop(), steps, len(loop.arrived) // size, now)
+                num_free -= 1
+        num_steps = len(loop.arrived) // size
+        dispatch = np.array(loop.arrived[: num_steps * size], int)
+        step = np.repeat(np.arange(num_steps), size)
+        staleness = step - np.array(loop.version)[dispatch]
+        time = np.array(loop.ended, float)[dispatch[size - 1 :: size]]
+        return loop.plan(dispatch, staleness, step, time, np.zeros(num_steps))
 
     return plan
-
-
-def _buffers(loop: EventLoop, steps: int, size: int, num_free: int, seed: int) -> Plan:
-    """Keeps `num_free` clients in flight: each one that arrives or leaves is replaced at once."""
-    rng = np.random.default_rng([seed, _NEXT_CLIENT])
-    idle = list(range(loop.num_clients))[::-1]
-    loop.put(0, STARTS, 0)
-    for now, event, client in loop.events():
-        if event in (ARRIVES, LEAVES):
-            num_free += 1
-        if event in (ARRIVES, REJOINS):
-            idle.append(client)
-        while idle and num_free:
-            if len(idle) > num_free:
-                chosen = int(rng.random() * len(idle))
-                idle[chosen], idle[-1] = idle[-1], idle[chosen]
-            loop.dispatch(idle.pop(), steps, len(loop.arrived) // size, now)
-            num_free -= 1
-    num_steps = len(loop.arrived) // size
-    dispatch = np.array(loop.arrived[: num_steps * size], int)
-    step = np.repeat(np.arange(num_steps), size)
-    staleness = step - np.array(loop.version)[dispatch]
-    time = np.array(loop.ended, float)[dispatch[size - 1 :: size]]
-    return loop.plan(dispatch, staleness, step, time, np.zeros(num_steps))
 
 
 def _rounds(loop: EventLoop, steps: int, tier_of: list[int]) -> Plan:

@@ -32,7 +32,6 @@ class Planner(Protocol):
           ValueError: unless exactly one of `arrivals` and `seconds` is given and it is above 0, for
             invalid durations or unavailability, or if clients leave so often that too few arrive.
         """
-        ...
 
 
 schedules = Registry[Planner]("schedule")

@@ -58,21 +58,15 @@ class SimulatedSystem:
 
     def seconds(self, client: int, number: int, num_steps: int) -> float:
         """See `SystemModel.seconds`."""
-        try:
-            return num_steps * self._times[client][number] + self.communication
-        except LookupError:
-            self._draw_until(client, number)
-            return num_steps * self._times[client][number] + self.communication
+        self._draw_until(client, number)
+        return num_steps * self._times[client][number] + self.communication
 
     def unavailability(self, client: int, number: int) -> tuple[float, float] | None:
         """See `SystemModel.unavailability`."""
         if not self.dropout:
             return None
-        try:
-            return self._unavailable[client][number]
-        except LookupError:
-            self._draw_until(client, number)
-            return self._unavailable[client][number]
+        self._draw_until(client, number)
+        return self._unavailable[client][number]
 
     def expected_seconds_per_step(self, client: int) -> float:
         """See `SystemModelWithSpeeds.expected_seconds_per_step`."""
@@ -85,7 +79,7 @@ class SimulatedSystem:
         return (self.seconds_per_step * times).tolist()
 
     def _draw_until(self, client: int, number: int) -> None:
-        """Draws the client's dispatches up to this number."""
+        """Draws the client's dispatches up to this number, as far as they are not drawn yet."""
         if client not in self._times:
             first = client - client % _CLIENTS
             clients = range(first, first + _CLIENTS)

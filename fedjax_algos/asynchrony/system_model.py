@@ -1,5 +1,6 @@
 """System models: how long dispatches take and which of them are lost, under any schedule."""
 
+import functools
 from collections.abc import Mapping
 from typing import Annotated, Protocol, runtime_checkable
 
@@ -23,7 +24,6 @@ class SystemModelWithSpeeds(SystemModel, Protocol):
         Args:
           client: which client.
         """
-        ...
 
 
 class SystemModelFactory(Protocol):
@@ -39,7 +39,6 @@ class SystemModelFactory(Protocol):
           download_bytes: bytes that a client receives in a dispatch.
           upload_bytes: bytes that a client sends in a dispatch.
         """
-        ...
 
 
 system_models = Registry[SystemModelFactory]("system model")
@@ -89,9 +88,7 @@ def simulated(
     def make(
         seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
     ) -> SystemModelWithSpeeds:
-        communication = communication_seconds + _transfer_seconds(
-            download_bytes, upload_bytes, bytes_per_second
-        )
+        transfer = _transfer_seconds(download_bytes, upload_bytes, bytes_per_second)
         if not seed >= 0:
             raise ValueError(f"seed={seed} is out of range; give a whole number of at least 0")
         return SimulatedSystem(
@@ -100,7 +97,7 @@ def simulated(
             seconds_per_step,
             jitter,
             change,
-            communication,
+            communication_seconds + transfer,
             dropout,
             unavailable_seconds,
         )
@@ -140,21 +137,18 @@ def traced(
             f"seconds_per_step has shape {times.shape}; give a time for each client, or for each "
             "client and dispatch"
         )
-    require_at_least_0("communication_seconds", communication_seconds)
     if bytes_per_second is not None and not bytes_per_second > 0:
         raise ValueError(
             f"bytes_per_second={bytes_per_second} is out of range; give a number above 0"
         )
-    rows = times.tolist()
-    FixedSystem(rows, unavailable)  # raises its errors here, not when it is made for a seed
+    system = functools.partial(FixedSystem, times.tolist(), unavailable)
+    system(communication_seconds=communication_seconds)  # raises its errors before any seed
 
     def make(
         seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
     ) -> SystemModelWithSpeeds:
         transfer = _transfer_seconds(download_bytes, upload_bytes, bytes_per_second)
-        return FixedSystem(
-            rows, unavailable, communication_seconds=communication_seconds + transfer
-        )
+        return system(communication_seconds=communication_seconds + transfer)
 
     return make
 
