@@ -70,19 +70,16 @@ def from_arrays(
       ValueError: for empty sets, unequal lengths or shapes, types other than numbers, NaN or
         infinity, and labels that are not whole or out of range.
     """
-    x_train, x_test = (
-        _checked_examples(x, f"{source}: x_{part}")
-        for part, x in (("train", x_train), ("test", x_test))
-    )
+    x_train = _checked_examples(x_train, f"{source}: x_train")
+    x_test = _checked_examples(x_test, f"{source}: x_test")
     if (x_train.shape[1:], x_train.dtype) != (x_test.shape[1:], x_test.dtype):
         raise ValueError(
             f"{source}: examples are {x_train.dtype}{list(x_train.shape[1:])} in x_train and "
             f"{x_test.dtype}{list(x_test.shape[1:])} in x_test; give both one shape and type"
         )
-    y_train, y_test = (
-        _checked_labels(y, len(x), num_classes or _MAX_CLASSES, f"{source}: y_{part}")
-        for part, y, x in (("train", y_train, x_train), ("test", y_test, x_test))
-    )
+    limit = num_classes or _MAX_CLASSES
+    y_train = _checked_labels(y_train, len(x_train), limit, f"{source}: y_train")
+    y_test = _checked_labels(y_test, len(x_test), limit, f"{source}: y_test")
     num_classes = num_classes or 1 + int(max(y_train.max(), y_test.max()))
     if users is not None:
         users = _numbered(users, len(x_train), f"{source}: users")
@@ -101,8 +98,8 @@ def _checked_examples(x: np.ndarray, name: str) -> np.ndarray:
     if x.dtype.kind == "f":
         rows = max(1, _ELEMENTS_PER_CHECK * len(x) // x.size)
         for start in range(0, len(x), rows):
-            if not np.isfinite(part := x[start : start + rows]).all():
-                finite = np.isfinite(part).all(axis=tuple(range(1, x.ndim)))
+            finite = np.isfinite(x[start : start + rows]).all(axis=tuple(range(1, x.ndim)))
+            if not finite.all():
                 bad = start + int(finite.argmin())
                 raise ValueError(f"{name} has NaN or infinity in example {bad}; clean it first")
     x = x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))

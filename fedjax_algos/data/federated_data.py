@@ -72,15 +72,8 @@ def client_view(
       first_step: int32[], the number of local steps of all its earlier dispatches.
     """
     offset, end = data.offsets[client], data.offsets[client + 1]
-    return ClientData(
-        data.examples,
-        data.indices,
-        offset,
-        num_examples=jnp.maximum(end - offset, 1),
-        order=order,
-        statistics=statistics,
-        first_step=first_step,
-    )
+    count = jnp.maximum(end - offset, 1)
+    return ClientData(data.examples, data.indices, offset, count, order, statistics, first_step)
 
 
 def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False) -> FederatedData:

@@ -32,9 +32,8 @@ class Partition(NamedTuple):
 
     def digest(self) -> str:
         """SHA-256 of the partition in hexadecimal digits, the same on every machine."""
-        content = hashlib.sha256(np.ascontiguousarray(self.offsets, "<i4").tobytes())
-        content.update(np.ascontiguousarray(self.indices, "<i4").tobytes())
-        return content.hexdigest()
+        content = np.concatenate([self.offsets, self.indices]).astype("<i4")
+        return hashlib.sha256(content.tobytes()).hexdigest()
 
     @classmethod
     def of(cls, rows: list[np.ndarray]) -> "Partition":

@@ -100,8 +100,7 @@ def natural(
             f"{min_examples} examples; use at most {len(chosen)} clients"
         )
     if num_clients < len(chosen):
-        rng = np.random.default_rng(seed)
-        chosen = np.sort(rng.choice(chosen, num_clients, replace=False))
+        chosen = np.sort(np.random.default_rng(seed).choice(chosen, num_clients, replace=False))
     assigned = np.flatnonzero(np.isin(owners, chosen))
     order = assigned[np.argsort(owners[assigned], kind="stable")]
     return Partition.of(np.split(order, np.cumsum(sizes[chosen])[:-1]))

@@ -5,6 +5,7 @@ import itertools
 import os
 import zipfile
 import zlib
+from typing import Any
 
 import numpy as np
 
@@ -44,20 +45,13 @@ def npz(*, path: PathLike, users: str | None = None, num_classes: Count | None =
     arrays = _load(path, users)
     for part in ("train", "test"):
         if f"x_{part}" not in arrays:
-            files, offsets = arrays.pop(f"jpeg_{part}"), arrays[f"offset_{part}"]
+            files, offsets = arrays.pop(f"jpeg_{part}"), arrays.pop(f"offset_{part}")
             arrays[f"x_{part}"] = _decode(files, offsets, part, path)
-    return from_arrays(
-        arrays["x_train"],
-        arrays["y_train"],
-        arrays["x_test"],
-        arrays["y_test"],
-        arrays.get("users"),
-        num_classes=num_classes,
-        source=os.fspath(path),
-    )
+    return from_arrays(**arrays, num_classes=num_classes, source=os.fspath(path))
 
 
-def _load(path: PathLike, users: str | None) -> dict[str, np.ndarray]:
+def _load(path: PathLike, users: str | None) -> dict[str, Any]:
+    """The arrays that the data set needs, by role."""
     fix = "write plain arrays with np.savez, or fetch the file again"
     parser_errors = (
         zipfile.BadZipFile,  # no archive, or a wrong checksum
@@ -127,9 +121,8 @@ def _decode(files: np.ndarray, offsets: np.ndarray, part: str, path: PathLike) -
 def _image(content: bytes, name: str) -> np.ndarray:
     from PIL import Image
 
-    parser_errors = (SyntaxError, Image.DecompressionBombError)
     with (
-        explain_read_errors(name, "write it again", *parser_errors),
+        explain_read_errors(name, "write it again", SyntaxError, Image.DecompressionBombError),
         Image.open(io.BytesIO(content), formats=["JPEG"]) as image,
     ):
         if image.mode not in ("L", "RGB"):
