@@ -131,12 +131,12 @@ def nnx_classifier(
       inputs: as for `classifier`.
     """
 
+    def values_of(module, kind):
+        return nnx.to_pure_dict(nnx.state(module, kind))
+
     def init(key):
         module = constructor(nnx.Rngs(key))
-        statistics = nnx.state(module, nnx.BatchStat)
-        return Model(
-            nnx.to_pure_dict(nnx.state(module, nnx.Param)), nnx.to_pure_dict(statistics) or ()
-        )
+        return Model(values_of(module, nnx.Param), values_of(module, nnx.BatchStat) or ())
 
     def apply(model, batch, key, training):
         module = constructor(nnx.Rngs(key))
@@ -146,6 +146,6 @@ def nnx_classifier(
             nnx.update(module, state)
         module.train() if training else module.eval()
         logits = module(inputs(batch["x"]))
-        return Outputs(logits), nnx.to_pure_dict(nnx.state(module, nnx.BatchStat)) or ()
+        return Outputs(logits), values_of(module, nnx.BatchStat) or ()
 
     return Problem(init, apply, cross_entropy, accuracy)

@@ -86,23 +86,20 @@ def random_crop(padding: int = 4, *, per_batch: bool = False) -> Preprocess:
         raise ValueError(f"padding={padding} is out of range; give at least 0")
     sides = ((0, 0), (padding, padding), (padding, padding), (0, 0))
 
-    def offset(key):
-        return jax.random.randint(key, (2,), 0, 2 * padding + 1, jnp.int32)
-
     def preprocess(images, key, training):
         _check_images(images)
         if not training or not padding:
             return images
         padded = jnp.pad(images, sides)
 
-        def crop(image, offset):  # [..., height, width, channels]
+        def crop(image, key):  # [..., height, width, channels]
+            offset = jax.random.randint(key, (2,), 0, 2 * padding + 1, jnp.int32)
             start = (0,) * (image.ndim - 3) + (offset[0], offset[1], 0)
             return jax.lax.dynamic_slice(image, start, images.shape[-image.ndim :])
 
         if per_batch:
-            return crop(padded, offset(key))
-        keys = _keys(key, images)
-        return jax.vmap(lambda image, key: crop(image, offset(key)))(padded, keys)
+            return crop(padded, key)
+        return jax.vmap(crop)(padded, _keys(key, images))
 
     return preprocess
 

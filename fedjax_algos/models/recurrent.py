@@ -73,25 +73,22 @@ class Recurrent(nn.Module):
         else:
             recurrent_bias = jnp.zeros(num_gates * width, x.dtype)
 
-        def gates_of(joint):
+        def parts(joint):
             return jnp.split(joint, num_gates, axis=-1)
 
-        layers = [
-            list(zip(gates_of(k), gates_of(b), strict=True))
-            for k, b in ((kernel, input_bias), (recurrent_kernel, recurrent_bias))
-        ]
+        def gates(values, kernels, biases):
+            both = zip(kernels, biases, strict=True)
+            return [values @ kernel + bias.reshape(1, -1) for kernel, bias in both]
+
+        input_parts = parts(kernel), parts(input_bias)
+        recurrent_parts = parts(recurrent_kernel), parts(recurrent_bias)
 
         def advance(hidden, x):
-            gates, recurrent = (
-                [values @ part + bias.reshape(1, -1) for part, bias in layer]
-                for values, layer in zip((x, hidden[0]), layers, strict=True)
-            )
-            hidden = update(gates, hidden, recurrent)
+            hidden = update(gates(x, *input_parts), hidden, gates(hidden[0], *recurrent_parts))
             return hidden, hidden[0]
 
-        by_time = x.swapaxes(0, 1)
         initial = (jnp.zeros((x.shape[0], width), x.dtype),) * num_states
-        _, outputs = jax.lax.scan(advance, initial, by_time)
+        _, outputs = jax.lax.scan(advance, initial, x.swapaxes(0, 1))
         return outputs.swapaxes(0, 1)
 
 
@@ -99,11 +96,8 @@ def _orthogonal_blocks(blocks):
     """Flax's initialisation of recurrent kernels: an orthogonal matrix for each gate."""
 
     def draw(key, shape, dtype=jnp.float32):
-        make = nn.initializers.orthogonal()
-        parts = [
-            make(key, (shape[0], shape[1] // blocks), dtype)
-            for key in jax.random.split(key, blocks)
-        ]
+        make, block = nn.initializers.orthogonal(), (shape[0], shape[1] // blocks)
+        parts = [make(key, block, dtype) for key in jax.random.split(key, blocks)]
         return jnp.concatenate(parts, axis=1)
 
     return draw

@@ -35,8 +35,7 @@ class Normalisation(nn.Module):
         if self.kind == "group":
             return nn.GroupNorm(self.groups, epsilon=1e-5)(x)
         mask = None if self.mask is None else self.mask.reshape(-1, 1, 1, 1)
-        normalise = nn.BatchNorm(not self.training, momentum=0.9, epsilon=1e-5)
-        return normalise(x, mask=mask)
+        return nn.BatchNorm(not self.training, momentum=0.9, epsilon=1e-5)(x, mask=mask)
 
 
 class Block(nn.Module):
@@ -58,8 +57,7 @@ class Block(nn.Module):
             x = x[:, :: self.stride, :: self.stride]
             x = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (added // 2, added - added // 2)))
         elif x.shape != y.shape:
-            x = self.convolution(self.features, (1, 1), self.stride, 0)(x)
-            x = self.normalisation()(x)
+            x = self.normalisation()(self.convolution(self.features, (1, 1), self.stride, 0)(x))
         return nn.relu(x + y)
 
 
