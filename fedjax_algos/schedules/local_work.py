@@ -50,10 +50,7 @@ CLIENTS_IN_BLOCK = 4096  # clients whose speeds are drawn in one call
 def full() -> LocalWork:
     """Every client finishes its local update."""
 
-    def work(seed, rounds, clients, full_steps, local):
-        return full_steps
-
-    return work
+    return lambda seed, rounds, clients, full_steps, local: full_steps
 
 
 @local_works.register

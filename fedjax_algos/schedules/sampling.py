@@ -39,17 +39,11 @@ def cohort_count(cohort: float, num_clients: int) -> int:
 
 
 def _cohorts(
-    seed: int,
-    tag: int,
-    rounds: np.ndarray,
-    cohort_size: int,
-    draw: Callable[[np.random.Generator, int], np.ndarray],
+    seed: int, tag: int, rounds: np.ndarray, draw: Callable[[np.random.Generator, int], np.ndarray]
 ) -> np.ndarray:
     """int32[rounds, cohort_size]: the result of `draw(generator, round)` for each round."""
-    cohorts = np.empty((len(rounds), cohort_size), np.int32)
-    for row, number in enumerate(map(int, rounds)):
-        cohorts[row] = draw(np.random.default_rng([seed, tag, number]), number)
-    return cohorts
+    cohorts = [draw(np.random.default_rng([seed, tag, t]), t) for t in map(int, rounds)]
+    return np.array(cohorts, np.int32)
 
 
 @samplers.register
@@ -93,11 +87,12 @@ def cyclic(*, num_groups: Count) -> Sampler:
             group = groups(seed, num_clients)[number % num_groups]
             return rng.choice(group, cohort_size, replace=False)
 
-        return _cohorts(seed, _MEMBERS, rounds, cohort_size, members)
+        return _cohorts(seed, _MEMBERS, rounds, members)
 
     return sampler
 
 
+@functools.lru_cache(maxsize=1)
 def log_shares(seed: int, num_clients: int, gamma: float) -> np.ndarray:
     """float[num_clients]: log p of the sampler `dirichlet`.
 
@@ -123,17 +118,13 @@ def dirichlet(*, gamma: Positive = 1.0) -> Sampler:
         rounds.
     """
 
-    @functools.lru_cache(maxsize=1)
-    def cached_log_shares(seed, num_clients):
-        return log_shares(seed, num_clients, gamma)
-
     def sampler(seed, rounds, num_clients, cohort_size):
         def members(rng, number):
-            keys = -cached_log_shares(seed, num_clients) - rng.gumbel(size=num_clients)
+            keys = -log_shares(seed, num_clients, gamma) - rng.gumbel(size=num_clients)
             chosen = np.argpartition(keys, cohort_size - 1)[:cohort_size]
             return chosen[np.argsort(keys[chosen])]
 
-        return _cohorts(seed, _CHOICE, rounds, cohort_size, members)
+        return _cohorts(seed, _CHOICE, rounds, members)
 
     return sampler
 
@@ -149,6 +140,6 @@ def with_replacement() -> Sampler:
         def members(rng, number):
             return rng.integers(num_clients, size=cohort_size)
 
-        return _cohorts(seed, _REPLACED, rounds, cohort_size, members)
+        return _cohorts(seed, _REPLACED, rounds, members)
 
     return sampler

@@ -9,7 +9,7 @@ from fedjax_algos.core import Dispatch, Local, batches_per_epoch
 from fedjax_algos.core.representation import describe
 from fedjax_algos.data.partitioning.base import describe_counts
 from fedjax_algos.schedules.cohorts import Sampler, uniform
-from fedjax_algos.schedules.local_work import LocalWork
+from fedjax_algos.schedules.local_work import LocalWork, full
 
 
 class Position(NamedTuple):
@@ -58,7 +58,7 @@ class Synchronous:
         self.shares = self.counts / self.counts.sum(dtype=np.int64)
         self.steps = full_steps(self.counts, local)
         self.local = local
-        self.work = work
+        self.work = work or full()
         self.cohort_size = cohort_size
         self.seed = seed
         self.sampler = sampler
@@ -84,16 +84,12 @@ class Synchronous:
         numbers = np.arange(self.next_round, self.next_round + rounds, dtype=np.int32)
         self.next_round += rounds
         clients = self.sampler(self.seed, numbers, len(self.counts), self.cohort_size)
-        full = self.steps[clients]
-        num_steps = full
-        if self.work is not None:
-            num_steps = self.work(self.seed, numbers, clients, full, self.local).astype(np.int32)
-        number, first_step = np.empty_like(clients), np.empty_like(clients)
-        for index, cohort in enumerate(clients):
-            number[index] = self.dispatched[cohort] + earlier_amounts(cohort, np.ones_like(cohort))
-            first_step[index] = self.steps_done[cohort] + earlier_amounts(cohort, num_steps[index])
-            np.add.at(self.dispatched, cohort, 1)
-            np.add.at(self.steps_done, cohort, num_steps[index])
+        complete = self.steps[clients]
+        num_steps = self.work(self.seed, numbers, clients, complete, self.local).astype(np.int32)
+        number = self.dispatched[clients] + earlier_amounts(clients, np.ones_like(clients))
+        first_step = self.steps_done[clients] + earlier_amounts(clients, num_steps)
+        np.add.at(self.dispatched, clients, 1)
+        np.add.at(self.steps_done, clients, num_steps)
         step = np.broadcast_to(numbers[:, None], clients.shape)
         float_type = jnp.result_type(float)
         count = number if self.local.rate_by == "dispatch" else step
@@ -102,7 +98,7 @@ class Synchronous:
             number=number,
             server_step=step,
             num_steps=num_steps,
-            full_steps=full,
+            full_steps=complete,
             num_examples=self.counts[clients],
             share=self.shares[clients].astype(float_type),
             learning_rate=np.asarray(rate_at(self.local.learning_rate, count), float_type),
@@ -134,20 +130,21 @@ class Synchronous:
         )
 
 
-def earlier_amounts(cohort: np.ndarray, amounts: np.ndarray) -> np.ndarray:
+def earlier_amounts(clients: np.ndarray, amounts: np.ndarray) -> np.ndarray:
     """The sum of the amounts of earlier entries of the same client; 0 if clients are distinct.
 
     Args:
-      cohort: int32[entries], client ids.
-      amounts: int[entries].
+      clients: int32[...], client ids; an entry is earlier if it comes before in row-major order.
+      amounts: int[...], of the same shape.
 
     Returns:
-      int32[entries].
+      int32[...].
     """
-    order = np.argsort(cohort, kind="stable")
-    ordered, before = cohort[order], np.cumsum(amounts[order]) - amounts[order]
-    result = np.empty_like(cohort)
-    result[order] = before - before[np.searchsorted(ordered, ordered)]
+    order = np.argsort(clients, axis=None, kind="stable")
+    ordered, amounts = clients.ravel()[order], amounts.ravel()[order]
+    before = np.cumsum(amounts) - amounts
+    result = np.empty_like(clients)
+    result.flat[order] = before - before[np.searchsorted(ordered, ordered)]
     return result
 
 
