@@ -131,7 +131,7 @@ def test_command_line(tmp_path, capsys):
     assert [row["simulated_seconds"] for row in rows] == ["0.0", "4.0", "8.0", "12.0"] * 2
     configuration = json.loads((out / "config.json").read_text())
     assert configuration["methods"]["fedcompass"]["schedule"] == "compass:min_steps=2,max_steps=6"
-    assert configuration["in_flight"]["fedavg"]["update_rows"] == 1
+    assert configuration["in_flight"]["fedavg"]["update_rows"] == 2
     assert (out / "accuracy.png").stat().st_size > 1000
     for method in ("fedavg", "fedcompass"):
         for picture in ("timeline", "staleness"):

@@ -32,7 +32,7 @@ from fedjax_algos.core.trees import add_scaled, scale
 class ServerState(NamedTuple):
     params: Params  # w
     divisor: jax.Array  # float[], of the sums: 1, or m
-    momentum: Params  # m of the variant "momentum", () in the others
+    momentum: Params  # m times the divisor in the variant "momentum", () in the others
 
 
 class Sums(NamedTuple):
@@ -84,7 +84,7 @@ def fedcompass(
 
     def server_update(server, sums, count, group):
         w, divisor, m = server
-        delta = scale(1 / divisor, sums.total)
+        delta = sums.total
         if variant == "normalised":
             delta = scale(sums.work / sums.share, delta)
         if variant == "momentum":
@@ -92,7 +92,8 @@ def fedcompass(
             moved = add_scaled(delta, beta, m)
             delta = jax.tree.map(lambda new, d: jnp.where(aggregated, new, d), moved, delta)
             m = jax.tree.map(lambda new, old: jnp.where(aggregated, new, old), moved, m)
-        return ServerState(optax.tree.sub(w, delta), divisor, m)
+        # divided at the end: no sum has two products, of which XLA could fuse either one with it
+        return ServerState(add_scaled(w, -1 / divisor, delta), divisor, m)
 
     frame = fedasync(problem, local)
     return frame._replace(

@@ -145,9 +145,12 @@ def row_counts(waves: Waves) -> tuple[int, int]:
       waves: of a plan.
 
     Returns:
-      Rows for versions, including one that is never read, and rows for updates.
+      Rows for versions, including one that is never read, and rows for updates, at least two.
     """
-    return round_up_size(waves.num_version_rows + 1), round_up_size(waves.num_update_rows)
+    # From a single row, XLA would compute products outside of the loop that sums contributions, and
+    # round them; from several it fuses them with the sum. So slots=1 would give other bits.
+    updates = max(waves.num_update_rows, 2)
+    return round_up_size(waves.num_version_rows + 1), round_up_size(updates)
 
 
 def narrow(leaf: Any) -> np.ndarray:
