@@ -36,7 +36,8 @@ def main(arguments: list[str] | None = None) -> None:
     if "" not in sys.path:
         sys.path.append("")  # for package.module:NAME in the working folder
     try:
-        cli.main(arguments, prog_name="fedjax-algos", standalone_mode=False)
+        given = sys.argv[1:] if arguments is None else arguments
+        cli.main(given, prog_name="fedjax-algos", standalone_mode=False, obj=given)
     except click.exceptions.NoSuchOption as error:
         names = [flag for p in error.ctx.command.params for flag in p.opts] if error.ctx else []
         _fail(unknown("option", error.option_name, names))

@@ -2,8 +2,11 @@
 
 import contextlib
 import os
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +16,8 @@ from fedjax_algos.cli.config_file import ConfigFile
 from fedjax_algos.core.options import Option, one_of, options, parse_value, unknown
 from fedjax_algos.engine.compilation import keep_compiled
 from fedjax_algos.engine.devices import usable_cores
+from fedjax_algos.runs.interruption import Interrupted, finish_calls
+from fedjax_algos.runs.results_folder import ResultsFolder, open_folder
 from fedjax_algos.runs.settings import Settings
 
 HELP = {
@@ -50,7 +55,10 @@ HELP = {
     "examples": "replicated on all devices, or sharded by client",
     "compilation_cache": "keeps compiled programs, and reads those of earlier runs [none]",
     "out": "results folder",
+    "checkpoint_every": "seconds between two checkpoints of a run [300]",
+    "keep_checkpoints": "number of checkpoints of a run that are kept [2]",
 }
+_RESUME_HELP = "go on where the run in --out stopped; begin it if there is none"
 _LOCAL_WORK = {"local_steps", "local_epochs"}
 _NO_FILE = ConfigFile()
 
@@ -65,6 +73,42 @@ def usage_errors() -> Iterator[None]:
         yield
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+
+
+@contextlib.contextmanager
+def results_folder(values: dict[str, Any], name: str) -> Iterator[ResultsFolder]:
+    """The results folder of a command, as the options of `shared_options` say.
+
+    Args:
+      values: the command's keywords.
+      name: of a new folder in `results`, if --out is not given.
+    """
+    known = options(open_folder)
+    texts = {"every": values["checkpoint_every"], "keep": values["keep_checkpoints"]}
+    given = {key: parse_value(known[key], text) for key, text in texts.items() if text is not None}
+    with open_folder(values["out"], name, resume=values["resume"], **given) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def finishing_calls(folder: Path) -> Iterator[None]:
+    """Ends the command at the next evaluation after Ctrl-C or SIGTERM, and says how to go on.
+
+    Args:
+      folder: of the results.
+    """
+    try:
+        with finish_calls():
+            yield
+    except Interrupted as error:
+        arguments = list(click.get_current_context().find_root().obj)
+        if "--out" not in " ".join(arguments):
+            arguments += ["--out", str(folder)]
+        arguments += ["--resume"] * ("--resume" not in arguments)
+        click.echo(
+            f"interrupted ({error}); go on with: fedjax-algos {shlex.join(arguments)}", err=True
+        )
+        sys.exit(128 + error.signal_number)
 
 
 class Commands(click.Group):
@@ -92,6 +136,9 @@ def shared_options(seeds: str) -> Callable[[Callable], Callable]:
     """
 
     def decorate(command: Callable) -> Callable:
+        command = click.option("--resume", is_flag=True, help=_RESUME_HELP)(command)
+        for name in ("keep_checkpoints", "checkpoint_every"):
+            command = click.option(flag(name), metavar="VALUE", help=HELP[name])(command)
         for name in ("out", "compilation_cache"):
             command = click.option(flag(name), metavar="FOLDER", help=HELP[name])(command)
         for option in reversed(options(Settings).values()):

@@ -12,7 +12,9 @@ from rich.table import Table
 from fedjax_algos.analysis import plots
 from fedjax_algos.analysis.summary import MethodSummary, summarise
 from fedjax_algos.cli.options import (
+    finishing_calls,
     flag,
+    results_folder,
     settings_of,
     shared_options,
     start_jax,
@@ -23,6 +25,8 @@ from fedjax_algos.core import Row
 from fedjax_algos.core.options import options, parse_value
 from fedjax_algos.engine.compilation import measure_compilation
 from fedjax_algos.runs import results
+from fedjax_algos.runs.files import written
+from fedjax_algos.runs.results_folder import ResultsFolder
 from fedjax_algos.runs.sweeps import Sweep, prepare_sweep, run_sweep
 
 _MEMORY_HELP = f"bytes for the states of a call's runs [{options(run_sweep)['memory'].default}]"
@@ -48,25 +52,34 @@ def sweep(method: str, grid: tuple[str, ...], **values: str | None) -> None:
     METHOD may be a function of your own: my_file.py:fedspeed --grid rho=0.1,0.2.
     """
     start = time.perf_counter()
-    with measure_compilation() as compiled:
-        with usage_errors():
-            settings = settings_of(values, "3")
-            start_jax(settings.devices, values["compilation_cache"])
-            columns = _columns(grid, values)
-            known = options(run_sweep)
-            own = {name: parse_value(known[name], text) for name in known if (text := values[name])}
-            prepared = prepare_sweep(settings, method, columns)
-            folder = results.new_folder(values["out"], "sweep")
-        rows, notes = _run(prepared, own)
-    rows = _best_first(rows)
-    summary = summarise(rows, settings.target)
-    extra = {"grid": columns, "sweep_notes": notes}
-    results.write(folder, prepared.experiment, rows, summary, compiled, extra=extra)
-    best = [line.label for line in summary[:_MAX_DRAWN]]
-    plots.plot_metric([row for row in rows if row["method"] in best], folder / "accuracy.png")
+    with (
+        measure_compilation() as compiled,
+        usage_errors(),
+        results_folder(values, "sweep") as folder,
+    ):
+        if folder.is_complete:
+            return click.echo(f"{folder.path} is complete; nothing is left to do")
+        settings = settings_of(values, "3")
+        start_jax(settings.devices, values["compilation_cache"])
+        columns = _columns(grid, values)
+        known = options(run_sweep)
+        own = {name: parse_value(known[name], text) for name in known if (text := values[name])}
+        prepared = prepare_sweep(settings, method, columns)
+        record = results.configuration(prepared.experiment, extra={"grid": columns})
+        folder.begin(record)
+        with finishing_calls(folder.path):
+            rows, notes = _run(prepared, folder, own)
+        rows = _best_first(rows)
+        summary = summarise(rows, settings.target)
+        results.write(folder.path, prepared.experiment, rows, summary)
+        best = [line.label for line in summary[:_MAX_DRAWN]]
+        with written(folder.path / "accuracy.png") as beside:
+            plots.plot_metric([row for row in rows if row["method"] in best], beside)
+        ended = results.at_end(prepared.experiment, compiled)
+        folder.complete(record | ended | {"sweep_notes": notes})
     Console(width=1000).print("", _table(summary, settings.seeds), "", sep="\n")
     seconds = time.perf_counter() - start
-    click.echo(f"results and figure in {folder} ({seconds:.0f} s, of which {compiled})")
+    click.echo(f"results and figure in {folder.path} ({seconds:.0f} s, of which {compiled})")
 
 
 def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, list[str]]:
@@ -87,7 +100,9 @@ def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, 
     return columns
 
 
-def _run(prepared: Sweep, own: dict[str, Any]) -> tuple[list[Row], list[str]]:
+def _run(
+    prepared: Sweep, folder: ResultsFolder, own: dict[str, Any]
+) -> tuple[list[Row], list[str]]:
     """The rows and the notes, while a bar shows the progress of all runs."""
     console, settings = Console(stderr=True), prepared.experiment.settings
     columns = [TextColumn(f"{len(prepared.runs)} runs"), BarColumn(), MofNCompleteColumn()]
@@ -100,7 +115,7 @@ def _run(prepared: Sweep, own: dict[str, Any]) -> tuple[list[Row], list[str]]:
             progress.advance(task, row["round"] - reached.get(name, 0))
             reached[name] = row["round"]
 
-        rows, notes = run_sweep(prepared, show, **own)
+        rows, notes = run_sweep(prepared, show, folder, **own)
     for note in [*prepared.experiment.notes, *notes]:
         console.print(note, highlight=False, soft_wrap=True)
     return rows, notes

@@ -16,8 +16,10 @@ from fedjax_algos.cli import tables
 from fedjax_algos.cli.config_file import ConfigFile, read_config
 from fedjax_algos.cli.options import (
     Commands,
+    finishing_calls,
     flag,
     range_of,
+    results_folder,
     settings_of,
     shared_options,
     start_jax,
@@ -29,6 +31,7 @@ from fedjax_algos.core.options import options
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.compilation import measure_compilation
 from fedjax_algos.runs import comparison, results
+from fedjax_algos.runs.files import written
 from fedjax_algos.runs.method import Method, methods_of, parse_spec
 from fedjax_algos.runs.settings import Settings
 
@@ -121,28 +124,36 @@ def train(
       settings: of the command line and of a file.
       methods: what is trained.
       name: of the new folder in `results`, if no other folder is given.
-      values: of the options that are no settings: `out`, the results folder;
-        `compilation_cache`, the folder of compiled programs; and `config`, if the command has it.
+      values: of the options that are no settings; see `shared_options`.
     """
     start = time.perf_counter()
-    with measure_compilation() as compiled:
-        with usage_errors():
-            start_jax(settings.devices, values["compilation_cache"])
-            experiment = comparison.prepare(settings, methods)
-            folder = results.new_folder(values["out"], name)
+    with (
+        measure_compilation() as compiled,
+        usage_errors(),
+        results_folder(values, name) as folder,
+    ):
+        if folder.is_complete:
+            return click.echo(f"{folder.path} is complete; nothing is left to do")
+        start_jax(settings.devices, values["compilation_cache"])
+        layout = (folder.configuration or {}).get("layout")
+        experiment = comparison.prepare(settings, methods, layout=layout)
+        record = results.configuration(experiment, values.get("config"))
+        folder.begin(record)
         _introduce(experiment)
-        with _progress(settings, methods) as show:
-            rows = comparison.run(experiment, show, _show_memory)
-    summary = summarise(rows, settings.target)
-    results.write(folder, experiment, rows, summary, compiled, values.get("config"))
-    unit = "round" if settings.seconds is None else "simulated_seconds"
-    plots.plot_metric(rows, folder / "accuracy.png", x=unit)
+        with finishing_calls(folder.path), _progress(settings, methods) as show:
+            rows = comparison.run(experiment, show, _show_memory, folder)
+        summary = summarise(rows, settings.target)
+        results.write(folder.path, experiment, rows, summary)
+        unit = "round" if settings.seconds is None else "simulated_seconds"
+        with written(folder.path / "accuracy.png") as beside:
+            plots.plot_metric(rows, beside, x=unit)
+        folder.complete(record | results.at_end(experiment, compiled))
     wide = Console(width=1000)  # a narrow terminal wraps lines; no number is cut
     wide.print("", tables.summary_table(summary, settings), "", sep="\n")
     click.echo(tables.legend(summary, settings))
     seconds = time.perf_counter() - start
     rest = f"{seconds - compiled.seconds:.1f} s for the rest"
-    click.echo(f"results and figure in {folder} ({seconds:.0f} s: {compiled}, {rest})")
+    click.echo(f"results and figure in {folder.path} ({seconds:.0f} s: {compiled}, {rest})")
 
 
 def _introduce(experiment: comparison.Experiment) -> None:

@@ -1,5 +1,6 @@
 """Checkpoints: what a run needs to go on in another process, bit for bit."""
 
+import functools
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ import numpy as np
 from fedjax_algos.core import Row
 from fedjax_algos.core.representation import describe
 from fedjax_algos.engine.state import FederatedState, HostClientState
+from fedjax_algos.runs.files import writing
 from fedjax_algos.runs.interruption import Interrupted, interruption
 
 Content = tuple[dict[str, Any], dict[str, Any]]  # a tree of arrays, and facts of JSON
@@ -66,10 +68,10 @@ class RunSaver:
     Args:
       checkpoints: where and how often; None saves nothing.
       identity: makes the facts by which a checkpoint of another run is recognised: values of JSON
-        by name. It is called only if there are checkpoints.
+        by name. It is called when the first checkpoint is read or written.
 
     Raises:
-      ValueError: for numbers out of range.
+      ValueError: for numbers out of range, or with several processes.
     """
 
     def __init__(
@@ -77,11 +79,12 @@ class RunSaver:
         checkpoints: Checkpoints | str | Path | None,
         identity: Callable[[], dict[str, Any]],
     ):
-        checkpoints = as_checkpoints(checkpoints)
+        self.checkpoints = checkpoints = as_checkpoints(checkpoints)
+        self.identity = functools.cache(identity)
         self.manager: Any = None
+        self.saved_at = time.perf_counter()
         if checkpoints is None:
             return
-        self.checkpoints = checkpoints
         if not checkpoints.every >= 0 or checkpoints.keep < 1:
             raise ValueError(
                 f"every={checkpoints.every} and keep={checkpoints.keep} are out of range; give at "
@@ -92,9 +95,8 @@ class RunSaver:
                 f"checkpoints={str(checkpoints.folder)!r} need all arrays in one process, but "
                 f"there are {jax.process_count()}; leave checkpoints out"
             )
-        self.manager = _open(checkpoints)
-        self.identity = identity()
-        self.saved_at = time.perf_counter()
+        if Path(checkpoints.folder).exists():
+            self.manager = _open(checkpoints)
 
     def restore(self) -> Saved | None:
         """The last checkpoint, or None if there is none.
@@ -105,23 +107,23 @@ class RunSaver:
         if self.manager is None or self.manager.latest_step() is None:
             return None
         saved = _read(self.manager)
-        identity = saved.facts.pop("identity")
-        names = [*dict.fromkeys([*identity, *self.identity])]
+        there, here = saved.facts.pop("identity"), self.identity()
         different = [
-            f"{name}={identity.get(name)!r} there and {name}={self.identity.get(name)!r} here"
-            for name in names
-            if identity.get(name) != self.identity.get(name)
+            f"{name}={there.get(name)!r} there and {name}={here.get(name)!r} here"
+            for name in dict.fromkeys([*there, *here])
+            if there.get(name) != here.get(name)
         ]
+        folder = self.checkpoints and self.checkpoints.folder
         if different:
             raise ValueError(
-                f"the checkpoint in {self.checkpoints.folder} is of another run: "
-                f"{'; '.join(different)}. Give the same run, or another folder"
+                f"the checkpoint in {folder} is of another run: {'; '.join(different)}. Give the "
+                "same run, or another folder"
             )
         versions = saved.facts.pop("versions")
         if versions != _versions():
             warnings.warn(
-                f"the checkpoint in {self.checkpoints.folder} was saved with {versions} and goes "
-                f"on with {_versions()}, which may round differently",
+                f"the checkpoint in {folder} was saved with {versions} and goes on with "
+                f"{_versions()}, which may round differently",
                 stacklevel=3,
             )
         return saved
@@ -139,23 +141,30 @@ class RunSaver:
         Raises:
           Interrupted: after saving, if a signal asks for it.
         """
-        signal_number = interruption()
-        if self.manager is not None and position != self.manager.latest_step():
-            due = time.perf_counter() - self.saved_at >= self.checkpoints.every
-            if due or signal_number is not None or (last and self.checkpoints.last):
-                self._save(position, *content())
+        signal_number, checkpoints = interruption(), self.checkpoints
+        if checkpoints is not None:
+            due = time.perf_counter() - self.saved_at >= checkpoints.every
+            if due or signal_number is not None or (last and checkpoints.last):
+                self._save(checkpoints, position, content)
         if signal_number is not None:
             raise Interrupted(signal_number)
 
-    def _save(self, position, tree, facts):
+    def _save(self, checkpoints, position, content):
         import orbax.checkpoint as ocp
 
-        arrays = {name: np.asarray(leaf) for name, leaf in flat_arrays(tree).items()}
-        facts = {"identity": self.identity, "versions": _versions(), **facts}
-        content = ocp.args.Composite(
-            arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts)
-        )
-        self.manager.save(position, args=content)
+        with writing(Path(checkpoints.folder)):
+            self.manager = self.manager or _open(checkpoints)
+            if position == self.manager.latest_step():
+                return
+            tree, facts = content()
+            arrays = {name: np.asarray(leaf) for name, leaf in flat_arrays(tree).items()}
+            facts = {"identity": self.identity(), "versions": _versions(), **facts}
+            self.manager.save(
+                position,
+                args=ocp.args.Composite(
+                    arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts)
+                ),
+            )
         self.saved_at = time.perf_counter()
 
 

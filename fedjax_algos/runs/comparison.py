@@ -1,6 +1,6 @@
 """Comparisons: several methods on the same seeds, data and schedule settings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.asynchrony import Plan, schedules, system_models
-from fedjax_algos.core import Algorithm, Local, Row
+from fedjax_algos.core import Algorithm, Local, Model, Row
 from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.representation import describe
 from fedjax_algos.data import Dataset, FederatedData, Partition
@@ -17,9 +17,11 @@ from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_execu
 from fedjax_algos.engine.autotune import LayoutChoice, autotune_layout
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.placement import default_layout
+from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.async_simulation import simulate_async_seeds
 from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.planned_runs import check_server_steps
+from fedjax_algos.runs.results_folder import ResultsFolder
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import check_no_repeats, simulate
 from fedjax_algos.schedules import Synchronous
@@ -58,7 +60,10 @@ class Experiment(NamedTuple):
 
 
 def prepare(
-    settings: Settings, methods: list[Method], dataset: Dataset | None = None
+    settings: Settings,
+    methods: list[Method],
+    dataset: Dataset | None = None,
+    layout: Mapping[str, Any] | None = None,
 ) -> Experiment:
     """Loads the data, splits it for each seed, and builds all methods.
 
@@ -68,6 +73,7 @@ def prepare(
       settings: of all methods.
       methods: see `methods_of`.
       dataset: replaces the one that the settings name.
+      layout: the record of a layout that was measured before, so that a run goes on in it.
 
     Raises:
       ValueError: for settings that are wrong, before anything is trained.
@@ -81,14 +87,17 @@ def prepare(
     data_by_seed = {seed: data for seed, (data, _) in splits.items()}
     engines: dict[str, Any]
     if settings.seconds is not None:
-        layout = None
+        choice = None
         _check_plans(settings, methods, settings.seconds)
         devices = settings.devices or 1
         engines = {label: make_executor(a, devices=devices) for label, a in algorithms.items()}
     else:
         _check_rounds(settings, list(algorithms.values()), data_by_seed)
-        layout = _layout(settings, next(iter(algorithms.values())), data_by_seed)
-        arguments = layout.layout, settings.client_state, layout.devices, settings.examples
+        if layout is not None and layout["source"] == "measured":
+            choice = LayoutChoice(layout["layout"], layout["devices"], (), "measured")
+        else:
+            choice = _layout(settings, next(iter(algorithms.values())), data_by_seed)
+        arguments = choice.layout, settings.client_state, choice.devices, settings.examples
         engines = {label: make_engine(a, *arguments) for label, a in algorithms.items()}
     return Experiment(
         settings,
@@ -102,7 +111,7 @@ def prepare(
         make_evaluate(problem),
         plans={},
         in_flight={},
-        layout=layout,
+        layout=choice,
     )
 
 
@@ -163,6 +172,7 @@ def run(
     experiment: Experiment,
     on_evaluation: Callable[[Row], None] = lambda row: None,
     on_memory: Callable[[str, InFlightMemory], None] = lambda label, memory: None,
+    folder: ResultsFolder | None = None,
 ) -> list[Row]:
     """Runs every method on every seed.
 
@@ -173,9 +183,14 @@ def run(
       on_evaluation: called with each row as it is measured.
       on_memory: called before each method on the virtual clock, with its label and the largest
         number of models and updates in flight.
+      folder: where rows, last models and checkpoints are written as they come, and which says what
+        has ended before; of `open_folder`, after its `begin`.
 
     Returns:
       Rows of `simulate` or `simulate_async`, after the columns `method` (its label) and `seed`.
+
+    Raises:
+      Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
     settings = experiment.settings
     tested = {"test": experiment.test, "evaluate": experiment.evaluate}
@@ -186,8 +201,15 @@ def run(
         on_memory(label, memory)
 
     def report(label: str, histories: dict[int, list[Row]], seed: int, row: Row) -> None:
-        histories[seed].append({"method": label, "seed": seed} | row)
-        on_evaluation(histories[seed][-1])
+        row = {"method": label, "seed": seed} | row
+        histories[seed].append(row)
+        if folder is not None:
+            folder.add_row(row)
+        on_evaluation(row)
+
+    def end(label: str, seed: int, state: FederatedState) -> None:
+        if folder is not None:
+            folder.end(label, seed, Model(state.server.params, state.statistics))
 
     for method in experiment.methods:
         label, engine = method.label, experiment.engines[method.label]
@@ -203,12 +225,28 @@ def run(
                 evaluations=settings.evaluations,
                 on_evaluation=show,
                 on_memory=partial(remember, label),
+                checkpoints=None if folder is None else folder.checkpoints(label),
                 **tested,
             )
+            for seed, result in results.items():
+                end(label, seed, result.state)
             experiment.plans[label] = next(iter(results.values())).plan
         else:
             for seed, data in experiment.data.items():
-                measured = {"on_evaluation": partial(show, seed), **tested}
-                simulate(engine, data, seed=seed, **settings.loop(), **measured)
+                if ended := folder and folder.rows_of_ended(label, seed):
+                    histories[seed] = ended
+                    for row in ended:
+                        on_evaluation(row)
+                    continue
+                state, _ = simulate(
+                    engine,
+                    data,
+                    seed=seed,
+                    on_evaluation=partial(show, seed),
+                    checkpoints=None if folder is None else folder.checkpoints(label, seed),
+                    **settings.loop(),
+                    **tested,
+                )
+                end(label, seed, state)
         rows += [row for history in histories.values() for row in history]
     return rows

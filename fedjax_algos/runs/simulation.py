@@ -108,7 +108,8 @@ def simulate(
     evaluate_model = make_evaluate_model(engine.algorithm.problem, test, evaluate)
     first = jax.tree.map(lambda leaf: leaf[0], draw().dispatches(1))
     transfer = engine.transfer(state, data, first)
-    identity = partial(_identity, engine, state, data, draw, rounds, eval_every)
+    model = array_fingerprint(one_copy(state.server.params)) if checkpoints else ""
+    identity = partial(_identity, engine, state, model, data, draw, rounds, eval_every)
     saver = RunSaver(checkpoints, identity)
     done, flops, seconds, history = 0, 0.0, 0.0, []
     if saved := saver.restore():
@@ -159,17 +160,18 @@ def _content(state: FederatedState, position: Position, facts: dict[str, Any]) -
 def _identity(
     engine: Engine,
     state: FederatedState,
+    model: str,
     data: DeviceData,
     draw: Callable[[], Synchronous],
     rounds: int,
     eval_every: int,
 ) -> dict[str, Any]:
-    """By what a checkpoint of another run is recognised."""
+    """By what a checkpoint of another run is recognised; of `state` it reads the shapes only."""
     dispatches = draw().dispatches(min(rounds, COMPARED_ROUNDS))
     one = jax.tree.map(lambda leaf: leaf[0, 0], dispatches)
     return {
         "algorithm": algorithm_fingerprint(engine.algorithm, state, data, one),
-        "initial_model": array_fingerprint(one_copy(state.server.params)),
+        "initial_model": model,
         "clients": data.num_clients,
         "examples": describe_tree(data_shapes(data).examples),
         "partition_and_values": data_fingerprint(data),

@@ -16,6 +16,7 @@ from fedjax_algos.runs import comparison
 from fedjax_algos.runs.batched import BatchedOptions, BatchedResult, Run, run_batched
 from fedjax_algos.runs.comparison import Experiment
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, Method
+from fedjax_algos.runs.results_folder import ResultsFolder
 from fedjax_algos.runs.settings import Settings
 
 # settings of a client's local work, which a grid may contain too
@@ -194,6 +195,7 @@ def _parse_grid(name, grid, known, given):
 def run_sweep(
     prepared: Sweep,
     on_evaluation: Callable[[Row], None] = lambda row: None,
+    folder: ResultsFolder | None = None,
     *,
     runs_per_device: Count | None = None,
     memory: Count = 2**30,
@@ -203,19 +205,28 @@ def run_sweep(
     Args:
       prepared: of `prepare_sweep`.
       on_evaluation: called with each row as it is measured.
+      folder: where rows, last models and checkpoints are written as they come; of `open_folder`.
       runs_per_device: runs that a device computes at once.
       memory: bytes for the runs of one call.
     """
     experiment, runs = prepared
     settings = experiment.settings
     (engine,) = experiment.engines.values()
+
+    def report(row: Row) -> None:
+        if folder is not None:
+            folder.add_row(row)
+        on_evaluation(row)
+
     return run_batched(
         algorithms[experiment.methods[0].algorithm],
         engine.algorithm.problem,
         runs,
         **settings.loop(),
         test=experiment.test,
-        on_evaluation=on_evaluation,
+        on_evaluation=report,
+        on_end=(lambda *ended: None) if folder is None else folder.end,
+        checkpoints=None if folder is None else folder.checkpoints(),
         layout=settings.layout,
         devices=settings.devices or default_num_devices(),
         runs_per_device=runs_per_device,

@@ -1,0 +1,110 @@
+"""Files that are written whole or not at all, and tables of rows."""
+
+import contextlib
+import csv
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedjax_algos.core import Row
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """A path beside `path` to write to; the file is renamed to `path` at the end of the block.
+
+    Args:
+      path: the file that is made or replaced.
+
+    Raises:
+      ValueError: if the file cannot be written, as on a full disk; what was at `path` before stays.
+    """
+    beside = path.with_name(f".{os.getpid()}-{path.name}")
+    with writing(path):
+        try:
+            yield beside
+            beside.replace(path)
+        finally:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns an OSError of a `with` block, such as that of a full disk, into a ValueError.
+
+    Args:
+      path: what is written.
+
+    Raises:
+      ValueError: which names the path and the reason.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"{str(path)!r} cannot be written ({error.strerror or error}); what was written before "
+            "is kept: make room, or name another folder"
+        ) from error
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Writes rows to a CSV file; a column that a row does not have is empty.
+
+    Args:
+      path: the file.
+      rows: by column.
+
+    Raises:
+      ValueError: if the file cannot be written.
+    """
+    columns = dict.fromkeys(name for row in rows for name in row)
+    with written(path) as beside, beside.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(columns))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file.
+
+    Args:
+      path: the file.
+      text: its content.
+
+    Raises:
+      ValueError: if the file cannot be written.
+    """
+    with written(path) as beside:
+        beside.write_text(text)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Reads the rows of a table; empty cells become NaN.
+
+    Args:
+      path: of a file of `write_table`.
+
+    Raises:
+      ValueError: if the file cannot be read, or is no table of metrics.
+    """
+    try:
+        with path.open(newline="") as file:
+            rows: list[Row] = list(csv.DictReader(file))
+    except OSError:
+        raise ValueError(
+            f"{path} cannot be read; name a folder that compare or run wrote"
+        ) from None
+    if not rows or not {"method", "seed", "round"} <= set(rows[0]):
+        raise ValueError(f"{path} holds no metrics; name a folder that compare or run wrote")
+    return [
+        {key: value if key == "method" else _number(value) for key, value in row.items()}
+        for row in rows
+    ]
+
+
+def _number(text: str) -> int | float:
+    if text.removeprefix("-").isdecimal():
+        return int(text)
+    return float(text or "nan")

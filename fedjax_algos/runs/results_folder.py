@@ -1,0 +1,290 @@
+"""A results folder while a run writes to it: a lock, rows as they come, and what has ended."""
+
+import contextlib
+import json
+import re
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+
+from fedjax_algos.core import Model, Row
+from fedjax_algos.core.options import Count, NonNegative
+from fedjax_algos.core.representation import describe
+from fedjax_algos.runs.checkpoints import Checkpoints, flat_arrays
+from fedjax_algos.runs.files import read_rows, write_table, write_text, writing, written
+
+_LOCK = ".lock"
+_COMPARED = ("settings", "methods", "grid", "partition_sha256")
+
+
+class ResultsFolder:
+    """The results folder of a comparison or a sweep, while it is written.
+
+    Args:
+      path: of the folder, which `open_folder` has locked.
+      every: seconds between the checkpoints of a run; see `Checkpoints`.
+      keep: number of checkpoints of a run.
+    """
+
+    def __init__(self, path: Path, every: float, keep: int):
+        self.path, self.every, self.keep = path, every, keep
+        self.names: dict[str, str] = {}  # of the methods' folders, by label
+        self.rows: dict[tuple[str, int], list[Row]] = {}  # by label and seed
+
+    def __repr__(self) -> str:
+        return describe(self, path=str(self.path), methods=len(self.names))
+
+    @property
+    def configuration(self) -> dict[str, Any] | None:
+        """The content of `config.json`; None before `begin`."""
+        return read_configuration(self.path)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all runs have ended and all files are written."""
+        return bool((self.configuration or {}).get("complete"))
+
+    def begin(self, configuration: dict[str, Any]) -> None:
+        """Writes `config.json`, or checks that the one of an earlier process is of the same runs.
+
+        Args:
+          configuration: values of JSON by name, with `methods` by label.
+
+        Raises:
+          ValueError: for a folder of other runs, which names the differences.
+        """
+        labels = configuration["methods"]
+        self.names = {
+            label: f"{number:02d}-{re.sub(r'[^A-Za-z0-9_.=+-]+', '-', label)[:80]}"
+            for number, label in enumerate(labels, 1)
+        }
+        earlier = self.configuration
+        if earlier is not None:
+            _check_same(self.path, earlier, json.loads(json.dumps(configuration)))
+            return
+        self.write_configuration(configuration)
+        for name in self.names.values():
+            with writing(self.path):
+                (self.path / "runs" / name).mkdir(parents=True, exist_ok=True)
+
+    def write_configuration(self, configuration: dict[str, Any], *, complete: bool = False) -> None:
+        """Writes `config.json`.
+
+        Args:
+          configuration: values of JSON by name.
+          complete: whether all runs have ended and all files are written.
+        """
+        content = configuration | {"runs": self.names, "complete": complete}
+        write_text(self.path / "config.json", json.dumps(content, indent=2) + "\n")
+
+    def add_row(self, row: Row) -> None:
+        """Writes a row to the table of its run.
+
+        Args:
+          row: with `method` and `seed`.
+        """
+        rows = self.rows.setdefault((row["method"], row["seed"]), [])
+        rows.append(row)
+        write_table(self._of_run(row["method"], row["seed"]) / "metrics.csv", rows)
+
+    def end(self, label: str, seed: int, model: Model) -> None:
+        """Writes the last model of a run, which marks that the run has ended.
+
+        Args:
+          label: of the method.
+          seed: of the run.
+          model: its last one.
+        """
+        arrays: dict[str, Any] = flat_arrays(model._asdict())
+        folder = self._of_run(label, seed)
+        with written(folder / "model.npz") as beside:
+            np.savez(beside, **arrays)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+
+    def rows_of_ended(self, label: str, seed: int) -> list[Row] | None:
+        """The rows of a run that has ended, in this process or an earlier one; else None.
+
+        Args:
+          label: of the method.
+          seed: of the run.
+        """
+        folder = self._of_run(label, seed)
+        return read_rows(folder / "metrics.csv") if (folder / "model.npz").exists() else None
+
+    def checkpoints(self, label: str | None = None, seed: int | None = None) -> Checkpoints:
+        """Where runs that are computed together are saved.
+
+        Args:
+          label: of their method; None for the runs of all methods.
+          seed: of the run; None for those of all seeds.
+        """
+        folder = self.path / "runs" / self.names.get(label or "", "")
+        if label is not None and seed is not None:
+            folder = folder / f"seed-{seed}"
+        alone = seed is not None  # its last model is written at once, which is enough
+        return Checkpoints(folder / "checkpoints", self.every, self.keep, last=not alone)
+
+    def complete(self, configuration: dict[str, Any]) -> None:
+        """Removes all checkpoints, and marks the folder as complete.
+
+        Args:
+          configuration: as of `begin`, and what is known at the end.
+        """
+        for folder in [*self.path.glob("runs/checkpoints"), *self.path.glob("runs/*/checkpoints")]:
+            shutil.rmtree(folder, ignore_errors=True)
+        self.write_configuration(configuration, complete=True)
+
+    def _of_run(self, label, seed):
+        folder = self.path / "runs" / self.names[label] / f"seed-{seed}"
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+        return folder
+
+
+def read_configuration(path: Path) -> dict[str, Any] | None:
+    """The content of a folder's `config.json`; None if it has none.
+
+    Args:
+      path: of the folder.
+
+    Raises:
+      ValueError: for a file that cannot be read.
+    """
+    file = path / "config.json"
+    if not file.exists():
+        return None
+    try:
+        content = json.loads(file.read_text())
+        content["settings"], content["methods"], content["complete"], content["runs"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"{str(file)!r} is not what compare, run or sweep wrote; name another folder"
+        ) from None
+    return content
+
+
+def check_complete(path: Path) -> None:
+    """Raises ValueError, which says what is missing, for a folder whose runs have not all ended.
+
+    Args:
+      path: of the folder.
+    """
+    content = read_configuration(path)
+    if content is None or content["complete"]:
+        return
+    seeds = content["settings"]["seeds"]
+    ended = sum(1 for _ in path.glob("runs/*/seed-*/model.npz"))
+    raise ValueError(
+        f"{str(path)!r} is not complete: {ended} of {len(content['methods']) * len(seeds)} runs "
+        "have ended; go on with the same command, --out and --resume, or wait for the end"
+    )
+
+
+def _check_same(path, earlier, configuration):
+    """Raises ValueError, which names the differences, for a folder of other runs."""
+    different = []
+    for name in _COMPARED:
+        there, here = earlier.get(name), configuration.get(name)
+        if there != here:
+            if not (isinstance(there, dict) and isinstance(here, dict)):
+                there, here = {name: there}, {name: here}
+            different += [
+                f"{key}={there.get(key)!r} there and {key}={here.get(key)!r} here"
+                for key in dict.fromkeys([*there, *here])
+                if there.get(key) != here.get(key)
+            ]
+    if different:
+        raise ValueError(
+            f"{str(path)!r} holds other runs: {'; '.join(different)}. Give the command that made "
+            "it, or another folder"
+        )
+    packages = [each["environment"]["packages"] for each in (earlier, configuration)]
+    if packages[0] != packages[1]:
+        warnings.warn(
+            f"{path} was begun with {packages[0]} and goes on with {packages[1]}, which may round "
+            "differently",
+            stacklevel=4,
+        )
+
+
+@contextlib.contextmanager
+def open_folder(
+    out: str | None,
+    default: str,
+    *,
+    resume: bool = False,
+    every: NonNegative = 300.0,
+    keep: Count = 2,
+) -> Iterator[ResultsFolder]:
+    """Makes a results folder and locks it, or opens one to go on where a run stopped.
+
+    A folder in which nothing was written is removed at the end.
+
+    Args:
+      out: its path, or None for the first of `results/DEFAULT`, `results/DEFAULT-2`, ... that does
+        not exist.
+      default: the name used there.
+      resume: go on in `out` if it holds runs that have not all ended.
+      every: seconds between the checkpoints of a run; see `Checkpoints`.
+      keep: number of checkpoints of a run.
+
+    Raises:
+      ValueError: if the folder cannot be made, holds other files, or another process writes to it.
+    """
+    if resume and out is None:
+        raise ValueError("resume needs the folder in which a run stopped; give --out FOLDER")
+    with writing(Path(out or "results")):
+        made = out is None or not Path(out).exists()
+        path = _new_path(default) if out is None else Path(out)
+        path.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(path / _LOCK)
+    try:
+        with writing(path):
+            lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise ValueError(
+            f"out={str(path)!r} is in use by another run; wait for its end, or name another folder"
+        ) from None
+    try:
+        _check_content(path, resume)
+        yield ResultsFolder(path, every, keep)
+    finally:
+        _unlock(lock, path, made)
+
+
+def _check_content(path, resume):
+    if not any(entry.name != _LOCK for entry in path.iterdir()):
+        return
+    content = read_configuration(path) if resume else None
+    if content is None:
+        hint = " or, if it holds a run that stopped, go on with --resume" if not resume else ""
+        raise ValueError(f"out={str(path)!r} is not empty; name another folder or remove it{hint}")
+
+
+def _unlock(lock, path, made):
+    """Releases the lock; its file stays only where a run can go on."""
+    with contextlib.suppress(OSError, ValueError):
+        empty = not any(entry.name != _LOCK for entry in path.iterdir())
+        content = read_configuration(path)
+        if empty or (content is not None and content["complete"]):
+            (path / _LOCK).unlink(missing_ok=True)
+        if empty and made:
+            path.rmdir()
+    lock.release()
+
+
+def _new_path(default):
+    """The first of `results/DEFAULT`, `results/DEFAULT-2`, ... that does not exist; makes it."""
+    number = 1
+    while True:
+        path = Path("results") / (default if number == 1 else f"{default}-{number}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            return path
+        number += 1
