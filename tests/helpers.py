@@ -97,42 +97,52 @@ class Toy(NamedTuple):
     clients: list[dict[str, np.ndarray]]
 
 
-def quadratics(a, b, x0=0.5):
-    """Scalar model x; an example's loss is `a (x - b)^2 / 2`; a and b hold one list a client."""
-    problem = fa.Problem(
+@functools.cache
+def _quadratic(x0):
+    return fa.Problem(
         init=lambda key: fa.Model({"x": jnp.asarray(x0, float)}),
         apply=lambda model, batch, key, training: (model.params["x"], ()),
         loss=lambda x, batch: 0.5 * batch["a"] * (x - batch["b"]) ** 2,
     )
+
+
+def quadratics(a, b, x0=0.5):
+    """Scalar model x; an example's loss is `a (x - b)^2 / 2`; a and b hold one list a client."""
     clients = [
         {"a": np.asarray(p, float), "b": np.asarray(q, float)} for p, q in zip(a, b, strict=True)
     ]
-    return Toy(problem, stored(clients), clients)
+    return Toy(_quadratic(x0), stored(clients), clients)
+
+
+def _network_init(key):
+    first, second = jax.random.split(key)
+    return fa.Model(
+        {
+            "hidden": {"w": jax.random.normal(first, (3, 4), float), "b": jnp.zeros(4)},
+            "out": jax.random.normal(second, (4,), float),
+        }
+    )
+
+
+def _network_apply(model, batch, key, training):
+    del key, training
+    hidden = jnp.tanh(batch["x"] @ model.params["hidden"]["w"] + model.params["hidden"]["b"][None])
+    return Outputs(hidden @ model.params["out"], hidden), ()
+
+
+def _network_loss(outputs, batch):
+    return (outputs.logits - batch["y"]) ** 2
 
 
 def small_network():
-    """A smooth two-layer network on four clients with 5, 1, 8 and 3 examples."""
+    """A smooth two-layer network on four clients with 5, 1, 8 and 3 examples.
+
+    Its functions are the same in each call, so that its initialisation is compiled once.
+    """
     rng = np.random.default_rng(0)
     counts = [5, 1, 8, 3]
     clients = [{"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n)} for n in counts]
-
-    def init(key):
-        first, second = jax.random.split(key)
-        return fa.Model(
-            {
-                "hidden": {"w": jax.random.normal(first, (3, 4), float), "b": jnp.zeros(4)},
-                "out": jax.random.normal(second, (4,), float),
-            }
-        )
-
-    def apply(model, batch, key, training):
-        del key, training
-        hidden = jnp.tanh(
-            batch["x"] @ model.params["hidden"]["w"] + model.params["hidden"]["b"][None]
-        )
-        return Outputs(hidden @ model.params["out"], hidden), ()
-
-    problem = fa.Problem(init, apply, lambda outputs, batch: (outputs.logits - batch["y"]) ** 2)
+    problem = fa.Problem(_network_init, _network_apply, _network_loss)
     return Toy(problem, stored(clients), clients)
 
 
@@ -167,8 +177,12 @@ def run(
     num_steps=None,
     params=None,
     at_once=False,
+    starts=None,
 ):
     """The global params after each round over fixed cohorts; `num_steps` has one for each client.
+
+    `starts` has the states before the first round by number of devices, for engines of the same
+    algorithm: on equal devices, `init` is the same program in every layout.
 
     With `at_once` all rounds are one program, and only the last params are returned. Without, every
     round after the first is checked to compile nothing, and the state to keep its shapes.
@@ -185,7 +199,10 @@ def run(
             num_steps=np.asarray(num_steps, np.int32)[dispatches.client]
         )
     population = fa.Population(data.num_clients, size, int(counts.sum()))
-    state = engine.init(seed, population, params)
+    starts = {} if starts is None else starts
+    if devices not in starts:
+        starts[devices] = engine.init(seed, population, params)
+    state = jax.tree.map(jnp.copy, starts[devices])  # rounds consume it
     history = []
     if at_once:
         state, _ = engine.rounds(state, data, dispatches)
@@ -237,6 +254,7 @@ class Compilations:
         jax.monitoring.unregister_event_duration_listener(self._listen)
 
 
+@functools.cache
 def with_statistics(problem):
     """The network, whose model keeps the running mean of what it sees and subtracts it."""
 

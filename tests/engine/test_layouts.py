@@ -10,17 +10,31 @@ import jax
 import numpy as np
 import pytest
 from helpers import CASES
-from layout_histories import LAYOUTS, SETS, histories
+from layout_histories import ONE_CASE_EACH, SETS, histories
 
 pytestmark = pytest.mark.usefixtures("x64")
+VMAPPED = {"layout": "vmapped"}
+LAYOUTS = [
+    VMAPPED,
+    {"layout": "sequential"},
+    {"layout": "vmapped", "devices": 2, "at_once": True},  # two slots on each, one of them empty
+    {"layout": 2, "at_once": True},
+]
 SHARDED = {"layout": "sequential", "devices": 2, "examples": "sharded", "at_once": True}
-# one case of each name; `centralised` needs the examples of all clients on every device
-LAST = {case.name: case for case in CASES if case.name != "centralised"}
+# other options of the same algorithm: without `vmap`, in a scan, and summed over devices, in one
+OTHERS = [VMAPPED, {"layout": "sequential", "devices": 2, "at_once": True}]
+
+
+def layouts_of(case):
+    if case not in ONE_CASE_EACH:
+        return OTHERS
+    # `centralised` needs the examples of all clients on every device
+    return LAYOUTS if case.name == "centralised" else [*LAYOUTS, SHARDED]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_layouts_agree_in_float64(case):
-    first, *others = histories(case, SETS, LAYOUTS + [SHARDED] * (case is LAST.get(case.name)))
+    first, *others = histories(case, SETS, layouts_of(case))
     assert all(leaf.dtype == np.float64 for leaf in jax.tree.leaves(first))
     for other in others:
         expected = first[-len(other) :]  # rounds in one program return the last params only

@@ -3,15 +3,13 @@
 import jax
 import numpy as np
 import pytest
-from helpers import CASES
-from layout_histories import SETS, histories
+from layout_histories import ONE_CASE_EACH, SETS, histories
 
 pytestmark = pytest.mark.usefixtures("optimised")
 LAYOUTS = [  # in one program, as `simulate` runs the rounds between two evaluations
     {"layout": "sequential", "at_once": True},
     {"layout": "vmapped", "devices": 2, "at_once": True},
 ]
-ONE_CASE_EACH = list({case.name: case for case in CASES}.values())  # the last case of each name
 
 
 @pytest.mark.parametrize("case", ONE_CASE_EACH, ids=str)
