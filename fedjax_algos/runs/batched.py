@@ -43,7 +43,7 @@ class BatchedOptions(TypedDict, total=False):
     eval_every: int
     params: Params | Model | None
     on_evaluation: Callable[[Row], None]
-    on_end: Callable[[str, int, Model], None]
+    on_end: Callable[[str, int, Model], None] | None
     checkpoints: Checkpoints | str | Path | None
     layout: Layout
     devices: Devices
@@ -64,7 +64,7 @@ def run_batched(
     eval_every: int = 10,
     params: Params | Model | None = None,
     on_evaluation: Callable[[Row], None] = lambda row: None,
-    on_end: Callable[[str, int, Model], None] = lambda label, seed, model: None,
+    on_end: Callable[[str, int, Model], None] | None = None,
     checkpoints: Checkpoints | str | Path | None = None,
     layout: Layout = "auto",
     devices: Devices = None,

@@ -126,8 +126,9 @@ def run_program(arguments: BatchedArguments, runs: dict[int, Run], static: froze
         for stop in _compute(program, shared, entries, windows, start_of_call):
             arguments.recorder.measure(call, transfer, stop)
             rows = [arguments.recorder.histories[index] for index in call]
-            content = partial(_content, stop, rows)
-            saver.after_evaluation(stop.rounds, content, last=stop.rounds == arguments.rounds)
+            if stop.rounds:  # the first models are made again as quickly as they are read
+                content = partial(_content, stop, rows)
+                saver.after_evaluation(stop.rounds, content, last=stop.rounds == arguments.rounds)
             states = stop.states
         arguments.recorder.end(call, states)
     return note

@@ -51,7 +51,7 @@ class Recorder:
       runs: all runs.
       cohort_size: clients in a round.
       on_evaluation: called with each row.
-      on_end: called with the label, the seed and the last model of each run.
+      on_end: called with the label, the seed and the last model of each run, if given.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Recorder:
         runs: Sequence[Run],
         cohort_size: int,
         on_evaluation: Callable[[Row], None],
-        on_end: Callable[[str, int, Model], None],
+        on_end: Callable[[str, int, Model], None] | None,
     ):
         self.runs, self.cohort_size = runs, cohort_size
         self.on_evaluation, self.on_end = on_evaluation, on_end
@@ -109,6 +109,8 @@ class Recorder:
           call: indices of its runs.
           states: leaves [runs, ...].
         """
+        if self.on_end is None:
+            return
         models = jax.device_get(Model(states.server.params, states.statistics))
         for position, index in enumerate(call):
             model = jax.tree.map(lambda leaf, i=position: leaf[i], models)

@@ -1,6 +1,8 @@
 """Checkpoints: what a run needs to go on in another process, bit for bit."""
 
+import contextlib
 import functools
+import logging
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -14,7 +16,7 @@ import numpy as np
 from fedjax_algos.core import Row
 from fedjax_algos.core.representation import describe
 from fedjax_algos.engine.state import FederatedState, HostClientState
-from fedjax_algos.runs.files import writing
+from fedjax_algos.runs.files import unwritable, writing
 from fedjax_algos.runs.interruption import Interrupted, interruption
 
 Content = tuple[dict[str, Any], dict[str, Any]]  # a tree of arrays, and facts of JSON
@@ -159,13 +161,27 @@ class RunSaver:
             tree, facts = content()
             arrays = {name: np.asarray(leaf) for name, leaf in flat_arrays(tree).items()}
             facts = {"identity": self.identity(), "versions": _versions(), **facts}
-            self.manager.save(
-                position,
-                args=ocp.args.Composite(
-                    arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts)
-                ),
+            args = ocp.args.Composite(
+                arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts)
             )
+            try:
+                with _quiet():
+                    self.manager.save(position, args=args)
+            except ValueError as error:  # as tensorstore reports a full disk
+                raise unwritable(Path(checkpoints.folder), error) from error
         self.saved_at = time.perf_counter()
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Orbax logs an error before it raises it."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _versions():

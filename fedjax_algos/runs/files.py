@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,10 +44,23 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ValueError(
-            f"{str(path)!r} cannot be written ({error.strerror or error}); what was written before "
-            "is kept: make room, or name another folder"
-        ) from error
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: Path, error: Exception) -> ValueError:
+    """The error of the user's for a path that cannot be written.
+
+    Args:
+      path: what is written.
+      error: the reason; of a library, which may hide that of the system in its text.
+    """
+    reason = getattr(error, "strerror", None) or str(error)
+    if os.strerror(errno.ENOSPC) in reason:
+        reason = os.strerror(errno.ENOSPC)
+    return ValueError(
+        f"{str(path)!r} cannot be written ({reason}); what was written before is kept: make room, "
+        "or name another folder"
+    )
 
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -81,7 +95,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Reads the rows of a table; empty cells become NaN.
+    """Reads the rows of a table, as they were given to `write_table`.
 
     Args:
       path: of a file of `write_table`.
@@ -99,12 +113,10 @@ def read_rows(path: Path) -> list[Row]:
     if not rows or not {"method", "seed", "round"} <= set(rows[0]):
         raise ValueError(f"{path} holds no metrics; name a folder that compare or run wrote")
     return [
-        {key: value if key == "method" else _number(value) for key, value in row.items()}
+        {key: text if key == "method" else _number(text) for key, text in row.items() if text}
         for row in rows
     ]
 
 
 def _number(text: str) -> int | float:
-    if text.removeprefix("-").isdecimal():
-        return int(text)
-    return float(text or "nan")
+    return int(text) if text.removeprefix("-").isdecimal() else float(text)

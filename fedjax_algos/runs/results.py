@@ -149,4 +149,6 @@ def read_metrics(folder: str | Path) -> list[Row]:
       ValueError: if the folder holds no readable metrics, or its runs have not all ended.
     """
     check_complete(Path(folder))
-    return read_rows(Path(folder) / "metrics.csv")
+    rows = read_rows(Path(folder) / "metrics.csv")
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name, np.nan) for name in columns} for row in rows]

@@ -16,7 +16,14 @@ from fedjax_algos.core import Model, Row
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.core.representation import describe
 from fedjax_algos.runs.checkpoints import Checkpoints, flat_arrays
-from fedjax_algos.runs.files import read_rows, write_table, write_text, writing, written
+from fedjax_algos.runs.files import (
+    read_rows,
+    unwritable,
+    write_table,
+    write_text,
+    writing,
+    written,
+)
 
 _LOCK = ".lock"
 _COMPARED = ("settings", "methods", "grid", "partition_sha256")
@@ -239,22 +246,24 @@ def open_folder(
     if resume and out is None:
         raise ValueError("resume needs the folder in which a run stopped; give --out FOLDER")
     with writing(Path(out or "results")):
-        made = out is None or not Path(out).exists()
-        path = _new_path(default) if out is None else Path(out)
+        wanted = Path("results", default) if out is None else Path(out)
+        made = [each for each in (wanted, *wanted.parents) if not each.exists()]
+        path = _new_path(default) if out is None else wanted
         path.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(path / _LOCK)
     try:
-        with writing(path):
-            lock.acquire(timeout=0)
+        lock.acquire(timeout=0)
     except filelock.Timeout:
         raise ValueError(
             f"out={str(path)!r} is in use by another run; wait for its end, or name another folder"
         ) from None
+    except OSError as error:
+        raise unwritable(path, error) from error
     try:
         _check_content(path, resume)
         yield ResultsFolder(path, every, keep)
     finally:
-        _unlock(lock, path, made)
+        _unlock(lock, path, {path, *made} if out is None else made)
 
 
 def _check_content(path, resume):
@@ -267,14 +276,17 @@ def _check_content(path, resume):
 
 
 def _unlock(lock, path, made):
-    """Releases the lock; its file stays only where a run can go on."""
+    """Releases the lock; its file stays only where a run can go on.
+
+    If nothing was written, the folders that this process made are removed.
+    """
     with contextlib.suppress(OSError, ValueError):
         empty = not any(entry.name != _LOCK for entry in path.iterdir())
         content = read_configuration(path)
-        if empty or (content is not None and content["complete"]):
+        if content is None or content["complete"]:
             (path / _LOCK).unlink(missing_ok=True)
-        if empty and made:
-            path.rmdir()
+        for folder in sorted(made, reverse=True) if empty else ():
+            folder.rmdir()
     lock.release()
 
 

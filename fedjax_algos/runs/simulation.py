@@ -106,8 +106,6 @@ def simulate(
     population = Population(data.num_clients, cohort_size, int(counts.sum()))
     state = engine.init(seed, population, params)
     evaluate_model = make_evaluate_model(engine.algorithm.problem, test, evaluate)
-    first = jax.tree.map(lambda leaf: leaf[0], draw().dispatches(1))
-    transfer = engine.transfer(state, data, first)
     model = array_fingerprint(one_copy(state.server.params)) if checkpoints else ""
     identity = partial(_identity, engine, state, model, data, draw, rounds, eval_every)
     saver = RunSaver(checkpoints, identity)
@@ -139,6 +137,9 @@ def simulate(
     keeping = bool(jax.tree.leaves(state.origin))
     windows = draw_windows(schedule, count, rounds, eval_every, keeping)
     window = next(windows, None)
+    if window is not None:  # else the checkpoint was that of the end
+        first = jax.tree.map(lambda leaf: leaf[0], window.dispatches)
+        transfer = engine.transfer(state, data, first)
     if not history:
         measure(state, {})
     while window is not None:

@@ -225,7 +225,7 @@ def run_sweep(
         **settings.loop(),
         test=experiment.test,
         on_evaluation=report,
-        on_end=(lambda *ended: None) if folder is None else folder.end,
+        on_end=None if folder is None else folder.end,
         checkpoints=None if folder is None else folder.checkpoints(),
         layout=settings.layout,
         devices=settings.devices or default_num_devices(),

@@ -1,0 +1,225 @@
+"""Runs that are interrupted and go on, locks, full disks, and readers of unfinished folders."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+
+import numpy as np
+import pytest
+
+from fedjax_algos.cli import main
+from fedjax_algos.runs import comparison, results
+from fedjax_algos.runs.method import methods_of
+from fedjax_algos.runs.results_folder import ResultsFolder, open_folder
+from fedjax_algos.runs.settings import Settings
+
+SMALL = "--model linear --clients 8 --batch-size 4 --local-steps 2 --seeds 2"
+ROUNDS = f"--rounds 6 --eval-every 2 --cohort 2 {SMALL}"
+COMMANDS = {
+    "rounds": f"compare scaffold fedavg {ROUNDS}",
+    "rows on the host": f"run scaffold --client-state host {ROUNDS}",
+    "virtual clock": f"run fedcompass --seconds 60 --evaluations 4 {SMALL}",
+    "sweep": f"sweep fedavg --grid client_learning_rate=0.1,0.2 --devices 2 {ROUNDS}",
+}
+
+
+def folder_content(folder):
+    """The rows of all tables without wall time, and the last models."""
+    tables = {}
+    for path in [folder / "metrics.csv", *sorted(folder.glob("runs/*/*/metrics.csv"))]:
+        with path.open(newline="") as file:
+            tables[path.relative_to(folder)] = list(csv.DictReader(file))
+        for row in tables[path.relative_to(folder)]:
+            assert float(row.pop("wall_seconds")) > 0
+    models = {}
+    for path in sorted(folder.glob("runs/*/*/model.npz")):
+        with np.load(path) as arrays:
+            models[path.relative_to(folder)] = {name: arrays[name].tobytes() for name in arrays}
+    return tables, models
+
+
+@pytest.fixture
+def signal_at(monkeypatch):
+    """Sends a signal to this process when a row of a given number is written."""
+
+    def send(number, which):
+        count, add_row = [0], ResultsFolder.add_row
+
+        def counted(folder, row):
+            add_row(folder, row)
+            count[0] += 1
+            if count[0] == number:
+                signal.raise_signal(which)
+
+        monkeypatch.setattr(ResultsFolder, "add_row", counted)
+        return lambda: monkeypatch.setattr(ResultsFolder, "add_row", add_row)
+
+    return send
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_interrupted_command_goes_on(name, here, signal_at, capsys):
+    arguments = COMMANDS[name].split()
+    main([*arguments, "--out", "whole"])
+    for number, which, code in ((3, signal.SIGINT, 130), (7, signal.SIGTERM, 143)):
+        undo = signal_at(number, which)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main([*arguments, "--out", "parts", "--resume"])
+        undo()
+        assert stop.value.code == code
+        line = capsys.readouterr().err.strip().splitlines()[-1]
+        command = f"fedjax-algos {' '.join(arguments)} --out parts --resume"
+        assert line == f"interrupted ({which.name}); go on with: {command}"
+        assert not json.loads((here / "parts" / "config.json").read_text())["complete"]
+    with pytest.raises(SystemExit):
+        main(["plot", "parts"])
+    assert "parts' is not complete: " in capsys.readouterr().err
+    main([*arguments, "--out", "parts", "--resume"])
+    assert folder_content(here / "parts") == folder_content(here / "whole")
+    names = [
+        sorted(str(path.relative_to(here / folder)) for path in (here / folder).rglob("*"))
+        for folder in ("whole", "parts")
+    ]
+    assert names[0] == names[1]  # no checkpoint, lock or temporary file is left
+    capsys.readouterr()
+    main([*arguments, "--out", "parts", "--resume"])
+    assert capsys.readouterr().out == "parts is complete; nothing is left to do\n"
+
+
+RUN = COMMANDS["rounds"].split()
+
+
+@pytest.fixture
+def interrupted(here, signal_at, capsys):
+    """A folder `parts` with a run that stopped."""
+    undo = signal_at(2, signal.SIGINT)
+    with pytest.raises(SystemExit):
+        main([*RUN, "--out", "parts"])
+    undo()
+    capsys.readouterr()
+    return here / "parts"
+
+
+REFUSED = {
+    "--rounds 8": "rounds=6 there and rounds=8 here",
+    "--partition iid": "partition='dirichlet:alpha=0.1' there and partition='iid' here",
+    "--seeds 3": "seeds=[0, 1] there and seeds=[0, 1, 2] here",
+}
+
+
+def test_other_runs_are_refused(interrupted, refused):
+    for options, difference in REFUSED.items():
+        error = refused(*RUN, *options.split(), "--out", "parts", "--resume")
+        assert "'parts' holds other runs: " in error
+        assert difference in error
+        assert error.endswith("Give the command that made it, or another folder\n")
+    error = refused(*RUN[:2], *RUN[3:], "--out", "parts", "--resume")
+    assert "fedavg={'algorithm': 'fedavg'" in error
+    assert "fedavg=None here" in error
+    error = refused(*RUN, "--out", "parts")
+    assert "is not empty; name another folder or remove it or, if it holds a run that" in error
+
+
+def test_a_reader_says_what_is_missing(interrupted, refused):
+    assert "'parts' is not complete: 0 of 4 runs have ended; go on with" in refused(
+        "summary", "parts"
+    )
+
+
+def test_an_unreadable_configuration_is_refused(interrupted, refused):
+    whole = (interrupted / "config.json").read_text()
+    for content in ("", whole[: len(whole) // 2], "[]", "{}"):
+        (interrupted / "config.json").write_text(content)
+        error = refused(*RUN, "--out", "parts", "--resume")
+        assert "config.json' is not what compare, run or sweep wrote" in error
+
+
+def test_resume_needs_a_folder(refused, here):
+    assert "resume needs the folder in which a run stopped; give --out" in refused(*RUN, "--resume")
+    (here / "mine").mkdir()
+    (here / "mine" / "thesis.txt").write_text("mine")
+    assert "'mine' is not empty; name another folder" in refused(*RUN, "--out", "mine", "--resume")
+
+
+def test_a_folder_in_use_is_refused_before_data_are_loaded(refused, here, monkeypatch):
+    monkeypatch.setattr(Settings, "load", None)
+    with open_folder("busy", "run"):
+        assert "'busy' is in use by another run; wait" in refused(*RUN, "--out", "busy")
+    assert not (here / "busy").exists()
+
+
+def test_checkpoint_options_are_checked(refused):
+    for option, text in {"--checkpoint-every": "-1", "--keep-checkpoints": "0"}.items():
+        assert "is out of range; give" in refused(*RUN, option, text)
+
+
+def experiment():
+    settings = Settings(
+        model="linear", clients=8, batch_size=4, local_steps=2, rounds=4, eval_every=2, cohort=2
+    )
+    return comparison.prepare(settings, methods_of(("fedavg",), settings))
+
+
+def test_a_folder_that_vanishes_ends_the_run(here):
+    prepared = experiment()
+    with open_folder("gone", "run") as folder:
+        folder.begin(results.configuration(prepared))
+        with pytest.raises(ValueError, match=r"gone.*cannot be written \(No such file"):
+            comparison.run(prepared, lambda row: shutil.rmtree("gone"), folder=folder)
+    assert not (here / "gone").exists()
+
+
+def test_the_second_signal_ends_the_process(monkeypatch):
+    from fedjax_algos.runs.interruption import finish_calls
+
+    codes = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    with finish_calls():
+        signal.raise_signal(signal.SIGINT)
+        assert not codes
+        signal.raise_signal(signal.SIGTERM)
+    assert codes == [143]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Makes a file system of so many kilobytes."""
+    mounted = []
+
+    def mount(kilobytes):
+        path = tmp_path / f"disk{kilobytes}"
+        path.mkdir()
+        made = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", str(path)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if made.returncode:
+            pytest.skip(f"a tmpfs cannot be mounted here: {made.stderr.strip()}")
+        mounted.append(path)
+        return path
+
+    yield mount
+    for path in mounted:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+@pytest.mark.parametrize("kilobytes", [8, 40, 100])
+def test_a_full_disk_is_one_line_and_keeps_what_was_written(kilobytes, small_disk, capsys):
+    disk = small_disk(kilobytes)
+    with pytest.raises(SystemExit) as stop:
+        main([*RUN, "--checkpoint-every", "0", "--out", str(disk / "out")])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ")
+    assert "cannot be written (No space left on device); what was written before is kept" in error
+    for path in disk.rglob("*.csv"):
+        assert results.read_rows(path)
+    for path in disk.rglob("*.npz"):
+        np.load(path).close()
+    if (disk / "out" / "config.json").exists():
+        assert not json.loads((disk / "out" / "config.json").read_text())["complete"]
+    assert not list(disk.rglob(f".{os.getpid()}-*"))
