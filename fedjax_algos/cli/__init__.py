@@ -5,6 +5,9 @@
 """
 
 import sys
+import sysconfig
+import traceback
+from pathlib import Path
 
 import click
 
@@ -14,6 +17,7 @@ from fedjax_algos.cli.sweep import sweep
 from fedjax_algos.cli.training import compare, run
 from fedjax_algos.core.options import unknown
 
+_PACKAGE = Path(__file__).parents[1]
 COMMANDS = (compare, run, sweep, plot, summary, list_names)
 
 
@@ -29,6 +33,9 @@ for _command in COMMANDS:
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line. A usage error is one line on standard error, and exit code 2.
+
+    So is a ValueError that this package raises itself, wherever it arises. Every other error keeps
+    its traceback, and asks for a report unless code of the user's own is part of it.
 
     Args:
       arguments: of the command; None: those of the process.
@@ -48,6 +55,23 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(error.format_message())
     except click.exceptions.Abort:
         _fail("interrupted", code=130)
+    except Exception as error:
+        files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+        if isinstance(error, ValueError) and files[-1].is_relative_to(_PACKAGE):
+            _fail(str(error))
+        if not any(map(_is_own, files)):
+            error.add_note("This is a fault of fedjax_algos: please report it with these lines.")
+        raise
+
+
+def _is_own(file: Path) -> bool:
+    """Whether a file is the user's, and not of this package, of another one, or of Python."""
+    installed = map(Path, (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), _PACKAGE))
+    return file.exists() and not any(map(file.is_relative_to, installed)) and file != _program()
+
+
+def _program() -> Path:
+    return Path(sys.argv[0])
 
 
 def _fail(message: str, code: int = 2) -> None:

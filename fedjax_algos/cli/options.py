@@ -67,7 +67,8 @@ _NO_FILE = ConfigFile()
 def usage_errors() -> Iterator[None]:
     """Turns a ValueError of the block, which is about the user's input, into a usage error.
 
-    Training runs outside of such blocks, so that its errors keep their traceback.
+    It is for reading and checking what the user gives, where a library may raise the error too.
+    `cli.main` handles the errors of training.
     """
     try:
         yield

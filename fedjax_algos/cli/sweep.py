@@ -52,19 +52,16 @@ def sweep(method: str, grid: tuple[str, ...], **values: str | None) -> None:
     METHOD may be a function of your own: my_file.py:fedspeed --grid rho=0.1,0.2.
     """
     start = time.perf_counter()
-    with (
-        measure_compilation() as compiled,
-        usage_errors(),
-        results_folder(values, "sweep") as folder,
-    ):
+    with measure_compilation() as compiled, results_folder(values, "sweep") as folder:
         if folder.is_complete:
             return click.echo(f"{folder.path} is complete; nothing is left to do")
-        settings = settings_of(values, "3")
-        start_jax(settings.devices, values["compilation_cache"])
-        columns = _columns(grid, values)
-        known = options(run_sweep)
-        own = {name: parse_value(known[name], text) for name in known if (text := values[name])}
-        prepared = prepare_sweep(settings, method, columns)
+        with usage_errors():
+            settings = settings_of(values, "3")
+            start_jax(settings.devices, values["compilation_cache"])
+            columns = _columns(grid, values)
+            known = options(run_sweep)
+            own = {name: parse_value(known[name], text) for name in known if (text := values[name])}
+            prepared = prepare_sweep(settings, method, columns)
         record = results.configuration(prepared.experiment, extra={"grid": columns})
         folder.begin(record)
         with finishing_calls(folder.path):

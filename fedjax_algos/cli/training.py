@@ -127,16 +127,13 @@ def train(
       values: of the options that are no settings; see `shared_options`.
     """
     start = time.perf_counter()
-    with (
-        measure_compilation() as compiled,
-        usage_errors(),
-        results_folder(values, name) as folder,
-    ):
+    with measure_compilation() as compiled, results_folder(values, name) as folder:
         if folder.is_complete:
             return click.echo(f"{folder.path} is complete; nothing is left to do")
-        start_jax(settings.devices, values["compilation_cache"])
-        layout = (folder.configuration or {}).get("layout")
-        experiment = comparison.prepare(settings, methods, layout=layout)
+        with usage_errors():
+            start_jax(settings.devices, values["compilation_cache"])
+            layout = (folder.configuration or {}).get("layout")
+            experiment = comparison.prepare(settings, methods, layout=layout)
         record = results.configuration(experiment, values.get("config"))
         folder.begin(record)
         _introduce(experiment)

@@ -1,8 +1,11 @@
 """Checkpoints: what a run needs to go on in another process, bit for bit."""
 
 import contextlib
+import errno
 import functools
 import logging
+import os
+import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -20,6 +23,7 @@ from fedjax_algos.runs.files import unwritable, writing
 from fedjax_algos.runs.interruption import Interrupted, interruption
 
 Content = tuple[dict[str, Any], dict[str, Any]]  # a tree of arrays, and facts of JSON
+_ROOM = 2**16  # bytes of a checkpoint besides its arrays, at most
 _VERSIONS = ("fedjax_algos", "jax", "jaxlib")  # other versions may round differently
 
 
@@ -161,6 +165,7 @@ class RunSaver:
             tree, facts = content()
             arrays = {name: np.asarray(leaf) for name, leaf in flat_arrays(tree).items()}
             facts = {"identity": self.identity(), "versions": _versions(), **facts}
+            _check_room(Path(checkpoints.folder), arrays)
             args = ocp.args.Composite(
                 arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts)
             )
@@ -170,6 +175,13 @@ class RunSaver:
             except ValueError as error:  # as tensorstore reports a full disk
                 raise unwritable(Path(checkpoints.folder), error) from error
         self.saved_at = time.perf_counter()
+
+
+def _check_room(folder, arrays):
+    """Raises OSError before a disk is full: threads of Orbax would print what they raise."""
+    needed = sum(array.nbytes for array in arrays.values()) + _ROOM
+    if shutil.disk_usage(folder).free < needed:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @contextlib.contextmanager
