@@ -18,6 +18,7 @@ from fedjax_algos.cli.training import compare, run
 from fedjax_algos.core.options import unknown
 
 _PACKAGE = Path(__file__).parents[1]
+_PROGRAM = Path(sys.argv[0])
 COMMANDS = (compare, run, sweep, plot, summary, list_names)
 
 
@@ -66,12 +67,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _is_own(file: Path) -> bool:
     """Whether a file is the user's, and not of this package, of another one, or of Python."""
-    installed = map(Path, (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), _PACKAGE))
-    return file.exists() and not any(map(file.is_relative_to, installed)) and file != _program()
-
-
-def _program() -> Path:
-    return Path(sys.argv[0])
+    places = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    installed = [_PACKAGE, *map(Path, places)]
+    return file.exists() and not any(map(file.is_relative_to, installed)) and file != _PROGRAM
 
 
 def _fail(message: str, code: int = 2) -> None:
