@@ -16,6 +16,7 @@ def metrics_row(
     simulated_seconds: float | None = None,
     arrivals: int | None = None,
     lost: int | None = None,
+    excluded_updates: int | None = None,
 ) -> Row:
     """One evaluation of a run: its columns, in the order of metrics.csv.
 
@@ -26,8 +27,8 @@ def metrics_row(
       round_number: column `round`, the number of completed rounds; of server steps on the virtual
         clock.
       metrics: `train_loss`, the mean over all examples of all local steps since the last row (not
-        in the first row); `test_loss` and the problem's metrics as `test_...`, the means over
-        the test examples.
+        in the first row), NaN if all updates since then were left out; `test_loss` and the
+        problem's metrics as `test_...`, the means over the test examples.
       download_bytes: bytes sent to clients.
       upload_bytes: bytes sent by clients.
       flops: floating-point operations of the clients, see `count_flops`; NaN if they cannot be
@@ -36,6 +37,8 @@ def metrics_row(
       simulated_seconds: time on the virtual clock; None in a synchronous run, as the next two.
       arrivals: number of updates that have arrived.
       lost: number of lost dispatches.
+      excluded_updates: number of updates that were left out because they were not finite; None if
+        such updates are kept.
     """
     row = {
         "round": round_number,
@@ -43,6 +46,7 @@ def metrics_row(
         **metrics,
         "arrivals": arrivals,
         "lost": lost,
+        "excluded_updates": excluded_updates,
         "download_bytes": download_bytes,
         "upload_bytes": upload_bytes,
         "flops": flops,

@@ -26,7 +26,7 @@ class MethodSummary(NamedTuple):
     simulated_seconds: float | None
     flops: float | None  # of all clients
     seeds_reaching: int  # seeds that reach the target
-    seeds_diverged: int  # seeds whose last test accuracy or test loss is not finite
+    seeds_diverged: int  # seeds whose last test accuracy, test loss or train loss is not finite
     seconds: float  # median over seeds of the wall time of the whole run
 
 
@@ -34,17 +34,31 @@ def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
     """The values of one column, by method.
 
     Args:
-      rows: with `method` and `seed`; all methods have the same seeds and evaluations.
+      rows: with `method` and `seed`; all methods have the same seeds. Evaluations are the same for
+        all seeds of a method, except that the rows of a diverged run end early.
       column: its name.
 
     Returns:
-      float64[seeds, evaluations] for each method; NaN where a row lacks the column.
+      float64[seeds, evaluations] for each method; NaN where a row lacks the column, and after the
+      end of a diverged run.
+
+    Raises:
+      ValueError: for a method that has no rows on a seed.
     """
     seeds = dict.fromkeys(row["seed"] for row in rows)
-    curves: dict[str, dict[int, list[float]]] = {}
+    curves: dict[str, dict[float, list[float]]] = {}
     for row in rows:
         by_seed = curves.setdefault(row["method"], {seed: [] for seed in seeds})
         by_seed[row["seed"]].append(row.get(column, np.nan))
+    for method, by_seed in curves.items():
+        longest = max(map(len, by_seed.values()))
+        for seed, curve in by_seed.items():
+            if not curve:
+                raise ValueError(
+                    f"method {method!r} has no rows on seed {seed:g}; give the rows of all methods "
+                    "on the same seeds"
+                )
+            curve.extend([np.nan] * (longest - len(curve)))
     return {method: np.array([*by_seed.values()], float) for method, by_seed in curves.items()}
 
 
@@ -99,7 +113,8 @@ def _summarise_method(label, columns, best, targets):
         median = float(np.quantile(np.where(reached, at_target, np.inf), 0.5, method="lower"))
         return median if np.isfinite(median) else None
 
-    last = [own[name][:, -1] for name in ("test_accuracy", "test_loss") if name in own]
+    ends = [name for name in ("test_accuracy", "test_loss", "train_loss") if name in own]
+    last = [own[name][:, -1] for name in ends]
     return MethodSummary(
         label,
         final=float(accuracy[:, -1].mean()),
@@ -112,5 +127,5 @@ def _summarise_method(label, columns, best, targets):
         flops=median_cost("flops"),
         seeds_reaching=int(reached.sum()),
         seeds_diverged=int((~np.isfinite(last).all(axis=0)).sum()),
-        seconds=float(np.median(own["wall_seconds"][:, -1])),
+        seconds=float(np.median(np.fmax.reduce(own["wall_seconds"], axis=1))),
     )

@@ -4,6 +4,7 @@ import contextlib
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedjax_algos.cli.config_file import ConfigFile
 from fedjax_algos.core.options import Option, one_of, options, parse_value, unknown
 from fedjax_algos.engine.compilation import keep_compiled
 from fedjax_algos.engine.devices import usable_cores
+from fedjax_algos.runs.divergence import DivergenceWarning
 from fedjax_algos.runs.interruption import Interrupted, finish_calls
 from fedjax_algos.runs.results_folder import ResultsFolder, open_folder
 from fedjax_algos.runs.settings import Settings
@@ -57,6 +59,8 @@ HELP = {
     "out": "results folder",
     "checkpoint_every": "seconds between two checkpoints of a run [300]",
     "keep_checkpoints": "number of checkpoints of a run that are kept [2]",
+    "non_finite": "clients' updates with NaN or infinite numbers: exclude (and count), error, or "
+    "keep (then runs whose model is not finite go on)",
 }
 _RESUME_HELP = "go on where the run in --out stopped; begin it if there is none"
 _LOCAL_WORK = {"local_steps", "local_epochs"}
@@ -92,14 +96,17 @@ def results_folder(values: dict[str, Any], name: str) -> Iterator[ResultsFolder]
 
 
 @contextlib.contextmanager
-def finishing_calls(folder: Path) -> Iterator[None]:
+def training(folder: Path) -> Iterator[None]:
     """Ends the command at the next evaluation after Ctrl-C or SIGTERM, and says how to go on.
+
+    Models that are not finite are told at the end.
 
     Args:
       folder: of the results.
     """
     try:
-        with finish_calls():
+        with finish_calls(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DivergenceWarning)
             yield
     except Interrupted as error:
         arguments = list(click.get_current_context().find_root().obj)

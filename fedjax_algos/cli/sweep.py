@@ -12,15 +12,15 @@ from rich.table import Table
 from fedjax_algos.analysis import plots
 from fedjax_algos.analysis.summary import MethodSummary, summarise
 from fedjax_algos.cli.options import (
-    finishing_calls,
     flag,
     results_folder,
     settings_of,
     shared_options,
     start_jax,
+    training,
     usage_errors,
 )
-from fedjax_algos.cli.tables import percent, plain_table
+from fedjax_algos.cli.tables import non_finite_lines, percent, plain_table
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options, parse_value
 from fedjax_algos.engine.compilation import measure_compilation
@@ -64,7 +64,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: str | None) -> None:
             prepared = prepare_sweep(settings, method, columns)
         record = results.configuration(prepared.experiment, extra={"grid": columns})
         folder.begin(record)
-        with finishing_calls(folder.path):
+        with training(folder.path):
             rows, notes = _run(prepared, folder, own)
         rows = _best_first(rows)
         summary = summarise(rows, settings.target)
@@ -75,6 +75,8 @@ def sweep(method: str, grid: tuple[str, ...], **values: str | None) -> None:
         ended = results.at_end(prepared.experiment, compiled)
         folder.complete(record | ended | {"sweep_notes": notes})
     Console(width=1000).print("", _table(summary, settings.seeds), "", sep="\n")
+    for line in non_finite_lines(rows):
+        click.echo(line)
     seconds = time.perf_counter() - start
     click.echo(f"results and figure in {folder.path} ({seconds:.0f} s, of which {compiled})")
 

@@ -7,6 +7,8 @@ from rich.filesize import pick_unit_and_suffix
 from rich.table import Table
 
 from fedjax_algos.analysis.summary import MethodSummary
+from fedjax_algos.core import Row
+from fedjax_algos.runs.divergence import WHAT_HELPS, describe_divergence
 from fedjax_algos.runs.settings import Settings
 
 
@@ -69,6 +71,33 @@ def legend(summary: list[MethodSummary], settings: Settings) -> str:
         f"{costs} (of all clients): to {target},\n"
         f"the median over seeds. reached: seeds that reach it. seconds: {seconds}.\n"
     )
+
+
+def non_finite_lines(rows: list[Row]) -> list[str]:
+    """What to tell of numbers that are not finite, one line for each method that has some.
+
+    Args:
+      rows: of all methods and seeds.
+    """
+    runs: dict[str, dict[float, list[Row]]] = {}
+    for row in rows:
+        runs.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
+    lines = []
+    for label, by_seed in runs.items():
+        excluded = sum(own[-1].get("excluded_updates", 0) for own in by_seed.values())
+        if excluded:
+            lines.append(
+                f"{label}: {excluded:g} updates of clients were not finite and were left out "
+                "(excluded_updates in metrics.csv)"
+            )
+        diverged = [
+            f"seed {seed:g} {describe_divergence(own)}"
+            for seed, own in by_seed.items()
+            if not math.isfinite(own[-1].get("test_loss", 0))
+        ]
+        if diverged:
+            lines.append(f"{label}: {'; '.join(diverged)}. What usually helps is {WHAT_HELPS}")
+    return lines
 
 
 def percent(mean: float, half_width: float) -> str:

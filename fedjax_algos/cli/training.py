@@ -16,7 +16,6 @@ from fedjax_algos.cli import tables
 from fedjax_algos.cli.config_file import ConfigFile, read_config
 from fedjax_algos.cli.options import (
     Commands,
-    finishing_calls,
     flag,
     range_of,
     results_folder,
@@ -24,6 +23,7 @@ from fedjax_algos.cli.options import (
     shared_options,
     start_jax,
     text_options,
+    training,
     usage_errors,
 )
 from fedjax_algos.core import Row
@@ -137,7 +137,7 @@ def train(
         record = results.configuration(experiment, values.get("config"))
         folder.begin(record)
         _introduce(experiment)
-        with finishing_calls(folder.path), _progress(settings, methods) as show:
+        with training(folder.path), _progress(settings, methods) as show:
             rows = comparison.run(experiment, show, _show_memory, folder)
         summary = summarise(rows, settings.target)
         results.write(folder.path, experiment, rows, summary)
@@ -148,6 +148,8 @@ def train(
     wide = Console(width=1000)  # a narrow terminal wraps lines; no number is cut
     wide.print("", tables.summary_table(summary, settings), "", sep="\n")
     click.echo(tables.legend(summary, settings))
+    for line in tables.non_finite_lines(rows):
+        click.echo(line)
     seconds = time.perf_counter() - start
     rest = f"{seconds - compiled.seconds:.1f} s for the rest"
     click.echo(f"results and figure in {folder.path} ({seconds:.0f} s: {compiled}, {rest})")

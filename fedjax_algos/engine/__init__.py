@@ -8,6 +8,7 @@ engine knows no algorithm. Where to change what:
   holds which client's examples; `devices.py`: the mesh; `state.py`: where client state is kept.
 - `engine.py` compiles rounds; `protocols.py` documents an engine's functions, `transfer.py` counts
   bytes; `asynchronous/` executes plans.
+- `non_finite.py`: which updates are left out because they are not finite.
 - `autotune.py` measures layouts; `compilation.py` measures compilation and keeps its results.
 """
 
@@ -15,6 +16,7 @@ from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, 
 from fedjax_algos.engine.autotune import LayoutChoice, LayoutTiming, autotune_layout
 from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation
 from fedjax_algos.engine.engine import Engine, make_engine
+from fedjax_algos.engine.non_finite import Excluded, NonFiniteUpdateError
 from fedjax_algos.engine.placement import Placement
 from fedjax_algos.engine.protocols import (
     InitFn,
@@ -31,6 +33,7 @@ from fedjax_algos.engine.transfer import Transfer
 __all__ = [
     "Compilation",
     "Engine",
+    "Excluded",
     "Executor",
     "FederatedState",
     "HostClientState",
@@ -38,6 +41,7 @@ __all__ = [
     "InitFn",
     "LayoutChoice",
     "LayoutTiming",
+    "NonFiniteUpdateError",
     "Placement",
     "PutDataFn",
     "RoundFn",

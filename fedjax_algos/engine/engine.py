@@ -5,7 +5,7 @@ preceded by those of a prelude. With client state on the device, many rounds are
 """
 
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe
 from fedjax_algos.engine.devices import Devices, client_mesh, replicate, wait_on_cpu
 from fedjax_algos.engine.federated_round import FederatedRound, run_rounds
+from fedjax_algos.engine.non_finite import NonFinite, check_excluded
 from fedjax_algos.engine.placement import Layout, Placement, chunk_size, fill_slots
 from fedjax_algos.engine.protocols import (
     InitFn,
@@ -28,6 +29,7 @@ from fedjax_algos.engine.protocols import (
 )
 from fedjax_algos.engine.sharded_data import ShardedData, program_data, shard
 from fedjax_algos.engine.state import (
+    FederatedState,
     HostClientState,
     initial_state,
     read_rows,
@@ -48,6 +50,7 @@ class Engine(NamedTuple):
     updates: UpdatesFn
     put_data: PutDataFn
     placement: Placement
+    non_finite: NonFinite
 
     def __repr__(self) -> str:
         layout, devices = self.placement.layout, self.placement.num_devices
@@ -60,6 +63,7 @@ def make_engine(
     client_state: Literal["device", "host"] = "device",
     devices: Devices = None,
     examples: Literal["replicated", "sharded"] = "replicated",
+    non_finite: NonFinite = "exclude",
 ) -> Engine:
     """Compiles an algorithm's rounds.
 
@@ -81,14 +85,21 @@ def make_engine(
         theirs. The layout is that of each device's part of the cohort.
       examples: which examples a device holds: "replicated", all of them, or "sharded", those of its
         own clients, whose dispatches it computes; see `sharded_data`. It needs several devices.
+      non_finite: what is done with an update that holds NaN or an infinite number, where the
+        contribution, the report and the new row are parts of the update. "exclude": it is left out
+        of all sums and of their count, the client's row stays as it was, and a cohort of which none
+        is left leaves the server state as it is; `state.excluded` counts. "error": the functions
+        that run rounds raise `NonFiniteUpdateError`, and therefore wait for their results. "keep":
+        it is summed like the others.
 
     Raises:
-      ValueError: for an unknown layout, client_state or examples, for more devices than there are,
-        and for sharded examples of an algorithm whose clients read the examples of others.
+      ValueError: for an unknown value of an option, for more devices than there are, and for
+        sharded examples of an algorithm whose clients read the examples of others.
     """
     chunk_size(layout, 1)  # raises if the layout is unknown
     check_choice("client_state", client_state, ("device", "host"))
     check_choice("examples", examples, ("replicated", "sharded"))
+    check_choice("non_finite", non_finite, get_args(NonFinite))
     placement = Placement(layout, client_mesh(devices))
     sharded = examples == "sharded" and placement.mesh is not None
     if sharded and algorithm.pools_examples:
@@ -96,31 +107,42 @@ def make_engine(
             "the algorithm's clients read the examples of all others, but examples='sharded' keeps "
             "most of them on other devices; give examples='replicated'"
         )
-    run = _Rounds(algorithm, placement, client_state == "host", sharded)
+    run = _Rounds(algorithm, placement, client_state == "host", sharded, non_finite)
     transfer = partial(count_transfer, algorithm)
     return Engine(
-        algorithm, run.init, run.round, run.rounds, transfer, run.updates, run.put_data, placement
+        algorithm,
+        run.init,
+        run.round,
+        run.rounds,
+        transfer,
+        run.updates,
+        run.put_data,
+        placement,
+        non_finite,
     )
 
 
 class _Rounds:
     """The functions of an `Engine` as methods, over the compiled ones."""
 
-    def __init__(self, algorithm, placement, on_host, sharded):
+    def __init__(self, algorithm, placement, on_host, sharded, non_finite):
         self.algorithm, self.placement, self.mesh = algorithm, placement, placement.mesh
         self.on_host, self.sharded = on_host, sharded  # client state, examples
+        self.non_finite = non_finite
 
         def consuming(function, *fixed):
             return jax.jit(partial(function, *fixed), donate_argnums=0)
 
-        traced = FederatedRound(algorithm, placement, rows_are_table=not on_host)
-        start = partial(initial_state, algorithm, placement)
+        traced = FederatedRound(algorithm, placement, not on_host, non_finite)
+        start = partial(initial_state, algorithm, placement, non_finite=non_finite)
         self.initial_state = jax.jit(start, static_argnames=("population", "num_rows"))
         self.run_prelude = jax.jit(traced.run_prelude)
         self.prelude_step = consuming(traced.server_step, algorithm.prelude)
         self.run_cohort = consuming(traced.run_cohort)
         self.server_step = consuming(traced.server_step, algorithm)
-        self.run_rounds = consuming(run_rounds, algorithm, placement)
+        self.run_rounds = jax.jit(
+            partial(run_rounds, algorithm, placement, non_finite=non_finite), donate_argnums=0
+        )
         self.cohort_updates = jax.jit(traced.cohort_updates)
 
     def init(self, seed, population, params=None):
@@ -155,7 +177,9 @@ class _Rounds:
         data, dispatches, _ = self._prepare(data, dispatches)
         if not self.on_host:
             inputs = replicate(self.mesh, (dispatches, np.int32(number)))
-            return wait_on_cpu(self.mesh, self.run_rounds(state, data, *inputs))
+            state, metrics = wait_on_cpu(self.mesh, self.run_rounds(state, data, *inputs))
+            check_excluded(self.non_finite, state.excluded)
+            return state, metrics
         total = None
         for index in range(number):
             of_round = jax.tree.map(lambda leaf, i=index: leaf[i], dispatches)
@@ -185,15 +209,17 @@ class _Rounds:
         """One round of what `_prepare` returned."""
         on_device, shared = replicate(self.mesh, dispatches), state._replace(clients=())
         if self.algorithm.prelude is not None:
-            gathered = self.run_prelude(shared, data, on_device)
-            shared = shared._replace(server=self.prelude_step(shared.server, *gathered))
-        rows, sums, statistics, metrics, count = self.run_cohort(
+            sums, count, excluded = self.run_prelude(shared, data, on_device)
+            server = self.prelude_step(shared.server, sums, count)
+            shared = shared._replace(server=server, excluded=excluded)
+        rows, sums, statistics, metrics, count, excluded = self.run_cohort(
             self._rows(state, dispatches), shared, data, on_device
         )
+        check_excluded(self.non_finite, excluded)
         server = self.server_step(shared.server, sums, count)
         if self.on_host:
             rows = write_rows(state.clients, dispatches, rows, data.num_clients)
-        new = state._replace(server=server, statistics=statistics, clients=rows)
+        new = FederatedState(server, statistics, rows, state.origin, state.seed, excluded)
         return wait_on_cpu(self.mesh, (new, metrics))
 
 

@@ -26,15 +26,17 @@ from fedjax_algos.core import (
 from fedjax_algos.engine.local_update import (
     broadcast_to_client,
     draw_cohort,
+    initialised_row,
     local_update,
     prelude_update,
 )
+from fedjax_algos.engine.non_finite import Excluded, NonFinite, all_finite, select
 from fedjax_algos.engine.placement import Placement, map_cohort
 from fedjax_algos.engine.sharded_data import ProgramData
 from fedjax_algos.engine.state import FederatedState
 
-# rows, sums or a `Stack`, statistics, metrics, number of clients
-CohortResult = tuple[ClientState, Any, Statistics, Metrics, jax.Array]
+# rows, sums or a `Stack`, statistics, metrics, number of clients, updates left out so far
+CohortResult = tuple[ClientState, Any, Statistics, Metrics, jax.Array, Excluded | tuple[()]]
 
 
 class FederatedRound(NamedTuple):
@@ -47,16 +49,20 @@ class FederatedRound(NamedTuple):
     algorithm: Algorithm
     placement: Placement  # how the cohort is laid out over chunks and devices
     rows_are_table: bool = True  # whether `rows` are those of all clients, or those of the cohort
+    non_finite: NonFinite = "exclude"  # "error" computes the same; the engine raises
 
     def run_prelude(
         self, state: FederatedState, data: ProgramData, dispatches: Dispatch
-    ) -> tuple[Any, jax.Array]:
-        """The prelude's client updates: (sums of its contributions, number of clients, int32[]).
+    ) -> tuple[Any, jax.Array, Excluded | tuple[()]]:
+        """The prelude's client updates.
 
         Args:
           state: of the run; its rows are not read.
           data: all clients' examples, or shards of which each device holds one.
           dispatches: leaves [slots].
+
+        Returns:
+          Sums of its contributions, number of clients, int32[], and the updates left out so far.
         """
         algorithm, prelude = self.algorithm, self.algorithm.prelude
         assert prelude is not None
@@ -65,11 +71,13 @@ class FederatedRound(NamedTuple):
 
         def update_client(shared, data, dispatch, draws):
             update = prelude_update(algorithm, *shared, data, dispatch, draws)
-            return (prelude.contribute(update, dispatch, jnp.int32(0)), jnp.int32(1)), ()
+            contribution = prelude.contribute(update, dispatch, jnp.int32(0))
+            return self._screen((contribution, jnp.int32(1)), (), (), ())
 
         inputs = dispatches, draw_cohort(algorithm, state.seed, dispatches)
-        summed, _ = map_cohort(update_client, shared, data, inputs, self.placement)
-        return self.placement.constrain(summed)
+        summed, stacked = map_cohort(update_client, shared, data, inputs, self.placement)
+        excluded = self._count(state, stacked[2], dispatches, data.num_clients)
+        return self.placement.constrain((*summed, excluded))
 
     def run_cohort(
         self, rows: ClientState, state: FederatedState, data: ProgramData, dispatches: Dispatch
@@ -83,31 +91,52 @@ class FederatedRound(NamedTuple):
           dispatches: leaves [slots].
 
         Returns:
-          New rows or the new table, sums or a `Stack`, statistics, metrics, number of clients.
+          New rows or the new table, sums or a `Stack`, statistics, metrics, number of clients, and
+          the updates left out so far.
         """
         algorithm, placement = self.algorithm, self.placement
         stacked = algorithm.reduce == "stack"
         shared = state._replace(server=(), clients=()), broadcast_to_client(algorithm, state.server)
 
         def update_client(shared, data, dispatch, draws, row):
-            row, update, report = local_update(algorithm, *shared, data, dispatch, draws, row)
+            before = initialised_row(algorithm, shared[0], dispatch, row, dispatch.number == 0)
+            row, update, report = local_update(algorithm, *shared, data, dispatch, draws, before)
             contribution = () if stacked else algorithm.contribute(update, dispatch, jnp.int32(0))
-            return (contribution, report, jnp.int32(1)), (row, update if stacked else ())
+            summed = contribution, report, jnp.int32(1)
+            return self._screen(summed, row, before, update if stacked else ())
 
         of_cohort = self._read_rows(rows, dispatches)
         inputs = dispatches, draw_cohort(algorithm, state.seed, dispatches), of_cohort
-        summed, (of_cohort, updates) = map_cohort(update_client, shared, data, inputs, placement)
-        sums, report, count = summed
+        summed, results = map_cohort(update_client, shared, data, inputs, placement)
+        (sums, report, count), (of_cohort, updates, left_out) = summed, results
         if stacked:
             mask: Any = dispatches.client < data.num_clients
-            sums = Stack(updates, dispatches, mask)
+            sums = Stack(updates, dispatches, mask if left_out is None else mask & ~left_out)
         statistics = jax.tree.map(lambda leaf: leaf / count.astype(leaf.dtype), report.statistics)
-        results = placement.constrain((sums, statistics, report.metrics, count))
+        if left_out is not None:
+            statistics = select(count > 0, statistics, state.statistics)
+        excluded = self._count(state, left_out, dispatches, data.num_clients)
+        results = placement.constrain((sums, statistics, report.metrics, count, excluded))
         if not self.rows_are_table:
             return placement.constrain(of_cohort), *results
         # the index of an empty slot is out of range, so its row is dropped
         table = jax.tree.map(lambda t, r: t.at[dispatches.client].set(r), rows, of_cohort)
         return placement.constrain_rows(table), *results
+
+    def _screen(self, summed, row, row_before, update):
+        """The results of one client for `map_cohort`: zeros and the old row if it is left out."""
+        if self.non_finite == "keep":
+            return summed, (row, update, None)
+        finite = all_finite(summed, row, update)
+        row = select(finite, row, row_before)
+        return select(finite, summed, 0), (row, select(finite, update, 0), ~finite)
+
+    def _count(self, state, left_out, dispatches, num_clients):
+        """The updates left out so far, with those of this cohort, bool[slots]."""
+        if left_out is None:
+            return ()
+        left_out = self.placement.constrain(left_out & (dispatches.client < num_clients))
+        return state.excluded.add(left_out, dispatches)
 
     def _read_rows(self, rows, dispatches):
         """Leaves [slots, ...]; an empty slot reads the row of some client."""
@@ -118,7 +147,7 @@ class FederatedRound(NamedTuple):
     def server_step(
         self, phase: Algorithm | Prelude, server: ServerState, sums: Any, count: jax.Array
     ) -> ServerState:
-        """The server update at the end of a round or of its prelude.
+        """The server update at the end of a round or of its prelude; none if no client is left.
 
         Args:
           phase: the algorithm, or its prelude.
@@ -126,15 +155,22 @@ class FederatedRound(NamedTuple):
           sums: the contributions' sums, or a `Stack`.
           count: int32[]: number of clients.
         """
-        return self.placement.constrain(phase.server_update(server, sums, count, jnp.int32(0)))
+
+        def update():
+            return phase.server_update(server, sums, count, jnp.int32(0))
+
+        if self.non_finite == "keep":
+            return self.placement.constrain(update())
+        return self.placement.constrain(jax.lax.cond(count > 0, update, lambda: server))
 
     def _after_prelude(self, state, data, dispatches):
         """The state after the prelude's server update; unchanged if there is no prelude."""
         prelude = self.algorithm.prelude
         if prelude is None:
             return state
-        gathered = self.run_prelude(state, data, dispatches)
-        return state._replace(server=self.server_step(prelude, state.server, *gathered))
+        sums, count, excluded = self.run_prelude(state, data, dispatches)
+        server = self.server_step(prelude, state.server, sums, count)
+        return state._replace(server=server, excluded=excluded)
 
     def run_round(
         self, state: FederatedState, data: ProgramData, dispatches: Dispatch
@@ -147,11 +183,12 @@ class FederatedRound(NamedTuple):
           dispatches: leaves [slots].
         """
         state = self._after_prelude(state, data, dispatches)
-        table, sums, statistics, metrics, count = self.run_cohort(
+        table, sums, statistics, metrics, count, excluded = self.run_cohort(
             state.clients, state, data, dispatches
         )
         server = self.server_step(self.algorithm, state.server, sums, count)
-        return state._replace(server=server, statistics=statistics, clients=table), metrics
+        new = FederatedState(server, statistics, table, state.origin, state.seed, excluded)
+        return new, metrics
 
     def cohort_updates(
         self,
@@ -184,7 +221,9 @@ class FederatedRound(NamedTuple):
         dispatches = dispatches._replace(client=client)
         state = self._after_prelude(state, data, dispatches)
         stacked = self._replace(
-            algorithm=self.algorithm._replace(reduce="stack"), rows_are_table=False
+            algorithm=self.algorithm._replace(reduce="stack"),
+            rows_are_table=False,
+            non_finite="keep",  # diagnostics show what is uploaded
         )
         _, stack, *_ = stacked.run_cohort(rows, state, data, dispatches)
         index = slice(cohort_size) if slots is None else slots
@@ -198,6 +237,7 @@ def run_rounds(
     data: ProgramData,
     dispatches: Dispatch,
     number: jax.Array,
+    non_finite: NonFinite = "exclude",
 ) -> tuple[FederatedState, Metrics]:
     """Many rounds in one program.
 
@@ -208,11 +248,13 @@ def run_rounds(
       data: all clients' examples, or shards of which each device holds one.
       dispatches: leaves [rounds, slots].
       number: int32[]: so many rounds are computed, from the first.
+      non_finite: what is done with updates that are not finite.
 
     Returns:
       The state after the last round, and the sum of the rounds' metrics.
     """
-    run_round = jax.jit(FederatedRound(algorithm, placement).run_round)  # traced once
+    of_rounds = FederatedRound(algorithm, placement, non_finite=non_finite)
+    run_round = jax.jit(of_rounds.run_round)  # traced once
 
     def dispatches_of(index):
         return jax.tree.map(lambda leaf: leaf[index], dispatches)

@@ -12,6 +12,7 @@ from fedjax_algos.core import Algorithm, Dispatch, Stack
 from fedjax_algos.engine.local_update import (
     broadcast_to_client,
     draw_randomness,
+    initialised_row,
     local_update,
     prelude_update,
 )
@@ -76,6 +77,7 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
             first = prelude_update(algorithm, state, sent[0], data, dispatch, draws)
             first = algorithm.prelude.contribute(first, dispatch, staleness)
             first = algorithm.prelude.server_update(state.server, first, jnp.int32(1), group)
+        row = initialised_row(algorithm, state, dispatch, row, dispatch.number == 0)
         row, update, report = local_update(algorithm, state, sent, data, dispatch, draws, row)
         if algorithm.reduce == "stack":
             one = jax.tree.map(lambda leaf: leaf[None], (update, dispatch))

@@ -71,6 +71,27 @@ def broadcast_to_client(algorithm: Algorithm, server: ServerState) -> Broadcast:
     return algorithm.prelude.broadcast(server, jnp.int32(0)), broadcast
 
 
+def initialised_row(
+    algorithm: Algorithm,
+    state: FederatedState,
+    dispatch: Dispatch,
+    row: ClientState,
+    first: jax.Array,
+) -> ClientState:
+    """A client's row when its local update begins.
+
+    Args:
+      algorithm: whose client state it is.
+      state: of the run; its server state and its rows are not read.
+      dispatch: leaves [].
+      row: from the table, which `client_init` replaces if it has not been initialised.
+      first: bool[]: whether that is so: at dispatch 0, but on the virtual clock dispatch 0 may have
+        been lost.
+    """
+    initial = algorithm.client_init(state.origin, client_key(state.seed, dispatch.client))
+    return jax.tree.map(lambda new, old: jnp.where(first, new, old), initial, row)
+
+
 def local_update(
     algorithm: Algorithm,
     state: FederatedState,
@@ -79,7 +100,6 @@ def local_update(
     dispatch: Dispatch,
     draws: Randomness,
     row: ClientState,
-    first: jax.Array | None = None,
 ) -> tuple[ClientState, Update, Report]:
     """One client's local update.
 
@@ -90,17 +110,12 @@ def local_update(
       data: the examples that the device holds.
       dispatch: leaves [].
       draws: the random numbers of the dispatch.
-      row: the client's row, which is replaced by `client_init` at the client's first dispatch.
-      first: bool[]: whether the row still has to be initialised; None if that is so at dispatch 0.
-        On the virtual clock dispatch 0 may have been lost.
+      row: the client's row, of `initialised_row`.
 
     Returns:
       The client's new row, its update, and what it measured.
     """
     view = client_view(data, dispatch.client, draws.order, state.statistics, dispatch.first_step)
-    first = dispatch.number == 0 if first is None else first
-    initial = algorithm.client_init(state.origin, client_key(state.seed, dispatch.client))
-    row = jax.tree.map(lambda new, old: jnp.where(first, new, old), initial, row)
     return algorithm.client_update(broadcast, row, view, dispatch, draws.key)
 
 

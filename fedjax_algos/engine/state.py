@@ -20,6 +20,7 @@ from fedjax_algos.core import (
 from fedjax_algos.core.keys import client_key, model_key
 from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.engine.devices import replicate
+from fedjax_algos.engine.non_finite import Excluded, NonFinite
 from fedjax_algos.engine.placement import Placement
 
 
@@ -35,6 +36,7 @@ class FederatedState(NamedTuple):
     clients: ClientState  # leaves [num_clients, ...], or a `HostClientState`
     origin: Params  # theta_0, from which rows are initialised; () if clients keep no state
     seed: jax.Array  # uint32[]
+    excluded: Excluded | tuple[()] = ()  # updates that were not finite; () if they are kept
 
     def __repr__(self) -> str:
         parts = {"server": self.server, "statistics": self.statistics, "clients": self.clients}
@@ -48,6 +50,7 @@ def initial_state(
     model: Model | None,
     population: Population,
     num_rows: int,
+    non_finite: NonFinite = "exclude",
 ) -> FederatedState:
     """The state before the first round, traced.
 
@@ -58,6 +61,7 @@ def initial_state(
       model: the initial model; None for the problem's own initialisation.
       population: static facts about the clients.
       num_rows: rows of the client state table: N, or 0 if the rows are in host memory.
+      non_finite: what is done with updates that are not finite.
     """
     if model is None:
         model = algorithm.problem.init(model_key(seed))
@@ -69,6 +73,7 @@ def initial_state(
         clients=(),
         origin=model.params if jax.tree.leaves(row) else (),
         seed=seed,
+        excluded=() if non_finite == "keep" else Excluded.none(),
     )
     return placement.constrain(state)._replace(clients=placement.constrain_rows(table))
 

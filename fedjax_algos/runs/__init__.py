@@ -5,6 +5,7 @@ from fedjax_algos.runs.async_simulation import AsyncResult, simulate_async, simu
 from fedjax_algos.runs.batched import BatchedResult, Run, run_batched
 from fedjax_algos.runs.checkpoints import Checkpoints, load_state
 from fedjax_algos.runs.comparison import Experiment
+from fedjax_algos.runs.divergence import DivergenceWarning
 from fedjax_algos.runs.interruption import Interrupted, finish_calls
 from fedjax_algos.runs.method import Method, methods_of
 from fedjax_algos.runs.settings import Settings
@@ -15,6 +16,7 @@ __all__ = [
     "AsyncResult",
     "BatchedResult",
     "Checkpoints",
+    "DivergenceWarning",
     "Experiment",
     "Interrupted",
     "Method",

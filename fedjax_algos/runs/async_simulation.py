@@ -26,6 +26,13 @@ from fedjax_algos.engine.fingerprint import (
 )
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.checkpoints import Checkpoints, Content, RunSaver, as_checkpoints, fill
+from fedjax_algos.runs.divergence import (
+    count_excluded,
+    has_diverged,
+    params_finite,
+    training_mean,
+    warn_of_divergence,
+)
 from fedjax_algos.runs.planned_runs import MergedRuns, merge_runs, plan_run
 from fedjax_algos.runs.simulation import make_evaluate_model
 
@@ -84,11 +91,13 @@ def simulate_async(
       The state, rows and plan. A row has the columns of `simulate` and `simulated_seconds`,
       `arrivals` and `lost` dispatches; `round` counts server steps. The evaluated model is the last
       one made at or before the row's time. Bytes and flops count arrived and lost dispatches; a
-      lost dispatch has been downloaded, but what it computed is not counted.
+      lost dispatch has been downloaded, but what it computed is not counted. A run whose model is
+      not finite stops as in `simulate`.
 
     Raises:
       ValueError: if no client arrives within `seconds`, for an argument out of range, or for
         checkpoints of another run.
+      NonFiniteUpdateError: for an update that is not finite if the executor has non_finite="error".
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
     (result,) = simulate_async_seeds(
@@ -150,7 +159,8 @@ def simulate_async_seeds(
 
     Returns:
       The results by seed, in the order of `data`; see `simulate_async`. `wall_seconds` of merged
-      runs is the time since all of them started.
+      runs is the time since all of them started. A merged run that has stopped is computed on
+      without rows, so its state is later than its last row.
 
     Raises:
       ValueError: if no client arrives within `seconds`, for no seeds, for data that cannot be
@@ -202,6 +212,7 @@ def _identity(executor: Executor, merged: MergedRuns, evaluations: int) -> dict[
         "partition_and_values": data_fingerprint(merged.data),
         "plan": array_fingerprint((merged.plan._replace(trace=None), merged.dispatches)),
         "evaluations": evaluations,
+        "non_finite": executor.non_finite,
         "slots": merged.waves.trained.shape[1],
         "layout": executor.layout,
         "devices": executor.num_devices,
@@ -223,6 +234,7 @@ def _execute(executor, merged, times, params, evaluate_model, on_evaluation, sav
     start = time.perf_counter() - sum(run.planning_seconds for run in runs) - seconds
     data = executor.put_data(merged.data)
     state = merge_states([executor.init(run.seed, run.population, params) for run in runs])
+    stopped = set(saved.facts["diverged"]) if saved else set()  # runs whose rows end
     if saved:
         for run, history in zip(runs, histories, strict=True):
             for row in history:
@@ -232,15 +244,23 @@ def _execute(executor, merged, times, params, evaluate_model, on_evaluation, sav
             nonlocal last
             tree = fill(in_flight._asdict() | {"metrics": metrics}, saved.arrays)
             metrics, in_flight = tree.pop("metrics"), InFlightState(**tree)
-            last = FederatedState(*in_flight[:3], state.origin, state.seed)
+            last = in_flight.state(state.origin, state.seed)
             return saved.position, in_flight, metrics
 
     def measure(number, now, round_number, state, metrics):
-        measured = {name: float(np.ravel(mean.value())[number]) for name, mean in metrics.items()}
-        measured |= evaluate_model(state_of_run(state._replace(clients=(), origin=()), number))
-        row = runs[number].row(now, round_number, measured, start)
+        if number in stopped:
+            return
+        own = state_of_run(state._replace(clients=(), origin=()), number)
+        measured = {
+            name: float(np.ravel(training_mean(mean))[number]) for name, mean in metrics.items()
+        }
+        excluded = count_excluded(own.excluded)
+        row = runs[number].row(now, round_number, measured | evaluate_model(own), excluded, start)
         histories[number].append(row)
         on_evaluation(runs[number].seed, row)
+        if has_diverged(executor.non_finite, row, params_finite(own.server.params)):
+            stopped.add(number)
+            warn_of_divergence({f"seed {runs[number].seed}": histories[number]})
 
     at_steps = {}  # the evaluations after so many server steps of the merged plan
     for number, run in enumerate(runs):
@@ -251,20 +271,17 @@ def _execute(executor, merged, times, params, evaluate_model, on_evaluation, sav
                 at_steps.setdefault(int(own[steps - 1]) + 1, []).append((number, now, steps))
             elif not saved:
                 measure(number, now, 0, state, {})
-    for stop in executor.run(
-        state,
-        data,
-        plan,
-        merged.dispatches,
-        stops=sorted(at_steps),
-        waves=merged.waves,
-        resume=resume,
-    ):
+    last = state
+    stops = sorted(at_steps)
+    calls = executor.run(
+        state, data, plan, merged.dispatches, stops=stops, waves=merged.waves, resume=resume
+    )
+    while len(stopped) < len(runs) and (stop := next(calls, None)) is not None:
         for number, now, round_number in at_steps.get(stop.server_steps, ()):
             measure(number, now, round_number, stop.state, stop.metrics)
         last = stop.state
-        content = partial(_content, stop, {"rows": histories})
-        end = stop.server_steps == len(plan.time)
+        content = partial(_content, stop, {"rows": histories, "diverged": sorted(stopped)})
+        end = stop.server_steps == len(plan.time) or len(stopped) == len(runs)
         saver.after_evaluation(stop.server_steps, content, last=end)
     return {
         run.seed: AsyncResult(state_of_run(last, number), history, run.plan)

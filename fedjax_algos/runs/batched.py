@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Required, TypedDict
+from typing import Any, NamedTuple, Required, TypedDict, get_args
 
 import jax
 
 from fedjax_algos.core import Algorithm, Batch, Model, Params, Problem, Row
+from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe
 from fedjax_algos.engine.devices import Devices, client_mesh
+from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placement import Layout
 from fedjax_algos.runs.batched_execution import (
     BatchedArguments,
@@ -19,6 +21,7 @@ from fedjax_algos.runs.batched_execution import (
 )
 from fedjax_algos.runs.batched_program import UNTRACEABLE, constants_of
 from fedjax_algos.runs.checkpoints import Checkpoints, as_checkpoints
+from fedjax_algos.runs.divergence import warn_of_divergence
 from fedjax_algos.schedules import LocalWork, Sampler, Synchronous, uniform
 
 
@@ -49,6 +52,7 @@ class BatchedOptions(TypedDict, total=False):
     devices: Devices
     runs_per_device: int | None
     memory: int
+    non_finite: NonFinite
 
 
 def run_batched(
@@ -70,6 +74,7 @@ def run_batched(
     devices: Devices = None,
     runs_per_device: int | None = None,
     memory: int = 2**30,
+    non_finite: NonFinite = "exclude",
 ) -> BatchedResult:
     """Computes what `simulate` gives for each run, up to rounding, in as few programs as possible.
 
@@ -101,16 +106,20 @@ def run_batched(
       memory: bytes for the runs of one call, which holds as many runs as fit. A run needs its
         `FederatedState` twice, before and after, and its dispatches until the next evaluation. The
         examples, which all runs share, and the needs of a local step are not counted.
+      non_finite: what is done with updates that are not finite, as in `make_engine`.
 
     Returns:
       The rows of each run, with `method` (its label) and `seed` before the columns of `simulate`;
-      `wall_seconds` is the time since all runs began.
+      `wall_seconds` is the time since all runs began. A run whose model is not finite has no rows
+      after the one that shows it, and one warning names all such runs, as in `simulate`.
 
     Raises:
       ValueError: for arguments that `simulate` or the factory refuse, too little memory, or
         checkpoints of other runs.
+      NonFiniteUpdateError: for an update that is not finite if `non_finite` is "error".
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
+    check_choice("non_finite", non_finite, get_args(NonFinite))
     if rounds < 1 or eval_every < 1:
         raise ValueError(f"rounds={rounds} and eval_every={eval_every} must be at least 1")
     if runs_per_device is not None and runs_per_device < 1:
@@ -118,7 +127,7 @@ def run_batched(
     for run in runs:  # checks ranges while the values are concrete
         factory(problem, run.local, **run.hyperparameters)
     cohorts: dict[str, Any] = {"cohort_size": cohort_size, "sampler": sampler, "work": work}
-    recorder = Recorder(runs, cohort_size, on_evaluation, on_end)
+    recorder = Recorder(runs, cohort_size, on_evaluation, on_end, non_finite)
 
     def schedule(run: Run) -> Synchronous:
         return Synchronous(run.data.counts(), run.local, seed=run.seed, **cohorts)
@@ -126,12 +135,14 @@ def run_batched(
     model = params if params is None or isinstance(params, Model) else Model(params)
     arguments = BatchedArguments(
         factory, problem, schedule, cohort_size, rounds, min(eval_every, rounds), test, model,
-        layout, client_mesh(devices), runs_per_device, memory, recorder,
+        layout, client_mesh(devices), runs_per_device, memory, non_finite, recorder,
         as_checkpoints(checkpoints),
     )  # fmt: skip
     notes: list[str] = []
     for group in _groups(dict(enumerate(runs)), frozenset()):
         notes += _run_group(arguments, group, frozenset())
+    names = {index: recorder.name(index) for index in sorted(recorder.diverged)}
+    warn_of_divergence({name: recorder.histories[index] for index, name in names.items()})
     return BatchedResult([row for history in recorder.histories for row in history], notes)
 
 

@@ -18,6 +18,7 @@ from fedjax_algos.engine.fingerprint import (
     array_fingerprint,
     data_fingerprint,
 )
+from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placement import Layout, Placement, fill_slots
 from fedjax_algos.engine.state import initial_state
 from fedjax_algos.engine.transfer import count_transfer
@@ -57,6 +58,7 @@ class BatchedArguments(NamedTuple):
     mesh: Mesh | None
     runs_per_device: int | None
     memory: int  # bytes
+    non_finite: NonFinite
     recorder: Recorder
     checkpoints: Checkpoints | None
 
@@ -92,7 +94,14 @@ def run_program(arguments: BatchedArguments, runs: dict[int, Run], static: froze
     clients = first.data.num_clients
     population = Population(clients, arguments.cohort_size, len(first.data.indices))
     placement = Placement(arguments.layout)
-    begin = partial(initial_state, algorithm, placement, population=population, num_rows=clients)
+    begin = partial(
+        initial_state,
+        algorithm,
+        placement,
+        population=population,
+        num_rows=clients,
+        non_finite=arguments.non_finite,
+    )
     state = jax.eval_shape(begin, np.uint32(0), arguments.params)
     dispatches = arguments.schedule(first).dispatches(1)
     run_bytes = 2 * tree_bytes(state) + arguments.eval_every * tree_bytes(dispatches)
@@ -127,7 +136,8 @@ def run_program(arguments: BatchedArguments, runs: dict[int, Run], static: froze
             arguments.recorder.measure(call, transfer, stop)
             rows = [arguments.recorder.histories[index] for index in call]
             if stop.rounds:  # the first models are made again as quickly as they are read
-                content = partial(_content, stop, rows)
+                diverged = [index in arguments.recorder.diverged for index in call]
+                content = partial(_content, stop, {"rows": rows, "diverged": diverged})
                 saver.after_evaluation(stop.rounds, content, last=stop.rounds == arguments.rounds)
             states = stop.states
         arguments.recorder.end(call, states)
@@ -156,15 +166,15 @@ def _identity(arguments, runs, mesh, algorithm):
         "initial_model": array_fingerprint(arguments.params),
         "rounds": arguments.rounds,
         "eval_every": arguments.eval_every,
+        "non_finite": arguments.non_finite,
         "layout": str(arguments.layout),
         "devices": 1 if mesh is None else mesh.size,
     }
 
 
-def _content(stop, rows):
+def _content(stop, facts):
     """What a checkpoint holds."""
-    arrays = {"states": stop.states, "schedules": stop.positions, "flops": stop.flops}
-    return arrays, {"rows": rows}
+    return {"states": stop.states, "schedules": stop.positions, "flops": stop.flops}, facts
 
 
 def _start(recorder, call, program, shared, entries, schedules, saver):
@@ -173,14 +183,19 @@ def _start(recorder, call, program, shared, entries, schedules, saver):
     entries = jax.device_put(entries, row_sharding(mesh, num_runs))
     states = wait_on_cpu(mesh, begin_each(program, shared, entries))
     positions = _stack([schedule.position() for schedule in schedules])
-    stop = CallStop(0, {}, np.zeros(num_runs), states, positions)
+    stop = CallStop(0, {}, np.zeros(num_runs), (), True, states, positions)
     if saved := saver.restore():
         filled = fill(_content(stop, ())[0], saved.arrays)
         positions = filled["schedules"]
         for number, schedule in enumerate(schedules):
             schedule.go_to(jax.tree.map(lambda leaf, i=number: leaf[i], positions))
-        recorder.restore(call, saved.facts["rows"])
-        stop = CallStop(saved.position, {}, filled["flops"], filled["states"], positions)
+        recorder.restore(call, saved.facts["rows"], saved.facts["diverged"])
+        stop = stop._replace(
+            rounds=saved.position,
+            flops=filled["flops"],
+            states=filled["states"],
+            positions=positions,
+        )
     return stop
 
 
@@ -224,7 +239,7 @@ def _program(arguments, run, traced, population, mesh, runs_per_device):
         local = local._replace(learning_rate=rate)
     return Program(
         arguments.factory, arguments.problem, local, constants_of(run.hyperparameters, traced),
-        population, arguments.layout, mesh, runs_per_device,
+        population, arguments.layout, mesh, runs_per_device, arguments.non_finite,
     )  # fmt: skip
 
 
@@ -256,13 +271,16 @@ def _compute(
         filled = fill_slots(stacked, order(stacked.num_steps), program.population.num_clients)
         placed, positions = put(filled), _stack([each.position for each in drawn])
         for rounds in [window] if done else [0, window]:  # 0: the evaluation of the first models
-            states, trained, tested = wait_on_cpu(
+            states, trained, tested, finite = wait_on_cpu(
                 mesh, advance_each(program, states, shared, entries, placed, np.int32(rounds))
             )
             if rounds:  # while the devices compute
                 following = next(windows, None)
                 flops = flops + [each.flops for each in drawn]
-            trained, tested = jax.device_get((trained if rounds else {}, tested))
+            trained, tested, excluded, finite = jax.device_get(
+                (trained if rounds else {}, tested, states.excluded, finite)
+            )
             at = positions if rounds else start.positions
-            yield CallStop(done + rounds, trained | tested, flops, states, at)
+            metrics = trained | tested
+            yield CallStop(done + rounds, metrics, flops, excluded, finite, states, at)
         done += window

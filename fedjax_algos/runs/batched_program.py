@@ -13,8 +13,10 @@ from fedjax_algos.core import Algorithm, Batch, Local, Model, Population, Proble
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.devices import AXIS
 from fedjax_algos.engine.federated_round import run_rounds
+from fedjax_algos.engine.non_finite import NonFinite, all_finite
 from fedjax_algos.engine.placement import Layout, Placement
 from fedjax_algos.engine.state import initial_state
+from fedjax_algos.runs.divergence import training_mean
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
 
 
@@ -58,6 +60,7 @@ class Program(NamedTuple):
     layout: Layout
     mesh: Mesh | None
     runs_per_device: int
+    non_finite: NonFinite
 
     def algorithm(self, numbers):
         """The algorithm of a run.
@@ -81,8 +84,15 @@ class Program(NamedTuple):
           entry: of this run.
         """
         algorithm, placement = self.algorithm(entry.numbers), Placement(self.layout)
-        rows = self.population.num_clients
-        return initial_state(algorithm, placement, entry.seed, shared.params, self.population, rows)
+        return initial_state(
+            algorithm,
+            placement,
+            entry.seed,
+            shared.params,
+            self.population,
+            self.population.num_clients,
+            self.non_finite,
+        )
 
     def advance(self, shared_and_rounds, state, entry, dispatches):
         """Some rounds of a run and an evaluation.
@@ -94,18 +104,22 @@ class Program(NamedTuple):
           dispatches: leaves [rounds, slots], of at least so many rounds.
 
         Returns:
-          The state, the means of training, and the means on the test examples.
+          The state, the means of training, the means on the test examples, and whether the params
+          are finite.
         """
         (shared, rounds), algorithm = shared_and_rounds, self.algorithm(entry.numbers)
         examples, indices, offsets = shared.data
         data = FederatedData(examples, indices[entry.partition], offsets[entry.partition])
         placement, tested = Placement(self.layout), {}
-        state, trained = run_rounds(algorithm, placement, state, data, dispatches, rounds)
+        state, trained = run_rounds(
+            algorithm, placement, state, data, dispatches, rounds, self.non_finite
+        )
         if shared.test is not None:
             model = Model(state.server.params, state.statistics)
             values = make_evaluate(algorithm.problem)(model, shared.test)
             tested = {f"test_{name}": mean.value() for name, mean in values.items()}
-        return state, {name: mean.value() for name, mean in trained.items()}, tested
+        trained = {name: training_mean(mean) for name, mean in trained.items()}
+        return state, trained, tested, all_finite(state.server.params)
 
     def of_each(self, function, shared, *inputs):
         """`function(shared, *inputs)` of every run.
@@ -157,7 +171,8 @@ def advance_each(program, states, shared, entries, dispatches, rounds):
       rounds: int32[], 0 for the evaluation alone.
 
     Returns:
-      The states, the means of training, and the means on the test examples, leaves [runs, ...].
+      The states, the means of training, the means on the test examples, and whether the params are
+      finite; leaves [runs, ...].
     """
     return program.of_each(program.advance, (shared, rounds), states, entries, dispatches)
 

@@ -11,8 +11,10 @@ from fedjax_algos.analysis.rows import metrics_row
 from fedjax_algos.core import Local, Model, Row
 from fedjax_algos.core.representation import describe
 from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.engine.non_finite import NonFinite, check_excluded
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.engine.transfer import Transfer
+from fedjax_algos.runs.divergence import count_excluded, has_diverged, named_errors
 from fedjax_algos.schedules.synchronous import Position
 
 
@@ -40,6 +42,8 @@ class CallStop(NamedTuple):
     rounds: int
     metrics: dict[str, np.ndarray]
     flops: np.ndarray  # float64[runs]: since the start
+    excluded: Any  # `Excluded`, or () if updates that are not finite are kept
+    finite: Any  # bool[runs]: whether all params are
     states: FederatedState
     positions: Position  # of the runs' schedules
 
@@ -52,6 +56,7 @@ class Recorder:
       cohort_size: clients in a round.
       on_evaluation: called with each row.
       on_end: called with the label, the seed and the last model of each run, if given.
+      non_finite: what is done with updates that are not finite.
     """
 
     def __init__(
@@ -60,10 +65,13 @@ class Recorder:
         cohort_size: int,
         on_evaluation: Callable[[Row], None],
         on_end: Callable[[str, int, Model], None] | None,
+        non_finite: NonFinite,
     ):
         self.runs, self.cohort_size = runs, cohort_size
         self.on_evaluation, self.on_end = on_evaluation, on_end
+        self.non_finite = non_finite
         self.histories: list[list[Row]] = [[] for _ in runs]
+        self.diverged: set[int] = set()  # indices of runs whose rows end
         self.start = time.perf_counter()
 
     def measure(self, call: Iterable[int], transfer: Transfer, stop: CallStop) -> None:
@@ -76,27 +84,47 @@ class Recorder:
         """
         dispatched = stop.rounds * self.cohort_size
         for position, index in enumerate(call):
+            if index in self.diverged:
+                continue
+            of_run = jax.tree.map(lambda leaf, i=position: leaf[i], stop.excluded)
+            with named_errors(f"{self.name(index)}: "):
+                check_excluded(self.non_finite, of_run)
             row = metrics_row(
                 stop.rounds,
                 {name: float(values[position]) for name, values in stop.metrics.items()},
                 download_bytes=dispatched * transfer.download,
                 upload_bytes=dispatched * transfer.upload,
+                excluded_updates=count_excluded(of_run),
                 flops=float(stop.flops[position]),
                 wall_seconds=time.perf_counter() - self.start,
             )
             run = self.runs[index]
             self.histories[index].append({"method": run.label, "seed": run.seed} | row)
             self.on_evaluation(self.histories[index][-1])
+            if has_diverged(self.non_finite, row, stop.finite[position]):
+                self.diverged.add(index)
 
-    def restore(self, call: Iterable[int], histories: list[list[Row]]) -> None:
+    def name(self, index: int) -> str:
+        """A run in messages.
+
+        Args:
+          index: of the run.
+        """
+        return f"{self.runs[index].label}, seed {self.runs[index].seed}"
+
+    def restore(
+        self, call: Iterable[int], histories: list[list[Row]], diverged: list[bool]
+    ) -> None:
         """Adds the rows of a checkpoint to the runs of a call.
 
         Args:
           call: indices of its runs.
           histories: the rows of each run.
+          diverged: whether each of them has.
         """
         last = histories[0][-1]["wall_seconds"]
         self.start = min(self.start, time.perf_counter() - last)
+        self.diverged |= {index for index, ended in zip(call, diverged, strict=True) if ended}
         for index, rows in zip(call, histories, strict=True):
             self.histories[index] += rows
             for row in rows:

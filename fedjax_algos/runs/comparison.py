@@ -19,6 +19,7 @@ from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.placement import default_layout
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.async_simulation import simulate_async_seeds
+from fedjax_algos.runs.divergence import named_errors
 from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.planned_runs import check_server_steps
 from fedjax_algos.runs.results_folder import ResultsFolder
@@ -90,14 +91,18 @@ def prepare(
         choice = None
         _check_plans(settings, methods, settings.seconds)
         devices = settings.devices or 1
-        engines = {label: make_executor(a, devices=devices) for label, a in algorithms.items()}
+        engines = {
+            label: make_executor(a, devices=devices, non_finite=settings.non_finite)
+            for label, a in algorithms.items()
+        }
     else:
         _check_rounds(settings, list(algorithms.values()), data_by_seed)
         if layout is not None and layout["source"] == "measured":
             choice = LayoutChoice(layout["layout"], layout["devices"], (), "measured")
         else:
             choice = _layout(settings, next(iter(algorithms.values())), data_by_seed)
-        arguments = choice.layout, settings.client_state, choice.devices, settings.examples
+        placed = choice.layout, settings.client_state, choice.devices, settings.examples
+        arguments = *placed, settings.non_finite
         engines = {label: make_engine(a, *arguments) for label, a in algorithms.items()}
     return Experiment(
         settings,
@@ -216,18 +221,19 @@ def run(
         histories: dict[int, list[Row]] = {seed: [] for seed in experiment.data}
         show = partial(report, label, histories)
         if settings.seconds is not None:
-            results = simulate_async_seeds(
-                engine,
-                experiment.data,
-                schedules.make(method.schedule),
-                system_models.make(settings.system),
-                seconds=settings.seconds,
-                evaluations=settings.evaluations,
-                on_evaluation=show,
-                on_memory=partial(remember, label),
-                checkpoints=None if folder is None else folder.checkpoints(label),
-                **tested,
-            )
+            with named_errors(f"{label}: "):
+                results = simulate_async_seeds(
+                    engine,
+                    experiment.data,
+                    schedules.make(method.schedule),
+                    system_models.make(settings.system),
+                    seconds=settings.seconds,
+                    evaluations=settings.evaluations,
+                    on_evaluation=show,
+                    on_memory=partial(remember, label),
+                    checkpoints=None if folder is None else folder.checkpoints(label),
+                    **tested,
+                )
             for seed, result in results.items():
                 end(label, seed, result.state)
             experiment.plans[label] = next(iter(results.values())).plan
@@ -238,15 +244,16 @@ def run(
                     for row in ended:
                         on_evaluation(row)
                     continue
-                state, _ = simulate(
-                    engine,
-                    data,
-                    seed=seed,
-                    on_evaluation=partial(show, seed),
-                    checkpoints=None if folder is None else folder.checkpoints(label, seed),
-                    **settings.loop(),
-                    **tested,
-                )
+                with named_errors(f"{label}, seed {seed}: "):
+                    state, _ = simulate(
+                        engine,
+                        data,
+                        seed=seed,
+                        on_evaluation=partial(show, seed),
+                        checkpoints=None if folder is None else folder.checkpoints(label, seed),
+                        **settings.loop(),
+                        **tested,
+                    )
                 end(label, seed, state)
         rows += [row for history in histories.values() for row in history]
     return rows

@@ -36,13 +36,21 @@ class PlannedRun(NamedTuple):
     flops: np.ndarray  # float64[dispatches]
     planning_seconds: float
 
-    def row(self, now: float, round_number: int, measured: dict[str, float], start: float) -> Row:
+    def row(
+        self,
+        now: float,
+        round_number: int,
+        measured: dict[str, float],
+        excluded_updates: int | None,
+        start: float,
+    ) -> Row:
         """The row of an evaluation.
 
         Args:
           now: simulated seconds.
           round_number: server steps until now.
           measured: metrics.
+          excluded_updates: updates that were left out, or None.
           start: of the run, of `time.perf_counter`.
         """
         ended = self.plan.ended <= now
@@ -55,6 +63,7 @@ class PlannedRun(NamedTuple):
             simulated_seconds=float(now),
             arrivals=num_arrived,
             lost=num_lost,
+            excluded_updates=excluded_updates,
             download_bytes=(num_arrived + num_lost) * self.transfer.download,
             upload_bytes=num_arrived * self.transfer.upload,
             flops=float(self.flops[arrived].sum()),

@@ -10,6 +10,7 @@ from fedjax_algos.asynchrony import system_models
 from fedjax_algos.core import Batches, Local, Problem
 from fedjax_algos.core.options import Count, NonNegative, Positive, Range, check_value, options
 from fedjax_algos.data import Dataset, FederatedData, Partition, datasets, federate, partitions
+from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placement import chunk_size
 from fedjax_algos.models import models
 from fedjax_algos.schedules import cohort_count, local_works, rate_schedules, samplers
@@ -47,6 +48,8 @@ class Settings:
       "tuned" it is timed. In a sweep None is all devices (of a CPU at most as many as it has
       cores), because each run is computed by one of them.
     - `examples` are replicated on all devices, or sharded: those of each client on one device.
+    - `non_finite`: clients' updates with NaN or infinite numbers are excluded and counted, end the
+      command with an error, or are kept. See `make_engine`.
     """
 
     dataset: str = "digits"
@@ -77,6 +80,7 @@ class Settings:
     devices: Count | None = None
     client_state: Literal["device", "host"] = "device"
     examples: Literal["replicated", "sharded"] = "replicated"
+    non_finite: NonFinite = "exclude"
 
     def check(self) -> None:
         """Checks all settings.

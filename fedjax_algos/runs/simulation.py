@@ -32,6 +32,13 @@ from fedjax_algos.runs.checkpoints import (
     fill_state,
     state_arrays,
 )
+from fedjax_algos.runs.divergence import (
+    count_excluded,
+    has_diverged,
+    params_finite,
+    training_mean,
+    warn_of_divergence,
+)
 from fedjax_algos.schedules import LocalWork, Sampler, Synchronous, uniform
 from fedjax_algos.schedules.synchronous import Position
 
@@ -81,13 +88,17 @@ def simulate(
     Returns:
       The last state, and one row for each evaluation: `round`; `train_loss`, the mean over all
       examples of all local steps since the last row; `test_loss` and the problem's metrics as
-      `test_...`; `download_bytes`, `upload_bytes` and `flops` of all clients since the start (see
-      `count_flops`); `wall_seconds` since the start, compilation included. `flops` is NaN, with a
-      warning, for an algorithm whose operations cannot be counted.
+      `test_...`; `excluded_updates`, which were not finite and were left out since the start (see
+      `make_engine`); `download_bytes`, `upload_bytes` and `flops` of all clients since the start
+      (see `count_flops`); `wall_seconds` since the start, compilation included. `flops` is NaN,
+      with a warning, for an algorithm whose operations cannot be counted. If the test loss or the
+      params of the global model are not finite, the run stops with that row and a warning, unless
+      the engine has non_finite="keep".
 
     Raises:
       ValueError: for numbers below 1, a client that is twice in a cohort while clients keep state,
         or checkpoints of another run.
+      NonFiniteUpdateError: for an update that is not finite if the engine has non_finite="error".
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
     if rounds < 1 or eval_every < 1:
@@ -120,11 +131,12 @@ def simulate(
     start = time.perf_counter() - seconds
 
     def measure(state, metrics):
-        measured = {name: float(mean.value()) for name, mean in metrics.items()}
+        measured = {name: float(training_mean(mean)) for name, mean in metrics.items()}
         dispatched = done * cohort_size
         row = metrics_row(
             done,
             measured | evaluate_model(state),
+            excluded_updates=count_excluded(state.excluded),
             download_bytes=dispatched * transfer.download,
             upload_bytes=dispatched * transfer.upload,
             flops=flops,
@@ -132,6 +144,7 @@ def simulate(
         )
         history.append(row)
         on_evaluation(row)
+        return has_diverged(engine.non_finite, row, params_finite(state.server.params))
 
     count = flop_counter(engine.algorithm, state, data)
     keeping = bool(jax.tree.leaves(state.origin))
@@ -140,16 +153,18 @@ def simulate(
     if window is not None:  # else the checkpoint was that of the end
         first = jax.tree.map(lambda leaf: leaf[0], window.dispatches)
         transfer = engine.transfer(state, data, first)
-    if not history:
-        measure(state, {})
-    while window is not None:
+    diverged = saved.facts["diverged"] if saved else measure(state, {})
+    while window is not None and not diverged:
         position = window.position
         state, metrics = engine.rounds(state, data, window.dispatches, window.rounds)
         done, flops = done + window.rounds, flops + window.flops
         window = next(windows, None)  # while the devices compute; `measure` waits for them
-        measure(state, metrics)
-        content = partial(_content, state, position, {"rows": history, "flops": flops})
-        saver.after_evaluation(done, content, last=done == rounds)
+        diverged = measure(state, metrics)
+        facts = {"rows": history, "flops": flops, "diverged": diverged}
+        content = partial(_content, state, position, facts)
+        saver.after_evaluation(done, content, last=done == rounds or diverged)
+    if diverged:
+        warn_of_divergence({f"seed {seed}": history})
     return state, history
 
 
@@ -179,6 +194,7 @@ def _identity(
         "first_rounds": array_fingerprint(dispatches),
         "rounds": rounds,
         "eval_every": eval_every,
+        "non_finite": engine.non_finite,
         "layout": str(engine.placement.layout),
         "devices": engine.placement.num_devices,
     }

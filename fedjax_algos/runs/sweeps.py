@@ -231,4 +231,5 @@ def run_sweep(
         devices=settings.devices or default_num_devices(),
         runs_per_device=runs_per_device,
         memory=memory,
+        non_finite=settings.non_finite,
     )

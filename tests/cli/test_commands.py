@@ -1,6 +1,7 @@
 """The commands compare, run, plot and list: what they print and write."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -151,6 +152,25 @@ def test_a_method_that_diverges_is_shown_as_such(command, here, read_table):
         "2",
         "0",
     ]
+
+
+def test_updates_and_models_that_are_not_finite_are_told(command, capsys, here, read_table):
+    small = "--model mlp:8 --clients 12 --cohort 2 --rounds 2 --eval-every 1 --local-steps 2"
+    out = command("run", "fedavg", *small.split(), "--client-learning-rate", "1e30")
+    assert "fedavg: 4 updates of clients were not finite and were left out" in out
+    measured = read_table(here / "results/fedavg/metrics.csv")
+    assert [row["excluded_updates"] for row in measured] == ["0", "2", "4"]
+    out = command("run", "fedavg", *small.split(), "--server-learning-rate", "1e38")
+    assert "fedavg: seed 0 not finite at round 1 (test_loss=" in out
+    assert len(read_table(here / "results/fedavg-2/metrics.csv")) == 2
+    options = ["--client-learning-rate", "1e30", "--non-finite", "error"]
+    with pytest.raises(SystemExit) as stop:
+        command("run", "fedavg", *small.split(), *options)
+    assert stop.value.code == 2
+    (error,) = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+    assert re.search(
+        r"fedavg, seed 0: client \d+ made an update that is not finite in round 0", error
+    )
 
 
 def test_a_full_folder_is_not_overwritten(refused, here):

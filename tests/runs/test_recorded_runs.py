@@ -101,7 +101,7 @@ def measured(name):
         {
             key: value if isinstance(value, str) else float(value).hex()
             for key, value in row.items()
-            if key != "wall_seconds"
+            if key not in ("wall_seconds", "excluded_updates")
         }
         for row in RUNS[name]()
     ]

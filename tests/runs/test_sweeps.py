@@ -11,6 +11,7 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.options import options
 from fedjax_algos.runs.batched import Run, run_batched
+from fedjax_algos.runs.divergence import DivergenceWarning
 from fedjax_algos.runs.sweeps import sweep
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -90,10 +91,22 @@ def test_a_second_sweep_of_like_shape_compiles_nothing():
 
 
 def test_a_run_that_diverges_leaves_the_others_alone():
+    grid = {"server_learning_rate": [1e200, 1.0]}
+    with pytest.warns(DivergenceWarning, match="1e\\+200, seed 0: not finite at round 2") as told:
+        rows, _ = sweep_toy(FEDPROX, grid, devices=2, runs_per_device=2)
+    assert len(told) == 1
+    assert [row["round"] for row in rows] == [0, 2, 0, 2, 0, 2, 3, 0, 2, 3]
+    assert not np.isfinite([rows[1]["test_loss"], rows[3]["test_loss"]]).any()
+    assert_same_rows(rows[-3:], separately(FEDPROX, 7))
+
+
+def test_a_run_whose_clients_all_diverge_leaves_the_others_alone():
     rows, _ = sweep_toy(
         FEDPROX, {"client_learning_rate": [1e200, 0.1]}, devices=2, runs_per_device=2
     )
-    assert not np.isfinite(rows[2]["test_loss"])
+    first, *_, last = rows[:3]
+    assert (last["test_loss"], last["excluded_updates"]) == (first["test_loss"], 6)
+    assert np.isnan(last["train_loss"])
     assert_same_rows(rows[-3:], separately(FEDPROX, 7))
 
 

@@ -75,13 +75,20 @@ def maximum_and_cost(
 
 def _mean_curve(seeds):
     """The mean over seeds, float[evaluations]; NaN where a seed has diverged."""
-    for run in seeds[1:]:
-        if not np.array_equal(run.columns["round"], seeds[0].columns["round"]):
+    longest = max(seeds, key=lambda run: len(run.quality))
+    curves = np.full((len(seeds), len(longest.quality)), np.nan)
+    for run, curve in zip(seeds, curves, strict=True):
+        rounds = run.columns["round"]
+        expected = longest.columns["round"]
+        if run.ended_early():
+            expected = expected[: len(rounds)]
+        if not np.array_equal(rounds, expected):
             raise ValueError(
                 f"method {run.method!r} was evaluated at different rounds on seeds "
-                f"{seeds[0].seed:g} and {run.seed:g}; run both for as long, with one eval_every"
+                f"{longest.seed:g} and {run.seed:g}; run both for as long, with one eval_every"
             )
-    return np.mean([run.quality for run in seeds], axis=0)
+        curve[: len(rounds)] = run.quality
+    return curves.mean(axis=0)
 
 
 def _cost_to(target, curve, seeds):

@@ -143,8 +143,13 @@ def _until(run, budget):
 
 
 def _window(run, last, budget):
-    """The qualities in the last rounds; round 0, before any training, is never among them."""
+    """The qualities in the last rounds; round 0, before any training, is never among them.
+
+    A run that diverged and ended before them has the quality NaN.
+    """
     inside = run.quality[run.columns["round"] > max(budget - last, 0)]
+    if not len(inside) and run.ended_early():
+        return np.array([np.nan])
     if not len(inside):
         raise ValueError(
             f"method {run.method!r} on seed {run.seed:g} has no evaluation in rounds "

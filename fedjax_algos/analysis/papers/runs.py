@@ -18,6 +18,10 @@ class Run(NamedTuple):
     quality: np.ndarray  # float[evaluations], NaN where the run has diverged
     columns: dict[str, np.ndarray]  # float[evaluations] each
 
+    def ended_early(self) -> bool:
+        """Whether the run may have stopped because its model was not finite."""
+        return bool(np.isnan(self.quality[-1]))
+
 
 def first_at(quality: np.ndarray, target: float) -> int | None:
     """The index of the first evaluation that reaches the target, None if there is none.

@@ -28,9 +28,9 @@ from fedjax_algos.engine.asynchronous.slots import choose_slots
 from fedjax_algos.engine.asynchronous.waves import make_waves
 from fedjax_algos.engine.devices import Devices, replicate, wait_on_cpu
 from fedjax_algos.engine.engine import make_engine
+from fedjax_algos.engine.non_finite import NonFinite, check_excluded
 from fedjax_algos.engine.placement import default_layout
 from fedjax_algos.engine.protocols import InitFn, PutDataFn
-from fedjax_algos.engine.state import FederatedState
 
 
 class Executor(NamedTuple):
@@ -48,6 +48,7 @@ class Executor(NamedTuple):
     slots: Literal["auto"] | int
     layout: Literal["sequential", "vmapped"]
     num_devices: int
+    non_finite: NonFinite
 
     @property
     def wide(self) -> bool:
@@ -66,6 +67,7 @@ def make_executor(
     layout: Literal["auto", "sequential", "vmapped"] = "auto",
     waves_per_call: int = 32,
     devices: Devices = None,
+    non_finite: NonFinite = "exclude",
 ) -> Executor:
     """Compiles an algorithm for plans.
 
@@ -87,14 +89,17 @@ def make_executor(
       waves_per_call: maximal number of waves in one call of the compiled program.
       devices: over which the slots of a wave are divided, the longest dispatches first; see
         `client_mesh`. Each device holds the server state, all rows and all examples.
+      non_finite: what is done with updates that hold NaN or an infinite number, as in
+        `make_engine`. A server step counts the contributions that are left, and makes a version
+        with the old model if there are none.
 
     Raises:
-      ValueError: for an unknown layout, `slots` or `waves_per_call` below 1, slots that do not
-        divide over the devices, or an algorithm that needs synchronous rounds.
+      ValueError: for an unknown layout or non_finite, `slots` or `waves_per_call` below 1, slots
+        that do not divide over the devices, or an algorithm that needs synchronous rounds.
     """
     check_asynchronous(algorithm)
-    engine = make_engine(algorithm, devices=devices)
-    run = _PlanRunner(algorithm, engine.placement, slots, layout, waves_per_call)
+    engine = make_engine(algorithm, devices=devices, non_finite=non_finite)
+    run = _PlanRunner(algorithm, engine.placement, slots, layout, waves_per_call, non_finite)
     return Executor(
         algorithm,
         init=engine.init,
@@ -105,6 +110,7 @@ def make_executor(
         slots=slots,
         layout=run.layout,
         num_devices=run.num_devices,
+        non_finite=non_finite,
     )
 
 
@@ -120,11 +126,12 @@ def _check_options(slots, layout, waves_per_call, num_devices):
 class _PlanRunner:
     """The functions of an `Executor` as methods, over the compiled ones."""
 
-    def __init__(self, algorithm, placement, slots, layout, waves_per_call):
+    def __init__(self, algorithm, placement, slots, layout, waves_per_call, non_finite):
         self.mesh, self.num_devices = placement.mesh, placement.num_devices
         layout = default_layout() if layout == "auto" else layout
         _check_options(slots, layout, waves_per_call, self.num_devices)
         self.slots, self.layout, self.waves_per_call = slots, layout, waves_per_call
+        self.non_finite = non_finite
         initial = partial(initial_in_flight, algorithm, placement)
         self.initial = jax.jit(initial, static_argnums=5, donate_argnums=0)
         self.run_waves = jax.jit(
@@ -157,7 +164,8 @@ class _PlanRunner:
     def _arguments(self, state, data, dispatches, waves):
         """The arguments of `initial`."""
         dispatch = replicate(self.mesh, jax.tree.map(lambda leaf: narrow(leaf[0]), dispatches))
-        return state[:3], state.origin, state.seed, data, dispatch, row_counts(waves)
+        initial = *state[:3], state.excluded
+        return initial, state.origin, state.seed, data, dispatch, row_counts(waves)
 
     def _execute(self, state, data, arguments, calls, resume):
         in_flight, metrics = self.initial(*arguments)
@@ -167,8 +175,9 @@ class _PlanRunner:
         for stop, table in calls(after):
             arguments = metrics, state.origin, state.seed, data, replicate(self.mesh, table)
             in_flight, metrics = wait_on_cpu(self.mesh, self.run_waves(in_flight, *arguments))
+            check_excluded(self.non_finite, in_flight.excluded)
             if stop is not None:
-                now = FederatedState(*in_flight[:3], state.origin, state.seed)
+                now = in_flight.state(state.origin, state.seed)
                 yield PlanStop(stop, now, metrics, in_flight)
 
 

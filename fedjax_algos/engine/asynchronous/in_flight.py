@@ -13,7 +13,13 @@ from jax.sharding import PartitionSpec
 from fedjax_algos.core import Dispatch, Report, Update
 from fedjax_algos.engine.asynchronous.call_tables import CallTable
 from fedjax_algos.engine.devices import AXIS
-from fedjax_algos.engine.local_update import broadcast_to_client, draw_randomness, local_update
+from fedjax_algos.engine.local_update import (
+    broadcast_to_client,
+    draw_randomness,
+    initialised_row,
+    local_update,
+)
+from fedjax_algos.engine.non_finite import all_finite, select
 from fedjax_algos.engine.state import FederatedState, row_shapes
 
 
@@ -23,21 +29,33 @@ class Arrival(NamedTuple):
     update: Update
     dispatch: Dispatch
     report: Report
+    finite: Any = None  # bool[]: whether it and the client's new row are; None if that is unknown
 
 
 class InFlightState(NamedTuple):
     """What the device holds from wave to wave.
 
-    In a merged plan of R runs, server, statistics and metrics have leaves [R, ...]. The updates of
-    one server step are summed at a time.
+    In a merged plan of R runs, server, statistics, excluded and metrics have leaves [R, ...]. The
+    updates of one server step are summed at a time.
     """
 
     server: Any
     statistics: Any
     clients: Any  # leaves [num_clients of all runs, ...]
-    sums: Any  # (contributions, statistics) of the server step that is not complete
+    excluded: Any  # `Excluded`, or () if updates that are not finite are kept
+    sums: Any  # ((contributions, statistics), number left) of the server step that is not complete
     versions: Any  # (broadcast, statistics), leaves [rows, ...]
     updates: Arrival  # leaves [rows, ...]
+
+    def state(self, origin: Any, seed: jax.Array) -> FederatedState:
+        """The state of the run.
+
+        Args:
+          origin: theta_0, or ().
+          seed: uint32[], or uint32[R] in a merged plan of R runs.
+        """
+        server, statistics, clients, excluded = self[:4]
+        return FederatedState(server, statistics, clients, origin, seed, excluded)
 
 
 def initial_in_flight(algorithm, placement, initial, origin, seed, data, dispatch, rows):
@@ -46,7 +64,8 @@ def initial_in_flight(algorithm, placement, initial, origin, seed, data, dispatc
     Args:
       algorithm: the `Algorithm`.
       placement: the `Placement` over the devices, each of which holds the whole state.
-      initial: the server state, the model's statistics and the clients' rows.
+      initial: the server state, the model's statistics, the clients' rows, and the updates that
+        were left out; () in place of these if none is left out.
       origin: theta_0, or ().
       seed: uint32[], or uint32[R] in a merged plan of R runs.
       data: the `FederatedData` with the clients of all runs.
@@ -56,7 +75,8 @@ def initial_in_flight(algorithm, placement, initial, origin, seed, data, dispatc
     Returns:
       An `InFlightState` and `Metrics`.
     """
-    server, statistics, _ = initial
+    server, statistics, _, excluded = initial
+    finite = None if excluded == () else jax.ShapeDtypeStruct((), bool)
     runs = seed.shape  # () or (R,)
     first = 0 if runs else None
     send = partial(broadcast_to_client, algorithm)
@@ -75,9 +95,9 @@ def initial_in_flight(algorithm, placement, initial, origin, seed, data, dispatc
     put, first_rows = (_put_rows, jnp.arange(seed.size)) if runs else (_put_row, 0)
     in_flight = InFlightState(
         *initial,
-        sums=zeros((contribution, report.statistics)),
+        sums=(zeros((contribution, report.statistics)), None if finite is None else jnp.int32(0)),
         versions=put(zeros(one, rows[0]), first_rows, sent),
-        updates=zeros(Arrival(update, dispatch, report), rows[1]),
+        updates=zeros(Arrival(update, dispatch, report, finite), rows[1]),
     )
     return placement.constrain((in_flight, zeros(report.metrics, *runs)))
 
@@ -112,44 +132,56 @@ def run_waves(algorithm, layout, mesh, in_flight, metrics, origin, seed, data, t
 
 def _run_waves(algorithm, layout, shared, in_flight, metrics, origin, seed, data, table):
     """One device's part. With several devices, each trains its slots; then all hold the same."""
-    train = _make_train(algorithm, layout, shared, origin, seed, data)
+    screened = in_flight.updates.finite is not None
+    train = _make_train(algorithm, layout, shared, screened, origin, seed, data)
 
     def run_wave(index, carry):
         in_flight, metrics, added, made = carry
         clients, updates = train(in_flight, _take(table.slots, index), table.filled[index])
 
         def add(run, number, carry):
-            sums, metrics = carry
-            update, dispatch, report = _take(updates, table.update_row[number])
+            (sums, count), (metrics, excluded) = carry
+            update, dispatch, report, finite = _take(updates, table.update_row[number])
             contribution = algorithm.contribute(update, dispatch, table.staleness[number])
             new = (contribution, report.statistics), report.metrics
+            if screened:
+                finite &= all_finite(contribution)
+                new, count = select(finite, new, 0), count + finite
+                of_run = _select_run(run, excluded).add(~finite, dispatch)
+                excluded = _update_run(run, excluded, of_run)
             sums, measured = jax.tree.map(jnp.add, (sums, _select_run(run, metrics)), new)
-            return sums, _update_run(run, metrics, measured)
+            return (sums, count), (_update_run(run, metrics, measured), excluded)
 
         def make_server_step(number, carry):
-            server, statistics, versions, sums, metrics, added = carry
+            server, statistics, versions, sums, measured, added = carry
             step = _take(table.steps, number)
             add_own = partial(add, step.run)
-            sums, metrics = jax.lax.fori_loop(added, step.end, add_own, (sums, metrics))
-            old = _select_run(step.run, server)
-            new = algorithm.server_update(old, sums[0], step.count, step.group)
-            # not a division, which may or may not be compiled to this: the bits of programs differ
-            mean = jax.tree.map(lambda leaf: leaf * (1 / step.count.astype(leaf.dtype)), sums[1])
+            sums, measured = jax.lax.fori_loop(added, step.end, add_own, (sums, measured))
+            old = _select_run(step.run, (server, statistics))
+            total, count = sums[0], sums[1] if screened else step.count
+
+            def update():
+                new = algorithm.server_update(old[0], total[0], count, step.group)
+                # not a division, which may or may not be compiled to this: the bits would differ
+                mean = jax.tree.map(lambda leaf: leaf * (1 / count.astype(leaf.dtype)), total[1])
+                return new, mean
+
+            new, mean = jax.lax.cond(count > 0, update, lambda: old) if screened else update()
             sent = broadcast_to_client(algorithm, new), mean
             versions = _put_row(versions, step.version_row, sent)
             sums = jax.tree.map(jnp.zeros_like, sums)
             server, statistics = _update_run(step.run, (server, statistics), (new, mean))
-            return server, statistics, versions, sums, metrics, step.end
+            return server, statistics, versions, sums, measured, step.end
 
-        server, statistics, _, sums, versions, _ = in_flight
-        steps = server, statistics, versions, sums, metrics, added
+        server, statistics, _, excluded, sums, versions, _ = in_flight
+        steps = server, statistics, versions, sums, (metrics, excluded), added
         steps = jax.lax.fori_loop(made, table.steps_made[index], make_server_step, steps)
-        server, statistics, versions, sums, metrics, added = steps
+        server, statistics, versions, sums, measured, added = steps
         # contributions of the next server step, which misses other updates
         end = table.contributions[index]
         add_own = partial(add, _take(table.steps.run, table.steps_made[index]))
-        sums, metrics = jax.lax.fori_loop(added, end, add_own, (sums, metrics))
-        in_flight = InFlightState(server, statistics, clients, sums, versions, updates)
+        sums, (metrics, excluded) = jax.lax.fori_loop(added, end, add_own, (sums, measured))
+        in_flight = InFlightState(server, statistics, clients, excluded, sums, versions, updates)
         return in_flight, metrics, end, table.steps_made[index]
 
     def reset(reset_metrics, metrics):
@@ -160,8 +192,11 @@ def _run_waves(algorithm, layout, shared, in_flight, metrics, origin, seed, data
     return jax.lax.fori_loop(0, table.num_waves, run_wave, start)[:2]
 
 
-def _make_train(algorithm, layout, shared, origin, seed, data):
-    """`(in_flight, slots, filled) -> (clients, updates)`, which trains the slots of a wave."""
+def _make_train(algorithm, layout, shared, screened, origin, seed, data):
+    """`(in_flight, slots, filled) -> (clients, updates)`, which trains the slots of a wave.
+
+    If `screened`, an update that is not finite is marked, and its client's row stays as it was.
+    """
     num_clients = data.num_clients // seed.size  # of a run
 
     def train_slot(slot, versions, row):
@@ -173,10 +208,14 @@ def _make_train(algorithm, layout, shared, origin, seed, data):
             offsets = jax.lax.dynamic_slice_in_dim(data.offsets, run * num_clients, num_clients + 1)
             run_data = data._replace(offsets=offsets)
         draws = draw_randomness(algorithm, state.seed, slot.dispatch)
+        before = initialised_row(algorithm, state, slot.dispatch, row, slot.first)
         row, update, report = local_update(
-            algorithm, state, sent, run_data, slot.dispatch, draws, row, slot.first
+            algorithm, state, sent, run_data, slot.dispatch, draws, before
         )
-        return row, Arrival(update, slot.dispatch, report)
+        if not screened:
+            return row, Arrival(update, slot.dispatch, report)
+        finite = all_finite(row, update, report)
+        return select(finite, row, before), Arrival(update, slot.dispatch, report, finite)
 
     def client_row(slot):
         """The row of the slot's client among those of all runs; one past the last if empty."""

@@ -1,0 +1,97 @@
+"""Updates with numbers that are not finite: NaN or infinite ones are left out, and counted.
+
+A round and a plan call `all_finite` on what a client computed. One that fails is masked like an
+empty slot: its contribution, its statistics and its metrics become zeros, and its row stays.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_algos.core import Dispatch
+
+NonFinite = Literal["exclude", "error", "keep"]
+
+
+class NonFiniteUpdateError(ValueError):
+    """A client's update holds a number that is not finite, and `non_finite` is "error"."""
+
+
+class Excluded(NamedTuple):
+    """The updates of a run that were left out since its start; leaves [runs] in a merged plan."""
+
+    number: jax.Array  # int32[]
+    server_step: jax.Array  # int32[]: of the dispatch of the first one; -1 if there is none
+    client: jax.Array  # int32[]: of the first one; in rounds the lowest id of the first round
+
+    @classmethod
+    def none(cls) -> "Excluded":
+        """The state before the first update."""
+        return cls(jnp.int32(0), jnp.int32(-1), jnp.int32(-1))
+
+    def add(self, left_out: jax.Array, dispatches: Dispatch) -> "Excluded":
+        """Counts some more updates.
+
+        Args:
+          left_out: bool[...]: which updates are left out.
+          dispatches: of the updates; leaves [...].
+        """
+        number = left_out.sum(dtype=jnp.int32)
+        last = jnp.iinfo(jnp.int32).max
+        client = jnp.where(left_out, dispatches.client, last).min()
+        step = jnp.where(left_out, dispatches.server_step, last).min()
+        first = (self.number == 0) & (number > 0)
+        return Excluded(
+            self.number + number,
+            jnp.where(first, step, self.server_step),
+            jnp.where(first, client, self.client),
+        )
+
+
+def all_finite(*trees: Any) -> jax.Array:
+    """Whether all floats of some trees are finite, bool[]; other dtypes always are.
+
+    Args:
+      *trees: of arrays.
+    """
+    finite = jnp.bool_(True)
+    for leaf in jax.tree.leaves(trees):
+        if jnp.issubdtype(leaf.dtype, jnp.inexact):
+            finite &= jnp.isfinite(leaf).all()
+    return finite
+
+
+def select(condition: jax.Array, tree: Any, otherwise: Any) -> Any:
+    """`tree` where the condition holds, else `otherwise`. It is no product: 0 * NaN is NaN.
+
+    Args:
+      condition: bool[].
+      tree: of arrays.
+      otherwise: a tree of the same structure, or 0.
+    """
+    if isinstance(otherwise, int):
+        return jax.tree.map(lambda leaf: jnp.where(condition, leaf, otherwise), tree)
+    return jax.tree.map(lambda leaf, other: jnp.where(condition, leaf, other), tree, otherwise)
+
+
+def check_excluded(non_finite: NonFinite, excluded: Any) -> None:
+    """With "error", raises NonFiniteUpdateError if an update was left out.
+
+    Args:
+      non_finite: what is done with updates that are not finite; unless it is "error", nothing is
+        read.
+      excluded: the `Excluded` of a state, with leaves [] or [runs].
+    """
+    if non_finite != "error":
+        return
+    number, server_step, client = (np.ravel(np.asarray(leaf)) for leaf in excluded)
+    for run in np.flatnonzero(number)[:1]:
+        raise NonFiniteUpdateError(
+            f"client {client[run]} made an update that is not finite in round "
+            f"{server_step[run]} (on the virtual clock: from the model of that server step; the "
+            "first is 0); look for such numbers in the client's examples, give a smaller "
+            "client_learning_rate or a clip_norm, or leave such updates out with "
+            "non_finite='exclude'"
+        )
