@@ -31,6 +31,8 @@ def test_the_next_rounds_are_drawn_before_metrics_are_read():
     real = fa.make_engine(Case("scaffold", {}).build(toy.problem, LOCAL))
 
     class Measured:
+        weight = 1.0
+
         def value(self):
             log.append("reads")
             return 1.0

@@ -43,8 +43,9 @@ ALL = [
     for rate in GRID["client_learning_rate"]
     for seed in (0, 7)
 ]
-# a run is a model of 3 doubles and a seed, before and after, and 4 dispatches of 9 numbers
-RUN = 2 * (3 * 8 + 4) + 4 * (7 * 4 + 2 * 8)
+# a run is a model of 3 doubles, a seed and three counts of excluded updates, before and after, and
+# 4 dispatches of 9 numbers
+RUN = 2 * (3 * 8 + 4 + 3 * 4) + 4 * (7 * 4 + 2 * 8)
 
 
 @pytest.mark.parametrize(
