@@ -33,7 +33,7 @@ def execute(executor, plan, spoiled=(), stops=()):
     rate = np.where(np.isin(np.arange(len(plan.client)), spoiled), np.nan, 0.1)
     dispatches = dispatches._replace(learning_rate=rate)
     state = executor.init(3, POPULATION)
-    for made, last, _ in executor.run(state, data, plan, dispatches, stops=stops):
+    for made, last, *_ in executor.run(state, data, plan, dispatches, stops=stops):
         server, statistics, _, _, _, excluded = last
         yield made, *jax.tree.map(np.array, (server, statistics, excluded))
 
