@@ -1,0 +1,146 @@
+"""docs/troubleshooting.md: each of its lines is made here, and its text is found in the error."""
+
+import contextlib
+import csv
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from helpers import Case, small_network
+
+import fedjax_algos as fa
+from fedjax_algos.cli import main
+from fedjax_algos.runs import comparison
+from fedjax_algos.runs.results_folder import ResultsFolder, open_folder
+
+PAGE = Path(__file__).parents[1] / "docs" / "troubleshooting.md"
+TEXTS = re.findall(r"^\| `(.*?)` \|", PAGE.read_text(), re.MULTILINE)
+SMALL = "--model linear --clients 8 --batch-size 4 --local-steps 2 --cohort 2 --eval-every 2"
+OWN = """
+import jax.numpy as jnp
+from fedjax_algos.algorithms import algorithms
+
+
+def spoiled(problem, local):
+    fedavg = algorithms["fedavg"](problem, local)
+
+    def contribute(update, dispatch, staleness):
+        sums = fedavg.contribute(update, dispatch, staleness)
+        return sums._replace(weight=jnp.where(dispatch.server_step == 1, jnp.nan, sums.weight))
+
+    return fedavg._replace(contribute=contribute)
+
+
+def diverging(problem, local):
+    fedavg = algorithms["fedavg"](problem, local)
+
+    def server_update(server, sums, count, group):
+        spoiled = {"Dense_0": {n: p * jnp.nan for n, p in server.params["Dense_0"].items()}}
+        return server._replace(params=spoiled)
+
+    return fedavg._replace(server_update=server_update)
+
+
+def broken(problem, local):
+    raise ZeroDivisionError("mine")
+"""
+
+
+def run(method="fedavg", rounds=4, more=""):
+    return f"run {method} --rounds {rounds} {SMALL} --out out {more}"
+
+
+class Told:
+    """Runs commands, and returns all that they print with the texts of their errors."""
+
+    def __init__(self, capsys, monkeypatch):
+        self.capsys, self.monkeypatch = capsys, monkeypatch
+
+    def __call__(self, command):
+        text = ""
+        try:
+            main(command.split())
+        except SystemExit:
+            pass
+        except Exception as error:
+            text = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
+        captured = self.capsys.readouterr()
+        return " ".join(f"{text} {captured.out} {captured.err}".split())
+
+    def interrupted(self):
+        def add_and_interrupt(folder, row):
+            add_row(folder, row)
+            if row["round"] == 2:
+                signal.raise_signal(signal.SIGINT)
+
+        add_row = ResultsFolder.add_row
+        with self.monkeypatch.context() as patched:
+            patched.setattr(ResultsFolder, "add_row", add_and_interrupt)
+            return self(run())
+
+    def after_interruption(self, command):
+        self.interrupted()
+        return self(command)
+
+    def in_use(self):
+        with open_folder("out", "run"):
+            return self(run())
+
+    def other_checkpoint(self):
+        toy, local = small_network(), fa.Local(2, 0.1, steps=1)
+        for name in ("fedavg", "fedprox"):
+            engine = fa.make_engine(Case(name, {}).build(toy.problem, local))
+            try:
+                fa.simulate(engine, toy.data, cohort_size=2, rounds=1, checkpoints="saved")
+            except ValueError as error:
+                return str(error)
+        raise AssertionError("it was not refused")
+
+    def full_disk(self):
+        def refuse(*arguments, **keywords):
+            raise OSError(28, "No space left on device")
+
+        with self.monkeypatch.context() as patched:
+            patched.setattr(csv, "DictWriter", refuse)
+            return self(run())
+
+    def fault(self):
+        with self.monkeypatch.context() as patched:
+            patched.setattr(comparison, "simulate", None)
+            return self(run())
+
+
+SCENARIOS = {
+    "interrupted": Told.interrupted,
+    "is not complete": lambda told: told.after_interruption("summary out"),
+    "is in use": Told.in_use,
+    "is not empty": lambda told: told.after_interruption(run()),
+    "holds other runs": lambda told: told.after_interruption(run(rounds=6, more="--resume")),
+    "the checkpoint in": Told.other_checkpoint,
+    "cannot be written": Told.full_disk,
+    "... updates of clients": lambda told: told(run("own.py:spoiled")),
+    "not finite at round": lambda told: told(run("own.py:diverging")),
+    "client ... made": lambda told: told(run("own.py:spoiled", more="--non-finite error")),
+    "unknown algorithm": lambda told: told(run("fedporx")),
+    "devices=99": lambda told: told(run(more="--devices 99")),
+    "clients keep state": lambda told: told(run("scaffold", more="--sampler with_replacement")),
+    "This is a fault": Told.fault,
+    "ZeroDivisionError": lambda told: told(run("own.py:broken")),
+}
+
+
+def test_every_line_has_a_scenario():
+    assert len(TEXTS) == len(SCENARIOS)
+    for text, beginning in zip(TEXTS, SCENARIOS, strict=True):
+        assert text.startswith(beginning)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_line_is_what_is_seen(text, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    (make,) = (make for beginning, make in SCENARIOS.items() if text.startswith(beginning))
+    with contextlib.suppress(SystemExit):
+        seen = make(Told(capsys, monkeypatch))
+    assert re.search(".*".join(map(re.escape, text.split("..."))), seen), seen
