@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Batch, Mean, Metrics, Model, Problem
+from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.local_training import check_one_each
-from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.data.federated_data import FederatedData, check_examples
 
 
 def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, Batch], Metrics]:
@@ -34,7 +35,10 @@ def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, 
 
     @jax.jit
     def evaluate(model: Model, examples: Batch) -> Metrics:
-        total = jax.tree.leaves(examples)[0].shape[0]
+        check_kind("model", model, Model, "give Model(params, statistics)")
+        total = check_examples("the examples", examples)
+        if not total:
+            raise ValueError("there are 0 examples to evaluate on; give at least one")
         size = min(batch_size, total)
 
         def measure(step):
@@ -77,6 +81,8 @@ def make_evaluate_clients(
 
     @jax.jit
     def evaluate(model: Model, data: FederatedData) -> Metrics:
+        check_kind("model", model, Model, "give Model(params, statistics)")
+        check_kind("data", data, FederatedData, "give what federate returned")
         total = data.indices.shape[0]  # examples of all clients
         if not total:
             raise ValueError(
@@ -145,6 +151,7 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
         raise ValueError(
             f"worst={worst!r} is unknown; give 'lowest' for an accuracy, 'highest' for a loss"
         )
+    check_kind("values", values, Mean, "give one metric, such as evaluate(model, data)['loss']")
     totals, weights = (np.asarray(leaf, np.float64) for leaf in values)
     nonempty = weights > 0
     if not nonempty.any():
@@ -209,5 +216,4 @@ def check_batch_size(batch_size: int) -> None:
     Args:
       batch_size: examples computed at once.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size} is out of range; give at least 1")
+    check_whole("batch_size", batch_size)

@@ -9,7 +9,9 @@ import numpy as np
 
 from fedjax_algos.analysis.evaluation import check_batch_size, evaluate_batch
 from fedjax_algos.core import Array, Dispatch, Local, Metrics, Model, Problem
+from fedjax_algos.core.checks import check_kind, check_seed
 from fedjax_algos.core.keys import dispatch_keys
+from fedjax_algos.core.limits import check_int32
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.permutation import permutation_words
 from fedjax_algos.data.federated_data import FederatedData, client_view
@@ -122,6 +124,8 @@ def make_evaluate_personal(
         return jax.tree.map(lambda leaf: leaf.reshape(-1)[:num_clients], metrics)
 
     def evaluate(model, train, test, *, seed=0, num_steps=None):
+        check_kind("model", model, Model, "give Model(params, statistics)")
+        check_seed(seed)
         if train.num_clients != test.num_clients:
             raise ValueError(
                 f"there are {train.num_clients} clients to train and {test.num_clients} to test; "
@@ -129,8 +133,16 @@ def make_evaluate_personal(
             )
         counts = train.counts()
         steps = full_steps(counts, local) if num_steps is None else np.asarray(num_steps)
-        if steps.min() < 0:
-            raise ValueError(f"num_steps={steps.min()} is out of range; give at least 0")
+        if steps.dtype.kind not in "iu" or steps.min() < 0:
+            raise ValueError(
+                f"num_steps={steps.min()} is out of range; give whole numbers of at least 0"
+            )
+        if steps.ndim and steps.shape != counts.shape:
+            raise ValueError(
+                f"num_steps have shape {steps.shape} for {len(counts)} clients; give one number, "
+                "or one for each client"
+            )
+        check_int32("num_steps", steps.max(), "give fewer")
         steps = np.where(counts > 0, steps, 0).astype(np.int32)
         size = max(min(batch_size, test.counts().max()), 1)
         return compute(model, train, test, steps, np.uint32(seed), size=int(size))

@@ -8,6 +8,7 @@ model's numbers: `fractions.Fraction`s are exact; floats are equal only if all t
 
 import heapq
 import math
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,10 +17,14 @@ from numpy.typing import ArrayLike
 
 from fedjax_algos.asynchrony.fixed_system import check_unavailability
 from fedjax_algos.asynchrony.plan import AGGREGATED, IN_FLIGHT, LOST, Plan, SystemModel
+from fedjax_algos.core.checks import check_whole
+from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.representation import describe
 
 # Events. A loss is queued as an arrival and becomes LEAVES when its time has come.
 ARRIVES, TIMER, REJOINS, STARTS, LEAVES = range(5)
+_DISPATCH_BYTES = 300  # of lists and numbers while a plan is made
+_FIRST_PROJECTION = 2**14  # dispatches after which their number is projected, and at each doubling
 _MAX_LOSSES_PER_CLIENT = 1000  # in the mean, since the last arrival of any client
 
 
@@ -45,8 +50,9 @@ class EventLoop:
                 "exactly one of them"
             )
         for name, count in (("num_clients", num_clients), ("arrivals", arrivals)):
-            if count is not None and not (1 <= count < math.inf and count == int(count)):
-                raise ValueError(f"{name}={count} is out of range; give a whole number above 0")
+            if count is not None:
+                check_whole(name, count)
+                check_memory(f"a plan of {name}={count}", count * _DISPATCH_BYTES, "give fewer")
         if seconds is not None and not 0 < seconds < math.inf:
             raise ValueError(f"seconds={seconds} is out of range; give a number above 0")
         self.num_clients = num_clients
@@ -97,6 +103,9 @@ class EventLoop:
         Raises:
           ValueError: for an invalid duration or unavailability.
         """
+        made = len(self.client)
+        if made >= _FIRST_PROJECTION and not made & (made - 1):
+            self._check_size(made, now)
         number = self.dispatch_counts[client]
         self.dispatch_counts[client] = number + 1
         duration = self.seconds(client, number, num_steps)
@@ -123,6 +132,23 @@ class EventLoop:
         self.ended.append(end)
         heapq.heappush(self.queue, (end, ARRIVES, client))
         return duration
+
+    def _check_size(self, made, now):
+        """Raises ValueError if so many dispatches until the horizon do not fit into memory.
+
+        The dispatches until now are projected to the horizon, so that a plan that is far too long
+        is refused at its beginning.
+        """
+        ended = max(made - self.num_clients, 0)  # at least so many
+        projected = float(made)
+        if self.horizon < math.inf and ended > 0:
+            projected = ended * float(self.horizon) / max(float(now), sys.float_info.min)
+        what = f"a plan with about {max(made, projected):.3g} dispatches"
+        fix = "give fewer seconds or clients, or more local steps in a dispatch"
+        check_int32(what, made, fix)
+        # a projection may be wrong by a factor
+        most = max(made, min(projected / 2, 1e18))
+        check_memory(what, int(most) * _DISPATCH_BYTES, fix)
 
     def put(self, time: Any, event: int, number: int) -> None:
         """Queues an event of the schedule.

@@ -64,6 +64,7 @@ HELP = {
 }
 _RESUME_HELP = "go on where the run in --out stopped; begin it if there is none"
 _LOCAL_WORK = {"local_steps", "local_epochs"}
+_MAX_SEEDS = 10**6
 _NO_FILE = ConfigFile()
 
 
@@ -217,11 +218,11 @@ def _seeds(text: str, owner: str = "") -> tuple[int, ...]:
     try:
         if "-" in text:
             first, last = map(int, text.split("-"))
-            seeds = tuple(range(first, last + 1))
+            seeds = _numbers(text, first, last + 1)
         elif "," in text:
             seeds = tuple(int(part) for part in text.split(",") if part)
         else:
-            seeds = tuple(range(int(text)))
+            seeds = _numbers(text, 0, int(text))
     except ValueError:
         seeds = ()
     if not seeds:
@@ -230,6 +231,16 @@ def _seeds(text: str, owner: str = "") -> tuple[int, ...]:
             "a range (10-14) or a list (3,7)"
         )
     return seeds
+
+
+def _numbers(text: str, start: int, stop: int) -> tuple[int, ...]:
+    """A range of seeds; one that is too long is refused before it is made."""
+    if stop - start > _MAX_SEEDS:
+        raise click.UsageError(
+            f"seeds={text!r} are {stop - start} seeds; give at most {_MAX_SEEDS}, because each has "
+            "a partition, runs and rows of its own"
+        )
+    return tuple(range(start, stop))
 
 
 def start_jax(devices: int | None, compilation_cache: str | None) -> None:

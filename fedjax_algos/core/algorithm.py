@@ -3,6 +3,7 @@
 An `Algorithm` knows nothing of devices, chunks, time or data loading.
 """
 
+import typing
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core.client_data import ClientData
+from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe
 from fedjax_algos.core.trees import scale
 from fedjax_algos.core.types import (
@@ -56,7 +58,12 @@ def weighted_by(weighting: Weighting) -> Callable[[Update, Dispatch, jax.Array],
 
     Args:
       weighting: the weight of each client: 1 ("uniform"), or n_i ("examples").
+
+    Raises:
+      ValueError: for another weighting.
     """
+
+    check_choice("weighting", weighting, typing.get_args(Weighting))
 
     def contribute(update: Update, dispatch: Dispatch, staleness: jax.Array) -> WeightedSum:
         count = dispatch.num_examples if weighting == "examples" else jnp.int32(1)

@@ -1,7 +1,6 @@
 """Local training, shared by all algorithms: SGD steps with hooks for the gradient and the model."""
 
 import functools
-import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_algos.core.checks import check_local
 from fedjax_algos.core.client_data import ClientData
-from fedjax_algos.core.options import check_choice
+from fedjax_algos.core.limits import check_device_memory
+from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import (
     Batch,
-    Batches,
     Dispatch,
     Key,
     Local,
@@ -79,6 +79,19 @@ def check_one_each(name: str, values: jax.Array, mask: jax.Array) -> None:
             f"{name} has shape {values.shape}, but must give one value for each example, shape "
             f"{mask.shape}: return the values without averaging them"
         )
+
+
+def check_batch_memory(examples: Batch, batch_size: int) -> None:
+    """Raises ValueError unless a batch fits into the memory of a device.
+
+    Args:
+      examples: leaves [total, ...].
+      batch_size: rows of a batch, real or not.
+    """
+    row = jax.eval_shape(lambda leaves: jax.tree.map(lambda leaf: leaf[0], leaves), examples)
+    check_device_memory(
+        f"batch_size={batch_size}", batch_size * (tree_bytes(row) + 4), "give a smaller one"
+    )
 
 
 def batch_gradient(
@@ -190,6 +203,8 @@ class Train(NamedTuple):
           over all examples of all steps.
         """
         local = self.local
+        if local.batches != "full":  # which takes pieces of at most the client's examples
+            check_batch_memory(data.examples, local.batch_size)
         transform = local.transform if transform is None else transform
         if transform_state is None:
             transform_state = transform.init(params)
@@ -237,8 +252,10 @@ def local_training(problem: Problem, local: Local, penalty: Penalty | None = Non
       penalty: one value for each example, added to the loss; the reported loss does not contain it.
 
     Raises:
-      ValueError: for an unknown kind of batches.
+      TypeError: for local work of another type.
+      ValueError: for local work that is out of range; when called, for batches that do not fit into
+        memory.
     """
-    check_choice("batches", local.batches, typing.get_args(Batches))
+    check_local(local)
     full = full_gradient(problem, local.batch_size, penalty)
     return Train(local, batch_gradient(problem, penalty), full)

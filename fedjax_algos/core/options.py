@@ -17,14 +17,20 @@ from typing import Annotated, Any, Literal, NamedTuple
 import jax
 import numpy as np
 
+from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
+
 
 class Range(NamedTuple):
-    """Numbers from `low` to `high`, both included unless they are open."""
+    """Numbers from `low` to `high`, both included unless they are open.
+
+    A `reason` marks an upper bound that is technical: only an error mentions it.
+    """
 
     low: float = -math.inf
     high: float = math.inf
     low_open: bool = False
     high_open: bool = False
+    reason: str = ""  # why there is an upper bound
 
     def holds(self, value: float) -> bool:
         """Whether a value lies in the range; NaN never does.
@@ -39,15 +45,28 @@ class Range(NamedTuple):
     def __str__(self) -> str:
         low = f"above {self.low:g}" if self.low_open else f"of at least {self.low:g}"
         high = f"below {self.high:g}" if self.high_open else f"at most {self.high:g}"
-        bounds = [low] * (self.low > -math.inf) + [high] * (self.high < math.inf)
+        shown = self.high < math.inf and not self.reason
+        bounds = [low] * (self.low > -math.inf) + [high] * shown
         return "a number " + " and ".join(bounds) if bounds else "a number"
+
+    def why(self, value: Any) -> str:
+        """The technical bound and its reason, if a value is above it; else an empty text.
+
+        Args:
+          value: that is out of range.
+        """
+        above = self.reason and is_number(value, float) and value > self.high
+        return f" and at most {self.high}, because {self.reason}" if above else ""
 
 
 Positive = Annotated[float, Range(0, low_open=True)]
 NonNegative = Annotated[float, Range(0)]
 Decay = Annotated[float, Range(0, 1, high_open=True)]
 Proportion = Annotated[float, Range(0, 1, low_open=True, high_open=True)]
-Count = Annotated[int, Range(1)]
+Count = Annotated[int, Range(1, MAX_INT32, reason="it is counted in 32-bit integers")]
+Bytes = Annotated[int, Range(1)]
+Seed = Annotated[int, Range(0, MAX_SEED, reason="keys are made of 32 bits")]
+Layers = Annotated[int, Range(1, 1000, reason="each layer is compiled by itself")]
 
 
 class Option(NamedTuple):
@@ -125,9 +144,9 @@ def check_value(option: Option, value: Any, owner: str) -> None:
             raise ValueError(f"{name}={value!r} is unknown; choose True or False")
     elif option.kind in (int, float) and not option.objects:
         limits = option.range or Range()
-        if not (_is_number(value, option.kind) and limits.holds(value)):
+        if not (is_number(value, option.kind) and limits.holds(value)):
             what = str(limits).replace("number", "whole number" if option.kind is int else "number")
-            raise ValueError(f"{name}={value!r} is out of range; give {what}")
+            raise ValueError(f"{name}={value!r} is out of range; give {what}{limits.why(value)}")
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
@@ -146,7 +165,13 @@ def _name(option: Option, owner: str) -> str:
     return f"{owner}: {option.name}" if owner else option.name
 
 
-def _is_number(value: Any, kind: type) -> bool:
+def is_number(value: Any, kind: type) -> bool:
+    """Whether a value is a finite number; an array without axes counts as one.
+
+    Args:
+      value: anything.
+      kind: int for whole numbers, float for all real ones.
+    """
     wanted = numbers.Integral if kind is int else numbers.Real
     if isinstance(value, jax.Array | np.ndarray) and value.ndim == 0:
         value = value.item()

@@ -6,8 +6,10 @@ import numpy as np
 from rich.console import Group
 from rich.table import Table
 
+from fedjax_algos.core.checks import check_kind
 from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.data.partitioning import Partition
+from fedjax_algos.data.partitioning.base import check_table
 
 BLOCKS = " ▁▂▃▄▅▆▇█"  # bars of height 0 to 8
 MAX_BARS = 50  # of a client in the table
@@ -62,6 +64,7 @@ def describe_partition(labels: np.ndarray, partition: Partition) -> Description:
       ValueError: for labels that are not whole numbers from 0, and for a partition without
         examples or with examples that have no label.
     """
+    check_kind("partition", partition, Partition, "give what a partition returned")
     labels = np.asarray(labels)
     countable = labels.ndim == 1 and labels.dtype.kind in "biuf" and len(labels) > 0
     if not countable or (labels < 0).any() or (labels % 1 != 0).any():
@@ -81,6 +84,7 @@ def describe_partition(labels: np.ndarray, partition: Partition) -> Description:
         )
     num_classes = int(labels.max()) + 1
     sizes = partition.counts()
+    check_table(len(sizes), num_classes)
     clients = np.repeat(np.arange(len(sizes)), sizes)
     cells = clients * num_classes + labels[partition.indices].astype(int)
     histogram = np.bincount(cells, minlength=len(sizes) * num_classes).reshape(-1, num_classes)

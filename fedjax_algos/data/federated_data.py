@@ -7,7 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Batch, ClientData, Statistics
+from fedjax_algos.core.checks import check_kind
+from fedjax_algos.core.limits import check_device_memory, check_int32
 from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import Array
 from fedjax_algos.data.partitioning.base import Partition, describe_counts
 
@@ -76,6 +79,36 @@ def client_view(
     return ClientData(data.examples, data.indices, offset, count, order, statistics, first_step)
 
 
+def check_examples(name: str, examples: Batch) -> int:
+    """Checks that examples are arrays of numbers of one length, and returns it.
+
+    Args:
+      name: of the examples.
+      examples: a tree of arrays [total, ...].
+
+    Raises:
+      ValueError: for no arrays, texts or objects, or unequal lengths.
+    """
+    leaves = jax.tree.leaves(examples)
+    if not leaves:
+        raise ValueError(
+            f"{name}={examples!r} hold no array; give a tree of arrays [examples, ...], such as "
+            "{'x': ..., 'y': ...}"
+        )
+    for leaf in leaves:
+        if not hasattr(leaf, "dtype") or np.dtype(leaf.dtype).kind in "OSUMm":
+            kind = getattr(leaf, "dtype", type(leaf).__name__)
+            raise ValueError(f"{name} hold a leaf of type {kind}; give arrays of numbers")
+    lengths = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in leaves}
+    if len(lengths) != 1:
+        raise ValueError(
+            f"the arrays of {name} have {sorted(lengths)} rows; they need the same number"
+        )
+    (total,) = lengths
+    check_int32(f"the number of {name}", total, "give fewer")
+    return total
+
+
 def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False) -> FederatedData:
     """Puts examples on the default device, and checks that the partition fits them.
 
@@ -87,15 +120,18 @@ def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False
         cannot train.
 
     Raises:
-      ValueError: for leaves of unequal length, rows out of range, or a client without examples.
+      TypeError: for a partition of another type.
+      ValueError: for leaves that are no arrays of numbers or of unequal length, examples that do
+        not fit into memory, rows out of range, or a client without examples.
     """
-    lengths = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(examples)}
-    if len(lengths) != 1:
-        raise ValueError(
-            f"the arrays of examples have {sorted(lengths)} rows; they need the same number"
-        )
-    (total,) = lengths
+    total = check_examples("examples", examples)
+    check_kind("partition", partition, tuple, "give Partition.of(rows)")
     indices, offsets = (np.asarray(part) for part in partition)
+    if {indices.dtype.kind, offsets.dtype.kind} - set("iu") and len(indices):
+        raise ValueError(
+            f"the partition has indices of type {indices.dtype} and offsets of type "
+            f"{offsets.dtype}; give whole numbers, such as Partition.of(rows) makes them"
+        )
     if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(indices):
         raise ValueError(
             f"the offsets must run from 0 to the {len(indices)} indices; make the partition with "
@@ -106,11 +142,19 @@ def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False
         raise ValueError(
             f"the partition names example {outside}; there are examples 0 to {total - 1}"
         )
+    if len(offsets) == 1:
+        raise ValueError("the partition has no clients; give the rows of at least one")
+    if np.diff(offsets).min() < 0:
+        raise ValueError(
+            f"the offsets of client {np.diff(offsets).argmin()} descend; make the partition with "
+            "Partition.of(rows)"
+        )
     empty = np.flatnonzero(np.diff(offsets) < 1)
     if len(empty) and not allow_empty:
         raise ValueError(
             f"client {empty[0]} holds no example (and {len(empty) - 1} others); leave such clients "
             "out of the partition or give each at least one"
         )
+    check_device_memory(f"{total} examples", tree_bytes(examples), "give fewer, or smaller types")
     store = jax.device_put(examples)  # at most one copy; jnp.asarray of a NumPy array may make two
     return FederatedData(store, jnp.asarray(indices, jnp.int32), jnp.asarray(offsets, jnp.int32))

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 
 from fedjax_algos.core import Algorithm, Dispatch, Population
+from fedjax_algos.core.checks import check_dispatches, check_kind
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.devices import client_mesh, default_num_devices
 from fedjax_algos.engine.engine import make_engine
@@ -96,6 +97,8 @@ def autotune_layout(
     """
     if not seconds > 0:
         raise ValueError(f"seconds={seconds} is out of range; give more than 0, or name a layout")
+    check_kind("data", data, FederatedData, "give what federate returned")
+    check_dispatches(dispatches, data.num_clients, ("cohort",))
     client_mesh(devices)  # raises if there are fewer devices
     device_counts = [default_num_devices() if devices is None else devices]
     if devices is None and examples == "replicated":

@@ -11,10 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import Algorithm, Model
+from fedjax_algos.core import Algorithm, Model, Problem
+from fedjax_algos.core.checks import check_kind, check_local, check_model, check_seed
 from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe
+from fedjax_algos.engine.checks import StateCheck, check_population, check_state_memory
 from fedjax_algos.engine.devices import Devices, client_mesh, replicate, wait_on_cpu
 from fedjax_algos.engine.federated_round import FederatedRound, run_rounds
 from fedjax_algos.engine.non_finite import NonFinite, check_excluded
@@ -93,9 +95,14 @@ def make_engine(
         it is summed like the others.
 
     Raises:
+      TypeError: for an object that is no algorithm.
       ValueError: for an unknown value of an option, for more devices than there are, and for
         sharded examples of an algorithm whose clients read the examples of others.
     """
+    fix = "give what a factory returns, such as algorithms.fedavg(problem, local)"
+    check_kind("algorithm", algorithm, Algorithm, fix)
+    check_kind("problem", algorithm.problem, Problem, "give Problem(init, apply, loss)")
+    check_local(algorithm.local)
     chunk_size(layout, 1)  # raises if the layout is unknown
     check_choice("client_state", client_state, ("device", "host"))
     check_choice("examples", examples, ("replicated", "sharded"))
@@ -144,17 +151,27 @@ class _Rounds:
             partial(run_rounds, algorithm, placement, non_finite=non_finite), donate_argnums=0
         )
         self.cohort_updates = jax.jit(traced.cohort_updates)
+        self.checked = StateCheck(algorithm, on_host)
 
     def init(self, seed, population, params=None):
-        if params is None:
-            params = _initial_model(self.algorithm.problem.init, np.uint32(seed))
-        model = params if isinstance(params, Model) else Model(params)
+        check_seed(seed)
+        check_population(population)
+        seed, init = np.uint32(seed), self.algorithm.problem.init
+        model = params if params is None or isinstance(params, Model) else Model(params)
+        if model is not None:
+            check_model(init, model)
+        facts = {
+            "population": population,
+            "num_rows": 0 if self.on_host else population.num_clients,
+        }
+        model_shapes = _initial_model.eval_shape(init, seed) if model is None else model
+        shapes = self.initial_state.eval_shape(seed, model_shapes, **facts)
+        check_state_memory(self.placement, shapes, population)
+        if model is None:
+            model = _initial_model(init, seed)
         # jit gives each leaf a buffer of its own, so that rounds can donate them
-        state = self.initial_state(
-            *replicate(self.mesh, (np.uint32(seed), model)),
-            population=population,
-            num_rows=0 if self.on_host else population.num_clients,
-        )
+        state = self.initial_state(*replicate(self.mesh, (seed, model)), **facts)
+        self.checked.add(population)
         if self.on_host:
             state = state._replace(clients=HostClientState(row_shapes(self.algorithm, state)))
         return state
@@ -165,9 +182,11 @@ class _Rounds:
         return shard(self.mesh, data) if self.sharded else replicate(self.mesh, data)
 
     def round(self, state, data, dispatches):
+        self.checked.check(state, data, dispatches, ("cohort",))
         return self._compute(state, *self._prepare(data, dispatches)[:2])
 
     def rounds(self, state, data, dispatches, number=None):
+        self.checked.check(state, data, dispatches, ("rounds", "cohort"))
         given = len(dispatches.client)
         number = given if number is None else number
         if not 1 <= number <= given:
@@ -188,6 +207,7 @@ class _Rounds:
         return state, total
 
     def updates(self, state, data, dispatches):
+        self.checked.check(state, data, dispatches, ("cohort",), any_cohort=True)
         slots = None
         if isinstance(data, ShardedData) or self.sharded:
             data, dispatches, order = self._prepare(data, dispatches)

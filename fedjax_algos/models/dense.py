@@ -3,7 +3,7 @@
 import flax.linen as nn
 
 from fedjax_algos.core import Problem
-from fedjax_algos.core.options import Count
+from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.models.adapters import classifier
 from fedjax_algos.models.layers.initialisation import Initialisation, initialisers
 from fedjax_algos.models.registry import models
@@ -44,7 +44,7 @@ def mlp(
     num_classes: int,
     *,
     hidden: Count = 64,
-    layers: Count = 1,
+    layers: Layers = 1,
     initialisation: Initialisation = "flax",
 ) -> Problem:
     """A multilayer perceptron with ReLUs.

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
-from fedjax_algos.core.options import Count
+from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.models.adapters import classifier, identity
 from fedjax_algos.models.layers.initialisation import (
     Initialisation,
@@ -140,7 +140,7 @@ def gru(
     *,
     embedding: Count = 8,
     hidden: Count = 128,
-    layers: Count = 2,
+    layers: Layers = 2,
     biases: Biases = "torch",
     initialisation: Initialisation = "flax",
 ) -> Problem:
@@ -168,7 +168,7 @@ def lstm(
     *,
     embedding: Count = 8,
     hidden: Count = 100,
-    layers: Count = 2,
+    layers: Layers = 2,
     biases: Biases = "torch",
     initialisation: Initialisation = "flax",
 ) -> Problem:

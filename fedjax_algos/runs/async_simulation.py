@@ -13,6 +13,8 @@ from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.asynchrony.registry import Planner
 from fedjax_algos.asynchrony.system_model import SystemModelFactory
 from fedjax_algos.core import Batch, Model, Params, Row
+from fedjax_algos.core.checks import check_callable, check_kind, check_seed, check_whole
+from fedjax_algos.core.options import is_number
 from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.asynchronous.executor import Executor
@@ -33,6 +35,7 @@ from fedjax_algos.runs.divergence import (
     training_mean,
     warn_of_divergence,
 )
+from fedjax_algos.runs.inputs import check_data, check_evaluations
 from fedjax_algos.runs.planned_runs import MergedRuns, merge_runs, plan_run
 from fedjax_algos.runs.simulation import make_evaluate_model
 
@@ -167,12 +170,19 @@ def simulate_async_seeds(
         merged, for an argument out of range, or for checkpoints of other runs.
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
-    if not seconds > 0 or evaluations < 1:
-        raise ValueError(
-            f"seconds={seconds} and evaluations={evaluations} are out of range; give more than 0"
-        )
+    check_kind("executor", executor, Executor, "give make_executor(algorithm)")
+    check_kind("data", data, Mapping, "give {seed: data}, or call simulate_async")
+    check_callable("planner", planner, "give a schedule, such as asynchrony.compass()")
+    check_callable("system", system, "give a system model, such as asynchrony.simulated()")
+    if not is_number(seconds, float) or not seconds > 0:
+        raise ValueError(f"seconds={seconds!r} is out of range; give a number above 0")
+    check_whole("evaluations", evaluations)
+    check_evaluations(evaluations * max(len(data), 1), "give fewer evaluations or seeds")
     if not data:
         raise ValueError("there are no seeds; give the data of at least one")
+    for seed, of_seed in data.items():
+        check_seed(seed)
+        check_data(executor.algorithm.problem, of_seed, test)
     if merged_bytes is None:
         merged_bytes = _MERGED_BYTES if executor.wide else 0
     runs = [

@@ -7,6 +7,13 @@ from typing import Any, NamedTuple, Required, TypedDict, get_args
 import jax
 
 from fedjax_algos.core import Algorithm, Batch, Model, Params, Problem, Row
+from fedjax_algos.core.checks import (
+    check_callable,
+    check_local,
+    check_model,
+    check_seed,
+    check_whole,
+)
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe
 from fedjax_algos.engine.devices import Devices, client_mesh
@@ -22,6 +29,7 @@ from fedjax_algos.runs.batched_execution import (
 from fedjax_algos.runs.batched_program import UNTRACEABLE, constants_of
 from fedjax_algos.runs.checkpoints import Checkpoints, as_checkpoints
 from fedjax_algos.runs.divergence import warn_of_divergence
+from fedjax_algos.runs.inputs import check_data, check_evaluations, check_loop
 from fedjax_algos.schedules import LocalWork, Sampler, Synchronous, uniform
 
 
@@ -120,11 +128,16 @@ def run_batched(
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
     check_choice("non_finite", non_finite, get_args(NonFinite))
-    if rounds < 1 or eval_every < 1:
-        raise ValueError(f"rounds={rounds} and eval_every={eval_every} must be at least 1")
-    if runs_per_device is not None and runs_per_device < 1:
-        raise ValueError(f"runs_per_device={runs_per_device} is out of range; give at least 1")
+    check_callable("factory", factory, "give a function (problem, local, **options)")
+    check_loop(rounds, eval_every, on_evaluation)
+    check_evaluations(len(runs) * -(-rounds // eval_every), "give fewer runs or evaluations")
+    if runs_per_device is not None:
+        check_whole("runs_per_device", runs_per_device)
+    for data in {id(run.data): run.data for run in runs}.values():
+        check_data(problem, data, test)
     for run in runs:  # checks ranges while the values are concrete
+        check_seed(run.seed)
+        check_local(run.local)
         factory(problem, run.local, **run.hyperparameters)
     cohorts: dict[str, Any] = {"cohort_size": cohort_size, "sampler": sampler, "work": work}
     recorder = Recorder(runs, cohort_size, on_evaluation, on_end, non_finite)
@@ -133,6 +146,8 @@ def run_batched(
         return Synchronous(run.data.counts(), run.local, seed=run.seed, **cohorts)
 
     model = params if params is None or isinstance(params, Model) else Model(params)
+    if model is not None:
+        check_model(problem.init, model)
     arguments = BatchedArguments(
         factory, problem, schedule, cohort_size, rounds, min(eval_every, rounds), test, model,
         layout, client_mesh(devices), runs_per_device, memory, non_finite, recorder,

@@ -8,12 +8,16 @@ import optax
 
 from fedjax_algos.asynchrony import system_models
 from fedjax_algos.core import Batches, Local, Problem
+from fedjax_algos.core.checks import check_whole
+from fedjax_algos.core.limits import check_memory
 from fedjax_algos.core.options import Count, NonNegative, Positive, Range, check_value, options
 from fedjax_algos.data import Dataset, FederatedData, Partition, datasets, federate, partitions
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placement import chunk_size
 from fedjax_algos.models import models
+from fedjax_algos.runs.inputs import check_evaluations
 from fedjax_algos.schedules import cohort_count, local_works, rate_schedules, samplers
+from fedjax_algos.schedules.synchronous import check_dispatch_memory
 
 # values that only synchronous rounds can have, and what to give elsewhere
 _ONLY_IN_ROUNDS = {
@@ -109,13 +113,25 @@ class Settings:
                 f"local_steps={self.local_steps} and local_epochs={self.local_epochs} are both "
                 "given; give one of them"
             )
+        # a seed has its own partition, and each client an index and an offset
+        clients = f"{len(self.seeds)} seeds of clients={self.clients}"
+        check_memory(clients, len(self.seeds) * self.clients * 8, "give fewer seeds or clients")
+        if self.seconds is not None:
+            check_evaluations(len(self.seeds) * self.evaluations, "give fewer evaluations or seeds")
         if self.seconds is None:
+            evaluations = len(self.seeds) * -(-self.rounds // self.eval_every)
+            check_evaluations(evaluations, "give fewer rounds or seeds, or a larger eval_every")
             if self.cohort > self.clients:
                 raise ValueError(
                     f"cohort={self.cohort:g} is out of range; give at most clients={self.clients}"
                 )
-            cohort_count(self.cohort, self.clients)
-        if len(set(self.seeds)) < len(self.seeds) or not all(0 <= s < 2**31 for s in self.seeds):
+            # all rounds are drawn before the first one, so that errors appear early
+            check_dispatch_memory(self.rounds, self.cohort_size, "give fewer rounds or clients")
+        if not self.seeds:
+            raise ValueError("seeds=() is empty; give at least one")
+        for seed in self.seeds:
+            check_whole("seed", seed, 0)
+        if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(
                 f"seeds={self.seeds} is out of range; give different numbers from 0 to {2**31 - 1}"
             )

@@ -14,6 +14,7 @@ from fedjax_algos.analysis.costs.measured import UncountedError, count_flops
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.rows import metrics_row
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Model, Params, Population, Problem, Row
+from fedjax_algos.core.checks import check_callable, check_kind
 from fedjax_algos.core.representation import describe_tree
 from fedjax_algos.engine.devices import one_copy
 from fedjax_algos.engine.engine import Engine
@@ -39,6 +40,7 @@ from fedjax_algos.runs.divergence import (
     training_mean,
     warn_of_divergence,
 )
+from fedjax_algos.runs.inputs import check_data, check_host_rows, check_loop
 from fedjax_algos.schedules import LocalWork, Sampler, Synchronous, uniform
 from fedjax_algos.schedules.synchronous import Position
 
@@ -96,13 +98,16 @@ def simulate(
       the engine has non_finite="keep".
 
     Raises:
-      ValueError: for numbers below 1, a client that is twice in a cohort while clients keep state,
-        or checkpoints of another run.
+      TypeError: for an object of another type.
+      ValueError: for numbers out of range, what does not fit into memory, labels, test examples or
+        params that do not fit the problem, a client that is twice in a cohort while clients keep
+        state, or checkpoints of another run.
       NonFiniteUpdateError: for an update that is not finite if the engine has non_finite="error".
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
-    if rounds < 1 or eval_every < 1:
-        raise ValueError(f"rounds={rounds} and eval_every={eval_every} must be at least 1")
+    check_kind("engine", engine, Engine, "give make_engine(algorithm)")
+    check_loop(rounds, eval_every, on_evaluation)
+    check_data(engine.algorithm.problem, data, test)
     counts, data = data.counts(), engine.put_data(data)
     draw = partial(
         Synchronous,
@@ -116,6 +121,7 @@ def simulate(
     schedule = draw()
     population = Population(data.num_clients, cohort_size, int(counts.sum()))
     state = engine.init(seed, population, params)
+    check_host_rows(state, min(data.num_clients, rounds * cohort_size))
     evaluate_model = make_evaluate_model(engine.algorithm.problem, test, evaluate)
     model = array_fingerprint(one_copy(state.server.params)) if checkpoints else ""
     identity = partial(_identity, engine, state, model, data, draw, rounds, eval_every)
@@ -210,6 +216,8 @@ def make_evaluate_model(
       test: the examples to evaluate on; None: there are no such columns.
       evaluate: of `make_evaluate`, or None to make one.
     """
+    if evaluate is not None:
+        check_callable("evaluate", evaluate, "give make_evaluate(problem)")
     if test is None:
         return lambda state: {}
     compiled, examples = evaluate or make_evaluate(problem), jax.device_put(test)

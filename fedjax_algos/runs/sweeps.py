@@ -6,9 +6,20 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
+import numpy as np
+
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import Algorithm, Local, Problem, Row
-from fedjax_algos.core.options import Count, Option, check_value, options, parse_value, unknown
+from fedjax_algos.core.checks import check_kind, check_seed
+from fedjax_algos.core.options import (
+    Bytes,
+    Count,
+    Option,
+    check_value,
+    options,
+    parse_value,
+    unknown,
+)
 from fedjax_algos.core.representation import describe
 from fedjax_algos.data import Dataset, FederatedData
 from fedjax_algos.engine.devices import default_num_devices
@@ -61,6 +72,7 @@ def sweep(
       ValueError: for an unknown option, a value out of range or given twice, no values, or a seed
         without data.
     """
+    _check_kinds(data, grid, seeds)
     factory = algorithms[algorithm] if isinstance(algorithm, str) else algorithm
     name, fixed, known = factory.__name__, dict(hyperparameters or {}), dict(options(factory))
     known |= {CLIENT_LEARNING_RATE: options(Settings)[CLIENT_LEARNING_RATE]}
@@ -88,6 +100,17 @@ def sweep(
             of_seed = data[seed] if isinstance(data, Mapping) else data
             runs.append(Run(label, seed, of_seed, local._replace(**work), fixed | own, point))
     return run_batched(factory, problem, runs, **batched)
+
+
+def _check_kinds(data, grid, seeds):
+    """Checks the types of a sweep's arguments, and its seeds."""
+    check_kind("grid", grid, Mapping, "give {option: values}")
+    check_kind("data", data, FederatedData | Mapping, "give what federate returned, by seed or not")
+    for option, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
+            raise TypeError(f"grid has {option}={values!r}; give a list of values, such as [...]")
+    for seed in seeds:
+        check_seed(seed)
 
 
 def _points(
@@ -198,7 +221,7 @@ def run_sweep(
     folder: ResultsFolder | None = None,
     *,
     runs_per_device: Count | None = None,
-    memory: Count = 2**30,
+    memory: Bytes = 2**30,
 ) -> BatchedResult:
     """Runs a sweep; see `run_batched`.
 

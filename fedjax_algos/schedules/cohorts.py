@@ -65,7 +65,7 @@ def uniform(seed: int, rounds: np.ndarray, num_clients: int, cohort_size: int) -
     """
     with jax.default_device(_idle_device()):
         blocks = [
-            _draw(seed, np.int32(rounds[first]) + _BLOCK, num_clients, cohort_size)
+            _draw(np.uint32(seed), np.int32(rounds[first]) + _BLOCK, num_clients, cohort_size)
             for first in range(0, len(rounds), len(_BLOCK))
         ]
     return np.concatenate(blocks)[: len(rounds)]

@@ -6,10 +6,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Dispatch, Local, batches_per_epoch
+from fedjax_algos.core.checks import (
+    check_callable,
+    check_clients,
+    check_local,
+    check_seed,
+    check_whole,
+)
+from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.representation import describe
 from fedjax_algos.data.partitioning.base import describe_counts
 from fedjax_algos.schedules.cohorts import Sampler, uniform
 from fedjax_algos.schedules.local_work import LocalWork, full
+
+_FEWER_STEPS = "give fewer rounds or fewer local steps"
+_DISPATCH_BYTES = 9 * 4  # at least
+_COPIES = 3  # of the dispatches of a call: drawn, in their slots, and on the device
 
 
 class Position(NamedTuple):
@@ -49,6 +61,11 @@ class Synchronous:
         sampler: Sampler = uniform,
         work: LocalWork | None = None,
     ):
+        check_seed(seed)
+        check_callable("sampler", sampler, "give one of schedules.samplers, such as uniform")
+        if work is not None:
+            check_callable("work", work, "give one of schedules.local_works, such as partial()")
+        check_whole("cohort_size", cohort_size, 0)
         if not 1 <= cohort_size <= len(counts):
             raise ValueError(
                 f"cohort_size={cohort_size} is out of range; give 1 to {len(counts)}, "
@@ -81,13 +98,19 @@ class Synchronous:
           ValueError: for a learning rate that is not positive and finite, and what the sampler and
             the local work raise.
         """
+        check_whole("rounds", rounds)
+        check_int32("the number of the last round", self.next_round + rounds, "give fewer rounds")
+        check_dispatch_memory(rounds, self.cohort_size, "draw fewer rounds in a call (eval_every)")
         numbers = np.arange(self.next_round, self.next_round + rounds, dtype=np.int32)
-        self.next_round += rounds
-        clients = self.sampler(self.seed, numbers, len(self.counts), self.cohort_size)
+        clients = self._sampled(numbers)
         complete = self.steps[clients]
         num_steps = self.work(self.seed, numbers, clients, complete, self.local).astype(np.int32)
         number = self.dispatched[clients] + earlier_amounts(clients, np.ones_like(clients))
-        first_step = self.steps_done[clients] + earlier_amounts(clients, num_steps)
+        done = self.steps_done[clients].astype(np.int64) + earlier_amounts(clients, num_steps)
+        most = (done + num_steps).argmax()
+        what = f"the local steps of client {clients.flat[most]} in all its dispatches"
+        check_int32(what, (done + num_steps).flat[most], _FEWER_STEPS)
+        self.next_round += rounds
         np.add.at(self.dispatched, clients, 1)
         np.add.at(self.steps_done, clients, num_steps)
         step = np.broadcast_to(numbers[:, None], clients.shape)
@@ -102,8 +125,20 @@ class Synchronous:
             num_examples=self.counts[clients],
             share=self.shares[clients].astype(float_type),
             learning_rate=np.asarray(rate_at(self.local.learning_rate, count), float_type),
-            first_step=first_step,
+            first_step=done.astype(np.int32),
         )
+
+    def _sampled(self, numbers):
+        """The cohorts of rounds, checked."""
+        clients = np.asarray(self.sampler(self.seed, numbers, len(self.counts), self.cohort_size))
+        shape = len(numbers), self.cohort_size
+        if clients.shape != shape:
+            raise ValueError(
+                f"the sampler returned cohorts of shape {clients.shape}; give one that returns "
+                f"client ids [rounds, cohort_size], here {shape}"
+            )
+        check_clients(clients, len(self.counts))
+        return clients
 
     def position(self) -> Position:
         """How far the schedule has been drawn, to go on from there with `go_to`."""
@@ -130,6 +165,21 @@ class Synchronous:
         )
 
 
+def check_dispatch_memory(rounds: int, cohort_size: int, fix: str) -> None:
+    """Checks that the dispatches of rounds fit into memory.
+
+    Args:
+      rounds: that are drawn at once.
+      cohort_size: M.
+      fix: what to do.
+
+    Raises:
+      ValueError: if they do not.
+    """
+    num_bytes = rounds * cohort_size * _DISPATCH_BYTES * _COPIES
+    check_memory(f"the dispatches of {rounds} rounds of {cohort_size} clients", num_bytes, fix)
+
+
 def earlier_amounts(clients: np.ndarray, amounts: np.ndarray) -> np.ndarray:
     """The sum of the amounts of earlier entries of the same client; 0 if clients are distinct.
 
@@ -139,12 +189,20 @@ def earlier_amounts(clients: np.ndarray, amounts: np.ndarray) -> np.ndarray:
 
     Returns:
       int32[...].
+
+    Raises:
+      ValueError: for a client whose sum, with its last entry, does not fit into 32 bits.
     """
     order = np.argsort(clients, axis=None, kind="stable")
-    ordered, amounts = clients.ravel()[order], amounts.ravel()[order]
+    ordered, amounts = clients.ravel()[order], amounts.ravel()[order].astype(np.int64)
     before = np.cumsum(amounts) - amounts
+    before -= before[np.searchsorted(ordered, ordered)]
+    if len(before):
+        last = (before + amounts).argmax()
+        what = f"the local steps of client {ordered[last]} in all its dispatches"
+        check_int32(what, before[last] + amounts[last], _FEWER_STEPS)
     result = np.empty_like(clients)
-    result.flat[order] = before - before[np.searchsorted(ordered, ordered)]
+    result.flat[order] = before
     return result
 
 
@@ -181,8 +239,10 @@ def full_steps(counts: np.ndarray, local: Local) -> np.ndarray:
 
     Raises:
       ValueError: unless `local` gives exactly one of a whole number of steps of at least 1 and a
-        positive number of epochs; if a client has no whole batch for batches="dropped".
+        positive number of epochs; if a client has no whole batch for batches="dropped", or more
+        than 2**31 - 1 steps.
     """
+    check_local(local)
     counts = np.asarray(counts)
     if (local.steps is None) == (local.epochs is None):
         raise ValueError(
@@ -195,15 +255,11 @@ def full_steps(counts: np.ndarray, local: Local) -> np.ndarray:
             "batches, or batches='short'"
         )
     if local.steps is not None:
-        if local.steps < 1 or local.steps != int(local.steps):
-            raise ValueError(
-                f"local work of {local.steps} is out of range; give a whole number of steps of at "
-                "least 1"
-            )
         return np.full(counts.shape, local.steps, np.int32)
     epochs = local.epochs or 0.0
-    if not 0 < epochs < np.inf:
-        raise ValueError(f"local work of {epochs} is out of range; give more than 0 epochs")
-    per_epoch = batches_per_epoch(counts, local.batch_size, local.batches)
+    per_epoch = batches_per_epoch(counts.astype(np.int64), local.batch_size, local.batches)
     # .28 * 25 is 7.000000000000001, which means 7 steps and not 8
-    return np.ceil(epochs * per_epoch - 1e-9).astype(np.int32)
+    steps = np.ceil(epochs * per_epoch - 1e-9)
+    client = steps.argmax()
+    check_int32(f"the local steps of client {client}", steps[client], "give fewer epochs")
+    return steps.astype(np.int32)

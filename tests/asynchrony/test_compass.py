@@ -733,7 +733,7 @@ def test_rational_and_float_times_make_the_same_decisions():
 BAD_HORIZONS = [
     ({}, "arrivals=None and seconds=None do not define the horizon; give exactly one of them"),
     ({"arrivals": 1, "seconds": 1.0}, "arrivals=1 and seconds=1.0 do not define the horizon"),
-    ({"arrivals": 0}, "arrivals=0 is out of range; give a whole number above 0"),
+    ({"arrivals": 0}, "arrivals=0 is out of range; give a whole number of at least 1"),
     ({"seconds": math.inf}, "seconds=inf is out of range; give a number above 0"),
 ]
 
@@ -776,7 +776,7 @@ def test_option_errors():
     with pytest.raises(ValueError, match=r"slack=0\.9 is out of range"):
         compass(slack=0.9)
     with pytest.raises(
-        ValueError, match=r"num_clients=0 is out of range; give a whole number above 0"
+        ValueError, match=r"num_clients=0 is out of range; give a whole number of at least 1"
     ):
         compass()(GivenSystem([1]), 0, arrivals=1)
     system = GivenSystem(PER_STEP)

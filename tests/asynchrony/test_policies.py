@@ -317,13 +317,13 @@ def test_another_client_replaces_one_that_leaves():
     [
         (2, {}, "arrivals=None and seconds=None do not define the horizon; give exactly one"),
         (2, {"arrivals": 1, "seconds": 2}, "arrivals=1 and seconds=2 do not define the horizon"),
-        (2, {"arrivals": 0}, "arrivals=0 is out of range; give a whole number above 0"),
+        (2, {"arrivals": 0}, "arrivals=0 is out of range; give a whole number of at least 1"),
         (2, {"arrivals": 2.5}, "arrivals=2.5 is out of range"),
         (2, {"arrivals": math.inf}, "arrivals=inf is out of range"),
         (2, {"seconds": -1}, "seconds=-1 is out of range; give a number above 0"),
         (2, {"seconds": math.inf}, "seconds=inf is out of range"),
         (2, {"seconds": math.nan}, "seconds=nan is out of range"),
-        (0, {"arrivals": 1}, "num_clients=0 is out of range; give a whole number above 0"),
+        (0, {"arrivals": 1}, "num_clients=0 is out of range; give a whole number of at least 1"),
         (3, {"arrivals": 1}, "client 2 has no time in seconds_per_step, which has 2; give one for"),
     ],
 )

@@ -288,7 +288,7 @@ def test_clients_without_a_whole_batch_are_refused(work):
 
 @pytest.mark.parametrize("epochs", [0, -1, np.nan, np.inf])
 def test_wrong_epochs_are_refused(epochs):
-    message = f"local work of {float(epochs)} is out of range; give more than 0 epochs"
+    message = f"Local: epochs={float(epochs)} is out of range; give a number above 0"
     with pytest.raises(ValueError, match=message):
         Synchronous(np.array([4]), LOCAL._replace(epochs=float(epochs)), cohort_size=1, seed=0)
 

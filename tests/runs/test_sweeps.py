@@ -149,9 +149,13 @@ def test_given_params_and_each_evaluation():
         (
             {"mu": [1.0]},
             {"runs_per_device": 0},
-            "runs_per_device=0 is out of range; give at least 1",
+            "runs_per_device=0 is out of range; give a whole number of at least 1",
         ),
-        ({"mu": [1.0]}, {"rounds": 0}, "rounds=0 and eval_every=2 must be at least 1"),
+        (
+            {"mu": [1.0]},
+            {"rounds": 0},
+            "rounds=0 is out of range; give a whole number of at least 1",
+        ),
     ],
 )
 def test_mistakes_are_found_before_anything_is_compiled(grid, changes, message):

@@ -88,11 +88,14 @@ def test_rates_continue_over_calls():
 @pytest.mark.parametrize(
     ("rate", "message"),
     [
-        (0.0, "the client learning rate is 0.0 at count 0; give a rate that stays above 0"),
-        (-0.1, "is -0.1 at count 0"),
-        (np.nan, "is nan at count 0"),
-        (np.inf, "is inf at count 0"),
-        (lambda t: 0.2 - 0.1 * t, "is 0.0 at count 2"),
+        (0.0, "learning_rate=0.0 is out of range; give a number above 0"),
+        (-0.1, "learning_rate=-0.1 is out of range"),
+        (np.nan, "learning_rate=nan is out of range"),
+        (np.inf, "learning_rate=inf is out of range"),
+        (
+            lambda t: 0.2 - 0.1 * t,
+            "the client learning rate is 0.0 at count 2; give a rate that stays above 0",
+        ),
         (rate_schedules["exponential"](-1.0, decay=0.5), "is -1.0 at count 0"),
         (rate_schedules["step"](1.0, factor=1e-200, every=1), "is 0.0 at count 2"),
     ],

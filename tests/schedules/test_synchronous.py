@@ -4,9 +4,12 @@ import chex
 import jax
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import fedjax_algos as fa
 from fedjax_algos.schedules import Synchronous, uniform
+from fedjax_algos.schedules.synchronous import full_steps
 
 COUNTS = np.array([1, 5, 8, 20, 3, 9])
 LOCAL = fa.Local(batch_size=4, learning_rate=0.25, steps=3)
@@ -65,8 +68,8 @@ def test_an_epoch_is_all_batches_of_a_client():
         (LOCAL, 0, "cohort_size=0 is out of range"),
         (LOCAL._replace(epochs=1), 3, "steps=3 and epochs=1; give exactly one"),
         (LOCAL._replace(steps=None), 3, "steps=None and epochs=None; give exactly one"),
-        (LOCAL._replace(steps=0), 3, "local work of 0 is out of range"),
-        (LOCAL._replace(steps=2.5), 3, "local work of 2.5 is out of range"),
+        (LOCAL._replace(steps=0), 3, "Local: steps=0 is out of range"),
+        (LOCAL._replace(steps=2.5), 3, "Local: steps=2.5 is out of range"),
     ],
 )
 def test_wrong_settings(local, cohort_size, message):
@@ -79,3 +82,34 @@ def test_the_schedule_is_shown_in_one_line():
     planned.dispatches(5)
     expected = "clients=6, cohort_size=3, full_steps=2..10, seed=0, next_round=5"
     assert repr(planned) == f"Synchronous({expected})"
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.integers(1, 2**31 - 1), min_size=1, max_size=4),
+    st.integers(1, 2**31 - 1),
+    st.integers(1, 2**33),
+    st.sampled_from(["short", "dropped", "wrapped", "persistent", "replacement", "full"]),
+)
+def test_the_steps_of_epochs_are_exact_or_refused(counts, batch_size, epochs, batches):
+    local = fa.Local(batch_size, 0.1, epochs=float(epochs), batches=batches)
+    per_epoch = {
+        "full": lambda n: 1,
+        "dropped": lambda n: n // batch_size,
+        "persistent": lambda n: n // batch_size + 1,
+    }.get(batches, lambda n: -(-n // batch_size))
+    expected = [epochs * per_epoch(n) for n in counts]
+    if min(expected) > 0 and max(expected) < 2**31:
+        assert full_steps(np.array(counts, np.int32), local).tolist() == expected
+    else:
+        with pytest.raises(ValueError, match=r"give fewer epochs|give smaller batches"):
+            full_steps(np.array(counts, np.int32), local)
+
+
+def test_the_steps_of_a_run_are_counted_to_the_last_of_32_bits():
+    """A client with 2**30 - 1 steps in a round has room for two rounds, and not for a third."""
+    planned = Synchronous(COUNTS[:1], LOCAL._replace(steps=2**30 - 1), cohort_size=1, seed=0)
+    assert planned.dispatches(2).first_step.tolist() == [[0], [2**30 - 1]]
+    with pytest.raises(ValueError, match=r"of client 0 .* would be 3221225469, .* fewer rounds"):
+        planned.dispatches(1)
+    assert planned.next_round == 2

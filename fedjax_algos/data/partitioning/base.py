@@ -4,10 +4,14 @@ A table is int[num_clients, num_classes]: how many examples of each class each c
 """
 
 import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from fedjax_algos.core.checks import check_seed, check_whole
+from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.representation import describe
 
@@ -36,19 +40,83 @@ class Partition(NamedTuple):
         return hashlib.sha256(content.tobytes()).hexdigest()
 
     @classmethod
-    def of(cls, rows: list[np.ndarray]) -> "Partition":
+    def of(cls, rows: Sequence[ArrayLike]) -> "Partition":
         """Makes a partition from one array of example numbers for each client.
 
         Args:
           rows: int[n_i] for each client.
+
+        Raises:
+          TypeError: for anything else than a sequence of arrays.
+          ValueError: for rows of a client that are no example numbers.
         """
-        offsets = np.cumsum([0, *map(len, rows)])
-        indices = np.concatenate(rows) if rows else np.empty(0)
+        if isinstance(rows, Partition | Mapping | str) or not isinstance(rows, Iterable):
+            raise TypeError(
+                f"rows are of type {type(rows).__name__}; give a list with one array of example "
+                "numbers for each client"
+            )
+        arrays = [_checked_rows(client, each) for client, each in enumerate(rows)]
+        offsets = np.cumsum([0, *map(len, arrays)])
+        check_int32("the examples of all clients", offsets[-1], "give fewer")
+        indices = np.concatenate(arrays) if arrays else np.empty(0)
         return cls(indices.astype(np.int32), offsets.astype(np.int32))
 
     def __repr__(self) -> str:
         sizes = {"per_client": describe_counts(self.counts())} if self.num_clients else {}
         return describe(self, clients=self.num_clients, examples=len(self.indices), **sizes)
+
+
+def _checked_rows(client, rows):
+    """A client's example numbers as an array."""
+    rows = np.asarray(rows)
+    if rows.ndim != 1:
+        raise ValueError(
+            f"the rows of client {client} have shape {rows.shape}; give its example numbers, in "
+            "one axis"
+        )
+    if not len(rows):
+        return rows.astype(np.int32)
+    if rows.dtype.kind == "b":
+        raise ValueError(
+            f"the rows of client {client} are a mask of {len(rows)} examples; give the numbers of "
+            "its examples, np.flatnonzero(mask)"
+        )
+    if rows.dtype.kind not in "iu":
+        raise ValueError(
+            f"the rows of client {client} are of type {rows.dtype}; give whole numbers of examples"
+        )
+    check_int32(f"an example of client {client}", rows.max(), "give numbers of examples")
+    return rows
+
+
+def generator(seed: int) -> np.random.Generator:
+    """NumPy's generator of a seed.
+
+    Args:
+      seed: of a partition.
+
+    Raises:
+      ValueError: for a seed that is out of range.
+    """
+    check_seed(seed)
+    return np.random.default_rng(seed)
+
+
+def check_table(num_clients: int, num_classes: int) -> None:
+    """Checks that a table of clients and classes fits into memory.
+
+    Args:
+      num_clients: N.
+      num_classes: the number of distinct labels.
+
+    Raises:
+      ValueError: if it does not.
+    """
+    check_memory(
+        f"a table of {num_clients} clients and {num_classes} classes",
+        num_clients * num_classes * 8,
+        "give fewer clients, or labels of fewer classes",
+    )
 
 
 def describe_counts(counts: np.ndarray) -> str:
@@ -78,8 +146,7 @@ def check_labels(labels: np.ndarray, num_clients: int, min_examples: int = 1) ->
     labels = np.asarray(labels)
     if labels.ndim != 1:
         raise ValueError(f"labels have shape {labels.shape}; give one label for each example")
-    if num_clients < 1:
-        raise ValueError(f"num_clients={num_clients} is out of range; give at least 1")
+    check_whole("num_clients", num_clients)
     if len(labels) < num_clients * min_examples:
         raise ValueError(
             f"{len(labels)} examples cannot give {num_clients} clients {min_examples} each; "

@@ -6,8 +6,10 @@ from fedjax_algos.core.options import Count, NonNegative, Positive
 from fedjax_algos.data.partitioning.base import (
     Partition,
     check_labels,
+    check_table,
     divide_by_weights,
     even_sizes,
+    generator,
     partition_by_table,
     partitions,
     raise_to_minimum,
@@ -46,7 +48,7 @@ def classes_per_client(
         a class than slots.
     """
     labels = check_labels(labels, num_clients)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     names, numbers, per_class = np.unique(labels, return_inverse=True, return_counts=True)
     slots = num_clients * classes
     if classes > len(names):
@@ -68,6 +70,7 @@ def classes_per_client(
             "use fewer clients or fewer classes for each"
         )
     class_of_slot = rng.permutation(np.repeat(np.arange(len(names)), per_slot))
+    check_table(num_clients, len(names))
     slot_counts = np.zeros((num_clients, len(names)), int)
     np.add.at(slot_counts, (np.repeat(np.arange(num_clients), classes), class_of_slot), 1)
     table = np.zeros_like(slot_counts)
@@ -144,7 +147,7 @@ def class_partition(
         other or the data, or if there are fewer than `num_clients * min_examples` examples.
     """
     labels = check_labels(labels, num_clients, min_examples)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     _, numbers, per_class = np.unique(labels, return_inverse=True, return_counts=True)
     usual = [min(n, len(per_class)) for n in CLASSES.get(num_clients, CLASSES_OF_MORE)]
     low = usual[0] if min_classes is None else min_classes

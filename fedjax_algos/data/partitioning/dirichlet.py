@@ -1,14 +1,18 @@
 """Partitions with Dirichlet-distributed heterogeneity."""
 
+from typing import Annotated
+
 import numpy as np
 
-from fedjax_algos.core.options import Count, NonNegative, Positive
+from fedjax_algos.core.options import Count, NonNegative, Positive, Range
 from fedjax_algos.data.partitioning.base import (
     Partition,
     check_labels,
+    check_table,
     divide_by_weights,
     draw_class_counts,
     even_sizes,
+    generator,
     log_dirichlet,
     partition_by_table,
     partitions,
@@ -46,7 +50,7 @@ def dirichlet(
       ValueError: if there are fewer than `num_clients * min_examples` examples.
     """
     labels = check_labels(labels, num_clients, min_examples)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     rows: list[list[int]] = [[] for _ in range(num_clients)]
     for label in np.unique(labels):
         examples = rng.permutation(np.flatnonzero(labels == label))
@@ -70,7 +74,7 @@ def dirichlet_balanced(
     seed: int,
     *,
     alpha: NonNegative = 0.1,
-    tries: Count = 100,
+    tries: Annotated[int, Range(1, 10**6)] = 100,
 ) -> Partition:
     """As `dirichlet`, but clients have equal sizes: the split in the code of GHBM and FedHBM.
 
@@ -95,16 +99,17 @@ def dirichlet_balanced(
       num_clients: N.
       seed: of the draw.
       alpha: concentration, at least 0; small values are heterogeneous.
-      tries: number of tables from which the most even one is chosen, at least 1.
+      tries: number of tables from which the most even one is chosen, from 1 to a million.
 
     Raises:
       ValueError: if there are more clients than examples.
     """
     labels = check_labels(labels, num_clients)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     if alpha == 0:
         return _shards(labels, num_clients, rng)
     _, classes, per_class = np.unique(labels, return_inverse=True, return_counts=True)
+    check_table(num_clients, len(per_class))
     tables = (draw_balanced_table(per_class, num_clients, alpha, rng) for _ in range(tries))
     table = min(tables, key=lambda table: table.sum(axis=1).std())
     sizes = np.empty(num_clients, int)
@@ -164,10 +169,11 @@ def dirichlet_classes(
       ValueError: if there are more clients than examples.
     """
     labels = check_labels(labels, num_clients)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     if alpha == 0:
         return _shards(labels, num_clients, rng)
     _, classes, remaining = np.unique(labels, return_inverse=True, return_counts=True)
+    check_table(num_clients, len(remaining))
     table = np.zeros((num_clients, len(remaining)), int)
     q = log_dirichlet(rng, np.tile(alpha * remaining / len(labels), (num_clients, 1)))
     for client, size in enumerate(even_sizes(len(labels), num_clients)):
@@ -217,8 +223,9 @@ def dual_dirichlet(
       ValueError: if there are fewer than `num_clients * min_examples` examples.
     """
     labels = check_labels(labels, num_clients, min_examples)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     _, classes, per_class = np.unique(labels, return_inverse=True, return_counts=True)
+    check_table(num_clients, len(per_class))
     of_sizes = np.full(num_clients, (num_clients if alpha1 is None else alpha1) / num_clients)
     of_labels = np.tile(alpha2 * per_class / len(labels), (num_clients, 1))
     fewest_missing = len(labels)

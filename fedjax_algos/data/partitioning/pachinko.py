@@ -6,8 +6,10 @@ from fedjax_algos.core.options import Positive
 from fedjax_algos.data.partitioning.base import (
     Partition,
     check_labels,
+    check_table,
     draw_class_counts,
     even_sizes,
+    generator,
     log_dirichlet,
     partition_by_table,
     partitions,
@@ -68,10 +70,11 @@ def pachinko(
             f"hierarchy has {len(hierarchy)} entries, but labels run from {low} to {high}; "
             "give whole labels from 0 and the coarse label of each one"
         )
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     _, coarse = np.unique(hierarchy, return_inverse=True)
     leaves = [np.flatnonzero(coarse == c) for c in range(coarse.max() + 1)]
     remaining = np.bincount(labels, minlength=len(hierarchy))
+    check_table(num_clients, len(hierarchy))
     table = np.zeros((num_clients, len(hierarchy)), int)
     for row, size in zip(table, even_sizes(len(labels), num_clients), strict=True):
         r = log_dirichlet(rng, np.full(len(leaves), root_alpha))

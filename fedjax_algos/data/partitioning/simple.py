@@ -2,11 +2,13 @@
 
 import numpy as np
 
+from fedjax_algos.core.checks import check_whole
 from fedjax_algos.core.options import Count, Positive
 from fedjax_algos.data.partitioning.base import (
     Partition,
     check_labels,
     divide_by_weights,
+    generator,
     log_dirichlet,
     partitions,
     raise_to_minimum,
@@ -27,7 +29,7 @@ def iid(labels: np.ndarray, num_clients: int, seed: int) -> Partition:
       ValueError: if there are more clients than examples.
     """
     check_labels(labels, num_clients)
-    order = np.random.default_rng(seed).permutation(len(labels))
+    order = generator(seed).permutation(len(labels))
     return Partition.of(np.array_split(order, num_clients))
 
 
@@ -60,7 +62,7 @@ def quantity(
       ValueError: if there are fewer than `num_clients * min_examples` examples.
     """
     check_labels(labels, num_clients, min_examples)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     shares = renormalise(log_dirichlet(rng, np.full(num_clients, beta)))
     sizes = raise_to_minimum(divide_by_weights(shares, len(labels)), min_examples)
     return Partition.of(np.split(rng.permutation(len(labels)), np.cumsum(sizes)[:-1]))
@@ -90,8 +92,7 @@ def natural(
       ValueError: if fewer than `num_clients` natural clients have `min_examples`.
     """
     users = check_labels(users, 1)
-    if num_clients < 1:
-        raise ValueError(f"num_clients={num_clients} is out of range; give at least 1")
+    check_whole("num_clients", num_clients)
     _, owners, sizes = np.unique(users, return_inverse=True, return_counts=True)
     chosen = np.flatnonzero(sizes >= min_examples)
     if num_clients > len(chosen):
@@ -100,7 +101,7 @@ def natural(
             f"{min_examples} examples; use at most {len(chosen)} clients"
         )
     if num_clients < len(chosen):
-        chosen = np.sort(np.random.default_rng(seed).choice(chosen, num_clients, replace=False))
+        chosen = np.sort(generator(seed).choice(chosen, num_clients, replace=False))
     assigned = np.flatnonzero(np.isin(owners, chosen))
     order = assigned[np.argsort(owners[assigned], kind="stable")]
     return Partition.of(np.split(order, np.cumsum(sizes[chosen])[:-1]))

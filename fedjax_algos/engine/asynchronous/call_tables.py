@@ -8,9 +8,12 @@ import numpy as np
 
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.core import Dispatch
+from fedjax_algos.core.limits import check_memory
 from fedjax_algos.engine.asynchronous.slots import assign_slots
 from fedjax_algos.engine.asynchronous.waves import Waves, step_ends
 from fedjax_algos.engine.placement import fill_slots, round_up_size
+
+_SLOT_BYTES = 12 * 4  # of a table, at least
 
 
 class Slot(NamedTuple):
@@ -68,6 +71,11 @@ class CallTables(NamedTuple):
           after: the stop at which to begin; 0 for the beginning of the plan.
         """
         plan, size, ends = self.plan, self.waves_per_call, step_ends(self.plan)
+        check_memory(
+            f"waves_per_call={size} of {self.waves.trained.shape[1]} slots",
+            size * self.waves.trained.shape[1] * _SLOT_BYTES,
+            "give fewer waves or slots",
+        )
         counts = np.diff(ends, prepend=0)
         waves = self.waves.split_at(stops, ends)
         # a call adds at most what it trains, and what was trained before and is in a row

@@ -12,7 +12,10 @@ import jax
 import numpy as np
 
 from fedjax_algos.asynchrony.compatibility import check_asynchronous
-from fedjax_algos.core import Algorithm
+from fedjax_algos.asynchrony.plan import Plan
+from fedjax_algos.core import Algorithm, Dispatch
+from fedjax_algos.core.checks import check_kind, check_whole
+from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.representation import describe
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.engine.asynchronous.call_tables import CallTables, narrow, row_counts
@@ -26,11 +29,13 @@ from fedjax_algos.engine.asynchronous.protocols import (
 )
 from fedjax_algos.engine.asynchronous.slots import choose_slots
 from fedjax_algos.engine.asynchronous.waves import make_waves
+from fedjax_algos.engine.checks import StateCheck
 from fedjax_algos.engine.devices import Devices, replicate, wait_on_cpu
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.non_finite import NonFinite, check_excluded
 from fedjax_algos.engine.placement import default_layout
 from fedjax_algos.engine.protocols import InitFn, PutDataFn
+from fedjax_algos.engine.sharded_data import DeviceData
 
 
 class Executor(NamedTuple):
@@ -97,6 +102,8 @@ def make_executor(
       ValueError: for an unknown layout or non_finite, `slots` or `waves_per_call` below 1, slots
         that do not divide over the devices, or an algorithm that needs synchronous rounds.
     """
+    fix = "give what a factory returns, such as algorithms.fedbuff(problem, local)"
+    check_kind("algorithm", algorithm, Algorithm, fix)
     check_asynchronous(algorithm)
     engine = make_engine(algorithm, devices=devices, non_finite=non_finite)
     run = _PlanRunner(algorithm, engine.placement, slots, layout, waves_per_call, non_finite)
@@ -115,10 +122,11 @@ def make_executor(
 
 
 def _check_options(slots, layout, waves_per_call, num_devices):
+    check_whole("waves_per_call", waves_per_call)
+    if slots != "auto":
+        check_whole("slots", slots)
     if layout not in ("sequential", "vmapped"):
         raise ValueError(f"layout={layout!r} is unknown; choose auto, sequential or vmapped")
-    if (slots != "auto" and slots < 1) or waves_per_call < 1:
-        raise ValueError(f"slots={slots} and waves_per_call={waves_per_call} must be at least 1")
     if slots != "auto" and slots % num_devices:
         raise ValueError(f"slots={slots} do not divide over {num_devices} devices; give a multiple")
 
@@ -132,6 +140,7 @@ class _PlanRunner:
         _check_options(slots, layout, waves_per_call, self.num_devices)
         self.slots, self.layout, self.waves_per_call = slots, layout, waves_per_call
         self.non_finite = non_finite
+        self.checked = StateCheck(algorithm)
         initial = partial(initial_in_flight, algorithm, placement)
         self.initial = jax.jit(initial, static_argnums=5, donate_argnums=0)
         self.run_waves = jax.jit(
@@ -152,7 +161,9 @@ class _PlanRunner:
         return InFlightMemory(versions, version_bytes, updates, update_bytes, state.seed.size)
 
     def run(self, state, data, plan, dispatches, *, stops=(), waves=None, resume=None):
-        _check_run(state, plan, dispatches, stops)
+        _check_run(state, data, plan, dispatches, stops)
+        if plan.num_runs == 1:
+            self.checked.check(state, data, dispatches, ("dispatches",), any_cohort=True)
         waves = self.make_waves(state, plan) if waves is None else waves
         tables = CallTables(
             plan, dispatches, waves, self.num_devices, self.waves_per_call, data.num_clients
@@ -168,6 +179,13 @@ class _PlanRunner:
         return initial, state.origin, state.seed, data, dispatch, row_counts(waves)
 
     def _execute(self, state, data, arguments, calls, resume):
+        shapes, _ = self.initial.eval_shape(*arguments)
+        check_device_memory(
+            "the models, updates and client rows in flight",
+            tree_bytes(shapes),
+            "give a smaller model, fewer clients, or a schedule with a smaller concurrency",
+            devices=self.num_devices,
+        )
         in_flight, metrics = self.initial(*arguments)
         after = 0
         if resume is not None:
@@ -181,7 +199,11 @@ class _PlanRunner:
                 yield PlanStop(stop, now, metrics, in_flight)
 
 
-def _check_run(state, plan, dispatches, stops):
+def _check_run(state, data, plan, dispatches, stops):
+    check_kind("plan", plan, Plan, "give what a planner returned")
+    check_kind("state", state, FederatedState, "give what executor.init returned")
+    check_kind("data", data, DeviceData, "give what federate or executor.put_data returned")
+    check_kind("dispatches", dispatches, Dispatch, "give those of plan_dispatches")
     last = len(plan.time)
     if len(stops) and (np.diff(stops, prepend=0).min() < 1 or stops[-1] > last):
         raise ValueError(
@@ -197,4 +219,9 @@ def _check_run(state, plan, dispatches, stops):
         raise ValueError(
             f"the plan has {plan.num_runs} runs and the state has {state.seed.size}; merge the "
             "plans, data and states of the same runs"
+        )
+    if plan.client.max(initial=0) >= data.num_clients:
+        raise ValueError(
+            f"the plan dispatches client {plan.client.max()}, but the data have "
+            f"{data.num_clients} clients; give the data that it was made for"
         )

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_algos.asynchrony.plan import AGGREGATED, Plan
+from fedjax_algos.core.checks import check_whole
+from fedjax_algos.core.limits import check_memory
 
 
 class Waves(NamedTuple):
@@ -69,9 +71,10 @@ def make_waves(plan: Plan, slots: int, *, stateful: bool = False) -> Waves:
     Raises:
       ValueError: for slots below 1, or a plan that contradicts itself.
     """
-    if slots < 1:
-        raise ValueError(f"slots={slots} is out of range; give at least 1")
+    check_whole("slots", slots)
     check_plan(plan, stateful)
+    # the table of waves; with many slots there may be few waves, but at least one
+    check_memory(f"slots={slots}", slots * 8, "give fewer")
     trained, filled = training_order(plan, slots, stateful)
     num_waves = len(filled)
     wave = np.empty(len(plan.dispatch), np.int64)

@@ -87,7 +87,7 @@ def test_a_single_client_holds_all_examples(name):
     ("labels", "num_clients", "message"),
     [
         (np.zeros((4, 2), int), 2, r"shape \(4, 2\); give one label for each example"),
-        (np.arange(7), 0, "num_clients=0 is out of range; give at least 1"),
+        (np.arange(7), 0, "num_clients=0 is out of range; give a whole number of at least 1"),
         (np.arange(7), 8, "7 examples cannot give 8 clients [12] each; use at most [37]"),
     ],
 )

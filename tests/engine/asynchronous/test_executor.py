@@ -357,7 +357,7 @@ def test_a_barrier_for_all_is_the_synchronous_round():
     plan = make_plan(4, CLIENTS, 3, [CLIENTS], barrier=True)
     dispatches = plan_dispatches(plan, data.counts(), LOCAL)
     engine = fa.make_engine(algorithm, "sequential")
-    state = engine.init(SEED, POPULATION)
+    state = engine.init(SEED, POPULATION._replace(cohort_size=CLIENTS))
     for index in range(3):
         cohort = slice(index * CLIENTS, (index + 1) * CLIENTS)
         state, _ = engine.round(

@@ -1,0 +1,232 @@
+"""Checks of what is made by hand: seeds, local work, params, dispatches. Tracers always pass."""
+
+import math
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
+from fedjax_algos.core.options import check_choice, is_number
+from fedjax_algos.core.representation import describe_tree
+from fedjax_algos.core.types import Batches, Dispatch, Local, Model
+
+_SHOWN = 60  # characters of a wrong value in a message
+
+
+def check_kind(name: str, value: Any, kind: Any, fix: str) -> None:
+    """Checks that an object is of a class.
+
+    Args:
+      name: of the argument.
+      value: what was given.
+      kind: a class, or a union of classes.
+      fix: what to give instead.
+
+    Raises:
+      TypeError: if it is not.
+    """
+    if not isinstance(value, kind):
+        kinds = [each.__name__ for each in typing.get_args(kind) or (kind,)]
+        raise TypeError(f"{name}={_shown(value)} is not of type {' or '.join(kinds)}; {fix}")
+
+
+def check_callable(name: str, value: Any, fix: str) -> None:
+    """Checks that an object is a function.
+
+    Args:
+      name: of the argument.
+      value: what was given.
+      fix: what to give instead.
+
+    Raises:
+      TypeError: if it cannot be called.
+    """
+    if not callable(value):
+        raise TypeError(f"{name}={_shown(value)} cannot be called; {fix}")
+
+
+def _shown(value):
+    text = repr(value) if not callable(value) else getattr(value, "__name__", "a function")
+    return text if len(text) <= _SHOWN and "\n" not in text else f"<{type(value).__name__}>"
+
+
+def check_whole(name: str, value: Any, low: int = 1, high: int = MAX_INT32) -> None:
+    """Checks a whole number.
+
+    Args:
+      name: of the argument.
+      value: a whole number of any integer type.
+      low: the smallest one.
+      high: the largest one.
+
+    Raises:
+      ValueError: if it is none or out of range.
+    """
+    if isinstance(value, jax.core.Tracer):
+        return
+    if not is_number(value, int) or not low <= value <= high:
+        most = f" and at most {high}" if is_number(value, float) and value > high else ""
+        raise ValueError(
+            f"{name}={_shown(value)} is out of range; give a whole number of at least {low}{most}"
+        )
+
+
+def check_seed(seed: Any) -> None:
+    """Checks the seed of a run or of a partition.
+
+    Args:
+      seed: a whole number.
+
+    Raises:
+      ValueError: if it is none, or out of range.
+    """
+    check_whole("seed", seed, 0, MAX_SEED)
+
+
+def check_local(local: Local) -> None:
+    """Checks how a client trains, apart from what depends on its examples.
+
+    Args:
+      local: its numbers may be tracers, as in a sweep.
+
+    Raises:
+      TypeError: for an object of another type.
+      ValueError: for a value out of range.
+    """
+    check_kind("local", local, Local, "give fedjax_algos.Local(batch_size=..., ...)")
+    check_whole("Local: batch_size", local.batch_size)
+    if local.steps is not None:
+        check_whole("Local: steps", local.steps)
+    for name, value in (("epochs", local.epochs), ("learning_rate", local.learning_rate)):
+        if value is not None and not callable(value):
+            _check_positive(f"Local: {name}", value)
+    if local.learning_rate is None:
+        raise ValueError("Local: learning_rate=None is out of range; give a number above 0")
+    check_choice("Local: batches", local.batches, typing.get_args(Batches))
+    check_choice("Local: rate_by", local.rate_by, ("round", "dispatch"))
+    if not (hasattr(local.transform, "init") and hasattr(local.transform, "update")):
+        raise TypeError(
+            f"Local: transform={_shown(local.transform)} is no optax transformation; give one "
+            "without a learning rate, such as optax.scale_by_adam()"
+        )
+
+
+def _check_positive(name, value):
+    if isinstance(value, jax.core.Tracer):
+        return
+    if not (is_number(value, float) and value > 0):
+        raise ValueError(f"{name}={_shown(value)} is out of range; give a number above 0")
+
+
+def check_model(init: Callable, model: Model) -> None:
+    """Checks that a model has the structure and the shapes of the problem's own.
+
+    Args:
+      init: of the problem.
+      model: params and statistics.
+
+    Raises:
+      ValueError: for other params or statistics, or arrays that a round has consumed.
+    """
+    expected = jax.eval_shape(init, jax.eval_shape(jax.random.key, 0))
+    for name, given, own in zip(Model._fields, model, expected, strict=True):
+        leaves, own_leaves = jax.tree.leaves(given), jax.tree.leaves(own)
+        fix = f"give {name} as problem.init(key).{name} has them"
+        if name == "statistics" and own_leaves and not leaves:
+            fix = "give fedjax_algos.Model(params, statistics)"
+        structures: list[Any] = [jax.tree.structure(tree) for tree in (given, own)]
+        if structures[0] != structures[1]:
+            raise ValueError(
+                f"params have {name} of another structure ({describe_tree(given)}) than the "
+                f"problem's ({describe_tree(own)}); {fix}"
+            )
+        for leaf, own_leaf in zip(leaves, own_leaves, strict=True):
+            if np.shape(leaf) != own_leaf.shape:
+                raise ValueError(
+                    f"params have {name} of shape {list(np.shape(leaf))} where the problem's have "
+                    f"{list(own_leaf.shape)}; {fix}"
+                )
+        if any(is_deleted(leaf) for leaf in leaves):
+            raise ValueError(
+                f"the {name} in params were consumed by a round, because they are those of its "
+                "state; copy them before, with jax.tree.map(jnp.copy, ...), or take those of the "
+                "state that the round returned"
+            )
+
+
+def is_deleted(leaf: Any) -> bool:
+    """Whether an array has given its buffer away.
+
+    Args:
+      leaf: an array of any kind.
+    """
+    concrete = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+    return concrete and leaf.is_deleted()
+
+
+def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ...]) -> None:
+    """Checks dispatches that may have been made by hand.
+
+    Args:
+      dispatches: NumPy arrays.
+      num_clients: N, of all clients of the data.
+      axes: the names of the arrays' axes, such as ("rounds", "cohort").
+
+    Raises:
+      TypeError: for an object of another type.
+      ValueError: for arrays of unequal shapes, clients that do not exist, steps below 0 or rates
+        that are not positive and finite.
+    """
+    check_kind("dispatches", dispatches, Dispatch, "give those of Synchronous(...).dispatches")
+    shape = np.shape(dispatches.client)
+    for name, leaf in zip(dispatches._fields, dispatches, strict=True):
+        if np.shape(leaf) != shape:
+            raise ValueError(
+                f"dispatches have {name} of shape {np.shape(leaf)} and client of shape {shape}; "
+                "give arrays of one shape"
+            )
+    if len(shape) != len(axes) or 0 in shape:
+        raise ValueError(
+            f"dispatches have shape {shape}; give arrays [{', '.join(axes)}], at least one entry "
+            "in each axis"
+        )
+    check_clients(np.asarray(dispatches.client), num_clients)
+    steps, rates = np.asarray(dispatches.num_steps), np.asarray(dispatches.learning_rate)
+    if steps.dtype.kind not in "iu" or steps.min() < 0:
+        raise ValueError(
+            f"dispatches have num_steps={steps.min()} of type {steps.dtype}; give whole numbers of "
+            "at least 0"
+        )
+    low, high = rates.min(), rates.max()
+    if not 0 < low <= high < math.inf:
+        wrong = high if low > 0 else low
+        raise ValueError(
+            f"dispatches have learning_rate={wrong}; give numbers above 0 that are finite"
+        )
+
+
+def check_clients(clients: np.ndarray, num_clients: int) -> None:
+    """Checks client ids.
+
+    Args:
+      clients: int[...], at least one.
+      num_clients: N.
+
+    Raises:
+      ValueError: for ids that are no whole numbers or belong to no client.
+    """
+    if clients.dtype.kind not in "iu":
+        mask = ": a mask names nobody, give np.flatnonzero(mask)" * (clients.dtype.kind == "b")
+        raise ValueError(
+            f"the clients of dispatches are of type {clients.dtype}; give their ids, whole numbers "
+            f"from 0 to {num_clients - 1}{mask}"
+        )
+    for client in (clients.min(), clients.max()):
+        if not 0 <= client < num_clients:
+            raise ValueError(
+                f"client {client} is in a cohort; there are clients 0 to {num_clients - 1}: draw "
+                "the dispatches from data.counts()"
+            )

@@ -1,0 +1,104 @@
+"""Bounds on sizes: what fits into 32-bit integers, and what fits into the memory of the machine.
+
+Sizes are computed before anything is allocated. What is compared with the memory is a lower bound
+of what is needed, so a run that fits is never refused, and one that nearly fits may still fail.
+"""
+
+import functools
+import os
+import sys
+from typing import Any
+
+import jax
+
+MAX_INT32 = 2**31 - 1
+MAX_SEED = 2**32 - 1  # keys are made of uint32
+
+
+@functools.cache
+def host_memory() -> int:
+    """Bytes of physical memory of this machine."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not known on this platform
+        return sys.maxsize
+
+
+@functools.cache
+def device_memory(device: jax.Device | None = None) -> int:
+    """Bytes that a device can allocate; a device of the CPU shares the memory of the machine.
+
+    Args:
+      device: None for the default device.
+    """
+    statistics = (device or jax.local_devices()[0]).memory_stats() or {}
+    return statistics.get("bytes_limit", host_memory())
+
+
+def check_memory(what: str, num_bytes: int, fix: str, *, limit: int | None = None) -> None:
+    """Checks that something fits into memory.
+
+    Args:
+      what: is allocated, such as "rounds=5 of 10 clients".
+      num_bytes: that are needed at least.
+      fix: what to do, such as "give fewer rounds".
+      limit: bytes that there are; None for the memory of the machine.
+
+    Raises:
+      ValueError: if more bytes are needed than there are.
+    """
+    limit = host_memory() if limit is None else limit
+    if num_bytes > limit:
+        raise ValueError(
+            f"{what} would need at least {readable_bytes(num_bytes)}, but there are "
+            f"{readable_bytes(limit)} of memory; {fix}"
+        )
+
+
+def check_device_memory(what: str, num_bytes: int, fix: str, *, devices: int = 1) -> None:
+    """Checks that something fits into the memory of each device.
+
+    Args:
+      what: is allocated.
+      num_bytes: that each device needs at least.
+      fix: what to do.
+      devices: how many hold as much; those of a CPU share its memory.
+
+    Raises:
+      ValueError: if more bytes are needed than there are.
+    """
+    shared = devices if jax.default_backend() == "cpu" else 1
+    check_memory(what, num_bytes * shared, fix, limit=device_memory())
+
+
+def check_int32(what: str, value: Any, fix: str) -> None:
+    """Checks that a number fits into a 32-bit integer.
+
+    Args:
+      what: is counted, such as "the local steps of client 3".
+      value: the number.
+      fix: what to do.
+
+    Raises:
+      ValueError: if it is larger.
+    """
+    if value > MAX_INT32:
+        shown = f"{value:.0f}" if value < 1e18 else f"{value:.3g}"
+        raise ValueError(
+            f"{what} would be {shown}, but they are counted in 32-bit integers, at most "
+            f"{MAX_INT32}; {fix}"
+        )
+
+
+def readable_bytes(number: float) -> str:
+    """A number of bytes with its unit, such as `1.5 GB`.
+
+    Args:
+      number: of bytes.
+    """
+    size = float(number)
+    for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} EB"

@@ -1,0 +1,208 @@
+"""Checks of what an engine is given: populations, states, data and dispatches.
+
+A round costs microseconds in them: they read shapes and the dispatches, which are on the host, and
+a state of new shapes is compared with the algorithm's own once.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_algos.core import Algorithm, Dispatch, Population
+from fedjax_algos.core.checks import check_dispatches, check_kind, check_whole, is_deleted
+from fedjax_algos.core.limits import check_device_memory
+from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.engine.devices import row_sharding
+from fedjax_algos.engine.placement import Placement
+from fedjax_algos.engine.sharded_data import DeviceData
+from fedjax_algos.engine.state import FederatedState, HostClientState
+
+_OWN_STATE = "give what engine.init or the last round of this algorithm returned"
+
+
+def check_population(population: Population) -> None:
+    """Checks static facts about the clients.
+
+    Args:
+      population: made by hand.
+
+    Raises:
+      TypeError: for an object of another type.
+      ValueError: for numbers out of range.
+    """
+    check_kind("population", population, Population, "give Population(num_clients, ...)")
+    for name, value in population._asdict().items():
+        check_whole(f"Population: {name}", value)
+    if population.cohort_size > population.num_clients:
+        raise ValueError(
+            f"Population: cohort_size={population.cohort_size} is out of range; give at most "
+            f"num_clients={population.num_clients}"
+        )
+
+
+def check_state_memory(placement: Placement, state: FederatedState, population: Population) -> None:
+    """Checks that a state fits into the memory of the devices.
+
+    Args:
+      placement: the devices.
+      state: its shapes.
+      population: for the message.
+
+    Raises:
+      ValueError: if it does not.
+    """
+    shared, rows = tree_bytes(state._replace(clients=())), tree_bytes(state.clients)
+    table = row_sharding(placement.mesh, population.num_clients)
+    divided = table is not None and not table.is_fully_replicated
+    check_device_memory(
+        f"the state of {population.num_clients} clients",
+        shared + rows // (placement.num_devices if divided else 1),
+        "give a smaller model or, if clients keep state, fewer clients or client_state='host'",
+        devices=placement.num_devices,
+    )
+
+
+class StateCheck:
+    """Checks states and dispatches before they are computed with.
+
+    Args:
+      algorithm: whose states they are.
+      on_host: whether the rows of client state are in host memory.
+    """
+
+    def __init__(self, algorithm: Algorithm, on_host: bool = False):
+        self.algorithm, self.on_host = algorithm, on_host
+        self.cohorts: set[tuple[int, int]] = set()  # (clients, cohort size) of states made here
+        self.known: set[Any] = set()  # shapes of states that have been compared
+
+    def add(self, population: Population) -> None:
+        """Remembers that a state was made for a population.
+
+        Args:
+          population: that was checked.
+        """
+        self.cohorts.add((population.num_clients, population.cohort_size))
+
+    def check(
+        self,
+        state: FederatedState,
+        data: DeviceData,
+        dispatches: Dispatch,
+        axes: tuple[str, ...],
+        any_cohort: bool = False,
+    ) -> None:
+        """Checks what a round is given.
+
+        Args:
+          state: of the run.
+          data: the clients' examples.
+          dispatches: on the host.
+          axes: the names of their axes.
+          any_cohort: whether a cohort may have another size than the population's.
+
+        Raises:
+          TypeError: for an object of another type.
+          ValueError: for a state that was consumed or is of another algorithm, model or population,
+            and dispatches of clients that do not exist or of another cohort size.
+        """
+        self.check_state(state, data)
+        check_dispatches(dispatches, data.num_clients, axes)
+        size = np.shape(dispatches.client)[-1]
+        if not any_cohort and self.cohorts and (data.num_clients, size) not in self.cohorts:
+            known = " or ".join(f"{m} of {n}" for n, m in sorted(self.cohorts))
+            raise ValueError(
+                f"dispatches have a cohort of {size} of {data.num_clients} clients, but the state "
+                f"was made for cohorts of {known}; give engine.init a Population with "
+                f"num_clients={data.num_clients} and cohort_size={size}, or other dispatches"
+            )
+
+    def check_state(self, state: FederatedState, data: DeviceData) -> None:
+        """Checks a state, and that the data are clients' examples.
+
+        Args:
+          state: of the run.
+          data: the clients' examples.
+
+        Raises:
+          TypeError: for an object of another type.
+          ValueError: for a state that was consumed or is of another algorithm, model or population.
+        """
+        check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
+        check_kind("state", state, FederatedState, _OWN_STATE)
+        leaves, structure = jax.tree.flatten(state.server)
+        rows = jax.tree.leaves(state.clients)
+        if leaves and is_deleted(leaves[0]):
+            raise ValueError(
+                "this state was consumed by the round that it was given to; use the one that it "
+                "returned"
+            )
+        shapes = tuple(np.shape(leaf) for leaf in leaves)
+        of_rows = () if self.on_host else tuple(np.shape(leaf) for leaf in rows)
+        key = structure, shapes, of_rows, type(state.clients), data.num_clients
+        if key not in self.known:
+            self._compare(state, data.num_clients)
+            self.known.add(key)
+
+    def _compare(self, state, num_clients):
+        """Compares a state with the shapes of the algorithm's own."""
+        model = jax.eval_shape(self.algorithm.problem.init, jax.eval_shape(jax.random.key, 0))
+        _check_server(self.algorithm, model.params, state.server, num_clients)
+        if isinstance(state.clients, HostClientState) != self.on_host:
+            places = ("host", "device") if self.on_host else ("device", "host")
+            raise ValueError(
+                f"the engine has client_state={places[0]!r}, but the state's rows are on the "
+                f"{places[1]}; {_OWN_STATE}"
+            )
+        if self.on_host:
+            if max(state.clients, default=0) >= num_clients:
+                raise ValueError(
+                    f"the state has a row of client {max(state.clients)}, but the data have "
+                    f"{num_clients} clients; give the state of a run with these data"
+                )
+            return
+        key = jax.eval_shape(jax.random.key, 0)
+        row = jax.eval_shape(self.algorithm.client_init, model.params, key)
+        if jax.tree.structure(state.clients) != jax.tree.structure(row):
+            raise ValueError(f"the state is of an algorithm with other client state; {_OWN_STATE}")
+        for leaf, own in zip(jax.tree.leaves(state.clients), jax.tree.leaves(row), strict=True):
+            if np.shape(leaf) != (num_clients, *own.shape):
+                raise ValueError(
+                    f"the state has rows of shape {list(np.shape(leaf))}, but the data have "
+                    f"{num_clients} clients with rows of shape {list(own.shape)}; give the state "
+                    "of a run with these data"
+                )
+
+
+def _check_server(algorithm, params, server, num_clients):
+    """Raises ValueError for a server state of other structure or shapes than the algorithm's."""
+    population = Population(num_clients, 1, num_clients)
+    own = jax.eval_shape(lambda tree: algorithm.init(tree, population), params)
+    if jax.tree.structure(server) != jax.tree.structure(own):
+        raise ValueError(
+            f"the state is of another algorithm or model: its server state is a "
+            f"{type(server).__name__} of {len(jax.tree.leaves(server))} arrays, not a "
+            f"{type(own).__name__} of {len(jax.tree.leaves(own))}; {_OWN_STATE}"
+        )
+    if _shapes(server.params) != _shapes(own.params):
+        raise ValueError(
+            f"the state is of another model: its params have shapes {_shapes(server.params)[:4]}, "
+            f"and the problem's have {_shapes(own.params)[:4]}; {_OWN_STATE}"
+        )
+    # what differs may depend on the number of groups, which only the state knows
+    pairs = zip(_shapes(server), _shapes(own), strict=True)
+    groups = {shape[0] for shape, expected in pairs if shape != expected and shape}
+    for number in groups:
+        grouped = population._replace(num_groups=number)
+        own = jax.eval_shape(lambda tree, of=grouped: algorithm.init(tree, of), params)
+        if _shapes(server) == _shapes(own):
+            return
+    if _shapes(server) != _shapes(own):
+        raise ValueError(
+            f"the state is of the same algorithm with other options: its server state has shapes "
+            f"{_shapes(server)[:8]}, and the algorithm's has {_shapes(own)[:8]}; {_OWN_STATE}"
+        )
+
+
+def _shapes(tree):
+    return [np.shape(leaf) for leaf in jax.tree.leaves(tree)]

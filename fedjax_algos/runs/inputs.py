@@ -1,0 +1,113 @@
+"""Checks of what a whole run is given, once, before anything is computed."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_algos.core import Batch, Problem
+from fedjax_algos.core.checks import check_callable, check_kind, check_whole
+from fedjax_algos.core.limits import check_memory
+from fedjax_algos.core.representation import describe_tree
+from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.data.federated_data import FederatedData, check_examples
+from fedjax_algos.engine.sharded_data import DeviceData, data_shapes
+from fedjax_algos.engine.state import FederatedState, HostClientState
+from fedjax_algos.models.labels import check_labels
+
+_ROW_BYTES = 500  # of an evaluation's row, at least
+
+
+def check_data(problem: Problem, data: DeviceData, test: Batch | None) -> None:
+    """Checks the examples that a run trains and is tested on.
+
+    Args:
+      problem: what is learned.
+      data: the clients' examples; those that are sharded were checked before.
+      test: the examples to evaluate on, or None.
+
+    Raises:
+      TypeError: for data of another type.
+      ValueError: for labels that the model does not have, and test examples that are not like those
+        of the clients.
+    """
+    check_kind("data", data, DeviceData, "give what federate(examples, partition) returned")
+    if isinstance(data, FederatedData):
+        check_labels(problem, "the clients' examples", data.examples)
+    if test is None:
+        return
+    total = check_examples("test examples", test)
+    _check_alike(test, data_shapes(data).examples)
+    if not total:
+        raise ValueError("there are 0 test examples; give at least one, or test=None")
+    check_labels(problem, "the test examples", test)
+
+
+def _check_alike(test, examples):
+    """Raises ValueError for test examples of another structure, shape or kind than the clients'."""
+    alike = jax.tree.structure(test) == jax.tree.structure(examples)
+    if alike:
+        pairs = zip(jax.tree.leaves(test), jax.tree.leaves(examples), strict=True)
+        alike = all(
+            np.shape(one)[1:] == other.shape[1:] and _is_float(one) == _is_float(other)
+            for one, other in pairs
+        )
+    if not alike:
+        raise ValueError(
+            f"the test examples are {describe_tree(test)}, and the clients' are "
+            f"{describe_tree(examples)}; give arrays of the same names, shapes and types"
+        )
+
+
+def _is_float(leaf):
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def check_loop(rounds: Any, eval_every: Any, on_evaluation: Any) -> None:
+    """Checks the arguments of a run in rounds.
+
+    Args:
+      rounds: their number.
+      eval_every: rounds between evaluations.
+      on_evaluation: called with each row.
+
+    Raises:
+      TypeError: for an `on_evaluation` that is no function.
+      ValueError: for numbers out of range, or more evaluations than fit into memory.
+    """
+    check_whole("rounds", rounds)
+    check_whole("eval_every", eval_every)
+    check_callable("on_evaluation", on_evaluation, "give a function of a row")
+    check_evaluations(-(-rounds // eval_every), "give fewer rounds, or a larger eval_every")
+
+
+def check_evaluations(evaluations: int, fix: str) -> None:
+    """Checks that the rows of a run fit into memory.
+
+    Args:
+      evaluations: their number.
+      fix: what to give instead.
+
+    Raises:
+      ValueError: if they do not.
+    """
+    check_memory(f"the rows of {evaluations} evaluations", evaluations * _ROW_BYTES, fix)
+
+
+def check_host_rows(state: FederatedState, num_rows: int) -> None:
+    """Checks that rows of client state in host memory will fit into it.
+
+    Args:
+      state: of the run.
+      num_rows: of clients that may be dispatched.
+
+    Raises:
+      ValueError: if they do not.
+    """
+    if isinstance(state.clients, HostClientState):
+        check_memory(
+            f"the state of {num_rows} clients",
+            num_rows * tree_bytes(state.clients.blank),
+            "give fewer clients or rounds, or a smaller model",
+        )
