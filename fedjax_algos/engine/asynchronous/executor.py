@@ -36,6 +36,7 @@ from fedjax_algos.engine.non_finite import NonFinite, check_excluded
 from fedjax_algos.engine.placement import default_layout
 from fedjax_algos.engine.protocols import InitFn, PutDataFn
 from fedjax_algos.engine.sharded_data import DeviceData
+from fedjax_algos.engine.state import FederatedState
 
 
 class Executor(NamedTuple):
