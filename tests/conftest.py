@@ -1,7 +1,9 @@
-"""Strict modes, quick compilation, eight devices; fixtures for float64 and unreadable arrays."""
+"""Strict modes, quick compilation, eight devices; fixtures for float64, reads and bounds."""
 
 import gc
 import os
+import signal
+import tracemalloc
 from importlib import metadata
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -55,3 +57,21 @@ def unreadable(monkeypatch):
         monkeypatch.setattr(np, name, guarded)
     monkeypatch.setattr(jax, "device_get", refuse)
     monkeypatch.setattr(jax, "block_until_ready", refuse)
+
+
+@pytest.fixture
+def bounded():
+    """Ends a test that waits for 60 seconds; afterwards checks that it took less than 100 MB."""
+
+    def end(*_):
+        pytest.fail("it waits")  # which is no error that a reader catches
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(60)
+    tracemalloc.start()
+    yield
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+    assert peak < 100e6

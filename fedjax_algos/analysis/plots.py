@@ -8,6 +8,7 @@ import numpy as np
 from fedjax_algos.analysis.summary import column_by_method, confidence_half_width
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
+from fedjax_algos.core.texts import printable
 
 AXES = {  # columns for the x axis, and their labels
     "round": "communication round",
@@ -20,6 +21,7 @@ AXES = {  # columns for the x axis, and their labels
 _SCALES = {"upload_bytes": 1e6, "download_bytes": 1e6, "flops": 1e9}
 _CYCLE_LENGTH = 10  # colours of matplotlib's default cycle
 _LINE_STYLES = ("-", "--", ":", "-.")  # one for each pass through the colours
+_MAX_CHARACTERS = 80  # of a label
 _MAX_INSIDE_LEGEND = 6  # methods; a longer legend is placed beside the axes
 
 
@@ -50,7 +52,7 @@ def plot_metric(
         style = _LINE_STYLES[index // _CYCLE_LENGTH % len(_LINE_STYLES)]
         mean_x = positions[label].mean(axis=0) / _SCALES.get(x, 1)
         mean = by_seed.mean(axis=0)
-        (line,) = axes.plot(mean_x, mean, label=label, linewidth=1.6, linestyle=style)
+        (line,) = axes.plot(mean_x, mean, label=str(index), linewidth=1.6, linestyle=style)
         if len(by_seed) > 1:
             half = np.array([confidence_half_width(column) for column in by_seed.T])
             axes.fill_between(
@@ -59,12 +61,19 @@ def plot_metric(
     _limit_y_axis(axes, [by_seed.mean(axis=0) for by_seed in values.values()])
     seeds = len(next(iter(values.values())))
     band = ", band: 95% confidence interval" if seeds > 1 else ""
-    axes.set(xlabel=AXES[x], ylabel=metric.replace("_", " "))
+    axes.set_xlabel(AXES[x])
+    axes.set_ylabel(_shown(metric.replace("_", " ")), parse_math=False)
     axes.set_title(f"mean of {seeds} seed{'s' * (seeds > 1)}{band}", fontsize=10)
     axes.grid(alpha=0.3)
     beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
-    axes.legend(frameon=False, **(beside if legend_beside else {}))
+    legend = axes.legend(frameon=False, **(beside if legend_beside else {}))
+    for text, label in zip(legend.get_texts(), values, strict=True):
+        text.set(text=_shown(label), parse_math=False)  # as it is, also with $ or _ in front
     figure.savefig(path, dpi=150)
+
+
+def _shown(text: str) -> str:
+    return printable(text, longest=_MAX_CHARACTERS)
 
 
 def _limit_y_axis(axes, means):

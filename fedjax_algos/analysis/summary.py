@@ -87,8 +87,14 @@ def summarise(rows: list[Row], target: float | None = None) -> list[MethodSummar
       rows: of all methods on the same seeds.
       target: the test accuracy to reach. If None, it is the best accuracy of the first method, on
         each seed the one of that seed.
+
+    Raises:
+      ValueError: if no row has a test accuracy or a wall time, and as for `column_by_method`.
     """
     measured = set().union(*rows) & {"test_accuracy", "test_loss", *_COSTS}
+    for name in ("test_accuracy", "wall_seconds"):
+        if name not in measured:
+            raise ValueError(f"the rows have no {name}; give those that compare or run measured")
     columns = {name: column_by_method(rows, name) for name in measured}
     accuracy = columns["test_accuracy"]
     # fmax ignores NaN: the best of a diverged run is the one before it diverged

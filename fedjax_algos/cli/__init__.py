@@ -16,9 +16,11 @@ from fedjax_algos.cli.reporting import list_names, plot, summary
 from fedjax_algos.cli.sweep import sweep
 from fedjax_algos.cli.training import compare, run
 from fedjax_algos.core.options import unknown
+from fedjax_algos.core.texts import printable
 
 _PACKAGE = Path(__file__).parents[1]
 _PROGRAM = Path(sys.argv[0])
+_MAX_CHARACTERS = 2000  # of an error
 COMMANDS = (compare, run, sweep, plot, summary, list_names)
 
 
@@ -73,5 +75,6 @@ def _is_own(file: Path) -> bool:
 
 
 def _fail(message: str, code: int = 2) -> None:
-    click.echo(f"error: {' '.join(message.split())}", err=True)
+    line = printable(" ".join(message.split()), longest=_MAX_CHARACTERS)
+    click.echo(f"error: {line}", err=True)
     sys.exit(code)

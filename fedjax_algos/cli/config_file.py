@@ -1,13 +1,17 @@
 """A file of settings and methods for `fedjax-algos compare --config FILE.toml`."""
 
+import reprlib
 import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from fedjax_algos.core.files import open_regular, read_bounded
 from fedjax_algos.core.options import options, unknown
 from fedjax_algos.runs.settings import Settings
+
+_MAX_BYTES = 2**18
+_MAX_DOTS = 256  # of a line; tomllib's time grows with the square of the dots of a key
 
 
 class ConfigFile(NamedTuple):
@@ -32,23 +36,32 @@ def read_config(path: str) -> ConfigFile:
       ValueError: for a file that cannot be read, is no TOML, or has a wrong key or kind of value.
     """
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            text = read_bounded(file, _MAX_BYTES).decode()
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line.count(".") > _MAX_DOTS:
+                raise ValueError(f"line {number} has more than {_MAX_DOTS} dots; divide it")
+        content = tomllib.loads(text)
     except OSError as error:
         raise ValueError(
             f"config={path!r} cannot be read ({error.strerror}); name a TOML file"
         ) from None
     except ValueError as error:  # of TOML, or of text at all
         raise ValueError(f"config={path!r} is no TOML file: {error}") from None
+    except RecursionError:
+        raise ValueError(f"config={path!r} is no TOML file: it is nested too deeply") from None
     methods = content.pop("methods", None)
     listed = isinstance(methods, list) and methods and all(isinstance(m, str) for m in methods)
     if methods is not None and not listed:
         raise ValueError(
-            f"{path}: methods={methods!r} is no list of methods; give one such as "
+            f"{path}: methods={reprlib.repr(methods)} is no list of methods; give one such as "
             '["fedavg", "fedprox:mu=0.1"]'
         )
     cache = content.pop("compilation_cache", None)
     if not isinstance(cache, str | None):
-        raise ValueError(f"{path}: compilation_cache={cache!r} is no folder; give a text")
+        raise ValueError(
+            f"{path}: compilation_cache={reprlib.repr(cache)} is no folder; give a text"
+        )
     known = options(Settings)
     for key in content:
         if key not in known:
@@ -59,8 +72,12 @@ def read_config(path: str) -> ConfigFile:
 
 
 def _text(path: str, key: str, value: Any) -> str:
-    if key == "seeds" and isinstance(value, list):
-        return ",".join(map(str, value)) + ","
-    if isinstance(value, list | dict):
-        raise ValueError(f"{path}: {key}={value!r} is not one value; give a number or a text")
-    return str(value)
+    is_list = key == "seeds" and isinstance(value, list)
+    if isinstance(value, list | dict) and not is_list:
+        raise ValueError(
+            f"{path}: {key}={reprlib.repr(value)} is not one value; give a number or a text"
+        )
+    try:
+        return ",".join(map(str, value)) + "," if is_list else str(value)
+    except ValueError:  # Python's bound for the conversion of whole numbers
+        raise ValueError(f"{path}: {key} has too many digits; give a smaller number") from None

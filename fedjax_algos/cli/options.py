@@ -120,6 +120,24 @@ def training(folder: Path) -> Iterator[None]:
         sys.exit(128 + error.signal_number)
 
 
+class Command(click.Command):
+    """A command that refuses an option that is given twice, unless it may be repeated."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Click's hook; raises UsageError for such an option.
+
+        Args:
+          ctx: click's.
+          args: of the command.
+        """
+        _, _, given = self.make_parser(ctx).parse_args(list(args))
+        for parameter in self.get_params(ctx):
+            repeatable = isinstance(parameter, click.Argument) or parameter.multiple
+            if not repeatable and given.count(parameter) > 1:
+                raise click.UsageError(f"{parameter.opts[0]} is given twice; give it once")
+        return super().parse_args(ctx, args)
+
+
 class Commands(click.Group):
     """A group that answers an unknown command with the nearest known one."""
 

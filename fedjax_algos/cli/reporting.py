@@ -1,21 +1,24 @@
 """The commands that read results and registries: `plot`, `summary` and `list`."""
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import papers, plots
 from fedjax_algos.asynchrony import schedules, system_models
-from fedjax_algos.cli.options import range_of, text_options, usage_errors
+from fedjax_algos.cli.options import Command, range_of, text_options, usage_errors
 from fedjax_algos.cli.tables import plain_table
 from fedjax_algos.core.options import options, parse_value, unknown
 from fedjax_algos.core.registry import Registry
+from fedjax_algos.core.texts import printable
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import models
 from fedjax_algos.runs import results
@@ -35,7 +38,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
 }
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("folders", nargs=-1, metavar="RESULTS...")
 @click.option("--metric", default="test_accuracy", help="column of metrics.csv [test_accuracy]")
 @click.option("--x", "axis", default="round", help=f"{', '.join(plots.AXES)} [round]")
@@ -54,14 +57,15 @@ def plot(folders: tuple[str, ...], metric: str, axis: str, out: str | None) -> N
             prefix = f"{Path(folder).name}: " if len(folders) > 1 else ""
             for row in results.read_metrics(folder):
                 rows.append(row | {"method": prefix + row["method"]})
-        path = Path(out) if out else Path(folders[0]) / f"{metric}-by-{axis}.png"
+        name = re.sub(r"[^\w.=+-]+", "-", metric)
+        path = Path(out) if out else Path(folders[0]) / f"{name}-by-{axis}.png"
         if path.exists():
             raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
         plots.plot_metric(rows, path, metric=metric, x=axis)
-    click.echo(path)
+    click.echo(printable(path))
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("folder", metavar="RESULTS")
 @click.option("--paper", default="fedgbo", help=f"{', '.join(papers.PAPERS)} [fedgbo]")
 @click.option("--reference", metavar="METHOD", help="method that costs or times are relative to")
@@ -82,7 +86,7 @@ def summary(
         lines = papers.of_paper(rows, paper, reference, goal)
     entries = [_plain(line) for line in lines]
     if as_json:
-        click.echo(json.dumps(entries))
+        click.echo(json.dumps(entries, allow_nan=False))
         return
     headings = [name.replace("_", " ") for name in entries[0]]
     cells = [[_short(value) for value in entry.values()] for entry in entries]
@@ -90,7 +94,9 @@ def summary(
 
 
 def _plain(value: Any) -> Any:
-    """Named tuples as dictionaries, nested ones included."""
+    """Named tuples as dictionaries, nested ones included, and None for numbers that JSON lacks."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     if hasattr(value, "_asdict"):
         return {name: _plain(part) for name, part in value._asdict().items()}
     return value
@@ -102,7 +108,7 @@ def _short(value: Any) -> str:
     return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-@click.command("list")
+@click.command("list", cls=Command)
 @click.argument("what", metavar="|".join(REGISTRIES))
 @click.option("--json", "as_json", is_flag=True, help="print a JSON array of names")
 def list_names(what: str, as_json: bool) -> None:
@@ -116,5 +122,6 @@ def list_names(what: str, as_json: bool) -> None:
     table = Table("name", "description", "options")
     for name in sorted(registry):
         own = "\n".join(f"{o.name}: {range_of(o)}" for o in text_options(registry[name]))
-        table.add_row(name, *map(escape, [(registry[name].__doc__ or "").split("\n")[0], own]))
+        title = (registry[name].__doc__ or "").split("\n")[0]
+        table.add_row(*map(Text, [printable(name), printable(title), own]))
     Console().print(table)

@@ -12,6 +12,7 @@ from rich.table import Table
 from fedjax_algos.analysis import plots
 from fedjax_algos.analysis.summary import MethodSummary, summarise
 from fedjax_algos.cli.options import (
+    Command,
     flag,
     results_folder,
     settings_of,
@@ -23,6 +24,7 @@ from fedjax_algos.cli.options import (
 from fedjax_algos.cli.tables import non_finite_lines, percent, plain_table
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options, parse_value
+from fedjax_algos.core.texts import printable
 from fedjax_algos.engine.compilation import measure_compilation
 from fedjax_algos.runs import results
 from fedjax_algos.runs.files import written
@@ -33,7 +35,7 @@ _MEMORY_HELP = f"bytes for the states of a call's runs [{options(run_sweep)['mem
 _MAX_DRAWN = 10  # settings in the figure, the best ones
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("method")
 @click.option("--grid", multiple=True, metavar="NAME=VALUE,...", help="values; may be repeated")
 @click.option(
@@ -78,7 +80,8 @@ def sweep(method: str, grid: tuple[str, ...], **values: str | None) -> None:
     for line in non_finite_lines(rows):
         click.echo(line)
     seconds = time.perf_counter() - start
-    click.echo(f"results and figure in {folder.path} ({seconds:.0f} s, of which {compiled})")
+    place = printable(folder.path)
+    click.echo(f"results and figure in {place} ({seconds:.0f} s, of which {compiled})")
 
 
 def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, list[str]]:
@@ -116,7 +119,7 @@ def _run(
 
         rows, notes = run_sweep(prepared, show, folder, **own)
     for note in [*prepared.experiment.notes, *notes]:
-        console.print(note, highlight=False, soft_wrap=True)
+        console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
     return rows, notes
 
 

@@ -5,11 +5,15 @@ from typing import Literal
 
 from rich.filesize import pick_unit_and_suffix
 from rich.table import Table
+from rich.text import Text
 
 from fedjax_algos.analysis.summary import MethodSummary
 from fedjax_algos.core import Row
+from fedjax_algos.core.texts import printable
 from fedjax_algos.runs.divergence import WHAT_HELPS, describe_divergence
 from fedjax_algos.runs.settings import Settings
+
+_MAX_CHARACTERS = 80  # of a cell
 
 
 def plain_table(
@@ -18,7 +22,7 @@ def plain_table(
     justify: Literal["left", "right"] = "right",
     caption: str | None = None,
 ) -> Table:
-    """A table without lines.
+    """A table without lines, in which no text is markup.
 
     Args:
       headings: of the columns.
@@ -26,11 +30,13 @@ def plain_table(
       justify: the side of all columns but the first, which is on the left.
       caption: below the table.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption=caption)
+    below = caption and Text(printable(caption))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption=below)
     for index, heading in enumerate(headings):
-        table.add_column(heading, justify=justify if index else "left", no_wrap=True)
+        name = Text(printable(heading))
+        table.add_column(name, justify=justify if index else "left", no_wrap=True)
     for cells in rows:
-        table.add_row(*cells)
+        table.add_row(*(Text(printable(cell, longest=_MAX_CHARACTERS)) for cell in cells))
     return table
 
 
@@ -58,7 +64,9 @@ def legend(summary: list[MethodSummary], settings: Settings) -> str:
     """
     seeds = len(settings.seeds)
     mean = f": mean of {seeds} seeds ± half the 95% confidence interval" if seeds > 1 else ""
-    target = f"{summary[0].label}'s best accuracy on the same seed"
+    target = (
+        f"{printable(summary[0].label, longest=_MAX_CHARACTERS)}'s best accuracy on the same seed"
+    )
     if settings.target is not None:
         target = f"a test accuracy of {100 * settings.target:g}%"
     costs = "rounds, upload and flops" if _has_flops(summary) else "rounds, upload"

@@ -15,6 +15,7 @@ from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.cli import tables
 from fedjax_algos.cli.config_file import ConfigFile, read_config
 from fedjax_algos.cli.options import (
+    Command,
     Commands,
     flag,
     range_of,
@@ -28,6 +29,7 @@ from fedjax_algos.cli.options import (
 )
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
+from fedjax_algos.core.texts import printable
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.compilation import measure_compilation
 from fedjax_algos.runs import comparison, results
@@ -38,7 +40,7 @@ from fedjax_algos.runs.settings import Settings
 console = Console(stderr=True)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("methods", nargs=-1)
 @click.option("--config", metavar="FILE", help="TOML file of settings and methods")
 @shared_options(seeds="10")
@@ -112,7 +114,7 @@ def _run_command(spec: str) -> click.Command:
     for option in reversed(own):  # listed before the shared ones
         add = click.option(flag(option.name), option.name, metavar="VALUE", help=range_of(option))
         decorated = add(decorated)
-    return click.command(spec)(decorated)
+    return click.command(printable(spec), cls=Command)(decorated)
 
 
 def train(
@@ -152,7 +154,8 @@ def train(
         click.echo(line)
     seconds = time.perf_counter() - start
     rest = f"{seconds - compiled.seconds:.1f} s for the rest"
-    click.echo(f"results and figure in {folder.path} ({seconds:.0f} s: {compiled}, {rest})")
+    place = printable(folder.path)
+    click.echo(f"results and figure in {place} ({seconds:.0f} s: {compiled}, {rest})")
 
 
 def _introduce(experiment: comparison.Experiment) -> None:
@@ -162,18 +165,20 @@ def _introduce(experiment: comparison.Experiment) -> None:
         scope = f"{settings.cohort_size} a round, {experiment.layout},"
     else:
         scope = f"{settings.seconds:g} simulated seconds of {settings.system},"
-    console.print(
+    _say(
         f"{settings.dataset}, {settings.model}, {settings.clients} clients ({settings.partition}), "
-        f"{scope} with {about['device_count']} {about['device']}",
-        highlight=False,
-        soft_wrap=True,
+        f"{scope} with {about['device_count']} {about['device']}"
     )
     for note in experiment.notes:
-        console.print(note, highlight=False)
+        _say(note)
+
+
+def _say(text: str) -> None:
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_memory(label: str, memory: InFlightMemory) -> None:
-    console.print(f"{label}: {memory}", highlight=False, soft_wrap=True)
+    _say(f"{label}: {memory}")
 
 
 @contextlib.contextmanager
@@ -181,18 +186,18 @@ def _progress(settings: Settings, methods: list[Method]) -> Iterator[Callable[[R
     """Shows a bar for each method, over all seeds; yields a function to call with each row."""
     rounds = settings.seconds is None
     columns = [
-        TextColumn("{task.description:<16}"),
+        TextColumn("{task.description:<16}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("rounds" if rounds else "simulated seconds"),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[status]}"),
+        TextColumn("{task.fields[status]}", markup=False),
     ]
     span = settings.seconds or settings.rounds
     with Progress(*columns, console=console) as progress:
         total = span * len(settings.seeds)
         tasks = {
-            m.label: progress.add_task(m.label, total=total, status="", start=False)
+            m.label: progress.add_task(printable(m.label, 80), total=total, status="", start=False)
             for m in methods
         }
         reached: dict[tuple[str, int], float] = {}  # by method and seed

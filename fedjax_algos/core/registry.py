@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from fedjax_algos.core.files import require_regular
 from fedjax_algos.core.options import (
     check_value,
     options,
@@ -87,7 +88,10 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
             key, separator, value = part.partition("=")
             if not separator:
                 key, value = next(iter(known), ""), part
-            values[key] = parse_value(require_option(self[name], key), value, name)
+            option = require_option(self[name], key)
+            if key in values:
+                raise ValueError(f"{name}: {key} is given twice; give it once")
+            values[key] = parse_value(option, value, name)
         return name, values
 
     def make(self, spec: str, *args: Any) -> T:
@@ -145,6 +149,7 @@ def _is_module(name: str) -> bool:
 
 def _file_module(path: str) -> Any:
     """A file as a module under its whole path, so its name clashes with no other module's."""
+    require_regular(path)
     name = str(Path(path).resolve().with_suffix("")).replace(".", "_")
     specification = importlib.util.spec_from_file_location(name, path)
     if specification is None or specification.loader is None:

@@ -1,11 +1,13 @@
 """What a data set is, the checks of its arrays, and the registry of readers."""
 
 import os
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import numpy as np
 
 from fedjax_algos.core import Batch
+from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.representation import describe
 
@@ -68,7 +70,8 @@ def from_arrays(
 
     Raises:
       ValueError: for empty sets, unequal lengths or shapes, types other than numbers, NaN or
-        infinity, and labels that are not whole or out of range.
+        infinity, 64-bit numbers that the type on the device cannot hold, and labels that are not
+        whole or out of range.
     """
     x_train = _checked_examples(x_train, f"{source}: x_train")
     x_test = _checked_examples(x_test, f"{source}: x_test")
@@ -78,6 +81,8 @@ def from_arrays(
             f"{x_test.dtype}{list(x_test.shape[1:])} in x_test; give both one shape and type"
         )
     limit = num_classes or _MAX_CLASSES
+    if limit > MAX_INT32:
+        raise ValueError(f"{source}: num_classes={limit} is out of range; give 1 to {MAX_INT32}")
     y_train = _checked_labels(y_train, len(x_train), limit, f"{source}: y_train")
     y_test = _checked_labels(y_test, len(x_test), limit, f"{source}: y_test")
     num_classes = num_classes or 1 + int(max(y_train.max(), y_test.max()))
@@ -95,15 +100,32 @@ def _checked_examples(x: np.ndarray, name: str) -> np.ndarray:
         raise ValueError(f"{name} has shape {list(x.shape)}; give [examples, ...]")
     if not x.size:
         raise ValueError(f"{name} is empty, of shape {list(x.shape)}; give at least one example")
-    if x.dtype.kind == "f":
-        rows = max(1, _ELEMENTS_PER_CHECK * len(x) // x.size)
-        for start in range(0, len(x), rows):
-            finite = np.isfinite(x[start : start + rows]).all(axis=tuple(range(1, x.ndim)))
-            if not finite.all():
-                bad = start + int(finite.argmin())
-                raise ValueError(f"{name} has NaN or infinity in example {bad}; clean it first")
+    if x.dtype.kind == "f" or x.dtype.itemsize == 8:
+        _check_range(x, name)
     x = x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
     return x if x.flags.c_contiguous else np.ascontiguousarray(x)
+
+
+def _check_range(x: np.ndarray, name: str) -> None:
+    """Checks that all numbers are finite, also as the type that they have on a device."""
+    kind = np.dtype(x.dtype.newbyteorder("="))
+    if kind.itemsize == 8 and not jax.config.read("jax_enable_x64"):
+        kind = np.dtype(f"{kind.kind}4")
+    limits: Any = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
+    rows = max(1, _ELEMENTS_PER_CHECK * len(x) // x.size)
+    for start in range(0, len(x), rows):
+        part = x[start : start + rows].reshape(-1, x[0].size)
+        inside = (part >= limits.min) & (part <= limits.max)  # which NaN is not
+        if inside.all():
+            continue
+        row, column = divmod(int(inside.argmin()), part.shape[1])
+        value = part[row, column]
+        if np.isfinite(value):
+            raise ValueError(
+                f"{name} has {value} in example {start + row}, which is out of range of {kind}; "
+                "scale it"
+            )
+        raise ValueError(f"{name} has NaN or infinity in example {start + row}; clean it first")
 
 
 def _checked_labels(y: np.ndarray, count: int, limit: int, name: str) -> np.ndarray:

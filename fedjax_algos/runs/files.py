@@ -3,12 +3,14 @@
 import contextlib
 import csv
 import errno
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fedjax_algos.core import Row
+from fedjax_algos.core.files import max_text_bytes, open_regular, read_bounded
 
 
 @contextlib.contextmanager
@@ -101,22 +103,45 @@ def read_rows(path: Path) -> list[Row]:
       path: of a file of `write_table`.
 
     Raises:
-      ValueError: if the file cannot be read, or is no table of metrics.
+      ValueError: if the file cannot be read, or is no whole table of metrics.
     """
+    fix = "name a folder that compare, run or sweep wrote"
     try:
-        with path.open(newline="") as file:
-            rows: list[Row] = list(csv.DictReader(file))
+        with open_regular(path) as file:
+            text = read_bounded(file, max_text_bytes()).decode()
+        lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except OSError:
-        raise ValueError(
-            f"{path} cannot be read; name a folder that compare or run wrote"
-        ) from None
-    if not rows or not {"method", "seed", "round"} <= set(rows[0]):
-        raise ValueError(f"{path} holds no metrics; name a folder that compare or run wrote")
+        raise ValueError(f"{path} cannot be read; {fix}") from None
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read ({error}); {fix}") from None
+    columns, *rows = lines or [[]]
+    if not rows or not {"method", "seed", "round"} <= set(columns):
+        raise ValueError(f"{path} holds no metrics; {fix}")
+    twice = [name for name in columns if columns.count(name) > 1]
+    if twice:
+        raise ValueError(f"{path} has the column {twice[0]!r} twice; {fix}")
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(columns):
+            raise ValueError(
+                f"{path}: row {number} has {len(row)} cells for {len(columns)} columns; {fix}"
+            )
     return [
-        {key: text if key == "method" else _number(text) for key, text in row.items() if text}
-        for row in rows
+        {
+            name: cell if name == "method" else _number(cell, f"{path}: row {number}: {name}")
+            for name, cell in zip(columns, row, strict=True)
+            if cell
+        }
+        for number, row in enumerate(rows, start=1)
     ]
 
 
-def _number(text: str) -> int | float:
-    return int(text) if text.removeprefix("-").isdecimal() else float(text)
+def _number(cell: str, name: str) -> int | float:
+    with contextlib.suppress(ValueError):
+        if cell.isascii() and cell.removeprefix("-").isdecimal():
+            return int(cell)
+        if not name.endswith((": seed", ": round")):
+            return float(cell)
+    whole = "whole " if name.endswith((": seed", ": round")) else ""
+    raise ValueError(
+        f"{name} is {cell!r}, not a {whole}number; name a folder that compare, run or sweep wrote"
+    )

@@ -35,6 +35,8 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any], float | None, str]:
     key, parts = f"{CLIENT_LEARNING_RATE}=", text.split(",")
     rates = [part.removeprefix(key) for part in parts if part.startswith(key)]
     others = ",".join(part for part in parts if not part.startswith(key))
+    if len(rates) > 1:
+        raise ValueError(f"{rest}: {CLIENT_LEARNING_RATE} is given twice; give it once")
     algorithm, values = algorithms.parse(folder + slash + name + colon + others)
     option = options(Settings)[CLIENT_LEARNING_RATE]
     rate = parse_value(option, rates[-1], algorithm) if rates else None

@@ -13,6 +13,7 @@ import filelock
 import numpy as np
 
 from fedjax_algos.core import Model, Row
+from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.core.representation import describe
 from fedjax_algos.runs.checkpoints import Checkpoints, flat_arrays
@@ -166,7 +167,8 @@ def read_configuration(path: Path) -> dict[str, Any] | None:
     if not file.exists():
         return None
     try:
-        content = json.loads(file.read_text())
+        with open_regular(file) as opened:
+            content = parse_json(read_bounded(opened, max_text_bytes()))
         content["settings"], content["methods"], content["complete"], content["runs"]
     except (OSError, ValueError, KeyError, TypeError):
         raise ValueError(

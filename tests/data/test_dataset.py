@@ -1,6 +1,8 @@
 """Data sets of arrays: no copies, and the representation."""
 
+import jax
 import numpy as np
+import pytest
 
 from fedjax_algos.data.dataset import from_arrays
 
@@ -27,3 +29,48 @@ def test_data_sets_are_shown_in_one_line():
     data = from_arrays(*ARRAYS.values(), users=np.array([7, 7, 9, 9, 9]))
     expected = "train=5, test=2, x=uint8[4, 3], num_classes=4, natural_clients=2"
     assert repr(data) == f"Dataset({expected})"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (np.float64, 3.5e38, "x_test has 3.5e+38 in example 1, which is out of range of float32"),
+        (np.float64, -1e300, "x_test has -1e+300 in example 1, which is out of range of float32"),
+        (np.int64, 2**31, "x_test has 2147483648 in example 1, which is out of range of int32"),
+        (np.int64, -(2**31) - 1, "which is out of range of int32; scale it"),
+        (np.uint64, 2**32, "which is out of range of uint32; scale it"),
+        (np.float64, np.inf, "x_test has NaN or infinity in example 1; clean it first"),
+        (">f4", np.nan, "x_test has NaN or infinity in example 1; clean it first"),
+    ],
+)
+def test_numbers_that_a_device_would_change_are_refused(kind, value, message):
+    """JAX makes 32-bit numbers of them, without a word."""
+    x_train, x_test = (ARRAYS[name].astype(kind) for name in ("x_train", "x_test"))
+    x_test[1, 2, 1] = value
+    labels = ARRAYS["y_train"], ARRAYS["y_test"]
+    with pytest.raises(ValueError, match=r"give|scale|clean") as error:
+        from_arrays(x_train, labels[0], x_test, labels[1])
+    assert message in str(error.value)
+
+
+def test_numbers_up_to_the_limits_are_kept():
+    for kind, value in ((np.float64, 3.4e38), (np.int64, -(2**31)), (np.uint64, 2**32 - 1)):
+        x = np.full((2, 3), value, kind)
+        data = from_arrays(x, np.arange(2), x, np.arange(2))
+        on_device = np.asarray(jax.numpy.asarray(data.train["x"]))
+        assert on_device.max() == np.array(value, on_device.dtype)
+
+
+def test_float64_is_kept_where_jax_keeps_it():
+    x = np.full((2, 3), 1e300)
+    with jax.enable_x64(True):
+        assert from_arrays(x, np.arange(2), x, np.arange(2)).train["x"].max() == 1e300
+
+
+def test_labels_beyond_32_bits_are_refused():
+    y = np.array([0, 2**40])
+    x = np.zeros((2, 3), np.float32)
+    with pytest.raises(ValueError, match="y_train has label 1099511627776 in example 1"):
+        from_arrays(x, y, x, np.arange(2))
+    with pytest.raises(ValueError, match="num_classes=2199023255552 is out of range; give 1 to 2"):
+        from_arrays(x, y, x, np.arange(2), num_classes=2**41)

@@ -4,6 +4,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+from fedjax_algos.core.files import TooLargeError
+from fedjax_algos.core.texts import printable
 from fedjax_algos.data.dataset import PathLike
 
 
@@ -15,8 +17,10 @@ def unreadable(source: PathLike, error: Exception, fix: str) -> ValueError:
       error: what its parser raised.
       fix: how to get a good one.
     """
+    if isinstance(error, TooLargeError):
+        return ValueError(printable(f"{os.fspath(source)}: {error}"))
     reason = getattr(error, "strerror", None) or first_line(error)
-    return ValueError(f"{os.fspath(source)}: cannot be read ({reason}); {fix}")
+    return ValueError(printable(f"{os.fspath(source)}: cannot be read ({reason}); {fix}"))
 
 
 def first_line(error: Exception) -> str:
@@ -34,19 +38,29 @@ def explain_read_errors(
 ) -> Iterator[None]:
     """A context that converts errors of a missing or damaged file to a ValueError of one line.
 
+    Files whose size is bounded may still hold what exhausts the memory or the stack of a parser.
+
     Args:
       source: the file.
       fix: how to get a good one.
-      *parser_errors: what the parser of the format raises, besides OSError, EOFError and
-        ValueError.
+      *parser_errors: what the parser of the format raises, besides OSError, EOFError, ValueError,
+        MemoryError and RecursionError.
 
     Raises:
       ValueError: from any of these errors.
     """
-    expected: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, *parser_errors)
+    exhausted = (MemoryError, RecursionError)
+    expected: tuple[type[Exception], ...] = (
+        OSError,
+        EOFError,
+        ValueError,
+        *exhausted,
+        *parser_errors,
+    )
     try:
         yield
     except FileNotFoundError as error:
-        raise ValueError(f"{os.fspath(source)}: there is no such file; check the path") from error
+        missing = f"{os.fspath(source)}: there is no such file; check the path"
+        raise ValueError(printable(missing)) from error
     except expected as error:
         raise unreadable(source, error, fix) from error

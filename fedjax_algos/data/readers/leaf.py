@@ -1,15 +1,17 @@
 """Reader of the files that the scripts of LEAF write."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from fedjax_algos.core.files import check_array_bytes
 from fedjax_algos.core.options import Count
+from fedjax_algos.core.texts import printable
 from fedjax_algos.data.dataset import Dataset, PathLike, datasets, from_arrays
-from fedjax_algos.data.readers.errors import explain_read_errors
+from fedjax_algos.data.readers.leaf_files import clients
 from fedjax_algos.data.readers.text import SYMBOLS, encode
 
 WINDOW = 80  # characters of a shakespeare sample
@@ -53,7 +55,9 @@ def leaf(
       words: sent140: the size of the vocabulary, at least 1.
 
     Raises:
-      ValueError: if ijson is not installed, or a file is missing, damaged or not of the task.
+      ValueError: if ijson is not installed, or a file is missing, damaged, not of the task or too
+        large for the memory; if a client is in the files twice, or has another number of samples
+        than `num_samples` says.
 
     Source: LEAF (https://github.com/TalwalkarLab/leaf); the words as in FedGBO's code
     (https://github.com/JedMills/FedGBO), but the empty text between two blanks is not a word.
@@ -102,62 +106,39 @@ def _collect(
     New names receive the next numbers, and are left out if there are `max_clients` already.
     """
     parts, users = [], []
-    for file, name, x, y in _clients(folder):
+    for file, name, x, y in clients(folder):
         full = max_clients is not None and len(numbers) >= max_clients
         if not y or (full and name not in numbers):  # LEAF also lists clients without samples
             continue
-        parts.append(convert(x, y, f"{file}: client {name!r}"))
+        parts.append(convert(x, y, printable(f"{file}: client {name!r}")))
         users.append(np.full(len(y), numbers.setdefault(name, len(numbers)), np.int32))
     if not parts:
         raise ValueError(f"{folder}: none of the clients has a sample; run LEAF's script again")
     return tuple(map(np.concatenate, zip(*parts, strict=True))), np.concatenate(users)
 
 
-def _clients(folder: Path) -> Iterator[tuple[Path, str, list, list]]:
-    """File, name, "x" and "y" of each client; only one client is in memory at a time."""
-    try:
-        import ijson
-    except ImportError as error:
-        raise ValueError("leaf needs the package ijson; run: pip install ijson") from error
-    files = sorted(folder.glob("*.json"))
-    if not files:
-        raise ValueError(f"{folder}: has no .json file; give the folder that holds train and test")
-    fix = "run LEAF's script again"
-    for file in files:
-        entries = 0
-        with explain_read_errors(file, fix, ijson.JSONError), open(file, "rb") as content:
-            for name, samples in ijson.kvitems(content, "user_data", use_float=True):
-                entries += 1
-                yield (file, name, *_samples(samples, f"client {name!r}"))
-            if not entries:
-                raise ValueError('it has no clients in "user_data"')
-
-
-def _samples(samples: Any, source: str) -> tuple[list, list]:
-    x, y = (samples.get(k) if isinstance(samples, dict) else None for k in "xy")
-    if not (isinstance(x, list) and isinstance(y, list) and len(x) == len(y)):
-        raise ValueError(f'{source} has no lists "x" and "y" of one length')
-    return x, y
-
-
 def _pixels(x: list, y: list, source: str, invert: bool) -> Columns:
-    pixels = 255 * _numbers(x, source)
+    pixels = 255.0 * _numbers(x, source)
     if pixels.shape != (len(x), 28 * 28):
         raise ValueError(f"{source} has images {list(pixels.shape[1:])}; femnist has [784] pixels")
     whole = np.rint(pixels)
-    if whole.min() < 0 or whole.max() > 255 or np.abs(pixels - whole).max() > 0.01:
-        raise ValueError(f"{source} has pixels that are not k/255 for k = 0..255; is it femnist?")
+    valid = (whole >= 0) & (whole <= 255) & (np.abs(pixels - whole) <= 0.01)
+    if not valid.all():
+        raise ValueError(
+            f"{source}, sample {valid.all(axis=1).argmin()} has pixels that are not k/255 for "
+            "k = 0..255; is it femnist?"
+        )
     whole = 255 - whole if invert else whole
-    return whole.astype(np.uint8).reshape(-1, 28, 28), _numbers(y, source)
+    return whole.astype(np.uint8).reshape(-1, 28, 28), _labels(y, source, 62)
 
 
 def _codes(x: list, y: list, source: str, symbols: str) -> Columns:
-    windows = all(isinstance(text, str) and len(text) == WINDOW for text in x)
-    if not (windows and all(isinstance(text, str) and len(text) == 1 for text in y)):
-        raise ValueError(
-            f"{source} has samples that are not texts of {WINDOW} characters and the next one; is "
-            "it shakespeare?"
-        )
+    for sample, texts in enumerate(zip(x, y, strict=True)):
+        if not all(isinstance(text, str) for text in texts) or [*map(len, texts)] != [WINDOW, 1]:
+            raise ValueError(
+                f"{source}, sample {sample} is not a text of {WINDOW} characters and the next one; "
+                "is it shakespeare?"
+            )
     codes, next_codes = (encode("".join(part), symbols, source) for part in (x, y))
     return codes.reshape(-1, WINDOW), next_codes
 
@@ -168,25 +149,52 @@ def _tokens(x: list, y: list, source: str, vocabulary: dict[str, int]) -> Column
     New words are added to the vocabulary.
     """
     tokens, counts = [], []
-    for row in x:
+    for sample, row in enumerate(x):
         if not (isinstance(row, list) and len(row) > TEXT_FIELD and isinstance(row[4], str)):
             raise ValueError(
-                f"{source} has a sample without a text as field {TEXT_FIELD}; is it sent140?"
+                f"{source}, sample {sample} has no text as field {TEXT_FIELD}; is it sent140?"
             )
         words = list(filter(None, row[TEXT_FIELD].split(" ")))
         counts.append(len(words))
         tokens += [vocabulary.setdefault(word, len(vocabulary)) for word in words]
-    return np.array(tokens, np.int32), np.array(counts, np.int32), _numbers(y, source)
+    return np.array(tokens, np.int32), np.array(counts, np.int32), _labels(y, source, 2)
 
 
 def _numbers(values: list, source: str) -> np.ndarray:
+    """The values as an array, of which the first axis is that of the samples."""
     try:
-        return np.array(values, np.float64)
-    except (ValueError, TypeError) as error:
+        numbers = np.array(values)
+    except (ValueError, TypeError, OverflowError):  # rows of unequal length, or too deep
+        numbers = np.array([None])
+    if numbers.dtype.kind in "iuf":
+        return numbers
+    lengths = [_length(value) for value in values]
+    bad = next((i for i, n in enumerate(lengths) if n is None or n != lengths[0]), 0)
+    raise ValueError(
+        f"{source}, sample {bad} has values that are not numbers, or another length than the "
+        "first sample; run LEAF's script again"
+    )
+
+
+def _length(value: Any) -> int | None:
+    """The number of numbers in a list, 0 for a number, and None for anything else."""
+    values = value if isinstance(value, list) else [value]
+    plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    return None if not plain else len(values) if isinstance(value, list) else 0
+
+
+def _labels(values: list, source: str, num_classes: int) -> np.ndarray:
+    labels = _numbers(values, source)
+    if labels.ndim != 1:
+        raise ValueError(f"{source} has labels of shape {list(labels.shape)}; give one number each")
+    valid = (labels >= 0) & (labels < num_classes) & (labels % 1 == 0)
+    if not valid.all():
+        bad = int(valid.argmin())
         raise ValueError(
-            f"{source} has values that are not numbers, or rows of unequal length; "
-            "run LEAF's script again"
-        ) from error
+            f"{source}, sample {bad} has label {labels[bad]}; give whole numbers from 0 to "
+            f"{num_classes - 1}"
+        )
+    return labels.astype(np.int32)
 
 
 def _ranks(tokens: np.ndarray, distinct: int, words: int) -> np.ndarray:
@@ -205,7 +213,11 @@ def _bags_of_words(columns: Columns, ranks: np.ndarray) -> tuple[Columns, np.nda
     rows, words = rows[words >= 0], words[words >= 0]
     totals = np.bincount(rows, minlength=len(counts))
     has_word = totals > 0
-    x = np.zeros((has_word.sum(), ranks.max(initial=-1) + 1), np.float32)
+    shape = int(has_word.sum()), int(ranks.max(initial=-1)) + 1
+    check_array_bytes(
+        f"{shape[0]} samples of {shape[1]} words", 4 * shape[0] * shape[1], "give fewer words"
+    )
+    x = np.zeros(shape, np.float32)
     np.add.at(x, ((np.cumsum(has_word) - 1)[rows], words), 1)
     x /= totals[has_word, None].astype(np.float32)
     return (x, labels[has_word]), has_word

@@ -2,7 +2,9 @@
 
 import io
 import itertools
+import math
 import os
+import warnings
 import zipfile
 import zlib
 from typing import Any
@@ -14,11 +16,17 @@ try:
 except ImportError:  # this Python is built without it and cannot read such members
     LZMAError = zlib.error  # type: ignore[misc,assignment]
 
+from fedjax_algos.core.files import check_array_bytes, open_regular
 from fedjax_algos.core.options import Count
+from fedjax_algos.core.texts import printable
 from fedjax_algos.data.dataset import Dataset, PathLike, datasets, from_arrays
-from fedjax_algos.data.readers.errors import explain_read_errors
+from fedjax_algos.data.readers.errors import explain_read_errors, first_line
 
 _ENCRYPTED = 1  # bit of a zip member's flags
+_READ_HEADER = {  # by version; later ones are for structured types
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 USERS = ("user_train", "client_train", "writer_train")  # names of the array of natural clients
 
 
@@ -32,6 +40,7 @@ def npz(*, path: PathLike, users: str | None = None, num_classes: Count | None =
     decoded to uint8 [n, height, width] or [n, height, width, 3].
 
     The examples are held in memory once, in the type of the file. Pickled objects are rejected.
+    Sizes are computed from the headers before anything is read.
 
     Args:
       path: the file.
@@ -40,7 +49,8 @@ def npz(*, path: PathLike, users: str | None = None, num_classes: Count | None =
       num_classes: at least 1; one more than the largest label if None.
 
     Raises:
-      ValueError: if the file is missing, damaged or lacks an array, or an array is invalid.
+      ValueError: if the file is missing, damaged, too large for the memory or lacks an array, or
+        if an array is invalid.
     """
     arrays = _load(path, users)
     for part in ("train", "test"):
@@ -61,24 +71,59 @@ def _load(path: PathLike, users: str | None) -> dict[str, Any]:
         # because its base class RuntimeError, which has faults of our own too, is not caught.
         NotImplementedError,
     )
-    with explain_read_errors(path, fix, *parser_errors):
-        with open(path, "rb") as file:
-            if not zipfile.is_zipfile(file):
-                raise ValueError("it is not an .npz file, or truncated")
-            # asked for in the flags, because reading an encrypted member raises a bare RuntimeError
-            if any(member.flag_bits & _ENCRYPTED for member in zipfile.ZipFile(file).infolist()):
-                raise ValueError("it is encrypted")
-        with np.load(path, allow_pickle=False) as file:
-            names = set(file.files)
-            required = _required(names, users)
-            arrays = {role: np.asarray(file[n]) for role, n in required.items() if n in names}
-    missing = [name for name in required.values() if name not in names]
+    with explain_read_errors(path, fix, *parser_errors), open_regular(path) as file:
+        if not zipfile.is_zipfile(file):
+            raise ValueError("it is not an .npz file, or truncated")
+        archive = zipfile.ZipFile(file)
+        # asked for in the flags, because reading an encrypted member raises a bare RuntimeError
+        if any(member.flag_bits & _ENCRYPTED for member in archive.infolist()):
+            raise ValueError("it is encrypted")
+        members = {}
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name in members:
+                raise ValueError(f"it has the array {name!r} twice")
+            members[name] = member
+        required = _required(set(members), users)
+        found = {role: members[name] for role, name in required.items() if name in members}
+        size = sum(_array_bytes(archive, member) for member in found.values())
+        check_array_bytes("its arrays", size, "leave examples out")
+        arrays = {role: _array(archive, member) for role, member in found.items()}
+    missing = [name for name in required.values() if name not in members]
     if missing:
+        names = printable(", ".join(sorted(members)), longest=200)
         raise ValueError(
-            f"{os.fspath(path)}: has no array {missing[0]!r}, only {', '.join(sorted(names))}; "
-            "save it under that name"
+            f"{os.fspath(path)}: has no array {missing[0]!r}, only {names}; save it under that name"
         )
     return arrays
+
+
+def _array_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
+    """The size of an array by its header, which must be that of the member."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        if version not in _READ_HEADER:
+            raise ValueError(f"{member.filename!r} has version {version} of NumPy's format")
+        try:
+            shape, _, dtype = _READ_HEADER[version](file)
+        except Exception as error:  # NumPy parses it as Python, which raises many types
+            reason = first_line(error)
+            raise ValueError(f"{member.filename!r} has no valid header, {reason}") from error
+        size = math.prod(shape) * dtype.itemsize
+        # NumPy allocates what the header says; objects, which it refuses, have another size
+        if not dtype.hasobject and (
+            min(shape, default=0) < 0 or file.tell() + size != member.file_size
+        ):
+            raise ValueError(
+                f"{member.filename!r} is {dtype}{list(shape)} by its header, but has "
+                f"{member.file_size} bytes"
+            )
+    return size
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(member) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def _required(names: set[str], users: str | None) -> dict[str, str]:
@@ -108,6 +153,8 @@ def _decode(files: np.ndarray, offsets: np.ndarray, part: str, path: PathLike) -
     for i, (start, stop) in enumerate(itertools.pairwise(offsets)):
         image = _image(files[start:stop].tobytes(), f"{source}, image {i}")
         if not i:
+            size = image.size * (len(offsets) - 1)
+            check_array_bytes(f"{source}: its images", size, "give fewer or smaller ones")
             images = np.empty((len(offsets) - 1, *image.shape), np.uint8)
         if image.shape != images.shape[1:]:
             raise ValueError(
@@ -121,10 +168,10 @@ def _decode(files: np.ndarray, offsets: np.ndarray, part: str, path: PathLike) -
 def _image(content: bytes, name: str) -> np.ndarray:
     from PIL import Image
 
-    with (
-        explain_read_errors(name, "write it again", SyntaxError, Image.DecompressionBombError),
-        Image.open(io.BytesIO(content), formats=["JPEG"]) as image,
-    ):
+    errors = (SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning)
+    with warnings.catch_warnings(), explain_read_errors(name, "write it again", *errors):
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        image = Image.open(io.BytesIO(content), formats=["JPEG"])
         if image.mode not in ("L", "RGB"):
             raise ValueError(f"its colours are {image.mode}, not grey or RGB")
         return np.asarray(image)

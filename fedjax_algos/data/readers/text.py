@@ -1,7 +1,7 @@
 """Reader of text by speaker, and the alphabets of texts."""
 
 import gzip
-import json
+import io
 import os
 import re
 import string
@@ -10,6 +10,13 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from fedjax_algos.core.files import (
+    check_array_bytes,
+    max_text_bytes,
+    open_regular,
+    parse_json,
+    read_bounded,
+)
 from fedjax_algos.core.options import Count, Proportion
 from fedjax_algos.data.dataset import Dataset, PathLike, datasets, from_arrays
 from fedjax_algos.data.readers.errors import explain_read_errors
@@ -58,7 +65,8 @@ def roles(
         code points.
 
     Raises:
-      ValueError: if the file is missing or damaged, or has characters outside of the alphabet.
+      ValueError: if the file is missing, damaged or too large, if it has a role twice or characters
+        outside of the alphabet, or if the windows do not fit into memory.
 
     Source: LEAF (https://github.com/TalwalkarLab/leaf), data/shakespeare and data/utils. As in
     LEAF, at stride 1 the last training label is the first character of the first test window. LEAF
@@ -83,6 +91,10 @@ def roles(
             f"{name}: no role is long enough for a test window; lower train_fraction or raise "
             "max_examples_per_role"
         )
+    windows = sum(stop + count - start for stop, start, count in spans)
+    check_array_bytes(
+        f"{name}: {windows} windows of {window} characters", windows * window, "raise stride"
+    )
     codes = [encode(text, symbols, name) for text, _ in chosen]
     train = _cut(codes, [(0, stop) for stop, _, _ in spans], window, stride)
     test = _cut(codes, [(start, stop) for _, start, stop in spans], window, stride)
@@ -119,12 +131,13 @@ def encode(text: str, symbols: str, source: str) -> np.ndarray:
 
 def _roles_of(path: PathLike) -> dict[str, str]:
     fix = 'write an object {"ROLE": "line\\nline"} as UTF-8, or fetch the file again'
-    with explain_read_errors(path, fix, zlib.error, RecursionError):
-        with open(path, "rb") as file:
-            content = file.read()
+    with explain_read_errors(path, fix, zlib.error):
+        with open_regular(path) as file:
+            content = read_bounded(file, max_text_bytes())
         if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
-        texts = json.loads(content)
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as unpacked:
+                content = read_bounded(unpacked, max_text_bytes())
+        texts = parse_json(content)
         if not isinstance(texts, dict) or not all(isinstance(v, str) for v in texts.values()):
             raise ValueError("it is not an object of strings")
     return texts

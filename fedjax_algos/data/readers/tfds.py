@@ -1,9 +1,13 @@
 """Reader of data sets that TensorFlow Datasets (TFDS) has prepared, without TensorFlow."""
 
+import math
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedjax_algos.core.files import check_array_bytes, require_regular
 from fedjax_algos.data.dataset import Dataset, datasets, from_arrays
 from fedjax_algos.data.readers.errors import first_line, unreadable
 
@@ -46,6 +50,7 @@ def tfds(
     )
     source = f"tfds {name}" + f" in {data_dir}" * bool(data_dir)
     try:
+        _require_regular_files(name, data_dir)
         builder = tensorflow_datasets.builder(name, data_dir=data_dir)
         prepared = builder.is_prepared()
         file_format, image, label = _format_and_features(builder.info)
@@ -63,10 +68,13 @@ def tfds(
     shape, classes = builder.info.features[image].shape, builder.info.features[label].num_classes
     if None in shape:
         raise ValueError(f"{source}: its images have several shapes, {shape}; choose another")
-    parts = []
+    parts: list[np.ndarray] = []
+    size = math.prod(shape)
     for split in (train_split, test_split):
         try:
             records = builder.as_data_source(split)
+            total = sum(part.nbytes for part in parts) + size * len(records)
+            check_array_bytes("its images", total, "name a slice, such as train[:10%]")
             x = np.empty((len(records), *shape), np.uint8)
             y = np.empty(len(records), np.int32)
             for i, record in enumerate(records):
@@ -77,6 +85,14 @@ def tfds(
             raise unreadable(f"{source}, split {split}", error, prepare) from error
         parts += [x, y]
     return from_arrays(*parts, num_classes=classes, source=source)
+
+
+def _require_regular_files(name: str, data_dir: str | None) -> None:
+    """Raises OSError if a pipe or a device is among the files of the data set."""
+    folder = re.match(r"\w+", name)
+    if data_dir is not None and folder is not None:
+        for path in Path(data_dir, folder.group()).rglob("*"):
+            require_regular(path)
 
 
 def _format_and_features(info: Any) -> tuple[str, str, str]:

@@ -69,11 +69,12 @@ def test_femnist_is_read_client_by_client(tmp_path):
 def test_first_clients_only(tmp_path):
     train = {f"w{i}": images([i, i])[1] for i in range(5)}
     test = {f"w{i}": images([10 + i])[1] for i in range(5)}
-    write(tmp_path, "train", {"a.json": dict(list(train.items())[:2]), "b.json": train})
+    first, others = dict(list(train.items())[:2]), dict(list(train.items())[2:])
+    write(tmp_path, "train", {"a.json": first, "b.json": others})
     write(tmp_path, "test", {"a.json": test})
     data = leaf(path=tmp_path, task="femnist", max_clients=3)
-    assert data.train["y"].tolist() == [0, 0, 1, 1, 0, 0, 1, 1, 2, 2]
-    assert data.users.tolist() == [0, 0, 1, 1, 0, 0, 1, 1, 2, 2]
+    assert data.train["y"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert data.users.tolist() == [0, 0, 1, 1, 2, 2]
     assert data.test["y"].tolist() == [10, 11, 12]
 
 
@@ -150,21 +151,32 @@ def test_sent140_with_fewer_words_than_requested(tmp_path):
         ("femnist", [[-1.0] * 784], [1], "pixels that are not k/255"),
         ("femnist", [[1.0] * 783], [1], r"images \[783\]; femnist has \[784\] pixels"),
         ("femnist", [1.0], [1], r"images \[\]; femnist"),
-        ("femnist", [[1.0] * 784, [1.0] * 783], [1, 1], "rows of unequal length"),
+        (
+            "femnist",
+            [[1.0] * 784, [1.0] * 783],
+            [1, 1],
+            "sample 1 has values that are not numbers, or another length",
+        ),
+        ("femnist", [[1.0] * 784, [None] * 784], [1, 1], "'zoe', sample 1 has values that are not"),
+        ("femnist", [["1"] * 784], [1], "sample 0 has values that are not numbers"),
+        ("femnist", [[1.0] * 784], [True], "sample 0 has values that are not numbers"),
+        ("femnist", [[2**60] * 784], [1], "sample 0 has pixels that are not k/255"),
         ("femnist", [["a"] * 784], [1], "values that are not numbers"),
         ("femnist", [[{}] * 784], [1], "values that are not numbers"),
         ("femnist", [[1.0] * 784], ["a"], "values that are not numbers"),
-        ("femnist", [[1.0] * 784], [None], "y_train has label nan"),
-        ("femnist", [[1.0] * 784], [62], "label 62.0 in example 0; give .* from 0 to 61"),
+        ("femnist", [[1.0] * 784], [None], "sample 0 has values that are not numbers"),
+        ("femnist", [[1.0] * 784], [62], "'zoe', sample 0 has label 62; give .* from 0 to 61"),
+        ("femnist", [[1.0] * 784] * 2, [1, 2**40], "sample 1 has label 1099511627776; give"),
+        ("femnist", [[1.0] * 784] * 2, [1, 1.5], "sample 1 has label 1.5; give"),
         ("femnist", [[1.0] * 784], [1, 2], 'no lists "x" and "y" of one length'),
         ("femnist", "some", [1], 'no lists "x" and "y" of one length'),
-        ("shakespeare", ["a" * 79], ["b"], "texts of 80 characters"),
-        ("shakespeare", ["a" * 80], ["bc"], "texts of 80 characters"),
-        ("shakespeare", ["a" * 80], [7], "texts of 80 characters"),
+        ("shakespeare", ["a" * 79], ["b"], "sample 0 is not a text of 80 characters"),
+        ("shakespeare", ["a" * 80], ["bc"], "sample 0 is not a text of 80 characters"),
+        ("shakespeare", ["a" * 80] * 2, ["b", 7], "sample 1 is not a text of 80 characters"),
         ("shakespeare", ["a" * 79 + "~"], ["b"], "character '~' is not among the 80 symbols"),
-        ("sent140", ["just text"], [1], "sample without a text as field 4"),
-        ("sent140", [["1", "2", "3"]], [1], "sample without a text as field 4"),
-        ("sent140", tweets("some text"), [4], "label 4.0 in example 0; give .* from 0 to 1"),
+        ("sent140", ["just text"], [1], "sample 0 has no text as field 4"),
+        ("sent140", [["1", "2", "3"]], [1], "sample 0 has no text as field 4"),
+        ("sent140", tweets("some text"), [4], "sample 0 has label 4; give .* from 0 to 1"),
         ("femnist", [], [], "none of the clients has a sample"),
     ],
 )

@@ -1,6 +1,7 @@
 """TensorFlow Datasets: data sets that the test writes are read without TensorFlow."""
 
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedjax_algos.core import files
 from fedjax_algos.data import datasets
 from fedjax_algos.data.readers.tfds import tfds
 
@@ -130,6 +132,27 @@ def test_tfds_rejects_damaged_files(folder, tmp_path, part, damage, message):
     with pytest.raises(ValueError, match=message) as error:
         tfds(name="coloured", data_dir=str(tmp_path))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("bounded")
+def test_tfds_refuses_pipes(folder, tmp_path):
+    shutil.copytree(folder / "coloured", tmp_path / "coloured")
+    (info,) = (tmp_path / "coloured").glob("*/dataset_info.json")
+    info.unlink()
+    os.mkfifo(info)
+    with pytest.raises(ValueError, match="it is a named pipe, not a regular file"):
+        tfds(name="coloured", data_dir=str(tmp_path))
+
+
+def test_tfds_computes_the_memory_of_all_images(folder, monkeypatch):
+    """There are 7 images of 6 * 4 * 3 bytes, and 5 labels of 4 bytes when the test is read."""
+    monkeypatch.setattr(files, "host_memory", lambda: 2 * 524)
+    assert len(tfds(name="coloured", data_dir=str(folder)).train["y"]) == 5
+    monkeypatch.setattr(files, "host_memory", lambda: 2 * 523)
+    with pytest.raises(
+        ValueError, match=r"split test: its images would need 524 bytes, more than half.*slice"
+    ):
+        tfds(name="coloured", data_dir=str(folder))
 
 
 def test_tfds_without_its_package(monkeypatch):

@@ -1,0 +1,308 @@
+"""Text from outside is neither markup nor control codes; hostile files end in one line."""
+
+import json
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from summary_helpers import FIRST, NAN, OTHER, rows
+
+from fedjax_algos.analysis import plots
+from fedjax_algos.cli import main
+from fedjax_algos.runs import results
+
+CONTROLS = "\x1b[31m\x07\r\u202e"
+SHOWN = r"\x1b[31m\x07\r\u202e"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ("run fedavg --rounds 5 --rounds 6", "--rounds"),
+        ("run fedavg --rounds=5 --clients 3 --rounds 5", "--rounds"),
+        ("run fedprox --mu 1 --mu 2", "--mu"),
+        ("run fedavg --out a --out b", "--out"),
+        ("compare fedavg --seeds 1 --seeds 2", "--seeds"),
+        ("compare --config a --config b", "--config"),
+        ("sweep fedavg --grid local_steps=1,2 --memory 1 --memory 2", "--memory"),
+        ("plot a --x round --x flops", "--x"),
+        ("summary a --paper fedgbo --paper fedlga", "--paper"),
+        ("summary a --json --json", "--json"),
+        ("list models --json --json", "--json"),
+    ],
+)
+def test_an_option_twice_is_refused(refused, arguments, name):
+    assert refused(*arguments.split()) == f"error: {name} is given twice; give it once\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("run fedprox:mu=1,mu=2", "fedprox: mu is given twice; give it once"),
+        ("compare fedprox:1,mu=1", "fedprox: mu is given twice; give it once"),
+        (
+            "compare fedavg:client_learning_rate=1,client_learning_rate=2",
+            "fedavg:client_learning_rate=1,client_learning_rate=2: client_learning_rate is given",
+        ),
+        ("run fedavg --partition dirichlet:alpha=1,alpha=2", "dirichlet: alpha is given twice"),
+        ("run fedavg --model mlp:hidden=1,layers=2,hidden=3", "mlp: hidden is given twice"),
+        ("run fedavg --dataset digits --model mlp:hidden=1,hidden=1", "mlp: hidden is given twice"),
+        ("sweep fedavg --grid local_steps=1 --grid local_steps=2", "local_steps is in two grids"),
+    ],
+)
+def test_a_key_twice_is_refused(refused, arguments, message):
+    assert message in refused(*arguments.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["{}"],
+        ["run", "{}"],
+        ["run", "fedavg", "--{}", "1"],
+        ["run", "fedavg", "--rounds", "{}"],
+        ["run", "fedavg", "--dataset", "{}"],
+        ["run", "fedavg", "--dataset", "npz:{}"],
+        ["run", "fedavg", "--dataset", "roles:{}"],
+        ["run", "fedavg", "--dataset", "leaf:path={},task=femnist"],
+        ["run", "fedavg", "--dataset", "tfds:name={}"],
+        ["run", "fedavg", "--seeds", "{}"],
+        ["compare", "fedprox:{}=1"],
+        ["compare", "{}.py:f"],
+        ["compare", "--config", "{}"],
+        ["sweep", "fedavg", "--grid", "{}"],
+        ["plot", "{}"],
+        ["plot", ".", "--x", "{}"],
+        ["summary", "{}"],
+        ["list", "{}"],
+    ],
+)
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [(f"a{CONTROLS}b", f"a{SHOWN}b"), ("[/][red]$x$", "[/][red]$x$"), ("caf\udce9", r"caf\udce9")],
+    ids=["controls", "markup", "surrogate"],
+)
+def test_errors_show_what_was_given_as_plain_text(refused, arguments, text, shown):
+    error = refused(*(argument.replace("{}", text) for argument in arguments))
+    assert error[:-1].isprintable()
+    inner = shown if "\\" not in shown else shown.replace("\\r", " ").split("\\")[0]
+    assert inner.split()[0] in error
+
+
+def test_a_long_error_is_shortened(refused):
+    error = refused("run", "fedavg", "--rounds", "9" * 100_000)
+    assert error.startswith("error: rounds='999")
+    assert error.endswith("give a whole number of at least 1\n")
+    assert len(error) < 2100
+
+
+def write(folder, lines):
+    folder.mkdir()
+    results.write_table(folder / "metrics.csv", lines)
+    return folder
+
+
+def test_labels_are_no_markup_in_tables(command, here):
+    measured = rows(f"[red]{CONTROLS}[/]", FIRST) + rows("[/]:smile:" + "x" * 200, OTHER)
+    write(here / "some", measured)
+    out = command("summary", "some", "--reference", f"[red]{CONTROLS}[/]")
+    _, first, other = out.splitlines()
+    assert first.startswith(f"[red]{SHOWN}[/] ")
+    assert other.startswith("[/]:smile:xxxx")
+    assert " ... xxxx" in other
+    assert all(line.isprintable() for line in out.splitlines())
+
+
+def test_json_has_null_for_what_is_not_finite(command, here):
+    diverged = rows("fedavg", [[NAN] * 12] * 2, download_bytes=1, simulated_seconds=1)
+    other = rows("other", [[0.5] * 12] * 2, download_bytes=1, simulated_seconds=1)
+    write(here / "some", diverged + other)
+
+    def refuse(text):
+        pytest.fail(f"{text} is not JSON")
+
+    entries = {}
+    for paper in ("fedgbo", "fedlga", "ghbm", "fedcompass"):
+        options = ["--reference", "fedavg"] * (paper != "fedlga")
+        options += ["--target", "0.4"] * (paper in ("fedlga", "fedcompass"))
+        out = command("summary", "some", "--paper", paper, "--json", *options)
+        entries[paper] = json.loads(out, parse_constant=refuse)
+    diverged, finite = entries["fedgbo"]
+    assert (diverged["label"], diverged["best"]) == ("fedavg", None)
+    assert (finite["label"], finite["best"]) == ("other", 0.5)
+
+
+@pytest.fixture
+def figure(monkeypatch):
+    """The figure that a plot saves."""
+    from matplotlib.figure import Figure
+
+    saved = []
+    save = Figure.savefig
+
+    def keep(self, *args, **keywords):
+        saved.append(self)
+        save(self, *args, **keywords)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return saved
+
+
+@pytest.mark.filterwarnings("error")
+def test_labels_of_pictures_are_no_mathtext(tmp_path, figure):
+    """`$\\frac$` would raise, and a label with _ in front would be left out of the legend."""
+    labels = ["$\\frac$", "_hidden", f"a{CONTROLS}", "$x$" * 99, "plain"]
+    measured = [row for label in labels for row in rows(label, FIRST)]
+    measured = [row | {"$\\frac$_\x1b": row["round"]} for row in measured]
+    plots.plot_metric(measured, tmp_path / "a.png", metric="$\\frac$_\x1b")
+    (axes,) = figure[0].axes
+    texts = axes.get_legend().get_texts()
+    shown = [text.get_text() for text in texts]
+    assert shown[:3] == ["$\\frac$", "_hidden", f"a{SHOWN}"]
+    assert len(shown[3]) <= 80
+    assert axes.get_ylabel() == "$\\frac$ \\x1b"
+    assert not any(text.get_parse_math() for text in [*texts, axes.yaxis.label])
+
+
+def test_a_metric_names_no_folder(command, here):
+    write(here / "some", [row | {"../[a]/b": 1.0} for row in rows("fedavg", FIRST)])
+    assert command("plot", "some", "--metric", "../[a]/b") == "some/..-a-b-by-round.png\n"
+
+
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero"])
+def test_pipes_and_devices_are_refused(refused, here, name):
+    os.mkfifo(here / "pipe")
+    (here / "some").mkdir()
+    (here / "some" / "metrics.csv").symlink_to(here / name)
+    (here / "own.py").symlink_to(here / name)
+    for arguments in (
+        ["compare", "--config", name],
+        ["run", "fedavg", "--dataset", f"npz:{name}"],
+        ["compare", "own.py:fedspeed"],
+    ):
+        assert "not a regular file" in refused(*arguments)
+    for arguments in (["plot", "some"], ["summary", "some"]):
+        assert "some/metrics.csv cannot be read; name a folder" in refused(*arguments)
+
+
+HEADER = b"method,seed,round,test_accuracy,test_loss,upload_bytes,wall_seconds\n"
+ROWS = b"a,0,0,0.1,2,0,1\na,0,5,0.5,1,10,1\n"
+
+
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "holds no metrics"),
+        (HEADER, "holds no metrics"),
+        (b"\xff\xfe", "cannot be read ('utf-8' codec"),
+        (b"\x00" * 5000, "holds no metrics"),
+        (HEADER + ROWS[:-8], "row 2 has 4 cells for 7 columns"),
+        (HEADER + b"a,0,0,0.1,2,0,1,9\n", "row 1 has 8 cells for 7 columns"),
+        (
+            HEADER + ROWS.replace(b"0.5", b"\x1b[31m"),
+            r"row 2: test_accuracy is '\x1b[31m', not a n",
+        ),
+        (HEADER + ROWS.replace(b",5,", b",,"), "row 2: round is '', not a whole number"),
+        (HEADER + ROWS.replace(b",5,", b",0.5,"), "row 2: round is '0.5', not a whole number"),
+        (HEADER + ROWS.replace(b"a,0", b"a,inf"), "row 1: seed is 'inf', not a whole number"),
+        (HEADER.replace(b"\n", b",seed\n") + ROWS, "has the column 'seed' twice"),
+        (HEADER + b'a,0,0,"0.1', "cannot be read (unexpected end of data)"),
+        (HEADER + b"a,0,0," + b"1" * 200_000 + b",2,0,1\n", "field larger than field limit"),
+        (HEADER + ROWS + b"a,1,0,0.1,2,0,1\n", "a has 1 rows of seed 1, but up to 2 of others"),
+    ],
+)
+def test_damaged_results_are_refused(refused, here, content, message):
+    (here / "some").mkdir()
+    (here / "some" / "metrics.csv").write_bytes(content)
+    assert message in refused("plot", "some")
+
+
+def test_results_without_an_accuracy_are_refused(refused, here):
+    (here / "some").mkdir()
+    (here / "some" / "metrics.csv").write_bytes(HEADER.replace(b"test_accuracy", b"other") + ROWS)
+    assert "'test_accuracy'" in refused("summary", "some", "--reference", "a")
+
+
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rounds = " + "[" * 10_000 + "]" * 10_000, "no TOML file: it is nested too deeply"),
+        ("rounds = " + "{a=" * 10_000 + "1" + "}" * 10_000, "nested too deeply"),
+        ("rounds" + ".a" * 100_000 + " = 1", "line 1 has more than 256 dots; divide it"),
+        ("\n[rounds" + ".a" * 300 + "]", "line 2 has more than 256 dots; divide it"),
+        ("rounds" + ".a" * 200 + " = 1", "rounds={'a': {'a': {'a': {"),
+        ("rounds = " + "9" * 5000, "no TOML file: Exceeds the limit"),
+        ("rounds = 0x" + "f" * 5000, "a.toml: rounds has too many digits; give a smaller number"),
+        ("seeds = [0x" + "f" * 5000 + "]", "a.toml: seeds has too many digits"),
+        ("rounds = '" + "9" * 10_000 + "'", "is out of range; give a whole number"),
+        ("methods = [" + "1," * 10_000 + "]", "methods=[1, 1, 1, 1, 1, 1, ...] is no list of"),
+        ("#" * 300_000, "no TOML file: it has more than 262 kB, which are too many"),
+        ("rounds = 1\n[rounds]\na = 1", "no TOML file"),
+        ("rounds = 1\nrounds = 1", "no TOML file: Cannot overwrite a value"),
+        ('"\\u001b[31m" = 1', r"unknown setting '\x1b[31m'"),
+        ('dataset = "[/]\\u202e"', r"unknown dataset '[/]\u202e'"),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_hostile_settings_are_refused(refused, here, text, message):
+    (here / "a.toml").write_text(text)
+    assert message in refused("compare", "--config", "a.toml")
+
+
+KEYS = st.sampled_from(
+    ["rounds", "seeds", "methods", "model", "compilation_cache", "x", '"\\u001b"']
+)
+VALUES = st.sampled_from(
+    [
+        "1",
+        "-1",
+        "nan",
+        "1e999",
+        "[]",
+        "[[1]]",
+        "{}",
+        "{a={b=1}}",
+        "true",
+        '"[/]"',
+        "1979-05-27",
+        "''",
+    ]
+)
+PARTS = (
+    KEYS | VALUES | st.sampled_from([" = ", "\n", ".", "[", "]", "#", '"', "\x1b", "\r", "\x00"])
+)
+
+
+@settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.tuples(KEYS, VALUES).map(" = ".join) | PARTS, max_size=5).map("\n".join))
+def test_any_settings_end_in_one_line(here, capsys, text):
+    """`rounds = 0` in front, so that a file that is fine is refused as well."""
+    (here / "a.toml").write_text("clients = 0\n" + text)
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", "--config", "a.toml"])
+    output = capsys.readouterr()
+    assert stop.value.code == 2
+    assert output.out == ""
+    assert output.err[:-1].isprintable()
+    assert output.err.endswith("\n")
+
+
+def test_names_are_no_markup_while_a_run_goes_on(capsys, here):
+    """The name of a data set is shown before the run; a note of its reader as well."""
+    lines = "\n".join(["some text of a role that is long enough for its windows"] * 3)
+    (here / "[").mkdir()
+    name = f"[/red]{CONTROLS}.json"  # a file in the folder "["
+    (here / name).write_text(json.dumps({"A": lines, "B": lines, "short": "one"}))
+    options = "--model linear --partition natural --clients 2 --cohort 1 --rounds 1"
+    data = f"roles:{name},window=4,max_examples_per_role=20"
+    main(["run", "fedavg", "--dataset", data, "--local-steps", "1", *options.split()])
+    error = capsys.readouterr().err
+    assert f"roles:[/red]{SHOWN}.json,window=4" in error
+    assert "1 of 3 roles are too short and left out" in error
+    assert "\x1b" not in error

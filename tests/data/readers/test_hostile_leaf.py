@@ -1,0 +1,105 @@
+"""LEAF's files that contradict themselves or ask for too much: each is refused in one line."""
+
+import json
+import os
+
+import pytest
+
+from fedjax_algos.core import files
+from fedjax_algos.data.readers.leaf import leaf
+
+pytest.importorskip("ijson", reason="ijson, an optional package, is not installed")
+pytestmark = pytest.mark.usefixtures("bounded")
+ZOE = {"x": [[1.0] * 784] * 2, "y": [1, 2]}
+LEAF = {"users": ["zoe"], "num_samples": [2], "user_data": {"zoe": ZOE}}
+
+
+@pytest.fixture
+def leaf_refusal(tmp_path):
+    """Reads a folder of LEAF with one file of the given text, and returns what follows its path."""
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "b.json").write_text(json.dumps(LEAF))
+
+    def read(content, name="b.json", part="train"):
+        path = tmp_path / part / name
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        with pytest.raises(ValueError, match=r"; run LEAF's script again$") as error:
+            leaf(path=tmp_path, task="femnist")
+        text = str(error.value)
+        assert text.isprintable()
+        assert text.startswith(str(tmp_path / part))
+        return text
+
+    return read
+
+
+def test_leaf_of_what_the_next_test_changes(tmp_path):
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "b.json").write_text(json.dumps(LEAF))
+    assert leaf(path=tmp_path, task="femnist").train["y"].tolist() == [1, 2]
+
+
+TEXT = json.dumps(LEAF)
+DATA = json.dumps(ZOE)
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (LEAF | {"users": ["zoe", "zoe"], "num_samples": [2, 2]}, "'zoe' is in \"users\" twice"),
+        (LEAF | {"users": ["ann", "zoe"], "num_samples": [2, 2]}, "'ann' of \"users\" has no"),
+        (LEAF | {"users": ["ann"]}, "'zoe' has 2 samples, but num_samples has no entry"),
+        (LEAF | {"users": [7]}, '"users" has 7, which is not a name'),
+        (LEAF | {"num_samples": [3]}, "client 'zoe' has 2 samples, but num_samples says 3"),
+        (LEAF | {"num_samples": [None]}, "but num_samples says None"),
+        (LEAF | {"num_samples": ["2"]}, "but num_samples says 2"),
+        (LEAF | {"num_samples": [2, 2]}, "it has 1 users and 2 num_samples"),
+        (LEAF | {"num_samples": 2}, 'it has no list "num_samples" with an entry for each client'),
+        (LEAF | {"users": {}}, 'it has no list "users"'),
+        (LEAF | {"user_data": []}, '\'zoe\' of "users" has no "user_data"'),
+        (LEAF | {"user_data": {"zoe": [1]}}, 'client \'zoe\' has no lists "x" and "y"'),
+        (TEXT.replace('"y"', '"y": [1, 2], "y"'), "client 'zoe' has the key 'y' twice"),
+        (TEXT[:-2] + f', "zoe": {DATA}}}}}', "client 'zoe' is in it twice"),
+        (TEXT.replace("[[1.0", DEEP + "[[1.0"), "more than 64 lists or objects"),
+        (TEXT.replace('"users": [', f'"users": [{DEEP}'), "more than 64 lists or objects"),
+        (TEXT.replace("{", '{"first": ' + DEEP + "1" + "]" * 100_000 + ", ", 1), "more than 64"),
+        (json.dumps(LEAF).replace("zoe", "\\u001b[31mz\\u202e") + "]", r"cannot be read"),
+        (LEAF | {"user_data": {"\x1b": ZOE}}, r"'\x1b' has 2 samples, but num_samples has no"),
+    ],
+)
+def test_leaf_of_hostile_json(leaf_refusal, content, message):
+    assert message in leaf_refusal(content)
+
+
+def test_leaf_with_a_client_in_two_files(leaf_refusal, tmp_path):
+    text = leaf_refusal(LEAF, "c.json")
+    assert f"c.json: cannot be read (client 'zoe' is in it twice, first in {tmp_path}" in text
+
+
+def test_leaf_bounds_each_client_and_not_the_file(leaf_refusal, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "host_memory", lambda: 64 * 2**18)  # so 256 kB of text
+    pixels = ", ".join(["0.0"] * 784)
+    names = [f"w{i}" for i in range(100)]
+    clients = ", ".join(f'"{name}": {{"x": [[{pixels}]], "y": [1]}}' for name in names)
+    counts = json.dumps({"users": names, "num_samples": [1] * 100})[:-1]
+    many = f'{counts}, "user_data": {{{clients}}}}}'
+    assert len(many) > 300_000
+    (tmp_path / "train" / "b.json").write_text(many)
+    assert len(leaf(path=tmp_path, task="femnist").train["y"]) == 100
+    one = {
+        "users": ["zoe"],
+        "num_samples": [400],
+        "user_data": {"zoe": {k: v * 200 for k, v in ZOE.items()}},
+    }
+    assert "a client, or what stands before the clients, has more than" in leaf_refusal(one)
+    clients_first = f'{{"user_data": {{{clients}}}, {counts[1:]}}}'
+    assert "has more than 262 kB" in leaf_refusal(clients_first)
+
+
+def test_leaf_of_a_pipe(leaf_refusal, tmp_path):
+    os.mkfifo(tmp_path / "train" / "a.json")
+    with pytest.raises(ValueError, match="it is a named pipe, not a regular file"):
+        leaf(path=tmp_path, task="femnist")
