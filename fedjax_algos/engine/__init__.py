@@ -6,6 +6,7 @@ engine knows no algorithm. Where to change what:
 - `federated_round.py`: what a round computes; `local_update.py`: what one client computes in it.
 - `placement.py`: how clients are placed on chunks and devices; `sharded_data.py`: which device
   holds which client's examples; `devices.py`: the mesh; `state.py`: where client state is kept.
+- `checks.py` checks the states, data and dispatches that a caller gives.
 - `engine.py` compiles rounds; `protocols.py` documents an engine's functions, `transfer.py` counts
   bytes; `asynchronous/` executes plans.
 - `non_finite.py`: which updates are left out because they are not finite.

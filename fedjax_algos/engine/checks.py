@@ -63,6 +63,19 @@ def check_state_memory(placement: Placement, state: FederatedState, population: 
     )
 
 
+def check_not_consumed(state: FederatedState) -> None:
+    """Raises ValueError for a state whose buffers were reused.
+
+    Args:
+      state: of a run.
+    """
+    if any(map(is_deleted, jax.tree.leaves(state.server)[:1])):
+        raise ValueError(
+            "this state was consumed by the round that it was given to; use the one that it "
+            "returned"
+        )
+
+
 class StateCheck:
     """Checks states and dispatches before they are computed with.
 
@@ -90,7 +103,6 @@ class StateCheck:
         data: DeviceData,
         dispatches: Dispatch,
         axes: tuple[str, ...],
-        any_cohort: bool = False,
     ) -> None:
         """Checks what a round is given.
 
@@ -99,7 +111,6 @@ class StateCheck:
           data: the clients' examples.
           dispatches: on the host.
           axes: the names of their axes.
-          any_cohort: whether a cohort may have another size than the population's.
 
         Raises:
           TypeError: for an object of another type.
@@ -109,7 +120,7 @@ class StateCheck:
         self.check_state(state, data)
         check_dispatches(dispatches, data.num_clients, axes)
         size = np.shape(dispatches.client)[-1]
-        if not any_cohort and self.cohorts and (data.num_clients, size) not in self.cohorts:
+        if self.cohorts and (data.num_clients, size) not in self.cohorts:
             known = " or ".join(f"{m} of {n}" for n, m in sorted(self.cohorts))
             raise ValueError(
                 f"dispatches have a cohort of {size} of {data.num_clients} clients, but the state "
@@ -130,13 +141,9 @@ class StateCheck:
         """
         check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
         check_kind("state", state, FederatedState, _OWN_STATE)
+        check_not_consumed(state)
         leaves, structure = jax.tree.flatten(state.server)
         rows = jax.tree.leaves(state.clients)
-        if leaves and is_deleted(leaves[0]):
-            raise ValueError(
-                "this state was consumed by the round that it was given to; use the one that it "
-                "returned"
-            )
         shapes = tuple(np.shape(leaf) for leaf in leaves)
         of_rows = () if self.on_host else tuple(np.shape(leaf) for leaf in rows)
         key = structure, shapes, of_rows, type(state.clients), data.num_clients

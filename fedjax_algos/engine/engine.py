@@ -12,11 +12,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Algorithm, Model, Problem
-from fedjax_algos.core.checks import check_kind, check_local, check_model, check_seed
+from fedjax_algos.core.checks import (
+    check_dispatches,
+    check_kind,
+    check_local,
+    check_model,
+    check_seed,
+)
 from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe
-from fedjax_algos.engine.checks import StateCheck, check_population, check_state_memory
+from fedjax_algos.engine.checks import (
+    StateCheck,
+    check_not_consumed,
+    check_population,
+    check_state_memory,
+)
 from fedjax_algos.engine.devices import Devices, client_mesh, replicate, wait_on_cpu
 from fedjax_algos.engine.federated_round import FederatedRound, run_rounds
 from fedjax_algos.engine.non_finite import NonFinite, check_excluded
@@ -207,7 +218,9 @@ class _Rounds:
         return state, total
 
     def updates(self, state, data, dispatches):
-        self.checked.check(state, data, dispatches, ("cohort",), any_cohort=True)
+        check_not_consumed(state)  # diagnostics have server states of their own
+        if not isinstance(dispatches.client, jax.core.Tracer):
+            check_dispatches(dispatches, data.num_clients, ("cohort",))
         slots = None
         if isinstance(data, ShardedData) or self.sharded:
             data, dispatches, order = self._prepare(data, dispatches)

@@ -144,7 +144,7 @@ def test_errors_name_the_value_and_the_fix():
     toy = network()
     model = toy.problem.init(jax.random.key(1))
     for make in (fa.make_evaluate, fa.make_evaluate_clients):
-        with pytest.raises(ValueError, match="batch_size=0 is out of range; give at least 1"):
+        with pytest.raises(ValueError, match="batch_size=0 is out of range; give a whole"):
             make(toy.problem, 0)
     averaged = toy.problem._replace(loss=lambda outputs, batch: jnp.mean(outputs.logits))
     with pytest.raises(ValueError, match=r"loss has shape \(\), but must give one value for each"):
