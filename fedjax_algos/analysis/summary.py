@@ -91,7 +91,7 @@ def summarise(rows: list[Row], target: float | None = None) -> list[MethodSummar
     Raises:
       ValueError: if no row has a test accuracy or a wall time, and as for `column_by_method`.
     """
-    measured = set().union(*rows) & {"test_accuracy", "test_loss", *_COSTS}
+    measured = set().union(*rows) & {"test_accuracy", "test_loss", "train_loss", *_COSTS}
     for name in ("test_accuracy", "wall_seconds"):
         if name not in measured:
             raise ValueError(f"the rows have no {name}; give those that compare or run measured")

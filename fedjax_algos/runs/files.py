@@ -125,6 +125,9 @@ def read_rows(path: Path) -> list[Row]:
             raise ValueError(
                 f"{path}: row {number} has {len(row)} cells for {len(columns)} columns; {fix}"
             )
+    for number, row in enumerate(rows, start=1):
+        for name in ("seed", "round"):
+            _number(row[columns.index(name)], f"{path}: row {number}: {name}")
     return [
         {
             name: cell if name == "method" else _number(cell, f"{path}: row {number}: {name}")

@@ -150,5 +150,22 @@ def read_metrics(folder: str | Path) -> list[Row]:
     """
     check_complete(Path(folder))
     rows = read_rows(Path(folder) / "metrics.csv")
+    _check_lengths(Path(folder) / "metrics.csv", rows)
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name, np.nan) for name in columns} for row in rows]
+
+
+def _check_lengths(path: Path, rows: list[Row]) -> None:
+    """Raises ValueError for a run with fewer rows than others, unless its model was not finite."""
+    runs: dict[str, dict[float, list[Row]]] = {}
+    for row in rows:
+        runs.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
+    longest = max(len(own) for by_seed in runs.values() for own in by_seed.values())
+    for label, by_seed in runs.items():
+        for seed, own in by_seed.items():
+            losses = [own[-1].get(name, 0) for name in ("test_loss", "train_loss")]
+            if len(own) < longest and np.isfinite(losses).all():
+                raise ValueError(
+                    f"{path}: {label} has {len(own)} rows of seed {seed:g}, but there are "
+                    f"{longest} of others; name a folder that compare, run or sweep wrote"
+                )

@@ -69,7 +69,7 @@ import pytest
         ("list qq", "unknown list 'qq'; choose algorithms, datasets"),
         ("lisst", "unknown command 'lisst'; did you mean list?"),
         ("plot", "no results folder is given"),
-        ("plot nowhere", "nowhere/metrics.csv cannot be read; name a folder that compare or run"),
+        ("plot nowhere", "nowhere/metrics.csv cannot be read; name a folder that compare, run"),
         ("plot nowhere --x time", "unknown axis 'time'"),
     ],
 )
