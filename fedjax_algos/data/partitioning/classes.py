@@ -5,15 +5,13 @@ import numpy as np
 from fedjax_algos.core.options import Count, NonNegative, Positive
 from fedjax_algos.data.partitioning.base import (
     Partition,
-    check_labels,
-    check_table,
     divide_by_weights,
     even_sizes,
-    generator,
     partition_by_table,
     partitions,
     raise_to_minimum,
 )
+from fedjax_algos.data.partitioning.checks import check_labels, check_table, generator
 
 REDRAWS = 100  # of the holders of all classes
 

@@ -7,12 +7,9 @@ import numpy as np
 from fedjax_algos.core.options import Count, NonNegative, Positive, Range
 from fedjax_algos.data.partitioning.base import (
     Partition,
-    check_labels,
-    check_table,
     divide_by_weights,
     draw_class_counts,
     even_sizes,
-    generator,
     log_dirichlet,
     partition_by_table,
     partitions,
@@ -20,6 +17,7 @@ from fedjax_algos.data.partitioning.base import (
     renormalise,
     shuffled_argsort,
 )
+from fedjax_algos.data.partitioning.checks import check_labels, check_table, generator
 
 REDRAWS = 100  # of a table in which a client has too few examples
 
