@@ -377,10 +377,6 @@ WRONG = {
         lambda: engine().round(state(), store(), one(learning_rate=np.full(2, np.nan, np.float32))),
         r"learning_rate=nan; give numbers above 0 that are finite",
     ),
-    "a cohort of another size": (
-        lambda: engine().rounds(state(), store(), dispatches(cohort_size=3)),
-        r"a cohort of 3 of 4 clients, but the state was made for cohorts of 2 of 4; give",
-    ),
     "cohorts of another shape": (
         lambda: sampled([0, 1]),
         r"cohorts of shape \(2,\); give one that",

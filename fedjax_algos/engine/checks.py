@@ -86,16 +86,7 @@ class StateCheck:
 
     def __init__(self, algorithm: Algorithm, on_host: bool = False):
         self.algorithm, self.on_host = algorithm, on_host
-        self.cohorts: set[tuple[int, int]] = set()  # (clients, cohort size) of states made here
         self.known: set[Any] = set()  # shapes of states that have been compared
-
-    def add(self, population: Population) -> None:
-        """Remembers that a state was made for a population.
-
-        Args:
-          population: that was checked.
-        """
-        self.cohorts.add((population.num_clients, population.cohort_size))
 
     def check(
         self,
@@ -115,18 +106,10 @@ class StateCheck:
         Raises:
           TypeError: for an object of another type.
           ValueError: for a state that was consumed or is of another algorithm, model or population,
-            and dispatches of clients that do not exist or of another cohort size.
+            and dispatches of clients that do not exist.
         """
         self.check_state(state, data)
         check_dispatches(dispatches, data.num_clients, axes)
-        size = np.shape(dispatches.client)[-1]
-        if self.cohorts and (data.num_clients, size) not in self.cohorts:
-            known = " or ".join(f"{m} of {n}" for n, m in sorted(self.cohorts))
-            raise ValueError(
-                f"dispatches have a cohort of {size} of {data.num_clients} clients, but the state "
-                f"was made for cohorts of {known}; give engine.init a Population with "
-                f"num_clients={data.num_clients} and cohort_size={size}, or other dispatches"
-            )
 
     def check_state(self, state: FederatedState, data: DeviceData) -> None:
         """Checks a state, and that the data are clients' examples.

@@ -182,7 +182,6 @@ class _Rounds:
             model = _initial_model(init, seed)
         # jit gives each leaf a buffer of its own, so that rounds can donate them
         state = self.initial_state(*replicate(self.mesh, (seed, model)), **facts)
-        self.checked.add(population)
         if self.on_host:
             state = state._replace(clients=HostClientState(row_shapes(self.algorithm, state)))
         return state

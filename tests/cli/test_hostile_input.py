@@ -211,7 +211,7 @@ ROWS = b"a,0,0,0.1,2,0,1\na,0,5,0.5,1,10,1\n"
         (HEADER.replace(b"\n", b",seed\n") + ROWS, "has the column 'seed' twice"),
         (HEADER + b'a,0,0,"0.1', "cannot be read (unexpected end of data)"),
         (HEADER + b"a,0,0," + b"1" * 200_000 + b",2,0,1\n", "field larger than field limit"),
-        (HEADER + ROWS + b"a,1,0,0.1,2,0,1\n", "a has 1 rows of seed 1, but up to 2 of others"),
+        (HEADER + ROWS + b"a,1,0,0.1,2,0,1\n", "a has 1 rows of seed 1, but there are 2 of others"),
     ],
 )
 def test_damaged_results_are_refused(refused, here, content, message):
