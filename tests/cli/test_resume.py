@@ -113,7 +113,10 @@ REFUSED = {
 
 def test_other_runs_are_refused(interrupted, refused):
     for options, difference in REFUSED.items():
-        error = refused(*RUN, *options.split(), "--out", "parts", "--resume")
+        flag, value = options.split()
+        others = [text for text in RUN if RUN[max(RUN.index(text) - 1, 0)] != flag]
+        others = [text for text in others if text != flag]
+        error = refused(*others, flag, value, "--out", "parts", "--resume")
         assert "'parts' holds other runs: " in error
         assert difference in error
         assert error.endswith("Give the command that made it, or another folder\n")

@@ -72,7 +72,9 @@ class World:
             return state + 1, {}
 
         placement = fa.engine.Placement(layout)
-        return fa.Engine(algorithm, init, round, None, None, None, lambda data: data, placement)
+        return fa.Engine(
+            algorithm, init, round, None, None, None, lambda data: data, placement, "exclude"
+        )
 
     def choose(self, given=None, **options):
         options = {"seconds": 1000.0} | options

@@ -117,9 +117,7 @@ def test_wrong_schedules(spec, settings, message):
 def test_command_line(tmp_path, capsys):
     out = tmp_path / "out"
     arguments = "compare fedavg fedcompass@compass:min_steps=2,max_steps=6 --seconds 12 --clients 4"
-    arguments += (
-        " --model linear --partition iid --local-steps 6 --seeds 1 --evaluations 3 --devices 1"
-    )
+    arguments += " --model linear --partition iid --local-steps 6 --seeds 1 --evaluations 3"
     given = "--devices", "1", "--system", "simulated:speeds=homogeneous", "--out", str(out)
     main([*arguments.split(), *given])
     printed = capsys.readouterr()

@@ -164,7 +164,7 @@ class _PlanRunner:
     def run(self, state, data, plan, dispatches, *, stops=(), waves=None, resume=None):
         _check_run(state, data, plan, dispatches, stops)
         if plan.num_runs == 1:
-            self.checked.check(state, data, dispatches, ("dispatches",), any_cohort=True)
+            self.checked.check(state, data, dispatches, ("dispatches",))
         waves = self.make_waves(state, plan) if waves is None else waves
         tables = CallTables(
             plan, dispatches, waves, self.num_devices, self.waves_per_call, data.num_clients
