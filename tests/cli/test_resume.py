@@ -104,19 +104,17 @@ def interrupted(here, signal_at, capsys):
     return here / "parts"
 
 
-REFUSED = {
-    "--rounds 8": "rounds=6 there and rounds=8 here",
-    "--partition iid": "partition='dirichlet:alpha=0.1' there and partition='iid' here",
-    "--seeds 3": "seeds=[0, 1] there and seeds=[0, 1, 2] here",
+OTHERS = {
+    ("--rounds 6", "--rounds 8"): "rounds=6 there and rounds=8 here",
+    ("--seeds 2", "--seeds 3"): "seeds=[0, 1] there and seeds=[0, 1, 2] here",
+    ("linear", "linear --partition iid"): "partition='dirichlet:alpha=0.1' there and partition=",
 }
 
 
 def test_other_runs_are_refused(interrupted, refused):
-    for options, difference in REFUSED.items():
-        flag, value = options.split()
-        others = [text for text in RUN if RUN[max(RUN.index(text) - 1, 0)] != flag]
-        others = [text for text in others if text != flag]
-        error = refused(*others, flag, value, "--out", "parts", "--resume")
+    for change, difference in OTHERS.items():
+        other = COMMANDS["rounds"].replace(*change).split()
+        error = refused(*other, "--out", "parts", "--resume")
         assert "'parts' holds other runs: " in error
         assert difference in error
         assert error.endswith("Give the command that made it, or another folder\n")

@@ -87,8 +87,8 @@ def runs_of(case, executor):
 
 
 def last_state(executor, plan, dispatches, examples, state):
-    ((_, state, _),) = executor.run(state, examples, plan, dispatches)
-    return state
+    (end,) = executor.run(state, examples, plan, dispatches)
+    return end.state
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
