@@ -3,4 +3,4 @@
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.registry import Registry
 
-algorithms = Registry[Algorithm]("algorithm")
+algorithms = Registry[Algorithm]("algorithm", Algorithm)

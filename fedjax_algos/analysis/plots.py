@@ -37,10 +37,13 @@ def plot_metric(
       x: column of the x axis, one of `AXES`.
 
     Raises:
-      ValueError: if not all rows have these columns.
+      ValueError: if not all rows have these columns, or for an unknown format.
     """
-    from matplotlib.figure import Figure  # slow to import; no pyplot, so no global state
+    # slow to import; no pyplot, so no global state
+    from matplotlib.backend_bases import FigureCanvasBase
+    from matplotlib.figure import Figure
 
+    check_choice("suffix", path.suffix.lower(), [f".{name}" for name in FigureCanvasBase.filetypes])
     measured = [name for name in rows[0] if all(name in row for row in rows)]
     check_choice("metric", metric, [name for name in measured if name not in ("method", "seed")])
     check_choice("x", x, [name for name in measured if name in AXES])

@@ -73,7 +73,8 @@ def confidence_half_width(values: np.ndarray) -> float:
     """
     if len(values) < 2:
         return float("nan")
-    standard_error = values.std(ddof=1) / np.sqrt(len(values))
+    with np.errstate(invalid="ignore"):  # infinite values give NaN
+        standard_error = values.std(ddof=1) / np.sqrt(len(values))
     return float(special.stdtrit(len(values) - 1, 0.975) * standard_error)
 
 

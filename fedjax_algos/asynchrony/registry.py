@@ -1,5 +1,6 @@
 """The registry of schedules, and the planners that their factories return."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from fedjax_algos.asynchrony.plan import Plan, SystemModel
@@ -34,4 +35,4 @@ class Planner(Protocol):
         """
 
 
-schedules = Registry[Planner]("schedule")
+schedules = Registry[Planner]("schedule", Callable)

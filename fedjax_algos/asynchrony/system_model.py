@@ -1,7 +1,7 @@
 """System models: how long dispatches take and which of them are lost, under any schedule."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Protocol, runtime_checkable
 
 import numpy as np
@@ -41,7 +41,7 @@ class SystemModelFactory(Protocol):
         """
 
 
-system_models = Registry[SystemModelFactory]("system model")
+system_models = Registry[SystemModelFactory]("system model", Callable)
 
 
 @system_models.register

@@ -49,7 +49,8 @@ def main(arguments: list[str] | None = None) -> None:
         given = sys.argv[1:] if arguments is None else arguments
         cli.main(given, prog_name="fedjax-algos", standalone_mode=False, obj=given)
     except click.exceptions.NoSuchOption as error:
-        names = [flag for p in error.ctx.command.params for flag in p.opts] if error.ctx else []
+        command = error.ctx and error.ctx.command.get_params(error.ctx)
+        names = [name for p in command or () for name in p.opts if name.startswith("-")]
         _fail(unknown("option", error.option_name, names))
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())

@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,21 +64,8 @@ HELP = {
 }
 _RESUME_HELP = "go on where the run in --out stopped; begin it if there is none"
 _LOCAL_WORK = {"local_steps", "local_epochs"}
-_MAX_SEEDS = 10**6
 _NO_FILE = ConfigFile()
-
-
-@contextlib.contextmanager
-def usage_errors() -> Iterator[None]:
-    """Turns a ValueError of the block, which is about the user's input, into a usage error.
-
-    It is for reading and checking what the user gives, where a library may raise the error too.
-    `cli.main` handles the errors of training.
-    """
-    try:
-        yield
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
+_MAX_SEEDS = 10_000  # each has a partition and runs of its own
 
 
 @contextlib.contextmanager
@@ -89,6 +76,8 @@ def results_folder(values: dict[str, Any], name: str) -> Iterator[ResultsFolder]
       values: the command's keywords.
       name: of a new folder in `results`, if --out is not given.
     """
+    check_path("out", values["out"])
+    check_path("compilation_cache", values["compilation_cache"])
     known = options(open_folder)
     texts = {"every": values["checkpoint_every"], "keep": values["keep_checkpoints"]}
     given = {key: parse_value(known[key], text) for key, text in texts.items() if text is not None}
@@ -233,32 +222,39 @@ def settings_of(values: dict[str, Any], seeds: str, config: ConfigFile = _NO_FIL
 
 
 def _seeds(text: str, owner: str = "") -> tuple[int, ...]:
-    try:
+    seeds: Sequence[int] = ()
+    with contextlib.suppress(ValueError):
         if "-" in text:
             first, last = map(int, text.split("-"))
-            seeds = _numbers(text, first, last + 1)
+            seeds = range(first, last + 1)
         elif "," in text:
-            seeds = tuple(int(part) for part in text.split(",") if part)
+            seeds = [int(part) for part in text.split(",") if part]
         else:
-            seeds = _numbers(text, 0, int(text))
-    except ValueError:
-        seeds = ()
-    if not seeds:
+            seeds = range(int(text))
+    # len() of a range fails above 2**63 - 1
+    if not seeds or (isinstance(seeds, range) and seeds[-1] - seeds[0] >= _MAX_SEEDS):
         raise ValueError(
-            f"{owner}: " * bool(owner) + f"seeds={text!r} is out of range; give a number (5), "
-            "a range (10-14) or a list (3,7)"
+            f"{owner}: " * bool(owner) + f"seeds={text!r} is no number of seeds (5), range (10-14) "
+            f"or list (3,7); give one of them, with at most {_MAX_SEEDS} seeds"
         )
-    return seeds
+    return tuple(seeds)
 
 
-def _numbers(text: str, start: int, stop: int) -> tuple[int, ...]:
-    """A range of seeds; one that is too long is refused before it is made."""
-    if stop - start > _MAX_SEEDS:
-        raise click.UsageError(
-            f"seeds={text!r} are {stop - start} seeds; give at most {_MAX_SEEDS}, because each has "
-            "a partition, runs and rows of its own"
+def check_path(name: str, text: str | None) -> None:
+    """Checks a text that is a path.
+
+    Args:
+      name: of the option.
+      text: its value; None if it is not given.
+
+    Raises:
+      ValueError: for an empty text, one that looks like an option whose value was left out, and one
+        with a null character.
+    """
+    if text is not None and (not text or text.startswith("--") or "\0" in text):
+        raise ValueError(
+            f"{name}={text!r} is no path; give one, which begins with ./ if its name begins with --"
         )
-    return tuple(range(start, stop))
 
 
 def start_jax(devices: int | None, compilation_cache: str | None) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import papers, plots
 from fedjax_algos.asynchrony import schedules, system_models
-from fedjax_algos.cli.options import Command, range_of, text_options, usage_errors
+from fedjax_algos.cli.options import Command, check_path, range_of, text_options
 from fedjax_algos.cli.tables import plain_table
 from fedjax_algos.core.options import options, parse_value, unknown
 from fedjax_algos.core.registry import Registry
@@ -22,6 +22,7 @@ from fedjax_algos.core.texts import printable
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import models
 from fedjax_algos.runs import results
+from fedjax_algos.runs.files import writing, written
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.schedules import local_works, rate_schedules, samplers
 
@@ -45,23 +46,23 @@ REGISTRIES: dict[str, Registry[Any]] = {
 @click.option("--out", metavar="FILE", help="picture [METRIC-by-X.png in the first folder]")
 def plot(folders: tuple[str, ...], metric: str, axis: str, out: str | None) -> None:
     """Plot a metric of one or more results folders in one picture."""
-    with usage_errors():
-        if not folders:
-            raise ValueError(
-                "no results folder is given; name one or more, such as results/compare"
-            )
-        if axis not in plots.AXES:
-            raise ValueError(unknown("axis", axis, plots.AXES))
-        rows = []
-        for folder in folders:
-            prefix = f"{Path(folder).name}: " if len(folders) > 1 else ""
-            for row in results.read_metrics(folder):
-                rows.append(row | {"method": prefix + row["method"]})
-        name = re.sub(r"[^\w.=+-]+", "-", metric)
-        path = Path(out) if out else Path(folders[0]) / f"{name}-by-{axis}.png"
+    if not folders:
+        raise ValueError("no results folder is given; name one or more, such as results/compare")
+    if axis not in plots.AXES:
+        raise ValueError(unknown("axis", axis, plots.AXES))
+    rows = []
+    for folder in folders:
+        prefix = f"{Path(folder).name}: " if len(folders) > 1 else ""
+        for row in results.read_metrics(folder):
+            rows.append(row | {"method": prefix + row["method"]})
+    check_path("out", out)
+    name = re.sub(r"[^\w.=+-]+", "-", metric)
+    path = Path(folders[0], f"{name}-by-{axis}.png") if out is None else Path(out)
+    with writing(path):
         if path.exists():
             raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
-        plots.plot_metric(rows, path, metric=metric, x=axis)
+    with written(path) as beside:
+        plots.plot_metric(rows, beside, metric=metric, x=axis)
     click.echo(printable(path))
 
 
@@ -80,10 +81,9 @@ def summary(
     target. ghbm: the mean accuracy of the last 100 rounds, and the costs to reach the reference's.
     fedcompass: simulated seconds to the target, relative to the reference's.
     """
-    with usage_errors():
-        rows = results.read_metrics(folder)
-        goal = parse_value(options(Settings)["target"], target) if target else None
-        lines = papers.of_paper(rows, paper, reference, goal)
+    rows = results.read_metrics(folder)
+    goal = None if target is None else parse_value(options(Settings)["target"], target)
+    lines = papers.of_paper(rows, paper, reference, goal)
     entries = [_plain(line) for line in lines]
     if as_json:
         click.echo(json.dumps(entries, allow_nan=False))

@@ -19,7 +19,6 @@ from fedjax_algos.cli.options import (
     shared_options,
     start_jax,
     training,
-    usage_errors,
 )
 from fedjax_algos.cli.tables import non_finite_lines, percent, plain_table
 from fedjax_algos.core import Row
@@ -55,17 +54,17 @@ def sweep(method: str, grid: tuple[str, ...], **values: str | None) -> None:
     """
     start = time.perf_counter()
     with measure_compilation() as compiled, results_folder(values, "sweep") as folder:
-        if folder.is_complete:
-            return click.echo(f"{folder.path} is complete; nothing is left to do")
-        with usage_errors():
-            settings = settings_of(values, "3")
-            start_jax(settings.devices, values["compilation_cache"])
-            columns = _columns(grid, values)
-            known = options(run_sweep)
-            own = {name: parse_value(known[name], text) for name in known if (text := values[name])}
-            prepared = prepare_sweep(settings, method, columns)
+        settings = settings_of(values, "3")
+        start_jax(settings.devices, values["compilation_cache"])
+        columns = _columns(grid, values)
+        known = options(run_sweep)
+        given = {name: text for name in known if (text := values[name]) is not None}
+        own = {name: parse_value(known[name], text) for name, text in given.items()}
+        prepared = prepare_sweep(settings, method, columns)
         record = results.configuration(prepared.experiment, extra={"grid": columns})
         folder.begin(record)
+        if folder.is_complete:
+            return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
         with training(folder.path):
             rows, notes = _run(prepared, folder, own)
         rows = _best_first(rows)

@@ -25,7 +25,6 @@ from fedjax_algos.cli.options import (
     start_jax,
     text_options,
     training,
-    usage_errors,
 )
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options
@@ -57,11 +56,11 @@ def compare(methods: tuple[str, ...], **values: str | None) -> None:
     A file has the options as keys (local_steps = 5) and methods = ["fedavg", "fedprox:mu=0.1"].
     Options and methods of the command line replace those of the file.
     """
-    with usage_errors():
-        file = read_config(path) if (path := values["config"]) is not None else ConfigFile()
-        settings = settings_of(values, "10", file)
-        chosen = methods_of(methods or file.methods or comparison.TUNED, settings)
-    values["compilation_cache"] = values["compilation_cache"] or file.compilation_cache
+    file = read_config(path) if (path := values["config"]) is not None else ConfigFile()
+    settings = settings_of(values, "10", file)
+    chosen = methods_of(methods or file.methods or comparison.TUNED, settings)
+    if values["compilation_cache"] is None:
+        values["compilation_cache"] = file.compilation_cache
     train(settings, chosen, "compare", values)
 
 
@@ -83,8 +82,7 @@ class MethodCommands(Commands):
           ctx: click's.
           cmd_name: the method's spec.
         """
-        with usage_errors():
-            return _run_command(cmd_name)
+        return _run_command(cmd_name)
 
 
 @click.group(cls=MethodCommands, subcommand_metavar="METHOD [OPTIONS]")
@@ -103,10 +101,9 @@ def _run_command(spec: str) -> click.Command:
     own = [option for option in text_options(factory) if option.name not in shared]
 
     def command(**values: str | None) -> None:
-        with usage_errors():
-            settings = settings_of(values, "1")
-            changes = {o.name: text for o in own if (text := values[o.name]) is not None}
-            method = Method.of(spec, settings, changes)
+        settings = settings_of(values, "1")
+        changes = {o.name: text for o in own if (text := values[o.name]) is not None}
+        method = Method.of(spec, settings, changes)
         train(settings, [method], method.label, values)
 
     command.__doc__ = inspect.cleandoc(factory.__doc__ or spec).split("\n\n")[0]
@@ -130,17 +127,17 @@ def train(
     """
     start = time.perf_counter()
     with measure_compilation() as compiled, results_folder(values, name) as folder:
-        if folder.is_complete:
-            return click.echo(f"{folder.path} is complete; nothing is left to do")
-        with usage_errors():
-            start_jax(settings.devices, values["compilation_cache"])
-            layout = (folder.configuration or {}).get("layout")
-            experiment = comparison.prepare(settings, methods, layout=layout)
+        start_jax(settings.devices, values["compilation_cache"])
+        layout = (folder.configuration or {}).get("layout")
+        experiment = comparison.prepare(settings, methods, layout=layout)
         record = results.configuration(experiment, values.get("config"))
         folder.begin(record)
-        _introduce(experiment)
-        with training(folder.path), _progress(settings, methods) as show:
-            rows = comparison.run(experiment, show, _show_memory, folder)
+        if folder.is_complete:
+            return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
+        with training(folder.path):
+            _introduce(experiment)
+            with _progress(settings, methods) as show:
+                rows = comparison.run(experiment, show, _show_memory, folder)
         summary = summarise(rows, settings.target)
         results.write(folder.path, experiment, rows, summary)
         unit = "round" if settings.seconds is None else "simulated_seconds"

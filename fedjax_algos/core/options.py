@@ -145,8 +145,12 @@ def check_value(option: Option, value: Any, owner: str) -> None:
     elif option.kind in (int, float) and not option.objects:
         limits = option.range or Range()
         if not (is_number(value, option.kind) and limits.holds(value)):
-            what = str(limits).replace("number", "whole number" if option.kind is int else "number")
-            raise ValueError(f"{name}={value!r} is out of range; give {what}{limits.why(value)}")
+            number = "whole number" if option.kind is int else "number"
+            problem = "is out of range" if is_number(value, option.kind) else f"is no {number}"
+            if isinstance(value, float) and math.isinf(value):
+                problem = "is not finite"
+            what = str(limits).replace("number", number)
+            raise ValueError(f"{name}={value!r} {problem}; give {what}{limits.why(value)}")
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
@@ -198,7 +202,8 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
     """
     names = list(names)
     near = difflib.get_close_matches(name, names, n=1)
-    fix = f"did you mean {near[0]}?" if near else f"choose {one_of(names)}"
+    fix = f"choose {one_of(names)}" if names else "there is none"
+    fix = f"did you mean {near[0]}?" if near else fix
     return f"unknown {what} {name!r}; {fix}"
 
 
@@ -238,7 +243,9 @@ def parse_value(option: Option, text: str, owner: str = "") -> Any:
     elif option.kind in (int, float):
         try:
             value = int(float(text)) if float(text) == int(float(text)) else float(text)
-        except (ValueError, OverflowError):
+        except OverflowError:
+            value = float(text)
+        except ValueError:
             value = text
     check_value(option, value, owner)
     return option.kind(value) if option.kind in (int, float) else value

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -29,11 +30,12 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
 
     Args:
       kind: what the factories make, for messages, such as "algorithm".
+      product: its type, which is checked where a factory of the user's own has made it.
     """
 
-    def __init__(self, kind: str):
+    def __init__(self, kind: str, product: Any = object):
         super().__init__()
-        self.kind = kind
+        self.kind, self.product = kind, product
 
     def register(self, factory: Callable[P, T]) -> Callable[P, T]:
         """Decorates a factory: adds it under its name, and checks its keywords at each call.
@@ -62,8 +64,28 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         if ":" not in name:
             raise ValueError(unknown(self.kind, name, sorted(self)))
         factory = _imported(name)
-        self[name] = factory if factory in self.values() else _checked(factory)
+        self[name] = factory if factory in self.values() else self._own(name, factory)
         return self[name]
+
+    def _own(self, reference: str, factory: Callable[..., T]) -> Callable[..., T]:
+        """A factory of the user's own, of which the signature, keywords and results are checked."""
+        arguments = _positional(next(iter(self.values())))
+        fix = f"give a function ({', '.join([*arguments, '*', '...'])}) -> {self.product.__name__}"
+        try:
+            required = [option.name for option in options(factory).values() if option.required]
+            inspect.signature(factory).bind(*arguments, **dict.fromkeys(required))
+            checked = _checked(factory)
+        except (TypeError, ValueError, NameError, AttributeError) as error:
+            raise ValueError(f"{reference!r} is no {self.kind} ({error}); {fix}") from error
+
+        @functools.wraps(factory)
+        def made(*args: Any, **keywords: Any) -> T:
+            result = checked(*args, **keywords)
+            if not isinstance(result, self.product):
+                raise ValueError(f"{reference!r} returns a {type(result).__name__}; {fix}")
+            return result
+
+        return made
 
     def __repr__(self) -> str:
         return f"{len(self)} {self.kind}s: {', '.join(sorted(self))}"
@@ -125,10 +147,18 @@ def _checked(factory: Callable[P, T]) -> Callable[P, T]:
     return checked
 
 
+def _positional(factory: Callable) -> list[str]:
+    """The names of the positional parameters."""
+    parameters = inspect.signature(factory).parameters.values()
+    return [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+
+
 def _imported(reference: str) -> Any:
     """The function that `FILE.py:NAME` or `package.module:NAME` refers to."""
     place, _, name = reference.rpartition(":")
     try:
+        if place.startswith(".") and not place.endswith(".py"):
+            raise ImportError("a module's name begins with that of a package")
         module = _file_module(place) if place.endswith(".py") else importlib.import_module(place)
     except (ImportError, OSError, SyntaxError) as error:
         raise ValueError(
@@ -144,7 +174,9 @@ def _imported(reference: str) -> Any:
 
 def _is_module(name: str) -> bool:
     """Whether a name that is not registered is one of a module."""
-    return "." in name or (name.isidentifier() and importlib.util.find_spec(name) is not None)
+    if "." in name or name in sys.modules:
+        return True
+    return name.isidentifier() and importlib.util.find_spec(name) is not None
 
 
 def _file_module(path: str) -> Any:

@@ -40,7 +40,7 @@ class Dataset(NamedTuple):
         return describe(self, **facts)
 
 
-datasets = Registry[Dataset]("dataset")
+datasets = Registry[Dataset]("dataset", Dataset)
 
 
 def from_arrays(

@@ -20,6 +20,7 @@ from fedjax_algos.engine.devices import AXIS, replicated_sharding, row_sharding
 from fedjax_algos.engine.sharded_data import ClientShards, ProgramData, local_shard
 
 Layout = Literal["auto", "vmapped", "sequential"] | str | int
+_MAX_DIGITS = 10  # of a number of clients, which fits into 32 bits
 
 
 def default_layout() -> Literal["sequential", "vmapped"]:
@@ -42,13 +43,14 @@ def chunk_size(layout: Layout, cohort_size: int) -> int:
     """
     sizes: dict[Any, int] = {"vmapped": cohort_size, "sequential": 1}
     sizes["auto"] = sizes[default_layout()]
-    size = sizes.get(layout, layout)
-    if not str(size).isdecimal() or int(size) < 1:
+    text = str(sizes.get(layout, layout))
+    size = int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else 0
+    if size < 1:
         raise ValueError(
             f"layout={layout!r} is unknown; give auto, vmapped, sequential, or a number of clients "
             "for each chunk"
         )
-    return min(int(size), cohort_size)
+    return min(size, cohort_size)
 
 
 def round_up_size(number: int) -> int:

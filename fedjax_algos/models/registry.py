@@ -3,4 +3,4 @@
 from fedjax_algos.core import Problem
 from fedjax_algos.core.registry import Registry
 
-models = Registry[Problem]("model")
+models = Registry[Problem]("model", Problem)

@@ -12,6 +12,10 @@ from typing import Any
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import max_text_bytes, open_regular, read_bounded
 
+_TEXTS, _WHOLE = {"method"}, {"seed", "round"}  # columns that every row has
+_FIX = "name a folder that compare, run or sweep wrote"
+_MAX_DIGITS = 300  # of a number that fits into a float
+
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Path]:
@@ -76,7 +80,7 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
       ValueError: if the file cannot be written.
     """
     columns = dict.fromkeys(name for row in rows for name in row)
-    with written(path) as beside, beside.open("w", newline="") as file:
+    with written(path) as beside, beside.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(columns))
         writer.writeheader()
         writer.writerows(rows)
@@ -105,46 +109,50 @@ def read_rows(path: Path) -> list[Row]:
     Raises:
       ValueError: if the file cannot be read, or is no whole table of metrics.
     """
-    fix = "name a folder that compare, run or sweep wrote"
     try:
         with open_regular(path) as file:
             text = read_bounded(file, max_text_bytes()).decode()
-        lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+        columns, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     except OSError:
-        raise ValueError(f"{path} cannot be read; {fix}") from None
-    except (ValueError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read ({error}); {fix}") from None
-    columns, *rows = lines or [[]]
+        raise ValueError(f"{path} cannot be read; {_FIX}") from None
+    except (ValueError, csv.Error) as error:  # no text, no line, or no table
+        raise ValueError(f"{path} cannot be read ({error}); {_FIX}") from None
     if not rows or not {"method", "seed", "round"} <= set(columns):
-        raise ValueError(f"{path} holds no metrics; {fix}")
+        raise ValueError(f"{path} holds no metrics; {_FIX}")
     twice = [name for name in columns if columns.count(name) > 1]
     if twice:
-        raise ValueError(f"{path} has the column {twice[0]!r} twice; {fix}")
-    for number, row in enumerate(rows, start=1):
-        if len(row) != len(columns):
+        raise ValueError(f"{path} has the column {twice[0]!r} twice; {_FIX}")
+    for number, cells in enumerate(rows, start=1):
+        if len(cells) != len(columns):
             raise ValueError(
-                f"{path}: row {number} has {len(row)} cells for {len(columns)} columns; {fix}"
+                f"row {number} of {path} has {len(cells)} cells for {len(columns)} columns; {_FIX}"
             )
-    for number, row in enumerate(rows, start=1):
-        for name in ("seed", "round"):
-            _number(row[columns.index(name)], f"{path}: row {number}: {name}")
     return [
         {
-            name: cell if name == "method" else _number(cell, f"{path}: row {number}: {name}")
-            for name, cell in zip(columns, row, strict=True)
-            if cell
+            name: _value(name, cell, f"row {number} of {path}")
+            for name, cell in zip(columns, cells, strict=True)
+            if cell or name in _TEXTS | _WHOLE
         }
-        for number, row in enumerate(rows, start=1)
+        for number, cells in enumerate(rows, start=1)
     ]
 
 
-def _number(cell: str, name: str) -> int | float:
-    with contextlib.suppress(ValueError):
-        if cell.isascii() and cell.removeprefix("-").isdecimal():
-            return int(cell)
-        if not name.endswith((": seed", ": round")):
-            return float(cell)
-    whole = "whole " if name.endswith((": seed", ": round")) else ""
-    raise ValueError(
-        f"{name} is {cell!r}, not a {whole}number; name a folder that compare, run or sweep wrote"
-    )
+def _value(name: str, cell: str, place: str) -> str | int | float:
+    value: str | int | float | None
+    if name in _TEXTS:
+        kind, value = "text", cell or None
+    else:
+        kind, value = "number", _number(cell)
+        if name in _WHOLE and not isinstance(value, int):
+            kind, value = "whole number", None
+    if value is None:
+        raise ValueError(f"{place} has {name}={cell!r}, which is no {kind}; {_FIX}")
+    return value
+
+
+def _number(cell: str) -> int | float | None:
+    try:
+        whole = cell.removeprefix("-").isdecimal() and len(cell) < _MAX_DIGITS
+        return int(cell) if whole else float(cell)
+    except ValueError:
+        return None

@@ -111,13 +111,7 @@ class Method(NamedTuple):
             `Algorithm`.
         """
         local = settings.local(self.client_learning_rate)
-        algorithm = algorithms[self.algorithm](problem, local, **self.hyperparameters)
-        if not isinstance(algorithm, Algorithm):
-            raise ValueError(
-                f"{self.algorithm} returns a {type(algorithm).__name__}, not an Algorithm; give "
-                "a function (problem, local, *, ...) -> Algorithm"
-            )
-        return algorithm
+        return algorithms[self.algorithm](problem, local, **self.hyperparameters)
 
     def configuration(self) -> dict[str, Any]:
         """The algorithm, the rate, the schedule and all options, with the defaults of the rest."""

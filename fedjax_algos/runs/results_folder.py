@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import shutil
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ import filelock
 import numpy as np
 
 from fedjax_algos.core import Model, Row
-from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.core.representation import describe
 from fedjax_algos.runs.checkpoints import Checkpoints, flat_arrays
+from fedjax_algos.runs.configuration_file import check_same, read_configuration
 from fedjax_algos.runs.files import (
     read_rows,
     unwritable,
@@ -27,7 +26,6 @@ from fedjax_algos.runs.files import (
 )
 
 _LOCK = ".lock"
-_COMPARED = ("settings", "methods", "grid", "partition_sha256")
 
 
 class ResultsFolder:
@@ -73,7 +71,7 @@ class ResultsFolder:
         }
         earlier = self.configuration
         if earlier is not None:
-            _check_same(self.path, earlier, json.loads(json.dumps(configuration)))
+            check_same(self.path, earlier, json.loads(json.dumps(configuration)))
             return
         self.write_configuration(configuration)
         for name in self.names.values():
@@ -154,73 +152,6 @@ class ResultsFolder:
         return folder
 
 
-def read_configuration(path: Path) -> dict[str, Any] | None:
-    """The content of a folder's `config.json`; None if it has none.
-
-    Args:
-      path: of the folder.
-
-    Raises:
-      ValueError: for a file that cannot be read.
-    """
-    file = path / "config.json"
-    if not file.exists():
-        return None
-    try:
-        with open_regular(file) as opened:
-            content = parse_json(read_bounded(opened, max_text_bytes()))
-        content["settings"], content["methods"], content["complete"], content["runs"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ValueError(
-            f"{str(file)!r} is not what compare, run or sweep wrote; name another folder"
-        ) from None
-    return content
-
-
-def check_complete(path: Path) -> None:
-    """Raises ValueError, which says what is missing, for a folder whose runs have not all ended.
-
-    Args:
-      path: of the folder.
-    """
-    content = read_configuration(path)
-    if content is None or content["complete"]:
-        return
-    seeds = content["settings"]["seeds"]
-    ended = sum(1 for _ in path.glob("runs/*/seed-*/model.npz"))
-    raise ValueError(
-        f"{str(path)!r} is not complete: {ended} of {len(content['methods']) * len(seeds)} runs "
-        "have ended; go on with the same command, --out and --resume, or wait for the end"
-    )
-
-
-def _check_same(path, earlier, configuration):
-    """Raises ValueError, which names the differences, for a folder of other runs."""
-    different = []
-    for name in _COMPARED:
-        there, here = earlier.get(name), configuration.get(name)
-        if there != here:
-            if not (isinstance(there, dict) and isinstance(here, dict)):
-                there, here = {name: there}, {name: here}
-            different += [
-                f"{key}={there.get(key)!r} there and {key}={here.get(key)!r} here"
-                for key in dict.fromkeys([*there, *here])
-                if there.get(key) != here.get(key)
-            ]
-    if different:
-        raise ValueError(
-            f"{str(path)!r} holds other runs: {'; '.join(different)}. Give the command that made "
-            "it, or another folder"
-        )
-    packages = [each["environment"]["packages"] for each in (earlier, configuration)]
-    if packages[0] != packages[1]:
-        warnings.warn(
-            f"{path} was begun with {packages[0]} and goes on with {packages[1]}, which may round "
-            "differently",
-            stacklevel=4,
-        )
-
-
 @contextlib.contextmanager
 def open_folder(
     out: str | None,
@@ -252,6 +183,7 @@ def open_folder(
         made = [each for each in (wanted, *wanted.parents) if not each.exists()]
         path = _new_path(default) if out is None else wanted
         path.mkdir(parents=True, exist_ok=True)
+    had_lock = (path / _LOCK).exists()
     lock = filelock.FileLock(path / _LOCK)
     try:
         lock.acquire(timeout=0)
@@ -265,7 +197,7 @@ def open_folder(
         _check_content(path, resume)
         yield ResultsFolder(path, every, keep)
     finally:
-        _unlock(lock, path, {path, *made} if out is None else made)
+        _unlock(lock, path, {path, *made} if out is None else made, had_lock)
 
 
 def _check_content(path, resume):
@@ -277,15 +209,19 @@ def _check_content(path, resume):
         raise ValueError(f"out={str(path)!r} is not empty; name another folder or remove it{hint}")
 
 
-def _unlock(lock, path, made):
+def _unlock(lock, path, made, had_lock):
     """Releases the lock; its file stays only where a run can go on.
 
     If nothing was written, the folders that this process made are removed.
     """
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError):
         empty = not any(entry.name != _LOCK for entry in path.iterdir())
-        content = read_configuration(path)
-        if content is None or content["complete"]:
+        try:
+            content = read_configuration(path)
+            stays = content is not None and not content["complete"]
+        except ValueError:  # nothing of an unreadable folder is changed
+            stays = had_lock
+        if not stays:
             (path / _LOCK).unlink(missing_ok=True)
         for folder in sorted(made, reverse=True) if empty else ():
             folder.rmdir()

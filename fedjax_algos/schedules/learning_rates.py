@@ -15,7 +15,7 @@ from fedjax_algos.core.registry import Registry
 
 RateSchedule = Callable[[Any], np.ndarray]  # int[...] -> float[...]
 
-rate_schedules = Registry[RateSchedule]("rate schedule")
+rate_schedules = Registry[RateSchedule]("rate schedule", Callable)
 
 
 @rate_schedules.register

@@ -5,6 +5,7 @@ Therefore algorithms that are compared have the same stragglers.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Annotated, Literal, Protocol
 
 import numpy as np
@@ -37,7 +38,7 @@ class LocalWork(Protocol):
         """
 
 
-local_works = Registry[LocalWork]("local work")
+local_works = Registry[LocalWork]("local work", Callable)
 
 Speeds = Literal["homogeneous", "normal", "exponential"]
 

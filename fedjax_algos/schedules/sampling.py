@@ -11,7 +11,7 @@ from fedjax_algos.data.partitioning.base import log_dirichlet
 from fedjax_algos.schedules.cohorts import Sampler
 from fedjax_algos.schedules.cohorts import uniform as uniform_cohorts
 
-samplers = Registry[Sampler]("sampler")
+samplers = Registry[Sampler]("sampler", Callable)
 
 # Tags of the streams of NumPy's generators. To NumPy [seed, tag] and [seed, tag, 0] are the same
 # seed, so draws that are made once have their own tags, and no tag is 0.

@@ -1,10 +1,27 @@
 """Fixtures that run the command line in a folder of its own."""
 
+import contextlib
 import csv
+import importlib
+import io
+import resource
+import shutil
+import signal
+import stat
+import traceback
+import warnings
+from pathlib import Path
 
 import pytest
 
 from fedjax_algos.cli import main
+from fedjax_algos.cli.reporting import REGISTRIES
+from fedjax_algos.core.options import options
+from fedjax_algos.runs import comparison
+from fedjax_algos.runs.settings import Settings
+
+SECONDS = 30  # for one bad input, on a machine that is busy with other tests
+BYTES = 2**29  # by which the memory of the process may grow in one test of bad inputs
 
 
 @pytest.fixture(autouse=True)
@@ -52,3 +69,92 @@ def read_table():
             return list(csv.DictReader(file))
 
     return read
+
+
+class Trained(Exception):
+    """A line has reached its training."""
+
+
+class Unfinished(BaseException):
+    """The time of a line is over; no handler of exceptions may catch it."""
+
+
+def train(*args, **keywords):
+    raise Trained
+
+
+def stop(*args):
+    raise Unfinished
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """No line trains anything, and the digits are read once."""
+    dataset, load, command = [], Settings.load, importlib.import_module("fedjax_algos.cli.sweep")
+
+    def load_once(own):
+        if own.dataset != "digits":
+            return load(own)
+        return dataset[0] if dataset else dataset.append(load(own)) or dataset[0]
+
+    known = options(command.run_sweep)
+    monkeypatch.setattr(Settings, "load", load_once)
+    monkeypatch.setattr(comparison, "run", train)
+    monkeypatch.setattr(command, "run_sweep", train)
+    monkeypatch.setattr(command, "options", lambda f: known if f is train else options(f))
+    yield
+    for name in [name for registry in REGISTRIES.values() for name in registry if ":" in name]:
+        for registry in REGISTRIES.values():
+            registry.pop(name, None)
+
+
+@pytest.fixture
+def attempt(here, untrained):
+    """Runs a command line: "refused", "trained", or "done" if it ends without an error."""
+    (here / "file").write_text("")
+    (here / "loop").symlink_to("loop")
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    handler = signal.signal(signal.SIGALRM, stop)
+
+    def content():
+        entries = [(str(entry), entry.lstat()) for entry in here.rglob("*")]
+        return {
+            name: (s.st_mode, not stat.S_ISDIR(s.st_mode) and s.st_mtime_ns) for name, s in entries
+        }
+
+    def run(*arguments):
+        before, out, err = content(), io.StringIO(), io.StringIO()
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            warnings.catch_warnings(record=True) as told,
+        ):
+            warnings.simplefilter("always")
+            try:
+                main(list(arguments))
+                outcome = "done"
+            except Trained:
+                outcome = "trained"
+            except SystemExit as error:
+                outcome = "refused" if error.code == 2 else f"exit code {error.code}"
+            except BaseException:
+                outcome = traceback.format_exc()[-2000:]
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        after = content()
+        shown = [text[:200] for text in arguments], outcome, out.getvalue()[:500], err.getvalue()
+        assert outcome in ("done", "trained", "refused"), shown
+        if outcome == "refused":
+            assert err.getvalue().startswith("error: "), shown
+            assert len(err.getvalue().splitlines()) == err.getvalue().count("\n") == 1, shown
+            assert out.getvalue() == "", shown
+            assert not told, (shown, str(told[0]))
+            assert after == before, (shown, after.keys() ^ before.keys())
+        for name in after.keys() - before.keys():
+            shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
+        return outcome
+
+    yield run
+    signal.signal(signal.SIGALRM, handler)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < BYTES / 1024

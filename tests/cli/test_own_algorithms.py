@@ -154,7 +154,10 @@ def test_the_virtual_clock(command, here):
         ("compare my_file.py", "my_file.py: no function is named; give my_file.py:NAME"),
         ("compare my_file.py:fedspeed:roh=1", "fedspeed: unknown option 'roh'; did you mean rho?"),
         ("compare my_file.py:fedspeed:rho=-1", "rho=-1 is out of range; give a number of at least"),
-        ("compare my_file.py:nothing", "nothing returns a NoneType, not an Algorithm; give a func"),
+        (
+            "compare my_file.py:nothing",
+            "returns a NoneType; give a function (problem, local, *, ...) -> Algorithm",
+        ),
         ("compare my_file.py:nothing:a=1", "nothing takes no options; leave 'a' out"),
         ("run nowhere.py:fedspeed", "'nowhere.py:fedspeed' cannot be imported"),
         ("run my_file.py:fedspeed --roh 1", "unknown option '--roh'; did you mean --rho?"),

@@ -17,6 +17,12 @@ from fedjax_algos.core.registry import Registry
 from fedjax_algos.schedules import Synchronous
 
 things = Registry("thing")
+texts = Registry("text", str)
+
+
+@texts.register
+def plain(word):
+    return word
 
 
 @things.register
@@ -42,17 +48,17 @@ def stone():
             {"brightness": 1.0},
             "lamp: brightness=1.0 is out of range; give a number of at",
         ),
-        ({"brightness": math.nan}, "lamp: brightness=nan is out of range"),
-        ({"brightness": math.inf}, "lamp: brightness=inf is out of range"),
+        ({"brightness": math.nan}, "lamp: brightness=nan is no number"),
+        ({"brightness": math.inf}, "lamp: brightness=inf is not finite"),
         (
             {"brightness": np.float32(-1)},
             "out of range; give a number of at least 0 and below 1",
         ),
         ({"brightness": jnp.asarray(2.0)}, "is out of range"),
-        ({"brightness": "much"}, "lamp: brightness='much' is out of range"),
+        ({"brightness": "much"}, "lamp: brightness='much' is no number"),
         ({"bulbs": 0}, "lamp: bulbs=0 is out of range; give a whole number of at least 1"),
-        ({"bulbs": 1.5}, "lamp: bulbs=1.5 is out of range; give a whole number"),
-        ({"bulbs": True}, "lamp: bulbs=True is out of range"),
+        ({"bulbs": 1.5}, "lamp: bulbs=1.5 is no whole number; give a whole number"),
+        ({"bulbs": True}, "lamp: bulbs=True is no whole number"),
         ({"colour": "rod"}, "lamp: colour='rod' is unknown; choose red or blue"),
         ({"shade": 1}, "lamp: shade=1 is unknown; choose True or False"),
         ({"bright": 1}, "lamp: unknown option 'bright'; did you mean brightness?"),
@@ -93,7 +99,7 @@ def test_specs(spec, expected):
     [
         ("lump", "unknown thing 'lump'; did you mean lamp?"),
         ("xyz", "unknown thing 'xyz'; choose lamp or stone"),
-        ("lamp:bulbs=many", "lamp: bulbs='many' is out of range"),
+        ("lamp:bulbs=many", "lamp: bulbs='many' is no whole number"),
         ("lamp:shade=maybe", "lamp: shade='maybe' is unknown; choose true or false"),
         ("stone:3", "stone takes no options"),
     ],
@@ -201,10 +207,36 @@ def test_options_of_a_decorated_factory_are_checked(own):
 
 
 def test_a_factory_of_a_module(own):
-    assert things.make("json.encoder:py_encode_basestring", "abc") == '"abc"'
-    things.pop("json.encoder:py_encode_basestring")
+    assert texts.make("json.encoder:py_encode_basestring", "abc") == '"abc"'
     with pytest.raises(ValueError, match=r"no_such\.module:f' cannot be imported"):
         things.parse("no_such.module:f")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("no_arguments", r"is no text \(too many positional arguments\)"),
+        ("three_arguments", r"is no text \(missing a required argument: 'second'\)"),
+        ("positional_option", "returns a tuple"),
+        ("unknown_type", r"is no text \(name 'Missing' is not defined\)"),
+        ("partial", r"is no text \(functools\.partial"),
+    ],
+)
+def test_a_factory_with_a_wrong_signature_or_result(tmp_path, monkeypatch, name, reason):
+    source = """
+import functools
+
+def no_arguments(): pass
+def three_arguments(first, second, third): pass
+def positional_option(first, size=1): return first, size
+def unknown_type(first, *, size: "Missing" = 1): pass
+partial = functools.partial(no_arguments)
+"""
+    (tmp_path / "wrong.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    message = rf"{reason}.*; give a function \(word, \*, \.\.\.\) -> str"
+    with pytest.raises(ValueError, match=message):
+        texts.make(f"wrong.py:{name}", "abc")
 
 
 @pytest.mark.parametrize(

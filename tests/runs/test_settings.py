@@ -239,7 +239,7 @@ def test_two_spellings_of_one_method_are_refused():
         ({"target": 80}, "target=80 is out of range; give a number above 0 and at most 1"),
         ({"cohort": 2.5}, "2.5 is out of range; give a whole number from 1 to 100"),
         ({"model": "mpl"}, "unknown model 'mpl'"),
-        ({"rounds": 1.5}, "rounds=1.5 is out of range"),
+        ({"rounds": 1.5}, "rounds=1.5 is no whole number"),
         ({"work": "partial:share=2"}, "partial: share=2 is out of range"),
     ],
 )

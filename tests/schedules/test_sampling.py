@@ -245,7 +245,7 @@ def test_wrong_cohorts_are_refused(cohort):
     [
         ("cyclic", "cyclic needs num_groups; give cyclic:num_groups=..."),
         ("cyclic:0", "cyclic: num_groups=0 is out of range; give a whole number of at least 1"),
-        ("cyclic:2.5", "cyclic: num_groups=2.5 is out of range"),
+        ("cyclic:2.5", "cyclic: num_groups=2.5 is no whole number"),
         ("dirichlet:0", "dirichlet: gamma=0 is out of range; give a number above 0"),
         ("uniform:3", "uniform takes no options"),
         ("unifrom", "unknown sampler 'unifrom'; did you mean uniform?"),

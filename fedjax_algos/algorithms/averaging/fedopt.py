@@ -54,7 +54,7 @@ def scale_by_moments(
 
 
 def _adaptive(problem, local, next_v, b1, tau, initial_v, server_learning_rate, weighting):
-    initial_v = tau**2 if initial_v is None else initial_v
+    initial_v = tau * tau if initial_v is None else initial_v
     return fedavg(
         problem,
         local,

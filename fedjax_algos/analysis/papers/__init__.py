@@ -54,12 +54,14 @@ def of_paper(
     """
     if paper not in PAPERS:
         raise ValueError(unknown("paper", paper, PAPERS))
+    if reference is None:
+        reference = "fedcompass" if paper == "fedcompass" else "fedavg"
     if paper == "fedgbo":
-        return maximum_and_cost(rows, reference or "fedavg")
+        return maximum_and_cost(rows, reference)
     if paper == "ghbm":
-        return final_quality(rows, reference or "fedavg")
+        return final_quality(rows, reference)
     if target is None:
         raise ValueError(f"paper={paper} needs target; give a test accuracy such as 0.9")
     if paper == "fedlga":
         return rounds_to_target(rows, target)
-    return time_to_target(rows, target, reference or "fedcompass")
+    return time_to_target(rows, target, reference)

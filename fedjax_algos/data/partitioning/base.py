@@ -75,7 +75,7 @@ def describe_counts(counts: np.ndarray) -> str:
     return f"{counts.min()}..{counts.max()}"
 
 
-partitions = Registry[Partition]("partition")
+partitions = Registry[Partition]("partition", Partition)
 
 
 def even_sizes(total: int, num_clients: int) -> np.ndarray:

@@ -112,7 +112,7 @@ def test_partitions_by_spec(spec):
         ("dirichlet_balanced:-1", "alpha=-1.* is out of range; give a number of at least 0"),
         ("dirichlet_balanced:tries=0", "tries=0.* is out of range"),
         ("dual_dirichlet:alpha2=0", "alpha2=0.* is out of range"),
-        ("classes_per_client:1.5", "classes=1.5 is out of range; give a whole number"),
+        ("classes_per_client:1.5", "classes=1.5 is no whole number; give a whole number"),
         ("class_partition:mean=0", "mean=0.* is out of range"),
         ("pachinko:root_alpha=0", "root_alpha=0.* is out of range"),
         ("quantity:beta=0", "beta=0.* is out of range"),
