@@ -243,8 +243,8 @@ def parse_value(option: Option, text: str, owner: str = "") -> Any:
     elif option.kind in (int, float):
         try:
             value = int(float(text)) if float(text) == int(float(text)) else float(text)
-        except OverflowError:
-            value = float(text)
+        except OverflowError:  # the text itself is named if it is a number that is too large
+            value = float(text) if "inf" in text.lower() else text
         except ValueError:
             value = text
     check_value(option, value, owner)
