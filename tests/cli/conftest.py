@@ -12,7 +12,9 @@ import traceback
 import warnings
 from pathlib import Path
 
+import jax
 import pytest
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from fedjax_algos.cli import main
 from fedjax_algos.cli.reporting import REGISTRIES
@@ -29,6 +31,15 @@ def here(tmp_path, monkeypatch):
     """The working folder of the test, empty."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def no_cache():
+    """A command of one test keeps no compiled programs for the next ones."""
+    yield
+    if jax.config.jax_compilation_cache_dir is not None:
+        jax.config.update("jax_compilation_cache_dir", None)
+        reset_cache()
 
 
 @pytest.fixture
