@@ -27,7 +27,8 @@ from fedjax_algos.engine.fingerprint import (
     data_fingerprint,
 )
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.runs.checkpoints import Checkpoints, Content, RunSaver, as_checkpoints, fill
+from fedjax_algos.runs.checkpoint_arrays import fill
+from fedjax_algos.runs.checkpoints import Checkpoints, Content, RunSaver, as_checkpoints
 from fedjax_algos.runs.divergence import (
     count_excluded,
     has_diverged,

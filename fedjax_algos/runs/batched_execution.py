@@ -32,14 +32,11 @@ from fedjax_algos.runs.batched_program import (
     unreadable_rate,
 )
 from fedjax_algos.runs.batched_rows import CallStop, Recorder, Run
-from fedjax_algos.runs.checkpoints import Checkpoints, RunSaver, fill
+from fedjax_algos.runs.checkpoint_arrays import fill
+from fedjax_algos.runs.checkpoints import Checkpoints, RunSaver
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
-from fedjax_algos.runs.simulation import (
-    COMPARED_ROUNDS,
-    Window,
-    draw_windows,
-    flop_counter,
-)
+from fedjax_algos.runs.simulation import COMPARED_ROUNDS
+from fedjax_algos.runs.windows import Window, draw_windows, flop_counter
 from fedjax_algos.schedules import Synchronous
 
 

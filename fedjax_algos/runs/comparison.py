@@ -24,7 +24,8 @@ from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.planned_runs import check_server_steps
 from fedjax_algos.runs.results_folder import ResultsFolder
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.simulation import check_no_repeats, simulate
+from fedjax_algos.runs.simulation import simulate
+from fedjax_algos.runs.windows import check_no_repeats
 from fedjax_algos.schedules import Synchronous
 from fedjax_algos.schedules.synchronous import rate_at
 

@@ -20,7 +20,7 @@ from fedjax_algos.engine.asynchronous.protocols import InFlightMemory
 from fedjax_algos.engine.asynchronous.waves import Waves
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.engine.transfer import Transfer, count_transfer
-from fedjax_algos.runs.simulation import flop_counter
+from fedjax_algos.runs.windows import flop_counter
 
 
 class PlannedRun(NamedTuple):

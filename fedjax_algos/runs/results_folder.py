@@ -14,7 +14,8 @@ import numpy as np
 from fedjax_algos.core import Model, Row
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.core.representation import describe
-from fedjax_algos.runs.checkpoints import Checkpoints, flat_arrays
+from fedjax_algos.runs.checkpoint_arrays import flat_arrays
+from fedjax_algos.runs.checkpoints import Checkpoints
 from fedjax_algos.runs.configuration_file import check_same, read_configuration
 from fedjax_algos.runs.files import (
     read_rows,

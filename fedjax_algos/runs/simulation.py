@@ -1,19 +1,16 @@
 """The loop of a synchronous run: windows of rounds, each followed by an evaluation."""
 
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import numpy as np
 
-from fedjax_algos.analysis.costs.measured import UncountedError, count_flops
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.rows import metrics_row
-from fedjax_algos.core import Algorithm, Batch, Dispatch, Model, Params, Population, Problem, Row
+from fedjax_algos.core import Batch, Model, Params, Population, Problem, Row
 from fedjax_algos.core.checks import check_callable, check_kind
 from fedjax_algos.core.representation import describe_tree
 from fedjax_algos.engine.devices import one_copy
@@ -25,14 +22,8 @@ from fedjax_algos.engine.fingerprint import (
 )
 from fedjax_algos.engine.sharded_data import DeviceData, data_shapes
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.runs.checkpoints import (
-    Checkpoints,
-    Content,
-    RunSaver,
-    fill,
-    fill_state,
-    state_arrays,
-)
+from fedjax_algos.runs.checkpoint_arrays import fill, fill_state, state_arrays
+from fedjax_algos.runs.checkpoints import Checkpoints, Content, RunSaver
 from fedjax_algos.runs.divergence import (
     count_excluded,
     has_diverged,
@@ -41,12 +32,11 @@ from fedjax_algos.runs.divergence import (
     warn_of_divergence,
 )
 from fedjax_algos.runs.inputs import check_data, check_host_rows, check_loop
+from fedjax_algos.runs.windows import draw_windows, flop_counter
 from fedjax_algos.schedules import LocalWork, Sampler, Synchronous, uniform
 from fedjax_algos.schedules.synchronous import Position
 
 COMPARED_ROUNDS = 20  # whose dispatches identify samplers and local work in a checkpoint
-
-FlopCounter = Callable[[Dispatch], np.ndarray]  # the operations of each dispatch
 
 
 def simulate(
@@ -227,78 +217,3 @@ def make_evaluate_model(
         return {f"test_{name}": float(mean.value()) for name, mean in values.items()}
 
     return evaluate_model
-
-
-class Window(NamedTuple):
-    """The rounds between two evaluations."""
-
-    rounds: int
-    dispatches: Dispatch  # leaves [longest, cohort]: all windows have the shape of the longest
-    flops: float  # of all their dispatches
-    position: Position  # of the schedule after them
-
-
-def draw_windows(
-    schedule: Synchronous,
-    count: FlopCounter,
-    rounds: int,
-    eval_every: int,
-    keeping: bool,
-) -> Iterator[Window]:
-    """The windows of a run, each drawn when the iterator is advanced.
-
-    Args:
-      schedule: of the run; the windows begin with its next round.
-      count: the operations of each dispatch.
-      rounds: of the run.
-      eval_every: rounds of a window; the last one may be shorter.
-      keeping: whether clients keep state, so that a client may be in a cohort once only.
-
-    Raises:
-      ValueError: for a client that is twice in a cohort while clients keep state.
-    """
-    longest = min(eval_every, rounds)
-    for done in range(schedule.next_round, rounds, longest):
-        number = min(longest, rounds - done)
-        dispatches = schedule.dispatches(number)
-        if keeping:
-            check_no_repeats(dispatches)
-        index = np.arange(longest) % number
-        repeated = jax.tree.map(lambda leaf, index=index: leaf[index], dispatches)
-        flops = float(count(dispatches).sum())
-        yield Window(number, repeated, flops, schedule.position())
-
-
-def check_no_repeats(dispatches: Dispatch) -> None:
-    """Checks that no client is twice in a cohort, where its state would be written twice.
-
-    Args:
-      dispatches: leaves [rounds, cohort].
-
-    Raises:
-      ValueError: for the first client that is.
-    """
-    ordered = np.sort(dispatches.client, axis=1)
-    twice = ordered[:, 1:] == ordered[:, :-1]
-    if twice.any():
-        row, column = np.argwhere(twice)[0]
-        raise ValueError(
-            f"client {ordered[row, column]} is twice in the cohort of round "
-            f"{dispatches.server_step[row, 0]}, but this algorithm's clients keep state; give a "
-            "sampler without replacement"
-        )
-
-
-def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> FlopCounter:
-    """Counts the operations of each dispatch; NaN and a warning if they cannot be counted.
-
-    Args:
-      algorithm: what is computed.
-      state: its shapes.
-      data: the clients' examples, or their shapes.
-    """
-    try:
-        return count_flops(algorithm, state, data_shapes(data)).of
-    except (UncountedError, KeyError, AttributeError) as error:  # of jaxprs of another jax version
-        warnings.warn(f"the column flops will hold NaN: {error}", stacklevel=3)
-        return lambda dispatches: np.full(dispatches.client.shape, np.nan)

@@ -13,7 +13,8 @@ import fedjax_algos as fa
 from fedjax_algos.asynchrony import compass, immediate, schedules, traced
 from fedjax_algos.asynchrony.compatibility import check_asynchronous
 from fedjax_algos.runs.async_simulation import simulate_async, simulate_async_seeds
-from fedjax_algos.runs.checkpoints import Checkpoints, load_state, state_arrays
+from fedjax_algos.runs.checkpoint_arrays import state_arrays
+from fedjax_algos.runs.checkpoints import Checkpoints, load_state
 
 TOY = small_network()
 FIRST_OF_NAME = list({case.name: case for case in reversed(CASES)}.values())
