@@ -18,8 +18,8 @@ from fedjax_algos.core.options import Option, one_of, options, parse_value, unkn
 from fedjax_algos.engine.compilation import keep_compiled
 from fedjax_algos.engine.devices import usable_cores
 from fedjax_algos.runs.divergence import DivergenceWarning
-from fedjax_algos.runs.interruption import Interrupted, finish_calls
-from fedjax_algos.runs.results_folder import ResultsFolder, open_folder
+from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
+from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
 from fedjax_algos.runs.settings import Settings
 
 HELP = {

@@ -22,7 +22,7 @@ from fedjax_algos.core.texts import printable
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import models
 from fedjax_algos.runs import results
-from fedjax_algos.runs.files import writing, written
+from fedjax_algos.runs.saving.files import writing, written
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.schedules import local_works, rate_schedules, samplers
 

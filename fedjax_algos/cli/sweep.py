@@ -26,8 +26,8 @@ from fedjax_algos.core.options import options, parse_value
 from fedjax_algos.core.texts import printable
 from fedjax_algos.engine.compilation import measure_compilation
 from fedjax_algos.runs import results
-from fedjax_algos.runs.files import written
-from fedjax_algos.runs.results_folder import ResultsFolder
+from fedjax_algos.runs.saving.files import written
+from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.sweeps import Sweep, prepare_sweep, run_sweep
 
 _MEMORY_HELP = f"bytes for the states of a call's runs [{options(run_sweep)['memory'].default}]"

@@ -32,8 +32,8 @@ from fedjax_algos.core.texts import printable
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.compilation import measure_compilation
 from fedjax_algos.runs import comparison, results
-from fedjax_algos.runs.files import written
 from fedjax_algos.runs.method import Method, methods_of, parse_spec
+from fedjax_algos.runs.saving.files import written
 from fedjax_algos.runs.settings import Settings
 
 console = Console(stderr=True)

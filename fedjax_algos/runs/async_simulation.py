@@ -27,8 +27,6 @@ from fedjax_algos.engine.fingerprint import (
     data_fingerprint,
 )
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.runs.checkpoint_arrays import fill
-from fedjax_algos.runs.checkpoints import Checkpoints, Content, RunSaver, as_checkpoints
 from fedjax_algos.runs.divergence import (
     count_excluded,
     has_diverged,
@@ -38,6 +36,8 @@ from fedjax_algos.runs.divergence import (
 )
 from fedjax_algos.runs.inputs import check_data, check_evaluations
 from fedjax_algos.runs.planned_runs import MergedRuns, merge_runs, plan_run
+from fedjax_algos.runs.saving.arrays import fill
+from fedjax_algos.runs.saving.checkpoints import Checkpoints, Content, RunSaver, as_checkpoints
 from fedjax_algos.runs.simulation import make_evaluate_model
 
 _MERGED_BYTES = 2**30  # the default of `merged_bytes` where waves are faster than their dispatches

@@ -22,7 +22,7 @@ from fedjax_algos.runs.async_simulation import simulate_async_seeds
 from fedjax_algos.runs.divergence import named_errors
 from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.planned_runs import check_server_steps
-from fedjax_algos.runs.results_folder import ResultsFolder
+from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import simulate
 from fedjax_algos.runs.windows import check_no_repeats

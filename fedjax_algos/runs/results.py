@@ -19,8 +19,8 @@ from fedjax_algos.core import Row
 from fedjax_algos.data import describe_partition, partition_table, plot_partition
 from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.comparison import Experiment
-from fedjax_algos.runs.configuration_file import check_complete
-from fedjax_algos.runs.files import read_rows, write_table, written
+from fedjax_algos.runs.saving.configuration_file import check_complete
+from fedjax_algos.runs.saving.files import read_rows, write_table, written
 
 _MAX_CLIENTS_IN_A_TIMELINE = 50  # that a picture has room for
 _PACKAGES = ("fedjax_algos", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")

@@ -22,8 +22,6 @@ from fedjax_algos.engine.fingerprint import (
 )
 from fedjax_algos.engine.sharded_data import DeviceData, data_shapes
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.runs.checkpoint_arrays import fill, fill_state, state_arrays
-from fedjax_algos.runs.checkpoints import Checkpoints, Content, RunSaver
 from fedjax_algos.runs.divergence import (
     count_excluded,
     has_diverged,
@@ -32,6 +30,8 @@ from fedjax_algos.runs.divergence import (
     warn_of_divergence,
 )
 from fedjax_algos.runs.inputs import check_data, check_host_rows, check_loop
+from fedjax_algos.runs.saving.arrays import fill, fill_state, state_arrays
+from fedjax_algos.runs.saving.checkpoints import Checkpoints, Content, RunSaver
 from fedjax_algos.runs.windows import draw_windows, flop_counter
 from fedjax_algos.schedules import LocalWork, Sampler, Synchronous, uniform
 from fedjax_algos.schedules.synchronous import Position

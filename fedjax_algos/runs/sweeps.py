@@ -27,7 +27,7 @@ from fedjax_algos.runs import comparison
 from fedjax_algos.runs.batched import BatchedOptions, BatchedResult, Run, run_batched
 from fedjax_algos.runs.comparison import Experiment
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, Method
-from fedjax_algos.runs.results_folder import ResultsFolder
+from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.settings import Settings
 
 # settings of a client's local work, which a grid may contain too

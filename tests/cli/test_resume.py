@@ -13,7 +13,7 @@ import pytest
 from fedjax_algos.cli import main
 from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.method import methods_of
-from fedjax_algos.runs.results_folder import ResultsFolder, open_folder
+from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
 from fedjax_algos.runs.settings import Settings
 
 SMALL = "--model linear --clients 8 --batch-size 4 --local-steps 2 --seeds 2"
@@ -175,7 +175,7 @@ def test_a_folder_that_vanishes_ends_the_run(here):
 
 
 def test_the_second_signal_ends_the_process(monkeypatch):
-    from fedjax_algos.runs.interruption import finish_calls
+    from fedjax_algos.runs.saving.interruption import finish_calls
 
     codes = []
     monkeypatch.setattr(os, "_exit", codes.append)

@@ -13,8 +13,8 @@ import fedjax_algos as fa
 from fedjax_algos.asynchrony import compass, immediate, schedules, traced
 from fedjax_algos.asynchrony.compatibility import check_asynchronous
 from fedjax_algos.runs.async_simulation import simulate_async, simulate_async_seeds
-from fedjax_algos.runs.checkpoint_arrays import state_arrays
-from fedjax_algos.runs.checkpoints import Checkpoints, load_state
+from fedjax_algos.runs.saving.arrays import state_arrays
+from fedjax_algos.runs.saving.checkpoints import Checkpoints, load_state
 
 TOY = small_network()
 FIRST_OF_NAME = list({case.name: case for case in reversed(CASES)}.values())
@@ -232,7 +232,7 @@ def test_a_checkpoint_of_another_algorithm_or_data_is_refused(tmp_path):
 def test_other_versions_are_told(tmp_path, monkeypatch):
     run(fedavg(), checkpoints=tmp_path)
     monkeypatch.setattr(
-        "fedjax_algos.runs.checkpoints._versions", lambda: {"fedjax_algos": "0", "jax": "0"}
+        "fedjax_algos.runs.saving.checkpoints._versions", lambda: {"fedjax_algos": "0", "jax": "0"}
     )
     with pytest.warns(UserWarning, match=r"saved with .*jax.* and goes on with .*may round"):
         run(fedavg(), checkpoints=tmp_path)

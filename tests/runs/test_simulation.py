@@ -5,8 +5,8 @@ import numpy as np
 from helpers import Case, small_network
 
 import fedjax_algos as fa
-from fedjax_algos.runs import batched_execution
 from fedjax_algos.runs.batched import Run, run_batched
+from fedjax_algos.runs.batched import execution as batched_execution
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
 # three windows of two, two and one round: the next one is drawn before the metrics of one are read

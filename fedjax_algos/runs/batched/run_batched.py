@@ -19,17 +19,17 @@ from fedjax_algos.core.representation import describe
 from fedjax_algos.engine.devices import Devices, client_mesh
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placement import Layout
-from fedjax_algos.runs.batched_execution import (
+from fedjax_algos.runs.batched.execution import (
     BatchedArguments,
     Recorder,
     Run,
     run_program,
     traced_names,
 )
-from fedjax_algos.runs.batched_program import UNTRACEABLE, constants_of
-from fedjax_algos.runs.checkpoints import Checkpoints, as_checkpoints
+from fedjax_algos.runs.batched.program import UNTRACEABLE, constants_of
 from fedjax_algos.runs.divergence import warn_of_divergence
 from fedjax_algos.runs.inputs import check_data, check_evaluations, check_loop
+from fedjax_algos.runs.saving.checkpoints import Checkpoints, as_checkpoints
 from fedjax_algos.schedules import LocalWork, Sampler, Synchronous, uniform
 
 

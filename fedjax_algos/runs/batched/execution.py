@@ -22,7 +22,7 @@ from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placement import Layout, Placement, fill_slots
 from fedjax_algos.engine.state import initial_state
 from fedjax_algos.engine.transfer import count_transfer
-from fedjax_algos.runs.batched_program import (
+from fedjax_algos.runs.batched.program import (
     Entry,
     Program,
     Shared,
@@ -31,10 +31,10 @@ from fedjax_algos.runs.batched_program import (
     constants_of,
     unreadable_rate,
 )
-from fedjax_algos.runs.batched_rows import CallStop, Recorder, Run
-from fedjax_algos.runs.checkpoint_arrays import fill
-from fedjax_algos.runs.checkpoints import Checkpoints, RunSaver
+from fedjax_algos.runs.batched.rows import CallStop, Recorder, Run
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
+from fedjax_algos.runs.saving.arrays import fill
+from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver
 from fedjax_algos.runs.simulation import COMPARED_ROUNDS
 from fedjax_algos.runs.windows import Window, draw_windows, flop_counter
 from fedjax_algos.schedules import Synchronous

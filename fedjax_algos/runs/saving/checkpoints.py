@@ -19,9 +19,9 @@ import numpy as np
 from fedjax_algos.core import Row
 from fedjax_algos.core.representation import describe
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.runs.checkpoint_arrays import fill_state, flat_arrays
-from fedjax_algos.runs.files import unwritable, writing
-from fedjax_algos.runs.interruption import Interrupted, interruption
+from fedjax_algos.runs.saving.arrays import fill_state, flat_arrays
+from fedjax_algos.runs.saving.files import unwritable, writing
+from fedjax_algos.runs.saving.interruption import Interrupted, interruption
 
 Content = tuple[dict[str, Any], dict[str, Any]]  # a tree of arrays, and facts of JSON
 _ROOM = 2**16  # bytes of a checkpoint besides its arrays, at most
