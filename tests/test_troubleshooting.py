@@ -2,10 +2,12 @@
 
 import contextlib
 import csv
+import os
 import re
 import signal
 from pathlib import Path
 
+import jax
 import pytest
 from helpers import Case, small_network
 
@@ -16,7 +18,7 @@ from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
 
 PAGE = Path(__file__).parents[1] / "docs" / "troubleshooting.md"
 TEXTS = re.findall(r"^\| `(.*?)` \|", PAGE.read_text(), re.MULTILINE)
-SMALL = "--model linear --clients 8 --batch-size 4 --local-steps 2 --cohort 2 --eval-every 2"
+SMALL = "--model linear --clients 8 --local-steps 2 --cohort 2 --eval-every 2"
 OWN = """
 import jax.numpy as jnp
 from fedjax_algos.algorithms import algorithms
@@ -47,8 +49,8 @@ def broken(problem, local):
 """
 
 
-def run(method="fedavg", rounds=4, more=""):
-    return f"run {method} --rounds {rounds} {SMALL} --out out {more}"
+def run(method="fedavg", rounds=4, more="", local="--batch-size 4"):
+    return f"run {method} --rounds {rounds} {SMALL} {local} --out out {more}"
 
 
 class Told:
@@ -97,6 +99,21 @@ class Told:
                 return str(error)
         raise AssertionError("it was not refused")
 
+    def pipe(self):
+        os.mkfifo("settings.toml")
+        return self("compare --config settings.toml")
+
+    def consumed(self):
+        toy, local = small_network(), fa.Local(2, 0.1, steps=1)
+        engine = fa.make_engine(Case("fedavg", {}).build(toy.problem, local))
+        state = engine.init(0, fa.Population(4, 2, 17))
+        schedule = fa.schedules.Synchronous(toy.data.counts(), local, cohort_size=2, seed=0)
+        dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
+        engine.round(state, toy.data, dispatches)
+        with pytest.raises(ValueError, match="consumed") as raised:
+            engine.round(state, toy.data, dispatches)
+        return str(raised.value)
+
     def full_disk(self):
         def refuse(*arguments, **keywords):
             raise OSError(28, "No space left on device")
@@ -125,6 +142,9 @@ SCENARIOS = {
     "unknown algorithm": lambda told: told(run("fedporx")),
     "devices=99": lambda told: told(run(more="--devices 99")),
     "clients keep state": lambda told: told(run("scaffold", more="--sampler with_replacement")),
+    "batch_size=": lambda told: told(run(more="--batch-size 2000000000", local="")),
+    "cannot be read (it is": Told.pipe,
+    "this state was consumed": Told.consumed,
     "This is a fault": Told.fault,
     "ZeroDivisionError": lambda told: told(run("own.py:broken")),
 }
