@@ -1,5 +1,6 @@
 """Text from outside is neither markup nor control codes; hostile files end in one line."""
 
+import importlib.util
 import json
 import os
 
@@ -12,6 +13,10 @@ from fedjax_algos.analysis import plots
 from fedjax_algos.cli import main
 from fedjax_algos.runs import results
 
+needs_tfds = pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow_datasets") is None,
+    reason="tensorflow-datasets, an optional package, is not installed",
+)
 CONTROLS = "\x1b[31m\x07\r\u202e"
 SHOWN = r"\x1b[31m\x07\r\u202e"
 
@@ -66,7 +71,7 @@ def test_a_key_twice_is_refused(refused, arguments, message):
         ["run", "fedavg", "--dataset", "npz:{}"],
         ["run", "fedavg", "--dataset", "roles:{}"],
         ["run", "fedavg", "--dataset", "leaf:path={},task=femnist"],
-        ["run", "fedavg", "--dataset", "tfds:name={}"],
+        pytest.param(["run", "fedavg", "--dataset", "tfds:name={}"], marks=needs_tfds),
         ["run", "fedavg", "--seeds", "{}"],
         ["compare", "fedprox:{}=1"],
         ["compare", "{}.py:f"],

@@ -83,7 +83,7 @@ def test_a_folder_on_the_command_line_overrides_the_configuration_file(here, mon
 
     def refuse(folder):
         folders.append(folder)
-        raise ValueError("enough")
+        sys.exit()
 
     monkeypatch.setattr(options, "keep_compiled", refuse)
     (here / "a.toml").write_text("compilation_cache = 'file'")
@@ -98,7 +98,7 @@ def test_a_folder_on_the_command_line_overrides_the_configuration_file(here, mon
 
 
 @pytest.mark.parametrize(
-    ("folder", "why"), [("full", "File exists"), ("full/in", "Not a directory"), ("", "no name")]
+    ("folder", "why"), [("full", "File exists"), ("full/in", "Not a directory")]
 )
 def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(
     here, capsys, folder, why
@@ -115,3 +115,8 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(
     assert jax.config.jax_compilation_cache_dir is None
     with pytest.raises(ValueError, match="cannot be written to"):
         keep_compiled(folder)
+
+
+def test_a_folder_without_a_name_is_refused():
+    with pytest.raises(ValueError, match=r"cannot be written to \(it has no name\); name a folder"):
+        keep_compiled("")
