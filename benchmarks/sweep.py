@@ -35,6 +35,7 @@ def child(what: str, warm: bool, devices: int) -> None:
     jax.config.update("jax_num_cpu_devices", devices)
 
     from fedjax_algos.runs import comparison
+    from fedjax_algos.runs.experiment import prepare
     from fedjax_algos.runs.method import methods_of
     from fedjax_algos.runs.settings import Settings
     from fedjax_algos.runs.sweeps import prepare_sweep, run_sweep
@@ -43,7 +44,7 @@ def child(what: str, warm: bool, devices: int) -> None:
     dataset = settings.load()
 
     def run(*specs):
-        return comparison.run(comparison.prepare(settings, methods_of(specs, settings), dataset))
+        return comparison.run(prepare(settings, methods_of(specs, settings), dataset))
 
     if warm:
         run("fedavg")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_algos.runs import comparison
+from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import simulate
@@ -46,7 +46,7 @@ def main():
         for value in values:
             spec = template.format(value)
             (method,) = methods_of((spec,), SETTINGS)
-            experiment = comparison.prepare(SETTINGS, [method], dataset)
+            experiment = prepare(SETTINGS, [method], dataset)
             (engine,) = experiment.engines.values()
             for rate in RATES:  # the rate is data: no compilation
                 local = SETTINGS.local(rate)

@@ -18,7 +18,7 @@ from fedjax_algos.core import Algorithm, Array, Local, Metrics, Model, Problem
 from fedjax_algos.core.checks import check_kind, check_seed
 from fedjax_algos.core.user_functions import check_problem
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.checks import check_not_consumed
+from fedjax_algos.engine.checks import check_algorithm, check_not_consumed
 from fedjax_algos.engine.devices import one_copy
 from fedjax_algos.engine.local_update import initialised_row, read_row
 from fedjax_algos.engine.placement import Layout, chunk_size, round_up_size
@@ -165,8 +165,7 @@ def make_evaluate_own(
       TypeError: for an object that is no algorithm.
       ValueError: as `make_evaluate_personal`.
     """
-    fix = "give what a factory returns, such as algorithms.ditto(problem, local)"
-    check_kind("algorithm", algorithm, Algorithm, fix)
+    check_algorithm(algorithm)
     check_batch_size(batch_size)
     chunk_size(layout, 1)
     problem, local = algorithm.problem, local or algorithm.local

@@ -33,6 +33,7 @@ from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.compilation import measure_compilation
 from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.client_results import summarise_client_rows
+from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import Method, methods_of, parse_spec
 from fedjax_algos.runs.saving.files import written
 from fedjax_algos.runs.settings import Settings
@@ -130,7 +131,7 @@ def train(
     with measure_compilation() as compiled, results_folder(values, name) as folder:
         start_jax(settings.devices, values["compilation_cache"])
         layout = (folder.configuration or {}).get("layout")
-        experiment = comparison.prepare(settings, methods, layout=layout)
+        experiment = prepare(settings, methods, layout=layout)
         record = results.configuration(experiment, values.get("config"))
         folder.begin(record)
         if folder.is_complete:
@@ -160,7 +161,7 @@ def train(
     click.echo(f"results and figure in {place} ({seconds:.0f} s: {compiled}, {rest})")
 
 
-def _introduce(experiment: comparison.Experiment) -> None:
+def _introduce(experiment: Experiment) -> None:
     """Prints the settings of the run and its device."""
     settings, about = experiment.settings, results.environment()
     if settings.seconds is None:

@@ -12,7 +12,7 @@ from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
 from fedjax_algos.core.loops import ReverseMode
 from fedjax_algos.core.options import check_choice, is_number
 from fedjax_algos.core.representation import describe_tree
-from fedjax_algos.core.types import Batches, Dispatch, Local, Model
+from fedjax_algos.core.types import Batches, Dispatch, Local, Model, Params
 
 _SHOWN = 60  # characters of a wrong value in a message
 
@@ -122,16 +122,19 @@ def _check_positive(name, value):
         raise ValueError(f"{name}={_shown(value)} is out of range; give a number above 0")
 
 
-def check_model(init: Callable, model: Model) -> None:
-    """Checks that a model has the structure and the shapes of the problem's own.
+def as_model(init: Callable, params: Params | Model | None) -> Model | None:
+    """The model that a caller gives in place of the problem's own initialisation; None for None.
 
     Args:
-      init: of the problem.
-      model: params and statistics.
+      init: of the problem, whose structure and shapes the model must have.
+      params: params, or a model.
 
     Raises:
       ValueError: for other params or statistics, or arrays that a round has consumed.
     """
+    if params is None:
+        return None
+    model = params if isinstance(params, Model) else Model(params)
     expected = jax.eval_shape(init, jax.eval_shape(jax.random.key, 0))
     for name, given, own in zip(Model._fields, model, expected, strict=True):
         leaves, own_leaves = jax.tree.leaves(given), jax.tree.leaves(own)
@@ -156,6 +159,7 @@ def check_model(init: Callable, model: Model) -> None:
                 "state; copy them before, with jax.tree.map(jnp.copy, ...), or take those of the "
                 "state that the round returned"
             )
+    return model
 
 
 def check_not_consumed(tree: Any) -> None:
@@ -236,7 +240,7 @@ def check_clients(clients: np.ndarray, num_clients: int) -> None:
       ValueError: for ids that are no whole numbers or belong to no client.
     """
     if clients.dtype.kind not in "iu":
-        mask = ": a mask names nobody, give np.flatnonzero(mask)" * (clients.dtype.kind == "b")
+        mask = ": a mask holds no ids, give np.flatnonzero(mask)" * (clients.dtype.kind == "b")
         raise ValueError(
             f"the clients of dispatches are of type {clients.dtype}; give their ids, whole numbers "
             f"from 0 to {num_clients - 1}{mask}"

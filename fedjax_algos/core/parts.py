@@ -17,6 +17,7 @@ class Parts(NamedTuple):
 
     own: tuple[bool, ...]  # of each leaf, in the order of the tree
     structure: Any  # of the params
+    paths: tuple[str, ...]  # of each leaf, such as "Dense_1/kernel"
 
     def shared_leaves(self, params: Params) -> Leaves:
         """The leaves that all clients share.
@@ -59,31 +60,27 @@ def split_params(problem: Problem, pattern: Pattern) -> Parts:
     """
     params = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0)).params
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
-    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    paths = tuple(jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves)
     if isinstance(pattern, str):
         chosen = pattern.lower()  # the path of a bare array is empty, too
         own = [bool(chosen) and fnmatch.fnmatchcase(path.lower(), chosen) for path in paths]
     else:
         own = [bool(pattern(path)) for path in paths]
-    return Parts(tuple(own), structure)
+    return Parts(tuple(own), structure, paths)
 
 
-def require_match(name: str, parts: Parts, problem: Problem, pattern: Pattern) -> None:
+def require_match(name: str, parts: Parts, pattern: Pattern) -> None:
     """Raises ValueError, which names the paths, for a pattern that no leaf matches.
 
     Args:
       name: of the option.
       parts: of `split_params`.
-      problem: whose params are split.
       pattern: "" is allowed to match no leaf.
     """
     if any(parts.own) or pattern == "":
         return
-    params = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0)).params
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
-    example = names[-1].rpartition("/")[0] or names[-1]
+    example = parts.paths[-1].rpartition("/")[0] or parts.paths[-1]
     raise ValueError(
-        f"{name}={pattern!r} matches none of the params {', '.join(names[:8])}; give a pattern "
-        f"such as {example}*"
+        f"{name}={pattern!r} matches none of the params {', '.join(parts.paths[:8])}; give a "
+        f"pattern such as {example}*"
     )

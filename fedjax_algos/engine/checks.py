@@ -10,15 +10,38 @@ import jax
 import numpy as np
 
 from fedjax_algos.core import Algorithm, Dispatch, Local, Population
-from fedjax_algos.core.checks import check_dispatches, check_kind, check_not_consumed, check_whole
+from fedjax_algos.core.checks import (
+    check_dispatches,
+    check_kind,
+    check_local,
+    check_not_consumed,
+    check_whole,
+)
 from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.core.user_functions import check_problem
 from fedjax_algos.engine.devices import row_sharding
 from fedjax_algos.engine.placement import Placement
 from fedjax_algos.engine.sharded_data import DeviceData
 from fedjax_algos.engine.state import FederatedState, HostClientState
 
 _OWN_STATE = "give what engine.init or the last round of this algorithm returned"
+
+
+def check_algorithm(algorithm: Algorithm) -> None:
+    """Checks that an object is an algorithm, of a problem and with local work that is possible.
+
+    Args:
+      algorithm: what was given.
+
+    Raises:
+      TypeError: for an object of another type, such as a factory or a name.
+      ValueError: for local work out of range.
+    """
+    fix = "give what a factory returns, such as algorithms.fedavg(problem, local)"
+    check_kind("algorithm", algorithm, Algorithm, fix)
+    check_problem(algorithm.problem)
+    check_local(algorithm.local)
 
 
 def check_population(population: Population) -> None:

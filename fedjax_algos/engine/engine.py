@@ -11,21 +11,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import Algorithm, Model
+from fedjax_algos.core import Algorithm
 from fedjax_algos.core.checks import (
+    as_model,
     check_dispatches,
     check_kind,
-    check_local,
-    check_model,
     check_not_consumed,
     check_seed,
 )
 from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe
-from fedjax_algos.core.user_functions import check_initial, check_problem
+from fedjax_algos.core.user_functions import check_initial
 from fedjax_algos.engine.checks import (
     StateCheck,
+    check_algorithm,
     check_population,
     check_state_memory,
 )
@@ -124,10 +124,7 @@ def make_engine(
       ValueError: for an unknown value of an option, for more devices than there are, and for
         sharded examples of an algorithm whose clients read the examples of others.
     """
-    fix = "give what a factory returns, such as algorithms.fedavg(problem, local)"
-    check_kind("algorithm", algorithm, Algorithm, fix)
-    check_problem(algorithm.problem)
-    check_local(algorithm.local)
+    check_algorithm(algorithm)
     chunk_size(layout, 1)  # raises if the layout is unknown
     check_choice("client_state", client_state, ("device", "host"))
     check_choice("examples", examples, ("replicated", "sharded"))
@@ -182,9 +179,7 @@ class _Rounds:
         check_seed(seed)
         check_population(population)
         seed, init = np.uint32(seed), self.algorithm.problem.init
-        model = params if params is None or isinstance(params, Model) else Model(params)
-        if model is not None:
-            check_model(init, model)
+        model = as_model(init, params)
         facts = {
             "population": population,
             "num_rows": 0 if self.on_host else population.num_clients,

@@ -6,12 +6,13 @@ from typing import get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population, Problem
+from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population
 from fedjax_algos.core.checks import (
+    as_model,
     check_dispatches,
     check_kind,
-    check_local,
     check_not_consumed,
     check_seed,
 )
@@ -19,9 +20,9 @@ from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe
 from fedjax_algos.core.types import Array
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.checks import check_population, check_steps
+from fedjax_algos.engine.checks import check_algorithm, check_population, check_steps
 from fedjax_algos.engine.federated_round import FederatedRound
-from fedjax_algos.engine.non_finite import NonFinite
+from fedjax_algos.engine.non_finite import NonFinite, select
 from fedjax_algos.engine.placement import Layout, Placement, chunk_size
 from fedjax_algos.engine.state import FederatedState, initial_state
 
@@ -62,7 +63,7 @@ class PureRound:
         if not isinstance(seed, jax.core.Tracer):
             check_seed(seed)
         seed = jnp.asarray(seed).astype(jnp.uint32)
-        model = params if params is None or isinstance(params, Model) else Model(params)
+        model = as_model(self.algorithm.problem.init, params)
         return initial_state(
             self.algorithm,
             Placement(self.layout),
@@ -99,17 +100,14 @@ class PureRound:
             check_dispatches(dispatches, data.num_clients, ("cohort",))
             check_steps(dispatches, self.algorithm.local)
         data = jax.tree.map(jnp.asarray, data)  # NumPy arrays cannot be indexed by tracers
-        slots = _fill_slots(dispatches, self.layout, data.num_clients)
-        of_round = FederatedRound(
-            self.algorithm, Placement(self.layout), non_finite=self.non_finite
-        )
+        placement = Placement(self.layout)
+        slots = _fill_slots(dispatches, placement, data.num_clients)
+        of_round = FederatedRound(self.algorithm, placement, non_finite=self.non_finite)
         state, metrics = of_round.run_round(state, data, slots)
         if reverse is not None:
             within = jnp.max(dispatches.num_steps) <= reverse.max_steps
-            params = jax.tree.map(
-                lambda leaf: jnp.where(within, leaf, jnp.nan).astype(leaf.dtype),
-                state.server.params,
-            )
+            params = state.server.params
+            params = select(within, params, optax.tree.full_like(params, jnp.nan))
             state = state._replace(server=state.server._replace(params=params))
         return state, metrics
 
@@ -144,10 +142,7 @@ def pure_round(
       TypeError: for an object that is no algorithm.
       ValueError: for an unknown value of an option.
     """
-    fix = "give what a factory returns, such as algorithms.fedavg(problem, local)"
-    check_kind("algorithm", algorithm, Algorithm, fix)
-    check_kind("problem", algorithm.problem, Problem, "give Problem(init, apply, loss)")
-    check_local(algorithm.local)
+    check_algorithm(algorithm)
     chunk_size(layout, 1)  # raises if the layout is unknown
     check_choice("non_finite", non_finite, get_args(NonFinite))
     if non_finite == "error":
@@ -158,13 +153,12 @@ def pure_round(
     return PureRound(algorithm, layout, non_finite)
 
 
-def _fill_slots(dispatches: Dispatch, layout: Layout, num_clients: int) -> Dispatch:
+def _fill_slots(dispatches: Dispatch, placement: Placement, num_clients: int) -> Dispatch:
     """As `Placement.slot_order` and `fill_slots` on one device, but traced."""
     cohort_size = dispatches.client.shape[0]
-    size = chunk_size(layout, cohort_size)
-    chunks = -(-cohort_size // size)
-    num_empty = chunks * size - cohort_size
-    if chunks > 1 and size > 1:
+    size, num_slots = placement.chunk(cohort_size), placement.num_slots(cohort_size)
+    num_empty = num_slots - cohort_size
+    if num_slots > size > 1:
         order = jnp.argsort(-jnp.asarray(dispatches.num_steps), stable=True)
         dispatches = jax.tree.map(lambda leaf: jnp.asarray(leaf)[order], dispatches)
     if not num_empty:
@@ -174,7 +168,7 @@ def _fill_slots(dispatches: Dispatch, layout: Layout, num_clients: int) -> Dispa
         # an empty slot of the engine repeats the last dispatch, so that its rates are valid
         return jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1], num_empty)])
 
-    filled = np.arange(chunks * size) < cohort_size
+    filled = np.arange(num_slots) < cohort_size
     slots = jax.tree.map(padded, dispatches)
     return slots._replace(
         client=jnp.where(filled, slots.client, num_clients),

@@ -44,12 +44,12 @@ class FederatedState(NamedTuple):
     """
 
     server: ServerState
-    statistics: Statistics  # of the model: the plain mean over the last cohort
-    clients: ClientState  # leaves [num_clients, ...], or a `HostClientState`
-    origin: Params  # theta_0, from which rows are initialised; () if clients keep no state
-    seed: jax.Array  # uint32[]
-    excluded: Excluded | tuple[()] = ()  # updates that were not finite; () if they are kept
-    dispatched: jax.Array | tuple[()] = ()  # bool[num_clients]: whose row is initialised, or ()
+    statistics: Statistics
+    clients: ClientState
+    origin: Params
+    seed: jax.Array
+    excluded: Excluded | tuple[()] = ()
+    dispatched: jax.Array | tuple[()] = ()
     frozen: Any = ()
 
     @property

@@ -24,7 +24,7 @@ def freeze(problem: Problem, trainable: Pattern) -> Problem:
       ValueError: if the pattern matches none of the params.
     """
     parts = split_params(problem, trainable)
-    require_match("freeze: trainable", parts, problem, trainable)
+    require_match("freeze: trainable", parts, trainable)
 
     def init(key):
         model = problem.init(key)
@@ -32,11 +32,9 @@ def freeze(problem: Problem, trainable: Pattern) -> Problem:
 
     def apply(model, batch, key, training):
         both = model.params | model.frozen
-        own, shared = (tuple(both[name] for name in tree) for tree in names)
-        whole = Model(parts.join(shared, own), model.statistics)
-        return problem.apply(whole, batch, key, training)
+        params = parts.structure.unflatten(both[path] for path in parts.paths)
+        return problem.apply(Model(params, model.statistics), batch, key, training)
 
-    names = _names(problem, trainable)
     return problem._replace(init=init, apply=apply)
 
 
@@ -49,20 +47,6 @@ def freeze_model(problem: Problem, trainable: Pattern, params: Params) -> Model:
       params: of the whole model.
     """
     parts = split_params(problem, trainable)
-    trained, frozen = _names(problem, trainable)
-    return Model(
-        dict(zip(trained, parts.own_leaves(params), strict=True)),
-        frozen=dict(zip(frozen, parts.shared_leaves(params), strict=True)),
-    )
-
-
-def _names(problem, trainable):
-    """The paths of the trainable leaves, and of the others."""
-    parts = split_params(problem, trainable)
-    params = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0)).params
-    paths = [
-        jax.tree_util.keystr(path, simple=True, separator="/")
-        for path, _ in jax.tree_util.tree_leaves_with_path(params)
-    ]
-    both = list(zip(paths, parts.own, strict=True))
-    return [path for path, own in both if own], [path for path, own in both if not own]
+    leaves = list(zip(parts.paths, jax.tree.leaves(params), parts.own, strict=True))
+    trained = {path: leaf for path, leaf, own in leaves if own}
+    return Model(trained, frozen={path: leaf for path, leaf, own in leaves if not own})

@@ -17,7 +17,7 @@ def compute_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Problem:
     `apply` casts the params and the floating-point examples to bfloat16, and its outputs back to
     the dtype of the params. So the params, their gradients, local steps, sums, client state and
     server state stay in float32, and params move under small learning rates, which bfloat16 params
-    do not. The loss, the metrics and the model's statistics are computed in float32.
+    do not. The loss and the metrics are computed in float32, and the statistics are stored in it.
 
     Integer examples, such as pixels, keep their dtype: `classifier` and `nnx_classifier` cast what
     their `inputs` make of them.

@@ -3,8 +3,8 @@
 from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.async_simulation import AsyncResult, simulate_async, simulate_async_seeds
 from fedjax_algos.runs.batched import BatchedResult, Run, run_batched
-from fedjax_algos.runs.comparison import Experiment
 from fedjax_algos.runs.divergence import DivergenceWarning
+from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.method import Method, methods_of
 from fedjax_algos.runs.rounds import iterate_rounds
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, load_state

@@ -1,35 +1,19 @@
 """Comparisons: several methods on the same seeds, data and schedule settings."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
 
-import jax
-import numpy as np
-
-from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.personal_evaluation import make_evaluate_own
-from fedjax_algos.asynchrony import Plan, schedules, system_models
-from fedjax_algos.core import Algorithm, Local, Row
-from fedjax_algos.core.keys import model_key
-from fedjax_algos.core.representation import describe
-from fedjax_algos.data import Dataset, FederatedData, Partition
-from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
-from fedjax_algos.engine.autotune import LayoutChoice, autotune_layout
-from fedjax_algos.engine.engine import make_engine
-from fedjax_algos.engine.placement import default_layout
+from fedjax_algos.asynchrony import schedules, system_models
+from fedjax_algos.core import Row
+from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.async_simulation import simulate_async_seeds
 from fedjax_algos.runs.client_results import client_rows
 from fedjax_algos.runs.divergence import named_errors
-from fedjax_algos.runs.method import Method
-from fedjax_algos.runs.planned_runs import check_server_steps
+from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
-from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import simulate
-from fedjax_algos.runs.windows import check_no_repeats
-from fedjax_algos.schedules import Synchronous
-from fedjax_algos.schedules.synchronous import rate_at
 
 # Tuned by experiments/tune_compare.py: 27 settings of each method, on other seeds than `compare`'s.
 TUNED = (
@@ -39,170 +23,6 @@ TUNED = (
     "fedgbo:optimizer=rmsprop,beta=0.99,client_learning_rate=0.32",
     "fedgbo:optimizer=adam,beta=0.9,client_learning_rate=1",
 )
-
-
-class Experiment(NamedTuple):
-    """A comparison that is ready to run: the data of each seed and the compiled methods.
-
-    Attributes:
-      settings: of all methods.
-      methods: with their options.
-      labels: int32[train examples].
-      notes: what the data set's reader left out.
-      test: the test examples.
-      data: by seed.
-      partitions: by seed.
-      engines: by label: an `Engine`, or an `Executor` on the virtual clock.
-      evaluate: of `make_evaluate`, for all methods.
-      plans: by label, of the first seed; added by a run on the virtual clock.
-      in_flight: by label; added before an async run starts.
-      layout: of rounds, the same for all methods.
-      client_data: by seed, the examples on which each client is evaluated; None for no evaluation.
-    """
-
-    settings: Settings
-    methods: list[Method]
-    labels: np.ndarray
-    notes: tuple[str, ...]
-    test: Any
-    data: dict[int, FederatedData]
-    partitions: dict[int, Partition]
-    engines: dict[str, Any]
-    evaluate: Callable
-    plans: dict[str, Plan]
-    in_flight: dict[str, InFlightMemory]
-    layout: LayoutChoice | None = None
-    client_data: dict[int, FederatedData] | None = None
-
-    def __repr__(self) -> str:
-        settings, methods = self.settings, [method.label for method in self.methods]
-        about = {"dataset": settings.dataset, "clients": settings.clients, "methods": methods}
-        return describe(self, **about, seeds=list(self.data))
-
-
-def prepare(
-    settings: Settings,
-    methods: list[Method],
-    dataset: Dataset | None = None,
-    layout: Mapping[str, Any] | None = None,
-) -> Experiment:
-    """Loads the data, splits it for each seed, and builds all methods.
-
-    With layout "tuned", `autotune_layout` times the first round of the first method.
-
-    Args:
-      settings: of all methods.
-      methods: see `methods_of`.
-      dataset: replaces the one that the settings name.
-      layout: the record of a layout that was measured before, so that a run goes on in it.
-
-    Raises:
-      ValueError: for settings that are wrong, before anything is trained.
-    """
-    settings.check()
-    dataset = dataset or settings.load()
-    dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
-    problem = settings.problem(dataset)
-    algorithms = {method.label: method.build(problem, settings) for method in methods}
-    splits = {seed: settings.split(dataset, seed) for seed in settings.seeds}
-    data_by_seed = {seed: data for seed, (data, _) in splits.items()}
-    engines: dict[str, Any]
-    if settings.seconds is not None:
-        choice = None
-        _check_plans(settings, methods, settings.seconds)
-        devices = settings.devices or 1
-        engines = {
-            label: make_executor(a, devices=devices, non_finite=settings.non_finite)
-            for label, a in algorithms.items()
-        }
-    else:
-        _check_rounds(settings, list(algorithms.values()), data_by_seed)
-        if layout is not None and layout["source"] == "measured":
-            choice = LayoutChoice(layout["layout"], layout["devices"], (), "measured")
-        else:
-            choice = _layout(settings, next(iter(algorithms.values())), data_by_seed)
-        placed = choice.layout, settings.client_state, choice.devices, settings.examples
-        arguments = *placed, settings.non_finite
-        engines = {label: make_engine(a, *arguments) for label, a in algorithms.items()}
-    return Experiment(
-        settings,
-        methods,
-        np.asarray(dataset.train["y"]),
-        dataset.notes,
-        dataset.test,
-        data_by_seed,
-        {seed: partition for seed, (_, partition) in splits.items()},
-        engines,
-        make_evaluate(problem),
-        plans={},
-        in_flight={},
-        layout=choice,
-        client_data=_client_data(settings, dataset, data_by_seed),
-    )
-
-
-def _client_data(
-    settings: Settings, dataset: Dataset, data_by_seed: dict[int, FederatedData]
-) -> dict[int, FederatedData] | None:
-    """The examples on which each client's own model is evaluated; None if it is not."""
-    if settings.evaluate_clients == "none":
-        return None
-    if settings.evaluate_clients == "train":
-        return data_by_seed
-    return {seed: settings.split_held_out(dataset, seed) for seed in settings.seeds}
-
-
-def _layout(
-    settings: Settings, algorithm: Algorithm, data_by_seed: dict[int, FederatedData]
-) -> LayoutChoice:
-    """A fixed rule for each backend, or what the settings name; timed only if they say so."""
-    if settings.layout == "auto":
-        return LayoutChoice(default_layout(), settings.devices or 1, (), "rule")
-    if settings.layout != "tuned":
-        return LayoutChoice(settings.layout, settings.devices or 1, (), "given")
-    seed, data = next(iter(data_by_seed.items()))
-    dispatches = _schedule(settings, algorithm.local, data, seed).dispatches(1)
-    return autotune_layout(
-        algorithm,
-        data,
-        jax.tree.map(lambda leaf: leaf[0], dispatches),
-        devices=settings.devices,
-        client_state=settings.client_state,
-        examples=settings.examples,
-    )
-
-
-def _schedule(settings: Settings, local: Local, data: FederatedData, seed: int) -> Synchronous:
-    return Synchronous(data.counts(), local, seed=seed, **settings.cohorts())
-
-
-def _check_rounds(
-    settings: Settings, algorithms: list[Algorithm], data_by_seed: dict[int, FederatedData]
-) -> None:
-    """Draws all rates, cohorts and work once, so that errors appear before anything is trained."""
-    for algorithm in algorithms:
-        rate_at(algorithm.local.learning_rate, np.arange(settings.rounds))
-    keeping = any(map(_clients_keep_state, algorithms))
-    for seed, data in data_by_seed.items():  # the local work of methods differs in its rate only
-        schedule = _schedule(settings, algorithms[0].local, data, seed)
-        dispatches = schedule.dispatches(settings.rounds)
-        if keeping:
-            check_no_repeats(dispatches)
-
-
-def _check_plans(settings: Settings, methods: list[Method], seconds: float) -> None:
-    """Makes each plan once, so that errors appear before anything is trained."""
-    for method in methods:
-        planner = schedules.make(method.schedule)
-        for seed in settings.seeds:
-            system = system_models.make(settings.system)(seed)
-            check_server_steps(planner(system, settings.clients, seconds=seconds), seconds)
-
-
-def _clients_keep_state(algorithm: Algorithm) -> bool:
-    key = jax.eval_shape(model_key, 0)
-    params = jax.eval_shape(algorithm.problem.init, key).params
-    return bool(jax.tree.leaves(jax.eval_shape(algorithm.client_init, params, key)))
 
 
 def run(

@@ -18,7 +18,7 @@ from fedjax_algos.analysis.timeline import idle_share, plot_staleness, plot_time
 from fedjax_algos.core import Row
 from fedjax_algos.data import describe_partition, partition_table, plot_partition
 from fedjax_algos.engine.compilation import Compilation
-from fedjax_algos.runs.comparison import Experiment
+from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.configuration_file import check_complete
 from fedjax_algos.runs.saving.files import read_rows, write_table, written
 from fedjax_algos.runs.saving.results_folder import ResultsFolder

@@ -23,9 +23,8 @@ from fedjax_algos.core.options import (
 from fedjax_algos.core.representation import describe
 from fedjax_algos.data import Dataset, FederatedData
 from fedjax_algos.engine.devices import default_num_devices
-from fedjax_algos.runs import comparison
 from fedjax_algos.runs.batched import BatchedOptions, BatchedResult, Run, run_batched
-from fedjax_algos.runs.comparison import Experiment
+from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, Method
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.settings import Settings
@@ -206,7 +205,7 @@ def prepare_sweep(
         rate = point.get(CLIENT_LEARNING_RATE, base.client_learning_rate)
         methods.append(Method(label, base.algorithm, hyperparameters, rate))
         others.append((changed.local(rate), hyperparameters, point))
-    experiment = comparison.prepare(settings, methods[:1], dataset)
+    experiment = prepare(settings, methods[:1], dataset)
     runs = [
         Run(each.label, seed, data, *other)
         for each, other in zip(methods, others, strict=True)

@@ -10,7 +10,7 @@ import fedjax_algos
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.data import Partition
 from fedjax_algos.engine.autotune import LayoutChoice, LayoutTiming
-from fedjax_algos.runs import comparison
+from fedjax_algos.runs import experiment
 
 OPTIONS = "--model linear --clients 12 --cohort 4 --rounds 4 --eval-every 3 --local-steps 2"
 SMALL = OPTIONS.split()
@@ -129,7 +129,7 @@ def test_every_algorithm_has_a_command(command):
 def test_a_tuned_layout_is_recorded(command, here, monkeypatch):
     timing = LayoutTiming("vmapped", 2, 0.5, 3.0)
     choice = LayoutChoice("vmapped", 2, (timing,), "measured")
-    monkeypatch.setattr(comparison, "autotune_layout", lambda *arguments, **options: choice)
+    monkeypatch.setattr(experiment, "autotune_layout", lambda *arguments, **options: choice)
     command("run", "fedavg", *SMALL, "--layout", "tuned")
     config = json.loads((here / "results" / "fedavg" / "config.json").read_text())
     assert config["layout"] == {

@@ -7,8 +7,7 @@ import pytest
 from bad_input_helpers import small
 
 import fedjax_algos
-from fedjax_algos.cli import main
-from fedjax_algos.runs import comparison
+from fedjax_algos.cli import main, training
 
 PACKAGE = Path(fedjax_algos.__file__).parent / "runs" / "comparison.py"
 LIBRARY = Path(np.__file__)
@@ -37,7 +36,7 @@ def test_an_error_of_the_package_while_it_runs_is_one_line(refused, monkeypatch,
     ("file", "error"), [(PACKAGE, TypeError), (PACKAGE, KeyError), (LIBRARY, ValueError)]
 )
 def test_an_internal_error_keeps_its_traceback_and_asks_for_a_report(monkeypatch, file, error):
-    monkeypatch.setattr(comparison, "prepare", raising(file, error.__name__))
+    monkeypatch.setattr(training, "prepare", raising(file, error.__name__))
     with pytest.raises(error, match="it is not right") as caught:
         main(["run", "fedavg", *small()])
     assert caught.value.__notes__ == [REPORT]

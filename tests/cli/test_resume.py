@@ -12,6 +12,7 @@ import pytest
 
 from fedjax_algos.cli import main
 from fedjax_algos.runs import comparison, results
+from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
 from fedjax_algos.runs.settings import Settings
@@ -162,7 +163,7 @@ def experiment():
     settings = Settings(
         model="linear", clients=8, batch_size=4, local_steps=2, rounds=4, eval_every=2, cohort=2
     )
-    return comparison.prepare(settings, methods_of(("fedavg",), settings))
+    return prepare(settings, methods_of(("fedavg",), settings))
 
 
 def test_a_folder_that_vanishes_ends_the_run(here):

@@ -16,7 +16,7 @@ ONE_EACH = list({case.name: case for case in CASES}.values())  # the last of eac
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
 SETS = [(0, 1, 2), (3, 2, 1)]
 POPULATION = fa.Population(4, 3, 17)
-POISONED, NOBODY = 2, 4  # a client, and the id of an empty slot
+POISONED, EMPTY = 2, 4  # a client, and the id of an empty slot
 LAYOUTS = [
     {"layout": "vmapped"},
     {"layout": 2, "client_state": "host"},
@@ -61,7 +61,7 @@ def host(tree):
 
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_a_poisoned_client_is_as_if_it_were_not_in_the_cohort(case):
-    """Bit for bit: the same program runs with empty slots in its place. Then nobody is left."""
+    """Bit for bit: the same program runs with empty slots in its place. Then no client is left."""
     toy = small_network()
     problem = with_statistics(toy.problem)
     algorithm = build(case, problem)
@@ -72,7 +72,7 @@ def test_a_poisoned_client_is_as_if_it_were_not_in_the_cohort(case):
 
     state, metrics = engine.rounds(start(), toy.data, poisoned(toy.data, [POISONED]))
     without = poisoned(toy.data, [])
-    absent = without._replace(client=np.where(without.client == POISONED, NOBODY, without.client))
+    absent = without._replace(client=np.where(without.client == POISONED, EMPTY, without.client))
     expected, expected_metrics = engine.rounds(start(), toy.data, absent)
     chex.assert_tree_all_finite((state.server, state.statistics, state.clients, metrics))
     chex.assert_trees_all_equal(
@@ -93,11 +93,11 @@ def test_a_poisoned_client_is_as_if_it_were_not_in_the_cohort(case):
     assert int(expected.excluded.number) == 0
 
     before = host(expected)
-    nobody, metrics = engine.rounds(expected, toy.data, poisoned(toy.data, [0, 1, 2, 3]), 1)
-    chex.assert_trees_all_equal(host(nobody.server), before.server)
-    chex.assert_trees_all_equal(host(nobody.statistics), before.statistics)
+    nothing_left, metrics = engine.rounds(expected, toy.data, poisoned(toy.data, [0, 1, 2, 3]), 1)
+    chex.assert_trees_all_equal(host(nothing_left.server), before.server)
+    chex.assert_trees_all_equal(host(nothing_left.statistics), before.statistics)
     assert all(float(mean.weight) == 0 for mean in metrics.values())
-    assert [int(leaf) for leaf in nobody.excluded] == [3 * uploads, 0, 0]
+    assert [int(leaf) for leaf in nothing_left.excluded] == [3 * uploads, 0, 0]
 
 
 @pytest.mark.parametrize("name", ["scaffold", "fedlga", "mime"])

@@ -5,6 +5,7 @@ import pytest
 
 from fedjax_algos.runs import comparison
 from fedjax_algos.runs.batched import BatchedResult
+from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.sweeps import prepare_sweep, run_sweep
@@ -20,7 +21,7 @@ def check(method, grid, specs, programs, **changes):
     two_devices = Settings(**vars(settings) | {"devices": 2})
     rows, notes = run_sweep(prepare_sweep(two_devices, method, grid))
     assert len(notes) == programs
-    expected = comparison.run(comparison.prepare(settings, methods_of(specs, settings)))
+    expected = comparison.run(prepare(settings, methods_of(specs, settings)))
     assert len(rows) == len(expected)
     for row, other in zip(rows, expected, strict=True):
         assert list(row) == list(other)  # the same columns in the same order
@@ -45,7 +46,7 @@ def test_settings_of_the_local_work_have_a_program_each():
     rows, notes = run_sweep(prepare_sweep(SMALL, "fedavg", grid))
     assert len(notes) == 2
     settings = Settings(**vars(SMALL) | {"local_steps": 3, "rate_schedule": "inverse"})
-    expected = comparison.run(comparison.prepare(settings, methods_of(("fedavg",), settings)))
+    expected = comparison.run(prepare(settings, methods_of(("fedavg",), settings)))
     for row, other in zip(rows[-6:], expected, strict=True):
         np.testing.assert_allclose(row["test_loss"], other["test_loss"], rtol=1e-5)
 

@@ -14,6 +14,8 @@ from fedjax_algos.core.options import options, parse_value
 from fedjax_algos.engine.autotune import LayoutChoice
 from fedjax_algos.models.adapters import scale_pixels
 from fedjax_algos.runs import comparison
+from fedjax_algos.runs import experiment as experiment_module
+from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import simulate
@@ -29,7 +31,7 @@ SMALL = Settings(
 def run(algorithm="fedavg", **changes):
     """The rows of one algorithm with some of the small settings changed."""
     settings = Settings(**vars(SMALL) | changes)
-    return comparison.run(comparison.prepare(settings, methods_of((algorithm,), settings)))
+    return comparison.run(prepare(settings, methods_of((algorithm,), settings)))
 
 
 def losses(**changes):
@@ -113,9 +115,9 @@ def test_where_the_examples_are_kept(monkeypatch):
 )
 def test_the_layout_is_a_fixed_rule_unless_it_is_tuned(monkeypatch, changes, expected):
     """Without "tuned" nothing is measured, so that machines of a kind compute the same digits."""
-    monkeypatch.delattr(comparison, "autotune_layout")
+    monkeypatch.delattr(experiment_module, "autotune_layout")
     settings = Settings(**vars(SMALL) | changes)
-    experiment = comparison.prepare(settings, methods_of(("fedavg",), settings))
+    experiment = prepare(settings, methods_of(("fedavg",), settings))
     assert experiment.layout == expected
 
 
@@ -127,26 +129,26 @@ def test_a_tuned_layout_is_measured_on_a_round(monkeypatch):
         assert options == {"devices": 3, "client_state": "host", "examples": "sharded"}
         return choice
 
-    monkeypatch.setattr(comparison, "autotune_layout", autotune)
+    monkeypatch.setattr(experiment_module, "autotune_layout", autotune)
     changes = {"layout": "tuned", "devices": 3, "client_state": "host", "examples": "sharded"}
     settings = Settings(**vars(SMALL) | changes)
-    experiment = comparison.prepare(settings, methods_of(("fedavg", "fedprox"), settings))
+    experiment = prepare(settings, methods_of(("fedavg", "fedprox"), settings))
     assert experiment.layout is choice
     assert shapes == [(4,)]
 
 
 def test_waves_use_one_device_unless_it_is_given(monkeypatch):
     devices = []
-    original = comparison.make_executor
+    original = experiment_module.make_executor
 
     def watched(algorithm, **options):
         devices.append(options["devices"])
         return original(algorithm, **options)
 
-    monkeypatch.setattr(comparison, "make_executor", watched)
+    monkeypatch.setattr(experiment_module, "make_executor", watched)
     for given in (None, 2):
         settings = Settings(**vars(SMALL) | {"seconds": 9.0, "devices": given})
-        comparison.prepare(settings, methods_of(("fedavg",), settings))
+        prepare(settings, methods_of(("fedavg",), settings))
     assert devices == [1, 2]
 
 
@@ -158,7 +160,7 @@ def test_clipping_and_decay_come_after_the_correction_and_in_this_order():
     settings = Settings(**vars(SMALL) | changes)
     dataset = settings.load()
     methods = methods_of((f"fedprox:mu={mu},client_learning_rate={rate}",), settings)
-    experiment = comparison.prepare(settings, methods, dataset)
+    experiment = prepare(settings, methods, dataset)
     (engine,) = experiment.engines.values()
 
     def matrix(params):

@@ -111,7 +111,7 @@ def fedrep(
       ValueError: if a pattern matches none of the params.
     """
     parts = split_params(problem, head)
-    require_match("fedrep: head", parts, problem, head)
+    require_match("fedrep: head", parts, head)
     train = local_training(problem, local)
     init, broadcast, server_update = average_shared(parts, server_learning_rate)
 

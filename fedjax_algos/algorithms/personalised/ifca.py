@@ -41,11 +41,11 @@ def ifca(
 ) -> Algorithm:
     """`j = argmin_j F_i(theta_j)`; then FedAvg of each theta_j over the clients that chose it.
 
-    F_i is the mean training loss over all of client i's examples. A model that nobody chose stays.
-    A client downloads all models and uploads one delta. The choice stays with the client as its
-    state; before its first dispatch it is the first model. The first model starts as that of the
-    run, the others as the problem's initialisation with keys of their own, the same for every seed.
-    `params`, the model that is evaluated as the global one, is the mean of the models.
+    F_i is the mean training loss over all of client i's examples. A model that no client chose
+    stays. A client downloads all models and uploads one delta. The choice stays with the client as
+    its state; before its first dispatch it is the first model. The first model starts as that of
+    the run, the others as the problem's initialisation with keys of their own, the same for every
+    seed. `params`, the model that is evaluated as the global one, is the mean of the models.
 
     Args:
       problem: the model and the loss.

@@ -67,9 +67,7 @@ def _load(path: PathLike, users: str | None) -> dict[str, Any]:
         zipfile.BadZipFile,  # no archive, or a wrong checksum
         zlib.error,  # a damaged deflate stream; a damaged bzip2 stream is an OSError
         LZMAError,  # a damaged LZMA stream
-        # zipfile: a compression, a zip version or a flag that it does not support. It is named
-        # because its base class RuntimeError, which has faults of our own too, is not caught.
-        NotImplementedError,
+        NotImplementedError,  # of zipfile: a compression or a zip version that it does not know
     )
     with explain_read_errors(path, fix, *parser_errors), open_regular(path) as file:
         if not zipfile.is_zipfile(file):

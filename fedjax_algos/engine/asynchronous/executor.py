@@ -29,7 +29,7 @@ from fedjax_algos.engine.asynchronous.protocols import (
 )
 from fedjax_algos.engine.asynchronous.slots import choose_slots
 from fedjax_algos.engine.asynchronous.waves import make_waves
-from fedjax_algos.engine.checks import StateCheck
+from fedjax_algos.engine.checks import StateCheck, check_algorithm
 from fedjax_algos.engine.devices import Devices, replicate, wait_on_cpu
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.non_finite import NonFinite, check_excluded
@@ -115,8 +115,7 @@ def make_executor(
       ValueError: for an unknown layout or non_finite, `slots` or `waves_per_call` below 1, slots
         that do not divide over the devices, or an algorithm that needs synchronous rounds.
     """
-    fix = "give what a factory returns, such as algorithms.fedbuff(problem, local)"
-    check_kind("algorithm", algorithm, Algorithm, fix)
+    check_algorithm(algorithm)
     check_asynchronous(algorithm)
     engine = make_engine(algorithm, devices=devices, non_finite=non_finite)
     run = _PlanRunner(algorithm, engine.placement, slots, layout, waves_per_call, non_finite)

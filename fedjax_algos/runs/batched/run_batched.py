@@ -8,9 +8,9 @@ import jax
 
 from fedjax_algos.core import Algorithm, Batch, Model, Params, Problem, Row
 from fedjax_algos.core.checks import (
+    as_model,
     check_callable,
     check_local,
-    check_model,
     check_seed,
     check_whole,
 )
@@ -151,9 +151,7 @@ def run_batched(
     def schedule(run: Run) -> Synchronous:
         return Synchronous(run.data.counts(), run.local, seed=run.seed, **cohorts)
 
-    model = params if params is None or isinstance(params, Model) else Model(params)
-    if model is not None:
-        check_model(problem.init, model)
+    model = as_model(problem.init, params)
     check_initial(model or jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0)))
     arguments = BatchedArguments(
         factory, problem, schedule, cohort_size, rounds, min(eval_every, rounds), test, model,

@@ -276,6 +276,7 @@ def test_runs_that_cannot_be_merged():
 
 def test_a_comparison_with_merged_plans_has_the_same_rows():
     from fedjax_algos.runs import comparison
+    from fedjax_algos.runs.experiment import prepare
     from fedjax_algos.runs.method import methods_of
     from fedjax_algos.runs.settings import Settings
 
@@ -287,7 +288,7 @@ def test_a_comparison_with_merged_plans_has_the_same_rows():
 
     def rows(devices):
         settings = Settings(**common, seeds=(0, 1), devices=devices)
-        experiment = comparison.prepare(settings, methods_of(("fedasync",), settings))
+        experiment = prepare(settings, methods_of(("fedasync",), settings))
         rows = comparison.run(experiment, on_memory=lambda label, memory: memories.append(memory))
         assert experiment.in_flight == {"fedasync": memories[-1]}
         assert set(experiment.plans) == {"fedasync"}
