@@ -116,7 +116,8 @@ def test_list_json_is_an_array_of_names_and_nothing_else(command, what, one):
     names = json.loads(command("list", what, "--json"))
     assert names == sorted(names)
     assert one in names
-    assert all(name in command("list", what) for name in names)
+    registered = [name for name in names if ":" not in name]  # other tests add files of their own
+    assert all(name in command("list", what) for name in registered)
 
 
 def test_every_algorithm_has_a_command(command):

@@ -24,7 +24,7 @@ def raising(file, error):
 
 def test_an_error_of_the_package_while_it_runs_is_one_line(refused, monkeypatch, capsys):
     with monkeypatch.context() as patch:
-        patch.setattr(comparison, "prepare", raising(PACKAGE, "ValueError"))
+        patch.setattr(training, "prepare", raising(PACKAGE, "ValueError"))
         assert refused("run", "fedavg", *small()) == "error: it is not right\n"
     line = ["sweep", "fedprox", "--grid", "mu=0.1", "--memory", "1", *small(), "--out", "there"]
     with pytest.raises(SystemExit, match="2"):  # what it wrote stays
