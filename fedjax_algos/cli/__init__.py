@@ -1,4 +1,4 @@
-"""The command line: `fedjax-algos compare | run | sweep | plot | summary | list`.
+"""The command line: `fedjax-algos compare | run | sweep | tune | plot | summary | list`.
 
 `options.py` has the options that all commands that train share; `training.py`, `sweep.py` and
 `reporting.py` have the commands. Add a new one to `COMMANDS`.
@@ -15,13 +15,14 @@ from fedjax_algos.cli.options import Commands
 from fedjax_algos.cli.reporting import list_names, plot, summary
 from fedjax_algos.cli.sweep import sweep
 from fedjax_algos.cli.training import compare, run
+from fedjax_algos.cli.tune import tune
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.texts import printable
 
 _PACKAGE = Path(__file__).parents[1]
 _PROGRAM = Path(sys.argv[0])
 _MAX_CHARACTERS = 2000  # of an error
-COMMANDS = (compare, run, sweep, plot, summary, list_names)
+COMMANDS = (compare, run, sweep, tune, plot, summary, list_names)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

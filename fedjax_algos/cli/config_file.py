@@ -1,55 +1,78 @@
-"""A file of settings and methods for `fedjax-algos compare --config FILE.toml`."""
+"""A file of settings and methods for `fedjax-algos compare --config FILE`.
+
+It is a TOML file, written by hand or by `tune`, or the `config.json` of a results folder.
+"""
 
 import reprlib
+import shlex
 import tomllib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fedjax_algos.core.files import open_regular, read_bounded
+from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
 from fedjax_algos.core.options import options, unknown
+from fedjax_algos.core.texts import printable
+from fedjax_algos.runs.method import spec_of
 from fedjax_algos.runs.settings import Settings
 
 _MAX_BYTES = 2**18
 _MAX_DOTS = 256  # of a line; tomllib's time grows with the square of the dots of a key
+_LAYOUT = {"source", "layout", "devices"}
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class ConfigFile(NamedTuple):
     """The content of a file, as texts of the command line."""
 
     path: str = ""  # "" without a file
-    settings: Mapping[str, str] = MappingProxyType({})
+    settings: Mapping[str, str] = _NOTHING
     methods: tuple[str, ...] = ()
     compilation_cache: str | None = None
+    tuning: Mapping[str, Any] | None = None  # what `tune` says of its search
+    layout: Mapping[str, Any] | None = None  # the record of an earlier run's layout
 
 
 def read_config(path: str) -> ConfigFile:
-    """Reads a TOML file whose keys are fields of `Settings`, `methods` and `compilation_cache`.
+    """Reads a TOML file, or the `config.json` of `compare` and `run`.
 
-    `methods` is a list, `seeds` a number, a list, or a range as text; the other settings are one
-    value each. Their ranges are checked later, together with those of the command line.
+    The keys of TOML are fields of `Settings`, `methods`, `compilation_cache` and `tuning`, which
+    `tune` writes. `methods` is a list, `seeds` a number, a list, or a range as text; the other
+    settings are one value each. Their ranges are checked later, together with those of the command
+    line.
 
     Args:
-      path: of the file.
+      path: of the file; one whose name ends in .json is read as JSON.
 
     Raises:
-      ValueError: for a file that cannot be read, is no TOML, or has a wrong key or kind of value.
+      ValueError: for a file that cannot be read, is of no such kind, or has a wrong key or value.
     """
+    is_json = path.lower().endswith(".json")
+    kind = "JSON" if is_json else "TOML"
     try:
         with open_regular(path) as file:
-            text = read_bounded(file, _MAX_BYTES).decode()
-        for number, line in enumerate(text.split("\n"), start=1):
-            if line.count(".") > _MAX_DOTS:
-                raise ValueError(f"line {number} has more than {_MAX_DOTS} dots; divide it")
-        content = tomllib.loads(text)
+            read = read_bounded(file, max_text_bytes() if is_json else _MAX_BYTES)
+        content = parse_json(read) if is_json else _parse_toml(read.decode())
     except OSError as error:
         raise ValueError(
-            f"config={path!r} cannot be read ({error.strerror}); name a TOML file"
+            f"config={path!r} cannot be read ({error.strerror}); name a TOML file, or the "
+            "config.json of a results folder"
         ) from None
-    except ValueError as error:  # of TOML, or of text at all
-        raise ValueError(f"config={path!r} is no TOML file: {error}") from None
+    except ValueError as error:  # of TOML or JSON, or of text at all
+        raise ValueError(f"config={path!r} is no {kind} file: {error}") from None
     except RecursionError:
-        raise ValueError(f"config={path!r} is no TOML file: it is nested too deeply") from None
+        raise ValueError(f"config={path!r} is no {kind} file: it is nested too deeply") from None
+    return _of_results(path, content) if is_json else _of_toml(path, content)
+
+
+def _parse_toml(text):
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.count(".") > _MAX_DOTS:
+            raise ValueError(f"line {number} has more than {_MAX_DOTS} dots; divide it")
+    return tomllib.loads(text)
+
+
+def _of_toml(path: str, content: dict[str, Any]) -> ConfigFile:
     methods = content.pop("methods", None)
     listed = isinstance(methods, list) and methods and all(isinstance(m, str) for m in methods)
     if methods is not None and not listed:
@@ -62,13 +85,68 @@ def read_config(path: str) -> ConfigFile:
         raise ValueError(
             f"{path}: compilation_cache={reprlib.repr(cache)} is no folder; give a text"
         )
+    tuning = _check_tuning(path, content.pop("tuning", None))
+    settings = _texts(path, content, ("methods", "compilation_cache", "tuning"))
+    return ConfigFile(path, settings, tuple(methods or ()), cache, tuning)
+
+
+def _of_results(path: str, content: Any) -> ConfigFile:
+    """The settings and methods of an earlier run."""
+    fix = "name the config.json of a results folder of compare or run"
+    wanted: dict[str, Any] = {"settings": dict, "methods": dict, "command": list}
+    if not isinstance(content, dict) or not all(
+        isinstance(content.get(name), kind) for name, kind in wanted.items()
+    ):
+        raise ValueError(f"config={path!r} has no settings and methods of a run; {fix}")
+    if "grid" in content:
+        command = shlex.join(["fedjax-algos", *map(str, content["command"])])
+        raise ValueError(
+            f"config={path!r} is of a search, which compare cannot repeat; its command was "
+            f"{printable(command)}"
+        )
+    given = {name: value for name, value in content["settings"].items() if value is not None}
+    layout, tuning = content.get("layout"), content.get("tuning")
+    if not (layout is None or (isinstance(layout, dict) and set(layout) >= _LAYOUT)):
+        raise ValueError(f"{path}: layout={reprlib.repr(layout)} is not that of a run; {fix}")
+    methods = [_spec(path, method, fix) for method in content["methods"].values()]
+    return ConfigFile(
+        path,
+        _texts(path, given, ()),
+        tuple(methods),
+        tuning=_check_tuning(path, tuning),
+        layout=layout if layout and layout["source"] == "measured" else None,
+    )
+
+
+def _spec(path, method, fix):
+    """The text of a method of an earlier run."""
+    named = isinstance(method, dict) and isinstance(method.get("algorithm"), str)
+    if not named or any(isinstance(value, list | dict) for value in method.values()):
+        raise ValueError(f"{path}: {reprlib.repr(method)} is no method; {fix}")
+    return spec_of(method)
+
+
+def _check_tuning(path: str, tuning: Any) -> Mapping[str, Any] | None:
+    """What `tune` wrote of itself."""
+    if tuning is None:
+        return None
+    if not isinstance(tuning, dict) or not _is_seeds(tuning.get("seeds")):
+        raise ValueError(
+            f"{path}: tuning={reprlib.repr(tuning)} is not what tune wrote; leave it out"
+        )
+    return tuning
+
+
+def _is_seeds(seeds: Any) -> bool:
+    return isinstance(seeds, list) and all(isinstance(seed, int) for seed in seeds)
+
+
+def _texts(path: str, content: Mapping[str, Any], others: tuple[str, ...]) -> dict[str, str]:
     known = options(Settings)
     for key in content:
         if key not in known:
-            names = [*known, "methods", "compilation_cache"]
-            raise ValueError(f"{path}: {unknown('setting', key, names)}")
-    texts = {key: _text(path, key, value) for key, value in content.items()}
-    return ConfigFile(path, texts, tuple(methods or ()), cache)
+            raise ValueError(f"{path}: {unknown('setting', key, [*known, *others])}")
+    return {key: _text(path, key, value) for key, value in content.items()}
 
 
 def _text(path: str, key: str, value: Any) -> str:

@@ -1,7 +1,8 @@
 """The tables that commands print."""
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from rich.filesize import pick_unit_and_suffix
 from rich.table import Table
@@ -80,6 +81,24 @@ def legend(summary: list[MethodSummary], settings: Settings) -> str:
         f"{costs} (of all clients): to {target},\n"
         f"the median over seeds. reached: seeds that reach it. seconds: {seconds}.\n"
     )
+
+
+def tuning_line(tuning: Mapping[str, Any], settings: Settings) -> str:
+    """How the methods of a comparison were tuned, in a line.
+
+    Args:
+      tuning: what `tune` wrote; its `seeds` are whole numbers.
+      settings: of the comparison.
+    """
+    seeds, both = tuning["seeds"], sorted({*tuning["seeds"]} & {*settings.seeds})
+    shown = printable(", ".join(map(str, seeds)), longest=_MAX_CHARACTERS)
+    line = f"The methods were tuned without test data, with seeds {shown}"
+    if both:
+        line += (
+            f"; {', '.join(map(str, both))} of them are compared here too, which favours methods "
+            "that were tuned more: give other --seeds"
+        )
+    return line + ".\n"
 
 
 def clients_table(summaries: dict[str, ClientSummary]) -> Table:

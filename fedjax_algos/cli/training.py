@@ -39,11 +39,16 @@ from fedjax_algos.runs.saving.files import written
 from fedjax_algos.runs.settings import Settings
 
 console = Console(stderr=True)
+_NO_FILE = ConfigFile()
 
 
 @click.command(cls=Command)
 @click.argument("methods", nargs=-1)
-@click.option("--config", metavar="FILE", help="TOML file of settings and methods")
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="settings and methods: a TOML file, such as tune writes, or a run's config.json",
+)
 @shared_options(seeds="10")
 def compare(methods: tuple[str, ...], **values: str | None) -> None:
     """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
@@ -63,7 +68,7 @@ def compare(methods: tuple[str, ...], **values: str | None) -> None:
     chosen = methods_of(methods or file.methods or comparison.TUNED, settings)
     if values["compilation_cache"] is None:
         values["compilation_cache"] = file.compilation_cache
-    train(settings, chosen, "compare", values)
+    train(settings, chosen, "compare", values, file)
 
 
 class MethodCommands(Commands):
@@ -117,7 +122,11 @@ def _run_command(spec: str) -> click.Command:
 
 
 def train(
-    settings: Settings, methods: list[Method], name: str, values: dict[str, str | None]
+    settings: Settings,
+    methods: list[Method],
+    name: str,
+    values: dict[str, str | None],
+    file: ConfigFile = _NO_FILE,
 ) -> None:
     """Trains all methods on all seeds, shows the progress, and writes a results folder.
 
@@ -126,13 +135,15 @@ def train(
       methods: what is trained.
       name: of the new folder in `results`, if no other folder is given.
       values: of the options that are no settings; see `shared_options`.
+      file: of settings, which may say how the methods were tuned.
     """
     start = time.perf_counter()
     with measure_compilation() as compiled, results_folder(values, name) as folder:
         start_jax(settings.devices, values["compilation_cache"])
-        layout = (folder.configuration or {}).get("layout")
+        layout = (folder.configuration or {}).get("layout") or file.layout
         experiment = prepare(settings, methods, layout=layout)
-        record = results.configuration(experiment, values.get("config"))
+        extra = {"tuning": dict(file.tuning)} if file.tuning else {}
+        record = results.configuration(experiment, values.get("config"), extra)
         folder.begin(record)
         if folder.is_complete:
             return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
@@ -150,6 +161,8 @@ def train(
     wide = Console(width=1000)  # a narrow terminal wraps lines; no number is cut
     wide.print("", tables.summary_table(summary, settings), "", sep="\n")
     click.echo(tables.legend(summary, settings))
+    if file.tuning:
+        click.echo(tables.tuning_line(file.tuning, settings))
     if of_clients:
         wide.print(tables.clients_table(summarise_client_rows(of_clients)), "", sep="\n")
         click.echo(tables.clients_legend(settings))

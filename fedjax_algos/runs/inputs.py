@@ -46,6 +46,30 @@ def check_data(problem: Problem, data: DeviceData, test: Batch | None) -> None:
     check_labels(problem, "the test examples", test)
 
 
+def check_test_rows(test_rows: Any, data: FederatedData) -> None:
+    """Checks which of the clients' examples a run is evaluated on.
+
+    Args:
+      test_rows: int32[rows], or None.
+      data: the clients' examples.
+
+    Raises:
+      ValueError: for other arrays, and rows that do not exist.
+    """
+    if test_rows is None:
+        return
+    rows, total = np.asarray(test_rows), len(jax.tree.leaves(data.examples)[0])
+    if rows.ndim != 1 or not rows.size or not np.issubdtype(rows.dtype, np.integer):
+        raise ValueError(
+            f"test_rows is {describe_tree(rows)}; give a list of at least one whole number"
+        )
+    if rows.min() < 0 or rows.max() >= total:
+        raise ValueError(
+            f"test_rows has {rows.min()} to {rows.max()}; give numbers from 0 to {total - 1}, of "
+            "the examples"
+        )
+
+
 def _check_alike(test, examples):
     """Raises ValueError for test examples of another structure, shape or kind than the clients'."""
     alike = jax.tree.structure(test) == jax.tree.structure(examples)

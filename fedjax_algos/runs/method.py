@@ -121,6 +121,13 @@ class Method(NamedTuple):
         local = settings.local(self.client_learning_rate)
         return algorithms[self.algorithm](problem, local, **self.hyperparameters)
 
+    @property
+    def spec(self) -> str:
+        """The text that names the method; see `of`. Options that were not given are left out."""
+        rate = {CLIENT_LEARNING_RATE: self.client_learning_rate}
+        named = {"algorithm": self.algorithm, "schedule": self.schedule}
+        return spec_of({**named, **self.hyperparameters, **rate})
+
     def configuration(self) -> dict[str, Any]:
         """The algorithm, the rate, the schedule and all options, with the defaults of the rest."""
         known = options(algorithms[self.algorithm])
@@ -131,6 +138,18 @@ class Method(NamedTuple):
             **({"schedule": self.schedule} if self.schedule else {}),
             **{key: value for key, value in values.items() if known[key].kind is not object},
         }
+
+
+def spec_of(configuration: Mapping[str, Any]) -> str:
+    """The text that names a method; see `Method.of`.
+
+    Args:
+      configuration: of `Method.configuration`; options with None are left out.
+    """
+    values = {name: value for name, value in configuration.items() if value is not None}
+    name, schedule = values.pop("algorithm"), values.pop("schedule", None)
+    texts = [f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in values.items()]
+    return f"{name}:{','.join(texts)}" + (f"@{schedule}" if schedule else "")
 
 
 def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:

@@ -1,8 +1,5 @@
 """Sweeps: an algorithm on every setting of a grid and every seed, in few compiled programs."""
 
-import dataclasses
-import itertools
-import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
@@ -14,10 +11,8 @@ from fedjax_algos.core.checks import check_callable, check_kind, check_seed
 from fedjax_algos.core.options import (
     Bytes,
     Count,
-    Option,
     check_value,
     options,
-    parse_value,
     unknown,
 )
 from fedjax_algos.core.representation import describe
@@ -28,12 +23,7 @@ from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, Method
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.settings import Settings
-
-# settings of a client's local work, which a grid may contain too
-_LOCAL_WORK = (
-    "local_steps", "local_epochs", "batch_size", "batches", "weight_decay", "clip_norm",
-    "rate_schedule", "rate_by",
-)  # fmt: skip
+from fedjax_algos.runs.swept_settings import make_setting, parse_grid, points_of, swept_options
 
 
 def sweep(
@@ -90,7 +80,7 @@ def sweep(
                 f"seed {seed} has no data or is given twice; give each seed once, with data"
             )
     runs = []
-    for label, point in _points(name, grid, known):
+    for label, point in points_of(name, grid, known):
         work = {option: value for option, value in point.items() if option in fields}
         if CLIENT_LEARNING_RATE in point:
             work["learning_rate"] = point[CLIENT_LEARNING_RATE]
@@ -114,36 +104,6 @@ def _check_kinds(algorithm, data, grid, seeds):
             raise TypeError(f"grid has {option}={values!r}; give a list of values, such as [...]")
     for seed in seeds:
         check_seed(seed)
-
-
-def _points(
-    name: str, grid: Mapping[str, Sequence[Any]], known: Mapping[str, Option]
-) -> list[tuple[str, dict[str, Any]]]:
-    """Each setting's label and values; whole numbers of a float option become floats."""
-    columns = []
-    for option, values in grid.items():
-        if not len(values):
-            raise ValueError(f"{name}: {option} has no values in the grid; give at least one")
-        real = option in known and known[option].kind is float
-        column: dict[str, Any] = {}
-        for given in values:
-            value = float(given) if real and isinstance(given, numbers.Real) else given
-            text = _text(value, len(column))
-            if text in column:
-                raise ValueError(f"{name}: {option}={text} is twice in the grid; give it once")
-            column[text] = value
-        columns.append([(f"{option}={text}", (option, value)) for text, value in column.items()])
-    return [
-        (" ".join([name, *(text for text, _ in point)]), dict(value for _, value in point))
-        for point in itertools.product(*columns)
-    ]
-
-
-def _text(value: Any, position: int) -> str:
-    """A value in a label; an object is known by its position in the grid."""
-    if isinstance(value, float):
-        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    return str(value) if isinstance(value, str | int | None) else f"#{position}"
 
 
 class Sweep(NamedTuple):
@@ -191,41 +151,12 @@ def prepare_sweep(
             "use compare"
         )
     base = Method.of(method, settings)
-    own, shared = options(algorithms[base.algorithm]), options(Settings)
-    known = {**own, **{name: shared[name] for name in (CLIENT_LEARNING_RATE, *_LOCAL_WORK)}}
-    given = dict(base.hyperparameters)
-    if settings.client_learning_rate is not None or f"{CLIENT_LEARNING_RATE}=" in method:
-        given[CLIENT_LEARNING_RATE] = base.client_learning_rate
-    methods, others = [], []
-    for label, point in _points(base.label, _parse_grid(base.label, grid, known, given), known):
-        changes = {name: value for name, value in point.items() if name in _LOCAL_WORK}
-        changed = dataclasses.replace(settings, **changes)
-        changed.check()
-        hyperparameters = base.hyperparameters | {n: v for n, v in point.items() if n in own}
-        rate = point.get(CLIENT_LEARNING_RATE, base.client_learning_rate)
-        methods.append(Method(label, base.algorithm, hyperparameters, rate))
-        others.append((changed.local(rate), hyperparameters, point))
-    experiment = prepare(settings, methods[:1], dataset)
-    runs = [
-        Run(each.label, seed, data, *other)
-        for each, other in zip(methods, others, strict=True)
-        for seed, data in experiment.data.items()
-    ]
-    return Sweep(experiment._replace(methods=methods), runs)
-
-
-def _parse_grid(name, grid, known, given):
-    """The checked values of a grid's options, which must not be given elsewhere too."""
-    values = {}
-    for option, texts in grid.items():
-        if option not in known:
-            raise ValueError(f"{name}: {unknown('option', option, known)}")
-        if option in given:
-            raise ValueError(
-                f"{name}: {option}={given[option]} is given beside the grid's values; leave it out"
-            )
-        values[option] = [parse_value(known[option], str(text), name) for text in texts]
-    return values
+    known = swept_options(base)
+    points = points_of(base.label, parse_grid(base, method, settings, grid), known)
+    chosen = [make_setting(settings, base, label, point) for label, point in points]
+    experiment = prepare(settings, [chosen[0].method], dataset)
+    runs = [setting.run(seed, data) for setting in chosen for seed, data in experiment.data.items()]
+    return Sweep(experiment._replace(methods=[setting.method for setting in chosen]), runs)
 
 
 def run_sweep(

@@ -5,7 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import CASES, Compilations
-from sweep_helpers import FULL, LOCAL, ROUNDS, assert_same_rows, separately, sweep_toy, toy
+from sweep_helpers import (
+    FULL,
+    LOCAL,
+    ROUNDS,
+    assert_same_rows,
+    engine_of,
+    evaluation,
+    separately,
+    sweep_toy,
+    toy,
+)
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
@@ -17,6 +27,32 @@ from fedjax_algos.runs.sweeps import sweep
 pytestmark = pytest.mark.usefixtures("x64")
 
 ONE_EACH = list({case.name: case for case in CASES}.values())  # the last of each name
+
+
+def test_runs_may_be_tested_on_examples_of_the_clients():
+    problem, data, test = toy()
+    rows = {0: np.array([3, 1, 8, 3], np.int32), 7: np.array([16, 2, 0, 5], np.int32)}
+    chosen = [
+        Run("fedavg", seed, data[seed], FULL, {}, {}, test_rows=rows[seed]) for seed in (0, 7)
+    ]
+    measured = run_batched(algorithms["fedavg"], problem, chosen, test=test, **ROUNDS).rows
+    for seed in (0, 7):
+        own = {name: leaf[rows[seed]] for name, leaf in data[seed].examples.items()}
+        _, expected = fa.simulate(
+            engine_of(algorithms["fedavg"], FULL.learning_rate, FULL),
+            data[seed], seed=seed, test=own, evaluate=evaluation(), **ROUNDS,
+        )  # fmt: skip
+        assert_same_rows([row for row in measured if row["seed"] == seed], expected)
+    for wrong, message in (
+        (np.array([17]), "test_rows has 17 to 17; give numbers from 0 to 16, of the examples"),
+        (np.array([-1, 3]), "test_rows has -1 to 3; give numbers from 0 to 16"),
+        (np.array([0.5]), "give a list of at least one whole number"),
+        (np.array([], int), "give a list of at least one whole number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run_batched(
+                algorithms["fedavg"], problem, [chosen[0]._replace(test_rows=wrong)], **ROUNDS
+            )
 
 
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)

@@ -105,7 +105,7 @@ def run_program(arguments: BatchedArguments, runs: dict[int, Run], static: froze
     mesh, runs_per_device, size, note = _call_size(arguments, len(runs), run_bytes)
     traced = traced_names(first, static)
     program = _program(arguments, first, traced, population, mesh, runs_per_device)
-    tables = {id(run.data): run.data for run in runs.values()}
+    tables = {_table(run): run for run in runs.values()}
     positions = {key: position for position, key in enumerate(tables)}
     shared = _share(arguments, mesh, list(tables.values()))
     one_round = jax.tree.map(lambda leaf: leaf[0], dispatches)
@@ -117,7 +117,7 @@ def run_program(arguments: BatchedArguments, runs: dict[int, Run], static: froze
         # the results of the repeated first run are dropped
         filled = [*call.values(), *[first] * (size - len(call))]
         entries = Entry(
-            np.array([positions[id(run.data)] for run in filled], np.int32),
+            np.array([positions[_table(run)] for run in filled], np.int32),
             np.array([run.seed for run in filled], np.uint32),
             {name: np.array([run.swept[name] for run in filled], float) for name in traced},
         )
@@ -141,6 +141,16 @@ def run_program(arguments: BatchedArguments, runs: dict[int, Run], static: froze
     return note
 
 
+def _table(run):
+    """What runs that read the same examples have in common."""
+    return id(run.data), id(run.test_rows)
+
+
+def _table_fingerprint(run):
+    data = data_fingerprint(run.data)
+    return data if run.test_rows is None else f"{data} {array_fingerprint(run.test_rows)}"
+
+
 def _checkpoints_of(checkpoints, call):
     """The checkpoints of a call, in a folder that is named after its runs."""
     if checkpoints is None:
@@ -151,12 +161,12 @@ def _checkpoints_of(checkpoints, call):
 
 def _identity(arguments, runs, mesh, algorithm):
     """By what a checkpoint of other runs is recognised."""
-    tables = {id(run.data): run.data for run in runs}
-    of_tables = {key: data_fingerprint(data) for key, data in tables.items()}
+    tables = {_table(run): run for run in runs}
+    of_tables = {key: _table_fingerprint(run) for key, run in tables.items()}
     compared = min(arguments.rounds, COMPARED_ROUNDS)
     return {
         "algorithm": algorithm(),
-        "runs": [[run.label, run.seed, of_tables[id(run.data)]] for run in runs],
+        "runs": [[run.label, run.seed, of_tables[_table(run)]] for run in runs],
         "first_rounds": array_fingerprint(
             [arguments.schedule(run).dispatches(compared) for run in runs]
         ),
@@ -240,12 +250,13 @@ def _program(arguments, run, traced, population, mesh, runs_per_device):
     )  # fmt: skip
 
 
-def _share(arguments: BatchedArguments, mesh: Mesh | None, tables: list[FederatedData]) -> Shared:
-    """What all runs read, on all devices."""
-    rows = [(table.indices, table.offsets) for table in tables]
-    indices, offsets = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
-    data = FederatedData(tables[0].examples, indices, offsets)
-    return replicate(mesh, Shared(data, arguments.test, arguments.params))
+def _share(arguments: BatchedArguments, mesh: Mesh | None, runs: list[Run]) -> Shared:
+    """What all runs read, on all devices; `runs` has one run for each of their tables."""
+    rows = [(run.data.indices, run.data.offsets, run.test_rows) for run in runs]
+    indices, offsets, test_rows = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+    data = FederatedData(runs[0].data.examples, indices, offsets)
+    test = arguments.test if test_rows is None else None
+    return replicate(mesh, Shared(data, test, test_rows, arguments.params))
 
 
 def _compute(

@@ -24,7 +24,8 @@ class Shared(NamedTuple):
     """What all runs of a program read, on every device."""
 
     data: FederatedData  # indices [partitions, assigned], offsets [partitions, num_clients + 1]
-    test: Batch | None
+    test: Batch | None  # None if there is none, or if each partition has test rows
+    test_rows: Any  # int32[partitions, rows] of the examples, or None
     params: Model | None
 
 
@@ -114,8 +115,12 @@ class Program(NamedTuple):
         state, trained = run_rounds(
             algorithm, placement, state, data, dispatches, rounds, self.non_finite
         )
-        if shared.test is not None:
-            values = make_evaluate(algorithm.problem)(state.model, shared.test)
+        test = shared.test
+        if shared.test_rows is not None:
+            rows = shared.test_rows[entry.partition]
+            test = jax.tree.map(lambda leaf: leaf[rows], examples)
+        if test is not None:
+            values = make_evaluate(algorithm.problem)(state.model, test)
             tested = {f"test_{name}": mean.value() for name, mean in values.items()}
         trained = {name: training_mean(mean) for name, mean in trained.items()}
         return state, trained, tested, all_finite(state.server.params)

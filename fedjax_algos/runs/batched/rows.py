@@ -31,6 +31,8 @@ class Run(NamedTuple):
       local: how clients train.
       hyperparameters: of the algorithm's factory.
       swept: the values that distinguish it from the other runs, by name.
+      test_rows: int32[rows], the examples of `data.examples` to evaluate on, in place of the test
+        examples of all runs; None for those.
     """
 
     label: str
@@ -39,6 +41,7 @@ class Run(NamedTuple):
     local: Local
     hyperparameters: dict[str, Any]
     swept: dict[str, Any]
+    test_rows: np.ndarray | None = None
 
     def __repr__(self) -> str:
         return describe(self, label=repr(self.label), seed=self.seed, swept=self.swept)

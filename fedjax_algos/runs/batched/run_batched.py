@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Required, TypedDict, get_args
 
 import jax
+import numpy as np
 
 from fedjax_algos.core import Algorithm, Batch, Model, Params, Problem, Row
 from fedjax_algos.core.checks import (
@@ -29,7 +30,7 @@ from fedjax_algos.runs.batched.execution import (
 )
 from fedjax_algos.runs.batched.program import UNTRACEABLE, constants_of
 from fedjax_algos.runs.divergence import warn_of_divergence
-from fedjax_algos.runs.inputs import check_data, check_evaluations, check_loop
+from fedjax_algos.runs.inputs import check_data, check_evaluations, check_loop, check_test_rows
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, as_checkpoints
 from fedjax_algos.schedules import LocalWork, Sampler, Synchronous, uniform
 
@@ -106,7 +107,7 @@ def run_batched(
       rounds: the number of rounds.
       sampler: draws the cohorts, as in `simulate`.
       work: how much of its local work a client does, as in `simulate`.
-      test: the examples to evaluate on, or None.
+      test: the examples to evaluate on, or None; see `Run.test_rows`.
       eval_every: rounds between evaluations.
       params: replace the problem's own initialisation.
       on_evaluation: called with each row as it is measured, and first with those of checkpoints.
@@ -141,6 +142,8 @@ def run_batched(
         check_whole("runs_per_device", runs_per_device)
     for data in {id(run.data): run.data for run in runs}.values():
         check_data(problem, data, test)
+    for run in runs:
+        check_test_rows(run.test_rows, run.data)
     for run in runs:  # checks ranges while the values are concrete
         check_seed(run.seed)
         check_local(run.local)
@@ -171,7 +174,8 @@ def _groups(runs: dict[int, Run], static: frozenset[str]) -> list[dict[int, Run]
     groups: dict[Any, dict[int, Run]] = {}
     for index, run in runs.items():
         constants = constants_of(run.hyperparameters | run.swept, traced_names(run, static))
-        shapes = run.data.indices.shape, run.data.offsets.shape
+        tested = None if run.test_rows is None else np.shape(run.test_rows)
+        shapes = run.data.indices.shape, run.data.offsets.shape, tested
         examples = tuple(map(id, jax.tree.leaves(run.data.examples)))
         groups.setdefault((constants, shapes, examples), {})[index] = run
     return list(groups.values())

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
 
-_COMPARED = ("settings", "methods", "grid", "partition_sha256")
+_COMPARED = ("settings", "methods", "grid", "tuning", "partition_sha256")
 
 
 def read_configuration(path: Path) -> dict[str, Any] | None:

@@ -1,0 +1,151 @@
+"""The command that tunes methods with equal budgets, on examples that clients hold out: `tune`."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from fedjax_algos.cli.options import (
+    Command,
+    results_folder,
+    settings_of,
+    shared_options,
+    start_jax,
+    training,
+)
+from fedjax_algos.cli.tables import plain_table
+from fedjax_algos.core import Row
+from fedjax_algos.core.options import options, parse_value
+from fedjax_algos.core.texts import printable
+from fedjax_algos.engine.compilation import measure_compilation
+from fedjax_algos.runs import results
+from fedjax_algos.runs.saving.files import write_text
+from fedjax_algos.runs.saving.results_folder import ResultsFolder
+from fedjax_algos.runs.tuning import Trial, Tuning, prepare_tuning, run_tuning, tuned_text
+
+_SEEDS = "1000-1002"  # not those of `compare`
+_GRID_HELP = (
+    "[ALGORITHM:]OPTION=VALUE,VALUE,... or OPTION=LOW..HIGH, drawn on a logarithmic scale; "
+    "may be repeated"
+)
+
+
+@click.command(cls=Command)
+@click.argument("methods", nargs=-1, required=True)
+@click.option("--grid", multiple=True, metavar="TEXT", help=_GRID_HELP)
+@click.option(
+    "--validation", metavar="VALUE", help="share of each client's examples that is held out [0.2]"
+)
+@click.option(
+    "--trials", metavar="VALUE", help="settings that are drawn of each method [all of the grid]"
+)
+@click.option(
+    "--halving",
+    metavar="FACTOR",
+    help="stop early: keep the best 1/FACTOR of the settings in each stage, each FACTOR times as "
+    "long as the one before [all settings run to the end]",
+)
+@click.option(
+    "--search",
+    metavar="VALUE",
+    help="grid, or optuna: its model of the scores so far proposes --trials settings [grid]",
+)
+@shared_options(seeds=_SEEDS)
+def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: str | None) -> None:
+    """Find good settings of METHODS, with the same budget for each, and without test data.
+
+    fedavg fedprox --grid client_learning_rate=0.01..1 --grid fedprox:mu=0.001,0.01 --trials 20
+    tries 20 settings of each method. Each client holds out some of its training examples; the score
+    of a setting is the mean accuracy on them. The best settings are written to tuned.toml, which
+    compare --config takes as it is.
+    """
+    start = time.perf_counter()
+    with measure_compilation() as compiled, results_folder(values, "tune") as folder:
+        settings = settings_of(values, _SEEDS)
+        start_jax(settings.devices, values["compilation_cache"])
+        known = options(prepare_tuning)
+        given = {
+            name: parse_value(known[name], text)
+            for name in ("validation", "trials", "halving", "search")
+            if (text := values[name]) is not None
+        }
+        tuning = prepare_tuning(settings, methods, grid, **given)
+        spaces = {s.method.label: {n: str(v) for n, v in s.values.items()} for s in tuning.spaces}
+        record = results.configuration(tuning.experiment, extra={"grid": spaces, "tuning": given})
+        folder.begin(record)
+        if folder.is_complete:
+            return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
+        with training(folder.path):
+            trials = _run(tuning, folder)
+        path = folder.path / "tuned.toml"
+        write_text(path, tuned_text(tuning, trials))
+        folder.complete(record | results.at_end(tuning.experiment, compiled))
+    Console(width=1000).print("", _table(tuning, trials), "", sep="\n")
+    click.echo(_legend(tuning))
+    seconds = time.perf_counter() - start
+    click.echo(f"all trials in {printable(folder.path)} ({seconds:.0f} s, of which {compiled})")
+    click.echo(f"go on with: fedjax-algos compare --config {printable(path)}")
+
+
+def _run(tuning: Tuning, folder: ResultsFolder) -> dict[str, list[list[Trial]]]:
+    """The trials, while a bar for each method shows its progress."""
+    console, clock = Console(stderr=True), tuning.experiment.settings.seconds is not None
+    for note in tuning.experiment.notes:
+        console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
+    columns = [TextColumn("{task.description:<16}", markup=False), BarColumn()]
+    more = TaskProgressColumn(), TimeElapsedColumn()
+    with Progress(*columns, *more, console=console) as progress:
+        tasks = {
+            space.method.label: progress.add_task(
+                printable(space.method.label, 80), total=tuning.budget, start=False
+            )
+            for space in tuning.spaces
+        }
+        last: dict[tuple[Any, ...], float] = {}
+
+        def show(label: str, row: Row) -> None:
+            now = row["simulated_seconds" if clock else "round"]
+            key = row["method"], row["seed"]
+            progress.start_task(tasks[label])
+            before = last.get(key, 0)
+            progress.advance(tasks[label], now - before if now > before else now)
+            last[key] = now
+
+        return run_tuning(tuning, folder, show)
+
+
+def _table(tuning: Tuning, trials: Mapping[str, Sequence[Sequence[Trial]]]) -> Table:
+    """One line for each method: its best setting, its score, and what is at an edge."""
+    rows = []
+    for space in tuning.spaces:
+        label = space.method.label
+        last = trials[label][-1]
+        best, others = last[0], [trial.score for trial in last[1:]]
+        chosen = best.setting.values
+        values = best.setting.method.label.removeprefix(label).strip()
+        diverged = sum(math.isnan(trial.score) for stage in trials[label] for trial in stage)
+        next_best = f"{100 * others[0]:.1f}" if others and math.isfinite(others[0]) else "-"
+        edges = ", ".join(space.edges(chosen)) or "-"
+        score = f"{100 * best.score:.1f}"
+        rows.append([label, values, score, next_best, edges, f"{diverged}" if diverged else "-"])
+    headings = ["method", "best setting", "score", "next best", "at the edge", "diverged"]
+    return plain_table(headings, rows, justify="left")
+
+
+def _legend(tuning: Tuning) -> str:
+    """The meaning of the columns."""
+    settings = tuning.experiment.settings
+    unit = "rounds" if settings.seconds is None else "simulated seconds"
+    stages = ", then ".join(f"{s.settings} for {s.length:g} {unit}" for s in tuning.stages)
+    return (
+        f"score: accuracy in % on {100 * settings.held_out:g}% of each client's training examples, "
+        "which are not trained on; test data are not used.\n"
+        f"Each method: {stages}, with seeds {', '.join(map(str, settings.seeds))}; the mean over "
+        "the last fifth of the evaluations and over seeds.\n"
+        "at the edge: the smallest or largest value that was tried; a wider grid may be better.\n"
+    )

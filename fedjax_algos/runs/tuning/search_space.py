@@ -1,0 +1,256 @@
+"""What tuning tries: lists and intervals of values for each method, and equal numbers of settings.
+
+A text is `OPTION=VALUE,VALUE,...` or `OPTION=LOW..HIGH`, for all methods that have the option, or
+`ALGORITHM:OPTION=...`, for the methods of one algorithm.
+"""
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_algos.core.options import unknown
+from fedjax_algos.core.representation import describe
+from fedjax_algos.runs.method import Method
+from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.swept_settings import (
+    Setting,
+    label_of,
+    make_setting,
+    own_options,
+    parse_grid,
+)
+
+_DIGITS = 3  # of a number that is drawn from an interval
+_EDGE = 0.05  # share of an interval, on its logarithmic scale, that counts as its edge
+_MAX_DRAWS = 100  # for each setting, until it differs from the others
+
+
+class Interval(NamedTuple):
+    """Real numbers from `low` to `high`, of which the logarithm is drawn uniformly."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.low:g}..{self.high:g}"
+
+    def at(self, share: float) -> float:
+        """The number at a share of the logarithmic scale, with three digits.
+
+        Args:
+          share: from 0 to 1.
+        """
+        return self.rounded(self.low * (self.high / self.low) ** share)
+
+    def rounded(self, value: float) -> float:
+        """A number with three digits, within the interval.
+
+        Args:
+          value: the number.
+        """
+        return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
+
+
+class SearchSpace(NamedTuple):
+    """The values that are tried for one method.
+
+    Attributes:
+      method: with the options that are not tuned.
+      values: by option, the listed ones or an interval.
+    """
+
+    method: Method
+    values: dict[str, list[Any] | Interval]
+
+    def __repr__(self) -> str:
+        texts = {name: str(values) for name, values in self.values.items()}
+        return describe(self, method=self.method.label, **texts)
+
+    @property
+    def size(self) -> float:
+        """The number of settings; infinite with an interval."""
+        sizes = [math.inf if isinstance(v, Interval) else len(v) for v in self.values.values()]
+        return math.prod(sizes)
+
+    def setting(self, settings: Settings, point: Mapping[str, Any]) -> Setting:
+        """The method with the values of a point.
+
+        Args:
+          settings: of all methods.
+          point: values by option.
+        """
+        label = label_of(self.method.label, point)
+        return make_setting(settings, self.method, label, dict(point))
+
+    def points(self, trials: int | None, seed: int) -> list[dict[str, Any]]:
+        """All points of a grid, or some that are drawn.
+
+        An option is drawn from random numbers of its own, so that the methods get the same client
+        learning rates.
+
+        Args:
+          trials: their number; None for all.
+          seed: of the draws.
+        """
+        if trials is None or trials == self.size:
+            return [self._point(index) for index in range(int(self.size))]
+        if math.isfinite(self.size):
+            chosen = np.random.default_rng(seed).choice(int(self.size), trials, replace=False)
+            return [self._point(index) for index in sorted(chosen.tolist())]
+        draws = {
+            name: np.random.default_rng([seed, zlib.crc32(name.encode())]) for name in self.values
+        }
+        points: dict[tuple, dict[str, Any]] = {}
+        for _ in range(_MAX_DRAWS * trials):
+            point = {n: _draw(values, draws[n].random()) for n, values in self.values.items()}
+            points.setdefault(tuple(point.values()), point)
+            if len(points) == trials:
+                return list(points.values())
+        raise ValueError(
+            f"{self.method.label} has fewer than trials={trials} settings within {_DIGITS} digits; "
+            "give fewer trials or wider intervals"
+        )
+
+    def _point(self, index):
+        """The point of a grid with this number; the last option changes fastest."""
+        point = {}
+        for name, values in reversed(self.values.items()):
+            index, position = divmod(index, len(values))
+            point[name] = values[position]
+        return {name: point[name] for name in self.values}
+
+    def edges(self, point: Mapping[str, Any]) -> list[str]:
+        """The numbers of a point that are the smallest or the largest that were tried.
+
+        Args:
+          point: values by option.
+        """
+        texts = []
+        for name, values in self.values.items():
+            value = point[name]
+            if isinstance(values, Interval):
+                place = math.log(value / values.low) / math.log(values.high / values.low)
+                at_edge = min(place, 1 - place) < _EDGE
+            else:
+                real = [v for v in values if isinstance(v, float | int) and not isinstance(v, bool)]
+                at_edge = len(real) > 1 and value in (min(real), max(real))
+            texts += [f"{name}={value}"] * at_edge
+        return texts
+
+
+def _draw(values, share):
+    if isinstance(values, Interval):
+        return values.at(share)
+    return values[int(share * len(values))]
+
+
+def parse_spaces(
+    texts: Sequence[str],
+    methods: Sequence[Method],
+    specs: Sequence[str],
+    settings: Settings,
+    trials: int | None = None,
+) -> list[SearchSpace]:
+    """The search space of each method.
+
+    Args:
+      texts: see the module.
+      methods: those that are tuned.
+      specs: the texts that name them.
+      settings: of all methods.
+      trials: settings that are tried of each method; None: all of equal grids.
+
+    Raises:
+      ValueError: for a text that is wrong, a method without values, and methods with different
+        numbers of settings.
+    """
+    grids: list[dict[str, str]] = [{} for _ in methods]
+    for text in texts:
+        name, equals, listed = text.partition("=")
+        owner, _, option = name.rpartition(":")
+        option = option.replace("-", "_")
+        if not equals or not listed:
+            raise ValueError(f"grid={text!r} has no values; give {name}=VALUE,VALUE or LOW..HIGH")
+        found = False
+        for method, grid in zip(methods, grids, strict=True):
+            if owner not in ("", method.algorithm) or option not in own_options(method):
+                continue
+            if option in grid:
+                raise ValueError(
+                    f"{method.label}: {option} is in two grids; give all its values in one"
+                )
+            grid[option], found = listed, True
+        if not found:
+            raise ValueError(_not_found(owner, option, methods))
+    spaces = [
+        SearchSpace(method, _values(method, spec, settings, grid))
+        for method, spec, grid in zip(methods, specs, grids, strict=True)
+    ]
+    _check_sizes(spaces, trials)
+    return spaces
+
+
+def _not_found(owner, option, methods):
+    """Why no method has this option."""
+    names = [method.algorithm for method in methods]
+    if owner and owner not in names:
+        return f"the grid of {option}: {unknown('method', owner, names)}"
+    known = [name for m in methods if owner in ("", m.algorithm) for name in own_options(m)]
+    return (
+        f"the grid of {owner or 'all methods'}: {unknown('option', option, dict.fromkeys(known))}"
+    )
+
+
+def _values(
+    method: Method, spec: str, settings: Settings, grid: Mapping[str, str]
+) -> dict[str, list[Any] | Interval]:
+    """The checked lists and intervals of a method."""
+    known = own_options(method)
+    lists = {name: text.split(",") for name, text in grid.items() if ".." not in text}
+    ends = {name: text.split("..") for name, text in grid.items() if ".." in text}
+    checked = parse_grid(method, spec, settings, {**lists, **ends})
+    values: dict[str, list[Any] | Interval] = {}
+    for name, text in grid.items():
+        listed = checked[name]
+        if name in lists:
+            if len(set(listed)) < len(listed):
+                raise ValueError(f"{method.label}: {name}={text} names a value twice; give it once")
+            values[name] = listed
+            continue
+        interval = known[name].kind is float and len(listed) == 2 and 0 < listed[0] < listed[1]
+        if not interval:
+            raise ValueError(
+                f"{method.label}: {name}={text} is no interval of real numbers above 0; give "
+                "LOW..HIGH, such as 0.001..1, or a list"
+            )
+        values[name] = Interval(*listed)
+    return values
+
+
+def _check_sizes(spaces, trials):
+    """All methods have the same budget."""
+    for space in spaces:
+        label = space.method.label
+        if not space.values:
+            raise ValueError(f"{label} has nothing to tune; give --grid client_learning_rate=...")
+        if trials is None and math.isinf(space.size):
+            name = next(n for n, v in space.values.items() if isinstance(v, Interval))
+            raise ValueError(
+                f"{label}: {name}={space.values[name]} is an interval; say with trials=N how many "
+                "settings are drawn, or give a list"
+            )
+        if trials is not None and trials > space.size:
+            raise ValueError(
+                f"{label} has {space.size} settings and trials={trials}; give at most "
+                f"{min(each.size for each in spaces)} trials, or more values"
+            )
+    sizes = {space.method.label: space.size for space in spaces}
+    if trials is None and len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{label} {size}" for label, size in sizes.items())
+        raise ValueError(
+            f"the methods have different numbers of settings ({listed}); give trials="
+            f"{min(sizes.values())}, so that each has the same budget, or grids of the same size"
+        )

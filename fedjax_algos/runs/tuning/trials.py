@@ -1,0 +1,175 @@
+"""Trials: settings of a method that are run and evaluated on what the clients hold out."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.asynchrony import schedules, system_models
+from fedjax_algos.core import Row
+from fedjax_algos.core.representation import describe
+from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
+from fedjax_algos.engine.devices import default_num_devices
+from fedjax_algos.runs.async_simulation import simulate_async
+from fedjax_algos.runs.batched import run_batched
+from fedjax_algos.runs.experiment import Experiment
+from fedjax_algos.runs.saving.checkpoints import Checkpoints
+from fedjax_algos.runs.swept_settings import Setting
+
+LAST_SHARE = 0.2  # of a run, whose evaluations make its score
+_METRIC = "test_accuracy"  # of the rows, here on held-out examples
+
+
+class Trial(NamedTuple):
+    """A setting of a method, and what it reached.
+
+    Attributes:
+      setting: the method with its values.
+      length: rounds or simulated seconds.
+      scores: by seed, the mean accuracy on the held-out examples over the evaluations in the last
+        fifth of the run; NaN for a run whose model was not finite.
+    """
+
+    setting: Setting
+    length: float
+    scores: dict[int, float]
+
+    def __repr__(self) -> str:
+        return describe(self, setting=self.setting.method.label, score=round(self.score, 4))
+
+    @property
+    def score(self) -> float:
+        """The mean over seeds; NaN if a run's model was not finite."""
+        return float(np.mean([*self.scores.values()]))
+
+
+def best_first(trials: Sequence[Trial]) -> list[Trial]:
+    """Trials in the order of their scores; those with NaN come last, and equal ones stay in order.
+
+    Args:
+      trials: of one method, with one length.
+    """
+    return sorted(trials, key=lambda trial: (math.isnan(trial.score), -trial.score))
+
+
+def run_score(rows: Sequence[Row]) -> float:
+    """The score of a run; see `Trial`.
+
+    Args:
+      rows: of one run, the first one before any training.
+    """
+    losses = [rows[-1].get(name, 0.0) for name in ("test_loss", "train_loss")]
+    if not np.isfinite(losses).all():
+        return math.nan
+    axis = "simulated_seconds" if "simulated_seconds" in rows[-1] else "round"
+    start = (1 - LAST_SHARE) * rows[-1][axis]
+    return float(np.mean([row[_METRIC] for row in rows if row[axis] > start]))
+
+
+def try_in_rounds(
+    experiment: Experiment,
+    chosen: Sequence[Setting],
+    rounds: int,
+    on_evaluation: Callable[[Row], None],
+    checkpoints: Checkpoints,
+) -> list[Trial]:
+    """Runs the settings of one method, in as few programs as possible.
+
+    Args:
+      experiment: whose `client_data` are the held-out examples.
+      chosen: settings of one method.
+      rounds: their number.
+      on_evaluation: called with each row.
+      checkpoints: of these runs.
+    """
+    settings, rows = experiment.settings, dict[tuple[str, int], list[Row]]()
+
+    def report(row: Row) -> None:
+        rows.setdefault((row["method"], row["seed"]), []).append(row)
+        on_evaluation(row)
+
+    held_out = held_out_rows(experiment)
+    problem = next(iter(experiment.engines.values())).algorithm.problem
+    run_batched(
+        algorithms[chosen[0].method.algorithm],
+        problem,
+        [
+            setting.run(seed, data, held_out[seed])
+            for setting in chosen
+            for seed, data in experiment.data.items()
+        ],
+        **settings.loop() | {"rounds": rounds},
+        on_evaluation=report,
+        checkpoints=checkpoints,
+        layout=settings.layout,
+        devices=settings.devices or default_num_devices(),
+        non_finite=settings.non_finite,
+    )
+    return [
+        Trial(each, rounds, {s: run_score(rows[each.method.label, s]) for s in experiment.data})
+        for each in chosen
+    ]
+
+
+def held_out_rows(experiment: Experiment) -> dict[int, np.ndarray]:
+    """The examples that clients hold out, int32[rows] by seed.
+
+    Args:
+      experiment: with `evaluate_clients="held_out"`.
+    """
+    assert experiment.client_data is not None
+    return {seed: np.asarray(data.indices) for seed, data in experiment.client_data.items()}
+
+
+def try_on_the_clock(
+    experiment: Experiment,
+    executors: dict[Any, Executor],
+    setting: Setting,
+    seed: int,
+    seconds: float,
+    on_evaluation: Callable[[Row], None],
+) -> float:
+    """The score of one setting on one seed on the virtual clock.
+
+    Args:
+      experiment: whose `client_data` are the held-out examples.
+      executors: those of settings that differ in the client learning rate only are shared; filled.
+      setting: of a method with a schedule.
+      seed: of the run.
+      seconds: simulated ones.
+      on_evaluation: called with each row.
+    """
+    settings, method, data = experiment.settings, setting.method, experiment.data[seed]
+    algorithm = algorithms[method.algorithm](
+        next(iter(experiment.engines.values())).algorithm.problem,
+        setting.local,
+        **method.hyperparameters,
+    )
+    key = method.algorithm, tuple(method.hyperparameters.items())
+    if key not in executors:
+        executors[key] = make_executor(
+            algorithm, devices=settings.devices or 1, non_finite=settings.non_finite
+        )
+    rows: list[Row] = []
+
+    def report(row: Row) -> None:
+        rows.append(row)
+        on_evaluation({"method": method.label, "seed": seed} | row)
+
+    held_out = held_out_rows(experiment)[seed]
+    simulate_async(
+        executors[key]._replace(algorithm=algorithm),
+        data,
+        schedules.make(method.schedule),
+        system_models.make(settings.system),
+        seconds=seconds,
+        seed=seed,
+        test=jax.tree.map(lambda leaf: leaf[held_out], data.examples),
+        evaluations=max(1, round(settings.evaluations * seconds / (settings.seconds or seconds))),
+        on_evaluation=report,
+        evaluate=experiment.evaluate,
+    )
+    return run_score(rows)

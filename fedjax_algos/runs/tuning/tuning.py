@@ -1,0 +1,281 @@
+"""Tuning: settings of several methods are tried, and the best one of each is kept."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
+
+from fedjax_algos.core import Row
+from fedjax_algos.core.limits import MAX_INT32
+from fedjax_algos.core.options import Count, Proportion, Range
+from fedjax_algos.core.representation import describe
+from fedjax_algos.data import Dataset
+from fedjax_algos.runs.experiment import Experiment, prepare
+from fedjax_algos.runs.method import methods_of
+from fedjax_algos.runs.saving.files import write_table, write_text
+from fedjax_algos.runs.saving.results_folder import ResultsFolder
+from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.swept_settings import Setting
+from fedjax_algos.runs.tuning.model_based import ModelBasedSearch
+from fedjax_algos.runs.tuning.search_space import SearchSpace, parse_spaces
+from fedjax_algos.runs.tuning.trials import Trial, best_first, try_in_rounds, try_on_the_clock
+
+_SCORES = "scores.json"
+Search = Literal["grid", "optuna"]
+Halving = Annotated[int, Range(2, MAX_INT32)]
+
+
+class Stage(NamedTuple):
+    """A part of successive halving: some settings of each method are run for some time."""
+
+    settings: int  # of each method
+    length: float  # rounds or simulated seconds
+
+
+class Tuning(NamedTuple):
+    """A search that is ready to run.
+
+    Attributes:
+      experiment: its methods are those that are tuned, its `client_data` what clients hold out.
+      spaces: what is tried of each method.
+      stages: one, or those of successive halving.
+      trials: settings of each method; None for all of equal grids.
+      search: "grid", or "optuna" for proposals by a model of the scores so far.
+    """
+
+    experiment: Experiment
+    spaces: list[SearchSpace]
+    stages: list[Stage]
+    trials: int | None
+    search: Search = "grid"
+
+    def __repr__(self) -> str:
+        return describe(self, spaces=self.spaces, stages=self.stages)
+
+    @property
+    def budget(self) -> float:
+        """Rounds or simulated seconds of one method, over all its settings and seeds."""
+        seeds = len(self.experiment.settings.seeds)
+        return seeds * sum(stage.settings * stage.length for stage in self.stages)
+
+
+def prepare_tuning(
+    settings: Settings,
+    specs: Sequence[str],
+    grid: Sequence[str],
+    *,
+    validation: Proportion = 0.2,
+    trials: Count | None = None,
+    halving: Halving | None = None,
+    search: Search = "grid",
+    dataset: Dataset | None = None,
+) -> Tuning:
+    """Loads the data, holds out a share of each client's examples, and checks all settings.
+
+    Args:
+      settings: of all methods; their seeds should not be those of a later comparison.
+      specs: of the methods; see `Method.of`.
+      grid: texts such as `client_learning_rate=0.1,0.3` and `fedprox:mu=0.001..1`.
+      validation: share of each client's examples that is not trained on; they make the score.
+      trials: settings that are drawn of each method; None: all, if all methods have the same
+        number.
+      halving: at least 2: each stage keeps the best 1/`halving` of the settings, and runs them
+        `halving` times as long; None runs all to the end.
+      search: "grid" tries a grid, or draws `trials` of its settings; with "optuna", its
+        tree-structured Parzen estimator proposes `trials` settings in four batches.
+      dataset: replaces the one that the settings name.
+
+    Raises:
+      ValueError: for settings that are wrong, before anything is trained.
+    """
+    if settings.evaluate_clients != "none":
+        raise ValueError(
+            f"evaluate_clients={settings.evaluate_clients!r} is not for tuning, which holds out "
+            "examples by itself; leave it out"
+        )
+    if search == "optuna" and (trials is None or halving is not None):
+        raise ValueError(
+            f"search='optuna' with trials={trials} and halving={halving}; give trials=N, and no "
+            "halving"
+        )
+    settings.refuse("tuning", "layout", "client_state", "examples")
+    settings = dataclasses.replace(settings, evaluate_clients="held_out", held_out=validation)
+    settings.check()
+    methods = methods_of(tuple(specs), settings)
+    spaces = parse_spaces(grid, methods, specs, settings, trials)
+    for space in spaces:
+        for point in space.points(trials, settings.seeds[0]):
+            space.setting(settings, point)
+    experiment = prepare(settings, methods, dataset)
+    if search == "optuna":
+        for space in spaces:
+            ModelBasedSearch(space, 1, 0)  # raises if optuna is missing
+    number = trials or int(spaces[0].size)
+    length, shortest = float(settings.rounds), float(min(settings.eval_every, settings.rounds))
+    if settings.seconds is not None:
+        length, shortest = settings.seconds, settings.seconds / settings.evaluations
+    stages = stages_of(number, length, shortest, halving, settings.seconds is None)
+    return Tuning(experiment, spaces, stages, trials, search)
+
+
+def stages_of(
+    number: int, length: float, shortest: float, halving: int | None, whole: bool = True
+) -> list[Stage]:
+    """The stages of successive halving: `number / halving^k` settings, each longer than before.
+
+    Args:
+      number: of settings.
+      length: of the last stage.
+      shortest: of the first one, at least.
+      halving: the factor, at least 2; None for one stage.
+      whole: whether lengths are whole numbers.
+    """
+    if halving is None:
+        return [Stage(number, length)]
+    stages, left, part = [], number, length
+    factors = 0
+    while left >= halving and part / halving >= shortest:
+        left, part, factors = left // halving, part / halving, factors + 1
+    for k in range(factors + 1):
+        part = length / halving ** (factors - k)
+        stages.append(Stage(number // halving**k, round(part) if whole else part))
+    return stages
+
+
+def run_tuning(
+    tuning: Tuning,
+    folder: ResultsFolder,
+    on_evaluation: Callable[[str, Row], None] = lambda label, row: None,
+) -> dict[str, list[list[Trial]]]:
+    """Runs all stages.
+
+    Args:
+      tuning: of `prepare_tuning`.
+      folder: of `open_folder`, after its `begin`; scores are written there as they come, and
+        `trials.csv` at the end.
+      on_evaluation: called with the method's label and each row that is computed, whose `test_`
+        columns are of held-out examples.
+
+    Returns:
+      The trials of each method by label, in the order of their scores, for each stage.
+    """
+    seed = tuning.experiment.settings.seeds[0]
+    known = _Scores(folder)
+    results: dict[str, list[list[Trial]]] = {}
+    for space in tuning.spaces:
+        show = partial(on_evaluation, space.method.label)
+        if tuning.search == "optuna":
+            results[space.method.label] = [_run_batches(tuning, space, known, show)]
+            continue
+        points = space.points(tuning.trials, seed)
+        settings = [space.setting(tuning.experiment.settings, point) for point in points]
+        stages: list[list[Trial]] = []
+        results[space.method.label] = stages
+        for number, stage in enumerate(tuning.stages, start=1):
+            left = settings if not stages else [each.setting for each in stages[-1]]
+            chosen = left[: stage.settings]
+            place = space.method.label, number
+            trials = _run_stage(tuning.experiment, chosen, stage, place, known, show)
+            stages.append(best_first(trials))
+    write_table(folder.path / "trials.csv", _table(results))
+    return results
+
+
+def _run_batches(tuning, space, known, on_evaluation):
+    """The trials of one method that a model of the scores proposes, best first."""
+    settings, (stage,) = tuning.experiment.settings, tuning.stages
+    search = ModelBasedSearch(space, stage.settings, settings.seeds[0])
+    trials: dict[str, Trial] = {}
+    number = 0
+    while points := search.ask():
+        number += 1
+        asked = [space.setting(settings, point) for point in points]
+        new = {each.method.label: each for each in asked if each.method.label not in trials}
+        place = space.method.label, number
+        for trial in _run_stage(
+            tuning.experiment, list(new.values()), stage, place, known, on_evaluation
+        ):
+            trials[trial.setting.method.label] = trial
+        search.tell([trials[each.method.label].score for each in asked])
+    return best_first(list(trials.values()))
+
+
+class _Scores:
+    """The scores of runs that have ended, by stage, setting and seed, in a file of the folder."""
+
+    def __init__(self, folder: ResultsFolder):
+        self.folder, self.path = folder, folder.path / _SCORES
+        self.scores: dict[str, float | None] = {}
+        if self.path.exists():
+            self.scores = json.loads(self.path.read_text())
+
+    def get(self, stage: int, setting: Setting, seed: int) -> float | None:
+        """The score of an ended run; None for others."""
+        key = _key(stage, setting, seed)
+        score = self.scores.get(key)
+        return math.nan if key in self.scores and score is None else score
+
+    def add(self, stage: int, trial: Trial) -> None:
+        """Writes the scores of a trial."""
+        for seed, score in trial.scores.items():
+            self.scores[_key(stage, trial.setting, seed)] = None if math.isnan(score) else score
+        write_text(self.path, json.dumps(self.scores, indent=1) + "\n")
+
+
+def _key(stage, setting, seed):
+    return f"stage {stage}, {setting.method.label}, seed {seed}"
+
+
+def _run_stage(experiment, chosen, stage, place, known, on_evaluation):
+    """The trials of some settings of one method, without those that an earlier process ran."""
+    (label, number), seeds = place, list(experiment.data)
+    trials = {}
+    for setting in chosen:
+        scores = {seed: known.get(number, setting, seed) for seed in seeds}
+        if None not in scores.values():
+            trials[setting.method.label] = Trial(setting, stage.length, scores)
+    left = [setting for setting in chosen if setting.method.label not in trials]
+    if experiment.settings.seconds is None and left:
+        checkpoints = known.folder.checkpoints(label)
+        beside = checkpoints.folder / f"stage-{number}"
+        new = try_in_rounds(
+            experiment,
+            left,
+            int(stage.length),
+            on_evaluation,
+            checkpoints._replace(folder=beside),
+        )
+        for trial in new:
+            known.add(number, trial)
+            trials[trial.setting.method.label] = trial
+    executors: dict[Any, Any] = {}
+    for setting in left if experiment.settings.seconds is not None else ():
+        trial = Trial(setting, stage.length, {})
+        for seed in seeds:
+            score = known.get(number, setting, seed)
+            if score is None:
+                arguments = experiment, executors, setting, seed, stage.length
+                score = try_on_the_clock(*arguments, on_evaluation)
+            trial.scores[seed] = score
+            known.add(number, trial)
+        trials[setting.method.label] = trial
+    return [trials[setting.method.label] for setting in chosen]
+
+
+def _table(results):
+    """One row for each trial."""
+    return [
+        {
+            "method": label,
+            "setting": trial.setting.method.label,
+            "stage": number,
+            "length": trial.length,
+            "score": trial.score,
+            **{f"score_seed_{seed}": score for seed, score in trial.scores.items()},
+        }
+        for label, stages in results.items()
+        for number, stage in enumerate(stages, start=1)
+        for trial in stage
+    ]

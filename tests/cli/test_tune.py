@@ -1,0 +1,119 @@
+"""The command `tune`, and `compare` with what it wrote or with an earlier run's config.json."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fedjax_algos.runs.settings import Settings
+
+SMALL = (
+    "--model", "linear", "--clients", "10", "--cohort", "4", "--rounds", "4", "--eval-every", "2",
+    "--local-steps", "2",
+)  # fmt: skip
+TUNE = ("tune", "fedavg", "fedgbo:optimizer=adam", "--grid", "client_learning_rate=0.03,0.3")
+
+
+def assert_same_metrics(read_table, first, second):
+    tables = [read_table(folder / "metrics.csv") for folder in (first, second)]
+    assert len(tables[0]) > 3
+    for one, other in zip(*tables, strict=True):
+        assert one | {"wall_seconds": 0} == other | {"wall_seconds": 0}
+
+
+def test_tune_then_compare_then_repeat(command, here, read_table):
+    out = command(*TUNE, *SMALL, "--seeds", "20,21", "--out", "tuned")
+    assert (
+        "fedgbo  client_learning_rate=0.03  " in out or "fedgbo  client_learning_rate=0.3 " in out
+    )
+    assert "test data are not used" in out
+    assert "Each method: 2 for 4 rounds, with seeds 20, 21;" in out
+    assert out.endswith("go on with: fedjax-algos compare --config tuned/tuned.toml\n")
+    trials = (here / "tuned" / "trials.csv").read_text().splitlines()
+    assert trials[0].startswith("method,setting,stage,length,score,score_seed_20,score_seed_21")
+    assert len(trials) == 5
+    compared = command("compare", "--config", "tuned/tuned.toml", "--seeds", "20,3")
+    assert "The methods were tuned without test data, with seeds 20, 21; 20 of them" in compared
+    config = json.loads((here / "results" / "compare" / "config.json").read_text())
+    assert config["tuning"]["seeds"] == [20, 21]
+    assert config["settings"]["rounds"] == 4
+    assert config["methods"]["fedgbo"]["optimizer"] == "adam"
+    again = command("compare", "--config", "results/compare/config.json")
+    assert "with seeds 20, 21; 20 of them" in again
+    assert_same_metrics(read_table, here / "results" / "compare", here / "results" / "compare-2")
+
+
+def test_tuning_does_not_see_the_test_data(command, here, monkeypatch):
+    """Other labels and images of the test set change nothing that tuning writes."""
+    line = ["tune", "fedavg", "--grid", "client_learning_rate=0.03,0.3", "--seeds", "1"]
+    command(*line, *SMALL, "--out", "one")
+    load = Settings.load
+
+    def other_test(settings):
+        dataset = load(settings)
+        test = {"x": 0 * dataset.test["x"], "y": np.roll(dataset.test["y"], 1)}
+        return dataset._replace(test=test)
+
+    monkeypatch.setattr(Settings, "load", other_test)
+    command(*line, *SMALL, "--out", "two")
+    for name in ("tuned.toml", "trials.csv", "scores.json"):
+        assert (here / "one" / name).read_bytes() == (here / "two" / name).read_bytes()
+
+
+def test_a_run_on_the_virtual_clock_is_repeated(command, here, read_table):
+    line = "fedavg fedbuff:alpha=0.5@buffered:size=2 --seconds 3 --clients 4 --seeds 1"
+    command("compare", *line.split(), *SMALL[:2], *SMALL[-2:], "--evaluations", "2")
+    command("compare", "--config", "results/compare/config.json")
+    assert_same_metrics(read_table, here / "results" / "compare", here / "results" / "compare-2")
+
+
+def configuration(**changes):
+    content = {
+        "command": ["compare", "fedavg"],
+        "settings": {"rounds": 3, "seeds": [0], "target": None},
+        "methods": {"fedavg": {"algorithm": "fedavg", "client_learning_rate": 0.1}},
+        "layout": {"layout": "sequential", "devices": 1, "source": "rule"},
+    }
+    return content | changes
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "config='a.json' is no JSON file: "),
+        ("[]", "config='a.json' has no settings and methods of a run; name the config.json of"),
+        ({"settings": {}}, "config='a.json' has no settings and methods of a run"),
+        (configuration(grid={}), "config='a.json' is of a search, which compare cannot repeat; its "
+         "command was fedjax-algos compare fedavg"),
+        (configuration(settings={"roundz": 3}), "a.json: unknown setting 'roundz'; did you mean"),
+        (configuration(settings={"rounds": 0}), "a.json: rounds=0 is out of range"),
+        (configuration(methods={"fedavg": {"mu": 1}}), "a.json: {'mu': 1} is no method"),
+        (configuration(methods={"a": {"algorithm": "fedavg", "weighting": []}}), "is no method"),
+        (configuration(methods={"a": {"algorithm": "fedavgg"}}), "unknown algorithm 'fedavgg'"),
+        (configuration(layout=3), "a.json: layout=3 is not that of a run"),
+        (configuration(tuning={"seeds": "x"}), "a.json: tuning={'seeds': 'x'} is not what tune"),
+    ],
+)  # fmt: skip
+def test_wrong_files_of_results(refused, here, content, message):
+    text = content if isinstance(content, str) else json.dumps(content)
+    (here / "a.json").write_text(text)
+    try:
+        assert message in refused("compare", "--config", "a.json")
+    finally:
+        (here / "a.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("tune", "Missing argument"),
+        ("tune fedavg", "fedavg has nothing to tune; give --grid client_learning_rate=..."),
+        ("tune fedavg --grid client_learning_rate=1,2 --trials 0", "trials=0 is out of range"),
+        ("tune fedavg --grid client_learning_rate=1,2 --halving 1", "halving=1 is out of range"),
+        ("tune fedavg --grid client_learning_rate=1,2 --validation 1", "validation=1 is out of"),
+        ("tune fedavg --grid client_learning_rate=1,2 --search best", "search='best' is unknown"),
+        ("tune fedavg --grid mu=1,2", "unknown option 'mu'"),
+    ],
+)
+def test_wrong_searches(refused, line, message):
+    assert message in refused(*line.split())

@@ -1,0 +1,142 @@
+"""Search spaces: what texts mean, which settings they give, and equal budgets."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_algos.runs.method import methods_of
+from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.tuning.search_space import Interval, SearchSpace, parse_spaces
+
+SETTINGS = Settings()
+SPECS = ("fedavg", "fedprox:weighting=uniform", "fedgbo:optimizer=sgdm", "fedgbo:optimizer=adam")
+
+
+def parse(*texts, specs=SPECS, trials=None, shared=SETTINGS):
+    return parse_spaces(texts, methods_of(specs, shared), specs, shared, trials)
+
+
+def values(*texts, **options):
+    return {space.method.label: space.values for space in parse(*texts, **options)}
+
+
+def test_a_text_is_for_all_methods_with_the_option_or_for_one_algorithm():
+    grids = (
+        "client-learning-rate=0.1,1", "fedprox:mu=0.5,1e-2,2", "beta=0.9,0.5,0.1",
+        "fedavg:server_learning_rate=1,2,0.5",
+    )  # fmt: skip
+    rates, betas = [0.1, 1.0], [0.9, 0.5, 0.1]
+    assert values(*grids) == {
+        "fedavg": {"client_learning_rate": rates, "server_learning_rate": [1.0, 2.0, 0.5]},
+        "fedprox": {"client_learning_rate": rates, "mu": [0.5, 0.01, 2.0]},
+        "fedgbo sgdm": {"client_learning_rate": rates, "beta": betas},
+        "fedgbo adam": {"client_learning_rate": rates, "beta": betas},
+    }
+
+
+def test_all_settings_of_a_grid_come_in_its_order():
+    (space,) = parse("client_learning_rate=0.1,1", "mu=2,3,4", specs=("fedprox",))
+    points = [(each["client_learning_rate"], each["mu"]) for each in space.points(None, 0)]
+    assert points == [(0.1, 2), (0.1, 3), (0.1, 4), (1, 2), (1, 3), (1, 4)]
+    setting = space.setting(SETTINGS, space.points(None, 0)[3])
+    assert setting.method.label == "fedprox client_learning_rate=1 mu=2"
+    assert setting.method.hyperparameters == {"mu": 2.0}
+    assert setting.method.client_learning_rate == 1.0
+    assert setting.local.learning_rate(7) == 1.0
+
+
+def test_methods_draw_the_same_client_rates_whatever_else_they_draw():
+    spaces = parse("client_learning_rate=0.001..1", "mu=0.1..10", specs=SPECS[:2], trials=20)
+    rates = [[point["client_learning_rate"] for point in s.points(20, 5)] for s in spaces]
+    assert rates[0] == rates[1]
+    assert len(set(rates[0])) == 20
+    assert rates[0] != [point["client_learning_rate"] for point in spaces[0].points(20, 6)]
+    drawn = [point["mu"] for point in spaces[1].points(20, 5)]
+    assert len(set(drawn)) == 20
+    assert all(0.1 <= mu <= 10 for mu in drawn)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    low=st.floats(1e-6, 1), factor=st.floats(1.5, 1e6), listed=st.integers(1, 4),
+    trials=st.integers(1, 20), seed=st.integers(0, 2**31 - 1),
+)  # fmt: skip
+def test_drawn_settings_differ_and_lie_in_the_interval(low, factor, listed, trials, seed):
+    (method,) = methods_of(("fedprox",), SETTINGS)
+    interval, others = Interval(low, low * factor), [float(i) for i in range(listed)]
+    space = SearchSpace(method, {"client_learning_rate": interval, "mu": others})
+    points = space.points(trials, seed)
+    assert len({tuple(point.values()) for point in points}) == trials
+    assert all(low <= each["client_learning_rate"] <= low * factor for each in points)
+    assert points == space.points(trials, seed)
+    grid = SearchSpace(method, {"mu": others})
+    chosen = [each["mu"] for each in grid.points(listed, seed)]
+    assert chosen == others
+
+
+def test_an_interval_is_logarithmic_and_rounded_to_three_digits():
+    interval = Interval(0.001, 10.0)
+    assert [interval.at(share) for share in (0, 0.25, 0.5, 0.6, 1)] == [0.001, 0.01, 0.1, 0.251, 10]
+    assert Interval(1.23456, 2.0).at(0) == 1.23456
+    assert Interval(1.0, 1.99999).at(1) == 1.99999
+
+
+def test_the_edges_of_what_was_tried():
+    method = parse("client_learning_rate=1,2", specs=("fedprox",))[0].method
+    lists = {
+        "client_learning_rate": [3.0, 1.0, 2.0],
+        "mu": [0.5],
+        "weighting": ["uniform", "examples"],
+    }
+    space = SearchSpace(method, lists)
+
+    def edges(rate):
+        return space.edges({"client_learning_rate": rate, "mu": 0.5, "weighting": "uniform"})
+
+    assert [edges(rate) for rate in (1.0, 2.0, 3.0)] == [
+        ["client_learning_rate=1.0"], [], ["client_learning_rate=3.0"]
+    ]  # fmt: skip
+    drawn = SearchSpace(method, {"mu": Interval(0.01, 100.0)})
+    assert [drawn.edges({"mu": mu}) for mu in (0.015, 0.02, 60.0, 70.0)] == [
+        ["mu=0.015"], [], [], ["mu=70.0"]
+    ]  # fmt: skip
+    assert math.log(0.015 / 0.01) / math.log(1e4) < 0.05 < math.log(0.02 / 0.01) / math.log(1e4)
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        (["mu"], {}, "grid='mu' has no values; give mu=VALUE,VALUE or LOW..HIGH"),
+        (["muu=1,2"], {}, "the grid of all methods: unknown option 'muu'; did you mean mu?"),
+        (["fedavg:mu=1,2"], {}, "the grid of fedavg: unknown option 'mu'; choose"),
+        (["fedpro:mu=1,2"], {}, "the grid of mu: unknown method 'fedpro'; did you mean fedprox?"),
+        (["local_steps=1,2"], {}, "unknown option 'local_steps'"),
+        (["mu=1,2"], {}, "fedavg has nothing to tune; give --grid client_learning_rate=..."),
+        (["client_learning_rate=1,2", "mu=1,2"], {},
+         r"different numbers of settings \(fedavg 2, fedprox 4, .*\); give trials=2"),
+        (["client_learning_rate=1..2"], {}, "client_learning_rate=1..2 is an interval; say with"),
+        (["client_learning_rate=1,2"], {"trials": 3}, "fedavg has 2 settings and trials=3; give"),
+        (["client_learning_rate=2..1"], {"trials": 3}, "is no interval of real numbers above 0"),
+        (["client_learning_rate=1..2..3"], {"trials": 3}, "is no interval"),
+        (["client_learning_rate=0..1"], {"trials": 3}, "client_learning_rate=0 is out of range"),
+        (["client_learning_rate=1,1"], {}, "client_learning_rate=1,1 names a value twice"),
+        (["client_learning_rate=1,x"], {}, "client_learning_rate='x' is no number"),
+        (["client_learning_rate=1", "client_learning_rate=2"], {}, "is in two grids"),
+        (["client_learning_rate=1,2"], {"shared": Settings(client_learning_rate=0.1)},
+         "client_learning_rate=0.1 is given beside the grid's values"),
+        (["client_learning_rate=1,2", "weighting=uniform,examples"], {},
+         "weighting=uniform is given beside the grid's values"),
+    ],
+)  # fmt: skip
+def test_wrong_texts(texts, options, message):
+    with pytest.raises(ValueError, match=message):
+        parse(*texts, **options)
+
+
+def test_too_few_numbers_in_an_interval():
+    (method,) = methods_of(("fedavg",), SETTINGS)
+    space = SearchSpace(method, {"client_learning_rate": Interval(1.0, 1.01)})
+    with pytest.raises(ValueError, match="fedavg has fewer than trials=5 settings within 3 digits"):
+        space.points(5, 0)

@@ -1,0 +1,233 @@
+"""Tuning: scores of held-out examples, stages, proposals, and what the file says."""
+
+import math
+import tomllib
+
+import numpy as np
+import pytest
+
+from fedjax_algos.runs.experiment import prepare
+from fedjax_algos.runs.method import methods_of
+from fedjax_algos.runs.saving.interruption import Interrupted
+from fedjax_algos.runs.saving.results_folder import open_folder
+from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.simulation import simulate
+from fedjax_algos.runs.tuning import prepare_tuning, run_tuning, tuned_text
+from fedjax_algos.runs.tuning.trials import Trial, best_first, held_out_rows, run_score
+from fedjax_algos.runs.tuning.tuning import Stage, stages_of
+
+SMALL = Settings(
+    model="linear", clients=10, cohort=4, rounds=9, local_steps=2, eval_every=1, seeds=(5, 6)
+)
+SPECS = ("fedavg", "fedprox:mu=0.5")
+GRID = ("client_learning_rate=0.03,0.3,3",)
+CLOCK = {"seconds": 4.0, "clients": 4, "evaluations": 4}
+
+
+def begin(folder, tuning):
+    methods = {space.method.label: {} for space in tuning.spaces}
+    folder.begin(
+        {
+            "methods": methods,
+            "settings": {"seeds": [0]},
+            "environment": {"packages": {}},
+            "layout": None,
+        }
+    )
+
+
+def tune(path, specs=SPECS, grid=GRID, settings=SMALL, on_row=lambda label, row: None, **options):
+    """The prepared search and its trials."""
+    tuning = prepare_tuning(settings, specs, grid, **options)
+    with open_folder(str(path), "tune", resume=path.exists()) as folder:
+        begin(folder, tuning)
+        return tuning, run_tuning(tuning, folder, on_row)
+
+
+def scores(results):
+    return {
+        (label, number, trial.setting.method.label): trial.scores
+        for label, stages in results.items()
+        for number, stage in enumerate(stages)
+        for trial in stage
+    }
+
+
+@pytest.mark.parametrize("clock", [False, True])
+def test_scores_are_those_of_runs_that_are_tested_on_what_clients_hold_out(tmp_path, clock):
+    changes = CLOCK if clock else {}
+    settings = Settings(**vars(SMALL) | changes)
+    tuning, results = tune(tmp_path / "there", ("fedavg",), settings=settings, validation=0.3)
+    held_out = held_out_rows(tuning.experiment)
+    for seed, data in tuning.experiment.data.items():
+        trained, tested = set(np.asarray(data.indices)), set(held_out[seed])
+        assert not trained & tested
+        assert len(tested) == int(0.3 * (len(trained) + len(tested)))
+    alone = Settings(
+        **vars(settings)
+        | {"evaluate_clients": "held_out", "held_out": 0.3, "client_learning_rate": 0.3}
+    )
+    experiment = prepare(alone, methods_of(("fedavg",), alone))
+    (engine,) = experiment.engines.values()
+    for seed, data in experiment.data.items():
+        test = {name: leaf[held_out[seed]] for name, leaf in data.examples.items()}
+        if clock:
+            import fedjax_algos as fa
+
+            result = fa.simulate_async(
+                engine, data, fa.asynchrony.barrier(steps=2), fa.asynchrony.simulated(),
+                seconds=4.0, seed=seed, test=test, evaluations=4,
+            )  # fmt: skip
+            late = [row for row in result.rows if row["simulated_seconds"] > 0.8 * 4]
+        else:
+            _, rows = simulate(engine, data, seed=seed, test=test, **alone.loop())
+            late = [row for row in rows if row["round"] > 0.8 * 9]
+        assert late
+        expected = np.mean([row["test_accuracy"] for row in late])
+        scored = scores(results)["fedavg", 0, "fedavg client_learning_rate=0.3"][seed]
+        np.testing.assert_allclose(scored, expected, rtol=1e-6)
+
+
+def row(round_number, accuracy, loss=1.0):
+    return {"round": round_number, "test_accuracy": accuracy, "test_loss": loss}
+
+
+def test_a_score_is_the_mean_of_the_last_fifth():
+    rows = [row(0, 0.0), row(40, 0.5), row(80, 0.9), row(85, 0.1), row(100, 0.3)]
+    assert run_score(rows) == pytest.approx(0.2)
+    assert run_score(rows[:1] + [row(3, 0.7)]) == 0.7
+    assert math.isnan(run_score([*rows, row(105, 0.5, math.nan)]))
+    clock = [r | {"simulated_seconds": r["round"] / 10, "round": 1} for r in rows]
+    assert run_score(clock) == pytest.approx(0.2)
+
+
+def test_settings_with_a_run_that_is_not_finite_come_last():
+    trials = [Trial(None, 1, {0: a, 1: 0.5}) for a in (0.1, math.nan, 0.9, 0.1)]
+    order = [trials.index(trial) for trial in best_first(trials)]
+    assert order == [2, 0, 0, 1]  # equal trials are equal tuples
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((27, 100.0, 5.0, None), [(27, 100)]),
+        ((27, 100.0, 5.0, 3), [(27, 11), (9, 33), (3, 100)]),
+        ((27, 100.0, 1.0, 3), [(27, 4), (9, 11), (3, 33), (1, 100)]),
+        ((5, 100.0, 5.0, 2), [(5, 25), (2, 50), (1, 100)]),
+        ((2, 100.0, 5.0, 3), [(2, 100)]),
+        ((9, 100.0, 50.0, 3), [(9, 100)]),
+        ((4, 10.0, 1.0, 4, False), [(4, 2.5), (1, 10.0)]),
+    ],
+)
+def test_stages_of_successive_halving(arguments, expected):
+    assert stages_of(*arguments) == [Stage(*each) for each in expected]
+
+
+def test_halving_runs_the_best_settings_longer(tmp_path):
+    seen = []
+    tuning, results = tune(
+        tmp_path / "there",
+        specs=("fedavg",),
+        halving=3,
+        on_row=lambda label, row: seen.append((row["method"], row["seed"], row["round"])),
+    )
+    assert tuning.stages == [Stage(3, 3), Stage(1, 9)]
+    assert tuning.budget == 2 * (3 * 3 + 1 * 9)
+    first, (last,) = results["fedavg"]
+    _, full = tune(tmp_path / "full", specs=("fedavg",))
+    of_setting = {trial.setting.method.label: trial.scores for trial in full["fedavg"][0]}
+    name = first[0].setting.method.label
+    assert last.setting.method.label == name
+    assert last.scores == pytest.approx(of_setting[name], rel=1e-6)
+    assert {(label, end) for label, _, end in seen if end > 3} == {(name, r) for r in range(4, 10)}
+
+
+@pytest.mark.parametrize("clock", [False, True])
+def test_a_search_that_was_interrupted_goes_on_with_the_same_scores(tmp_path, clock):
+    settings = Settings(**vars(SMALL) | (CLOCK if clock else {}))
+    rows, expected = [], tune(tmp_path / "whole", settings=settings)[1]
+
+    def interrupt(label, row):
+        rows.append(row)
+        if label == "fedprox":
+            raise Interrupted(2)
+
+    with pytest.raises(Interrupted):
+        tune(tmp_path / "there", settings=settings, on_row=interrupt)
+    count = len(rows)
+    computed = []
+    _, results = tune(
+        tmp_path / "there", settings=settings, on_row=lambda label, row: computed.append(label)
+    )
+    assert set(computed) == {"fedprox"}
+    assert count > 1
+    assert scores(results) == scores(expected)
+
+
+def test_proposals_depend_on_the_seed_and_the_scores_alone(tmp_path):
+    options = {"specs": ("fedavg",), "grid": ("client_learning_rate=0.01..10",), "trials": 6}
+    _, drawn = tune(tmp_path / "drawn", **options)
+    _, first = tune(tmp_path / "first", search="optuna", **options)
+    _, again = tune(tmp_path / "again", search="optuna", **options)
+    assert scores(first) == scores(again) != scores(drawn)
+    (trials,) = first["fedavg"]
+    assert len(trials) == 6
+    rates = [trial.setting.method.client_learning_rate for trial in trials]
+    assert all(0.01 <= rate <= 10 and rate == float(f"{rate:.3g}") for rate in rates)
+    assert [trial.score for trial in trials] == sorted([t.score for t in trials], reverse=True)
+
+
+def test_the_file_has_the_best_settings_and_what_was_seen(tmp_path):
+    settings = Settings(**vars(SMALL) | {"local_steps": None, "local_epochs": 0.5})
+    tuning, results = tune(tmp_path / "there", settings=settings, halving=3)
+    content = tomllib.loads(tuned_text(tuning, results))
+    specs = content["methods"]
+    assert specs == [stages[-1][0].setting.method.spec for stages in results.values()]
+    fedavg, fedprox = methods_of(tuple(specs), settings)
+    assert fedavg.algorithm == "fedavg"
+    assert fedprox.hyperparameters == {"mu": 0.5}
+    kept = {name: content[name] for name in vars(settings) if name in content}
+    left_out = {
+        "seeds", "evaluate_clients", "held_out", "personal_steps", "devices", "target",
+        "local_steps", "client_learning_rate", "server_learning_rate", "seconds",
+    }  # fmt: skip
+    assert kept.keys() == vars(settings).keys() - left_out
+    assert all(vars(settings)[name] == value for name, value in kept.items())
+    seen = content["tuning"]
+    assert seen["test_data"] == "not used"
+    assert seen["seeds"] == [5, 6]
+    assert seen["validation_examples"] == len(held_out_rows(tuning.experiment)[5])
+    assert seen["settings_of_each_method"] == 3
+    assert seen["stages"] == ["3 settings for 3 rounds", "1 settings for 9 rounds"]
+    assert seen["scores"]["fedavg"] == pytest.approx(results["fedavg"][-1][0].score, abs=1e-6)
+
+
+def test_a_method_of_which_every_setting_diverges_is_named(tmp_path):
+    settings = Settings(**vars(SMALL) | {"weight_decay": 1e10, "non_finite": "keep", "rounds": 2})
+    grid = ("client_learning_rate=1e38",)
+    tuning, results = tune(tmp_path / "there", ("fedavg",), grid, settings)
+    with pytest.raises(ValueError, match="fedavg: the model of every setting was not finite"):
+        tuned_text(tuning, results)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({"evaluate_clients": "train"}, {}, "evaluate_clients='train' is not for tuning"),
+        ({"layout": "tuned"}, {}, "layout='tuned' is not for tuning; give layout='auto'"),
+        ({"client_state": "host"}, {}, "client_state='host' is not for tuning"),
+        ({}, {"search": "optuna"}, "search='optuna' with trials=None and halving=None; give"),
+        ({}, {"search": "optuna", "trials": 3, "halving": 3}, "give trials=N, and no halving"),
+    ],
+)
+def test_what_cannot_be_tuned(changes, options, message):
+    with pytest.raises(ValueError, match=message):
+        prepare_tuning(Settings(**vars(SMALL) | changes), SPECS, GRID, **options)
+
+
+def test_representations():
+    tuning = prepare_tuning(SMALL, ("fedavg",), GRID)
+    assert repr(tuning) == (
+        "Tuning(spaces=[SearchSpace(method=fedavg, client_learning_rate=[0.03, 0.3, 3.0])], "
+        "stages=[Stage(settings=3, length=9.0)])"
+    )
