@@ -39,6 +39,7 @@ from fedjax_algos.core import (
     Stack,
     Step,
     WeightedSum,
+    client_optimizer,
     local_training,
     weighted_by,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "analysis",
     "asynchrony",
     "autotune_layout",
+    "client_optimizer",
     "client_states",
     "core",
     "count_flops",

@@ -13,8 +13,9 @@ from flax import linen as nn
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import schedules, system_models
+from fedjax_algos.core.optimizers import client_optimizers
 from fedjax_algos.data import datasets, partitions
-from fedjax_algos.models import models
+from fedjax_algos.models import losses, models
 from fedjax_algos.schedules import local_works, rate_schedules, samplers
 
 ROOT = Path(fa.__file__).parent
@@ -33,7 +34,9 @@ FOLDERS = (
 )
 REGISTRIES = (
     algorithms,
+    client_optimizers,
     datasets,
+    losses,
     models,
     partitions,
     samplers,

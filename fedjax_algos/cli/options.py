@@ -25,6 +25,8 @@ from fedjax_algos.runs.settings import Settings
 HELP = {
     "dataset": "name of a data set, see `list datasets`",
     "model": "name of a model, see `list models`",
+    "loss": "of training and evaluation, such as cross_entropy:label_smoothing=0.1, see "
+    "`list losses` [that of the model, cross_entropy]",
     "compute_dtype": "of the model: that of its params (float32), or bfloat16 with float32 params",
     "partition": "how examples are divided over clients, see `list partitions`",
     "clients": "number of clients",
@@ -37,6 +39,9 @@ HELP = {
     "batch_size": "examples of a local step",
     "batches": f"how they are drawn: {one_of(options(Settings)['batches'].choices)}",
     "client_learning_rate": "rate of the local steps [the method's own, else 0.1]",
+    "client_optimizer": "optimiser of the local steps, after clipping and weight decay, such as "
+    "sgd:momentum=0.9,nesterov=true or adam; see `list client_optimizers` [the method's own, else "
+    "sgd]",
     "rate_schedule": "how that rate changes, see `list rate_schedules`",
     "rate_by": "what changes it: round, or dispatch (the client's own dispatches)",
     "weight_decay": "this times the params is added to a client's gradient, after clipping",

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedjax_algos.algorithms import algorithms
@@ -16,11 +16,12 @@ from fedjax_algos.analysis import papers, plots
 from fedjax_algos.asynchrony import schedules, system_models
 from fedjax_algos.cli.options import Command, check_path, range_of, text_options
 from fedjax_algos.cli.tables import plain_table
+from fedjax_algos.core.optimizers import client_optimizers
 from fedjax_algos.core.options import options, parse_value, unknown
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data import datasets, partitions
-from fedjax_algos.models import models
+from fedjax_algos.models import losses, models
 from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.files import writing, written
 from fedjax_algos.runs.settings import Settings
@@ -28,7 +29,9 @@ from fedjax_algos.schedules import local_works, rate_schedules, samplers
 
 REGISTRIES: dict[str, Registry[Any]] = {
     "algorithms": algorithms,
+    "client_optimizers": client_optimizers,
     "datasets": datasets,
+    "losses": losses,
     "models": models,
     "partitions": partitions,
     "rate_schedules": rate_schedules,
@@ -119,7 +122,7 @@ def list_names(what: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(sorted(registry)))
         return
-    table = Table("name", "description", "options")
+    table = Table(Column("name", no_wrap=True), "description", "options")
     for name in sorted(registry):
         own = "\n".join(f"{o.name}: {range_of(o)}" for o in text_options(registry[name]))
         title = (registry[name].__doc__ or "").split("\n")[0]

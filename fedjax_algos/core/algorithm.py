@@ -163,6 +163,8 @@ class Algorithm(NamedTuple):
       prelude: a first exchange of the round, or None.
       schedules: the asynchronous schedules on which it runs.
       pools_examples: whether clients read the examples of others, as in `centralised`.
+      requires_sgd: why its rule is right only for clients that step along the gradient itself, so
+        that `Settings.client_optimizer` is refused; "" if clients may have any optimiser.
     """
 
     problem: Problem
@@ -180,6 +182,7 @@ class Algorithm(NamedTuple):
     schedules: Schedules = Schedules()
     pools_examples: bool = False  # clients read the examples of others, as in `centralised`
     personal: Callable[[ServerState, ClientState], Model] | None = None
+    requires_sgd: str = ""
 
     def __repr__(self) -> str:
         made_by = {

@@ -73,7 +73,8 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
     def _own(self, reference: str, factory: Callable[..., T]) -> Callable[..., T]:
         """A factory of the user's own, of which the signature, keywords and results are checked."""
         arguments = _positional(next(iter(self.values())))
-        fix = f"give a function ({', '.join([*arguments, '*', '...'])}) -> {self.product.__name__}"
+        product = self.product.__name__.split(".")[-1]  # that of jax.Array has a module
+        fix = f"give a function ({', '.join([*arguments, '*', '...'])}) -> {product}"
         try:
             required = [option.name for option in options(factory).values() if option.required]
             inspect.signature(factory).bind(*arguments, **dict.fromkeys(required))

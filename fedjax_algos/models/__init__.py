@@ -6,6 +6,7 @@ from fedjax_algos.models.dense import linear, mlp
 from fedjax_algos.models.frozen import freeze, freeze_model
 from fedjax_algos.models.layers.convolution import Conv, convolve
 from fedjax_algos.models.layers.pooling import max_pool
+from fedjax_algos.models.loss_functions import with_loss
 from fedjax_algos.models.precision import ComputeDtype, compute_in
 from fedjax_algos.models.preprocessing import (
     chain,
@@ -15,7 +16,7 @@ from fedjax_algos.models.preprocessing import (
     random_flip,
 )
 from fedjax_algos.models.recurrent import Recurrent, gru, lstm, lstm_words
-from fedjax_algos.models.registry import models
+from fedjax_algos.models.registry import losses, models
 from fedjax_algos.models.residual import resnet18, resnet20
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "gru",
     "lenet",
     "linear",
+    "losses",
     "lstm",
     "lstm_words",
     "max_pool",
@@ -45,4 +47,5 @@ __all__ = [
     "random_flip",
     "resnet18",
     "resnet20",
+    "with_loss",
 ]

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -12,7 +12,9 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 
 from fedjax_algos.core import Batch, Model, Params, Problem
+from fedjax_algos.core.options import Range
 from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.models.registry import losses
 
 Inputs = Callable[[jax.Array], jax.Array]  # from stored examples to inputs of the module
 
@@ -52,14 +54,25 @@ def _in_precision(x: jax.Array, params: Params) -> jax.Array:
     return x.astype(dtype) if narrow else x
 
 
-def cross_entropy(outputs: Outputs, batch: Batch) -> jax.Array:
-    """float[batch]: softmax cross-entropy with the labels.
+@losses.register
+def cross_entropy(
+    outputs: Outputs,
+    batch: Batch,
+    *,
+    label_smoothing: Annotated[float, Range(0, 1, high_open=True)] = 0.0,
+) -> jax.Array:
+    """Softmax cross-entropy with the labels, float[batch].
 
     Args:
       outputs: of the model.
       batch: with "y", int32[batch], the labels.
+      label_smoothing: a share, from 0 to below 1, of the label that is divided over all classes.
     """
-    return optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])
+    of_label = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])
+    if not label_smoothing:
+        return of_label
+    of_all = -jax.nn.log_softmax(outputs.logits).mean(-1)
+    return (1 - label_smoothing) * of_label + label_smoothing * of_all
 
 
 def accuracy(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:

@@ -9,14 +9,14 @@ import numpy as np
 from fedjax_algos.core import Batch, Problem
 from fedjax_algos.core.representation import describe_tree
 from fedjax_algos.core.user_functions import apply_model
-from fedjax_algos.models.adapters import cross_entropy
+from fedjax_algos.models.loss_functions import reads_classes
 
 
 def check_labels(problem: Problem, name: str, examples: Batch) -> None:
     """Checks the examples of a classifier: what it reads of them, and that labels are classes.
 
     A label out of range has no loss of its own: it would make the model NaN, or count as another
-    class. Problems with another loss than `cross_entropy` are not checked.
+    class. Problems whose loss is none of this package are not checked.
 
     Args:
       problem: what is learned.
@@ -27,7 +27,7 @@ def check_labels(problem: Problem, name: str, examples: Batch) -> None:
       ValueError: for examples that the model does not take, and labels that are no whole numbers or
         not below the number of classes.
     """
-    if problem.loss is not cross_entropy:
+    if not reads_classes(problem.loss):
         return
     leaves, tree = jax.tree.flatten(examples)
     shapes = tuple(jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype) for leaf in leaves)

@@ -1,6 +1,7 @@
 """Methods: what a comparison compares, and the specs and labels that name them."""
 
 import itertools
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -8,29 +9,37 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import schedules
 from fedjax_algos.asynchrony.compatibility import check_schedule
 from fedjax_algos.core import Algorithm, Problem
+from fedjax_algos.core.optimizers import PLAIN, canonical, client_optimizers
 from fedjax_algos.core.options import options, parse_value
 from fedjax_algos.models import models
 from fedjax_algos.runs.settings import Settings
 
 CLIENT_LEARNING_RATE = "client_learning_rate"  # its name in specs, grids and settings
+CLIENT_OPTIMIZER = "client_optimizer"  # likewise
 _DEFAULT_CLIENT_LEARNING_RATE = 0.1
 
 
-def parse_spec(spec: str) -> tuple[str, dict[str, Any], float | None, str]:
+def parse_spec(spec: str) -> tuple[str, dict[str, Any], float | None, str, str | None]:
     """Splits a spec such as `fedbuff:alpha=0.6,client_learning_rate=0.3@buffered:size=5`.
+
+    A client optimiser comes last and has options of its own, as in
+    `fedavg:client_learning_rate=0.3,client_optimizer=sgd:momentum=0.9,nesterov=true@buffered`.
 
     Args:
       spec: see `Method.of`.
 
     Returns:
-      The algorithm's name, its options, the client learning rate or None, and the schedule, which
-      is not checked; "" if there is none.
+      The algorithm's name, its options, the client learning rate or None, the schedule, which is
+      not checked and "" if there is none, and the client optimiser or None.
 
     Raises:
-      ValueError: for an unknown algorithm or option, or a value out of range.
+      ValueError: for an unknown algorithm, optimiser or option, or a value out of range.
     """
-    folder, slash, rest = spec.rpartition("/")  # the name of a folder may contain @
-    rest, _, schedule = rest.partition("@")
+    spec, schedule = _split_schedule(spec)
+    spec, *optimizers = re.split(f"[:,]{CLIENT_OPTIMIZER}=", spec, maxsplit=1)
+    for optimizer in optimizers:
+        client_optimizers.parse(optimizer)
+    folder, slash, rest = spec.rpartition("/")
     name, colon, text = rest.rpartition(":")
     key, parts = f"{CLIENT_LEARNING_RATE}=", text.split(",")
     rates = [part.removeprefix(key) for part in parts if part.startswith(key)]
@@ -40,7 +49,14 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any], float | None, str]:
     algorithm, values = algorithms.parse(folder + slash + name + colon + others)
     option = options(Settings)[CLIENT_LEARNING_RATE]
     rate = parse_value(option, rates[-1], algorithm) if rates else None
-    return algorithm, values, rate, schedule
+    return algorithm, values, rate, schedule, optimizers[0] if optimizers else None
+
+
+def _split_schedule(spec):
+    """What is before and after the @, which a folder's name may contain, too."""
+    folder, slash, rest = spec.rpartition("/")
+    rest, _, schedule = rest.partition("@")
+    return folder + slash + rest, schedule
 
 
 class Method(NamedTuple):
@@ -52,6 +68,7 @@ class Method(NamedTuple):
       hyperparameters: options of its factory by name.
       client_learning_rate: eta_l.
       schedule: of the virtual clock; "" in synchronous rounds.
+      client_optimizer: of the local steps; see `core.client_optimizer`.
     """
 
     label: str
@@ -59,6 +76,7 @@ class Method(NamedTuple):
     hyperparameters: dict[str, Any]
     client_learning_rate: float
     schedule: str = ""
+    client_optimizer: str = PLAIN
 
     @classmethod
     def of(
@@ -72,15 +90,15 @@ class Method(NamedTuple):
         schedule that needs local steps and names none takes those of the settings.
 
         Args:
-          spec: the text. The client learning rate is 0.1 by default.
-          settings: learning rates that are given here replace those of the spec.
+          spec: the text. The client learning rate is 0.1 by default, and the client optimiser sgd.
+          settings: learning rates and an optimiser that are given here replace those of the spec.
           changes: texts of options, which replace those of the spec.
 
         Raises:
           ValueError: for an unknown algorithm, schedule or option, a value out of range, or a
             schedule that the algorithm does not run on.
         """
-        name, values, rate, schedule = parse_spec(spec)
+        name, values, rate, schedule, optimizer = parse_spec(spec)
         known = options(algorithms[name])
         for option, text in (changes or {}).items():
             values[option] = parse_value(known[option], text, name)
@@ -92,7 +110,9 @@ class Method(NamedTuple):
                 "simulated time to run"
             )
         rate = settings.client_learning_rate or rate or _DEFAULT_CLIENT_LEARNING_RATE
-        method = cls(algorithms[name].__name__, name, values, rate)
+        optimizer = canonical(settings.client_optimizer or optimizer or PLAIN)
+        label = algorithms[name].__name__
+        method = cls(label, name, values, rate, client_optimizer=optimizer)
         if settings.seconds is None:
             return method
         algorithm = method.build(models["linear"]((1,), 2), settings)  # its fields, for any problem
@@ -115,18 +135,26 @@ class Method(NamedTuple):
           settings: give a client's local work.
 
         Raises:
-          ValueError: for a missing option, or a factory of the user's own that returns no
-            `Algorithm`.
+          ValueError: for a missing option, a factory of the user's own that returns no
+            `Algorithm`, or a client optimiser that the algorithm cannot have.
         """
-        local = settings.local(self.client_learning_rate)
-        return algorithms[self.algorithm](problem, local, **self.hyperparameters)
+        local = settings.local(self.client_learning_rate, self.client_optimizer)
+        algorithm = algorithms[self.algorithm](problem, local, **self.hyperparameters)
+        if algorithm.requires_sgd and self.client_optimizer != PLAIN:
+            raise ValueError(
+                f"{self.algorithm}: {CLIENT_OPTIMIZER}={self.client_optimizer!r} is not for it, "
+                f"because {algorithm.requires_sgd}; leave it out, or give it to other methods "
+                f"alone, as in fedavg:{CLIENT_OPTIMIZER}={self.client_optimizer}"
+            )
+        return algorithm
 
     @property
     def spec(self) -> str:
         """The text that names the method; see `of`. Options that were not given are left out."""
-        rate = {CLIENT_LEARNING_RATE: self.client_learning_rate}
+        optimizer = None if self.client_optimizer == PLAIN else self.client_optimizer
         named = {"algorithm": self.algorithm, "schedule": self.schedule}
-        return spec_of({**named, **self.hyperparameters, **rate})
+        local = {CLIENT_LEARNING_RATE: self.client_learning_rate, CLIENT_OPTIMIZER: optimizer}
+        return spec_of({**named, **self.hyperparameters, **local})
 
     def configuration(self) -> dict[str, Any]:
         """The algorithm, the rate, the schedule and all options, with the defaults of the rest."""
@@ -135,6 +163,7 @@ class Method(NamedTuple):
         return {
             "algorithm": self.algorithm,
             CLIENT_LEARNING_RATE: self.client_learning_rate,
+            CLIENT_OPTIMIZER: self.client_optimizer,
             **({"schedule": self.schedule} if self.schedule else {}),
             **{key: value for key, value in values.items() if known[key].kind is not object},
         }
@@ -148,6 +177,8 @@ def spec_of(configuration: Mapping[str, Any]) -> str:
     """
     values = {name: value for name, value in configuration.items() if value is not None}
     name, schedule = values.pop("algorithm"), values.pop("schedule", None)
+    if CLIENT_OPTIMIZER in values:  # the last one, because it has options of its own
+        values[CLIENT_OPTIMIZER] = values.pop(CLIENT_OPTIMIZER)
     texts = [f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in values.items()]
     return f"{name}:{','.join(texts)}" + (f"@{schedule}" if schedule else "")
 
@@ -190,6 +221,7 @@ def _label(method: Method, namesakes: list[dict[str, Any]]) -> str:
     ]
     # choices first, because they need no name, and the rate last, because it is usually tuned
     choices = {o.name for o in options(algorithms[method.algorithm]).values() if o.choices}
+    choices.add(CLIENT_OPTIMIZER)
     differing.sort(
         key=lambda name: (name == CLIENT_LEARNING_RATE, name not in {"algorithm", *choices})
     )

@@ -4,12 +4,12 @@ import dataclasses
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import optax
 
 from fedjax_algos.asynchrony import system_models
 from fedjax_algos.core import Batches, Local, Problem
 from fedjax_algos.core.checks import check_whole
 from fedjax_algos.core.limits import MAX_INT32, check_memory
+from fedjax_algos.core.optimizers import PLAIN, client_optimizers, local_transform
 from fedjax_algos.core.options import (
     Count,
     NonNegative,
@@ -19,7 +19,6 @@ from fedjax_algos.core.options import (
     check_value,
     options,
 )
-from fedjax_algos.core.transforms import trusted
 from fedjax_algos.data import (
     Dataset,
     FederatedData,
@@ -31,7 +30,7 @@ from fedjax_algos.data import (
 )
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placement import chunk_size
-from fedjax_algos.models import compute_in, models
+from fedjax_algos.models import compute_in, losses, models, with_loss
 from fedjax_algos.runs.inputs import check_evaluations
 from fedjax_algos.schedules import cohort_count, local_works, rate_schedules, samplers
 from fedjax_algos.schedules.synchronous import check_dispatch_memory
@@ -54,12 +53,15 @@ class Settings:
     `batch_size`, `batches` and `rate_by` are those of `Local`, and `client_state` that of
     `make_engine`. The other fields:
 
+    - `loss` replaces that of the model, which is cross-entropy, in training and in evaluation.
     - `cohort` is a number of clients or, below 1, a fraction of them.
     - `local_steps` is 10 if neither it nor `local_epochs` is given.
-    - `client_learning_rate` and `server_learning_rate` replace those of all methods.
+    - `client_learning_rate`, `client_optimizer` and `server_learning_rate` replace those of all
+      methods. `client_optimizer` is an optimiser of optax by name, see `client_optimizer`.
     - `rate_schedule` changes the client learning rate, by rounds or by a client's own dispatches.
     - Clients clip their gradients to the norm `clip_norm` and then add `weight_decay` times the
-      params, after the algorithm's own correction; 0 switches either off.
+      params, after the algorithm's own correction and before the `client_optimizer`; 0 switches
+      either off.
     - `target` is the test accuracy whose cost is measured; None: the first method's best one.
     - `seconds`: run on the virtual clock for so many simulated seconds, each method on its own
       schedule, in the same `system`, with `evaluations` evaluations. All clients take part, and
@@ -84,6 +86,7 @@ class Settings:
 
     dataset: str = "digits"
     model: str = "mlp"
+    loss: str | None = None
     compute_dtype: Literal["params", "bfloat16"] = "params"
     partition: str = "dirichlet:alpha=0.1"
     clients: Count = 100
@@ -96,6 +99,7 @@ class Settings:
     batch_size: Count = 10
     batches: Batches = "short"
     client_learning_rate: Positive | None = None
+    client_optimizer: str | None = None
     rate_schedule: str = "constant"
     rate_by: Literal["round", "dispatch"] = "round"
     weight_decay: NonNegative = 0.0
@@ -124,13 +128,7 @@ class Settings:
         """
         for option in options(Settings).values():
             check_value(option, getattr(self, option.name), "")
-        datasets.parse(self.dataset)
-        models.parse(self.model)
-        partitions.parse(self.partition)
-        samplers.make(self.sampler)
-        local_works.make(self.work)
-        rate_schedules.make(self.rate_schedule, 1.0)
-        system_models.make(self.system)
+        self._check_names()
         if self.seconds is not None and self.local_epochs is not None:
             raise ValueError(
                 f"local_epochs={self.local_epochs} is not counted on the virtual clock; give "
@@ -167,6 +165,19 @@ class Settings:
             )
         if self.layout != "tuned":
             chunk_size(self.layout, 1)
+
+    def _check_names(self) -> None:
+        datasets.parse(self.dataset)
+        models.parse(self.model)
+        partitions.parse(self.partition)
+        samplers.make(self.sampler)
+        local_works.make(self.work)
+        rate_schedules.make(self.rate_schedule, 1.0)
+        system_models.make(self.system)
+        if self.loss is not None:
+            losses.parse(self.loss)
+        if self.client_optimizer is not None:
+            client_optimizers.parse(self.client_optimizer)
 
     def refuse(self, what: str, *names: str) -> None:
         """Refuses the values of some settings that only synchronous rounds can have.
@@ -205,21 +216,20 @@ class Settings:
         """Local steps of a complete local update; None where epochs are counted."""
         return self.local_steps or (10 if self.local_epochs is None else None)
 
-    def local(self, client_learning_rate: float) -> Local:
+    def local(self, client_learning_rate: float, client_optimizer: str | None = None) -> Local:
         """A client's local work.
 
         Args:
           client_learning_rate: the rate that `rate_schedule` starts from.
+          client_optimizer: of a method; None is that of the settings.
         """
-        # clipping before decay, as in the GHBM paper's code
-        transforms = [optax.clip_by_global_norm(self.clip_norm)] * (self.clip_norm > 0)
-        transforms += [optax.add_decayed_weights(self.weight_decay)] * (self.weight_decay > 0)
+        optimizer = client_optimizer or self.client_optimizer or PLAIN
         return Local(
             self.batch_size,
             rate_schedules.make(self.rate_schedule, client_learning_rate),
             self.steps,
             self.local_epochs,
-            trusted(optax.chain(*transforms) if transforms else optax.identity()),
+            local_transform(optimizer, self.clip_norm, self.weight_decay),
             self.batches,
             self.rate_by,
         )
@@ -231,6 +241,7 @@ class Settings:
           dataset: gives the shape of an example and the number of classes.
         """
         problem = models.make(self.model, dataset.example_shape, dataset.num_classes)
+        problem = problem if self.loss is None else with_loss(problem, self.loss)
         return (
             problem if self.compute_dtype == "params" else compute_in(problem, self.compute_dtype)
         )

@@ -133,7 +133,8 @@ def prepare_sweep(
       settings: of all runs.
       method: an algorithm, with options that all runs share, as in `fedprox:weighting=uniform`.
       grid: values, or texts of them, of the algorithm's other options, of "client_learning_rate",
-        and of the settings of a client's local work (local_steps, batch_size, ...).
+        of "client_optimizer", and of the settings of a client's local work (local_steps,
+        batch_size, ...).
       dataset: replaces the one that the settings name.
 
     Raises:
@@ -155,6 +156,9 @@ def prepare_sweep(
     points = points_of(base.label, parse_grid(base, method, settings, grid), known)
     chosen = [make_setting(settings, base, label, point) for label, point in points]
     experiment = prepare(settings, [chosen[0].method], dataset)
+    (engine,) = experiment.engines.values()
+    for setting in chosen:  # refuses an optimiser that one of the settings cannot have
+        setting.method.build(engine.algorithm.problem, settings)
     runs = [setting.run(seed, data) for setting in chosen for seed, data in experiment.data.items()]
     return Sweep(experiment._replace(methods=[setting.method for setting in chosen]), runs)
 

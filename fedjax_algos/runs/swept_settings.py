@@ -10,13 +10,15 @@ import numpy as np
 
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import Local
+from fedjax_algos.core.optimizers import canonical
 from fedjax_algos.core.options import Option, options, parse_value, unknown
 from fedjax_algos.core.representation import describe
 from fedjax_algos.data import FederatedData
 from fedjax_algos.runs.batched import Run
-from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, Method
+from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, CLIENT_OPTIMIZER, Method
 from fedjax_algos.runs.settings import Settings
 
+_OF_METHOD = (CLIENT_LEARNING_RATE, CLIENT_OPTIMIZER)
 # settings of a client's local work, which a grid may contain too
 _LOCAL_WORK = (
     "local_steps", "local_epochs", "batch_size", "batches", "weight_decay", "clip_norm",
@@ -53,13 +55,13 @@ class Setting(NamedTuple):
 
 
 def own_options(base: Method) -> dict[str, Option]:
-    """The options of a method's algorithm, and its client learning rate.
+    """The options of a method's algorithm, its client learning rate and its client optimiser.
 
     Args:
       base: the method.
     """
-    rate = {CLIENT_LEARNING_RATE: options(Settings)[CLIENT_LEARNING_RATE]}
-    return {**options(algorithms[base.algorithm]), **rate}
+    of_method = {name: options(Settings)[name] for name in _OF_METHOD}
+    return {**options(algorithms[base.algorithm]), **of_method}
 
 
 def swept_options(base: Method) -> dict[str, Option]:
@@ -89,8 +91,14 @@ def make_setting(settings: Settings, base: Method, label: str, values: dict[str,
     own = options(algorithms[base.algorithm])
     hyperparameters = base.hyperparameters | {n: v for n, v in values.items() if n in own}
     rate = values.get(CLIENT_LEARNING_RATE, base.client_learning_rate)
-    method = base._replace(label=label, hyperparameters=hyperparameters, client_learning_rate=rate)
-    return Setting(method, changed.local(rate), values)
+    optimizer = canonical(values.get(CLIENT_OPTIMIZER, base.client_optimizer))
+    method = base._replace(
+        label=label,
+        hyperparameters=hyperparameters,
+        client_learning_rate=rate,
+        client_optimizer=optimizer,
+    )
+    return Setting(method, changed.local(rate, optimizer), values)
 
 
 def parse_grid(
@@ -109,8 +117,9 @@ def parse_grid(
         too.
     """
     known, given = swept_options(base), dict(base.hyperparameters)
-    if settings.client_learning_rate is not None or f"{CLIENT_LEARNING_RATE}=" in spec:
-        given[CLIENT_LEARNING_RATE] = base.client_learning_rate
+    for name in _OF_METHOD:
+        if getattr(settings, name) is not None or f"{name}=" in spec:
+            given[name] = getattr(base, name)
     values = {}
     for option, texts in grid.items():
         if option not in known:

@@ -28,12 +28,30 @@ from histories import (
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
+from fedjax_algos.algorithms.personalised.fedrep import in_turns
+from fedjax_algos.core.parts import split_params
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 STEPS = (4, 2, 7, 3, 1, 5)
 U, E = {"weighting": "uniform"}, {"weighting": "examples"}
 ETA = {"server_learning_rate": 0.7}
+
+
+def test_head_and_body_have_an_optimiser_each():
+    """Momentum 0.9 of gradients of 1: the body's starts when the head's has ended."""
+    problem = fa.Problem(
+        lambda key: fa.Model({"body": jnp.zeros(()), "head": jnp.zeros(())}), *[None] * 2
+    )
+    parts = split_params(problem, "head")
+    transform = in_turns(fa.client_optimizer("sgd:momentum=0.9"), parts, jnp.int32(2))
+    params = {"body": jnp.zeros(()), "head": jnp.zeros(())}
+    state, found = transform.init(params), []
+    for _ in range(5):
+        move, state = transform.update({"body": 1.0, "head": 1.0}, state, params)
+        found.append((move["head"], move["body"]))
+    expected = [(1, 0), (1.9, 0), (0, 1), (0, 1.9), (0, 2.71)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def average(x, locals_, cohort, weighting="uniform", eta=1.0):

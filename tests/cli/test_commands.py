@@ -41,6 +41,7 @@ def test_compare(command, refused, here, read_table):
     assert config["methods"]["fedprox"] == {
         "algorithm": "fedprox",
         "client_learning_rate": 0.3,
+        "client_optimizer": "sgd",
         "mu": 1.0,
         "server_learning_rate": 1.0,
         "weighting": "examples",
@@ -102,7 +103,9 @@ def test_epochs_and_rates_are_shared_options(command, here):
     ("what", "one"),
     [
         ("algorithms", "fedgbo"),
+        ("client_optimizers", "adam"),
         ("datasets", "digits"),
+        ("losses", "focal"),
         ("models", "mlp"),
         ("partitions", "iid"),
         ("rate_schedules", "exponential"),

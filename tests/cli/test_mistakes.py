@@ -69,7 +69,7 @@ import pytest
         ("compare fedavg fedavg", "name one of them twice"),
         ("list algorithm", "unknown list 'algorithm'; did you mean algorithms?"),
         ("list rate-schedules", "did you mean rate_schedules?"),
-        ("list qq", "unknown list 'qq'; choose algorithms, datasets"),
+        ("list qq", "unknown list 'qq'; choose algorithms, client_optimizers, datasets"),
         ("lisst", "unknown command 'lisst'; did you mean list?"),
         ("plot", "no results folder is given"),
         ("plot nowhere", "nowhere/metrics.csv cannot be read; name a folder that compare, run"),

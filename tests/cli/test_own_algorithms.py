@@ -85,6 +85,7 @@ def test_compare(command, here, read_table):
     assert methods["fedspeed"] == {
         "algorithm": "my_file.py:fedspeed",
         "client_learning_rate": 0.1,
+        "client_optimizer": "sgd",
         "rho": 0.3,
         "ascending": True,
     }

@@ -92,4 +92,7 @@ def fednova(
         return server._replace(params=add_scaled(server.params, factor, mean.direction))
 
     frame = fedavg(problem, local, server_learning_rate=server_learning_rate, weighting=weighting)
-    return frame._replace(client_update=client_update, server_update=server_update)
+    reason = "a_i is computed for steps along the gradient; it has an option momentum of its own"
+    return frame._replace(
+        client_update=client_update, server_update=server_update, requires_sgd=reason
+    )

@@ -17,6 +17,9 @@ import optax
 from fedjax_algos.core import Params
 from fedjax_algos.core.trees import add_scaled
 
+# why a client takes no further optimiser; see `Algorithm.requires_sgd`
+OWN_OPTIMIZER = "its clients step with the server's optimiser, which its own options choose"
+
 
 class BiasedOptimizer(NamedTuple):
     """Three pure functions of the gradient g and the statistics s, and the initial statistics.

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
+    OWN_OPTIMIZER,
     BiasedOptimizer,
     OptimizerName,
     biased_optimizer,
@@ -154,4 +155,4 @@ def fedgbo(
         )
     return Algorithm(
         problem, local, init, broadcast, client_update, server_update, contribute
-    )._replace(schedules=schedules)
+    )._replace(schedules=schedules, requires_sgd=OWN_OPTIMIZER)

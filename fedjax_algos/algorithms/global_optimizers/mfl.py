@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import optax
 
 from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
+    OWN_OPTIMIZER,
     OptimizerName,
     biased_optimizer,
     rmsprop,
@@ -112,4 +113,4 @@ def mfl(
     )
     return Algorithm(
         problem, local, init, broadcast, client_update, server_update, contribute
-    )._replace(schedules=schedules)
+    )._replace(schedules=schedules, requires_sgd=OWN_OPTIMIZER)

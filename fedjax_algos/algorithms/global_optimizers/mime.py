@@ -13,7 +13,12 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
-from fedjax_algos.algorithms.global_optimizers.biased_optimizers import frozen, momentum, sgd
+from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
+    OWN_OPTIMIZER,
+    frozen,
+    momentum,
+    sgd,
+)
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import (
     Algorithm,
@@ -85,7 +90,7 @@ def _mime(problem, local, optimizer, server_learning_rate, weighting) -> Algorit
     )
     return Algorithm(
         problem, local, init, broadcast, client_update, server_update, contribute
-    )._replace(prelude=prelude)
+    )._replace(prelude=prelude, requires_sgd=OWN_OPTIMIZER)
 
 
 @algorithms.register

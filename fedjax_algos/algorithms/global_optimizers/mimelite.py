@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import optax
 
 from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
+    OWN_OPTIMIZER,
     OptimizerName,
     biased_optimizer,
     frozen,
@@ -60,7 +61,9 @@ def _lite(problem, local, optimizer, gradient_at, server_learning_rate, weightin
         return ServerState(params, optimizer.track(mean.gradient, s))
 
     contribute = weighted_by(weighting)
-    return Algorithm(problem, local, init, broadcast, client_update, server_update, contribute)
+    return Algorithm(
+        problem, local, init, broadcast, client_update, server_update, contribute
+    )._replace(requires_sgd=OWN_OPTIMIZER)
 
 
 def _of_all_examples(problem, local):

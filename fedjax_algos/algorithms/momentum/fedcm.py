@@ -66,4 +66,6 @@ def fedcm(
         return ServerState(add_scaled(server.params, -server_learning_rate, delta), delta)
 
     contribute = weighted_by(weighting)
-    return Algorithm(problem, local, init, broadcast, client_update, server_update, contribute)
+    return Algorithm(
+        problem, local, init, broadcast, client_update, server_update, contribute
+    )._replace(requires_sgd="M / (eta_l K_i), which it mixes with gradients, is otherwise none")

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_algos.algorithms.momentum.localghbm import DISPLACEMENT
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
@@ -90,7 +91,9 @@ def ghbm(
         return ServerState(add_scaled(x, -server_learning_rate, sums.mean()), past, rounds + 1)
 
     contribute = weighted_by(weighting)
-    return Algorithm(problem, local, init, broadcast, client_update, server_update, contribute)
+    return Algorithm(
+        problem, local, init, broadcast, client_update, server_update, contribute
+    )._replace(requires_sgd="" if nesterov else DISPLACEMENT)
 
 
 @algorithms.register

@@ -15,6 +15,9 @@ from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, tree
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Decay, Positive
 
+# see `Algorithm.requires_sgd`
+DISPLACEMENT = "its momentum moves the model by a given amount, which an optimiser would change"
+
 
 class ServerState(NamedTuple):
     params: Params  # theta^t
@@ -86,4 +89,4 @@ def localghbm(
     contribute = weighted_by(weighting)
     return Algorithm(
         problem, local, init, broadcast, client_update, server_update, contribute, client_init
-    )
+    )._replace(requires_sgd=DISPLACEMENT)

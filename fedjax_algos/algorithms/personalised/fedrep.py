@@ -53,7 +53,8 @@ def in_turns(
     """Applies a transformation to the head alone in the first steps, and then to the body alone.
 
     Args:
-      inner: the transformation, which sees zeros for the other part.
+      inner: the transformation, which sees zeros for the other part. Each part starts with a fresh
+        state.
       parts: which leaves are the head.
       head_steps: int32[]: steps of the head.
     """
@@ -70,6 +71,9 @@ def in_turns(
 
     def update(gradient, state, params=None):
         steps_done, state = state
+        first = steps_done == head_steps  # the body has an optimiser of its own
+        fresh = inner.init(params)
+        state = jax.tree.map(lambda new, old: jnp.where(first, new, old), fresh, state)
         update, state = inner.update(only(gradient, steps_done), state, params)
         return only(update, steps_done), (steps_done + 1, state)  # decay moves both parts
 

@@ -105,10 +105,11 @@ def prepare_tuning(
     settings.check()
     methods = methods_of(tuple(specs), settings)
     spaces = parse_spaces(grid, methods, specs, settings, trials)
-    for space in spaces:
-        for point in space.points(trials, settings.seeds[0]):
-            space.setting(settings, point)
     experiment = prepare(settings, methods, dataset)
+    for space in spaces:
+        problem = experiment.engines[space.method.label].algorithm.problem
+        for point in space.points(trials, settings.seeds[0]):
+            space.setting(settings, point).method.build(problem, settings)
     if search == "optuna":
         for space in spaces:
             ModelBasedSearch(space, 1, 0)  # raises if optuna is missing

@@ -1,0 +1,212 @@
+"""The clients' optimisers by name: those of optax, without their learning rates.
+
+An optimiser of optax holds a learning rate and the sign of descent. Here it is called with the rate
+-1, so it returns the direction that `y <- y - learning_rate * direction` needs. That is right for
+the optimisers whose update is proportional to their rate; the others are refused, with the reason.
+"""
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import optax
+
+from fedjax_algos.core.checks import check_kind
+from fedjax_algos.core.options import Count, Decay, NonNegative, Range
+from fedjax_algos.core.options import options as known_options
+from fedjax_algos.core.registry import Registry
+from fedjax_algos.core.transforms import trusted
+
+PLAIN = "sgd"  # the client optimiser that is the gradient itself
+
+_OFFERED = {
+    "adabelief": "Adam whose second moment is that of the gradient's deviation from its mean",
+    "adadelta": "gradients scaled by the ratio of past steps to past gradients",
+    "adafactor": "Adam's scaling with factored second moments, relative to the params",
+    "adagrad": "gradients divided by the root of the sum of their squares",
+    "adam": "Adam: moments of the gradient and its square, corrected for their bias",
+    "adamax": "Adam with the largest magnitude in place of the second moment",
+    "adamaxw": "AdaMax with decoupled weight decay",
+    "adamw": "Adam with decoupled weight decay",
+    "adan": "adaptive Nesterov momentum, which also tracks differences of gradients",
+    "amsgrad": "Adam whose second moment never falls",
+    "lamb": "Adam, scaled in each array to the norm of its params",
+    "lars": "momentum, scaled in each array to the norm of its params",
+    "lion": "the sign of a momentum, with decoupled weight decay",
+    "novograd": "momentum of gradients that are normalised in each array",
+    "optimistic_adam_v2": "Adam that extrapolates from the last two directions",
+    "optimistic_gradient_descent": "gradients that are extrapolated from the last two",
+    "radam": "Adam that is rectified in its first steps",
+    "rmsprop": "gradients divided by the root of their mean square, also with momentum",
+    "sgd": "the gradient itself, or momentum, or Nesterov's momentum",
+    "sign_sgd": "the sign of the gradient",
+    "signum": "the sign of a momentum",
+    "yogi": "Adam whose second moment changes additively",
+}
+_ENTANGLED = "its step is not proportional to its learning rate"
+_OF_LOSS = "it needs the value of the loss besides the gradient"
+_REFUSED = {
+    "fromage": _ENTANGLED,
+    "lbfgs": _OF_LOSS,
+    "noisy_sgd": "its state starts anew in each local update, so all its noise would be the same",
+    "optimistic_adam": _ENTANGLED,
+    "polyak_sgd": _OF_LOSS,
+    "rprop": _ENTANGLED,
+    "sm3": "it cannot take params that are scalars",
+}
+_DECAYS = {"b1", "b2", "b3", "beta", "decay", "decay_rate", "momentum", "rho"}
+
+
+class ClientOptimizers(Registry[optax.GradientTransformation]):
+    """The registry of clients' optimisers: those of optax, and functions of the user's own."""
+
+    def parse(self, spec: str) -> tuple[str, dict[str, Any]]:
+        """The name and the options of a spec; see `Registry.parse`.
+
+        Args:
+          spec: such as "adam:b1=0.9".
+
+        Raises:
+          ValueError: for an unknown name or option, a value out of range, or a learning rate.
+        """
+        if re.search(r"[:,](client_)?learning_rate=", spec):
+            raise ValueError(
+                f"client_optimizer={spec!r} has a learning rate; give client_learning_rate "
+                "instead (--client-learning-rate), in a method's spec before client_optimizer"
+            )
+        if "," in spec.partition(":")[0]:
+            raise ValueError(
+                f"client_optimizer={spec!r} is no optimiser; give its options after a colon, as in "
+                "adam:b1=0.9, and a method's own options before client_optimizer"
+            )
+        return super().parse(spec)
+
+    def __missing__(self, name: str) -> Callable[..., optax.GradientTransformation]:
+        if name in _REFUSED:
+            raise ValueError(
+                f"client optimiser {name!r} of optax is not for local steps, because "
+                f"{_REFUSED[name]}; choose another one, see `fedjax-algos list client_optimizers`"
+            )
+        return super().__missing__(name)
+
+
+client_optimizers = ClientOptimizers("client optimiser", optax.GradientTransformation)
+
+
+def _offer(name: str, about: str) -> None:
+    """Registers an optimiser of optax, with those of its options that are numbers or bools."""
+    optimizer = getattr(optax, name)
+    given = inspect.signature(optimizer).parameters.values()
+    types = {each.name: kind for each in given if (kind := _type(each)) is not None}
+
+    def factory(**options: Any) -> optax.GradientTransformation:
+        optional = types.get("momentum") == _OPTIONAL
+        if optional and options.get("nesterov") and options.get("momentum") is None:
+            raise ValueError(f"{name}: nesterov=true needs a momentum; give momentum=0.9 too")
+        return optimizer(learning_rate=-1.0, **options)
+
+    factory.__name__ = factory.__qualname__ = name
+    factory.__annotations__ = types
+    factory.__dict__["__signature__"] = inspect.Signature(
+        [p.replace(kind=p.KEYWORD_ONLY, annotation=types[p.name]) for p in given if p.name in types]
+    )
+    entries = "".join(f"\n  {option}: as in `optax.{name}`." for option in types)
+    factory.__doc__ = f"{about[0].upper()}{about[1:]}.\n\nIt is `optax.{name}` without its rate."
+    factory.__doc__ += f"\n\nArgs:{entries}\n" if entries else ""
+    client_optimizers.register(factory)
+
+
+_OPTIONAL = Decay | None
+
+
+def _type(parameter: inspect.Parameter) -> Any:
+    """The type of an option of optax by its default; None for what no text can express."""
+    name, default = parameter.name, parameter.default
+    if name == "momentum" and default is None:
+        return _OPTIONAL
+    if isinstance(default, bool):
+        return None if name.endswith("mask") else bool
+    if isinstance(default, int):
+        return Count if default else Annotated[int, Range(0)]
+    if isinstance(default, float):
+        return Decay if name in _DECAYS and default < 1 else NonNegative
+    return None
+
+
+for _name, _about in _OFFERED.items():
+    if hasattr(optax, _name):  # a few are younger than the oldest optax that is allowed
+        _offer(_name, _about)
+
+
+def client_optimizer(spec: str) -> optax.GradientTransformation:
+    """The optimiser of a client's local steps, for `Local.transform`.
+
+    It has no learning rate: that of `Local` applies. Its state starts anew in each local update.
+    Equal texts give the same object, so that runs with it share their compiled programs.
+
+    Args:
+      spec: the name of an optimiser of optax with its options, as in "adam:b1=0.8" or
+        "sgd:momentum=0.9,nesterov=true"; or a function of your own, `FILE.py:NAME` or
+        `package.module:NAME`, which has only keyword-only parameters and returns an optax
+        transformation without a learning rate.
+
+    Raises:
+      TypeError: for another type.
+      ValueError: for an unknown name or option, a value out of range, or a learning rate.
+    """
+    check_kind("client_optimizer", spec, str, 'give a text such as "adam:b1=0.9"')
+    name, values = client_optimizers.parse(spec)
+    return _made(name, frozenset(values.items()))
+
+
+@functools.lru_cache(maxsize=1024)
+def _made(name, values):
+    if name == PLAIN and not values:
+        return optax.identity()
+    return client_optimizers[name](**dict(values))
+
+
+def canonical(spec: str) -> str:
+    """The same text for all specs of one optimiser: with all names, and without defaults.
+
+    Args:
+      spec: as for `client_optimizer`.
+
+    Raises:
+      ValueError: for an unknown name or option, a value out of range, or a learning rate.
+    """
+    name, values = client_optimizers.parse(spec)
+    known = known_options(client_optimizers[name])
+    told = [
+        f"{key}={str(values[key]).lower()}"
+        for key in known
+        if key in values and values[key] != known[key].default
+    ]
+    return f"{name}:{','.join(told)}" if told else name
+
+
+def local_transform(
+    spec: str, clip_norm: float, weight_decay: float
+) -> optax.GradientTransformation:
+    """Clipping, then weight decay, then a client's optimiser, as in torch's SGD with momentum.
+
+    Args:
+      spec: as for `client_optimizer`.
+      clip_norm: the largest norm of the gradient; 0 for no limit.
+      weight_decay: this times the params is added to the clipped gradient.
+
+    Raises:
+      ValueError: as `client_optimizer` does.
+    """
+    return _chained(client_optimizer(spec), clip_norm, weight_decay)
+
+
+@functools.lru_cache(maxsize=1024)
+def _chained(optimizer, clip_norm, weight_decay):
+    transforms = [optax.clip_by_global_norm(clip_norm)] * (clip_norm > 0)
+    transforms += [optax.add_decayed_weights(weight_decay)] * (weight_decay > 0)
+    if optimizer is _made(PLAIN, frozenset()):
+        return trusted(optax.chain(*transforms) if transforms else optimizer)
+    return optax.chain(*transforms, optimizer) if transforms else optimizer

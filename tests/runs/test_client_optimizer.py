@@ -1,0 +1,250 @@
+"""The clients' optimiser in runs: against NumPy, in methods and sweeps, and for every algorithm."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import CASES, Compilations, quadratics, small_network
+from sweep_helpers import FULL, sweep_toy
+
+import fedjax_algos as fa
+from fedjax_algos.core import client_optimizer
+from fedjax_algos.models.adapters import Outputs
+from fedjax_algos.runs import comparison
+from fedjax_algos.runs.experiment import prepare
+from fedjax_algos.runs.method import Method, methods_of, parse_spec
+from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.sweeps import prepare_sweep, run_sweep
+from fedjax_algos.schedules import Synchronous
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+ONE_EACH = {case.name: case for case in CASES}  # the last one of each name
+OWN_OPTIMIZER = {"fedgbo", "mfl", "mimelite", "mimexlite", "mimelitemom", "mime", "mimemom"}
+GRADIENTS_OF_DELTAS = {"scaffold", "fednova", "fedcm", "fedlga"}
+DISPLACEMENTS = {"ghbm", "localghbm", "fedhbm"}
+REFUSING = OWN_OPTIMIZER | GRADIENTS_OF_DELTAS | DISPLACEMENTS
+SMALL = Settings(model="linear", clients=12, cohort=4, rounds=2, local_steps=3, eval_every=1)
+
+
+def momentum(g, state, k):
+    b = 0.9 * state + g
+    return b, b
+
+
+def nesterov(g, state, k):
+    b = 0.9 * state + g
+    return g + 0.9 * b, b
+
+
+def adam(g, state, k):
+    """Kingma and Ba, Algorithm 1, with beta_1 = 0.8."""
+    m, v = (0.0, 0.0) if k == 0 else state
+    m, v = 0.8 * m + 0.2 * g, 0.999 * v + 0.001 * g * g
+    corrected, scale = m / (1 - 0.8 ** (k + 1)), v / (1 - 0.999 ** (k + 1))
+    return corrected / (np.sqrt(scale) + 1e-8), (m, v)
+
+
+def rmsprop(g, state, k):
+    v = 0.95 * state + 0.05 * g * g
+    return g / np.sqrt(v + 1e-8), v  # optax adds eps inside of the root
+
+
+BY_HAND = {
+    "sgd:momentum=0.9": momentum,
+    "sgd:momentum=0.9,nesterov=true": nesterov,
+    "adam:b1=0.8": adam,
+    "rmsprop:decay=0.95": rmsprop,
+}
+
+
+@pytest.mark.parametrize("spec", BY_HAND)
+def test_local_steps_are_those_of_numpy(spec):
+    """Two rounds, so the state of the second one starts anew."""
+    a, b = [[1.0, 2.0], [0.5]], [[0.3, -1.0], [2.0]]
+    toy, rate, x = quadratics(a, b), 0.05, 0.5
+    local = fa.Local(4, rate, steps=4, batches="full", transform=client_optimizer(spec))
+    engine = fa.make_engine(fa.algorithms.fedavg(toy.problem, local, weighting="uniform"))
+    state, _ = fa.simulate(engine, toy.data, cohort_size=2, rounds=2)
+    for _ in range(2):
+        ends = []
+        for own_a, own_b in zip(map(np.array, a), map(np.array, b), strict=True):
+            y, optimizer = x, 0.0
+            for k in range(4):
+                direction, optimizer = BY_HAND[spec]((own_a * (y - own_b)).mean(), optimizer, k)
+                y = y - rate * direction
+            ends.append(y)
+        x = np.mean(ends)
+    np.testing.assert_allclose(state.server.params["x"], x, rtol=1e-12)
+
+
+@functools.cache
+def toy():
+    """A model with one number, quick to compile, and the dispatches of a round."""
+
+    def apply(model, batch, key, training):
+        logits = model.params["x"] * batch["a"]
+        return Outputs(logits, jnp.stack([logits, batch["a"]], 1)), ()
+
+    problem = fa.Problem(
+        init=lambda key: fa.Model({"x": jnp.asarray(0.5, float)}),
+        apply=apply,
+        loss=lambda outputs, batch: (outputs.logits - batch["b"]) ** 2,
+    )
+    data = quadratics([[1.0, 1.3, 0.7], [0.6, 1.1]], [[0.2, 2.0, 1.0], [0.9, -1.5]]).data
+    local = fa.Local(2, 0.05, steps=3)
+    dispatches = Synchronous(data.counts(), local, cohort_size=2, seed=0).dispatches(1)
+    return problem, data, jax.tree.map(lambda leaf: leaf[0], dispatches)
+
+
+def method_of(name, client_optimizer="signum"):
+    options = {"head": "x"} if name == "fedrep" else ONE_EACH[name].hyperparameters
+    return Method(name, name, options, 0.05, "", client_optimizer)
+
+
+@pytest.mark.parametrize("name", sorted(set(ONE_EACH) - REFUSING))
+def test_the_optimiser_changes_the_numbers_of_an_algorithm(name):
+    """Of the global model and, if there are some, of the clients' own ones."""
+    problem, data, dispatches = toy()
+    built = method_of(name).build(problem, Settings(batch_size=2, local_steps=3))
+    assert built.local.transform is client_optimizer("signum")
+
+    def models(sign):
+        def update(gradient, state, params=None):
+            return jax.tree.map(lambda g: jnp.where(sign, jnp.sign(g), g), gradient), state
+
+        transform = client_optimizer("sgd")._replace(update=update)
+        local = fa.Local(2, 0.05, steps=3, transform=transform)
+        factory, options = fa.algorithms.algorithms[name], method_of(name).hyperparameters
+        run = fa.pure_round(factory(problem, local, **options))
+        state, _ = run(run.init(0, fa.Population(2, 2, 5)), data, dispatches)
+        own = run.algorithm.personal and state.clients
+        return state.server.params, own
+
+    by_gradient, by_sign = jax.device_get(jax.jit(lambda: (models(False), models(True)))())
+    if name != "fedrep":  # whose shared part is empty here
+        assert by_gradient[0]["x"] != by_sign[0]["x"]
+    if by_gradient[1] is not None and name not in ("ifca", "fedbn"):  # a choice, and no layer
+        leaves = zip(*map(jax.tree.leaves, (by_gradient[1], by_sign[1])), strict=True)
+        assert any((one != other).all() for one, other in leaves)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSING))
+def test_an_algorithm_refuses_an_optimiser_that_its_rule_does_not_allow(name):
+    problem, settings = small_network().problem, Settings()
+    assert method_of(name, "sgd").build(problem, settings).requires_sgd
+    with pytest.raises(ValueError, match=rf"^{name}: client_optimizer='signum' is not for it, bec"):
+        method_of(name).build(problem, settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("ghbm", {"tau": 2, "nesterov": True}), ("fedlga", {"mode": "update"})]
+)
+def test_variants_whose_rule_allows_it(name, options):
+    method = Method(name, name, options, 0.1, "", "adam")
+    method.build(small_network().problem, Settings())
+
+
+SPECS = [
+    ("fedavg:client_optimizer=adam", {}, None, "", "adam"),
+    (
+        "fedprox:mu=0.1,client_learning_rate=0.3,client_optimizer=sgd:momentum=0.9,nesterov=true",
+        {"mu": 0.1},
+        0.3,
+        "",
+        "sgd:momentum=0.9,nesterov=true",
+    ),
+    ("fedavg:client_optimizer=adam:0.8@buffered:size=5", {}, None, "buffered:size=5", "adam:0.8"),
+]
+
+
+@pytest.mark.parametrize(("spec", "values", "rate", "schedule", "optimizer"), SPECS)
+def test_a_method_may_have_an_optimiser(spec, values, rate, schedule, optimizer):
+    assert parse_spec(spec) == (spec.partition(":")[0], values, rate, schedule, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("fedavg:client_optimizer=adm", "unknown client optimiser 'adm'; did you mean adam"),
+        ("fedavg:client_optimizer=", "unknown client optimiser ''"),
+        ("fedavg:client_optimizer=adam,client_learning_rate=1", "in a method's spec before client"),
+        ("fedavg:client_optimizer=adam,weighting=uniform", "a method's own options before client_"),
+        ("fedavg:client_optimizer=adam:b1=0.8,weighting=uniform", "unknown option 'weighting'"),
+        ("scaffold:client_optimizer=adam", "scaffold: client_optimizer='adam' is not for it"),
+    ],
+)
+def test_wrong_methods_get_the_fix(spec, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        prepare(SMALL, methods_of((spec,), SMALL))
+
+
+def test_labels_and_settings():
+    specs = ("fedavg", "fedavg:client_optimizer=sgd:0.9", "fedavg:client_optimizer=adam:b1=0.9")
+    methods = methods_of(specs, Settings())
+    assert [each.label for each in methods] == [
+        "fedavg sgd",
+        "fedavg sgd:momentum=0.9",
+        "fedavg adam",
+    ]
+    assert methods[1].configuration()["client_optimizer"] == "sgd:momentum=0.9"
+    (replaced,) = methods_of(specs[1:2], Settings(client_optimizer="yogi"))
+    assert replaced.client_optimizer == "yogi"
+    with pytest.raises(ValueError, match="name one of them twice"):
+        methods_of((*specs, "fedavg:client_optimizer=adam"), Settings())
+    with pytest.raises(ValueError, match="adam: b1=2 is out of range"):
+        Settings(client_optimizer="adam:b1=2").check()
+
+
+def test_a_comparison_and_a_sweep_of_optimisers_have_the_same_numbers():
+    """So each method and each setting of a grid has its own optimiser."""
+    names = ("sgd", "yogi")
+    specs = tuple(f"fedavg:client_optimizer={name}" for name in names)
+    expected = comparison.run(prepare(SMALL, methods_of(specs, SMALL)))
+    rows, notes = run_sweep(prepare_sweep(SMALL, "fedavg", {"client_optimizer": names}))
+    assert len(notes) == 2
+    assert [row["method"] for row in rows[::3]] == [f"fedavg client_optimizer={n}" for n in names]
+    for row, other in zip(rows, expected, strict=True):
+        np.testing.assert_allclose(row["test_loss"], other["test_loss"], rtol=1e-5)
+    assert rows[2]["test_loss"] != rows[5]["test_loss"]
+    chosen = Settings(**vars(SMALL) | {"client_optimizer": "yogi"})
+    (one,) = methods_of(("fedavg",), chosen)
+    assert [row["test_loss"] for row in comparison.run(prepare(chosen, [one]))] == [
+        row["test_loss"] for row in expected[3:]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [("fedavg:client_optimizer=adam", {}), ("fedavg", {"client_optimizer": "adam"})],
+)
+def test_a_grid_of_optimisers_has_no_other_beside_it(method, given):
+    settings = Settings(**vars(SMALL) | given)
+    with pytest.raises(ValueError, match="client_optimizer=adam is given beside the grid's values"):
+        prepare_sweep(settings, method, {"client_optimizer": ["sgd", "yogi"]})
+
+
+def test_a_grid_of_optimisers_is_refused_where_a_method_is():
+    with pytest.raises(ValueError, match="scaffold: client_optimizer='adam' is not for it"):
+        prepare_sweep(SMALL, "scaffold", {"client_optimizer": ["sgd", "adam"]})
+
+
+def test_seeds_share_a_program_and_later_sweeps_too():
+    """Equal texts are equal parts of a program, whenever they were read."""
+
+    def swept(spec):
+        local = FULL._replace(transform=client_optimizer(spec))
+        with Compilations() as compiled:
+            result = sweep_toy("fedavg", {"client_learning_rate": [0.1, 0.2]}, local=local)
+        return result, compiled.count
+
+    first, compiled = swept("adam:b1=0.8,b2=0.9")
+    again, compiled_again = swept("adam:b2=0.9,b1=0.8")
+    assert len(first.notes) == 1
+    assert compiled > 0
+    assert compiled_again == 0
+    losses = [[row["test_loss"] for row in each.rows] for each in (first, again)]
+    assert losses[0] == losses[1]
