@@ -20,6 +20,7 @@ def test_every_program_on_a_page_is_run_by_a_test():
     assert found == {
         "CONTRIBUTING.md",  # test_readme.py
         "README.md",  # test_readme.py
+        "docs/command_line.md",  # cli/test_resume.py and cli/test_track.py
         "docs/data_and_models.md",
         "docs/own_algorithms.md",  # test_own_algorithms_page.py
         "docs/results.md",

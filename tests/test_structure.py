@@ -16,6 +16,7 @@ from fedjax_algos.asynchrony import schedules, system_models
 from fedjax_algos.core.optimizers import client_optimizers
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import losses, models
+from fedjax_algos.runs.tracking import trackers
 from fedjax_algos.schedules import local_works, rate_schedules, samplers
 
 ROOT = Path(fa.__file__).parent
@@ -44,6 +45,7 @@ REGISTRIES = (
     rate_schedules,
     schedules,
     system_models,
+    trackers,
 )
 MODULES = sorted(
     module.name

@@ -1,7 +1,7 @@
-"""The command line: `fedjax-algos compare | run | sweep | tune | plot | summary | list`.
+"""The command line: `fedjax-algos compare | run | sweep | tune | plot | report | summary | list`.
 
 `options.py` has the options that all commands that train share; `training.py`, `sweep.py` and
-`reporting.py` have the commands. Add a new one to `COMMANDS`.
+`reporting.py` have most commands. Add a new one to `COMMANDS`.
 """
 
 import sys
@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from fedjax_algos.cli.options import Commands
+from fedjax_algos.cli.report import report
 from fedjax_algos.cli.reporting import list_names, plot, summary
 from fedjax_algos.cli.sweep import sweep
 from fedjax_algos.cli.training import compare, run
@@ -22,7 +23,7 @@ from fedjax_algos.core.texts import printable
 _PACKAGE = Path(__file__).parents[1]
 _PROGRAM = Path(sys.argv[0])
 _MAX_CHARACTERS = 2000  # of an error
-COMMANDS = (compare, run, sweep, tune, plot, summary, list_names)
+COMMANDS = (compare, run, sweep, tune, plot, report, summary, list_names)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -21,6 +21,7 @@ from fedjax_algos.runs.divergence import DivergenceWarning
 from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
 from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.tracking import Tracker, trackers
 
 HELP = {
     "dataset": "name of a data set, see `list datasets`",
@@ -67,6 +68,8 @@ HELP = {
     "examples": "replicated on all devices, or sharded by client",
     "compilation_cache": "keeps compiled programs, and reads those of earlier runs [none]",
     "out": "results folder",
+    "track": "also gives each row to a tracker as it is measured: tensorboard, wandb, or one of "
+    "your own (FILE.py:NAME), see `list trackers`; may be repeated",
     "checkpoint_every": "seconds between two checkpoints of a run [300]",
     "keep_checkpoints": "number of checkpoints of a run that are kept [2]",
     "non_finite": "clients' updates with NaN or infinite numbers: exclude (and count), error, or "
@@ -165,6 +168,8 @@ def shared_options(seeds: str) -> Callable[[Callable], Callable]:
         command = click.option("--resume", is_flag=True, help=_RESUME_HELP)(command)
         for name in ("keep_checkpoints", "checkpoint_every"):
             command = click.option(flag(name), metavar="VALUE", help=HELP[name])(command)
+        track = click.option("--track", metavar="TRACKER", multiple=True, help=HELP["track"])
+        command = track(command)
         for name in ("out", "compilation_cache"):
             command = click.option(flag(name), metavar="FOLDER", help=HELP[name])(command)
         for option in reversed(options(Settings).values()):
@@ -265,6 +270,22 @@ def check_path(name: str, text: str | None) -> None:
         raise ValueError(
             f"{name}={text!r} is no path; give one, which begins with ./ if its name begins with --"
         )
+
+
+def make_trackers(specs: Sequence[str]) -> list[Tracker]:
+    """The trackers that --track names.
+
+    Args:
+      specs: of the registry `trackers`.
+
+    Raises:
+      ValueError: for one that is unknown, given twice, or whose package is not installed.
+    """
+    names = [trackers.parse(spec)[0] for spec in specs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"track names {name!r} twice; give it once")
+    return [trackers.make(spec) for spec in specs]
 
 
 def start_jax(devices: int | None, compilation_cache: str | None) -> None:

@@ -25,6 +25,7 @@ from fedjax_algos.models import losses, models
 from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.files import writing, written
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.tracking import trackers
 from fedjax_algos.schedules import local_works, rate_schedules, samplers
 
 REGISTRIES: dict[str, Registry[Any]] = {
@@ -39,6 +40,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "system_models": system_models,
     "samplers": samplers,
     "local_works": local_works,
+    "trackers": trackers,
 }
 
 

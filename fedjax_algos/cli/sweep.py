@@ -14,6 +14,7 @@ from fedjax_algos.analysis.summary import MethodSummary, summarise
 from fedjax_algos.cli.options import (
     Command,
     flag,
+    make_trackers,
     results_folder,
     settings_of,
     shared_options,
@@ -29,6 +30,7 @@ from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.files import written
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.sweeps import Sweep, prepare_sweep, run_sweep
+from fedjax_algos.runs.tracking import Tracker, track_experiment
 
 _MEMORY_HELP = f"bytes for the states of a call's runs [{options(run_sweep)['memory'].default}]"
 _MAX_DRAWN = 10  # settings in the figure, the best ones
@@ -44,7 +46,7 @@ _MAX_DRAWN = 10  # settings in the figure, the best ones
 )
 @click.option("--memory", metavar="VALUE", help=_MEMORY_HELP)
 @shared_options(seeds="3")
-def sweep(method: str, grid: tuple[str, ...], **values: str | None) -> None:
+def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     """Run METHOD on every setting of a grid and every seed.
 
     fedprox --grid mu=0.001,0.01,0.1 --grid client_learning_rate=0.1,0.32 are six settings. A grid
@@ -52,7 +54,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: str | None) -> None:
     as local_steps. Settings that differ in real numbers share a program; others have one each.
     METHOD may be a function of your own: my_file.py:fedspeed --grid rho=0.1,0.2.
     """
-    start = time.perf_counter()
+    start, trackers = time.perf_counter(), make_trackers(values["track"])
     with measure_compilation() as compiled, results_folder(values, "sweep") as folder:
         settings = settings_of(values, "3")
         start_jax(settings.devices, values["compilation_cache"])
@@ -66,7 +68,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: str | None) -> None:
         if folder.is_complete:
             return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
         with training(folder.path):
-            rows, notes = _run(prepared, folder, own)
+            rows, notes = _run(prepared, folder, own, trackers)
         rows = _best_first(rows)
         summary = summarise(rows, settings.target)
         results.write(folder.path, prepared.experiment, rows, summary)
@@ -102,7 +104,7 @@ def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, 
 
 
 def _run(
-    prepared: Sweep, folder: ResultsFolder, own: dict[str, Any]
+    prepared: Sweep, folder: ResultsFolder, own: dict[str, Any], trackers: list[Tracker]
 ) -> tuple[list[Row], list[str]]:
     """The rows and the notes, while a bar shows the progress of all runs."""
     console, settings = Console(stderr=True), prepared.experiment.settings
@@ -116,7 +118,9 @@ def _run(
             progress.advance(task, row["round"] - reached.get(name, 0))
             reached[name] = row["round"]
 
-        rows, notes = run_sweep(prepared, show, folder, **own)
+        points = {run.label: run.swept for run in prepared.runs}
+        with track_experiment(trackers, folder, prepared.experiment, show, points) as add_row:
+            rows, notes = run_sweep(prepared, add_row, folder, **own)
     for note in [*prepared.experiment.notes, *notes]:
         console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
     return rows, notes

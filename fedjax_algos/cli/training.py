@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import click
 from rich.console import Console
@@ -18,6 +19,7 @@ from fedjax_algos.cli.options import (
     Command,
     Commands,
     flag,
+    make_trackers,
     range_of,
     results_folder,
     settings_of,
@@ -37,6 +39,7 @@ from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import Method, methods_of, parse_spec
 from fedjax_algos.runs.saving.files import written
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.tracking import track_experiment
 
 console = Console(stderr=True)
 _NO_FILE = ConfigFile()
@@ -50,7 +53,7 @@ _NO_FILE = ConfigFile()
     help="settings and methods: a TOML file, such as tune writes, or a run's config.json",
 )
 @shared_options(seeds="10")
-def compare(methods: tuple[str, ...], **values: str | None) -> None:
+def compare(methods: tuple[str, ...], **values: Any) -> None:
     """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
 
     A method is an algorithm with options of its own: fedprox:mu=0.1,client_learning_rate=0.3. The
@@ -107,7 +110,7 @@ def _run_command(spec: str) -> click.Command:
     shared = {*options(Settings), "out", "compilation_cache"}
     own = [option for option in text_options(factory) if option.name not in shared]
 
-    def command(**values: str | None) -> None:
+    def command(**values: Any) -> None:
         settings = settings_of(values, "1")
         changes = {o.name: text for o in own if (text := values[o.name]) is not None}
         method = Method.of(spec, settings, changes)
@@ -125,7 +128,7 @@ def train(
     settings: Settings,
     methods: list[Method],
     name: str,
-    values: dict[str, str | None],
+    values: dict[str, Any],
     file: ConfigFile = _NO_FILE,
 ) -> None:
     """Trains all methods on all seeds, shows the progress, and writes a results folder.
@@ -137,7 +140,7 @@ def train(
       values: of the options that are no settings; see `shared_options`.
       file: of settings, which may say how the methods were tuned.
     """
-    start = time.perf_counter()
+    start, trackers = time.perf_counter(), make_trackers(values["track"])
     with measure_compilation() as compiled, results_folder(values, name) as folder:
         start_jax(settings.devices, values["compilation_cache"])
         layout = (folder.configuration or {}).get("layout") or file.layout
@@ -149,8 +152,11 @@ def train(
             return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
         with training(folder.path):
             _introduce(experiment)
-            with _progress(settings, methods) as show:
-                rows = comparison.run(experiment, show, _show_memory, folder)
+            with (
+                _progress(settings, methods) as show,
+                track_experiment(trackers, folder, experiment, show) as add_row,
+            ):
+                rows = comparison.run(experiment, add_row, _show_memory, folder)
         summary = summarise(rows, settings.target)
         results.write(folder.path, experiment, rows, summary)
         of_clients = results.write_clients(folder, experiment)

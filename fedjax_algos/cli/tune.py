@@ -56,7 +56,7 @@ _GRID_HELP = (
     help="grid, or optuna: its model of the scores so far proposes --trials settings [grid]",
 )
 @shared_options(seeds=_SEEDS)
-def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: str | None) -> None:
+def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None:
     """Find good settings of METHODS, with the same budget for each, and without test data.
 
     fedavg fedprox --grid client_learning_rate=0.01..1 --grid fedprox:mu=0.001,0.01 --trials 20
@@ -67,6 +67,8 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: str | None) 
     start = time.perf_counter()
     with measure_compilation() as compiled, results_folder(values, "tune") as folder:
         settings = settings_of(values, _SEEDS)
+        if values["track"]:
+            raise ValueError(f"track={values['track'][0]!r} is not for tune; leave it out")
         start_jax(settings.devices, values["compilation_cache"])
         known = options(prepare_tuning)
         given = {

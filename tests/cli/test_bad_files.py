@@ -112,9 +112,11 @@ def test_tables_of_results(attempt, here):
             assert attempt("summary", "there", *paper) == "refused", (name, paper)
     for name, table in READABLE.items():
         (folder / "metrics.csv").write_text(table)
+        (folder / "config.json").write_text(configuration(complete=True))
         for paper in SUMMARIES:
             attempt("summary", "there", *paper)
             attempt("summary", "there", "--json", *paper)
+        attempt("report", "there")
         if name == "inf":
             assert attempt("plot", "there") == "done"
 
@@ -184,6 +186,7 @@ def test_configurations_of_results(attempt, here):
         if content != configuration(complete=True):
             assert attempt("plot", "there") == "refused", given[:200]
             assert attempt("summary", "there") == "refused", given[:200]
+            assert attempt("report", "there") == "refused", given[:200]
         (folder / ".lock").unlink(missing_ok=True)
         if content == WHOLE:  # a run that stopped left it
             (folder / ".lock").touch()
@@ -192,6 +195,33 @@ def test_configurations_of_results(attempt, here):
     (folder / "config.json").unlink()
     (folder / "config.json").mkdir()
     assert attempt("run", "fedavg", *out, "--resume") == attempt("plot", "there") == "refused"
+
+
+ODD = (None, True, -1, 1e300, "x", "", [1], {"a": [None]}, [{}], "\ud800</script>")
+
+
+def test_entries_of_a_configuration_in_a_report(attempt, here):
+    """Each is refused or shown."""
+    folder = here / "there"
+    folder.mkdir()
+    (folder / "metrics.csv").write_text(TABLE)
+    names = ["command", "config", "grid", "dataset_notes", "partition_sha256", "compilation"]
+    contents = [{name: value} for name in names for value in ODD]
+    contents += [{"methods": {"fedavg": value}} for value in ODD]
+    contents += [{"methods": {"fedavg": {"algorithm": value}}} for value in ODD]
+    contents += [{"environment": {"packages": {"jax": value}, "x": value}} for value in ODD]
+    contents += [{"layout": {"source": v, "layout": v, "devices": v}} for v in ODD]
+    outcomes = set()
+    for content in contents:
+        (folder / "config.json").write_text(configuration(complete=True, **content))
+        outcomes.add(attempt("report", "there"))
+    assert outcomes == {"done"}
+    plain = dataclasses.asdict(Settings())
+    for name in plain:
+        for value in ODD:
+            changed = {**plain, "seeds": [0], name: value}
+            (folder / "config.json").write_text(configuration(complete=True, settings=changed))
+            assert attempt("report", "there") in ("done", "refused")
 
 
 ARRAYS = {

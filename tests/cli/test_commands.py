@@ -1,10 +1,12 @@
 """The commands compare, run, plot and list: what they print and write."""
 
+import csv
 import json
 import re
 
 import numpy as np
 import pytest
+from report_helpers import Page, assert_alone
 
 import fedjax_algos
 from fedjax_algos.algorithms import algorithms
@@ -63,6 +65,16 @@ def test_compare(command, refused, here, read_table):
     description = (folder / "partition.txt").read_text()
     assert config["partition_sha256"]["1"][:12] in description
     assert len(read_table(folder / "summary.csv")) == 3
+
+    command("report", folder)
+    page = Page(folder / "report.html")
+    assert_alone(page)
+    _, shown = page.tables["Methods"]
+    printed = [re.split(r" {2,}", line.strip()) for line in out.splitlines()]
+    assert [row for row in shown if row not in printed] == []
+    with (folder / "summary.csv").open(newline="") as file:
+        assert page.tables["summary.csv"] == [list(csv.reader(file))]
+    assert all(f"seed {seed}" in page.text for seed in (0, 1))
 
     out = command("plot", folder, "--metric", "test_loss", "--x", "upload_bytes")
     assert out.strip() == str(folder / "test_loss-by-upload_bytes.png")

@@ -1,9 +1,11 @@
 """The clients' own models on the command line: what is measured, written and printed."""
 
 import json
+import re
 
 import numpy as np
 import pytest
+from report_helpers import Page, assert_alone
 
 import fedjax_algos as fa
 from fedjax_algos.core import Mean
@@ -56,6 +58,15 @@ def test_on_the_virtual_clock_after_more_steps(command, read_table, here):
     assert "own model after 3 more local steps, on its train examples." in out
     rows = read_table(here / "results" / "fedbuff" / "clients.csv")
     assert [int(row["client"]) for row in rows] == list(range(6))
+    page = Page(here / command("report", "results/fedbuff").strip())
+    assert_alone(page)
+    (clients,) = page.tables["Each client's own model"]
+    assert clients[1] == re.split(r" {2,}", out[out.index("pooled") :].splitlines()[1].strip())
+    (plans,) = page.tables["Plans, in simulated seconds"]
+    assert plans[1][0] == "fedbuff"
+    pictures = [image["alt"].partition(":")[0] for image in page.attributes("img")]
+    assert "Dispatches of each client over time" in pictures
+    assert "Staleness of the updates" in pictures
     before = command("run", "fedbuff", *options, "--local-steps", 2, *personal[:2])
     assert "more local steps" not in before
     plain = read_table(here / "results" / "fedbuff-2" / "clients.csv")

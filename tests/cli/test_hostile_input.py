@@ -79,6 +79,7 @@ def test_a_key_twice_is_refused(refused, arguments, message):
         ["sweep", "fedavg", "--grid", "{}"],
         ["plot", "{}"],
         ["plot", ".", "--x", "{}"],
+        ["report", "{}"],
         ["summary", "{}"],
         ["list", "{}"],
     ],

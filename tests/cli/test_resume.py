@@ -3,19 +3,26 @@
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedjax_algos.cli import main
 from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
+from fedjax_algos.runs.saving.files import read_rows
 from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.tracking import trackers
+
+PAGE = Path(__file__).parents[2] / "docs" / "command_line.md"
 
 SMALL = "--model linear --clients 8 --batch-size 4 --local-steps 2 --seeds 2"
 ROUNDS = f"--rounds 6 --eval-every 2 --cohort 2 {SMALL}"
@@ -61,10 +68,35 @@ def signal_at(monkeypatch):
     return send
 
 
+@pytest.fixture
+def json_lines(here):
+    """The tracker of docs/command_line.md, in a file."""
+    program = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (here / "mine.py").write_text(program.group(1))
+    yield "mine.py:json_lines:name=rows.json"
+    trackers.pop("mine.py:json_lines", None)
+
+
+def check_tracked(folder):
+    """Each tracker has the rows of its run, each of them once; returns the number of runs."""
+    files = [*folder.glob("json/*/*/rows.json")]
+    assert len(files) == len([*folder.glob("tensorboard/*/*/*")])
+    for file in files:
+        run = file.parent.relative_to(folder / "json")
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        assert rows == read_rows(folder / "runs" / run / "metrics.csv")
+        reader = EventAccumulator(str(folder / "tensorboard" / run)).Reload()
+        events = [(event.step, event.value) for event in reader.Scalars("test_loss")]
+        assert events == [(row["round"], np.float32(row["test_loss"])) for row in rows]
+        assert ("simulated_seconds" in rows[0]) == ("simulated_seconds" in reader.Tags()["scalars"])
+    return len(files)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
-def test_an_interrupted_command_goes_on(name, here, signal_at, capsys):
+def test_an_interrupted_command_goes_on(name, here, signal_at, json_lines, capsys):
     arguments = COMMANDS[name].split()
     main([*arguments, "--out", "whole"])
+    arguments += ["--track", json_lines, "--track", "tensorboard"]
     for number, which, code in ((3, signal.SIGINT, 130), (7, signal.SIGTERM, 143)):
         undo = signal_at(number, which)
         capsys.readouterr()
@@ -76,10 +108,14 @@ def test_an_interrupted_command_goes_on(name, here, signal_at, capsys):
         command = f"fedjax-algos {' '.join(arguments)} --out parts --resume"
         assert line == f"interrupted ({which.name}); go on with: {command}"
         assert not json.loads((here / "parts" / "config.json").read_text())["complete"]
+        assert check_tracked(here / "parts") > 0  # the trackers were closed
     with pytest.raises(SystemExit):
         main(["plot", "parts"])
     assert "parts' is not complete: " in capsys.readouterr().err
     main([*arguments, "--out", "parts", "--resume"])
+    assert check_tracked(here / "parts") == len([*here.glob("parts/runs/*/*/model.npz")])
+    for folder in ("json", "tensorboard"):
+        shutil.rmtree(here / "parts" / folder)
     assert folder_content(here / "parts") == folder_content(here / "whole")
     names = [
         sorted(str(path.relative_to(here / folder)) for path in (here / folder).rglob("*"))

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from report_helpers import Page, assert_alone
 
 from fedjax_algos.cli import main
 
@@ -33,6 +34,12 @@ def test_the_command_writes_a_results_folder_best_setting_first(capsys, here, re
     assert len(config["sweep_notes"]) == 2
     assert config["methods"]["ghbm tau=2 client_learning_rate=0.3"]["tau"] == 2
     assert (here / "here" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    main(["report", "here"])
+    page = Page(here / "here" / "report.html")
+    assert_alone(page)
+    assert "Sweep of 6 settings on digits" in page.text
+    assert [row[0] for row in page.tables["Methods"][1][1:]] == [line["label"] for line in summary]
+    capsys.readouterr()
     assert "out='here' is not empty; name another folder or remove it" in refused(*command)
 
 

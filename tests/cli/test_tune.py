@@ -113,6 +113,7 @@ def test_wrong_files_of_results(refused, here, content, message):
         ("tune fedavg --grid client_learning_rate=1,2 --validation 1", "validation=1 is out of"),
         ("tune fedavg --grid client_learning_rate=1,2 --search best", "search='best' is unknown"),
         ("tune fedavg --grid mu=1,2", "unknown option 'mu'"),
+        ("tune fedavg --grid client_learning_rate=1 --track tensorboard", "is not for tune"),
     ],
 )
 def test_wrong_searches(refused, line, message):

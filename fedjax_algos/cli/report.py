@@ -1,0 +1,89 @@
+"""The command `report`: a results folder as one HTML file."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from fedjax_algos.analysis.summary import summarise
+from fedjax_algos.cli import tables
+from fedjax_algos.cli.options import Command, check_path
+from fedjax_algos.core.options import check_value, options
+from fedjax_algos.core.texts import printable
+from fedjax_algos.runs import results
+from fedjax_algos.runs.client_results import summarise_client_rows
+from fedjax_algos.runs.report import ReportTables, TextTable, make_report
+from fedjax_algos.runs.saving.configuration_file import read_configuration
+from fedjax_algos.runs.saving.files import read_rows, write_text, writing
+from fedjax_algos.runs.settings import Settings
+
+
+@click.command(cls=Command)
+@click.argument("folder", metavar="RESULTS")
+@click.option("--out", metavar="FILE", help="page [report.html in the folder]")
+def report(folder: str, out: str | None) -> None:
+    """Write a report of a results folder as one HTML file, which needs no network.
+
+    It has the settings, the table of methods, figures that zoom, the partition, timelines on the
+    virtual clock, what diverged, the environment, and how to repeat it.
+    """
+    check_path("out", out)
+    rows = results.read_metrics(folder)
+    place = Path(folder)
+    configuration = read_configuration(place)
+    if configuration is None:
+        raise ValueError(
+            f"{folder!r} has no config.json; name a folder that compare, run or sweep wrote"
+        )
+    path = place / "report.html" if out is None else Path(out)
+    with writing(path):
+        if path.exists():
+            raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
+    settings = _settings(place, configuration)
+    page = make_report(place, rows, configuration, settings, _tables(place, rows, settings))
+    write_text(path, page)
+    click.echo(printable(path))
+
+
+def _settings(folder: Path, configuration: dict[str, Any]) -> Settings:
+    """The settings of a folder; those that this version does not know are left out."""
+    known = options(Settings)
+    given = {name: value for name, value in configuration["settings"].items() if name in known}
+    try:
+        settings = Settings(**{**given, "seeds": tuple(given["seeds"])})
+        for option in known.values():
+            check_value(option, getattr(settings, option.name), "")
+    except ValueError as error:
+        raise ValueError(f"{str(folder / 'config.json')!r}: {error}") from error
+    return settings
+
+
+def _tables(folder: Path, rows: list[dict[str, Any]], settings: Settings) -> ReportTables:
+    summary = summarise(rows, settings.target)
+    shown = tables.summary_table(summary, settings)
+    clients = None
+    if settings.evaluate_clients != "none":
+        rows_of_clients = read_rows(folder / "clients.csv")
+        if not {"examples", "accuracy"} <= set.intersection(*map(set, rows_of_clients)):
+            raise ValueError(
+                f"{folder / 'clients.csv'} has no accuracy of each client; name a folder that "
+                "compare or run wrote"
+            )
+        of_clients = summarise_client_rows(rows_of_clients)
+        clients = _texts(tables.clients_table(of_clients), tables.clients_legend(settings))
+    return ReportTables(
+        _texts(shown, tables.legend(summary, settings)), clients, tables.non_finite_lines(rows)
+    )
+
+
+def _texts(table: Table, legend: str) -> TextTable:
+    """The texts of a table that is printed otherwise."""
+    columns = [list(map(_text, column.cells)) for column in table.columns]
+    headings = [_text(column.header) for column in table.columns]
+    return TextTable(headings, list(zip(*columns, strict=True)), legend)
+
+
+def _text(cell: object) -> str:
+    return cell.plain if isinstance(cell, Text) else str(cell)

@@ -1,0 +1,201 @@
+"""The figure of a report: its data, and its controls, which `figure.js` makes work."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_algos.analysis.summary import column_by_method, confidence_half_width
+from fedjax_algos.core import Row
+from fedjax_algos.core.texts import printable
+from fedjax_algos.runs.report.html import Html, element, picture
+
+_AXES = {  # columns for the x axis, their labels and units
+    "round": ("communication round", ""),
+    "upload_bytes": ("uploaded by all clients", "B"),
+    "download_bytes": ("downloaded by all clients", "B"),
+    "simulated_seconds": ("simulated seconds", ""),
+    "flops": ("computation of all clients", "FLOP"),
+    "wall_seconds": ("wall time in seconds", ""),
+}
+_SERVER_STEP = ("server step", "")
+_FIRST_METRICS = ("test_accuracy", "test_loss", "train_loss")
+_MAX_METHODS = 20  # in the figure; a page with a thousand settings would be slow
+_MAX_CHARACTERS = 80  # of a label
+_DIGITS = 6  # of the numbers, which are drawn
+
+
+def figure_data(rows: list[Row]) -> dict[str, Any]:
+    """The lines of the figure: means over the seeds, and half the 95% confidence intervals.
+
+    Args:
+      rows: of all methods and seeds.
+
+    Returns:
+      Values of JSON: `axes` and `metrics`, each with a name, a label and a unit, and `methods`
+      with a label, `columns` (the means of axes and metrics by name) and `halves`. Numbers that are
+      not finite are None.
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    given = {name: column_by_method(rows, name) for name in names if name not in ("method", "seed")}
+    columns = {name: own for name, own in given.items() if _has_numbers(own)}
+    axes = {name: label for name, label in _AXES.items() if name in columns}
+    if "simulated_seconds" in axes:  # the virtual clock
+        axes = {"simulated_seconds": axes["simulated_seconds"], **axes} | {"round": _SERVER_STEP}
+    others = [name for name in columns if name not in _AXES and name not in _FIRST_METRICS]
+    metrics = [name for name in _FIRST_METRICS if name in columns] + others
+    labels = list(next(iter(given.values())))[:_MAX_METHODS]
+    return {
+        "axes": [{"name": n, "label": label, "unit": unit} for n, (label, unit) in axes.items()],
+        "metrics": [
+            {
+                "name": name,
+                "label": printable(name.replace("_", " "), _MAX_CHARACTERS),
+                "unit": "",
+                "percent": name.endswith("accuracy"),
+            }
+            for name in metrics
+        ],
+        "methods": [
+            {
+                "label": printable(label, _MAX_CHARACTERS),
+                "columns": {name: _means(columns[name][label]) for name in [*axes, *metrics]},
+                "halves": {name: _half_widths(columns[name][label]) for name in metrics},
+            }
+            for label in labels
+        ],
+    }
+
+
+def _has_numbers(by_method: dict[str, np.ndarray]) -> bool:
+    return any(np.isfinite(values).any() for values in by_method.values())
+
+
+def _means(values: np.ndarray) -> list[float | None]:
+    with np.errstate(invalid="ignore"):  # infinite values give NaN
+        return [_rounded(mean) for mean in values.mean(axis=0)]
+
+
+def _half_widths(values: np.ndarray) -> list[float | None]:
+    if len(values) < 2:
+        return []
+    return [_rounded(confidence_half_width(column)) for column in values.T]
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+
+
+def as_script(data: dict[str, Any]) -> Html:
+    """JSON that stands in a script element, which no text in it can end.
+
+    Args:
+      data: of `figure_data`.
+    """
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Html(text)
+
+
+def figure(data: dict[str, Any], folder: Path, seeds: int, num_methods: int) -> list[Html]:
+    """The place of the figure, its controls, and a picture where scripts do not run.
+
+    Args:
+      data: of `figure_data`.
+      folder: of the results.
+      seeds: their number.
+      num_methods: of the results, of which a long figure has only the first.
+    """
+    mean = f"The lines are means of {seeds} seeds, and the bands 95% confidence intervals. "
+    told = (mean if seeds > 1 else "") + "A line ends where the model of a seed was not finite."
+    if num_methods > len(data["methods"]):
+        told += f" The first {len(data['methods'])} of {num_methods} methods are drawn."
+    how = (
+        "Drag a rectangle to zoom, and double-click for the whole. The table below the figure has "
+        "the values at the cursor; the arrow keys move it."
+    )
+    fallback = picture(folder / "accuracy.png", "Test accuracy of the methods")
+    return [
+        element("p", told),
+        element("p", how, class_="hint"),
+        element(
+            "noscript",
+            element("p", "Without JavaScript this is the figure that was saved."),
+            fallback,
+        ),
+        element(
+            "div",
+            element("div", *_controls(data, seeds), class_="controls"),
+            element("div", id="plot"),
+            element("div", _legend(data["methods"]), class_="scroll"),
+            id="figure-parts",
+            hidden=True,
+        ),
+    ]
+
+
+def _controls(data: dict[str, Any], seeds: int) -> list[Html]:
+    return [
+        _choice("metric", "Metric", data["metrics"]),
+        _choice("axis", "against", data["axes"]),
+        element(
+            "label",
+            element("input", type="checkbox", id="bands", checked=True),
+            " confidence bands",
+            hidden=seeds < 2,
+        ),
+        element(
+            "span",
+            element("button", "+", type="button", id="closer", aria_label="Zoom in"),
+            " ",
+            element("button", "\N{MINUS SIGN}", type="button", id="wider", aria_label="Zoom out"),
+            " ",
+            element(
+                "button", "Whole", type="button", id="whole", aria_label="Show the whole lines"
+            ),
+        ),
+    ]
+
+
+def _choice(name: str, label: str, choices: Sequence[dict[str, str]]) -> Html:
+    options = [element("option", choice["label"], value=choice["name"]) for choice in choices]
+    return element("label", label, " ", element("select", *options, id=name, autocomplete="off"))
+
+
+def _legend(methods: Sequence[dict[str, Any]]) -> Html:
+    """The methods with their samples of lines, switches, and values at the cursor."""
+    box = {"type": "checkbox", "checked": True, "autocomplete": "off"}
+    rows = [
+        element(
+            "tr",
+            element(
+                "th",
+                element(
+                    "label",
+                    element("input", id=f"show-{i}", **box),
+                    element("span", method["label"]),
+                ),
+                scope="row",
+            ),
+            element("td", id=f"value-{i}"),
+            element("td", id=f"place-{i}"),
+        )
+        for i, method in enumerate(methods)
+    ]
+    headings = [
+        element("th", "method", scope="col"),
+        element("th", id="value-heading", scope="col"),
+        element("th", id="place-heading", scope="col"),
+    ]
+    return element(
+        "table",
+        element("thead", element("tr", *headings)),
+        element("tbody", *rows),
+        class_="numbers",
+        id="legend",
+        aria_label="Methods of the figure, and their values",
+    )

@@ -1,0 +1,109 @@
+"""HTML of which every text is escaped."""
+
+import base64
+import html
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from fedjax_algos.core.files import open_regular, read_bounded
+from fedjax_algos.core.texts import printable
+
+_MAX_PICTURE_BYTES = 20_000_000
+_PNG = b"\x89PNG\r\n\x1a\n"
+_VOID = {"img", "input"}
+
+
+class Html(str):
+    """Markup, in contrast to a text."""
+
+
+def element(tag: str, *children: object, **attributes: object) -> Html:
+    """An element; its children and attributes are escaped unless they are `Html`.
+
+    Args:
+      tag: its name.
+      *children: texts or `Html`.
+      **attributes: values by name, where `_` stands for `-`, and `class_` for `class`. True is an
+        attribute without a value; those that are None or False are left out.
+    """
+    texts = "".join(
+        f" {name.rstrip('_').replace('_', '-')}"
+        + ("" if value is True else f'="{html.escape(printable(value))}"')
+        for name, value in attributes.items()
+        if value is not None and value is not False
+    )
+    if tag in _VOID:
+        return Html(f"<{tag}{texts}>")
+    return Html(f"<{tag}{texts}>{joined(children)}</{tag}>")
+
+
+def joined(parts: Iterable[object]) -> Html:
+    """Texts, which are escaped, and `Html` one after another.
+
+    Args:
+      parts: texts or `Html`.
+    """
+    return Html("".join(part if isinstance(part, Html) else _escaped(part) for part in parts))
+
+
+def _escaped(text: object) -> str:
+    return html.escape("\n".join(map(printable, str(text).split("\n"))))
+
+
+def table(
+    headings: Sequence[object],
+    rows: Iterable[Sequence[object]],
+    *,
+    caption: str,
+    kind: str = "numbers",
+) -> Html:
+    """A table whose first column has the headings of its rows.
+
+    Args:
+      headings: of the columns.
+      rows: the cells of each row.
+      caption: above the table.
+      kind: "numbers", on the right, or "texts".
+    """
+    head = element("tr", *(element("th", heading, scope="col") for heading in headings))
+    body = [
+        element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in rest))
+        for first, *rest in rows
+    ]
+    whole = element(
+        "table",
+        element("caption", caption),
+        element("thead", head),
+        element("tbody", *body),
+        class_=kind,
+    )
+    # reached by the keyboard, so that it can be scrolled
+    return element("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
+
+
+def details(title: str, *children: object) -> Html:
+    """What is shown if its title is pressed.
+
+    Args:
+      title: of it.
+      *children: texts or `Html`.
+    """
+    return element("details", element("summary", title), *children)
+
+
+def picture(path: Path, description: str) -> Html:
+    """A PNG picture as part of the page; nothing if there is no such file.
+
+    Args:
+      path: of the file.
+      description: for those who do not see it.
+    """
+    try:
+        with open_regular(path) as file:
+            content = read_bounded(file, _MAX_PICTURE_BYTES)
+    except (OSError, ValueError):
+        return Html()
+    if not content.startswith(_PNG):
+        return Html()
+    source = "data:image/png;base64," + base64.b64encode(content).decode()
+    return element("figure", element("img", src=source, alt=description))

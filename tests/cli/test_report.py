@@ -1,0 +1,247 @@
+"""`report`: one page, with every method and number, in which texts from outside stay texts."""
+
+import base64
+import csv
+import hashlib
+import html
+import json
+import math
+
+import pytest
+from report_helpers import Page, assert_alone
+from summary_helpers import NAN, rows
+
+from fedjax_algos.runs import results
+from fedjax_algos.runs.settings import Settings
+
+PNG = base64.b64decode(  # one pixel
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
+)
+HOSTILE = '</script><script>alert("1")</script>\'&amp; <b>\N{SNOWMAN} \u202e\x1b[31m'
+PARTITION = """\
+seed 0
+client   examples
+     0          3
+
+3 examples on 1 clients
+seed 1
+client   examples
+     0          2
+"""
+
+
+def make_folder(path, measured, methods=None, **changes):
+    """A results folder without training."""
+    path.mkdir()
+    labels = dict.fromkeys(row["method"] for row in measured)
+    settings = {**vars(Settings()), "seeds": [0, 1], "rounds": 20, **changes.pop("settings", {})}
+    content = {
+        "command": ["compare", "fedavg", "--rounds", "20", "--out", "some where", "--resume"],
+        "config": None,
+        "settings": settings,
+        "methods": methods or {label: {"algorithm": "fedavg"} for label in labels},
+        "dataset_notes": [],
+        "partition_sha256": {"0": "f00"},
+        "environment": {"python": "3.11.7", "packages": {"jax": "0.10.2"}},
+        "layout": {"layout": "sequential", "devices": 1, "source": "rule"},
+        "complete": True,
+        **changes,
+    }
+    (path / "config.json").write_text(json.dumps(content))
+    (path / "partition.png").write_bytes(PNG)
+    (path / "partition.txt").write_text(PARTITION)
+    results.write_table(path / "metrics.csv", measured)
+    return path
+
+
+MEASURED = rows("fedavg", [[0.1, 0.5, 0.625], [0.1, 0.7, 0.875]]) + rows(
+    "fedprox", [[0.1, 0.25, 0.5], [0.1, 0.75, 1.0]]
+)
+METHODS = {
+    "fedavg": {"algorithm": "fedavg", "client_learning_rate": 0.1, "weighting": "examples"},
+    "fedprox": {"algorithm": "fedprox", "mu": 0.5, "weighting": "examples"},
+}
+
+
+@pytest.fixture
+def read(command):
+    """The report of a folder."""
+
+    def run(folder):
+        assert command("report", folder) == f"{folder}/report.html\n"
+        page = Page(folder / "report.html")
+        assert_alone(page)
+        return page
+
+    return run
+
+
+def test_a_report(here, read):
+    page = read(make_folder(here / "some", MEASURED, METHODS))
+    titles = [page.text.count(title) for title in ("Comparison of 2 methods on digits", "Timeline")]
+    assert titles == [2, 0]  # in the head and in the page; no virtual clock
+    (changed,) = page.tables["Settings that differ from defaults"]
+    assert changed == [
+        ["setting", "value", "default"],
+        ["rounds", "20", "100"],
+        ["seeds", "0, 1", "0"],
+    ]
+    (same,) = page.tables["Others"]
+    names = [row[0] for row in same[1:]] + [row[0] for row in changed[1:]]
+    assert sorted(names) == sorted(vars(Settings()))
+    methods, summary = page.tables["Methods"]
+    assert methods[1:] == [
+        ["fedavg", "fedavg", "client_learning_rate=0.1", "weighting=examples"],
+        ["fedprox", "fedprox", "mu=0.5", "weighting=examples"],
+    ]
+    assert [row[:2] for row in summary] == [
+        ["method", "final"],
+        ["fedavg", "75.0 ± 158.8"],
+        ["fedprox", "75.0 ± 317.7"],
+    ]
+    assert page.attributes("img") == [
+        {
+            "src": "data:image/png;base64," + base64.b64encode(PNG).decode(),
+            "alt": "Labels of each client's examples on seed 0",
+        }
+    ]
+    for text in (
+        "3 examples on 1 clients",
+        "All models were finite, and no update was left out.",
+        "fedjax-algos compare fedavg --rounds 20From the results folder, also with another version:",  # and no --out
+    ):
+        assert text in page.text
+    assert ["jax", "0.10.2"] in page.tables["Versions and devices"][0]
+
+
+def test_the_figure_has_means_and_intervals(here, read):
+    figure = read(make_folder(here / "some", MEASURED)).figure
+    assert [axis["name"] for axis in figure["axes"]] == ["round", "upload_bytes", "wall_seconds"]
+    assert [metric["name"] for metric in figure["metrics"]] == ["test_accuracy", "test_loss"]
+    assert [metric["percent"] for metric in figure["metrics"]] == [True, False]
+    fedavg, fedprox = figure["methods"]
+    assert fedavg["columns"]["round"] == [0, 10, 20]
+    assert fedavg["columns"]["upload_bytes"] == [0, 1000, 2000]
+    assert fedavg["columns"]["wall_seconds"] == [1.5, 1.5, 1.5]
+    assert fedavg["columns"]["test_accuracy"] == [0.1, 0.6, 0.75]
+    assert fedprox["columns"]["test_loss"] == [0.9, 0.5, 0.25]
+    student = 12.7062  # the 97.5% quantile of t with one degree of freedom
+    halves = [0, student * 0.1, student * 0.125]
+    assert fedavg["halves"]["test_accuracy"] == pytest.approx(halves, rel=1e-5)
+
+
+def test_the_virtual_clock(here, read):
+    measured = rows("fed/avg", [[0.1, 0.5]] * 2, simulated_seconds=2.0)
+    folder = make_folder(here / "some", measured, settings={"seconds": 20.0})
+    results.write_table(
+        folder / "timelines.csv", [{"method": "fed/avg", "mean_staleness": 1.25678}]
+    )
+    for name in ("timeline", "staleness"):
+        (folder / f"{name}-fed-avg.png").write_bytes(PNG)
+    (folder / "accuracy.png").write_bytes(b"<script>")
+    page = read(folder)
+    axes = [(axis["name"], axis["label"]) for axis in page.figure["axes"]]
+    assert axes[:2] == [("simulated_seconds", "simulated seconds"), ("round", "server step")]
+    assert page.tables["Plans, in simulated seconds"] == [
+        [["method", "mean staleness"], ["fed/avg", "1.257"]]
+    ]
+    assert [image["alt"] for image in page.attributes("img")] == [
+        "Labels of each client's examples on seed 0",
+        "Dispatches of each client over time: fed/avg",
+        "Staleness of the updates: fed/avg",
+    ]
+
+
+def test_what_diverged_is_told(here, read):
+    measured = rows("fedavg", [[0.1, 0.5], [0.1, NAN]], excluded_updates=0.3)
+    page = read(make_folder(here / "some", measured))
+    assert page.figure["methods"][0]["columns"]["test_accuracy"] == [0.1, None]
+    assert "fedavg: 6 updates of clients were not finite and were left out" in page.text
+    assert "fedavg: seed 1 not finite at round 10" in page.text
+    assert page.tables["Methods"][1][1][1] == "1/2 diverged"
+
+
+def test_texts_from_outside_stay_texts(here, read):
+    measured = rows(HOSTILE, [[0.1, 0.5]] * 2) + rows("b", [[0.1, 0.5]] * 2, **{HOSTILE: 1.0})
+    folder = make_folder(
+        here / "some",
+        measured,
+        settings={"dataset": HOSTILE, "model": HOSTILE, HOSTILE: HOSTILE},
+        methods={HOSTILE: {"algorithm": HOSTILE, HOSTILE: HOSTILE}, "b": HOSTILE},
+        command=["run", HOSTILE],
+        config=HOSTILE,
+        dataset_notes=[HOSTILE],
+        sweep_notes=HOSTILE,
+        environment={HOSTILE: HOSTILE, "packages": {HOSTILE: [HOSTILE]}},
+        partition_sha256={HOSTILE: HOSTILE},
+    )
+    (folder / "partition.txt").write_text(f"seed {HOSTILE}\n{HOSTILE}\n")
+    results.write_table(folder / "summary.csv", [{"label": HOSTILE, HOSTILE: HOSTILE}])
+    page = read(folder)
+    shown = HOSTILE.replace("\u202e\x1b", r"\u202e\x1b")
+    assert "<script>alert" not in page.source
+    assert html.escape(shown) in page.source
+    assert not {"\u202e", "\x1b"} & set(page.source)
+    assert page.tables["summary.csv"] == [[["label", shown], [shown, shown]]]
+    assert page.tables["Methods"][0][1][:2] == [shown, shown]
+    assert page.figure["methods"][0]["label"] == shown
+    assert page.figure["metrics"][2]["label"] == shown.replace("_", " ")
+
+
+def test_only_the_own_style_and_script_have_an_effect(here, read):
+    page = read(make_folder(here / "some", MEASURED))
+    (policy,) = [
+        given["content"]
+        for given in page.attributes("meta")
+        if given.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policy.startswith("default-src 'none'; img-src data:; ")
+    for tag in ("style", "script"):
+        (content,) = [text for index, text in page.raw.items() if page.elements[index] == (tag, {})]
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+
+
+def test_a_long_figure_has_the_first_methods(here, read):
+    measured = [row for i in range(30) for row in rows(f"mu={i}", [[0.1, 0.5]] * 2)]
+    grid = {"mu": [str(i) for i in range(30)]}
+    page = read(make_folder(here / "some", measured, grid=grid))
+    assert "Sweep of 30 settings on digits" in page.text
+    assert [method["label"] for method in page.figure["methods"]] == [f"mu={i}" for i in range(20)]
+    assert "The first 20 of 30 methods are drawn." in page.text
+    methods, summary = page.tables["Methods"]
+    assert len(methods) == len(summary) == 31
+
+
+def test_digits_of_the_summary(here, read):
+    folder = make_folder(here / "some", MEASURED)
+    lines = [["label", "final"], ["fedavg", repr(1 / 3)], ["a,b\nc", repr(math.pi)]]
+    with (folder / "summary.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(lines)
+    assert read(folder).tables["summary.csv"] == [lines]
+
+
+def test_wrong_folders_and_files(here, refused):
+    folder = make_folder(here / "some", MEASURED)
+    assert "cannot be read" in refused("report", "nowhere")
+    assert "is no path" in refused("report", folder, "--out", "")
+    (here / "mine.html").write_text("mine")
+    error = refused("report", folder, "--out", "mine.html")
+    assert error == "error: out='mine.html' exists; name another file or remove it\n"
+    assert (here / "mine.html").read_text() == "mine"
+    content = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(content.replace('"complete": true', '"complete": false'))
+    assert "some' is not complete: 0 of 4 runs have ended; go on with" in refused("report", folder)
+    (folder / "config.json").write_text(content.replace('"clients": 100', '"clients": "many"'))
+    assert "config.json': clients=" in refused("report", folder)
+    (folder / "config.json").unlink()
+    assert "has no config.json; name a folder that compare, run or sweep" in refused(
+        "report", folder
+    )
+
+
+def test_another_file(here, command):
+    folder = make_folder(here / "some", MEASURED)
+    assert command("report", folder, "--out", "page.html") == "page.html\n"
+    assert_alone(Page(here / "page.html"))
+    assert not (folder / "report.html").exists()

@@ -1,0 +1,121 @@
+"""TensorBoard's own reader reads the event files, and no row is there twice."""
+
+import math
+import sys
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+from fedjax_algos.runs.tracking import TrackedRun, trackers
+
+ROWS = [
+    {"round": 0, "test_accuracy": 0.1, "upload_bytes": 0, "wall_seconds": 0.5},
+    {"round": 5, "test_accuracy": 0.75, "upload_bytes": 2**40, "wall_seconds": 7.5, "t": math.nan},
+    {"round": 7, "test_accuracy": 0.9, "upload_bytes": 2**41, "wall_seconds": 12.0, "t": 1.0},
+]
+SETTINGS = {"mu": 0.25, "clients": 12, "model": "<b>ä", "nested": True, "target": None}
+
+
+@pytest.fixture
+def run(tmp_path):
+    return TrackedRun(tmp_path, "01-fedavg/seed-3", "fedavg", 3, SETTINGS)
+
+
+@pytest.fixture
+def read(run):
+    """What TensorBoard reads in the folder of the run."""
+
+    def load():
+        reader = EventAccumulator(str(run.folder / "tensorboard" / run.name))
+        return reader.Reload()
+
+    return load
+
+
+def points(reader, tag):
+    return [(event.step, event.value) for event in reader.Scalars(tag)]
+
+
+def test_each_column_is_a_scalar(run, read):
+    with trackers.make("tensorboard")(run) as add_row:
+        for row in ROWS:
+            assert add_row({"method": "fedavg", "seed": 3} | row) is None
+    reader = read()
+    assert set(reader.Tags()["scalars"]) == {"test_accuracy", "upload_bytes", "wall_seconds", "t"}
+    assert points(reader, "test_accuracy") == [
+        (0, np.float32(0.1)),
+        (5, np.float32(0.75)),
+        (7, np.float32(0.9)),
+    ]
+    assert points(reader, "upload_bytes") == [(0, 0), (5, 2**40), (7, 2**41)]
+    (fifth, nan), last = points(reader, "t")
+    assert (fifth, last) == (5, (7, 1.0))
+    assert math.isnan(nan)
+    times = [event.wall_time for event in reader.Scalars("test_accuracy")]
+    assert np.diff(times) == pytest.approx([7.0, 4.5], abs=1e-4)
+
+
+def test_settings_are_hyper_parameters(run, read):
+    with trackers.make("tensorboard")(run) as add_row:
+        add_row(ROWS[0])
+    content = {
+        tag.rpartition("/")[2]: HParamsPluginData.FromString(data)
+        for tag, data in read().PluginTagToContent("hparams").items()
+    }
+    given = content["session_start_info"].session_start_info.hparams
+    assert given["mu"].number_value == 0.25
+    assert given["clients"].number_value == 12
+    assert given["model"].string_value == "<b>ä"
+    assert given["nested"].bool_value
+    assert "target" not in given
+    metrics = content["experiment"].experiment.metric_infos
+    assert [metric.name.tag for metric in metrics] == ["test_accuracy"]
+    assert content["session_end_info"].HasField("session_end_info")
+
+
+def test_a_run_that_begins_again_replaces_its_file(run, read):
+    def stop_after(rows):
+        with trackers.make("tensorboard")(run) as add_row:
+            for row in rows:
+                add_row(row)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop_after(ROWS[:2])
+    assert len(points(read(), "test_accuracy")) == 2  # the file was closed
+    assert "session_end_info" not in str(read().PluginTagToContent("hparams"))
+    with trackers.make("tensorboard")(run) as add_row:
+        for row in ROWS:
+            add_row(row)
+    assert [step for step, _ in points(read(), "test_accuracy")] == [0, 5, 7]
+    assert len([*(run.folder / "tensorboard" / run.name).iterdir()]) == 1
+
+
+@pytest.mark.parametrize(("seconds", "seen"), [("0", 2), ("1000", 0)])
+def test_rows_are_flushed_after_some_seconds(run, read, seconds, seen):
+    with trackers.make(f"tensorboard:flush_seconds={seconds}")(run) as add_row:
+        for row in ROWS[:2]:
+            add_row(row)
+        reader = read()
+        assert len(reader.Tags()["scalars"]) == (3 + 1 if seen else 0)
+        assert not seen or len(points(reader, "test_accuracy")) == seen
+
+
+@pytest.mark.parametrize(
+    ("package", "tracker"), [("tensorboardX", "tensorboard"), ("wandb", "wandb")]
+)
+def test_a_missing_package_names_the_extra(monkeypatch, package, tracker):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ValueError, match=rf"run: pip install 'fedjax_algos\[{tracker}\]'"):
+        trackers.make(tracker)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, run):
+    (tmp_path / "tensorboard").write_text("")
+    with (
+        pytest.raises(ValueError, match="cannot be written"),
+        trackers.make("tensorboard")(run) as add_row,
+    ):
+        add_row(ROWS[0])
