@@ -165,9 +165,9 @@ class Local(NamedTuple):
       steps: local steps of a complete local update; at least 1.
       epochs: the same as passes over the client's examples; above 0.
       transform: an optax transformation WITHOUT the learning rate (`optax.scale_by_adam()`, not
-        `optax.adam(0.1)`). Its state is initialised in every local update. It is applied after an
-        algorithm's gradient correction, so `optax.chain(clip, add_decayed_weights)` is where the
-        papers have it.
+        `optax.adam(0.1)`), or one by name, `client_optimizer("adam:b1=0.9")`. Its state is
+        initialised in every local update. It is applied after an algorithm's gradient correction,
+        so `optax.chain(clip, add_decayed_weights)` is where the papers have it.
       batches: see above.
       rate_by: what a `learning_rate` function is called with: the number of the server step
         ("round"), or the number of the client's own dispatch ("dispatch").

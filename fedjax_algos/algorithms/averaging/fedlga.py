@@ -188,7 +188,7 @@ def fedlga(
         params = add_scaled(server.params, 1.0 * server_learning_rate / count, total)
         return ServerState(params, server.incomplete_rounds + ~complete.any())
 
-    reason = "-Delta_i / (eta_l S_i) is otherwise no gradient, as its rule reads it"
+    reason = "-Delta_i / (eta_l S_i), which its rule reads, is a mean gradient only with sgd"
     return Algorithm(
         problem, local, init, broadcast, client_update, server_update, reduce="stack"
     )._replace(requires_sgd="" if mode == "update" else reason)

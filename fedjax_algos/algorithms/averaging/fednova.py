@@ -92,7 +92,7 @@ def fednova(
         return server._replace(params=add_scaled(server.params, factor, mean.direction))
 
     frame = fedavg(problem, local, server_learning_rate=server_learning_rate, weighting=weighting)
-    reason = "a_i is computed for steps along the gradient; it has an option momentum of its own"
+    reason = "its a_i is computed for steps along the gradient or its own option momentum"
     return frame._replace(
         client_update=client_update, server_update=server_update, requires_sgd=reason
     )

@@ -95,4 +95,4 @@ def scaffold(
 
     return Algorithm(
         problem, local, init, broadcast, client_update, server_update, contribute, client_init
-    )._replace(requires_sgd="(x - y_i) / (K_i eta_l) is otherwise no gradient, as its controls are")
+    )._replace(requires_sgd="its controls (x - y_i) / (K_i eta_l) are mean gradients only with sgd")

@@ -68,4 +68,4 @@ def fedcm(
     contribute = weighted_by(weighting)
     return Algorithm(
         problem, local, init, broadcast, client_update, server_update, contribute
-    )._replace(requires_sgd="M / (eta_l K_i), which it mixes with gradients, is otherwise none")
+    )._replace(requires_sgd="its momentum M / (eta_l K_i) is a mean gradient only with sgd")
