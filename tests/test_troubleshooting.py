@@ -155,7 +155,7 @@ class Told:
 
 SCENARIOS = {
     "interrupted": Told.interrupted,
-    "is not complete": lambda told: told.after_interruption("summary out"),
+    "is not complete": lambda told: told.after_interruption("table out"),
     "is in use": Told.in_use,
     "is not empty": lambda told: told.after_interruption(run()),
     "holds other runs": lambda told: told.after_interruption(run(rounds=6, more="--resume")),

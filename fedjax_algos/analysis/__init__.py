@@ -1,6 +1,6 @@
 """Measurements of a run: evaluation, costs, diagnostics, timelines, the papers' summaries."""
 
-from fedjax_algos.analysis import costs, diagnostics, papers, plots, timeline
+from fedjax_algos.analysis import costs, diagnostics, papers, plots, statistics, timeline
 from fedjax_algos.analysis.costs import (
     ClientMemory,
     Flops,
@@ -21,7 +21,12 @@ from fedjax_algos.analysis.personal_evaluation import (
     make_evaluate_personal,
 )
 from fedjax_algos.analysis.rows import metrics_row
-from fedjax_algos.analysis.summary import MethodSummary, summarise
+from fedjax_algos.analysis.summary import (
+    MethodSummary,
+    PairedSummary,
+    summarise,
+    summarise_pairs,
+)
 
 __all__ = [
     "ClientMemory",
@@ -30,6 +35,7 @@ __all__ = [
     "EvaluatePersonal",
     "Flops",
     "MethodSummary",
+    "PairedSummary",
     "UncountedError",
     "costs",
     "count_flops",
@@ -42,7 +48,9 @@ __all__ = [
     "metrics_row",
     "papers",
     "plots",
+    "statistics",
     "summarise",
     "summarise_clients",
+    "summarise_pairs",
     "timeline",
 ]

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.analysis.summary import column_by_method, confidence_half_width
+from fedjax_algos.analysis.statistics import describe_spread, spread
+from fedjax_algos.analysis.summary import column_by_method
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.texts import printable
@@ -28,7 +29,7 @@ _MAX_INSIDE_LEGEND = 6  # methods; a longer legend is placed beside the axes
 def plot_metric(
     rows: list[Row], path: Path, *, metric: str = "test_accuracy", x: str = "round"
 ) -> None:
-    """Plots the mean over seeds of a metric for each method, with 95% confidence bands.
+    """Plots the mean over seeds of a metric for each method, with a band as in `statistics.spread`.
 
     Args:
       rows: of all methods on the same seeds.
@@ -57,13 +58,10 @@ def plot_metric(
         mean = by_seed.mean(axis=0)
         (line,) = axes.plot(mean_x, mean, label=str(index), linewidth=1.6, linestyle=style)
         if len(by_seed) > 1:
-            half = np.array([confidence_half_width(column) for column in by_seed.T])
-            axes.fill_between(
-                mean_x, mean - half, mean + half, color=line.get_color(), alpha=0.15, lw=0
-            )
+            axes.fill_between(mean_x, *spread(by_seed), color=line.get_color(), alpha=0.15, lw=0)
     _limit_y_axis(axes, [by_seed.mean(axis=0) for by_seed in values.values()])
     seeds = len(next(iter(values.values())))
-    band = ", band: 95% confidence interval" if seeds > 1 else ""
+    band = f", band: {describe_spread(seeds)}" if seeds > 1 else ""
     axes.set_xlabel(AXES[x])
     axes.set_ylabel(_shown(metric.replace("_", " ")), parse_math=False)
     axes.set_title(f"mean of {seeds} seed{'s' * (seeds > 1)}{band}", fontsize=10)

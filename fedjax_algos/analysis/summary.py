@@ -1,47 +1,84 @@
-"""The final and best accuracy of each method of a comparison, and the costs to reach a target."""
+"""The accuracy of each method of a comparison, the costs to reach a target, and paired differences.
+
+An evaluation whose test loss is not finite belongs to a diverged run, so it is no best and reaches
+no target: a model of NaN always predicts class 0 and has a finite accuracy.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
 
+from fedjax_algos.analysis.statistics import (
+    CostToTarget,
+    Difference,
+    Estimate,
+    first_at,
+    paired_difference,
+    ratio_on_common_seeds,
+)
 from fedjax_algos.core import Row
+from fedjax_algos.core.options import check_choice
 
 
 class MethodSummary(NamedTuple):
     """The summary of one method over its seeds.
 
-    Intervals are half the width of the 95% confidence interval of the mean over seeds. Costs are
-    those of the first evaluation at the target, as the lower median over seeds; they are None if
-    fewer than half of the seeds reach the target, or if the column was not measured.
+    Costs are those up to the first evaluation at the target; None if the column was not measured.
 
     Attributes:
       label: of the method.
-      final: mean over seeds of the last test accuracy.
-      final_interval: half the width of its 95% confidence interval.
-      best: mean over seeds of the best test accuracy.
-      best_interval: half the width of its 95% confidence interval.
+      final: the last test accuracy.
+      best: the highest test accuracy of all evaluations, which is chosen on the test data.
       rounds: up to the first evaluation at the target.
       upload_bytes: of all clients, up to that evaluation.
       simulated_seconds: up to that evaluation.
       flops: of all clients, up to that evaluation.
+      seeds: their number.
       seeds_reaching: seeds that reach the target.
       seeds_diverged: seeds whose last test accuracy, test loss or train loss is not finite.
       seconds: median over seeds of the wall time of the whole run.
     """
 
     label: str
-    final: float
-    final_interval: float
-    best: float
-    best_interval: float
-    rounds: float | None
-    upload_bytes: float | None
-    simulated_seconds: float | None
-    flops: float | None
+    final: Estimate
+    best: Estimate
+    rounds: CostToTarget | None
+    upload_bytes: CostToTarget | None
+    simulated_seconds: CostToTarget | None
+    flops: CostToTarget | None
+    seeds: int
     seeds_reaching: int
     seeds_diverged: int
     seconds: float
+
+
+class PairedSummary(NamedTuple):
+    """A method against the reference, on the same seeds.
+
+    Ratios are a method's mean cost divided by the reference's, over the common seeds, on which both
+    reach the target; None if there are none, or if the column was not measured.
+
+    Attributes:
+      label: of the method.
+      final: difference of the last test accuracy.
+      best: difference of the highest test accuracy.
+      rounds_ratio: of the rounds to the target.
+      upload_bytes_ratio: of the uploads of all clients.
+      simulated_seconds_ratio: of the simulated times.
+      flops_ratio: of the operations of all clients.
+      seeds: number of all seeds.
+      seeds_common: number of the common seeds.
+    """
+
+    label: str
+    final: Difference
+    best: Difference
+    rounds_ratio: float | None
+    upload_bytes_ratio: float | None
+    simulated_seconds_ratio: float | None
+    flops_ratio: float | None
+    seeds: int
+    seeds_common: int
 
 
 def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
@@ -76,77 +113,149 @@ def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
     return {method: np.array([*by_seed.values()], float) for method, by_seed in curves.items()}
 
 
-def confidence_half_width(values: np.ndarray) -> float:
-    """Half the width of the 95% confidence interval of the mean, by Student's t distribution.
-
-    Args:
-      values: float[samples].
-
-    Returns:
-      NaN for a single value.
-    """
-    if len(values) < 2:
-        return float("nan")
-    with np.errstate(invalid="ignore"):  # infinite values give NaN
-        standard_error = values.std(ddof=1) / np.sqrt(len(values))
-    return float(special.stdtrit(len(values) - 1, 0.975) * standard_error)
+COSTS = {  # fields of the summaries, and their columns
+    "rounds": "round",
+    "upload_bytes": "upload_bytes",
+    "simulated_seconds": "simulated_seconds",
+    "flops": "flops",
+}
+_ENDS = ("test_accuracy", "test_loss", "train_loss")  # not finite at the end of a diverged run
 
 
-_COSTS = ("round", "simulated_seconds", "upload_bytes", "flops", "wall_seconds")
+class _Method(NamedTuple):
+    """One method on all seeds."""
+
+    final: np.ndarray  # float[seeds], NaN for a seed that has diverged
+    best: np.ndarray  # float[seeds]
+    costs: dict[str, np.ndarray]  # by column, float[seeds]; infinite where the target is missed
+    horizons: dict[str, np.ndarray]  # by column, float[seeds], of the whole runs
+    diverged: np.ndarray  # bool[seeds]
+    seconds: float
 
 
-def summarise(rows: list[Row], target: float | None = None) -> list[MethodSummary]:
+def summarise(
+    rows: list[Row], target: float | None = None, reference: str | None = None
+) -> list[MethodSummary]:
     """Summarises a comparison, one entry for each method.
 
     Args:
       rows: of all methods on the same seeds.
-      target: the test accuracy to reach. If None, it is the best accuracy of the first method, on
-        each seed the one of that seed.
+      target: the test accuracy to reach. If None, it is the best accuracy of the reference, on each
+        seed the one of that seed.
+      reference: the label of a method; None: the first.
 
     Raises:
-      ValueError: if no row has a test accuracy or a wall time, and as for `column_by_method`.
+      ValueError: if no row has a test accuracy or a wall time, for an unknown reference, and as for
+        `column_by_method`.
     """
-    measured = set().union(*rows) & {"test_accuracy", "test_loss", "train_loss", *_COSTS}
+    return [
+        MethodSummary(
+            label,
+            final=Estimate(tuple(own.final.tolist())),
+            best=Estimate(tuple(own.best.tolist())),
+            **{name: _cost_to_target(own, column) for name, column in COSTS.items()},
+            seeds=len(own.final),
+            seeds_reaching=int(np.isfinite(own.costs["round"]).sum()),
+            seeds_diverged=int(own.diverged.sum()),
+            seconds=own.seconds,
+        )
+        for label, own in _methods(rows, target, reference).items()
+    ]
+
+
+def summarise_pairs(
+    rows: list[Row], target: float | None = None, reference: str | None = None
+) -> list[PairedSummary]:
+    """Compares each method with the reference on the same seeds, one entry for each other method.
+
+    Args:
+      rows: of all methods on the same seeds.
+      target: as in `summarise`.
+      reference: the label of a method; None: the first.
+
+    Raises:
+      ValueError: as for `summarise`.
+    """
+    methods = _methods(rows, target, reference)
+    seeds = list(dict.fromkeys(row["seed"] for row in rows))
+    base_label = next(iter(methods)) if reference is None else reference
+    base, lines = methods.pop(base_label), []
+    for label, own in methods.items():
+        ratios = {f"{name}_ratio": _ratio(own, base, column)[0] for name, column in COSTS.items()}
+        lines.append(
+            PairedSummary(
+                label,
+                paired_difference(own.final, base.final, seeds),
+                paired_difference(own.best, base.best, seeds),
+                **ratios,
+                seeds=len(seeds),
+                seeds_common=_ratio(own, base, "round")[1],
+            )
+        )
+    return lines
+
+
+def _methods(rows, target, reference) -> dict[str, _Method]:
+    """What is measured of each method, by label."""
+    wanted = {*_ENDS, *COSTS.values(), "wall_seconds"}
+    measured = set().union(*rows) & wanted
     for name in ("test_accuracy", "wall_seconds"):
         if name not in measured:
             raise ValueError(f"the rows have no {name}; give those that compare or run measured")
     columns = {name: column_by_method(rows, name) for name in measured}
-    accuracy = columns["test_accuracy"]
-    # fmax ignores NaN: the best of a diverged run is the one before it diverged
-    bests = {label: np.fmax.reduce(values, axis=1) for label, values in accuracy.items()}
-    targets = next(iter(bests.values()))
-    if target is not None:
-        targets = np.full_like(targets, target)
-    return [_summarise_method(label, columns, bests[label], targets) for label in accuracy]
+    labels = list(columns["test_accuracy"])
+    reference = labels[0] if reference is None else reference
+    check_choice("reference", reference, labels)
+    own = {label: {name: columns[name][label] for name in measured} for label in labels}
+    targets = np.full(len(_best(own[reference])), target, float)
+    if target is None:
+        targets = _best(own[reference])
+    return {label: _method(own[label], targets) for label in labels}
 
 
-def _summarise_method(label, columns, best, targets):
-    own = {name: values[label] for name, values in columns.items()}
+def _quality(own):
+    """The test accuracy, float[seeds, evaluations]; NaN where the test loss is not finite."""
     accuracy = own["test_accuracy"]
-    hits = accuracy >= targets[:, None]
-    reached = hits.any(axis=1)
-    first = hits.argmax(axis=1)
+    return np.where(np.isfinite(own.get("test_loss", accuracy)), accuracy, np.nan)
 
-    def median_cost(name):
-        if name not in own or 2 * reached.sum() < len(reached):
-            return None
-        at_target = own[name][np.arange(len(first)), first]
-        median = float(np.quantile(np.where(reached, at_target, np.inf), 0.5, method="lower"))
-        return median if np.isfinite(median) else None
 
-    ends = [name for name in ("test_accuracy", "test_loss", "train_loss") if name in own]
-    last = [own[name][:, -1] for name in ends]
-    return MethodSummary(
-        label,
-        final=float(accuracy[:, -1].mean()),
-        final_interval=confidence_half_width(accuracy[:, -1]),
-        best=float(best.mean()),
-        best_interval=confidence_half_width(best),
-        rounds=median_cost("round"),
-        upload_bytes=median_cost("upload_bytes"),
-        simulated_seconds=median_cost("simulated_seconds"),
-        flops=median_cost("flops"),
-        seeds_reaching=int(reached.sum()),
-        seeds_diverged=int((~np.isfinite(last).all(axis=0)).sum()),
+def _best(own):
+    """float[seeds]; of a diverged run it is the best one before: fmax ignores NaN."""
+    return np.fmax.reduce(_quality(own), axis=1)
+
+
+def _method(own, targets):
+    ends = np.array([own[name][:, -1] for name in _ENDS if name in own])
+    diverged = ~np.isfinite(ends).all(axis=0)
+    found = [first_at(*each) for each in zip(_quality(own), targets, strict=True)]
+    costs, horizons = {}, {}
+    for column in COSTS.values():
+        if column not in own:
+            continue
+        whole = np.fmax.reduce(own[column], axis=1)
+        at = [np.inf if i is None else own[column][seed, i] for seed, i in enumerate(found)]
+        if np.isfinite(whole).all() and not np.isnan(at).any():  # else it was not measured
+            costs[column], horizons[column] = np.array(at), whole
+    return _Method(
+        final=np.where(diverged, np.nan, own["test_accuracy"][:, -1]),
+        best=_best(own),
+        costs=costs,
+        horizons=horizons,
+        diverged=diverged,
         seconds=float(np.median(np.fmax.reduce(own["wall_seconds"], axis=1))),
     )
+
+
+def _ratio(own, reference, column):
+    if column not in own.costs or column not in reference.costs:
+        return None, 0
+    return ratio_on_common_seeds(own.costs[column], reference.costs[column])
+
+
+def _cost_to_target(own, column):
+    if column not in own.costs:
+        return None
+    costs = own.costs[column]
+    censored = np.isinf(costs) & ~own.diverged
+    horizon = float(own.horizons[column][censored].min()) if censored.any() else None
+    return CostToTarget(tuple(costs.tolist()), horizon)

@@ -1,7 +1,7 @@
-"""The command line: `fedjax-algos compare | run | sweep | tune | plot | report | summary | list`.
+"""The command line: `fedjax-algos compare | run | sweep | tune | table | plot | report | list`.
 
-`options.py` has the options that all commands that train share; `training.py`, `sweep.py` and
-`reporting.py` have most commands. Add a new one to `COMMANDS`.
+`options.py` has the options that all commands that train share; each command is in the file of its
+name, but for `compare` and `run` in `training.py`. Add a new one to `COMMANDS`.
 """
 
 import sys
@@ -13,8 +13,9 @@ import click
 
 from fedjax_algos.cli.options import Commands
 from fedjax_algos.cli.report import report
-from fedjax_algos.cli.reporting import list_names, plot, summary
+from fedjax_algos.cli.reporting import list_names, plot
 from fedjax_algos.cli.sweep import sweep
+from fedjax_algos.cli.table import table
 from fedjax_algos.cli.training import compare, run
 from fedjax_algos.cli.tune import tune
 from fedjax_algos.core.options import unknown
@@ -23,7 +24,7 @@ from fedjax_algos.core.texts import printable
 _PACKAGE = Path(__file__).parents[1]
 _PROGRAM = Path(sys.argv[0])
 _MAX_CHARACTERS = 2000  # of an error
-COMMANDS = (compare, run, sweep, tune, plot, report, summary, list_names)
+COMMANDS = (compare, run, sweep, tune, table, plot, report, list_names)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

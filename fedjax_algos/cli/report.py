@@ -7,8 +7,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.cli import tables
+from fedjax_algos.cli.columns import ResultTable
+from fedjax_algos.cli.method_tables import method_tables
 from fedjax_algos.cli.options import Command, check_path
 from fedjax_algos.core.options import check_value, options
 from fedjax_algos.core.texts import printable
@@ -61,8 +62,7 @@ def _settings(folder: Path, configuration: dict[str, Any]) -> Settings:
 
 
 def _tables(folder: Path, rows: list[dict[str, Any]], settings: Settings) -> ReportTables:
-    summary = summarise(rows, settings.target)
-    shown = tables.summary_table(summary, settings)
+    methods = [_of_results(each) for each in method_tables(rows, settings.target)]
     clients = None
     if settings.evaluate_clients != "none":
         rows_of_clients = read_rows(folder / "clients.csv")
@@ -71,18 +71,24 @@ def _tables(folder: Path, rows: list[dict[str, Any]], settings: Settings) -> Rep
                 f"{folder / 'clients.csv'} has no accuracy of each client; name a folder that "
                 "compare or run wrote"
             )
-        of_clients = summarise_client_rows(rows_of_clients)
-        clients = _texts(tables.clients_table(of_clients), tables.clients_legend(settings))
-    return ReportTables(
-        _texts(shown, tables.legend(summary, settings)), clients, tables.non_finite_lines(rows)
-    )
+        of_clients = tables.clients_table(summarise_client_rows(rows_of_clients))
+        clients = _of_clients(of_clients, tables.clients_legend(settings))
+    return ReportTables(methods, clients, tables.non_finite_lines(rows))
 
 
-def _texts(table: Table, legend: str) -> TextTable:
-    """The texts of a table that is printed otherwise."""
+def _of_results(given: ResultTable) -> TextTable:
+    """A table of methods, as the commands print it."""
+    cells = [column.cells(with_unit=True) for column in given.columns]
+    headings = [column.heading for column in given.columns]
+    caption = given.title.capitalize() or "Methods"
+    return TextTable(headings, list(zip(*cells, strict=True)), "\n".join(given.notes), caption)
+
+
+def _of_clients(table: Table, legend: str) -> TextTable:
+    """The table of the clients' own models."""
     columns = [list(map(_text, column.cells)) for column in table.columns]
     headings = [_text(column.header) for column in table.columns]
-    return TextTable(headings, list(zip(*columns, strict=True)), legend)
+    return TextTable(headings, list(zip(*columns, strict=True)), legend, "Each client's own model")
 
 
 def _text(cell: object) -> str:

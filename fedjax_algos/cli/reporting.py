@@ -1,7 +1,6 @@
-"""The commands that read results and registries: `plot`, `summary` and `list`."""
+"""The commands that read results and registries: `plot` and `list`."""
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,17 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.analysis import papers, plots
+from fedjax_algos.analysis import plots
 from fedjax_algos.asynchrony import schedules, system_models
 from fedjax_algos.cli.options import Command, check_path, range_of, text_options
-from fedjax_algos.cli.tables import plain_table
 from fedjax_algos.core.optimizers import client_optimizers
-from fedjax_algos.core.options import options, parse_value, unknown
+from fedjax_algos.core.options import unknown
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import losses, models
 from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.files import writing, written
-from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.tracking import trackers
 from fedjax_algos.schedules import local_works, rate_schedules, samplers
 
@@ -69,48 +66,6 @@ def plot(folders: tuple[str, ...], metric: str, axis: str, out: str | None) -> N
     with written(path) as beside:
         plots.plot_metric(rows, beside, metric=metric, x=axis)
     click.echo(printable(path))
-
-
-@click.command(cls=Command)
-@click.argument("folder", metavar="RESULTS")
-@click.option("--paper", default="fedgbo", help=f"{', '.join(papers.PAPERS)} [fedgbo]")
-@click.option("--reference", metavar="METHOD", help="method that costs or times are relative to")
-@click.option("--target", metavar="VALUE", help="test accuracy to reach, for fedlga and fedcompass")
-@click.option("--json", "as_json", is_flag=True, help="print a JSON array of objects")
-def summary(
-    folder: str, paper: str, reference: str | None, target: str | None, as_json: bool
-) -> None:
-    """Summarise a results folder as one of the papers does.
-
-    fedgbo: the best accuracy, and the costs to reach it and the reference's. fedlga: rounds to the
-    target. ghbm: the mean accuracy of the last 100 rounds, and the costs to reach the reference's.
-    fedcompass: simulated seconds to the target, relative to the reference's.
-    """
-    rows = results.read_metrics(folder)
-    goal = None if target is None else parse_value(options(Settings)["target"], target)
-    lines = papers.of_paper(rows, paper, reference, goal)
-    entries = [_plain(line) for line in lines]
-    if as_json:
-        click.echo(json.dumps(entries, allow_nan=False))
-        return
-    headings = [name.replace("_", " ") for name in entries[0]]
-    cells = [[_short(value) for value in entry.values()] for entry in entries]
-    Console(width=1000).print(plain_table(headings, cells, justify="left"))
-
-
-def _plain(value: Any) -> Any:
-    """Named tuples as dictionaries, nested ones included, and None for numbers that JSON lacks."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if hasattr(value, "_asdict"):
-        return {name: _plain(part) for name, part in value._asdict().items()}
-    return value
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        return " / ".join(map(_short, value.values()))
-    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @click.command("list", cls=Command)

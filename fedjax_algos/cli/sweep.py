@@ -7,10 +7,13 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from fedjax_algos.analysis import plots
+from fedjax_algos.analysis.statistics import describe_estimates
 from fedjax_algos.analysis.summary import MethodSummary, summarise
+from fedjax_algos.cli import formats
+from fedjax_algos.cli.columns import Column, ResultTable, Share, percentages
+from fedjax_algos.cli.method_tables import CHOSEN_BY_TEST_DATA, CHOSEN_ON_TEST_DATA
 from fedjax_algos.cli.options import (
     Command,
     flag,
@@ -21,7 +24,7 @@ from fedjax_algos.cli.options import (
     start_jax,
     training,
 )
-from fedjax_algos.cli.tables import non_finite_lines, percent, plain_table
+from fedjax_algos.cli.tables import non_finite_lines
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options, parse_value
 from fedjax_algos.core.texts import printable
@@ -77,7 +80,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
             plots.plot_metric([row for row in rows if row["method"] in best], beside)
         ended = results.at_end(prepared.experiment, compiled)
         folder.complete(record | ended | {"sweep_notes": notes})
-    Console(width=1000).print("", _table(summary, settings.seeds), "", sep="\n")
+    click.echo(f"\n{formats.text([_table(summary)])}")
     for line in non_finite_lines(rows):
         click.echo(line)
     seconds = time.perf_counter() - start
@@ -128,20 +131,25 @@ def _run(
 
 def _best_first(rows: list[Row]) -> list[Row]:
     """Rows in the order of their setting's mean final accuracy; diverged settings come last."""
-    ranked = sorted(summarise(rows), key=lambda line: (math.isnan(line.final), -line.final))
+    ranked = sorted(
+        summarise(rows), key=lambda line: (math.isnan(line.final.mean), -line.final.mean)
+    )
     order = [line.label for line in ranked]
     return sorted(rows, key=lambda row: order.index(row["method"]))
 
 
-def _table(summary: list[MethodSummary], seeds: tuple[int, ...]) -> Table:
+def _table(summary: list[MethodSummary]) -> ResultTable:
     """One line for each setting."""
-    caption = "accuracy in %"
-    if len(seeds) > 1:
-        caption += f", mean of {len(seeds)} seeds ± half the 95% confidence interval"
-    rows = []
-    for line in summary:
-        final = percent(line.final, line.final_interval)
-        best = percent(line.best, line.best_interval)
-        diverged = f"{line.seeds_diverged}/{len(seeds)}" if line.seeds_diverged else "-"
-        rows.append([line.label, final, best, diverged])
-    return plain_table(["setting", "final", "best", "diverged"], rows, caption=caption)
+    seeds = summary[0].seeds
+    columns = [
+        Column("setting", [line.label for line in summary]),
+        percentages("final", [line.final for line in summary]),
+        percentages("best", [line.best for line in summary]),
+        Column("diverged", [Share(line.seeds_diverged, line.seeds) for line in summary]),
+    ]
+    notes = [
+        f"final, best: test accuracy in %, {describe_estimates(seeds)}.",
+        CHOSEN_ON_TEST_DATA,
+        CHOSEN_BY_TEST_DATA,
+    ]
+    return ResultTable(columns, notes)

@@ -13,8 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import plots
 from fedjax_algos.analysis.summary import summarise
-from fedjax_algos.cli import tables
+from fedjax_algos.cli import formats, tables
 from fedjax_algos.cli.config_file import ConfigFile, read_config
+from fedjax_algos.cli.method_tables import method_tables
 from fedjax_algos.cli.options import (
     Command,
     Commands,
@@ -29,7 +30,7 @@ from fedjax_algos.cli.options import (
     training,
 )
 from fedjax_algos.core import Row
-from fedjax_algos.core.options import options
+from fedjax_algos.core.options import check_choice, options
 from fedjax_algos.core.texts import printable
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.compilation import measure_compilation
@@ -52,6 +53,11 @@ _NO_FILE = ConfigFile()
     metavar="FILE",
     help="settings and methods: a TOML file, such as tune writes, or a run's config.json",
 )
+@click.option(
+    "--reference",
+    metavar="METHOD",
+    help="label of the method that the others are compared with [the first]",
+)
 @shared_options(seeds="10")
 def compare(methods: tuple[str, ...], **values: Any) -> None:
     """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
@@ -61,7 +67,7 @@ def compare(methods: tuple[str, ...], **values: Any) -> None:
     package.module:fedspeed. On the virtual clock (--seconds) a schedule may follow:
     fedbuff@buffered:size=5.
 
-    Costs are those to reach the first method's best accuracy, unless --target is given.
+    Costs are those to reach the reference's best accuracy, unless --target is given.
 
     A file has the options as keys (local_steps = 5) and methods = ["fedavg", "fedprox:mu=0.1"].
     Options and methods of the command line replace those of the file.
@@ -141,6 +147,9 @@ def train(
       file: of settings, which may say how the methods were tuned.
     """
     start, trackers = time.perf_counter(), make_trackers(values["track"])
+    reference = values.get("reference")
+    if reference is not None:
+        check_choice("reference", reference, [method.label for method in methods])
     with measure_compilation() as compiled, results_folder(values, name) as folder:
         start_jax(settings.devices, values["compilation_cache"])
         layout = (folder.configuration or {}).get("layout") or file.layout
@@ -157,19 +166,18 @@ def train(
                 track_experiment(trackers, folder, experiment, show) as add_row,
             ):
                 rows = comparison.run(experiment, add_row, _show_memory, folder)
-        summary = summarise(rows, settings.target)
+        summary = summarise(rows, settings.target, reference)
         results.write(folder.path, experiment, rows, summary)
         of_clients = results.write_clients(folder, experiment)
         unit = "round" if settings.seconds is None else "simulated_seconds"
         with written(folder.path / "accuracy.png") as beside:
             plots.plot_metric(rows, beside, x=unit)
         folder.complete(record | results.at_end(experiment, compiled))
-    wide = Console(width=1000)  # a narrow terminal wraps lines; no number is cut
-    wide.print("", tables.summary_table(summary, settings), "", sep="\n")
-    click.echo(tables.legend(summary, settings))
+    click.echo(f"\n{formats.text(method_tables(rows, settings.target, reference))}")
     if file.tuning:
         click.echo(tables.tuning_line(file.tuning, settings))
     if of_clients:
+        wide = Console(width=1000)  # a narrow terminal wraps lines; no number is cut
         wide.print(tables.clients_table(summarise_client_rows(of_clients)), "", sep="\n")
         click.echo(tables.clients_legend(settings))
     for line in tables.non_finite_lines(rows):

@@ -4,7 +4,7 @@ import dataclasses
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from fedjax_algos.analysis.statistics import records
 from fedjax_algos.analysis.summary import MethodSummary
 from fedjax_algos.analysis.timeline import idle_share, plot_staleness, plot_timeline, summarise_plan
 from fedjax_algos.core import Row
@@ -91,7 +92,7 @@ def write(
       ValueError: if a file cannot be written.
     """
     write_table(folder / "metrics.csv", rows)
-    write_table(folder / "summary.csv", [line._asdict() for line in summary])
+    write_table(folder / "summary.csv", records(summary))
     arrays: dict[str, Any] = {}
     for seed, partition in experiment.partitions.items():
         arrays[f"indices_{seed}"], arrays[f"offsets_{seed}"] = partition
@@ -171,6 +172,34 @@ def read_metrics(folder: str | Path) -> list[Row]:
     _check_lengths(Path(folder) / "metrics.csv", rows)
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name, np.nan) for name in columns} for row in rows]
+
+
+def read_folders(folders: Sequence[str | Path]) -> list[Row]:
+    """Reads the rows of one or more results folders.
+
+    Labels of several folders begin with the name of the folder, or with its path if two have the
+    same name.
+
+    Args:
+      folders: that compare, run or sweep wrote.
+
+    Raises:
+      ValueError: for no folder, one that is given twice, and as for `read_metrics`.
+    """
+    if not folders:
+        raise ValueError("no results folder is given; name one or more, such as results/compare")
+    names = [Path(folder).name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [str(Path(folder)) for folder in folders]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"the results folder {name!r} is given twice; give it once")
+    prefixes = [f"{name}: " if len(names) > 1 else "" for name in names]
+    return [
+        row | {"method": prefix + row["method"]}
+        for prefix, folder in zip(prefixes, folders, strict=True)
+        for row in read_metrics(folder)
+    ]
 
 
 def _check_lengths(path: Path, rows: list[Row]) -> None:

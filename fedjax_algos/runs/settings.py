@@ -62,7 +62,7 @@ class Settings:
     - Clients clip their gradients to the norm `clip_norm` and then add `weight_decay` times the
       params, after the algorithm's own correction and before the `client_optimizer`; 0 switches
       either off.
-    - `target` is the test accuracy whose cost is measured; None: the first method's best one.
+    - `target` is the test accuracy whose cost is measured; None: the reference's best one.
     - `seconds`: run on the virtual clock for so many simulated seconds, each method on its own
       schedule, in the same `system`, with `evaluations` evaluations. All clients take part, and
       `cohort`, `sampler`, `work`, `rounds`, `eval_every` and named layouts have no effect;

@@ -112,7 +112,7 @@ def test_wrong_calls():
     evaluate = fa.make_evaluate_own(algorithm)
     with pytest.raises(ValueError, match="num_steps=3 need examples; give train"):
         evaluate(state, toy.data, num_steps=3)
-    with pytest.raises(TypeError, match=r"give what a factory returns, such as algorithms\.ditto"):
+    with pytest.raises(TypeError, match=r"give what a factory returns, such as algorithms\.fedavg"):
         fa.make_evaluate_own(toy.problem)
     with pytest.raises(TypeError, match=r"give what engine\.init or a round returned"):
         evaluate(state.server, toy.data)

@@ -1,62 +1,115 @@
-"""The summary of a comparison, and its confidence intervals."""
+"""The summary of a comparison, and its pairs."""
 
 import numpy as np
 import pytest
 from summary_helpers import ALL_DIVERGED, FIRST, HALF_DIVERGED, NAN, OTHER, rows
 
-from fedjax_algos.analysis.summary import confidence_half_width, summarise
-
-
-def test_the_interval_uses_student_s_t():
-    """Three values: t(.975, 2) = 4.302653, standard deviation 1."""
-    half_width = confidence_half_width(np.array([1.0, 2.0, 3.0]))
-    assert half_width == pytest.approx(4.302653 / np.sqrt(3), abs=1e-6)
-    assert np.isnan(confidence_half_width(np.array([1.0])))
+from fedjax_algos.analysis.summary import summarise, summarise_pairs
 
 
 def test_the_target_is_the_first_method_s_best_on_the_same_seed():
     first = [[0.1, 0.5, 0.4], [0.1, 0.3, 0.8], [0.1, 0.6, 0.6], [0.1, 0.2, 0.9]]
     other = [[0.5, 0.9, 0.9], [0.1, 0.8, 0.7], [0.1, 0.2, 0.5], [0.1, 0.2, 0.3]]
     worse = [[0.1, 0.1, 0.5], *[[0.0, 0.0, 0.0]] * 3]
-    table = summarise(rows("first", first) + rows("other", other) + rows("worse", worse))
+    measured = rows("first", first) + rows("other", other) + rows("worse", worse)
+    table = summarise(measured)
     assert [line.label for line in table] == ["first", "other", "worse"]
     a, b, c = table
-    assert (a.final, a.best) == (pytest.approx(0.675), pytest.approx(0.7))
-    assert (a.rounds, a.seeds_reaching) == (10, 4)  # of 10, 20, 10, 20: the lower median
-    assert (b.rounds, b.upload_bytes, b.seeds_reaching) == (10, 1000, 2)  # of 0, 10, never, never
-    assert (c.rounds, c.upload_bytes, c.seeds_reaching) == (None, None, 1)
-    assert a.seconds == 2.5
+    assert (a.final.values, a.best.values) == ((0.4, 0.8, 0.6, 0.9), (0.5, 0.8, 0.6, 0.9))
+    assert a.final.mean == pytest.approx(0.675)
+    assert (a.rounds.median, a.seeds_reaching) == (10, 4)  # of 10, 20, 10, 20: the lower median
+    assert (b.rounds.median, b.upload_bytes.median, b.seeds_reaching) == (
+        10,
+        1000,
+        2,
+    )  # of 0 and 10
+    assert (b.rounds.horizon, b.upload_bytes.horizon) == (20, 2000)
+    assert (c.rounds.median, c.upload_bytes.median, c.seeds_reaching) == (None, None, 1)
+    assert (c.rounds.horizon, c.upload_bytes.horizon) == (20, 2000)
+    assert (a.seconds, a.seeds, a.rounds.horizon) == (2.5, 4, None)
+    # the reference's best replaces that of the first: .9, .8, .5 and .3 are reached at
+    a, b, c = summarise(measured, reference="other")
+    assert (b.seeds_reaching, b.rounds.costs) == (4, (10, 10, 20, 20))
+    assert a.rounds.costs == (np.inf, 20, 10, 20)
 
 
 def test_a_given_target_replaces_the_first_method_s_best():
     measured = rows("first", FIRST) + rows("other", OTHER)
     first, other = summarise(measured)
-    assert (first.rounds, first.seeds_reaching) == (10, 2)  # of 20 and 10
+    assert (first.rounds.median, first.seeds_reaching) == (10, 2)  # of 20 and 10
     first, other = summarise(measured, target=0.65)
-    assert (first.rounds, first.seeds_reaching) == (10, 1)
-    assert (other.rounds, other.seeds_reaching) == (20, 2)
+    assert (first.rounds.median, first.seeds_reaching) == (10, 1)
+    assert (other.rounds.median, other.seeds_reaching) == (20, 2)
     first, other = summarise(measured, target=0.85)
-    assert (first.rounds, first.seeds_reaching, other.seeds_reaching) == (None, 0, 1)
+    assert (first.rounds.median, first.seeds_reaching, other.seeds_reaching) == (None, 0, 1)
+    (first,) = summarise(rows("first", [[0.1, float(np.float32(0.9))]]), target=0.9)
+    assert first.seeds_reaching == 1  # rounded to float32 it is below .9
 
 
 def test_flops_to_the_target_are_those_that_were_measured():
     first, other = summarise(rows("first", FIRST, flops=3.14e11) + rows("other", OTHER))
-    assert (first.flops, other.flops) == (3.14e12, None)
+    assert (first.flops.median, other.flops) == (3.14e12, None)
     assert summarise(rows("first", FIRST))[0].flops is None
+    first, other = summarise(rows("first", FIRST, flops=1) + rows("other", OTHER), target=2)
+    assert (first.flops.horizon, other.flops) == (20, None)
 
 
 def test_diverged_runs_are_counted():
     measured = rows("half", HALF_DIVERGED) + rows("all", ALL_DIVERGED) + rows("fine", OTHER)
     half, everywhere, fine = summarise(measured)
     assert (half.seeds_diverged, everywhere.seeds_diverged, fine.seeds_diverged) == (1, 2, 0)
-    assert half.best == pytest.approx(0.5)  # before it diverged
-    assert (half.rounds, half.seeds_reaching) == (10, 2)
-    assert (everywhere.rounds, everywhere.seeds_reaching) == (None, 0)
-    assert summarise(rows("all", ALL_DIVERGED[:1]) + rows("fine", OTHER[:1]))[1].rounds is None
+    assert half.best.mean == pytest.approx(0.5)  # before it diverged
+    assert (half.rounds.median, half.seeds_reaching) == (10, 2)
+    # a diverged run never reaches the target, so its length is no horizon
+    assert (everywhere.rounds.costs, everywhere.rounds.horizon) == ((np.inf, np.inf), None)
+    half, _, _ = summarise(measured, target=0.7)
+    assert (half.rounds.median, half.rounds.horizon) == (None, 20)
+    fine = summarise(rows("all", ALL_DIVERGED[:1]) + rows("fine", OTHER[:1]))[1]
+    assert fine.rounds.median is None
 
 
 def test_a_loss_that_is_not_finite_is_a_diverged_run():
     """The largest of logits that are all NaN is the first, so that an accuracy stays finite."""
-    measured = rows("first", FIRST)
-    measured[-1]["test_loss"] = NAN
-    assert summarise(measured)[0].seeds_diverged == 1
+    measured = rows("first", FIRST) + rows("class 0", [[0.1, 0.2, 0.9], [0.1, 0.2, 0.3]])
+    for row in measured[-6:]:
+        if row["test_accuracy"] == 0.9:
+            row["test_loss"] = NAN
+    _, line = summarise(measured)
+    assert line.seeds_diverged == 1
+    assert line.final.values == pytest.approx((NAN, 0.3), nan_ok=True)
+    assert (line.best.values, line.seeds_reaching) == ((0.2, 0.3), 0)
+
+
+def test_pairs_by_hand():
+    measured = rows("first", FIRST, flops=1) + rows("other", OTHER, flops=3)
+    (pair,) = summarise_pairs(measured)
+    assert pair.label == "other"
+    assert pair.final.estimate.values == pytest.approx((0.2, 0.3))
+    assert pair.best.estimate.values == pytest.approx((0.2, 0.2))
+    # first reaches its best after 20 and 10 rounds, other after 20 and 20
+    assert (pair.rounds_ratio, pair.upload_bytes_ratio, pair.seeds_common) == (4 / 3, 4 / 3, 2)
+    assert pair.seeds == 2
+    assert (pair.flops_ratio, pair.simulated_seconds_ratio) == (4, None)
+    (pair,) = summarise_pairs(measured, target=0.65)  # first: never, 10; other: 20, 20
+    assert (pair.rounds_ratio, pair.seeds_common) == (2, 1)
+    (pair,) = summarise_pairs(measured, target=0.65, reference="other")
+    assert (pair.label, pair.rounds_ratio, pair.seeds_common) == ("first", 0.5, 1)
+    assert pair.final.estimate.values == pytest.approx((-0.2, -0.3))
+    assert summarise_pairs(rows("first", FIRST)) == []
+
+
+def test_pairs_name_the_diverged_seeds():
+    measured = rows("half", HALF_DIVERGED) + rows("all", ALL_DIVERGED) + rows("fine", OTHER)
+    everywhere, fine = summarise_pairs(measured)
+    assert (fine.final.without, fine.best.without) == ((0,), ())
+    assert fine.final.estimate.values == pytest.approx((0.4,))
+    assert (everywhere.final.without, everywhere.rounds_ratio, everywhere.seeds_common) == (
+        (0, 1),
+        None,
+        0,
+    )
+
+
+def test_an_unknown_reference_is_refused():
+    with pytest.raises(ValueError, match="reference='frist' is unknown; choose first or other"):
+        summarise(rows("first", FIRST) + rows("other", OTHER), reference="frist")

@@ -96,7 +96,12 @@ READABLE = {
     "below 0": TABLE.replace(",2,", ",-2,"),
     "an escape": TABLE.replace("fedprox", "\x1b[31m[red]é"),
 }
-SUMMARIES = (["--paper", "fedgbo"], ["--paper", "ghbm"], ["--paper", "fedlga", "--target", "0.6"])
+SUMMARIES = (
+    [],
+    ["--paper", "fedgbo"],
+    ["--paper", "ghbm"],
+    ["--paper", "fedlga", "--target", "0.6"],
+)
 
 
 def test_tables_of_results(attempt, here):
@@ -109,19 +114,19 @@ def test_tables_of_results(attempt, here):
         line = ["plot", "there", "--metric", "upload_bytes", "--out", "a.png"]
         assert attempt(*line) == ("done" if name == "no accuracy" else "refused"), name
         for paper in SUMMARIES:
-            assert attempt("summary", "there", *paper) == "refused", (name, paper)
+            assert attempt("table", "there", *paper) == "refused", (name, paper)
     for name, table in READABLE.items():
         (folder / "metrics.csv").write_text(table)
         (folder / "config.json").write_text(configuration(complete=True))
         for paper in SUMMARIES:
-            attempt("summary", "there", *paper)
-            attempt("summary", "there", "--json", *paper)
+            for form in ("text", "markdown", "latex", "csv", "json"):
+                attempt("table", "there", "--format", form, *paper)
         attempt("report", "there")
         if name == "inf":
             assert attempt("plot", "there") == "done"
 
 
-def test_options_of_plot_and_summary(attempt, here):
+def test_options_of_plot_and_table(attempt, here):
     folder = here / "there"
     folder.mkdir()
     (folder / "metrics.csv").write_text(TABLE)
@@ -129,10 +134,10 @@ def test_options_of_plot_and_summary(attempt, here):
     for text in texts:
         for flag in ("--metric", "--x"):
             assert attempt("plot", "there", flag, text) == "refused", (flag, text)
-        for flag in ("--paper", "--reference"):
-            assert attempt("summary", "there", flag, text) == "refused", (flag, text)
+        for flag in ("--paper", "--reference", "--format", "--target"):
+            assert attempt("table", "there", flag, text) == "refused", (flag, text)
     for text in [*texts, "nan", "inf", "-1", "0", "2", "90%", "1e400"]:
-        line = ["summary", "there", "--paper", "fedlga", "--target", text]
+        line = ["table", "there", "--paper", "fedlga", "--target", text]
         assert attempt(*line) == "refused", text
     pictures = [
         *("", "x", "x.xyz", "nowhere/x.png", "file", "file/x.png", "there", ".", "loop", "--x"),
@@ -141,10 +146,12 @@ def test_options_of_plot_and_summary(attempt, here):
 
     for path in pictures:
         assert attempt("plot", "there", "--out", path) == "refused", path
+        if path not in ("x", "x.xyz"):  # a table may have any name
+            assert attempt("table", "there", "--out", path) == "refused", path
     long = ["x" * 300, "x" * 5000]
     for path in ["", "nowhere", "file", "file/x", "loop", ".", "a\0", "/dev/null", *long]:
         assert attempt("plot", path) == attempt("plot", "there", path) == "refused", path
-        assert attempt("summary", path) == "refused", path
+        assert attempt("table", path) == attempt("table", "there", path) == "refused", path
 
 
 def configuration(**changes):
@@ -185,7 +192,7 @@ def test_configurations_of_results(attempt, here):
         (folder / "config.json").write_bytes(given)
         if content != configuration(complete=True):
             assert attempt("plot", "there") == "refused", given[:200]
-            assert attempt("summary", "there") == "refused", given[:200]
+            assert attempt("table", "there") == "refused", given[:200]
             assert attempt("report", "there") == "refused", given[:200]
         (folder / ".lock").unlink(missing_ok=True)
         if content == WHOLE:  # a run that stopped left it

@@ -139,7 +139,7 @@ USAGE = [
     *("compare -9", "compare ''", "compare fedavg fedavg", "compare --config"),
     *("sweep", "sweep ''", "sweep fedavg fedprox", "sweep fedavg --grid", "run fedavg --grid mu=1"),
     *("list", "list ''", "list x", "list models x", "list --json", "list models --jsn", "list -1"),
-    *("plot", "plot ''", "plot --metric", "plot -o x", "summary", "summary x y", "summary --x"),
+    *("plot", "plot ''", "plot --metric", "plot -o x", "table", "table x y", "table --x"),
     *("run fedavg --config x", "run fedavg --resume", "run fedprox --mu", "run x --nu 1"),
     "run fedavg --resume=1 --out x",
 ]  # fmt: skip

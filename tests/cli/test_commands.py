@@ -21,8 +21,17 @@ SMALL = OPTIONS.split()
 @pytest.mark.filterwarnings("error")
 def test_compare(command, refused, here, read_table):
     methods = ["fedavg", "fedprox:mu=1,client_learning_rate=0.3", "fedgbo:optimizer=adam"]
-    out = command("compare", *methods, *SMALL, "--seeds", "2")
-    for word in ("fedavg", "fedprox", "fedgbo", "final", "±", "results/compare"):
+    unknown = refused("compare", *methods, *SMALL, "--reference", "fedgob")
+    assert "reference='fedgob' is unknown; choose fedavg, fedprox or fedgbo" in unknown
+    out = command("compare", *methods, *SMALL, "--seeds", "2", "--reference", "fedprox")
+    for word in (
+        "fedavg",
+        "fedprox",
+        "fedgbo",
+        "final",
+        "compared with fedprox",
+        "results/compare",
+    ):
         assert word in out
     folder = here / "results" / "compare"
     rows = read_table(folder / "metrics.csv")
@@ -164,6 +173,9 @@ def test_a_method_that_diverges_is_shown_as_such(command, here, read_table):
     (line,) = [line for line in out.splitlines() if line.startswith("fedavg client_lea")][:1]
     assert " diverged " in line
     assert out.count(" diverged ") == 1
+    assert re.search(
+        r"^fedavg client_learning_rate=0.1 +none \(without seeds 0, 1\) ", out, re.MULTILINE
+    )
     assert [row["seeds_diverged"] for row in read_table(here / "results/compare/summary.csv")] == [
         "2",
         "0",

@@ -32,8 +32,8 @@ SHOWN = r"\x1b[31m\x07\r\u202e"
         ("compare --config a --config b", "--config"),
         ("sweep fedavg --grid local_steps=1,2 --memory 1 --memory 2", "--memory"),
         ("plot a --x round --x flops", "--x"),
-        ("summary a --paper fedgbo --paper fedlga", "--paper"),
-        ("summary a --json --json", "--json"),
+        ("table a --paper fedgbo --paper fedlga", "--paper"),
+        ("table a --format csv --format json", "--format"),
         ("list models --json --json", "--json"),
     ],
 )
@@ -80,7 +80,7 @@ def test_a_key_twice_is_refused(refused, arguments, message):
         ["plot", "{}"],
         ["plot", ".", "--x", "{}"],
         ["report", "{}"],
-        ["summary", "{}"],
+        ["table", "{}"],
         ["list", "{}"],
     ],
 )
@@ -112,12 +112,16 @@ def write(folder, lines):
 def test_labels_are_no_markup_in_tables(command, here):
     measured = rows(f"[red]{CONTROLS}[/]", FIRST) + rows("[/]:smile:" + "x" * 200, OTHER)
     write(here / "some", measured)
-    out = command("summary", "some", "--reference", f"[red]{CONTROLS}[/]")
-    _, first, other = out.splitlines()
-    assert first.startswith(f"[red]{SHOWN}[/] ")
-    assert other.startswith("[/]:smile:xxxx")
-    assert " ... xxxx" in other
-    assert all(line.isprintable() for line in out.splitlines())
+    for options in [], ["--paper", "fedgbo", "--reference", f"[red]{CONTROLS}[/]"]:
+        out = command("table", "some", *options)
+        _, first, other = out.splitlines()[:3]
+        assert first.startswith(f"[red]{SHOWN}[/] ")
+        assert other.startswith("[/]:smile:xxxx")
+        assert " ... xxxx" in other
+        assert all(line.isprintable() for line in out.splitlines())
+    for form in ("markdown", "latex", "csv", "json"):
+        out = command("table", "some", "--format", form)
+        assert all(line.isprintable() for line in out.splitlines()), form
 
 
 def test_json_has_null_for_what_is_not_finite(command, here):
@@ -132,7 +136,7 @@ def test_json_has_null_for_what_is_not_finite(command, here):
     for paper in ("fedgbo", "fedlga", "ghbm", "fedcompass"):
         options = ["--reference", "fedavg"] * (paper != "fedlga")
         options += ["--target", "0.4"] * (paper in ("fedlga", "fedcompass"))
-        out = command("summary", "some", "--paper", paper, "--json", *options)
+        out = command("table", "some", "--paper", paper, "--format", "json", *options)
         entries[paper] = json.loads(out, parse_constant=refuse)
     diverged, finite = entries["fedgbo"]
     assert (diverged["label"], diverged["best"]) == ("fedavg", None)
@@ -189,7 +193,7 @@ def test_pipes_and_devices_are_refused(refused, here, name):
         ["compare", "own.py:fedspeed"],
     ):
         assert "not a regular file" in refused(*arguments)
-    for arguments in (["plot", "some"], ["summary", "some"]):
+    for arguments in (["plot", "some"], ["table", "some"]):
         assert "some/metrics.csv cannot be read; name a folder" in refused(*arguments)
 
 
@@ -229,7 +233,8 @@ def test_damaged_results_are_refused(refused, here, content, message):
 def test_results_without_an_accuracy_are_refused(refused, here):
     (here / "some").mkdir()
     (here / "some" / "metrics.csv").write_bytes(HEADER.replace(b"test_accuracy", b"other") + ROWS)
-    assert "'test_accuracy'" in refused("summary", "some", "--reference", "a")
+    assert "'test_accuracy'" in refused("table", "some", "--paper", "fedgbo", "--reference", "a")
+    assert "test_accuracy" in refused("table", "some")
 
 
 @pytest.mark.usefixtures("bounded")

@@ -164,7 +164,7 @@ def test_other_runs_are_refused(interrupted, refused):
 
 def test_a_reader_says_what_is_missing(interrupted, refused):
     assert "'parts' is not complete: 0 of 4 runs have ended; go on with" in refused(
-        "summary", "parts"
+        "table", "parts"
     )
 
 

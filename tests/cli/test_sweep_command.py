@@ -23,6 +23,7 @@ def test_the_command_writes_a_results_folder_best_setting_first(capsys, here, re
     summary, metrics = (
         read_table(here / "here" / f"{name}.csv") for name in ("summary", "metrics")
     )
+    assert "to choose it by test data. `fedjax-algos tune` chooses on held-out" in output.out
     finals = [float(line["final"]) for line in summary]
     assert finals == sorted(finals, reverse=True)
     assert finals[0] > finals[-1]

@@ -1,53 +1,94 @@
-"""The table that a comparison ends with, and its legend."""
+"""The tables that a comparison ends with, and what is told of numbers that are not finite."""
 
+import numpy as np
 import pytest
-from rich.console import Console
 from summary_helpers import ALL_DIVERGED, FIRST, HALF_DIVERGED, OTHER, rows
 
-from fedjax_algos.analysis.summary import summarise
-from fedjax_algos.cli import tables
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.cli import formats
+from fedjax_algos.cli.method_tables import method_tables
+
+BOTH = rows("first", FIRST) + rows("other", OTHER)
 
 
-def printed(summary):
-    console = Console(width=200)
-    with console.capture() as capture:
-        console.print(tables.summary_table(summary, Settings(seeds=(0, 1))))
-    return [line.split() for line in capture.get().splitlines()]
+def printed(measured, **options):
+    """The lines of the two tables and of their notes."""
+    return formats.text(method_tables(measured, **options)).splitlines()
 
 
-def test_the_legend_names_the_target():
-    first, other = summarise(rows("first", FIRST) + rows("other", OTHER))
-    settings = Settings(target=0.85)
-    assert "to a test accuracy of 85%," in tables.legend([first, other], settings)
-    assert "to first's best accuracy on the same seed," in tables.legend([first], Settings())
+def test_a_comparison_by_hand():
+    """Seven seeds. t(.975, 6) is 2.446912; standard deviations are .0216, .0398 and .0227."""
+    finals = np.array([0.50, 0.51, 0.52, 0.53, 0.54, 0.55, 0.56])
+    first = rows("first", [[0.1, 0.5, final] for final in finals])
+    other = rows("other", [[0.1, 0.2, final - 0.02] for final in finals[:-1]] + [[0.1, 0.2, 0.6]])
+    table, pairs = "\n".join(printed(first + other)).split("\n\ncompared with first\n\n")
+    assert table.splitlines()[:3] == [
+        "method       final        best  rounds    upload  reached  wall time",
+        "first   53.0 ± 2.0  53.0 ± 2.0      20    2.0 kB      7/7     4.00 s",
+        "other   51.9 ± 3.7  51.9 ± 3.7    > 20  > 2.0 kB      1/7     4.00 s",
+    ]
+    # six differences of -2 and one of +4
+    assert pairs.splitlines()[:2] == [
+        "method       final        best  rounds ratio  upload ratio  common seeds",
+        "other   -1.1 ± 2.1  -1.1 ± 2.1          1.00          1.00           1/7",
+    ]
+    assert "mean of 7 seeds ± half the 95% confidence interval." in table
+    assert "chosen on test data" in table
+    assert "more than half of the seeds do not reach it" in table
 
 
-def test_flops_to_the_target_are_shown_where_they_were_measured():
-    first, other = summarise(rows("first", FIRST, flops=3.14e11) + rows("other", OTHER))
-    heading, cells, others = printed([first, other])
-    assert heading[5] == "flops"
-    assert "3.1 TFLOP" in " ".join(cells)
-    assert others.count("-") == 1
-    assert "rounds, upload and flops" in tables.legend([first, other], Settings())
-    summary = summarise(rows("first", FIRST))
-    assert "flops" not in printed(summary)[0]
-    assert "flops" not in tables.legend(summary, Settings())
+def test_two_seeds_are_shown_themselves():
+    lines = printed(BOTH)
+    assert lines[1].split("  ")[1:3] == [" 60.0, 60.0", "60.0, 70.0"]
+    assert "final, best: test accuracy in %, of each of 2 seeds." in lines
+    assert not any("±" in line for line in lines)
+    assert any(line.startswith("other   +20.0, +30.0  +20.0, +20.0 ") for line in lines)
+
+
+def test_the_notes_name_the_target_and_the_reference():
+    assert "to a test accuracy of 85%," in "\n".join(printed(BOTH, target=0.85))
+    assert "to first's best accuracy on the same seed," in "\n".join(printed(BOTH))
+    lines = printed(BOTH, reference="other")
+    assert "compared with other" in lines
+    assert "to other's best accuracy on the same seed," in "\n".join(lines)
+    assert any(line.startswith("first   -20.0, -30.0") for line in lines)
+    assert len(method_tables(rows("first", FIRST))) == 1
+
+
+def test_flops_and_simulated_time_are_shown_where_they_were_measured():
+    measured = rows("first", FIRST, flops=3.14e11) + rows("other", OTHER)
+    heading, first, other, *notes = printed(measured)
+    assert heading.split()[5] == "flops"
+    assert "3.1 TFLOP" in first
+    assert other.split()[-4] == "-"
+    assert any("rounds, upload, flops (of all clients): to" in line for line in notes)
+    assert not any("flops" in line or "simulated" in line for line in printed(BOTH))
+    lines = printed(rows("first", FIRST, simulated_seconds=0.5))
+    assert lines[1].split()[-8:] == ["10", "5", "s", "1.0", "kB", "2/2", "1.50", "s"]
+    assert any("rounds (server steps), simulated time, upload" in line for line in lines)
+    assert any("or of all seeds whose plans are merged." in line for line in lines)
 
 
 @pytest.mark.parametrize(
-    ("flops", "text"),
-    [(0, "0.0 FLOP"), (999, "999.0 FLOP"), (2e6, "2.0 MFLOP"), (5e18, "5000.0 P")],
+    ("flops", "shown"),
+    [
+        (0, "0.0 FLOP"),
+        (999, "999.0 FLOP"),
+        (1000, "1.0 kFLOP"),
+        (2e6, "2.0 MFLOP"),
+        (5e18, "5000.0 PFLOP"),
+    ],
 )
-def test_flops_have_a_prefix(flops, text):
-    (first,) = summarise(rows("first", [[0.5], [0.5]]))
-    assert text in " ".join(printed([first._replace(flops=flops)])[1])
+def test_flops_have_a_prefix(flops, shown):
+    assert shown in printed(rows("first", [[0.1, 0.5]], flops=flops / 10))[1]
 
 
 @pytest.mark.filterwarnings("error")
 def test_diverged_runs_are_printed():
     measured = rows("half", HALF_DIVERGED) + rows("all", ALL_DIVERGED) + rows("fine", OTHER)
-    _, some, none, good = (" ".join(cells) for cells in printed(summarise(measured)))
-    assert some.startswith("half 1/2 diverged 50.0")
-    assert none.startswith("all diverged - - -")
-    assert good.startswith("fine 85.0")
+    lines = [" ".join(line.split()) for line in printed(measured)]
+    assert lines[1].startswith("half 1/2 diverged 50.0, 50.0 10 ")
+    assert lines[2].startswith("all diverged diverged diverged diverged 0/2")
+    assert lines[3].startswith("fine 80.0, 90.0 ")
+    assert "all none (without seeds 0, 1) none (without seeds 0, 1) - - 0/2" in lines
+    assert "fine +40.0 (without seed 0) +30.0, +40.0 1.33 1.33 2/2" in lines
+    assert any(line.startswith("without: seeds on which one of the two") for line in lines)

@@ -121,7 +121,7 @@ def test_command_line(tmp_path, capsys):
     given = "--devices", "1", "--system", "simulated:speeds=homogeneous", "--out", str(out)
     main([*arguments.split(), *given])
     printed = capsys.readouterr()
-    assert "simulated s" in printed.out
+    assert "simulated time" in printed.out
     for method in ("fedavg", "fedcompass"):  # before it runs
         assert re.search(rf"{method}: at most \d+ models and \d+ updates in flight, ", printed.err)
     with (out / "metrics.csv").open() as file:
@@ -147,7 +147,7 @@ def test_summaries_of_the_papers(tmp_path, capsys):
     (tmp_path / "metrics.csv").write_text("\n".join(lines) + "\n")
 
     def summaries(*arguments):
-        main(["summary", str(tmp_path), "--json", *arguments])
+        main(["table", str(tmp_path), "--format", "json", *arguments])
         return {line["label"]: line for line in json.loads(capsys.readouterr().out)}
 
     compass = summaries("--paper", "fedcompass", "--target", "0.9", "--reference", "a")
@@ -155,17 +155,18 @@ def test_summaries_of_the_papers(tmp_path, capsys):
     assert summaries("--paper", "fedlga", "--target", "0.5")["b"]["rounds"] == 100
     gbo = summaries("--paper", "fedgbo", "--reference", "b")
     assert gbo["a"]["best"] == 0.9
-    assert gbo["a"]["reference_cost"]["rounds"] == 100
+    assert gbo["a"]["reference_cost_rounds"] == 100
     assert summaries("--paper", "ghbm", "--reference", "a")["b"]["final"] == pytest.approx(1.35 / 2)
-    main(["summary", str(tmp_path), "--reference", "a"])
+    main(["table", str(tmp_path), "--paper", "fedgbo", "--reference", "a"])
     assert "best" in capsys.readouterr().out
     for arguments, message in [
         (("--paper", "fedlga"), "paper=fedlga needs target"),
         (("--paper", "fedlgo", "--target", "0.5"), "did you mean fedlga?"),
-        (("--reference", "c"), "'c'"),
+        (("--paper", "fedgbo", "--reference", "c"), "'c'"),
+        ((), "the rows have no wall_seconds"),
     ]:
         with pytest.raises(SystemExit):
-            main(["summary", str(tmp_path), *arguments])
+            main(["table", str(tmp_path), *arguments])
         assert message in capsys.readouterr().err
 
 

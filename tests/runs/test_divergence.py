@@ -117,14 +117,14 @@ def test_summaries_of_runs_that_ended_early(tmp_path):
     np.testing.assert_array_equal(column, [[0.1, 0.8, NAN, NAN], [0.1, 0.6, 0.7, 0.8]])
     fedavg, half = summarise(MEASURED)
     assert (fedavg.seeds_diverged, half.seeds_diverged) == (0, 1)
-    assert (half.best, half.seeds_reaching, half.seconds) == (pytest.approx(0.8), 2, 3.5)
+    assert (half.best.values, half.seeds_reaching, half.seconds) == ((0.8, 0.8), 2, 3.5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plot_metric(MEASURED, tmp_path / "accuracy.png")
     _, half = maximum_and_cost(MEASURED)
-    assert (half.best, half.cost.rounds, half.seeds_diverged) == (pytest.approx(0.7), 10, 1)
+    assert (half.best.mean, half.cost.rounds, half.seeds_diverged) == (pytest.approx(0.7), 10, 1)
     _, half = final_quality(MEASURED, last=10)
-    assert np.isnan(half.final)
+    assert np.isnan(half.final.mean)
     assert half.seeds_diverged == 1
 
 

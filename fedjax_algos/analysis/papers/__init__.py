@@ -10,7 +10,8 @@ from fedjax_algos.analysis.papers.fedcompass import FirstTime, time_to_target
 from fedjax_algos.analysis.papers.fedgbo import Cost, Maximum, maximum_and_cost
 from fedjax_algos.analysis.papers.fedlga import Target, rounds_to_target
 from fedjax_algos.analysis.papers.ghbm import Final, final_quality
-from fedjax_algos.analysis.papers.runs import METRIC, TOLERANCE
+from fedjax_algos.analysis.papers.runs import METRIC
+from fedjax_algos.analysis.statistics import TOLERANCE
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import unknown
 

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_algos.analysis.papers.runs import METRIC, first_at, runs_of
-from fedjax_algos.analysis.summary import confidence_half_width
+from fedjax_algos.analysis.papers.runs import METRIC, runs_of
+from fedjax_algos.analysis.statistics import Estimate, first_at
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 
@@ -23,27 +23,36 @@ class Cost(NamedTuple):
     upload_bytes: float | None
     flops: float | None
 
+    def record(self, name: str) -> dict[str, float | None]:
+        """The costs as numbers for a file, by column.
+
+        Args:
+          name: of what is reached.
+        """
+        return {f"{name}_{column}": value for column, value in self._asdict().items()}
+
 
 class Maximum(NamedTuple):
     """The result of `maximum_and_cost` for one method.
 
     Attributes:
       label: of the method.
-      best: the highest mean over seeds at one evaluation; NaN if none is finite.
-      best_interval: half the width of its 95% confidence interval.
+      best: the quality at the evaluation where its mean over seeds is highest; NaN if no mean is
+        finite.
       best_of_seeds: mean over seeds of each seed's highest quality.
-      cost: to reach `best`.
-      reference_cost: to reach the reference's `best`; None if it is never reached.
+      cost: to reach the mean of `best`.
+      reference_cost: to reach that of the reference; None if it is never reached.
       seeds_diverged: seeds that have a value that is not finite.
+      seeds: their number.
     """
 
     label: str
-    best: float
-    best_interval: float
+    best: Estimate
     best_of_seeds: float
     cost: Cost | None
     reference_cost: Cost | None
     seeds_diverged: int
+    seeds: int
 
 
 def maximum_and_cost(
@@ -76,14 +85,12 @@ def maximum_and_cost(
     return [
         Maximum(
             label,
-            best=best[label],
-            best_interval=confidence_half_width(
-                np.array([run.quality[best_at[label]] for run in seeds])
-            ),
+            best=Estimate(tuple(float(run.quality[best_at[label]]) for run in seeds)),
             best_of_seeds=float(seeds.best().mean()),
             cost=_cost_to(best[label], curves[label], seeds),
             reference_cost=_cost_to(best[reference], curves[label], seeds),
             seeds_diverged=seeds.diverged(),
+            seeds=len(seeds),
         )
         for label, seeds in runs.items()
     ]

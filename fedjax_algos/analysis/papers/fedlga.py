@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from fedjax_algos.analysis.papers.runs import METRIC, check_target, runs_of
+from fedjax_algos.analysis.statistics import Estimate
 from fedjax_algos.core import Row
 
 
@@ -14,18 +15,20 @@ class Target(NamedTuple):
       rounds: mean over the seeds that reach the target; None if fewer than half do.
       seconds: likewise, since the start; also None without wall_seconds.
       seconds_per_round: of the whole runs, mean over seeds.
-      best: mean over seeds of each seed's highest quality.
+      best: each seed's highest quality.
       seeds_reaching: seeds that reach the target.
       seeds_diverged: seeds that have a value that is not finite.
+      seeds: their number; if more than `seeds_reaching`, `rounds` and `seconds` leave some out.
     """
 
     label: str
     rounds: float | None
     seconds: float | None
     seconds_per_round: float | None
-    best: float
+    best: Estimate
     seeds_reaching: int
     seeds_diverged: int
+    seeds: int
 
 
 def rounds_to_target(rows: list[Row], target: float, *, metric: str = METRIC) -> list[Target]:
@@ -52,9 +55,10 @@ def rounds_to_target(rows: list[Row], target: float, *, metric: str = METRIC) ->
             rounds=seeds.mean_when_reached("round", target),
             seconds=seeds.mean_when_reached("wall_seconds", target),
             seconds_per_round=seeds.per_round("wall_seconds"),
-            best=float(seeds.best().mean()),
+            best=Estimate(tuple(seeds.best().tolist())),
             seeds_reaching=len(seeds.reaching(target)),
             seeds_diverged=seeds.diverged(),
+            seeds=len(seeds),
         )
         for label, seeds in runs_of(rows, metric).items()
     ]

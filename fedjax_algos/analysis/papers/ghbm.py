@@ -1,12 +1,13 @@
 """The GHBM paper's summary: the mean quality at the end, and the cost to reach the reference's."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_algos.analysis.papers.runs import METRIC, Seeds, first_at, runs_of
-from fedjax_algos.analysis.summary import confidence_half_width
+from fedjax_algos.analysis.papers.runs import METRIC, Seeds, runs_of
+from fedjax_algos.analysis.statistics import Estimate, first_at
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 
@@ -18,22 +19,21 @@ class Final(NamedTuple):
 
     Attributes:
       label: of the method.
-      final: mean over seeds of the last rounds' mean quality; NaN if a seed diverged.
-      final_interval: half the width of its 95% confidence interval.
+      final: the last rounds' mean quality; NaN for a seed that diverged.
       evaluations: in the last rounds, of the seed with the fewest.
       rounds: r, mean over seeds.
       overhead: bytes of a round divided by the reference's.
       total_bytes: down and up, of all clients, in r rounds.
-      bytes_reduction: 1 - total_bytes / the reference's.
+      bytes_reduction: 1 - total_bytes / the reference's, both over the seeds that both have.
       seconds: in r rounds; also None without wall_seconds.
-      seconds_reduction: 1 - seconds / the reference's.
+      seconds_reduction: 1 - seconds / the reference's, likewise.
       seeds_reaching: seeds that reach the target.
       seeds_diverged: seeds that have a value that is not finite.
+      seeds: their number; if more than `seeds_reaching`, some are charged the budget in `rounds`.
     """
 
     label: str
-    final: float
-    final_interval: float
+    final: Estimate
     evaluations: int
     rounds: float | None
     overhead: float
@@ -43,6 +43,7 @@ class Final(NamedTuple):
     seconds_reduction: float | None
     seeds_reaching: int
     seeds_diverged: int
+    seeds: int
 
 
 def final_quality(
@@ -91,38 +92,65 @@ def final_quality(
     }
     finals = {label: np.array([each.mean() for each in windows[label]]) for label in runs}
     target = float(finals[reference].mean())
-    rounds = {label: _rounds_to(seeds, target, budget) for label, seeds in runs.items()}
-    rounds[reference] = float(budget)
-    if np.isnan(target):
-        rounds = dict.fromkeys(runs)
-    traffic = _bytes_per_round(runs, reference, overheads)
-    seconds = {label: seeds.per_round("wall_seconds") for label, seeds in runs.items()}
-
-    def cost(label, per_round):
-        known = None not in (rounds[label], per_round[label])
-        return rounds[label] * per_round[label] if known else None
-
-    def reduction(label, per_round):
-        own, full = cost(label, per_round), cost(reference, per_round)
-        return None if own is None or not full else 1 - own / full
-
+    charge = partial(_charges, reference, target, budget, overheads)
+    charges, reductions = charge(runs), {}
+    for label, seeds in runs.items():
+        common = {reference: runs[reference].on(seeds), label: seeds.on(runs[reference])}
+        if not common[label]:
+            reductions[label] = None, None
+            continue
+        on_common = charge(common)
+        reductions[label] = (
+            _reduction(on_common[label].bytes, on_common[reference].bytes),
+            _reduction(on_common[label].seconds, on_common[reference].seconds),
+        )
     return [
         Final(
             label,
-            final=float(finals[label].mean()),
-            final_interval=confidence_half_width(finals[label]),
+            final=Estimate(tuple(finals[label].tolist())),
             evaluations=min(map(len, windows[label])),
-            rounds=rounds[label],
-            overhead=traffic[label] / traffic[reference],
-            total_bytes=cost(label, traffic),
-            bytes_reduction=reduction(label, traffic),
-            seconds=cost(label, seconds),
-            seconds_reduction=reduction(label, seconds),
+            rounds=charges[label].rounds,
+            overhead=charges[label].overhead,
+            total_bytes=charges[label].bytes,
+            bytes_reduction=reductions[label][0],
+            seconds=charges[label].seconds,
+            seconds_reduction=reductions[label][1],
             seeds_reaching=len(seeds.reaching(target)),
             seeds_diverged=seeds.diverged(),
+            seeds=len(seeds),
         )
         for label, seeds in runs.items()
     ]
+
+
+class _Charge(NamedTuple):
+    rounds: float | None
+    overhead: float
+    bytes: float | None
+    seconds: float | None
+
+
+def _charges(reference, target, budget, overheads, runs):
+    """What each method is charged to reach the target, by label."""
+    traffic = _bytes_per_round(runs, reference, overheads)
+    charges = {}
+    for label, seeds in runs.items():
+        rounds = None
+        if not np.isnan(target):
+            rounds = float(budget) if label == reference else _rounds_to(seeds, target, budget)
+        seconds = seeds.per_round("wall_seconds")
+        known = None not in (rounds, seconds)
+        charges[label] = _Charge(
+            rounds,
+            traffic[label] / traffic[reference],
+            None if rounds is None else rounds * traffic[label],
+            rounds * seconds if known else None,
+        )
+    return charges
+
+
+def _reduction(own, full):
+    return None if own is None or not full else 1 - own / full
 
 
 def _rounds_to(seeds, target, budget):

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_algos.analysis.statistics import first_at
 from fedjax_algos.core import Row
 
 METRIC = "test_accuracy"
-TOLERANCE = 1e-6  # 0.9 in float32 is below 0.9
 
 
 class Run(NamedTuple):
@@ -23,23 +23,21 @@ class Run(NamedTuple):
         return bool(np.isnan(self.quality[-1]))
 
 
-def first_at(quality: np.ndarray, target: float) -> int | None:
-    """The index of the first evaluation that reaches the target, None if there is none.
-
-    Args:
-      quality: float[evaluations].
-      target: the quality to reach, up to `TOLERANCE`.
-    """
-    hits = np.flatnonzero(quality >= target - TOLERANCE)
-    return int(hits[0]) if len(hits) else None
-
-
 class Seeds(list[Run]):
     """The runs of one method."""
 
     def best(self) -> np.ndarray:
         """The highest quality of each seed, float[seeds]."""
         return np.array([np.fmax.reduce(run.quality) for run in self])
+
+    def on(self, others: "Seeds") -> "Seeds":
+        """The runs on the seeds of another method, in their order.
+
+        Args:
+          others: the runs of the other method; seeds that this one lacks are left out.
+        """
+        by_seed = {run.seed: run for run in self}
+        return Seeds(by_seed[other.seed] for other in others if other.seed in by_seed)
 
     def diverged(self) -> int:
         """The number of seeds that have diverged."""
@@ -69,6 +67,8 @@ class Seeds(list[Run]):
     def mean_when_reached(self, column: str, target: float) -> float | None:
         """The mean of a column at the target, over the seeds that reach it.
 
+        Seeds that do not reach it are left out, so the mean over all seeds would be larger.
+
         Args:
           column: its name.
           target: the quality to reach.
@@ -80,6 +80,21 @@ class Seeds(list[Run]):
         if 2 * len(reaching) < len(self):
             return None
         return reaching.mean_at(column, [first_at(run.quality, target) for run in reaching])
+
+    def at_target(self, column: str, target: float) -> np.ndarray:
+        """A column at the target, float[seeds]; infinite for a seed that does not reach it.
+
+        Args:
+          column: its name.
+          target: the quality to reach.
+        """
+        found = [first_at(run.quality, target) for run in self]
+        return np.array(
+            [
+                np.inf if index is None else run.columns[column][index]
+                for run, index in zip(self, found, strict=True)
+            ]
+        )
 
     def per_round(self, *columns: str) -> float | None:
         """The sum of cost columns per round, over the whole runs; None if one was not measured.

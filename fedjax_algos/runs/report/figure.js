@@ -31,12 +31,15 @@
   const dash = (i) => DASHES[i % DASHES.length];
   const marker = (i) => MARKERS[i % MARKERS.length];
 
-  // The points of a method: {x, y, half}, without those that are not finite.
+  // The points of a method: {x, y, low, high}, without those that are not finite.
   const points = (method) => {
     const xs = method.columns[axis().name], y = method.columns[metric().name];
-    const halves = method.halves[metric().name] || [];
-    return xs.map((x, i) => ({ x, y: y[i], half: halves[i] })).filter((p) => p.x !== null && p.y !== null);
+    const [lows, highs] = method.bands[metric().name];
+    const all = xs.map((x, i) => ({ x, y: y[i], low: lows[i], high: highs[i] }));
+    return all.filter((p) => p.x !== null && p.y !== null);
   };
+
+  const hasBand = (p) => typeof p.low === "number" && typeof p.high === "number";
 
   const prefixOf = (largest, unit) => (unit && PREFIXES.find(([size]) => largest >= size)) || [1, ""];
   const short = (value, digits) => {
@@ -127,10 +130,10 @@
     if (!line.length) return;
     const i = method.index;
     const path = (values) => values.map(([a, b]) => `${a.toFixed(2)} ${b.toFixed(2)}`).join("L");
-    const banded = line.filter((p) => p.half !== null && p.half !== undefined);
+    const banded = line.filter(hasBand);
     if (byId("bands").checked && banded.length > 1) {
-      const above = banded.map((p) => [x(p.x), y(p.y + p.half)]);
-      const below = banded.map((p) => [x(p.x), y(p.y - p.half)]).reverse();
+      const above = banded.map((p) => [x(p.x), y(p.high)]);
+      const below = banded.map((p) => [x(p.x), y(p.low)]).reverse();
       make("path", { d: `M${path([...above, ...below])}Z`, fill: color(i), "fill-opacity": 0.13 }, parent);
     }
     const stroke = { stroke: color(i), "stroke-width": 2, fill: "none" };
@@ -156,8 +159,8 @@
     data.methods.forEach((method, i) => {
       const line = points(method);
       const point = line.length ? (inside ? nearest(line, cursor) : line[line.length - 1]) : null;
-      const half = point && typeof point.half === "number" ? ` ± ${exact(point.half, metric())}` : "";
-      byId(`value-${i}`).textContent = point ? exact(point.y, metric()) + half : "-";
+      const ends = point && hasBand(point) ? ` (${exact(point.low, metric())} to ${exact(point.high, metric())})` : "";
+      byId(`value-${i}`).textContent = point ? exact(point.y, metric()) + ends : "-";
       byId(`place-${i}`).textContent = point ? exact(point.x, axis()) : "-";
     });
   };

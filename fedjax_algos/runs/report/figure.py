@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.analysis.summary import column_by_method, confidence_half_width
+from fedjax_algos.analysis.statistics import MIN_SEEDS_OF_AN_INTERVAL, describe_spread, spread
+from fedjax_algos.analysis.summary import column_by_method
 from fedjax_algos.core import Row
 from fedjax_algos.core.texts import printable
 from fedjax_algos.runs.report.html import Html, element, picture
@@ -29,15 +30,15 @@ _DIGITS = 6  # of the numbers, which are drawn
 
 
 def figure_data(rows: list[Row]) -> dict[str, Any]:
-    """The lines of the figure: means over the seeds, and half the 95% confidence intervals.
+    """The lines of the figure: means over the seeds, and the ends of the bands around them.
 
     Args:
       rows: of all methods and seeds.
 
     Returns:
       Values of JSON: `axes` and `metrics`, each with a name, a label and a unit, and `methods`
-      with a label, `columns` (the means of axes and metrics by name) and `halves`. Numbers that are
-      not finite are None.
+      with a label, `columns` (the means of axes and metrics by name) and `bands` (the lower and the
+      upper ends by metric; see `analysis.statistics.spread`). Numbers that are not finite are None.
     """
     names = dict.fromkeys(name for row in rows for name in row)
     given = {name: column_by_method(rows, name) for name in names if name not in ("method", "seed")}
@@ -63,7 +64,7 @@ def figure_data(rows: list[Row]) -> dict[str, Any]:
             {
                 "label": printable(label, _MAX_CHARACTERS),
                 "columns": {name: _means(columns[name][label]) for name in [*axes, *metrics]},
-                "halves": {name: _half_widths(columns[name][label]) for name in metrics},
+                "bands": {name: _band(columns[name][label]) for name in metrics},
             }
             for label in labels
         ],
@@ -79,10 +80,10 @@ def _means(values: np.ndarray) -> list[float | None]:
         return [_rounded(mean) for mean in values.mean(axis=0)]
 
 
-def _half_widths(values: np.ndarray) -> list[float | None]:
+def _band(values: np.ndarray) -> list[list[float | None]]:
     if len(values) < 2:
-        return []
-    return [_rounded(confidence_half_width(column)) for column in values.T]
+        return [[], []]
+    return [[_rounded(end) for end in ends] for ends in spread(values)]
 
 
 def _rounded(value: float) -> float | None:
@@ -110,7 +111,10 @@ def figure(data: dict[str, Any], folder: Path, seeds: int, num_methods: int) -> 
       seeds: their number.
       num_methods: of the results, of which a long figure has only the first.
     """
-    mean = f"The lines are means of {seeds} seeds, and the bands 95% confidence intervals. "
+    band = f"go from the {describe_spread(seeds)}"
+    if seeds >= MIN_SEEDS_OF_AN_INTERVAL:
+        band = f"are their {describe_spread(seeds)}s"
+    mean = f"The lines are means of {seeds} seeds, and the bands {band}. "
     told = (mean if seeds > 1 else "") + "A line ends where the model of a seed was not finite."
     if num_methods > len(data["methods"]):
         told += f" The first {len(data['methods'])} of {num_methods} methods are drawn."
@@ -145,7 +149,7 @@ def _controls(data: dict[str, Any], seeds: int) -> list[Html]:
         element(
             "label",
             element("input", type="checkbox", id="bands", checked=True),
-            " confidence bands",
+            " bands",
             hidden=seeds < 2,
         ),
         element(

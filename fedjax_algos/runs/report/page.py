@@ -20,12 +20,12 @@ class ReportTables(NamedTuple):
     """What the command line prints of a results folder, and the report shows too.
 
     Attributes:
-      summary: of the methods.
+      methods: by themselves, and against the reference.
       clients: of the clients' own models, if they were evaluated.
       not_finite: lines on runs that diverged and updates that were left out.
     """
 
-    summary: TextTable
+    methods: Sequence[TextTable]
     clients: TextTable | None
     not_finite: Sequence[str]
 
@@ -47,7 +47,7 @@ def make_report(
     methods = list(dict.fromkeys(row["method"] for row in rows))
     parts = {
         "Settings": sections.settings_section(configuration),
-        "Results": sections.results_section(folder, tables.summary, tables.clients),
+        "Results": sections.results_section(folder, tables.methods, tables.clients),
         "Figure": figure(data, folder, len(settings.seeds), len(methods)),
         "Partition": sections.partition_section(folder, settings),
         "Timeline": sections.timeline_section(folder, methods) if on_virtual_clock else [],

@@ -25,11 +25,13 @@ class TextTable(NamedTuple):
       headings: of the columns.
       rows: the cells of each row.
       legend: the meaning of the columns.
+      caption: above the table.
     """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     legend: str
+    caption: str
 
 
 def title(configuration: Mapping[str, Any], settings: Settings) -> str:
@@ -114,17 +116,17 @@ def _shown(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def results_section(folder: Path, summary: TextTable, clients: TextTable | None) -> list[Html]:
+def results_section(
+    folder: Path, methods: Sequence[TextTable], clients: TextTable | None
+) -> list[Html]:
     """The tables of results, and `summary.csv` with all digits.
 
     Args:
       folder: of the results.
-      summary: of the methods.
+      methods: of the methods.
       clients: of the clients' own models, if they were evaluated.
     """
-    content = [_with_legend(summary, "Methods")]
-    if clients is not None:
-        content.append(_with_legend(clients, "Each client's own model"))
+    content = [_with_legend(each) for each in [*methods, *([clients] if clients else [])]]
     headings, *rows = _read_table(folder / "summary.csv") or [[]]
     if rows:
         exact = table(headings, rows, caption="summary.csv")
@@ -132,8 +134,8 @@ def results_section(folder: Path, summary: TextTable, clients: TextTable | None)
     return content
 
 
-def _with_legend(given: TextTable, caption: str) -> Html:
-    shown = table(given.headings, given.rows, caption=caption)
+def _with_legend(given: TextTable) -> Html:
+    shown = table(given.headings, given.rows, caption=given.caption)
     return element("div", shown, element("p", given.legend.strip(), class_="legend"))
 
 

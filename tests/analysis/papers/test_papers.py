@@ -44,11 +44,9 @@ def test_maximum_of_the_mean_curve_and_its_cost():
     """FedAvg's mean curve is .1, .4, .5, .55; the maxima of its seeds are .6 and .6."""
     lines = by_label(papers.maximum_and_cost(FEDAVG + FASTER + SLOWER))
     fedavg, faster, slower = lines["fedavg"], lines["faster"], lines["slower"]
-    assert [fedavg.best, faster.best, slower.best] == pytest.approx([0.55, 0.8, 0.45])
+    assert [line.best.mean for line in lines.values()] == pytest.approx([0.55, 0.8, 0.45])
     assert fedavg.best_of_seeds == pytest.approx(0.6)
-    # t of 97.5% with one degree of freedom is 12.7062; of .6 and .5 the error of the mean is .05
-    assert fedavg.best_interval == pytest.approx(12.7062 * 0.05, rel=1e-5)
-    assert faster.best_interval == pytest.approx(12.7062 * 0.1, rel=1e-5)
+    assert (fedavg.best.values, faster.best.values) == ((0.6, 0.5), (0.7, 0.9))
     assert fedavg.cost == fedavg.reference_cost == (30, 120, 210)
     assert faster.cost == (20, 160, 180)
     assert faster.reference_cost == (10, 80, 90)
@@ -58,16 +56,21 @@ def test_maximum_of_the_mean_curve_and_its_cost():
     assert other["fedavg"].reference_cost == (20, 80, 140)
 
 
-def test_one_seed_has_no_interval():
-    (line,) = papers.maximum_and_cost(FEDAVG[:4])
-    assert (line.best, line.best_of_seeds) == (0.6, 0.6)
-    assert np.isnan(line.best_interval)
+def test_the_interval_is_that_at_the_evaluation_of_the_maximum():
+    """t of 97.5% with four degrees of freedom is 2.776445; the deviation of .5 to .9 is .158114."""
+    rows = [row for seed in range(5) for row in run("a", seed, [0.1, 0.5 + seed / 10, 0.4])]
+    (line,) = papers.maximum_and_cost(rows, "a")
+    assert line.best.mean == pytest.approx(0.7)
+    assert line.best.interval == pytest.approx(2.776445 * 0.158114 / np.sqrt(5), rel=1e-5)
+    (line,) = papers.maximum_and_cost(rows[:12], "a")
+    assert (line.best.mean, line.best.lowest, line.best.highest) == pytest.approx((0.65, 0.5, 0.8))
+    assert np.isnan(line.best.interval)
 
 
 def test_divergence_affects_only_its_own_later_evaluations():
     gone = run("gone", 0, [0.1, 0.3, NAN, NAN]) + run("gone", 1, [0.1, 0.5, 0.9, 0.9])
     lines = by_label(papers.maximum_and_cost(FEDAVG + gone + FASTER))
-    assert lines["gone"].best == pytest.approx(0.4)
+    assert lines["gone"].best.mean == pytest.approx(0.4)
     assert lines["gone"].best_of_seeds == pytest.approx(0.6)
     assert lines["gone"].reference_cost is None
     assert [lines[name].seeds_diverged for name in lines] == [0, 1, 0]
@@ -78,9 +81,9 @@ def test_divergence_affects_only_its_own_later_evaluations():
 def test_a_reference_without_a_finite_value_is_never_reached():
     gone = run("gone", 0, [NAN, NAN])
     lines = by_label(papers.maximum_and_cost(gone + FASTER, "gone"))
-    assert np.isnan(lines["gone"].best)
+    assert np.isnan(lines["gone"].best.mean)
     assert lines["gone"].cost is lines["faster"].reference_cost is None
-    assert lines["faster"].best == pytest.approx(0.8)
+    assert lines["faster"].best.mean == pytest.approx(0.8)
 
 
 def test_a_loss_that_is_not_finite_is_divergence_too():
@@ -88,7 +91,7 @@ def test_a_loss_that_is_not_finite_is_divergence_too():
     rows = run("fedavg", 0, [0.1, 0.5, 0.9])
     rows[1]["test_loss"], rows[2]["test_loss"] = 0.3, NAN
     (line,) = papers.maximum_and_cost(rows)
-    assert (line.best, line.cost.rounds, line.seeds_diverged) == (0.5, 10, 1)
+    assert (line.best.mean, line.cost.rounds, line.seeds_diverged) == (0.5, 10, 1)
     assert papers.rounds_to_target(rows, 0.9)[0].rounds is None
     (line,) = papers.maximum_and_cost(rows[:2])  # an absent loss is no divergence
     assert line.seeds_diverged == 0
@@ -116,9 +119,9 @@ def test_rounds_and_seconds_to_a_target():
         *run("few", 2, [0.1, 0.2, 0.4]),
     ]
     lines = by_label(papers.rounds_to_target(rows, 0.6))
-    assert lines["all"] == ("all", 15, 40, 2.5, pytest.approx(0.65), 2, 0)
-    assert lines["half"] == ("half", 20, 40, 2, pytest.approx(0.45), 1, 0)
-    assert lines["few"] == ("few", None, None, 2, pytest.approx(0.4), 1, 1)
+    assert lines["all"] == ("all", 15, 40, 2.5, ((0.6, 0.7),), 2, 0, 2)
+    assert lines["half"] == ("half", 20, 40, 2, ((0.3, 0.6),), 1, 0, 2)
+    assert lines["few"] == ("few", None, None, 2, ((0.6, 0.2, 0.4),), 1, 1, 3)
 
 
 def test_a_target_is_reached_in_float32():
@@ -133,7 +136,7 @@ def test_seconds_may_be_missing():
         for r, q in enumerate([0.2, 0.8])
     ]
     (line,) = papers.rounds_to_target(rows, 0.5, metric="dice")
-    assert line == ("a", 1, None, None, 0.8, 1, 0)
+    assert line == ("a", 1, None, None, ((0.8,),), 1, 0, 1)
     for row in rows:
         del row["wall_seconds"]
     assert papers.rounds_to_target(rows, 0.5, metric="dice") == [line]
@@ -155,8 +158,8 @@ GHBM_ROWS = [
 def test_final_quality_and_the_cost_to_reach_fedavgs():
     lines = by_label(papers.final_quality(GHBM_ROWS))
     fedavg, ghbm, never = lines["fedavg"], lines["ghbm"], lines["never"]
-    assert [fedavg.final, ghbm.final, never.final] == pytest.approx([0.45, 0.8, 0.3])
-    assert ghbm.final_interval == pytest.approx(12.7062 * 0.05, rel=1e-5)  # of .75 and .85
+    assert [line.final.mean for line in lines.values()] == pytest.approx([0.45, 0.8, 0.3])
+    assert ghbm.final.values == pytest.approx((0.75, 0.85))
     assert {line.evaluations for line in lines.values()} == {2}
     # ghbm reaches .45 at 50 and 100; never's first seed never, its second at 100
     assert [fedavg.rounds, ghbm.rounds, never.rounds] == [200, 75, 150]
@@ -171,10 +174,12 @@ def test_final_quality_and_the_cost_to_reach_fedavgs():
 
 def test_shorter_windows_budgets_and_given_overheads():
     lines = by_label(papers.final_quality(GHBM_ROWS, last=50))
-    assert lines["fedavg"].final == pytest.approx(0.4)
+    assert lines["fedavg"].final.mean == pytest.approx(0.4)
     assert lines["never"].evaluations == 1
     lines = by_label(papers.final_quality(GHBM_ROWS, last=500, budget=100))
-    assert lines["fedavg"].final == pytest.approx(0.3)  # of rounds 50 and 100, not of the start
+    assert lines["fedavg"].final.mean == pytest.approx(
+        0.3
+    )  # of rounds 50 and 100, not of the start
     assert lines["fedavg"].total_bytes == 1000
     assert lines["ghbm"].rounds == 50
     given = {"fedavg": 2, "ghbm": 4, "never": 1}
@@ -187,13 +192,13 @@ def test_shorter_windows_budgets_and_given_overheads():
 def test_divergence_does_not_affect_other_methods():
     gone = run("gone", 0, [0.1, 0.5, NAN, NAN, NAN], 50) + run("gone", 1, [0.1] + [NAN] * 4, 50)
     lines = by_label(papers.final_quality(GHBM_ROWS + gone))
-    assert np.isnan(lines["gone"].final)
-    assert lines["gone"][4:8] == (125, 1, 1250, 1 - 1250 / 2000)  # at 50, and never
-    assert lines["gone"][-2:] == (1, 2)
+    assert np.isnan(lines["gone"].final.mean)
+    assert lines["gone"][3:7] == (125, 1, 1250, 1 - 1250 / 2000)  # at 50, and never
+    assert lines["gone"][-3:] == (1, 2, 2)
     alone = by_label(papers.final_quality(GHBM_ROWS))
     assert all(lines[label] == alone[label] for label in alone)
     lost = by_label(papers.final_quality(GHBM_ROWS + gone, "gone"))
-    assert lost["ghbm"].final == pytest.approx(0.8)
+    assert lost["ghbm"].final.mean == pytest.approx(0.8)
     assert lost["ghbm"].rounds is lost["ghbm"].total_bytes is lost["ghbm"].seconds is None
     assert lost["ghbm"].bytes_reduction is lost["gone"].rounds is None
 
@@ -211,18 +216,45 @@ def test_first_times_relative_to_a_method():
         *run("fedasync", 1, [0.1, 0.5, 0.5], 1, clock=5),
     ]
     lines = by_label(papers.time_to_target(rows, 0.6, "fedcompass", clock="clock"))
-    assert lines["fedcompass"][1:3] == (20, 1)
+    assert lines["fedcompass"][1:4] == (20, 1, 2)
     assert lines["fedcompass"].best == pytest.approx(0.8)
     assert lines["fedcompass"].best_deviation == pytest.approx(np.sqrt(0.02))
-    assert lines["fedavg"][1:3] == (50, 2.5)
-    assert lines["fedasync"][1:3] == (None, None)
+    # only seed 0 is common: 50 / 10; 50 divided by the mean 20 of two seeds would be half of it
+    assert lines["fedavg"][1:4] == (50, 5, 1)
+    assert lines["fedasync"][1:4] == (None, None, 0)
     assert lines["fedasync"].best == pytest.approx(0.3)
     assert [line.seeds_reaching for line in lines.values()] == [2, 1, 0]
     assert [line.seeds_diverged for line in lines.values()] == [0, 0, 1]
+    assert [line.seeds for line in lines.values()] == [2, 2, 2]
     lines = by_label(papers.time_to_target(rows, 0.6, "fedasync", clock="clock"))
-    assert lines["fedavg"][1:3] == (50, None)
+    assert lines["fedavg"][1:4] == (50, None, 0)
     (one,) = papers.time_to_target(rows[:3], 0.6, "fedcompass", clock="clock")
     assert np.isnan(one.best_deviation)
+
+
+def test_relative_times_are_paired_by_the_seed_and_not_by_the_position():
+    rows = [
+        *run("a", 7, [0.1, 0.6], 1, clock=10),
+        *run("a", 8, [0.1, 0.6], 1, clock=30),
+        *run("a", 9, [0.1, 0.6], 1, clock=1),
+        *run("b", 8, [0.1, 0.6], 1, clock=60),
+        *run("b", 7, [0.1, 0.6], 1, clock=60),
+    ]
+    a, b = papers.time_to_target(rows, 0.6, "a", clock="clock")
+    assert (a.relative, a.seeds_common, a.seeds) == (1, 3, 3)
+    assert (b.relative, b.seeds_common, b.seeds) == (120 / 40, 2, 2)
+
+
+def test_reductions_are_over_the_seeds_that_both_methods_have():
+    """The reference's third seed is at .9, so that the target is .6, and costs nothing."""
+    third = run("fedavg", 2, [0.9, 0.9, 0.9, 0.9, 0.9], 50, upload=0)
+    fedavg, ghbm, _ = papers.final_quality(GHBM_ROWS + third)
+    assert fedavg.final.mean == pytest.approx(0.6)
+    assert fedavg.total_bytes == pytest.approx(200 * (10 + 10 + 6) / 3)
+    assert (ghbm.rounds, ghbm.total_bytes) == (100, 1500)
+    assert (fedavg.bytes_reduction, ghbm.bytes_reduction) == (0, 1 - 1500 / 2000)
+    other = [row | {"seed": 5} for row in GHBM_ROWS[10:15]]
+    assert papers.final_quality(GHBM_ROWS[:10] + other)[1].bytes_reduction is None
 
 
 # Errors

@@ -1,0 +1,289 @@
+"""The command `table` and its formats, against whole tables by hand."""
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from summary_helpers import FIRST, HALF_DIVERGED, NAN, OTHER, rows
+
+from fedjax_algos.cli import formats
+from fedjax_algos.cli.columns import Column, ResultTable
+from fedjax_algos.cli.method_tables import method_tables
+from fedjax_algos.runs import results
+
+# t(.975, 4) = 2.776445; deviations of the five seeds: sqrt(2.5), sqrt(9.7) and sqrt(19.2) points
+FIVE = rows("fed_avg", [[0.1, 0.50 + seed / 100] for seed in range(5)], upload_bytes=2e6)
+FIVE += rows(
+    "a|b {50%}",
+    [[0.1, 0.51 + (seed - 8 * (seed > 1)) / 100] for seed in range(5)],
+    upload_bytes=2e6,
+)
+MARKDOWN = r"""| method | final (%) | best (%) | rounds | upload (MB) | reached | wall time (s) |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: |
+| fed\_avg | 52.0 ± 2.0 | 52.0 ± 2.0 | 10 | 20.0 | 5/5 | 3.00 |
+| a\|b {50%} | 48.2 ± 3.9 | 48.2 ± 3.9 | &gt; 10 | &gt; 20.0 | 2/5 | 3.00 |
+"""
+MARKDOWN_PAIRS = r"""**compared with fed\_avg**
+
+| method | final (points) | best (points) | rounds ratio | upload ratio | common seeds |
+| --- | ---: | ---: | ---: | ---: | ---: |
+| a\|b {50%} | -3.8 ± 5.4 | -3.8 ± 5.4 | 1.00 | 1.00 | 2/5 |
+"""
+LATEX = r"""\begin{tabular}{lrrrrrr}
+\toprule
+method & final (\%) & best (\%) & rounds & upload (MB) & reached & wall time (s) \\
+\midrule
+fed\_avg & 52.0 $\pm$ 2.0 & 52.0 $\pm$ 2.0 & 10 & 20.0 & 5/5 & 3.00 \\
+a\textbar{}b \{50\%\} & 48.2 $\pm$ 3.9 & 48.2 $\pm$ 3.9 & $>$ 10 & $>$ 20.0 & 2/5 & 3.00 \\
+\bottomrule
+\end{tabular}
+"""
+LATEX_PAIRS = r"""\begin{tabular}{lrrrrr}
+\toprule
+method & final (points) & best (points) & rounds ratio & upload ratio & common seeds \\
+\midrule
+a\textbar{}b \{50\%\} & $-$3.8 $\pm$ 5.4 & $-$3.8 $\pm$ 5.4 & 1.00 & 1.00 & 2/5 \\
+\bottomrule
+\end{tabular}
+"""
+RECORDS = {
+    "fed_avg": {
+        "final": 0.52, "final_interval": 0.0196324, "final_lowest": 0.5, "final_highest": 0.54,
+        "rounds": 10, "rounds_horizon": None, "upload_bytes": 2e7, "upload_bytes_horizon": None,
+        "simulated_seconds": None, "flops": None, "seeds": 5, "seeds_reaching": 5,
+        "seeds_diverged": 0, "seconds": 3, "reference": "fed_avg", "final_difference": None,
+        "rounds_ratio": None, "seeds_common": None,
+    },
+    "a|b {50%}": {
+        "final": 0.482, "final_interval": 0.0386713, "final_lowest": 0.45, "final_highest": 0.52,
+        "rounds": None, "rounds_horizon": 10, "upload_bytes": None, "upload_bytes_horizon": 2e7,
+        "simulated_seconds": None, "flops": None, "seeds": 5, "seeds_reaching": 2,
+        "seeds_diverged": 0, "seconds": 3, "reference": "fed_avg", "final_difference": -0.038,
+        "final_difference_interval": 0.0544073, "final_difference_lowest": -0.07,
+        "final_difference_highest": 0.01, "final_difference_seeds": 5,
+        "final_difference_without": "", "rounds_ratio": 1, "seeds_common": 2,
+    },
+}  # fmt: skip
+
+
+def write(folder, measured, **configuration):
+    folder.mkdir()
+    results.write_table(folder / "metrics.csv", measured)
+    if configuration:
+        content = {"settings": {"seeds": [0]}, "methods": {}, "environment": {"packages": {}}}
+        content |= {"layout": None, "complete": True, **configuration}
+        (folder / "config.json").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def five(here):
+    write(here / "five", FIVE)
+    return "five"
+
+
+def test_text_is_what_compare_prints(command, five):
+    assert command("table", five) == formats.text(method_tables(FIVE))
+    out = command("table", five, "--target", "0.525", "--reference", "a|b {50%}")
+    assert out == formats.text(method_tables(FIVE, 0.525, "a|b {50%}"))
+    assert "\nfed_avg    52.0 ± 2.0  52.0 ± 2.0    > 10  > 20.0 MB      2/5     3.00 s\n" in out
+
+
+def test_markdown(command, five):
+    out = command("table", five, "--format", "markdown")
+    assert out.startswith(MARKDOWN)
+    assert MARKDOWN_PAIRS in out
+    assert "\nbest: the highest test accuracy over the evaluations, chosen on test data.\n" in out
+
+
+def test_latex(command, five):
+    first, second = command("table", five, "--format", "latex").split("\n\n")
+    assert f"{first}\n".endswith(LATEX)
+    assert second.endswith(LATEX_PAIRS)
+    comments = [line for line in first.split("\n") if line.startswith("%")]
+    assert comments[0] == r"% needs \usepackage{booktabs}"
+    assert (
+        "% best: the highest test accuracy over the evaluations, chosen on test data." in comments
+    )
+    assert len(comments) == len(first.split("\n")) - LATEX.count("\n")
+
+
+def test_csv_and_json_have_the_same_plain_numbers(command, five):
+    found = {row["label"]: row for row in json.loads(command("table", five, "--format", "json"))}
+    assert list(found) == list(RECORDS)
+    for label, expected in RECORDS.items():
+        for name, value in expected.items():
+            close = pytest.approx(value, rel=1e-5) if isinstance(value, float) else value
+            assert found[label][name] == close, (label, name)
+    table = list(csv.reader(io.StringIO(command("table", five, "--format", "csv"))))
+    assert table[0] == list(found["fed_avg"])
+    for line in table[1:]:
+        record = found[line[0]]
+        assert line == ["" if value is None else str(value) for value in record.values()]
+
+
+def test_few_seeds_in_each_format(command, here):
+    write(here / "two", rows("first", FIRST) + rows("other", OTHER))
+    out = command("table", "two", "--format", "csv")
+    first, other = csv.DictReader(io.StringIO(out))
+    assert (first["final_interval"], first["best_lowest"], first["best_highest"]) == (
+        "",
+        "0.6",
+        "0.7",
+    )
+    assert float(other["final_difference_lowest"]) == pytest.approx(0.2)
+    assert "| other | 80.0, 90.0 |" in command("table", "two", "--format", "markdown")
+    write(here / "three", [row for seed in range(3) for row in curve(seed)])
+    out = command("table", "three", "--format", "latex")
+    assert "first & 50.0 to 70.0 & " in out
+    assert "other & $-$5.0 to $+$15.0 & " in out
+    assert "% final, best: test accuracy in %, lowest..highest of 3 seeds." in out
+
+
+def curve(seed):
+    measured = rows("first", [[0.1, 0.5 + seed / 10]]) + rows("other", [[0.1, 0.65 - seed * 0.0]])
+    return [row | {"seed": seed} for row in measured]
+
+
+def test_several_folders_are_one_table(command, refused, here):
+    for name in ("a", "b", "deep"):
+        write(here / name, rows("fedavg", FIRST))
+    write(here / "deep" / "a", rows("fedavg", OTHER))
+    labels = [line.split()[:2] for line in command("table", "a", "b").splitlines()[1:3]]
+    assert labels == [["a:", "fedavg"], ["b:", "fedavg"]]
+    out = command("table", "a", "deep/a", "--reference", "deep/a: fedavg")
+    assert "a: fedavg  -20.0, -30.0  -20.0, -20.0 " in out
+    assert "results folder 'a' is given twice; give it once" in refused("table", "a", "a")
+    assert "no results folder is given; name one or more" in refused("table")
+    write(here / "longer", rows("fedavg", [*FIRST, [0.1, 0.2, 0.3]]))
+    assert "'a: fedavg' has no rows on seed 2; give the rows of all methods" in refused(
+        "table", "a", "longer"
+    )
+
+
+def test_the_foot_says_what_was_chosen_by_test_data(command, here):
+    write(here / "swept", rows("fedavg mu=1", FIRST), grid={"mu": ["1"]})
+    write(here / "compared", rows("fedavg", FIRST), grid_of="another")
+    told = "to choose it by test data. `fedjax-algos tune` chooses on held-out examples"
+    assert told in command("table", "swept")
+    assert told in command("table", "compared", "swept", "--format", "latex")
+    assert told not in command("table", "compared")
+
+
+def test_a_file_is_written_once(command, refused, here, five):
+    assert command("table", five, "--format", "latex", "--out", "a.tex") == "a.tex\n"
+    assert (here / "a.tex").read_text() == formats.latex(method_tables(FIVE))
+    assert "out='a.tex' exists; name another file or remove it" in refused(
+        "table", five, "--out", "a.tex"
+    )
+    assert "format='tex' is unknown; choose text, markdown, latex, csv or json" in refused(
+        "table", five, "--format", "tex"
+    )
+
+
+PAPER_ROWS = [
+    row | {"simulated_seconds": 2.0 * row["round"], "download_bytes": row["upload_bytes"]}
+    for row in rows("fedavg", [[0.1, 0.6, 0.7], [0.1, 0.6, 0.5], [0.1, 0.2, 0.3]], flops=1e9)
+    + rows("other", [[0.1, 0.2, 0.6], [0.1, 0.6, 0.8], [0.1, 0.7, NAN]], flops=2e9)
+]
+
+
+@pytest.mark.parametrize(
+    ("paper", "heading", "lines"),
+    [
+        (
+            "fedgbo",
+            "method | best (%) | best of seeds (%) | rounds | upload (kB) | flops (GFLOP) | rounds "
+            "to the reference's | upload to the reference's (kB) | flops to the reference's (GFLOP)"
+            " | diverged",
+            [
+                "fedavg | 30.0..70.0 | 53.3 | 20 | 2.0 | 20.0 | 20 | 2.0 | 20.0 | 0/3",
+                # other's mean curve is .1, .5 and, as a seed has diverged, nothing
+                "other | 20.0..70.0 | 70.0 | 10 | 1.0 | 20.0 | 10 | 1.0 | 20.0 | 1/3",
+            ],
+        ),
+        (
+            "fedlga --target 0.6",
+            "method | rounds | time (s) | time of a round (s) | best (%) | reached | diverged",
+            [
+                "fedavg | 10* | 1.50* | 0.100 | 30.0..70.0 | 2/3 | 0/3",
+                "other | 13.3333 | 2.00 | 0.100 | 60.0..80.0 | 3/3 | 1/3",
+            ],
+        ),
+        (
+            "ghbm",
+            "method | final (%) | rounds | overhead | traffic (kB) | traffic saved (%) | time (s) "
+            "| time saved (%) | reached | diverged",
+            [
+                # the windows of all rounds but 0: fedavg .65, .55, .25; the target is .48333
+                "fedavg | 25.0..65.0 | 20* | 1 | 4.0* | 0.0 | 2.00* | 0.0 | 2/3 | 0/3",
+                "other | 1/3 diverged | 13.3333 | 1 | 2.7 | 33.3 | 1.33 | 33.3 | 3/3 | 1/3",
+            ],
+        ),
+        (
+            "fedcompass --target 0.6 --reference fedavg",
+            "method | simulated time (s) | relative | common seeds | best (%) | deviation (%) | "
+            "reached | diverged",
+            [
+                "fedavg | 20* | 1.00 | 2/3 | 53.3 | 20.8 | 2/3 | 0/3",
+                # 40, 20 and 20 seconds; on the common seeds 60 / 40
+                "other | 26.6667 | 1.50 | 2/3 | 70.0 | 10.0 | 3/3 | 1/3",
+            ],
+        ),
+    ],
+)
+def test_the_papers_columns(command, here, paper, heading, lines):
+    write(here / "some", PAPER_ROWS)
+    out = command("table", "some", "--format", "markdown", "--paper", *paper.split())
+    table = [line[2:-2].replace("\\", "") for line in out.splitlines() if line.startswith("| ")]
+    assert table[0] == heading
+    assert table[2:] == lines
+    assert ("\n\\*: " in out) == any("*" in line for line in lines)
+    assert "chosen on test data" in out or "final" in heading
+
+
+def cells_of(line):
+    """The cells of a line of a tabular: divided where & is no character of the text."""
+    return re.split(r"(?<!\\)&", line)
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=3, unique=True))
+def test_any_label_is_balanced_and_one_line(labels):
+    table = ResultTable([Column("method", labels), Column("x", range(len(labels)))], ["note\n%"])
+    lines = formats.latex([table]).splitlines()
+    body = lines[lines.index(r"\midrule") + 1 : lines.index(r"\bottomrule")]
+    assert len(body) == len(labels)
+    for number, line in enumerate(body):
+        assert [len(cells_of(line)), cells_of(line)[-1]] == [2, rf" {number} \\"]
+        bare = re.sub(r"\\[{}\\]", "", line)
+        assert bare.count("{") == bare.count("}")
+        assert not re.search(r"(?<!\\)[_%#$]|[\^~]|^[*\[]", line)
+    shown = formats.markdown([table]).splitlines()
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 3 for line in shown[: 2 + len(labels)])
+
+
+HOSTILE = [
+    "a_b 10% & #1 $x$ ~ ^ \\frac {c} <|> `'\"",
+    "[red]*x*",
+    "--x ?`!`",
+    "\\end{tabular}\\input{x}^^41",
+    "é ß β 😀 ± Ð — \x1b",
+    "\\",
+]
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_latex_compiles(here):
+    measured = [row for label in HOSTILE for row in rows(label, FIRST)] + rows("h", HALF_DIVERGED)
+    tables = formats.latex([*method_tables(measured), *method_tables(FIVE)])
+    document = r"\documentclass{article}\usepackage{booktabs}\begin{document}" + "\n"
+    (here / "a.tex").write_text(f"{document}{tables}\\end{{document}}\n")
+    line = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "a.tex"]
+    done = subprocess.run(line, cwd=here, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
