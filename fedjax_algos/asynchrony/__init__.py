@@ -8,8 +8,14 @@ from fedjax_algos.asynchrony.arrival_groups import CompassTrace
 from fedjax_algos.asynchrony.compass import compass
 from fedjax_algos.asynchrony.compatibility import check_asynchronous, check_schedule
 from fedjax_algos.asynchrony.event_loop import EventLoop
+from fedjax_algos.asynchrony.fedscale_system import fedscale
 from fedjax_algos.asynchrony.fixed_system import FixedSystem
-from fedjax_algos.asynchrony.plan import Plan, SystemModel, plan_dispatches
+from fedjax_algos.asynchrony.plan import (
+    Plan,
+    SystemModel,
+    SystemModelWithSessions,
+    plan_dispatches,
+)
 from fedjax_algos.asynchrony.policies import barrier, buffered, immediate, tiers, tiers_of
 from fedjax_algos.asynchrony.registry import Planner, schedules
 from fedjax_algos.asynchrony.system_model import (
@@ -17,6 +23,7 @@ from fedjax_algos.asynchrony.system_model import (
     SystemModelWithSpeeds,
     simulated,
     system_models,
+    system_of,
     traced,
 )
 
@@ -28,17 +35,20 @@ __all__ = [
     "Planner",
     "SystemModel",
     "SystemModelFactory",
+    "SystemModelWithSessions",
     "SystemModelWithSpeeds",
     "barrier",
     "buffered",
     "check_asynchronous",
     "check_schedule",
     "compass",
+    "fedscale",
     "immediate",
     "plan_dispatches",
     "schedules",
     "simulated",
     "system_models",
+    "system_of",
     "tiers",
     "tiers_of",
     "traced",

@@ -16,7 +16,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_algos.asynchrony.fixed_system import check_unavailability
-from fedjax_algos.asynchrony.plan import AGGREGATED, IN_FLIGHT, LOST, Plan, SystemModel
+from fedjax_algos.asynchrony.plan import (
+    AGGREGATED,
+    IN_FLIGHT,
+    LOST,
+    Plan,
+    SystemModel,
+    SystemModelWithSessions,
+)
 from fedjax_algos.core.checks import check_whole
 from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.representation import describe
@@ -57,6 +64,7 @@ class EventLoop:
             raise ValueError(f"seconds={seconds} is out of range; give a number above 0")
         self.num_clients = num_clients
         self.seconds, self.unavailability = system.seconds, system.unavailability
+        self.sessions = system if isinstance(system, SystemModelWithSessions) else None
         self.max_arrivals = math.inf if arrivals is None else arrivals
         self.horizon = math.inf if seconds is None else seconds
         self.max_losses = math.inf if arrivals is None else _MAX_LOSSES_PER_CLIENT * num_clients
@@ -115,7 +123,10 @@ class EventLoop:
                 "give a system model with finite times above 0"
             )
         end = now + duration
-        unavailability = self.unavailability(client, number)
+        if self.sessions is None:
+            unavailability = self.unavailability(client, number)
+        else:
+            unavailability = self.sessions.unavailability_at(client, now, duration)
         if unavailability is not None:
             check_unavailability(client, number, unavailability)
             share, self.seconds_away[client] = unavailability

@@ -5,7 +5,7 @@ values of a model. A schedule therefore runs ahead on the host and records the w
 `Plan`; the executor then trains what the plan contains.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -88,7 +88,8 @@ class SystemModel(Protocol):
     """Speeds and unavailability of clients.
 
     The answers depend only on the seed, the client and the number of the dispatch, so that all
-    compared methods meet the same system.
+    compared methods meet the same system. Where clients are available at given times, it is a
+    `SystemModelWithSessions`.
     """
 
     def seconds(self, client: int, number: int, num_steps: int) -> float:
@@ -110,6 +111,28 @@ class SystemModel(Protocol):
         Returns:
           None, or (share of the dispatch's time after which the client leaves, seconds away). The
           server learns of the loss when the client leaves.
+        """
+
+
+@runtime_checkable
+class SystemModelWithSessions(SystemModel, Protocol):
+    """A system model whose clients leave and come back at given times.
+
+    All compared methods meet the same sessions, as a function of the time.
+    """
+
+    def unavailability_at(
+        self, client: int, now: float, seconds: float
+    ) -> tuple[float, float] | None:
+        """Whether and how the client leaves during a dispatch; replaces `unavailability`.
+
+        Args:
+          client: which client.
+          now: when the dispatch starts, in simulated seconds.
+          seconds: how long the dispatch takes.
+
+        Returns:
+          As `SystemModel.unavailability`; a share of 0 for a client that is away at `now`.
         """
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_algos.core.representation import describe
-from fedjax_algos.schedules.local_work import CLIENTS_IN_BLOCK, Speeds, block_of_times, draw_times
+from fedjax_algos.schedules.speeds import CLIENTS_IN_BLOCK, SpeedDistribution, block_of_times
 
 _JITTER, _CHANGES, _UNAVAILABLE = 13, 14, 15  # streams of NumPy's generators, after those of works
 # The first dispatches of many clients are drawn together, because there may be a million clients;
@@ -25,7 +25,7 @@ class SimulatedSystem:
 
     Args:
       seed: of all draws, at least 0.
-      speeds: the distribution of t_i.
+      distribution: of t_i, in units of mu.
       seconds_per_step: mu.
       jitter: the standard deviation of z.
       change: probability of a new t_i before a dispatch.
@@ -35,7 +35,7 @@ class SimulatedSystem:
     """
 
     seed: int
-    speeds: Speeds
+    distribution: SpeedDistribution
     seconds_per_step: float
     jitter: float
     change: float
@@ -51,7 +51,7 @@ class SimulatedSystem:
         return describe(
             self,
             seed=self.seed,
-            speeds=self.speeds,
+            speeds=self.distribution.name,
             seconds_per_step=self.seconds_per_step,
             dropout=self.dropout,
         )
@@ -75,7 +75,7 @@ class SimulatedSystem:
     def _first_times(self, clients: range) -> list[float]:
         """t_i at the start, of clients in one block."""
         block, first = divmod(clients[0], CLIENTS_IN_BLOCK)
-        times = block_of_times(self.speeds, self.seed, block)[first : first + len(clients)]
+        times = block_of_times(self.distribution, self.seed, block)[first : first + len(clients)]
         return (self.seconds_per_step * times).tolist()
 
     def _draw_until(self, client: int, number: int) -> None:
@@ -101,7 +101,7 @@ class SimulatedSystem:
             changed = rng.random(shape) < self.change
             if not first_dispatch:
                 changed[:, 0] = False
-            fresh = self.seconds_per_step * draw_times(self.speeds, rng, shape)
+            fresh = self.seconds_per_step * self.distribution.draw(rng, shape)
             # t_i of a dispatch is that of the last change so far, or else the one before them
             last = np.maximum.accumulate(np.arange(1, num_dispatches + 1) * changed, axis=1)
             times = np.take_along_axis(np.concatenate([times, fresh], axis=1), last, axis=1)

@@ -9,9 +9,9 @@ import numpy as np
 from fedjax_algos.asynchrony.fixed_system import FixedSystem, require_at_least_0
 from fedjax_algos.asynchrony.plan import SystemModel
 from fedjax_algos.asynchrony.simulated_system import SimulatedSystem
-from fedjax_algos.core.options import NonNegative, Positive, Range
+from fedjax_algos.core.options import NonNegative, Positive, Range, options
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.schedules.local_work import Speeds
+from fedjax_algos.schedules.speeds import Speeds, TimeFloor, speed_distribution
 
 
 @runtime_checkable
@@ -55,13 +55,15 @@ def simulated(
     bytes_per_second: Positive | None = None,
     dropout: Annotated[float, Range(0, 1, high_open=True)] = 0.0,
     unavailable_seconds: Positive = 10.0,
+    time_floor: TimeFloor = 0.01,
+    time_bin: Positive | None = None,
 ) -> SystemModelFactory:
     """A dispatch of Q steps takes Q t_i z + communication, z ~ N(1, jitter^2) and at least .5.
 
     t_i is drawn once for each client around mu = `seconds_per_step`, as in the local work
     `deadline` and with the same values: "homogeneous" is mu; "normal" is N(mu, (0.3 mu)^2), drawn
-    again while it is 0.05 mu or less; "exponential" has mean mu, and is at least 0.01 mu. z is
-    drawn for each dispatch.
+    again while it is 0.05 mu or less; "exponential" has mean mu. `SpeedDistribution` defines the
+    floor and the bins, and says what is known of FedCompass's. z is drawn for each dispatch.
 
     Li et al., "FedCompass", ICLR 2024, sections 5.1 and G.2, https://arxiv.org/abs/2309.14675.
     There communication takes no time, and how times are kept positive is not specified. The paper
@@ -79,21 +81,27 @@ def simulated(
         dispatch; None adds nothing.
       dropout: probability that a dispatch is lost, at least 0 and below 1.
       unavailable_seconds: the mean time away, in seconds, above 0.
+      time_floor: the least t_i, in units of mu, from 0 (none) to 1. With exponential speeds it
+        decides how many of the server steps the fastest client makes.
+      time_bin: the width of the bins of exponential t_i, in units of mu, above 0; None for none.
 
     Returns:
       A function that makes the system model of a seed. It raises `ValueError` for a negative seed
       or negative numbers of bytes.
+
+    Raises:
+      ValueError: for bins of other speeds.
     """
+    distribution = speed_distribution(speeds, time_floor, time_bin, "simulated")
 
     def make(
         seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
     ) -> SystemModelWithSpeeds:
         transfer = _transfer_seconds(download_bytes, upload_bytes, bytes_per_second)
-        if not seed >= 0:
-            raise ValueError(f"seed={seed} is out of range; give a whole number of at least 0")
+        check_system_seed(seed)
         return SimulatedSystem(
             seed,
-            speeds,
+            distribution,
             seconds_per_step,
             jitter,
             change,
@@ -151,6 +159,32 @@ def traced(
         return system(communication_seconds=communication_seconds + transfer)
 
     return make
+
+
+def system_of(spec: str, batch_size: int) -> SystemModelFactory:
+    """The system model that a spec names, with the batch size of the run if it needs one.
+
+    Args:
+      spec: such as "simulated:speeds=exponential".
+      batch_size: for a system model with this option, unless the spec has it.
+
+    Raises:
+      ValueError: for an unknown name or option, or a value out of range.
+    """
+    name, values = system_models.parse(spec)
+    if "batch_size" in options(system_models[name]):
+        values = {"batch_size": batch_size} | values
+    return system_models[name](**values)
+
+
+def check_system_seed(seed: int) -> None:
+    """Raises ValueError for a negative seed.
+
+    Args:
+      seed: of a system model.
+    """
+    if not seed >= 0:
+        raise ValueError(f"seed={seed} is out of range; give a whole number of at least 0")
 
 
 def _transfer_seconds(download: float, upload: float, bytes_per_second: float | None) -> float:

@@ -199,6 +199,9 @@ def _introduce(experiment: Experiment) -> None:
         f"{settings.dataset}, {settings.model}, {settings.clients} clients ({settings.partition}), "
         f"{scope} with {about['device_count']} {about['device']}"
     )
+    if ratios := experiment.speed_ratios():
+        each = ", ".join(f"{ratio:.3g} (seed {seed})" for seed, ratio in ratios.items())
+        _say(f"seconds per step of the slowest client / the fastest: {each}")
     for note in experiment.notes:
         _say(note)
 

@@ -124,7 +124,7 @@ class Schedules(NamedTuple):
     that. Those that do not name here the schedules on which they run, and the reason.
 
     Attributes:
-      default: the schedule that the algorithm was made for.
+      default: the schedule that the algorithm was made for, with options if it needs some.
       allowed: None allows all schedules.
       reason: why not the others, and what to do instead.
     """

@@ -114,10 +114,22 @@ def parse_json(content: bytes) -> Any:
     Raises:
       ValueError: for a text that is no such JSON.
     """
+    check_depth(content)
+    return json.loads(content.decode("utf-8-sig"), object_pairs_hook=_object)
+
+
+def check_depth(content: bytes) -> None:
+    """Checks how deep the lists and objects of a whole JSON text are.
+
+    Args:
+      content: the text as UTF-8.
+
+    Raises:
+      ValueError: if they are too deep.
+    """
     depth = Depth()
     for start in range(0, len(content), _CHUNK):
         depth.feed(content[start : start + _CHUNK])
-    return json.loads(content.decode("utf-8-sig"), object_pairs_hook=_object)
 
 
 def _object(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

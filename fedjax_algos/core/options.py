@@ -59,6 +59,7 @@ class Range(NamedTuple):
         return f" and at most {self.high}, because {self.reason}" if above else ""
 
 
+Real = Annotated[float, Range()]
 Positive = Annotated[float, Range(0, low_open=True)]
 NonNegative = Annotated[float, Range(0)]
 Decay = Annotated[float, Range(0, 1, high_open=True)]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from fedjax_algos.analysis.personal_evaluation import make_evaluate_own
-from fedjax_algos.asynchrony import schedules, system_models
+from fedjax_algos.asynchrony import schedules, system_of
 from fedjax_algos.core import Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.state import FederatedState
@@ -91,7 +91,7 @@ def run(
                     engine,
                     experiment.data,
                     schedules.make(method.schedule),
-                    system_models.make(settings.system),
+                    system_of(settings.system, settings.batch_size),
                     seconds=settings.seconds,
                     evaluations=settings.evaluations,
                     on_evaluation=show,

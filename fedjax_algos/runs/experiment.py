@@ -1,5 +1,6 @@
 """An experiment that is ready to run: the data of each seed, and the compiled methods."""
 
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -7,7 +8,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.analysis.evaluation import make_evaluate
-from fedjax_algos.asynchrony import Plan, schedules, system_models
+from fedjax_algos.asynchrony import Plan, SystemModelWithSpeeds, schedules, system_of
 from fedjax_algos.core import Algorithm, Local
 from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.representation import describe
@@ -41,6 +42,8 @@ class Experiment(NamedTuple):
       in_flight: by label; added before an async run starts.
       layout: of rounds, the same for all methods.
       client_data: by seed, the examples on which each client is evaluated; None for no evaluation.
+      speeds: by seed, float[clients]: the clients' mean seconds per step at the start, without
+        communication; empty in rounds, and for system models that do not know them.
     """
 
     settings: Settings
@@ -56,11 +59,16 @@ class Experiment(NamedTuple):
     in_flight: dict[str, InFlightMemory]
     layout: LayoutChoice | None = None
     client_data: dict[int, FederatedData] | None = None
+    speeds: Mapping[int, np.ndarray] = types.MappingProxyType({})
 
     def __repr__(self) -> str:
         settings, methods = self.settings, [method.label for method in self.methods]
         about = {"dataset": settings.dataset, "clients": settings.clients, "methods": methods}
         return describe(self, **about, seeds=list(self.data))
+
+    def speed_ratios(self) -> dict[int, float]:
+        """By seed, the seconds per step of the slowest client, divided by the fastest one's."""
+        return {seed: float(times.max() / times.min()) for seed, times in self.speeds.items()}
 
 
 def prepare(
@@ -121,7 +129,21 @@ def prepare(
         in_flight={},
         layout=choice,
         client_data=_client_data(settings, dataset, data_by_seed),
+        speeds=_client_speeds(settings),
     )
+
+
+def _client_speeds(settings: Settings) -> dict[int, np.ndarray]:
+    """The clients' seconds per step by seed, float[clients]; {} where there are none."""
+    if settings.seconds is None:
+        return {}
+    factory = system_of(settings.system, settings.batch_size)
+    systems = {seed: factory(seed) for seed in settings.seeds}
+    return {
+        seed: np.array([system.expected_seconds_per_step(i) for i in range(settings.clients)])
+        for seed, system in systems.items()
+        if isinstance(system, SystemModelWithSpeeds)
+    }
 
 
 def _client_data(
@@ -175,10 +197,11 @@ def _check_rounds(
 
 def _check_plans(settings: Settings, methods: list[Method], seconds: float) -> None:
     """Makes each plan once, so that errors appear before anything is trained."""
+    factory = system_of(settings.system, settings.batch_size)
     for method in methods:
         planner = schedules.make(method.schedule)
         for seed in settings.seeds:
-            system = system_models.make(settings.system)(seed)
+            system = factory(seed)
             check_server_steps(planner(system, settings.clients, seconds=seconds), seconds)
 
 

@@ -48,7 +48,9 @@ def configuration(
     """What is known before the runs, for `config.json`.
 
     It is the command, all settings with their final values, each method with its defaults, versions
-    and devices, the hash of each seed's partition, and the layout with its timings.
+    and devices, the hash of each seed's partition, and the layout with its timings. On the virtual
+    clock it is also, for each seed, how many times as long a step takes on the slowest client as on
+    the fastest.
 
     Args:
       experiment: before its run.
@@ -65,6 +67,7 @@ def configuration(
         "methods": {m.label: m.configuration() for m in experiment.methods},
         "dataset_notes": list(experiment.notes),
         "partition_sha256": {str(s): p.digest() for s, p in experiment.partitions.items()},
+        "speed_ratio": {str(seed): ratio for seed, ratio in experiment.speed_ratios().items()},
         "environment": environment(),
         "layout": experiment.layout and experiment.layout.record(),
         **(extra or {}),
@@ -79,8 +82,9 @@ def write(
     `metrics.csv` holds the rows and `summary.csv` their summary. `partitions.npz` has arrays
     `indices_SEED` and `offsets_SEED`; `partition.txt` describes the partition of each seed, and
     `partition.png` shows that of the first. On the virtual clock there are also pictures of each
-    method's timeline and staleness on the first seed, `timelines.csv` with their summaries, and
-    `idle.csv` with the idle share of each client.
+    method's timeline and staleness on the first seed, `timelines.csv` with their summaries,
+    `idle.csv` with the idle share of each client, and `speeds.csv` with the seconds per step of
+    each client on each seed.
 
     Args:
       folder: of the results.
@@ -106,6 +110,13 @@ def write(
     with written(folder / "partition.png") as beside:
         plot_partition(labels, first, beside)
     _write_timelines(folder, experiment)
+    speeds = [
+        {"seed": seed, "client": client, "seconds_per_step": seconds}
+        for seed, times in experiment.speeds.items()
+        for client, seconds in enumerate(times.tolist())
+    ]
+    if speeds:
+        write_table(folder / "speeds.csv", speeds)
 
 
 def write_clients(folder: ResultsFolder, experiment: Experiment) -> list[Row]:

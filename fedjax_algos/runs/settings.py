@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from fedjax_algos.asynchrony import system_models
+from fedjax_algos.asynchrony import system_of
 from fedjax_algos.core import Batches, Local, Problem
 from fedjax_algos.core.checks import check_whole
 from fedjax_algos.core.limits import MAX_INT32, check_memory
@@ -173,7 +173,7 @@ class Settings:
         samplers.make(self.sampler)
         local_works.make(self.work)
         rate_schedules.make(self.rate_schedule, 1.0)
-        system_models.make(self.system)
+        system_of(self.system, self.batch_size)
         if self.loss is not None:
             losses.parse(self.loss)
         if self.client_optimizer is not None:

@@ -4,15 +4,15 @@ Draws depend on the seed, the round and the position in the cohort, or on the se
 Therefore algorithms that are compared have the same stragglers.
 """
 
-import functools
 from collections.abc import Callable
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 
 from fedjax_algos.core import Local
 from fedjax_algos.core.options import Count, Positive, Range
 from fedjax_algos.core.registry import Registry
+from fedjax_algos.schedules.speeds import Speeds, TimeFloor, relative_times, speed_distribution
 
 
 class LocalWork(Protocol):
@@ -40,11 +40,7 @@ class LocalWork(Protocol):
 
 local_works = Registry[LocalWork]("local work", Callable)
 
-Speeds = Literal["homogeneous", "normal", "exponential"]
-
-# Tags of the streams of NumPy's generators; those of samplers are below 10.
-_PARTIAL, _SPEEDS = 11, 12
-CLIENTS_IN_BLOCK = 4096  # clients whose speeds are drawn in one call
+_PARTIAL = 11  # tag of the stream of NumPy's generators; those of samplers are below 10
 
 
 @local_works.register
@@ -122,26 +118,32 @@ def deadline(
     seconds: Positive,
     speeds: Speeds = "normal",
     seconds_per_step: Positive = 0.1,
+    time_floor: TimeFloor = 0.01,
+    time_bin: Positive | None = None,
 ) -> LocalWork:
     """A round ends after `seconds`: client i does min(full, floor(seconds / t_i)) steps.
 
     A step of client i takes t_i seconds, drawn once around mu = `seconds_per_step`; communication
     and aggregation take no time. The distributions are those of FedCompass,
     https://arxiv.org/abs/2309.14675: "homogeneous" is mu; "normal" is N(mu, (0.3 mu)^2), drawn
-    again while it is at most 0.05 mu; "exponential" has mean mu, and is at least 0.01 mu.
+    again while it is at most 0.05 mu; "exponential" has mean mu. See `SpeedDistribution` for the
+    floor and the bins.
 
     Args:
       seconds: length of a round in simulated seconds, above 0.
       speeds: the distribution of t_i.
       seconds_per_step: mu, the mean time of a local step in simulated seconds, above 0.
+      time_floor: the least t_i, in units of mu, from 0 (none) to 1.
+      time_bin: the width of the bins of exponential t_i, in units of mu, above 0; None for none.
 
     Raises:
-      ValueError: when the result is called, if a client with a smaller or equal id than the largest
-        one of the cohorts cannot finish a step.
+      ValueError: for bins of other speeds; when the result is called, if a client with a smaller or
+        equal id than the largest one of the cohorts cannot finish a step.
     """
+    distribution = speed_distribution(speeds, time_floor, time_bin, "deadline")
 
     def work(seed, rounds, clients, full_steps, local):
-        times = seconds_per_step * relative_times(speeds, seed, int(clients.max()) + 1)
+        times = seconds_per_step * relative_times(distribution, seed, int(clients.max()) + 1)
         return deadline_of(times, seconds)(seed, rounds, clients, full_steps, local)
 
     return work
@@ -186,45 +188,3 @@ def deadline_of(seconds_per_step: np.ndarray, seconds: float) -> LocalWork:
         return np.minimum(full_steps, max_steps[clients]).astype(np.int32)
 
     return work
-
-
-def relative_times(speeds: Speeds, seed: int, num_clients: int) -> np.ndarray:
-    """float[num_clients]: t_i / mu; each depends on (seed, client) alone.
-
-    Args:
-      speeds: the distribution.
-      seed: of the run.
-      num_clients: N.
-    """
-    blocks = range(-(-num_clients // CLIENTS_IN_BLOCK))
-    return np.concatenate([block_of_times(speeds, seed, block) for block in blocks])[:num_clients]
-
-
-@functools.lru_cache(maxsize=256)
-def block_of_times(speeds: Speeds, seed: int, block: int) -> np.ndarray:
-    """float[CLIENTS_IN_BLOCK]: t_i / mu of the clients from `block * CLIENTS_IN_BLOCK` on.
-
-    Args:
-      speeds: the distribution.
-      seed: of the run.
-      block: number of the block of clients, from 0.
-    """
-    return draw_times(speeds, np.random.default_rng([seed, _SPEEDS, block]), (CLIENTS_IN_BLOCK,))
-
-
-def draw_times(speeds: Speeds, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """float[shape]: independent draws of t_i / mu.
-
-    Args:
-      speeds: the distribution.
-      rng: the generator.
-      shape: of the result.
-    """
-    if speeds == "homogeneous":
-        return np.ones(shape)
-    if speeds == "exponential":
-        return np.maximum(rng.standard_exponential(shape), 0.01)
-    times = rng.normal(1, 0.3, shape)
-    while (low := times <= 0.05).any():
-        times[low] = rng.normal(1, 0.3, low.sum())
-    return times

@@ -10,6 +10,8 @@ from helpers import Case, quadratics
 import fedjax_algos as fa
 from fedjax_algos.algorithms.asynchronous.staleness import staleness_weight
 from fedjax_algos.asynchrony import FixedSystem, plan_dispatches, schedules
+from fedjax_algos.runs.method import Method
+from fedjax_algos.runs.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -106,6 +108,56 @@ def test_fedbuff():
     )
 
 
+def looped(schedule, minutes, exponent):
+    """The models after each server step, by a loop over the plan in NumPy; all p_i are .2."""
+    plan = schedules.make(schedule)(FixedSystem(MINUTES), 5, seconds=Fraction(minutes))
+    versions = [0.5]
+    for step in range(len(plan.time)):
+        x = versions[-1]
+        for dispatch, staleness in zip(
+            plan.dispatch[plan.step == step], plan.staleness[plan.step == step], strict=True
+        ):
+            start, i = versions[plan.version[dispatch]], plan.client[dispatch]
+            end = B[i] + (start - B[i]) * (1 - 0.01 * A[i]) ** plan.num_steps[dispatch]
+            x -= 0.9 * (staleness + 1.0) ** -exponent * 0.2 * (start - end)
+        versions.append(x)
+    assert len(set(plan.staleness)) >= 3
+    return versions[1:]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "schedule", "exponent"),
+    [
+        ("fedasync", {"exponent": -0.5}, "immediate:steps=20", -0.5),
+        ("fedbuff", {"exponent": -1.5}, "buffered:steps=20,size=3", -1.5),
+        ("fedcompass", {}, COMPASS, 0.5),
+        ("fedcompass", {"exponent": -0.5}, COMPASS, -0.5),
+        ("fedcompass", {"mode": "code"}, COMPASS + ",mode=code,first_steps=20", -0.5),
+        ("fedcompass", {"mode": "code", "exponent": 0.5}, COMPASS + ",mode=code", 0.5),
+    ],
+)
+def test_exponents_of_either_sign(name, settings, schedule, exponent):
+    expected = looped(schedule, 90, exponent)
+    np.testing.assert_allclose(models(name, settings, schedule, 90), expected, atol=1e-14)
+
+
+def test_fedcompass_in_code_mode():
+    """Its weights are those of the released code, alpha (d + 1)^.5 / m, and so is its schedule."""
+    toy = quadratics([[1.0], [2.0, 0.7, 1.4]], [[1.0], [-1.0, 0.3, 2.0]])
+    code = Case("fedcompass", {"mode": "code"}).build(toy.problem, fa.Local(1, 0.01, steps=20))
+    update, dispatch = {"x": np.float64(2.0)}, fa.Dispatch(*[np.float64(0.25)] * 9)
+    server = code.init({"x": np.float64(10.0)}, fa.Population(5, 5, 20))
+    sums = code.contribute(update, dispatch, np.int32(8))
+    moved = code.server_update(server, sums, 1, 0).params["x"]
+    assert sums.total["x"] == pytest.approx(0.9 * 3 * 2, rel=1e-15)
+    assert moved == pytest.approx(10 - 0.9 * 3 * 2 / 5, rel=1e-15)
+    settings = Settings(seconds=60)
+    of = {s: Method.of(s, settings).schedule for s in ("fedcompass", "fedcompass:mode=code")}
+    assert of == {"fedcompass": "compass", "fedcompass:mode=code": "compass:mode=code"}
+    given = Method.of("fedcompass:mode=code@compass:max_steps=50", settings)
+    assert given.schedule == "compass:max_steps=50"
+
+
 def models(name, settings, schedule, minutes=40, system=None):
     return [m for models in run(name, settings, schedule, minutes, system).values() for m in models]
 
@@ -147,9 +199,11 @@ def test_as5_variants_coincide():
 
 
 def test_as6_staleness_weights_fall():
+    """They rise with a negative exponent."""
     weights = staleness_weight(np.arange(10), 0.9, 0.5)
     assert weights[0] == 0.9
     assert (np.diff(weights) < 0).all()
+    assert (np.diff(staleness_weight(np.arange(10), 0.9, -0.5)) > 0).all()
 
 
 def test_as10_one_tier_is_fedavg():

@@ -179,7 +179,10 @@ def test_first_round_of_fedavg():
     ("settings", "expected"),
     [
         ({"mode": "outer"}, (-0.15, 0.3)),
+        # g = (-.5, 1) and v = (.2, .6): g <g, v> = (-.25, .5) is subtracted from Delta
+        ({"mode": "outer", "strength": -1.0}, (0.35, -0.7)),
         ({"mode": "diag"}, (0.15, 0.4)),
+        ({"mode": "diag", "strength": -1.0}, (0.05, -0.8)),
         # 1 + <(.1, -.2), (.2, .6)> = .9
         ({"mode": "update"}, (0.09, -0.18)),
         ({"mode": "outer", "clip": True}, (0.0, 0.0)),

@@ -47,26 +47,28 @@ def flat(tree):
     return np.concatenate([np.ravel(tree[name]) for name in START])
 
 
-def test_l3_fedlga_is_the_matrix_product():
-    """`Delta_i + g g^T v_i` with an explicit matrix, one server step from each round's model.
+@pytest.mark.parametrize(("strength", "sign"), [(1.0, 1), (-1.0, -1)])
+def test_l3_fedlga_is_the_matrix_product(strength, sign):
+    """`Delta_i + g g^T (w^ - w_i)` with an explicit matrix, from each round's model.
 
-    Some rounds have two complete clients, some one, and some none: those correct nothing.
+    Delta_i is w_i - w as in the paper's Algorithm 1, or w - w_i as in its Table I: there the server
+    descends along the mean of Delta_i, and this is a strength of -1. Some rounds have two complete
+    clients, some one, and some none: those correct nothing.
     """
-    history = [START, *models(play("fedlga", steps=PARTIAL, full=FULL))]
+    history = [START, *models(play("fedlga", steps=PARTIAL, full=FULL, strength=strength))]
     sizes = set()
     for before, after, cohort in zip(history[:-1], history[1:], SETS, strict=True):
-        deltas = np.stack(
-            [flat(local_models(before, i, PARTIAL[i])[-1]) - flat(before) for i in cohort]
-        )
+        ends = np.stack([flat(local_models(before, i, PARTIAL[i])[-1]) for i in cohort])
+        deltas = sign * (ends - flat(before))
         complete = np.array([PARTIAL[i] == FULL for i in cohort])
         sizes.add(int(complete.sum()))
         for index in np.flatnonzero(~complete & complete.any()):
-            g = -deltas[index] / (RATE * PARTIAL[cohort[index]])
-            v = deltas[complete].mean(0) - deltas[index]
-            corrected = deltas[index] + np.outer(g, g) @ v
+            g = deltas[index] / (RATE * PARTIAL[cohort[index]])
+            corrected = deltas[index] + np.outer(g, g) @ (ends[complete].mean(0) - ends[index])
             assert np.linalg.matrix_rank(np.stack([corrected, deltas[index]]), tol=1e-12) == 1
             deltas[index] = corrected
-        np.testing.assert_allclose(flat(after), flat(before) + deltas.mean(0), rtol=0, atol=1e-13)
+        expected = flat(before) + sign * deltas.mean(0)
+        np.testing.assert_allclose(flat(after), expected, rtol=0, atol=1e-13)
     assert sizes == {0, 1, 2}
 
 

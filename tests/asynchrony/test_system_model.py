@@ -18,7 +18,7 @@ from fedjax_algos.asynchrony import (
     traced,
 )
 from fedjax_algos.asynchrony.fixed_system import check_unavailability
-from fedjax_algos.schedules.local_work import relative_times
+from fedjax_algos.schedules.speeds import SpeedDistribution, relative_times
 
 SPECS = ["simulated", "simulated:speeds=exponential,change=0.3,dropout=0.2"]
 SEEDS = st.integers(0, 2**31 - 1)
@@ -27,7 +27,8 @@ simulated = system_models["simulated"]
 
 
 def test_every_system_model_is_tested():
-    assert {spec.partition(":")[0] for spec in SPECS} == set(system_models)
+    """`fedscale` is tested in test_fedscale."""
+    assert {spec.partition(":")[0] for spec in SPECS} | {"fedscale"} == set(system_models)
 
 
 def per_step(system, clients, dispatches):
@@ -92,11 +93,22 @@ def test_dropouts_do_not_change_times_and_changes_of_speed_do_not_change_the_jit
 @pytest.mark.parametrize("speeds", SPEEDS)
 def test_mean_times_are_those_of_the_deadline(speeds):
     system = simulated(speeds=speeds, seconds_per_step=0.8, jitter=0)(7)
-    expected = 0.8 * relative_times(speeds, 7, 9000)
+    expected = 0.8 * relative_times(SpeedDistribution(speeds), 7, 9000)
     for client in (0, 1, 255, 256, 4095, 4096, 8999):
         assert system.expected_seconds_per_step(client) == expected[client]
         assert {system.seconds(client, number, 1) for number in (0, 3, 4, 90)} == {expected[client]}
         assert system.seconds(client, 0, 20) == 20 * expected[client]
+
+
+def test_floors_and_bins_hold_at_the_start_and_after_changes():
+    options = {"time_floor": 0.3, "time_bin": 0.5}
+    make = simulated(speeds="exponential", seconds_per_step=2, jitter=0, change=0.5, **options)
+    times = per_step(make(0), 40, 200)
+    middles = 2 * np.array([0.3, *np.arange(0.75, 20, 0.5)])
+    assert np.abs(times[..., None] - middles).min(-1).max() < 1e-12
+    assert times.min() == 0.6
+    expected = relative_times(SpeedDistribution("exponential", 0.3, 0.5), 0, 40)
+    np.testing.assert_array_equal(times[:, 0], 2 * expected)
 
 
 def test_times_vary_by_the_jitter_in_each_dispatch():
@@ -121,7 +133,7 @@ def test_speeds_change(speeds):
     """With probability .1 before each dispatch but the first, to an independent draw."""
     system = simulated(speeds=speeds, seconds_per_step=2, jitter=0, change=0.1)(0)
     times = per_step(system, 300, 400) / 2
-    np.testing.assert_array_equal(times[:, 0], relative_times(speeds, 0, 300))
+    np.testing.assert_array_equal(times[:, 0], relative_times(SpeedDistribution(speeds), 0, 300))
     changed = times[:, 1:] != times[:, :-1]
     repeated = 0.01**2 if speeds == "exponential" else 0  # two draws of the least time in a row
     rate = 0.1 * (1 - repeated)
@@ -296,7 +308,13 @@ def test_invalid_systems(make, message):
             "simulated:unavailable_seconds=0",
             "unavailable_seconds=0 is out of range; give a number above 0",
         ),
-        ("sun", "unknown system model 'sun'; choose simulated"),
+        ("simulated:time_floor=-1", "time_floor=-1 is out of range; give a number of at least 0"),
+        ("simulated:time_bin=0", "time_bin=0 is out of range; give a number above 0"),
+        (
+            "simulated:time_bin=0.5",
+            "simulated: time_bin=0.5 is for exponential speeds, but speeds=normal; leave time_bin",
+        ),
+        ("sun", "unknown system model 'sun'; choose fedscale or simulated"),
     ],
 )
 def test_wrong_specs(spec, message):

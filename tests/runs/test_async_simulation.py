@@ -15,6 +15,7 @@ from fedjax_algos.engine.asynchronous.executor import make_executor
 from fedjax_algos.runs.async_simulation import simulate_async
 from fedjax_algos.runs.method import Method, methods_of
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.schedules.speeds import SpeedDistribution, relative_times
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.05, steps=5)
 TEST = {"x": np.ones((6, 3), np.float32), "y": np.zeros(6, np.float32)}
@@ -136,6 +137,27 @@ def test_command_line(tmp_path, capsys):
             assert (out / f"{picture}-{method}.png").stat().st_size > 1000
     with (out / "idle.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 2 * 4
+    assert configuration["speed_ratio"] == {"0": 1.0}
+    assert "slowest client / the fastest: 1 (seed 0)" in printed.err
+
+
+def test_speeds_of_every_seed_are_recorded(tmp_path, capsys):
+    out = tmp_path / "out"
+    arguments = "run fedasync --seconds 3 --clients 3 --model linear --partition iid --seeds 2"
+    system = "simulated:speeds=exponential,seconds_per_step=0.2,time_floor=0.5"
+    given = "--devices", "1", "--system", system, "--local-steps", "2", "--out", str(out)
+    main([*arguments.split(), *given])
+    distribution = SpeedDistribution("exponential", 0.5)
+    times = {seed: 0.2 * relative_times(distribution, seed, 3) for seed in (0, 1)}
+    with (out / "speeds.csv").open() as file:
+        assert [tuple(map(float, row.values())) for row in csv.DictReader(file)] == [
+            (seed, client, times[seed][client]) for seed in (0, 1) for client in range(3)
+        ]
+    ratios = {seed: max(values) / min(values) for seed, values in times.items()}
+    written = json.loads((out / "config.json").read_text())["speed_ratio"]
+    assert written == {str(seed): ratio for seed, ratio in ratios.items()}
+    line = f"fastest: {ratios[0]:.3g} (seed 0), {ratios[1]:.3g} (seed 1)\n"
+    assert line in capsys.readouterr().err
 
 
 def test_summaries_of_the_papers(tmp_path, capsys):

@@ -10,7 +10,7 @@ from scipy import stats
 
 import fedjax_algos as fa
 from fedjax_algos.schedules import Synchronous, deadline_of, local_works, uniform
-from fedjax_algos.schedules.local_work import relative_times
+from fedjax_algos.schedules.speeds import SpeedDistribution, relative_times
 
 COUNTS = np.array([1, 5, 8, 20, 3, 9, 12, 7])
 STEPS = fa.Local(batch_size=4, learning_rate=0.1, steps=6)
@@ -64,7 +64,7 @@ def test_an_early_deadline_makes_stragglers_and_a_late_one_none():
     ],
 )
 def test_times_have_their_distribution(speeds, distribution, least):
-    times = relative_times(speeds, 0, 100_000)
+    times = relative_times(SpeedDistribution(speeds), 0, 100_000)
     assert times.min() >= least
     floored = times == 0.01
     # exponential draws below the floor: 1 - e^-.01, 995 of 100,000 with a deviation of 31
@@ -77,12 +77,54 @@ def test_times_have_their_distribution(speeds, distribution, least):
     assert len(np.unique(given_above)) == len(given_above)
 
 
+@settings(deadline=None, max_examples=30)
+@given(SEEDS, st.floats(0, 1), st.none() | st.floats(1e-3, 4))
+def test_floors_and_bins(seed, floor, width):
+    """A floored draw is the same draw, raised; a binned one is the middle of its draw's bin."""
+    exponential = np.random.default_rng([seed, 12, 0]).standard_exponential(4096)[:200]
+    times = relative_times(SpeedDistribution("exponential", floor, width), seed, 200)
+    if width is None:
+        np.testing.assert_array_equal(times, np.where(exponential < floor, floor, exponential))
+        return
+    for drawn, time in zip(exponential, times, strict=True):
+        middle = (drawn // width + 0.5) * width
+        assert time == pytest.approx(max(middle, floor), rel=1e-12)
+        assert time == floor or abs(time - drawn) <= width / 2 * (1 + 1e-9)
+
+
+def test_without_a_floor_no_draw_is_changed():
+    free = relative_times(SpeedDistribution("exponential", 0.0), 0, 100_000)
+    assert 0 < free.min() < 1e-4
+    assert stats.kstest(free, "expon").pvalue > 1e-3
+    binned = relative_times(SpeedDistribution("exponential", 0.0, 2 / 3), 0, 100_000)
+    assert binned.min() == pytest.approx(1 / 3)
+    # (b / 2) coth(b / 2), and the deviation of the mean of 100,000 is about .003
+    assert binned.mean() == pytest.approx(1 / 3 / np.tanh(1 / 3), abs=4 * 0.0033)
+
+
+def test_a_floor_holds_for_all_speeds_and_bins_for_exponential_ones():
+    for speeds in ("homogeneous", "normal", "exponential"):
+        free, high = (relative_times(SpeedDistribution(speeds, f), 3, 5000) for f in (0.0, 0.9))
+        np.testing.assert_array_equal(high, np.maximum(free, 0.9))
+    work = local_works["deadline"]
+    binned = work(seconds=9.0, speeds="exponential", seconds_per_step=1.0, time_bin=2.0)
+    times = relative_times(SpeedDistribution("exponential", 0.01, 2.0), 0, 50)
+    assert set(times) <= {1, 3, 5, 7, 9}
+    steps = num_steps_of(binned, np.full((1, 50), 99))
+    np.testing.assert_array_equal(steps[0], np.floor(9 / times))
+    with pytest.raises(
+        ValueError, match=r"deadline: time_bin=2.0 is for exponential speeds, but speeds=normal; le"
+    ):
+        work(seconds=9.0, time_bin=2.0)
+
+
 @pytest.mark.parametrize("speeds", ["normal", "exponential"])
 @settings(deadline=None, max_examples=20)
 @given(SEEDS, st.integers(0, 20_000), st.integers(1, 5000))
 def test_a_time_depends_on_the_client_alone(speeds, seed, client, more):
-    alone = relative_times(speeds, seed, client + 1)[client]
-    assert alone == relative_times(speeds, seed, client + more)[client]
+    of = SpeedDistribution(speeds)
+    alone = relative_times(of, seed, client + 1)[client]
+    assert alone == relative_times(of, seed, client + more)[client]
 
 
 def test_times_are_in_units_of_the_mean():
@@ -92,7 +134,8 @@ def test_times_are_in_units_of_the_mean():
     np.testing.assert_array_equal(
         one, num_steps_of(local_works["deadline"](seconds=2000.0, seconds_per_step=1.0), full)
     )
-    np.testing.assert_array_equal(one[0], np.floor(2000 / relative_times("normal", 0, 500) + 1e-9))
+    times = relative_times(SpeedDistribution("normal"), 0, 500)
+    np.testing.assert_array_equal(one[0], np.floor(2000 / times + 1e-9))
     other = num_steps_of(
         local_works["deadline"](seconds=1000.0, seconds_per_step=0.5), full, seed=1
     )
@@ -103,14 +146,14 @@ def test_many_clients():
     clients = uniform(0, np.arange(3), 100_000, 50)
     work = local_works["deadline"](seconds=100, speeds="exponential")
     num_steps = num_steps_of(work, np.full((3, 50), 10**6), clients=clients)
-    times = 0.1 * relative_times("exponential", 0, 100_000)
+    times = 0.1 * relative_times(SpeedDistribution("exponential"), 0, 100_000)
     np.testing.assert_array_equal(num_steps, np.floor(100 / times + 1e-9)[clients])
 
 
 @pytest.mark.parametrize("speeds", ["homogeneous", "normal", "exponential"])
 def test_a_client_without_a_step_is_refused_and_the_fix_works(speeds):
     full = np.full((2, 30), 9)
-    times = 0.1 * relative_times(speeds, 0, 30)
+    times = 0.1 * relative_times(SpeedDistribution(speeds), 0, 30)
     slowest = times.argmax()
     with pytest.raises(ValueError, match=r"seconds=0.05 leaves it none; give seconds=") as caught:
         num_steps_of(local_works["deadline"](seconds=0.05, speeds=speeds), full)

@@ -1,4 +1,4 @@
-"""FedAsync: each arrival is a server step, and a stale update has a smaller weight.
+"""FedAsync: each arrival is a server step, weighted by the staleness of the update.
 
 Xie et al., "Asynchronous Federated Optimization", 2019, https://arxiv.org/abs/1903.03934, and its
 form in FedCompass (Li et al., ICLR 2024, https://arxiv.org/abs/2309.14675).
@@ -18,7 +18,7 @@ from fedjax_algos.algorithms.asynchronous.staleness import (
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Schedules
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.options import NonNegative, Range
+from fedjax_algos.core.options import Range, Real
 from fedjax_algos.core.trees import add_scaled, scale
 
 
@@ -38,7 +38,7 @@ def fedasync(
     local: Local,
     *,
     alpha: Annotated[float, Range(0, 1, low_open=True)] = 0.9,
-    exponent: NonNegative = 0.5,
+    exponent: Real = 0.5,
     form: Literal["delta", "mixing"] = "delta",
     weighting: StaleWeighting = "examples",
 ) -> Algorithm:
@@ -50,8 +50,9 @@ def fedasync(
       problem: the model and the loss.
       local: how a client trains.
       alpha: the weight of a fresh update, above 0 and at most 1.
-      exponent: a, at least 0. In the released code of FedCompass the sign is opposite by default,
-        so that stale updates have larger weights.
+      exponent: a, of either sign: above 0, as in both papers, a stale update has a smaller weight,
+        and below 0 a larger one, which may exceed 1. The configurations in FedCompass's released
+        code (https://github.com/APPFL/FedCompass) have `(d + 1)^(+.5)`, that is -0.5.
       form: "delta" is the rule above, FedCompass's; "mixing" is the original's
         `w <- (1 - st) w + st w_i`, which has no p_i and needs one arrival in each server step.
       weighting: p_i in the form "delta": "examples" is n_i / n over ALL clients, "uniform" is 1/m.

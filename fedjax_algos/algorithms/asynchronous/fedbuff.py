@@ -10,7 +10,7 @@ from fedjax_algos.algorithms.asynchronous.fedasync import fedasync
 from fedjax_algos.algorithms.asynchronous.staleness import StaleWeighting, weighted_by_staleness
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Problem, Schedules
-from fedjax_algos.core.options import NonNegative, Positive, Range
+from fedjax_algos.core.options import Positive, Range, Real
 from fedjax_algos.core.trees import add_scaled
 
 
@@ -20,7 +20,7 @@ def fedbuff(
     local: Local,
     *,
     alpha: Annotated[float, Range(0, 1, low_open=True)] = 0.9,
-    exponent: NonNegative = 0.5,
+    exponent: Real = 0.5,
     server_learning_rate: Positive = 1.0,
     weighting: Literal["examples", "uniform", "buffer"] = "examples",
 ) -> Algorithm:
@@ -33,7 +33,7 @@ def fedbuff(
       problem: the model and the loss.
       local: how a client trains.
       alpha: the weight of a fresh update, above 0 and at most 1.
-      exponent: a, at least 0.
+      exponent: a, of either sign, as in `fedasync`: below 0 stale updates have larger weights.
       server_learning_rate: eta_g, above 0.
       weighting: p_i. "examples" is n_i / n over ALL clients and "uniform" is 1/m, as in the
         FedCompass paper's comparison; "buffer" is 1/K, the original's mean.

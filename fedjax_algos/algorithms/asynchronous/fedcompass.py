@@ -4,10 +4,13 @@ Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous
 Using a Computing Power-Aware Scheduler", ICLR 2024, https://arxiv.org/abs/2309.14675.
 
 The scheduler, with its groups and late clients, is `asynchrony.compass`; this file is what the
-server does with the updates of an aggregation. Deviations from the released code: the staleness
-exponent is negative (a positive one gives stale updates larger weights), p_i is n_i / n (1/m in
-that code, an option here), and a late update is never overwritten (in that code the next update of
-the same client overwrites it).
+server does with the updates of an aggregation.
+
+The released code (https://github.com/APPFL/FedCompass) deviates from the paper. Its aggregator has
+`(d + 1)**a` with a = .5 in its configurations, so stale updates have larger weights, while the
+paper's section E.2 has `(d + 1)^(-a)`; and its p_i is always 1/m. `mode="code"` has both, and the
+schedule `compass:mode=code` with them. One thing stays as in the paper: a late update is never
+overwritten (in that code the next update of the same client overwrites it).
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -25,7 +28,7 @@ from fedjax_algos.algorithms.asynchronous.staleness import (
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.asynchrony.plan import AGGREGATE
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Schedules
-from fedjax_algos.core.options import Decay, NonNegative, Range
+from fedjax_algos.core.options import Decay, Range, Real
 from fedjax_algos.core.trees import add_scaled, scale
 
 
@@ -47,10 +50,11 @@ def fedcompass(
     local: Local,
     *,
     alpha: Annotated[float, Range(0, 1, low_open=True)] = 0.9,
-    exponent: NonNegative = 0.5,
+    exponent: Real | None = None,
+    mode: Literal["paper", "code"] = "paper",
     variant: Literal["plain", "momentum", "normalised"] = "plain",
     beta: Decay = 0.9,
-    weighting: StaleWeighting = "examples",
+    weighting: StaleWeighting | None = None,
 ) -> Algorithm:
     """`w <- w - sum_i st(d_i) p_i Delta_i` over a group and late updates; Delta_i = x_i - w_i.
 
@@ -61,13 +65,23 @@ def fedcompass(
       problem: the model and the loss.
       local: how a client trains; the schedule sets its number of steps Q_i.
       alpha: the weight of a fresh update, above 0 and at most 1.
-      exponent: a, at least 0.
+      exponent: a, of either sign: below 0 stale updates have larger weights. None is 0.5, or -0.5
+        in code mode.
+      mode: the defaults of `exponent` and `weighting`, and the algorithm's own schedule: `compass`
+        for "paper", `compass:mode=code` for "code". If you name the schedule, name its mode, too:
+        `fedcompass:mode=code@compass:mode=code,max_steps=50`.
       variant: "momentum" (FedCompass+M) is `m <- beta m + sum`, `w <- w - m` in group aggregations,
         and the plain rule for first arrivals; "normalised" (FedCompass+N) sums
         `st p_i Delta_i / Q_i` and multiplies by `sum p_i Q_i / sum p_i` over all contributors.
       beta: the decay of m in the variant "momentum", from 0 to below 1.
-      weighting: p_i: "examples" is n_i / n over ALL clients, "uniform" is 1/m.
+      weighting: p_i: "examples" is n_i / n over ALL clients, "uniform" is 1/m. None is "examples",
+        or "uniform" in code mode.
     """
+    code = mode == "code"
+    if exponent is None:
+        exponent = -0.5 if code else 0.5
+    if weighting is None:
+        weighting = "uniform" if code else "examples"
     weigh = weighted_by_staleness(alpha, exponent, weighting)
 
     def init(params, population):
@@ -100,5 +114,5 @@ def fedcompass(
         init=init,
         contribute=contribute,
         server_update=server_update,
-        schedules=Schedules("compass"),
+        schedules=Schedules("compass:mode=code" if code else "compass"),
     )

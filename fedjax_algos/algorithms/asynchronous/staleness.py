@@ -19,12 +19,12 @@ class StaleSum(NamedTuple):
 
 
 def staleness_weight(staleness: jax.Array, alpha, exponent) -> jax.Array:
-    """`st(d) = alpha (d + 1)^(-a)`: alpha for a fresh update, less for each server step since.
+    """`st(d) = alpha (d + 1)^(-a)`: alpha for a fresh update, less with each server step if a > 0.
 
     Args:
       staleness: float[...]: d, in server steps.
       alpha: the weight at staleness 0.
-      exponent: a.
+      exponent: a; below 0 the weight grows with the staleness.
     """
     return alpha * (1.0 + staleness) ** (-exponent)
 

@@ -4,10 +4,17 @@ Li et al., "FedLGA: Towards System-Heterogeneity of Federated Learning via Local
 Approximation", IEEE Transactions on Cybernetics 2023, https://arxiv.org/abs/2112.11989.
 
 There is no released code, and the text leaves open what the server knows. This file reads it so:
-clients upload Delta_i = w_i - w (the sign of the paper's Algorithm 1; with the other sign the
-server would ascend) and their number of steps S_i out of a full S. The gradient g in the paper's
-G = g g^T is -Delta_i / (eta_l S_i), the only one that the server can know. The outer product only
-rescales an update, by c_i, which may be negative; `clip` bounds c_i by S / S_i.
+clients upload Delta_i = w_i - w (the sign of the paper's Algorithm 1) and their number of steps S_i
+out of a full S. The gradient g in the paper's G = g g^T is -Delta_i / (eta_l S_i), the only one
+that the server can know. The outer product only rescales an update, by c_i, which may be negative;
+`clip` bounds c_i by S / S_i.
+
+The paper contradicts itself about the sign of the correction. Its Table I and section II-B define
+Delta = w - w_i, the orientation of a gradient, and the Taylor term of its equation 4 is added to
+that; Algorithm 1 defines Delta_i = w_i - w, and Algorithm 2 adds the same term to that. In the
+orientation of Algorithm 1, which is that of this file, the first reading subtracts the term. So
+`strength=1` is Algorithms 1 and 2 as printed, and `strength=-1` is equation 4 with the Delta of
+Table I.
 """
 
 import functools
@@ -20,7 +27,7 @@ import optax
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Dispatch, Local, Params, Problem, Stack
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.options import NonNegative, Positive
+from fedjax_algos.core.options import Positive, Real
 from fedjax_algos.core.trees import add_scaled, scale
 
 Mode = Literal["outer", "diag", "update"]
@@ -141,7 +148,7 @@ def fedlga(
     local: Local,
     *,
     mode: Mode = "outer",
-    strength: NonNegative = 1.0,
+    strength: Real = 1.0,
     clip: bool = False,
     fallback: Fallback = "none",
     server_learning_rate: Positive = 1.0,
@@ -158,8 +165,11 @@ def fedlga(
       local: how a client trains: S_i steps with learning rate eta_l.
       mode: "outer" is the paper's rule above; "diag" has `g_i^2 v_i` elementwise; "update" has
         Delta_i in place of g_i.
-      strength: lambda, at least 0; 0 is FedAvg. It is not in the paper: 1 is the literal rule;
-        eta_l would make the units of both terms equal.
+      strength: lambda, of either sign; 0 is FedAvg. It is not in the paper: 1 is Algorithms 1 and 2
+        as printed, -1 is equation 4 with the Delta = w - w_i of Table I and section II-B, and eta_l
+        would make the units of both terms equal. Neither sign approximates the complete update
+        well: where |g_i| is above 1, a partial update is multiplied by a large factor, which is
+        negative for 1 and positive for -1 if <Delta_i, D> is small, so -1 acts as a longer step.
       clip: bounds c_i = Delta^_i / Delta_i to [0, S / S_i] in "outer" and "update"; the paper has
         no bound.
       fallback: in rounds without a complete client, "none" corrects nothing; "max" treats the

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.asynchrony import schedules, system_models
+from fedjax_algos.asynchrony import schedules, system_of
 from fedjax_algos.core import Row
 from fedjax_algos.core.representation import describe
 from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
@@ -164,7 +164,7 @@ def try_on_the_clock(
         executors[key]._replace(algorithm=algorithm),
         data,
         schedules.make(method.schedule),
-        system_models.make(settings.system),
+        system_of(settings.system, settings.batch_size),
         seconds=seconds,
         seed=seed,
         test=jax.tree.map(lambda leaf: leaf[held_out], data.examples),

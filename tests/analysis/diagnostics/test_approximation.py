@@ -122,7 +122,7 @@ def test_updates_are_those_of_a_run(updates):
 
 @pytest.mark.parametrize("mode", ["outer", "diag", "update"])
 @pytest.mark.parametrize("clip", [False, True])
-@pytest.mark.parametrize("strength", [1.0, 40.0])
+@pytest.mark.parametrize("strength", [1.0, 40.0, -1.0])
 def test_every_approximation_by_its_matrix(updates, mode, clip, strength):
     """Delta_i + strength G v_i with the matrix G, and a multiple of Delta_i if G has rank 1."""
     changes, full = flat(updates.stack.updates), flat(updates.full)

@@ -1,0 +1,162 @@
+"""FedScale's devices as a system model: speeds, bandwidths and availability that were measured.
+
+Lai et al., "FedScale: Benchmarking Model and System Performance of Federated Learning at Scale",
+ICML 2022, https://arxiv.org/abs/2105.11367; its code is https://github.com/SymbioticLab/FedScale.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fedjax_algos.asynchrony.fedscale_files import Device, read_devices, read_sessions
+from fedjax_algos.asynchrony.fixed_system import require_at_least_0
+from fedjax_algos.asynchrony.sessions import Sessions
+from fedjax_algos.asynchrony.system_model import (
+    SystemModelFactory,
+    SystemModelWithSpeeds,
+    check_system_seed,
+    system_models,
+)
+from fedjax_algos.core.options import Count
+from fedjax_algos.core.representation import describe
+
+_DEVICES, _SESSIONS = 16, 17  # streams of NumPy's generators, after those of `simulated`
+_TRAINING = 3.0  # FedScale's augmentation factor: forward and backward, in times of an inference
+
+
+@dataclass(eq=False, repr=False)
+class FedScaleSystem:
+    """The system that `fedscale` describes, for one seed.
+
+    Args:
+      devices: of the file.
+      sessions: of the file; None if clients are always available.
+      device_numbers: int[devices]: client i has the device of number i, modulo their number.
+      session_numbers: int[sessions], likewise.
+      batch_size: examples of a step.
+      kbits: of 1024 bits, that a dispatch sends in both directions.
+    """
+
+    devices: tuple[Device, ...]
+    sessions: tuple[Sessions, ...] | None
+    device_numbers: np.ndarray
+    session_numbers: np.ndarray
+    batch_size: int
+    kbits: float
+
+    def __repr__(self) -> str:
+        sessions = len(self.sessions or ())
+        about = {"devices": len(self.devices), "sessions": sessions}
+        return describe(self, **about, batch_size=self.batch_size)
+
+    def seconds(self, client: int, number: int, num_steps: int) -> float:
+        """See `SystemModel.seconds`.
+
+        Args:
+          client: which client.
+          number: of the dispatch, which makes no difference.
+          num_steps: local steps of the dispatch.
+        """
+        device = self._device(client)
+        milliseconds = _TRAINING * self.batch_size * num_steps * device.computation
+        return milliseconds / 1000 + self.kbits / device.communication
+
+    def unavailability(self, client: int, number: int) -> None:
+        """None: when clients leave depends on the time; see `unavailability_at`.
+
+        Args:
+          client: which client.
+          number: of the dispatch.
+        """
+
+    def unavailability_at(self, client: int, now: Any, seconds: Any) -> tuple[Any, Any] | None:
+        """See `SystemModelWithSessions.unavailability_at`.
+
+        Args:
+          client: which client.
+          now: when the dispatch starts.
+          seconds: how long it takes.
+        """
+        if self.sessions is None:
+            return None
+        number = self.session_numbers[client % len(self.sessions)]
+        return self.sessions[number].unavailability(now, seconds)
+
+    def expected_seconds_per_step(self, client: int) -> float:
+        """See `SystemModelWithSpeeds.expected_seconds_per_step`.
+
+        Args:
+          client: which client.
+        """
+        return _TRAINING * self.batch_size * self._device(client).computation / 1000
+
+    def _device(self, client: int) -> Device:
+        return self.devices[self.device_numbers[client % len(self.devices)]]
+
+
+@system_models.register
+def fedscale(
+    *,
+    devices: str,
+    behaviour: str | None = None,
+    batch_size: Count,
+    order: Literal["random", "file"] = "random",
+) -> SystemModelFactory:
+    """FedScale's devices: a dispatch of Q steps takes `3 B Q c / 1000 + (download + upload) / b` s.
+
+    c is the device's `computation` in ms per example, B the batch size, 3 FedScale's factor of
+    training over inference, and b its `communication` in kbit/s; sizes are in kbit of 1024 bits.
+    This is FedScale's `get_completion_time`, with the bytes of the method in place of the size of
+    the pickled model. The files are FedScale's pickles `client_device_capacity` and
+    `client_behave_trace`, or the same dictionaries as JSON. A pickle is read without running
+    anything: only dictionaries, lists, tuples, texts and numbers are accepted.
+
+    A client is available from `active[k]` to `inactive[k]` in each period of `finish_time`
+    seconds; the clock starts at 0. A dispatch that is not finished when a session ends is lost at
+    that time, and one that begins between sessions at once; the client is back when the next
+    session starts. FedScale asks only whether a client is active where a round starts and at the
+    moment when the client would be done, so it accepts updates of clients that were away in
+    between, and it does not send a model to a client that is away (here that counts as a download).
+
+    Args:
+      devices: the file of the devices' speeds.
+      behaviour: the file of their sessions; None if all clients are always available.
+      batch_size: B; on the command line that of the run, unless it is given here.
+      order: "random": a permutation of the devices by the seed, and an independent one of the
+        sessions; client i has entry i of it, modulo the number of entries, so no entry is repeated
+        until all are used. "file": the order of the file, for all seeds; FedScale's own client i
+        has entry (i + 1) of it.
+
+    Returns:
+      A function that makes the system model of a seed. It raises `ValueError` for a negative seed
+      or negative numbers of bytes.
+
+    Raises:
+      ValueError: for a file that cannot be read, with the line and column (JSON) or the byte
+        (pickle) of what is wrong.
+    """
+    speeds = read_devices(devices)
+    sessions = None if behaviour is None else read_sessions(behaviour)
+
+    def numbers(seed: int, stream: int, count: int) -> np.ndarray:
+        if order == "file":
+            return np.arange(count)
+        return np.random.default_rng([seed, stream]).permutation(count)
+
+    def make(
+        seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
+    ) -> SystemModelWithSpeeds:
+        require_at_least_0("download_bytes", download_bytes)
+        require_at_least_0("upload_bytes", upload_bytes)
+        check_system_seed(seed)
+        return FedScaleSystem(
+            speeds,
+            sessions,
+            numbers(seed, _DEVICES, len(speeds)),
+            numbers(seed, _SESSIONS, len(sessions or ())),
+            batch_size,
+            (download_bytes + upload_bytes) * 8 / 1024,
+        )
+
+    return make

@@ -1,0 +1,319 @@
+"""FedScale's devices: times by hand, sessions, and files in FedScale's format."""
+
+import json
+import math
+import pickle
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedjax_algos.asynchrony import (
+    barrier,
+    fedscale,
+    fedscale_files,
+    immediate,
+    system_models,
+    system_of,
+)
+from fedjax_algos.asynchrony.fedscale_files import Device, read_devices, read_sessions
+from fedjax_algos.asynchrony.sessions import Sessions
+from fedjax_algos.cli import main
+
+# as in FedScale's client_device_capacity: ms for an example, and kbit/s
+CAPACITY = {
+    1: {"computation": 125.0, "communication": 512.0},
+    2: {"computation": 500, "communication": 2048.0},
+    0: {"computation": 250.0, "communication": 1024},
+}
+# as in client_behave_trace: the second client's sessions touch and go on in the next period
+BEHAVIOUR = {
+    7: {"duration": 15, "active": [0, 20], "inactive": [8, 27], "finish_time": 40, "model": "A"},
+    8: {
+        "duration": 15,
+        "active": [0, 20, 30],
+        "inactive": [5, 30, 40],
+        "finish_time": 40,
+        "model": "B",
+    },
+    9: {"duration": 40, "active": [0], "inactive": [40], "finish_time": 40, "model": "C"},
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Writes the devices and the sessions; returns their paths."""
+
+    def write(capacity=CAPACITY, behaviour=BEHAVIOUR, protocol=4):
+        paths = {}
+        for name, content in {"devices": capacity, "behaviour": behaviour}.items():
+            path = tmp_path / name
+            if protocol == "json":
+                path.write_text(json.dumps(content, indent=2))
+            else:
+                path.write_bytes(pickle.dumps(content, protocol))
+            paths[name] = str(path)
+        return paths
+
+    return write
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5, "json"])
+def test_files_are_read_in_every_form(files, protocol):
+    paths = files(protocol=protocol)
+    expected = Device(125, 512), Device(500, 2048), Device(250, 1024)
+    assert read_devices(paths["devices"]) == expected
+    assert read_sessions(paths["behaviour"]) == (
+        Sessions((0, 20), (8, 27), 40),
+        Sessions((0, 20), (5, 40), 40),
+        Sessions((0,), (40,), 40),
+    )
+
+
+def test_durations_are_those_of_fedscale(files):
+    """3 B Q c / 1000 + (download + upload) in kbit / b."""
+    make = fedscale(devices=files()["devices"], batch_size=4, order="file")
+    system = make(0, download_bytes=1024, upload_bytes=3 * 1024)  # 32 kbit
+    assert [system.seconds(i, 5, 10) for i in range(4)] == [
+        3 * 4 * 10 * 0.125 + 32 / 512,
+        3 * 4 * 10 * 0.5 + 32 / 2048,
+        3 * 4 * 10 * 0.25 + 32 / 1024,
+        3 * 4 * 10 * 0.125 + 32 / 512,  # the file begins again
+    ]
+    assert [system.expected_seconds_per_step(i) for i in range(3)] == [1.5, 6, 3]
+    assert make(0).seconds(1, 0, 1) == 6
+    assert system.unavailability_at(0, 3, 1e9) is None
+    assert repr(system) == "FedScaleSystem(devices=3, sessions=0, batch_size=4)"
+
+
+def timeline(plan):
+    return list(
+        zip(plan.client, plan.started, plan.ended, [" ?L"[fate] for fate in plan.fate], strict=True)
+    )
+
+
+def test_an_exact_timeline(files):
+    """Four steps of one example take 1.5, 6 and 3 s, and 0.5, 0.125 and 0.25 s of communication.
+
+    Client 0 is there at [0, 8] and [20, 27], client 1 at [0, 5] and [20, 45], client 2 always; all
+    with the period 40.
+    """
+    make = fedscale(**files(), batch_size=1, order="file")
+    system = make(3, download_bytes=16 * 1024, upload_bytes=16 * 1024)  # 256 kbit
+    plan = immediate(steps=4)(system, 3, seconds=30)
+    assert sorted(timeline(plan)) == [
+        (0, 0, 2, " "),
+        (0, 2, 4, " "),
+        (0, 4, 6, " "),
+        (0, 6, 8, " "),  # done at the last moment of the session
+        (0, 8, 8, "L"),
+        (0, 20, 22, " "),
+        (0, 22, 24, " "),
+        (0, 24, 26, " "),
+        (0, 26, 27, "L"),
+        (1, 0, 5, "L"),  # it would need until 6.125
+        (1, 20, 26.125, " "),
+        (1, 26.125, 32.25, "?"),
+        *((2, 3.25 * k, 3.25 * (k + 1), " ") for k in range(9)),
+        (2, 29.25, 32.5, "?"),
+    ]
+    rounds = barrier(steps=4)(system, 3, seconds=30)
+    assert rounds.time[0] == 5  # the round ends where client 1 leaves
+    assert rounds.fate[rounds.client == 1][0] == 2
+
+
+def test_a_seed_permutes_devices_and_sessions(files):
+    capacity = {i: {"computation": 1.0 + i, "communication": 1.0} for i in range(50)}
+    behaviour = {i: BEHAVIOUR[7] | {"inactive": [8, 21 + i / 10]} for i in range(30)}
+    make = fedscale(**files(capacity, behaviour), batch_size=1)
+    orders = [[make(seed).seconds(i, 0, 1000) / 3 - 1 for i in range(75)] for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+    for order in orders:
+        assert sorted(order[:50]) == list(range(50))  # no device is used twice before all are used
+        assert order[50:] == order[:25]
+    ends = [make(0).unavailability_at(i, 20, 100)[0] * 100 for i in range(30)]
+    numbers = np.round(np.array(ends) * 10 - 10).astype(int)
+    assert sorted(numbers) == list(range(30))
+    assert list(numbers) != orders[0][:30]
+
+
+def is_active(sessions, time):
+    """FedScale's rule, without its index that is advanced at most once in each question.
+
+    The end of a period is also the moment before the next one.
+    """
+    period = sessions["finish_time"]
+    moments = [time % period, *[period] * (time > 0 and time % period == 0)]
+    pairs = zip(sessions["active"], sessions["inactive"], strict=True)
+    return any(s <= moment <= end for s, end in pairs for moment in moments if s < period)
+
+
+@st.composite
+def traces(draw):
+    period = draw(st.integers(2, 30))
+    moments = st.lists(st.integers(0, period), min_size=2, max_size=8)
+    times = sorted(draw(moments.filter(lambda t: len(t) % 2 == 0)))
+    return {"active": times[::2], "inactive": times[1::2], "finish_time": period}
+
+
+@given(traces(), st.fractions(0, 200, max_denominator=3), st.fractions(Fraction(1, 9), 100))
+def test_sessions_are_those_of_fedscale(trace, now, seconds):
+    """A client leaves at the end of the session of its start, and is back when the next starts."""
+    sessions = Sessions.of(trace["active"], trace["inactive"], trace["finish_time"])
+    leaves = sessions.unavailability(now, seconds)
+    grid = [now + seconds * Fraction(k, 7) for k in range(8)]
+    if leaves is None:
+        assert all(is_active(trace, time) for time in grid)
+        return
+    share, away = leaves
+    if trace["active"][0] == trace["finish_time"]:
+        assert leaves == (0, math.inf)
+        return
+    end = now + share * seconds
+    assert 0 <= share < 1
+    assert away > 0
+    assert is_active(trace, end) or share == 0
+    assert is_active(trace, end + away)
+    assert not any(is_active(trace, end + away * Fraction(k, 7)) for k in range(1, 7))
+    assert all(is_active(trace, time) for time in grid if time <= end and share > 0)
+
+
+def test_a_client_that_is_back_is_available_in_spite_of_rounding():
+    sessions, now = Sessions.of([0.1, 0.7], [0.2, 0.9], 1.1), 0.0
+    for _ in range(2000):
+        share, away = sessions.unavailability(now, 0.6)
+        later = now + share * 0.6 + away
+        assert later > now
+        now = later
+    assert now == pytest.approx(1000 * 1.1, rel=1e-2)
+
+
+BROKEN = {
+    "no number": ({5: {"computation": -1.0, "communication": 2.0}}, "device 5 has computation=-1"),
+    "infinite": (
+        {5: {"computation": 1, "communication": math.inf}},
+        "device 5 has communication=inf; give a number above 0",
+    ),
+    "too large": (
+        {5: {"computation": 1, "communication": 10**400}},
+        "device 5 has communication=10000",
+    ),
+    "true": ({5: {"computation": True, "communication": 1}}, "device 5 has computation=True"),
+    "a part": ({5: {"computation": 1.0}}, "device 5 has no communication"),
+    "a list": ({5: [1.0, 2.0]}, "device 5 is [1.0, 2.0], not a dictionary"),
+    "empty": ({}, "it has no devices"),
+}
+
+
+@pytest.mark.parametrize(("capacity", "message"), BROKEN.values(), ids=list(BROKEN))
+@pytest.mark.parametrize("protocol", [0, 4, "json"])
+def test_wrong_devices(files, capacity, message, protocol):
+    good = {} if not capacity else {3: {"computation": 1.0, "communication": 2.0}}
+    paths = files(good | capacity, protocol=protocol)
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        fedscale(devices=paths["devices"], batch_size=1)
+    assert str(caught.value).startswith(f"{paths['devices']}: cannot be read (")
+    if capacity:
+        place = r"line 6 column 3: " if protocol == "json" else r"byte \d+: "
+        assert re.search(r"\(" + place, str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"finish_time": 0}, "has finish_time=0; give a number above 0"),
+        ({"active": [0, 9], "inactive": [8]}, "has 2 times active and 1 times inactive"),
+        ({"active": [], "inactive": []}, "has 0 times active and 0 times inactive"),
+        ({"active": 3}, "has no lists active and inactive"),
+        ({"active": [0, 7]}, "has the time 7 after 8; give times of active and inactive in turn"),
+        ({"inactive": [8, 41]}, "has the time 41 after 20; .* from 0 to finish_time=40"),
+        ({"active": [-1, 20]}, "has the time -1 after 0"),
+        ({"active": ["now", 20]}, "has the time now after 0"),
+    ],
+)
+def test_wrong_sessions(files, changes, message):
+    paths = files(behaviour={7: BEHAVIOUR[7] | changes})
+    with pytest.raises(ValueError, match=rf"\(byte \d+: device 7 {message}"):
+        fedscale(**paths, batch_size=1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"1": {"computation": 1,}}', "line 1 column 25"),
+        ('{\n "1": {"computation": 1 "communication": 2}}', "line 2 column 25"),
+        ('{\n "1" {}}', "Expecting ':': line 2 column 6"),
+        (
+            '{"1": {"computation": 1, "communication": 2}\n; "2": {}}',
+            "Expecting ',' or '}': line 2 column 1",
+        ),
+        ('{"1": {"computation": 1, "communication": 2}} {}', "Extra data: line 1 column 47"),
+        ('{"1": {"computation": 1, "computation": 2}}', "line 1 column 7: an object has a key tw"),
+        (
+            '{"1": {"computation": 1, "communication": 2},\n"1": {}}',
+            "line 2 column 1: the key '1' is there twice",
+        ),
+        ("{1: {}}", "line 1 column 2: a key is no text"),
+        ("{" + '"a": [' * 100, "more than 64 lists or objects within each other"),
+        ("", "byte 0: the pickle ends without STOP"),
+        ("[]", "Expecting '{': line 1 column 1"),
+        ("text", "byte 0: the opcode TUPLE lacks what it needs"),
+        ("cos\nsystem\n(S'true'\ntR.", "byte 0: the opcode GLOBAL names os.system, which is ref"),
+        ("].", "byte 0: it is a list, not a dictionary of devices"),
+    ],
+)
+def test_broken_files(tmp_path, content, message):
+    path = tmp_path / "devices"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        fedscale(devices=str(path), batch_size=1)
+    assert "; give a file in FedScale's format" in str(caught.value)
+
+
+def test_files_that_do_not_fit_into_memory(files, monkeypatch):
+    monkeypatch.setattr(fedscale_files, "max_text_bytes", lambda: 50)
+    with pytest.raises(ValueError, match=r"it has more than 50 bytes, which are too many"):
+        fedscale(devices=files()["devices"], batch_size=1)
+
+
+def test_missing_files(tmp_path):
+    with pytest.raises(ValueError, match="there is no such file; check the path"):
+        fedscale(devices=str(tmp_path / "nothing"), batch_size=1)
+    with pytest.raises(ValueError, match="Is a directory"):
+        fedscale(devices=str(tmp_path), batch_size=1)
+    with pytest.raises(ValueError, match=r"fedscale needs devices; give fedscale:devices=\.\.\."):
+        system_models.make("fedscale")
+
+
+def test_a_changed_file_is_read_again(files):
+    paths = files()
+    assert (
+        fedscale(devices=paths["devices"], batch_size=1, order="file")(0).seconds(0, 0, 1) == 0.375
+    )
+    files({1: {"computation": 1000.0, "communication": 1.0}})
+    assert fedscale(devices=paths["devices"], batch_size=1, order="file")(0).seconds(0, 0, 1) == 3
+
+
+def test_the_batch_size_is_that_of_the_run_unless_it_is_given(files):
+    spec = f"fedscale:devices={files()['devices']},order=file"
+    assert system_of(spec, 8)(0).expected_seconds_per_step(0) == 3
+    assert system_of(f"{spec},batch_size=2", 8)(0).expected_seconds_per_step(0) == 0.75
+    assert system_of("simulated:seconds_per_step=2,speeds=homogeneous", 8)(0).seconds(0, 0, 3) > 5
+    with pytest.raises(ValueError, match=r"seed=-1 is out of range"):
+        system_of(spec, 8)(-1)
+    with pytest.raises(ValueError, match=r"upload_bytes=-1 is out of range"):
+        system_of(spec, 8)(0, upload_bytes=-1)
+
+
+def test_on_the_command_line(files, tmp_path, capsys):
+    paths, out = files(), tmp_path / "out"
+    system = f"fedscale:devices={paths['devices']},behaviour={paths['behaviour']},order=file"
+    arguments = "run fedasync --seconds 60 --clients 3 --model linear --partition iid --seeds 1"
+    given = "--batch-size", "2", "--local-steps", "2", "--system", system, "--out", str(out)
+    main([*arguments.split(), *given])
+    assert "slowest client / the fastest: 4 (seed 0)" in capsys.readouterr().err
+    lines = (out / "speeds.csv").read_text().split()
+    assert lines == ["seed,client,seconds_per_step", "0,0,0.75", "0,1,3.0", "0,2,1.5"]
