@@ -12,8 +12,9 @@ from pathlib import Path
 import click
 
 from fedjax_algos.cli.options import Commands
+from fedjax_algos.cli.plot import plot
+from fedjax_algos.cli.registries import list_names
 from fedjax_algos.cli.report import report
-from fedjax_algos.cli.reporting import list_names, plot
 from fedjax_algos.cli.sweep import sweep
 from fedjax_algos.cli.table import table
 from fedjax_algos.cli.training import compare, run

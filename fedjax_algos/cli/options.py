@@ -51,6 +51,7 @@ HELP = {
     "seeds": "a number of seeds (5), a range (10-14) or a list (3,7)",
     "eval_every": "rounds between evaluations",
     "target": "test accuracy whose rounds and upload are measured [the reference's best]",
+    "reference": "label of the method that the others are compared with [the first]",
     "evaluate_clients": "at the end, evaluates each client's own model on its train examples or on "
     "its held_out ones: none, train or held_out",
     "held_out": "share of each client's examples that is not trained on, with held_out",

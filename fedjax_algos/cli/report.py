@@ -62,7 +62,9 @@ def _settings(folder: Path, configuration: dict[str, Any]) -> Settings:
 
 
 def _tables(folder: Path, rows: list[dict[str, Any]], settings: Settings) -> ReportTables:
-    methods = [_of_results(each) for each in method_tables(rows, settings.target)]
+    methods = [
+        _of_results(each) for each in method_tables(rows, settings.target, settings.reference)
+    ]
     clients = None
     if settings.evaluate_clients != "none":
         rows_of_clients = read_rows(folder / "clients.csv")

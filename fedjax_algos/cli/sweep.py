@@ -77,7 +77,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
         results.write(folder.path, prepared.experiment, rows, summary)
         best = [line.label for line in summary[:_MAX_DRAWN]]
         with written(folder.path / "accuracy.png") as beside:
-            plots.plot_metric([row for row in rows if row["method"] in best], beside)
+            plots.plot_metric(rows, beside, methods=best)
         ended = results.at_end(prepared.experiment, compiled)
         folder.complete(record | ended | {"sweep_notes": notes})
     click.echo(f"\n{formats.text([_table(summary)])}")

@@ -53,11 +53,6 @@ _NO_FILE = ConfigFile()
     metavar="FILE",
     help="settings and methods: a TOML file, such as tune writes, or a run's config.json",
 )
-@click.option(
-    "--reference",
-    metavar="METHOD",
-    help="label of the method that the others are compared with [the first]",
-)
 @shared_options(seeds="10")
 def compare(methods: tuple[str, ...], **values: Any) -> None:
     """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
@@ -147,7 +142,7 @@ def train(
       file: of settings, which may say how the methods were tuned.
     """
     start, trackers = time.perf_counter(), make_trackers(values["track"])
-    reference = values.get("reference")
+    reference = settings.reference
     if reference is not None:
         check_choice("reference", reference, [method.label for method in methods])
     with measure_compilation() as compiled, results_folder(values, name) as folder:

@@ -63,6 +63,7 @@ class Settings:
       params, after the algorithm's own correction and before the `client_optimizer`; 0 switches
       either off.
     - `target` is the test accuracy whose cost is measured; None: the reference's best one.
+    - `reference` is the label of the method that the others are compared with; None: the first.
     - `seconds`: run on the virtual clock for so many simulated seconds, each method on its own
       schedule, in the same `system`, with `evaluations` evaluations. All clients take part, and
       `cohort`, `sampler`, `work`, `rounds`, `eval_every` and named layouts have no effect;
@@ -108,6 +109,7 @@ class Settings:
     seeds: tuple[int, ...] = (0,)
     eval_every: Count = 5
     target: Annotated[float, Range(0, 1, low_open=True)] | None = None
+    reference: str | None = None
     evaluate_clients: Literal["none", "train", "held_out"] = "none"
     held_out: Proportion = 0.2
     personal_steps: Annotated[int, Range(0, MAX_INT32)] = 0

@@ -17,7 +17,7 @@ import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from fedjax_algos.cli import main
-from fedjax_algos.cli.reporting import REGISTRIES
+from fedjax_algos.cli.registries import REGISTRIES
 from fedjax_algos.core.options import options
 from fedjax_algos.runs import comparison
 from fedjax_algos.runs.settings import Settings

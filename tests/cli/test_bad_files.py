@@ -96,6 +96,9 @@ READABLE = {
     "below 0": TABLE.replace(",2,", ",-2,"),
     "an escape": TABLE.replace("fedprox", "\x1b[31m[red]é"),
 }
+PLOT_OPTIONS = ("--facet", "--methods", "--band", "--log", "--x-limits", "--y-limits", "--label")
+PLOT_OPTIONS += ("--size",)
+PLOTTED = {("--facet", "method"), ("--facet", "seed"), ("--log", "x")}
 SUMMARIES = (
     [],
     ["--paper", "fedgbo"],
@@ -136,9 +139,29 @@ def test_options_of_plot_and_table(attempt, here):
             assert attempt("plot", "there", flag, text) == "refused", (flag, text)
         for flag in ("--paper", "--reference", "--format", "--target"):
             assert attempt("table", "there", flag, text) == "refused", (flag, text)
+    for flag in PLOT_OPTIONS:
+        for text in [
+            *texts,
+            "1e400,2",
+            "nan,",
+            ",,",
+            "1x2x3",
+            "infx2",
+            "0x0",
+            "=",
+            "fedavg=fedprox",
+        ]:
+            if (flag, text) in PLOTTED:
+                assert attempt("plot", "there", flag, text) == "done", (flag, text)
+            else:
+                assert attempt("plot", "there", flag, text) == "refused", (flag, text)
     for text in [*texts, "nan", "inf", "-1", "0", "2", "90%", "1e400"]:
         line = ["table", "there", "--paper", "fedlga", "--target", text]
         assert attempt(*line) == "refused", text
+    for text in ["", "\0", "$\\frac$", "\x1b[31m"]:
+        line = ["--title", text, "--x-label", text, "--y-label", text, "--label", f"fedavg={text}"]
+        assert attempt("plot", "there", *line) == "done", text
+    assert attempt("plot", "there", "--title", "x" * 5000) == "refused"
     pictures = [
         *("", "x", "x.xyz", "nowhere/x.png", "file", "file/x.png", "there", ".", "loop", "--x"),
         *("loop/x.png", "/dev/full", "there/metrics.csv", "x" * 300 + ".png", "a\0.png"),

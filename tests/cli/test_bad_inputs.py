@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_algos.cli import cli
-from fedjax_algos.cli.reporting import REGISTRIES
+from fedjax_algos.cli.registries import REGISTRIES
 from fedjax_algos.core.options import options
 
 COMMANDS = {

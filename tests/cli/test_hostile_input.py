@@ -32,6 +32,7 @@ SHOWN = r"\x1b[31m\x07\r\u202e"
         ("compare --config a --config b", "--config"),
         ("sweep fedavg --grid local_steps=1,2 --memory 1 --memory 2", "--memory"),
         ("plot a --x round --x flops", "--x"),
+        ("plot a --methods a --methods b", "--methods"),
         ("table a --paper fedgbo --paper fedlga", "--paper"),
         ("table a --format csv --format json", "--format"),
         ("list models --json --json", "--json"),
@@ -79,6 +80,7 @@ def test_a_key_twice_is_refused(refused, arguments, message):
         ["sweep", "fedavg", "--grid", "{}"],
         ["plot", "{}"],
         ["plot", ".", "--x", "{}"],
+        ["plot", ".", "--facet", "{}"],
         ["report", "{}"],
         ["table", "{}"],
         ["list", "{}"],
@@ -167,7 +169,7 @@ def test_labels_of_pictures_are_no_mathtext(tmp_path, figure):
     measured = [row | {"$\\frac$_\x1b": row["round"]} for row in measured]
     plots.plot_metric(measured, tmp_path / "a.png", metric="$\\frac$_\x1b")
     (axes,) = figure[0].axes
-    texts = axes.get_legend().get_texts()
+    texts = figure[0].legends[0].get_texts()
     shown = [text.get_text() for text in texts]
     assert shown[:3] == ["$\\frac$", "_hidden", f"a{SHOWN}"]
     assert len(shown[3]) <= 80

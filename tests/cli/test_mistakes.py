@@ -74,6 +74,8 @@ import pytest
         ("plot", "no results folder is given"),
         ("plot nowhere", "nowhere/metrics.csv cannot be read; name a folder that compare, run"),
         ("plot nowhere --x time", "unknown axis 'time'"),
+        ("plot nowhere --facet folder", "facet='folder' is unknown; choose results, method or"),
+        ("plot nowhere --size", "Option '--size' requires an argument"),
     ],
 )
 def test_a_mistake_is_one_line(refused, arguments, message):

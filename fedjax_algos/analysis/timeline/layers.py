@@ -16,17 +16,15 @@ WIDTH, _AXES_WIDTH = 10, 9.2  # inches of the figure and, about, of its axes
 _BAR_HEIGHT = 0.74  # of a row's height
 _DISPATCH, _UNUSED, _LOST = "dispatch", "in no server step yet", "lost dispatch"  # labels
 _PALE, _HATCH = 0.45, "/////"
-# matplotlib's cycle, paler and without its grey, which is for dispatches of no group
+# the colours of `analysis/plots/styles.py`, paler and without black; neighbours differ in grey
 _COLOURS = (
-    "#6fa8d6",
-    "#ffb067",
-    "#7fc97f",
-    "#e58a8a",
-    "#b9a0d6",
-    "#c49c85",
-    "#eba6d6",
-    "#d3d46f",
-    "#74d3dd",
+    "#6d9df1",  # blue
+    "#ffb8aa",  # salmon
+    "#9f61ab",  # purple
+    "#70dbff",  # light blue
+    "#81946d",  # green
+    "#c1bf4c",  # olive
+    "#ee7eb0",  # pink
 )
 _NO_GROUP, _LINE, _DARK, _LATE = "#c9c9c9", "#606060", "#303030", "#c00000"
 

@@ -148,7 +148,7 @@ def try_on_the_clock(
         setting.local,
         **method.hyperparameters,
     )
-    key = method.algorithm, tuple(method.hyperparameters.items())
+    key = method.algorithm, method.client_optimizer, tuple(method.hyperparameters.items())
     if key not in executors:
         executors[key] = make_executor(
             algorithm, devices=settings.devices or 1, non_finite=settings.non_finite

@@ -10,7 +10,7 @@ from fedjax_algos.runs.tuning.trials import LAST_SHARE, Trial, held_out_rows
 from fedjax_algos.runs.tuning.tuning import Tuning
 
 # settings that tuning chooses itself, and those of a machine
-_LEFT_OUT = ("seeds", "evaluate_clients", "held_out", "personal_steps", "devices", "target")
+_LEFT_OUT = ("seeds", "evaluate_clients", "held_out", "personal_steps", "devices")
 
 
 def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]]) -> str:

@@ -106,7 +106,7 @@ def test_groups_of_server_steps():
 def test_more_groups_than_colours():
     system = FixedSystem(list(range(1, 12)))  # a tier each
     figure = draw_timeline(tiers(steps=1, ratio=1)(system, 11, seconds=30))
-    assert {"group 0, 9", "group 1, 10", "group 8"} <= legend(figure)
+    assert {"group 0, 7", "group 3, 10", "group 6"} <= legend(figure)
 
 
 def test_the_papers_figure():

@@ -1,8 +1,6 @@
-"""The commands that read results and registries: `plot` and `list`."""
+"""The command that lists registries: `list`."""
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import click
@@ -11,17 +9,14 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.analysis import plots
 from fedjax_algos.asynchrony import schedules, system_models
-from fedjax_algos.cli.options import Command, check_path, range_of, text_options
+from fedjax_algos.cli.options import Command, range_of, text_options
 from fedjax_algos.core.optimizers import client_optimizers
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import losses, models
-from fedjax_algos.runs import results
-from fedjax_algos.runs.saving.files import writing, written
 from fedjax_algos.runs.tracking import trackers
 from fedjax_algos.schedules import local_works, rate_schedules, samplers
 
@@ -39,33 +34,6 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "local_works": local_works,
     "trackers": trackers,
 }
-
-
-@click.command(cls=Command)
-@click.argument("folders", nargs=-1, metavar="RESULTS...")
-@click.option("--metric", default="test_accuracy", help="column of metrics.csv [test_accuracy]")
-@click.option("--x", "axis", default="round", help=f"{', '.join(plots.AXES)} [round]")
-@click.option("--out", metavar="FILE", help="picture [METRIC-by-X.png in the first folder]")
-def plot(folders: tuple[str, ...], metric: str, axis: str, out: str | None) -> None:
-    """Plot a metric of one or more results folders in one picture."""
-    if not folders:
-        raise ValueError("no results folder is given; name one or more, such as results/compare")
-    if axis not in plots.AXES:
-        raise ValueError(unknown("axis", axis, plots.AXES))
-    rows = []
-    for folder in folders:
-        prefix = f"{Path(folder).name}: " if len(folders) > 1 else ""
-        for row in results.read_metrics(folder):
-            rows.append(row | {"method": prefix + row["method"]})
-    check_path("out", out)
-    name = re.sub(r"[^\w.=+-]+", "-", metric)
-    path = Path(folders[0], f"{name}-by-{axis}.png") if out is None else Path(out)
-    with writing(path):
-        if path.exists():
-            raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
-    with written(path) as beside:
-        plots.plot_metric(rows, beside, metric=metric, x=axis)
-    click.echo(printable(path))
 
 
 @click.command("list", cls=Command)

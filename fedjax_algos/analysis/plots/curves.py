@@ -1,0 +1,121 @@
+"""The curve of a method: its mean over seeds, and the band around it."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_algos.analysis.plots.columns import Limits
+from fedjax_algos.analysis.statistics import MIN_SEEDS_OF_AN_INTERVAL, confidence_half_width
+from fedjax_algos.analysis.summary import column_by_method
+from fedjax_algos.core import Row
+from fedjax_algos.core.options import check_choice
+
+_MARGIN = 0.08  # above and below the curves, of their height
+BANDS = {  # and how a figure says it
+    "none": "",
+    "interval": ", band: 95% confidence interval",
+    "range": ", band: smallest to largest",
+    "seeds": ", thin lines: each seed",
+}
+
+
+class Curve(NamedTuple):
+    """What is drawn of a method. Values that are not finite are NaN."""
+
+    x: np.ndarray  # float[evaluations], the mean over seeds
+    mean: np.ndarray  # float[evaluations]
+    low: np.ndarray  # float[evaluations], of the band or the seeds' lines, else the mean
+    high: np.ndarray  # float[evaluations], likewise
+    lines: list[tuple[np.ndarray, np.ndarray]]  # x and y of each seed, if it is drawn
+    lost: int  # seeds whose last value is not finite
+    seeds: int
+
+
+def choose_band(band: str | None, seeds: int) -> str:
+    """The band of a figure: the one that is asked for, else the default.
+
+    Args:
+      band: one of `BANDS`, or None.
+      seeds: number of seeds of the panel with the fewest.
+
+    Raises:
+      ValueError: for an unknown band, or an interval of fewer than five seeds.
+    """
+    if band is None:
+        several = "interval" if seeds >= MIN_SEEDS_OF_AN_INTERVAL else "range"
+        return several if seeds > 1 else "none"
+    check_choice("band", band, BANDS)
+    if band == "interval" and seeds < MIN_SEEDS_OF_AN_INTERVAL:
+        raise ValueError(
+            f"band='interval' needs at least {MIN_SEEDS_OF_AN_INTERVAL} seeds, but there are "
+            f"{seeds}; choose range or seeds, or run more seeds"
+        )
+    return band
+
+
+def curves_of(rows: list[Row], metric: str, x: str, band: str) -> dict[str, Curve]:
+    """The curves of all methods of a panel, by label.
+
+    Args:
+      rows: of all methods on the same seeds.
+      metric: column of the y axis.
+      x: column of the x axis.
+      band: one of `BANDS`.
+    """
+    values, positions = column_by_method(rows, metric), column_by_method(rows, x)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return {label: _curve(positions[label], values[label], band) for label in values}
+
+
+def _curve(x: np.ndarray, y: np.ndarray, band: str) -> Curve:
+    x, y = _finite(x), _finite(y)
+    mean = _finite(y.mean(axis=0))
+    low = high = mean
+    if band == "interval":
+        half = confidence_half_width(y)
+        low, high = _finite(mean - half), _finite(mean + half)
+    elif band == "range":
+        low, high = y.min(axis=0), y.max(axis=0)
+    elif band == "seeds":  # fmin and fmax ignore NaN: the other seeds go on
+        low, high = np.fmin.reduce(y), np.fmax.reduce(y)
+    lines = list(zip(x, y, strict=True)) if band == "seeds" else []
+    lost = int(np.isnan(y[:, -1]).sum())
+    return Curve(_finite(x.mean(axis=0)), mean, low, high, lines, lost, len(y))
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def fit_y_limits(
+    curves: list[Curve], given: Limits, x_limits: Limits, *, logarithmic: bool
+) -> Limits:
+    """The limits of a y axis: those that are given, else those that the curves need.
+
+    The first tenth of a curve does not count: methods hardly differ there, and the axis would be as
+    high as their common start.
+
+    Args:
+      curves: of all methods, and of all panels with the same metric.
+      given: limits; None for the default.
+      x_limits: of the x axis; what is outside does not count.
+      logarithmic: whether the y axis is.
+    """
+    left, right = (
+        default if end is None else end
+        for end, default in zip(x_limits, (-np.inf, np.inf), strict=True)
+    )
+    parts = [np.empty(0)]
+    for curve in curves:
+        visible = (curve.x >= left) & (curve.x <= right)
+        visible[: len(visible) // 10] = False
+        parts += [values[visible] for values in (curve.mean, curve.low, curve.high)]
+    values = np.concatenate(parts)
+    values = values[np.isfinite(values) & ((values > 0) | (not logarithmic))]
+    if not len(values) or values.min() == values.max():
+        return given
+    ends = np.array([values.min(), values.max()])
+    ends = np.log10(ends) if logarithmic else ends
+    ends = ends + _MARGIN * (ends[1] - ends[0]) * np.array([-1, 1])
+    low, high = (10**ends if logarithmic else ends).tolist()
+    return low if given[0] is None else given[0], high if given[1] is None else given[1]

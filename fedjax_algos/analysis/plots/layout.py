@@ -1,0 +1,198 @@
+"""Where the panels, the title and the legend stand; imported late, because of matplotlib."""
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from fedjax_algos.analysis.plots.columns import Column
+from fedjax_algos.analysis.plots.curves import Curve
+from fedjax_algos.analysis.plots.drawing import draw_curves, line_options, state_of
+from fedjax_algos.analysis.plots.panels import Grid
+from fedjax_algos.analysis.plots.styles import Style
+from fedjax_algos.core.texts import printable
+
+_NARROW = 3.2  # inches of a panel; narrower ones have smaller type
+_MAX_CHARACTERS = 80  # of a text
+_CHARACTERS = 125.0  # in an inch of type of one point
+_MIN_TEXT = 0.5  # inches
+_MAX_INSIDE = 6  # methods of a legend inside the axes
+
+
+class Content(NamedTuple):
+    """What is drawn in a panel."""
+
+    title: str
+    curves: dict[str, Curve]  # by label
+    x: Column
+    y: Column
+
+
+def draw(
+    contents: list[Content],
+    grid: Grid,
+    names: Mapping[str, str],
+    styles: Mapping[str, Style],
+    *,
+    filled: bool,
+    title: str,
+    size: tuple[float, float] | None,
+) -> tuple[Figure, list[str]]:
+    """Draws a figure, and returns it with what it does not show.
+
+    Args:
+      contents: of the panels, row by row.
+      grid: where they stand.
+      names: of the methods by label, in the order of the legend.
+      styles: by label.
+      filled: whether the band is a filled one.
+      title: above the panels.
+      size: in inches; None for one that suits the panels and the legend.
+    """
+    several = len(contents) > 1
+    width, height = (0.6 + 3.6 * grid.columns, 0.8 + 3 * grid.rows) if several else (7.5, 4.6)
+    if size is not None:
+        width, height = size
+    points = 10 if width / grid.columns >= _NARROW else 8
+    with rc_context({"font.size": points}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes_of_grid = figure.subplots(
+            grid.rows,
+            grid.columns,
+            squeeze=False,
+            sharex="col" if grid.share_x else "none",
+            sharey="row" if grid.share_y else "none",
+        )
+        panels = axes_of_grid.ravel().tolist()
+        for axes in panels[len(contents) :]:
+            axes.remove()
+        for axes, content in zip(panels, contents, strict=False):
+            draw_curves(axes, content.curves, styles, (content.x, content.y), filled=filled)
+            axes.tick_params(labelsize=points)
+            _write_texts(axes, content, grid, width / grid.columns, points)
+        states = _states(contents, panels)
+        texts = {name: _with_state(text, states.get(name, [])) for name, text in names.items()}
+        height += _draw_legend(figure, texts, styles, points)
+        if size is None:
+            figure.set_size_inches(width, height)
+        write = figure.suptitle if several else panels[0].set_title
+        write(_wrapped(printable(title), width, points), fontsize=points, parse_math=False)
+    hidden = [f"{names[name]}: {state}" for name in names for state in states.get(name, [])]
+    hidden += [f"{_name(c, contents)}: none of the methods" for c in contents if not c.curves]
+    return figure, hidden + _without_place(contents)
+
+
+def _write_texts(axes: Axes, content: Content, grid: Grid, width: float, points: int) -> None:
+    """The title of a panel and the labels of its axes; shared axes have one label."""
+    place: Any = axes.get_subplotspec()
+    texts = dict.fromkeys(("title", "xlabel", "ylabel"), "")
+    if place.is_first_row() or not grid.share_x:
+        texts["title"] = content.title
+    if place.is_last_row() or not grid.share_x:
+        texts["xlabel"] = content.x.label
+    if place.is_first_col() or not grid.share_y:
+        texts["ylabel"] = content.y.label
+    for name, text in texts.items():
+        shown = _wrapped(printable(text, longest=_MAX_CHARACTERS), width, points)
+        getattr(axes, f"set_{name}")(shown, fontsize=points, parse_math=False)
+
+
+def _states(contents: list[Content], panels: list[Axes]) -> dict[str, list[str]]:
+    """What the panels do not show of each method; with the name of the panel if they differ."""
+    by_label: dict[str, dict[str, str]] = {}
+    for content, axes in zip(contents, panels, strict=False):
+        for label, curve in content.curves.items():
+            state = state_of(curve, axes, (content.x, content.y))
+            by_label.setdefault(label, {})[_name(content, contents)] = state
+    return {
+        label: [states[0]]
+        if len(states := [*dict.fromkeys(by_panel.values())]) == 1 and states[0]
+        else [f"{state} in {name}" for name, state in by_panel.items() if state]
+        for label, by_panel in by_label.items()
+    }
+
+
+def _name(content: Content, contents: list[Content]) -> str:
+    """The parts of a panel's title and columns that distinguish it from the others."""
+    parts = [(c.title, c.y.name, c.x.name) for c in contents]
+    own = (content.title, content.y.name, content.x.name)
+    differing = [len(set(values)) > 1 for values in zip(*parts, strict=True)]
+    return ", ".join(part for part, differs in zip(own, differing, strict=True) if differs)
+
+
+def _with_state(text: str, states: list[str]) -> str:
+    text = printable(text, longest=_MAX_CHARACTERS)
+    return text + f" ({'; '.join(states)})" * bool(states)
+
+
+def _without_place(contents: list[Content]) -> list[str]:
+    """One line for each logarithmic axis on which some points have no place."""
+    lines = []
+    for axis, values in (("x", "x"), ("y", "mean")):
+        points = sum(
+            int(((getattr(curve, values) <= 0) & np.isfinite(curve.x + curve.mean)).sum())
+            for content in contents
+            for curve in content.curves.values()
+            if getattr(content, axis).logarithmic
+        )
+        if points:
+            noun = "point" if points == 1 else "points"
+            lines.append(f"{points} {noun} at 0 or below: no place on the logarithmic {axis} axis")
+    return lines
+
+
+def _draw_legend(
+    figure: Figure, texts: Mapping[str, str], styles: Mapping[str, Style], points: int
+) -> float:
+    """Draws the legend, and returns its height in inches if it is below the panels, else 0.
+
+    A small one of a single panel is in the axes, where it hides least of the curves.
+    """
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    width, height = figure.get_size_inches()
+    wrapped = [_wrapped(text, width - 0.5, points) for text in texts.values()]
+    handles = [Line2D([], [], **line_options(styles[name])) for name in texts]
+
+    def add(owner: Any, where: str, columns: int) -> tuple[Any, float, float]:
+        legend = owner.legend(
+            handles,
+            list(map(str, range(len(handles)))),  # a label with _ in front would be left out
+            loc=where,
+            ncols=columns,
+            frameon=False,
+            fontsize=points,
+            handlelength=2.8,
+            columnspacing=1.4,
+        )
+        for text, content in zip(legend.get_texts(), wrapped, strict=True):
+            text.set(text=content, parse_math=False)  # as it is, also with $
+        extent = legend.get_window_extent(renderer)
+        return legend, extent.width / figure.dpi, extent.height / figure.dpi
+
+    if len(figure.axes) == 1 and len(texts) <= _MAX_INSIDE:
+        legend, own_width, own_height = add(figure.axes[0], "best", 1)
+        if own_width <= 0.4 * width and own_height <= 0.28 * height:
+            return 0.0
+        legend.remove()
+    rows, text_width = 0, width - 0.5
+    while True:  # until it is narrow enough
+        rows += 1
+        columns = -(-len(texts) // rows)
+        legend, own_width, own_height = add(figure, "outside lower center", columns)
+        if own_width <= width or text_width < _MIN_TEXT:
+            return own_height
+        legend.remove()
+        if columns == 1:
+            text_width *= 0.8
+            wrapped = [_wrapped(text, text_width, points) for text in texts.values()]
+
+
+def _wrapped(text: str, width: float, points: float) -> str:
+    """A text in lines that fit into a width in inches."""
+    return textwrap.fill(text, max(10, int((width - 0.4) * _CHARACTERS / points)))

@@ -1,0 +1,164 @@
+"""The figure of one or more metrics: its options, its panels and its file."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fedjax_algos.analysis.plots.columns import NO_LIMITS, Limits, check_limits, column_of
+from fedjax_algos.analysis.plots.curves import BANDS, Curve, choose_band, curves_of, fit_y_limits
+from fedjax_algos.analysis.plots.files import check_suffix, save
+from fedjax_algos.analysis.plots.panels import Panel, choose_methods, grid_of
+from fedjax_algos.analysis.plots.styles import method_styles
+from fedjax_algos.core import Row
+from fedjax_algos.core.options import check_choice, is_number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LOG_AXES = ("none", "x", "y", "both")
+_MIN_INCHES, _MAX_INCHES = 1, 20  # of a figure
+
+
+def plot_metric(rows: list[Row], path: str | Path, **options: Any) -> list[str]:
+    """Writes the figure of `draw_metric` to a file, with the same bytes each time.
+
+    Args:
+      rows: of all methods on the same seeds.
+      path: the file to write, whose suffix says the format: .png, .pdf (with TrueType fonts) or
+        .svg (texts are texts).
+      **options: as for `draw_metric`.
+
+    Returns:
+      What the figure does not show, one line for each method or axis.
+
+    Raises:
+      ValueError: as for `draw_metric`, and for an unknown format or a figure that is too small.
+    """
+    check_suffix(Path(path))
+    figure, hidden = draw_metric(rows, **options)
+    save(figure, Path(path))
+    return hidden
+
+
+def draw_metric(
+    rows: list[Row],
+    *,
+    metric: str | Sequence[str] = "test_accuracy",
+    x: str | Sequence[str] = "round",
+    facet: str | None = None,
+    methods: Sequence[str] | None = None,
+    band: Literal["none", "interval", "range", "seeds"] | None = None,
+    log: Literal["none", "x", "y", "both"] = "none",
+    x_limits: Limits = NO_LIMITS,
+    y_limits: Limits = NO_LIMITS,
+    labels: Mapping[str, str] | None = None,
+    title: str | None = None,
+    x_label: str | None = None,
+    y_label: str | None = None,
+    size: tuple[float, float] | None = None,
+) -> tuple["Figure", list[str]]:
+    """Draws metrics of all methods: the mean over seeds, and a band around it.
+
+    A method has the same colour, marker and line in all figures, see `method_styles`. Positions on
+    the x axis are means over the seeds, too. A curve ends where a seed's value is not finite; the
+    legend says so, and it names methods that are outside the limits.
+
+    Args:
+      rows: of all methods on the same seeds; other seeds may be in other panels.
+      metric: the column of the y axis; several have a panel each.
+      x: the column of the x axis, one of `AXES`; several have a panel each.
+      facet: a column with texts, or "seed"; each of its values has a panel.
+      methods: labels of the methods to draw, in the order of the legend; None for all.
+      band: "none", "interval" (the 95% confidence interval of the mean, from five seeds on),
+        "range" (from the smallest to the largest value) or "seeds" (a thin line for each). None is
+        "interval" from five seeds on, and "range" for two to four.
+      log: the logarithmic axes, one of `LOG_AXES`.
+      x_limits: the lower and the upper one, in bytes, FLOPs or seconds if the column is; None for
+        the default.
+      y_limits: likewise. By default they fit the curves and bands after the first tenth of the
+        evaluations.
+      labels: texts that replace labels of methods and values of the facet.
+      title: replaces the number of seeds and the meaning of the band; "" for none.
+      x_label: replaces the name of the column and its unit.
+      y_label: likewise.
+      size: width and height in inches, from 1 to 20.
+
+    Returns:
+      The figure, and what it does not show, one line for each method or axis.
+
+    Raises:
+      ValueError: if not all rows have these columns, for a value that is none of those above, or
+        for two methods with the same label.
+    """
+    # matplotlib is slow to import
+    from fedjax_algos.analysis.plots.layout import Content, draw
+
+    names = choose_methods(rows, methods, labels or {}, facet)
+    metrics, columns = ([v] if isinstance(v, str) else list(v) for v in (metric, x))
+    grid = grid_of(rows, metrics, columns, facet, labels or {})
+    check_choice("log", log, LOG_AXES)
+    log_x, log_y = log in ("x", "both"), log in ("y", "both")
+    check_limits("x_limits", x_limits, log_x)
+    check_limits("y_limits", y_limits, log_y)
+    _check_size(size)
+    _check_single(columns, x_limits=x_limits != NO_LIMITS, x_label=x_label is not None)
+    _check_single(metrics, y_limits=y_limits != NO_LIMITS, y_label=y_label is not None)
+    seeds = sorted({len({row["seed"] for row in panel.rows}) for panel in grid.panels})
+    drawn = choose_band(band, seeds[0])
+    curves = [_curves(panel, names, drawn) for panel in grid.panels]
+
+    def own(field: str, name: str) -> list[Curve]:
+        """The curves of all panels with a column."""
+        pairs = zip(grid.panels, curves, strict=True)
+        return [c for panel, by in pairs if getattr(panel, field) == name for c in by.values()]
+
+    x_columns = {
+        name: column_of(
+            name, [c.x for c in own("x", name)], x_limits, label=x_label, logarithmic=log_x
+        )
+        for name in columns
+    }
+    y_columns = {}
+    for name in metrics:
+        limits = fit_y_limits(own("metric", name), y_limits, x_limits, logarithmic=log_y)
+        means = [c.mean for c in own("metric", name)]
+        y_columns[name] = column_of(name, means, limits, label=y_label, logarithmic=log_y)
+    if title is None:
+        number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+        title = "one seed" if seeds[-1] == 1 else f"mean of {number} seeds{BANDS[drawn]}"
+    contents = [
+        Content(panel.title, by_label, x_columns[panel.x], y_columns[panel.metric])
+        for panel, by_label in zip(grid.panels, curves, strict=True)
+    ]
+    styles = method_styles(str(row["method"]) for row in rows)
+    filled = drawn in ("interval", "range")
+    return draw(contents, grid, names, styles, filled=filled, title=title, size=size)
+
+
+def _curves(panel: Panel, names: Mapping[str, str], band: str) -> dict[str, Curve]:
+    """The curves of the methods that a panel has, in the order of the figure."""
+    rows = [row for row in panel.rows if row["method"] in names]
+    curves = curves_of(rows, panel.metric, panel.x, band)
+    return {name: curves[name] for name in names if name in curves}
+
+
+def _check_size(size: tuple[float, float] | None) -> None:
+    wrong = size is not None and (
+        not isinstance(size, tuple | list)
+        or len(size) != 2
+        or not all(is_number(v, float) and _MIN_INCHES <= v <= _MAX_INCHES for v in size)
+    )
+    if wrong:
+        raise ValueError(
+            f"size={size!r} is out of range; give the width and the height in inches, from "
+            f"{_MIN_INCHES} to {_MAX_INCHES}"
+        )
+
+
+def _check_single(columns: list[str], **given: bool) -> None:
+    for name, is_given in given.items():
+        if is_given and len(columns) > 1:
+            raise ValueError(
+                f"{name} is that of one column, but there are {len(columns)}; leave it out, or "
+                "make a figure for each column"
+            )

@@ -1,0 +1,159 @@
+"""The command that draws figures of results: `plot`."""
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedjax_algos.analysis import plots
+from fedjax_algos.cli.options import Command, check_path
+from fedjax_algos.core import Row
+from fedjax_algos.core.options import check_choice, unknown
+from fedjax_algos.core.texts import printable
+from fedjax_algos.runs import results
+from fedjax_algos.runs.saving.files import writing, written
+
+_FACETS = ("results", "method", "seed")
+_SEPARATOR = ": "  # of a folder and a method, if several folders are in one panel
+_DEFAULTS = {"metric": "test_accuracy", "x": "round"}  # which name the file
+_HELP = {
+    "metric": "column of metrics.csv; A,B: a panel for each [test_accuracy]",
+    "x": f"{', '.join(plots.AXES)}; A,B: a panel for each [round]",
+    "facet": f"a panel for each of: {', '.join(_FACETS)}",
+    "methods": "LABEL,LABEL: the methods to draw, in this order [all]",
+    "band": f"{', '.join(plots.BANDS)} [interval from five seeds on, else range]",
+    "log": f"logarithmic axes: {', '.join(plots.LOG_AXES)} [none]",
+    "x_limits": "A,B in bytes, FLOPs or seconds if the column is; A, or ,B for one",
+    "y_limits": "likewise [those of the curves after the first tenth]",
+    "label": "OLD=NEW: another text for a method or a results folder; may be repeated",
+    "title": "[the number of seeds and the band]; '' for none",
+    "x_label": "[the column and its unit]",
+    "y_label": "[the column and its unit]",
+    "size": "WIDTHxHEIGHT in inches, such as 3.5x2.6 for one column of a paper",
+    "out": "picture: .png, .pdf or .svg [METRIC-by-X.png in the first folder]",
+}
+
+
+def _options(command: Any) -> Any:
+    for name, text in reversed(_HELP.items()):
+        flag, metavar = "--" + name.replace("_", "-"), "FILE" if name == "out" else "VALUE"
+        command = click.option(flag, name, metavar=metavar, help=text, multiple=name == "label")(
+            command
+        )
+    return command
+
+
+@click.command(cls=Command)
+@click.argument("folders", nargs=-1, metavar="RESULTS...")
+@_options
+def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
+    """Draw metrics of one or more results folders, with one style for each method.
+
+    Several folders are in one panel, with the folder's name before each method, or in a panel each
+    with --facet results. What the figure does not show is told.
+    """
+    if not folders:
+        raise ValueError("no results folder is given; name one or more, such as results/compare")
+    facet = values["facet"]
+    if facet is not None:
+        check_choice("facet", facet, _FACETS)
+    for axis in (values["x"] or "round").split(","):
+        if axis not in plots.AXES:
+            raise ValueError(unknown("axis", axis, plots.AXES))
+    rows = _read(folders, facet)
+    texts = {name: text for name, text in values.items() if name != "out" and text is not None}
+    options: dict[str, Any] = {**texts, "labels": _labels(label, rows)}
+    for name in {"metric", "x"} & texts.keys():
+        options[name] = _names(texts[name], list(rows[0]))
+    if "methods" in texts:
+        options["methods"] = _methods(texts["methods"], rows)
+    for name in {"x_limits", "y_limits"} & texts.keys():
+        options[name] = _numbers(name, texts[name], ",", "A,B, of which one may be left out")
+    if "size" in texts:
+        options["size"] = _numbers("size", texts["size"], "x", "WIDTHxHEIGHT, such as 3.5x2.6")
+    check_path("out", values["out"])
+    name = "-by-".join("-".join(options.get(k, [v])) for k, v in _DEFAULTS.items())
+    name = re.sub(r"[^\w.=+-]+", "-", name)
+    path = Path(values["out"] or Path(folders[0], f"{name}.png"))
+    with writing(path):
+        if path.exists():
+            raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
+    with written(path) as beside:
+        hidden = plots.plot_metric(rows, beside, **options)
+    for line in hidden:
+        click.echo(printable(line), err=True)
+    click.echo(printable(path))
+
+
+def _read(folders: tuple[str, ...], facet: str | None) -> list[Row]:
+    """The rows of all folders, with the name of the folder if there are several, or as a facet."""
+    measured = [results.read_metrics(folder) for folder in folders]
+    paths = [Path(folder).resolve() for folder in folders]
+    if len(set(paths)) < len(paths):
+        raise ValueError(f"a folder is given twice in {' '.join(folders)}; give it once")
+    names = [path.name for path in paths]
+    if len(set(names)) < len(names):
+        names = list(folders)
+    seeds = [{row["seed"] for row in rows} for rows in measured]
+    if facet != "results" and any(own != seeds[0] for own in seeds):
+        raise ValueError(
+            "the results folders have different seeds, whose means are not comparable; add "
+            "--facet results, for a panel each"
+        )
+    for name, rows in zip(names, measured, strict=True):
+        for row in rows:
+            if facet == "results":
+                row["results"] = name
+            elif len(folders) > 1:
+                row["method"] = f"{name}{_SEPARATOR}{row['method']}"
+    return [row for rows in measured for row in rows]
+
+
+def _names(text: str, known: Collection[str]) -> list[str]:
+    """One name, which may contain commas, or several."""
+    return [text] if text in known else text.split(",")
+
+
+def _known_as(name: str, labels: Collection[str]) -> list[str]:
+    """The labels that a name means: itself, or the method of that name in each folder."""
+    return [name] if name in labels else [own for own in labels if own.endswith(_SEPARATOR + name)]
+
+
+def _methods(text: str, rows: list[Row]) -> list[str]:
+    known = dict.fromkeys(str(row["method"]) for row in rows)
+    whole = [text] if _known_as(text, known) else text.split(",")
+    return [label for name in whole for label in _known_as(name, known) or [name]]
+
+
+def _labels(texts: tuple[str, ...], rows: list[Row]) -> dict[str, str]:
+    """The texts that replace labels; a label may itself contain equals signs."""
+    methods = dict.fromkeys(str(row["method"]) for row in rows)
+    others = dict.fromkeys(str(row["results"]) for row in rows if "results" in row)
+    labels: dict[str, str] = {}
+    for text in texts:
+        parts = text.split("=")
+        splits = [("=".join(parts[:i]), "=".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
+        if not splits:
+            raise ValueError(f"label={text!r} has no new text; give OLD=NEW")
+        found = [(old, new) for old, new in splits if _known_as(old, {**methods, **others})]
+        if not found:
+            raise ValueError(unknown("label", splits[-1][0], [*methods, *others]))
+        old, new = found[0]
+        for label in _known_as(old, {**methods, **others}):
+            if label in labels:
+                raise ValueError(f"label={old!r} is given twice; give it once")
+            labels[label] = new if label == old else label.removesuffix(old) + new
+    return labels
+
+
+def _numbers(name: str, text: str, separator: str, fix: str) -> tuple[float | None, ...]:
+    parts = text.split(separator)
+    try:
+        numbers = tuple(float(part) if part else None for part in parts)
+    except ValueError:
+        numbers = ()
+    if len(numbers) != 2:
+        raise ValueError(f"{name}={text!r} is no pair of numbers; give {fix}")
+    return numbers

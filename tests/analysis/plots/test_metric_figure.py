@@ -1,0 +1,311 @@
+"""The figure of metrics: the lines, bands, scales, limits and texts that are drawn."""
+
+import re
+
+import numpy as np
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+from scipy import stats
+from summary_helpers import ALL_DIVERGED, FIRST, HALF_DIVERGED, NAN, OTHER, rows
+
+from fedjax_algos.analysis.plots import draw_metric, method_styles, plot_metric
+
+FIVE = [[0.1, 0.5, 0.6], [0.2, 0.7, 0.6], [0.1, 0.4, 0.7], [0.3, 0.5, 0.9], [0.2, 0.6, 0.5]]
+TWO_METHODS = rows("fedavg", FIRST) + rows("fedprox", OTHER)
+
+
+def lines(axes):
+    """x and y of the lines with a marker, by colour."""
+    return {
+        line.get_color(): line.get_xydata().T.tolist()
+        for line in axes.lines
+        if line.get_marker() != "None"
+    }
+
+
+def edges(axes):
+    """The lower and the upper edge of each band."""
+    bands = []
+    for band in axes.collections:
+        assert isinstance(band, PolyCollection)
+        x, y = band.get_paths()[0].vertices.T
+        bands.append([[y[x == at].min(), y[x == at].max()] for at in np.unique(x)])
+    return bands
+
+
+def legend(figure):
+    (box,) = [*figure.legends, *(own for a in figure.axes if (own := a.get_legend()))]
+    return [text.get_text() for text in box.get_texts()]
+
+
+def colour(label):
+    return method_styles([label])[label].colour
+
+
+def test_lines_are_means_in_the_style_of_the_method():
+    figure, hidden = draw_metric(TWO_METHODS)
+    (axes,) = figure.axes
+    assert hidden == []
+    assert lines(axes) == {
+        colour("fedavg"): [[0, 10, 20], [0.1, pytest.approx(0.6), 0.6]],
+        colour("fedprox"): [[0, 10, 20], [0.1, 0.2, pytest.approx(0.85)]],
+    }
+    for line, handle, label in zip(
+        axes.lines, axes.get_legend().get_lines(), ("fedavg", "fedprox"), strict=True
+    ):
+        style = method_styles([label])[label]
+        for artist in (line, handle):
+            assert (artist.get_color(), artist.get_marker()) == style[:2]
+        assert line._dash_pattern == handle._dash_pattern
+    assert legend(figure) == ["fedavg", "fedprox"]
+    assert axes.get_title() == "mean of 2 seeds, band: smallest to largest"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("communication round", "test accuracy")
+
+
+def test_the_default_band_depends_on_the_number_of_seeds():
+    """None for one seed, from the smallest to the largest below five, then the t interval."""
+    (axes,) = draw_metric(rows("fedavg", FIVE[:1]))[0].axes
+    assert (axes.get_title(), edges(axes)) == ("one seed", [])
+    (axes,) = draw_metric(rows("fedavg", FIVE[:4]))[0].axes
+    assert axes.get_title() == "mean of 4 seeds, band: smallest to largest"
+    assert edges(axes) == [[[0.1, 0.3], [0.4, 0.7], [0.6, 0.9]]]
+    (axes,) = draw_metric(rows("fedavg", FIVE))[0].axes
+    assert axes.get_title() == "mean of 5 seeds, band: 95% confidence interval"
+    means, errors = np.mean(FIVE, axis=0), stats.sem(FIVE, axis=0)
+    expected = np.transpose(stats.t.interval(0.95, 4, loc=means, scale=errors))
+    np.testing.assert_allclose(edges(axes), [expected], rtol=1e-12)
+    with pytest.raises(ValueError, match="needs at least 5 seeds, but there are 4; choose range"):
+        draw_metric(rows("fedavg", FIVE[:4]), band="interval")
+
+
+def test_bands_by_name():
+    (axes,) = draw_metric(rows("fedavg", FIVE), band="none")[0].axes
+    assert (axes.get_title(), edges(axes), len(axes.lines)) == ("mean of 5 seeds", [], 1)
+    (axes,) = draw_metric(rows("fedavg", FIVE), band="range")[0].axes
+    assert edges(axes) == [[[0.1, 0.3], [0.4, 0.7], [0.5, 0.9]]]
+    (axes,) = draw_metric(rows("fedavg", FIVE), band="seeds")[0].axes
+    assert axes.get_title() == "mean of 5 seeds, thin lines: each seed"
+    *thin, mean = axes.lines
+    assert [line.get_ydata().tolist() for line in thin] == FIVE
+    assert all(line.get_linewidth() < mean.get_linewidth() / 2 for line in thin)
+    assert {to_hex(line.get_color()) for line in axes.lines} == {colour("fedavg")}
+
+
+def test_the_default_limits_fit_what_comes_after_the_first_tenth():
+    """Of 20 evaluations two do not count; 0.08 of the height are above and below."""
+    curve = [[0.0, 0.1, *np.linspace(0.5, 0.9, 18)]]
+    (axes,) = draw_metric(rows("fedavg", curve))[0].axes
+    assert axes.get_ylim() == pytest.approx((0.5 - 0.032, 0.9 + 0.032))
+    (axes,) = draw_metric(rows("fedavg", curve), log="y")[0].axes
+    margin = (0.9 / 0.5) ** 0.08
+    assert axes.get_ylim() == pytest.approx((0.5 / margin, 0.9 * margin))
+    (axes,) = draw_metric(rows("fedavg", curve), y_limits=(None, 0.7))[0].axes
+    assert axes.get_ylim() == pytest.approx((0.468, 0.7))
+    (axes,) = draw_metric(rows("fedavg", curve), x_limits=(0, 20))[0].axes  # only 0.5 is left
+    assert axes.get_xlim() == (0, 20)
+
+
+def test_logarithmic_axes():
+    for log, scales in {
+        "x": ("log", "linear"),
+        "y": ("linear", "log"),
+        "both": 2 * ("log",),
+    }.items():
+        figure, hidden = draw_metric(TWO_METHODS, log=log)
+        (axes,) = figure.axes
+        assert (axes.get_xscale(), axes.get_yscale()) == scales
+        told = ["2 points at 0 or below: no place on the logarithmic x axis"]
+        assert hidden == (told if log != "y" else [])
+    figure.canvas.draw()
+    shown = [text.get_text() for text in axes.get_yticklabels()]
+    assert "0.5" in shown
+    assert all(re.fullmatch(r"0\.\d+|\d", text) for text in shown)
+
+
+def test_costs_have_the_unit_of_their_size():
+    measured = rows("fedavg", FIRST, download_bytes=4e5, flops=2e11)
+    for x, x_label, last in (
+        ("upload_bytes", "upload of all clients, kB", 2),
+        ("download_bytes", "download of all clients, MB", 8),
+        ("flops", "computation of all clients, TFLOP", 4),
+    ):
+        (axes,) = draw_metric(measured, x=x)[0].axes
+        assert axes.get_xlabel() == x_label
+        assert axes.lines[0].get_xdata().tolist() == [0, last / 2, last]
+    (axes,) = draw_metric(measured, x="flops", metric="upload_bytes", x_limits=(1e12, 3e12))[0].axes
+    assert axes.get_xlim() == (1, 3)
+    assert axes.get_ylabel() == "upload of all clients, kB"
+    (axes,) = draw_metric(measured, x="download_bytes", x_limits=(0, 5e5))[0].axes
+    assert (axes.get_xlabel(), axes.get_xlim()) == ("download of all clients, kB", (0, 500))
+
+
+def test_methods_labels_and_texts():
+    figure, _ = draw_metric(
+        [*TWO_METHODS, *rows("scaffold", OTHER)],
+        methods=["fedprox", "fedavg"],
+        labels={"fedavg": "$\\mu$ of FedAvg"},
+        title="",
+        x_label="t",
+        y_label="_share",
+    )
+    (axes,) = figure.axes
+    assert legend(figure) == ["fedprox", "$\\mu$ of FedAvg"]
+    assert list(lines(axes)) == [colour("fedprox"), colour("fedavg")]
+    assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == ("", "t", "_share")
+    assert not axes.yaxis.label.get_parse_math()
+
+
+def test_a_style_does_not_depend_on_the_methods_that_are_drawn():
+    labels = [f"fedprox mu={value}" for value in range(12)]
+    measured = [row for label in labels for row in rows(label, FIRST)]
+    all_colours = list(lines(draw_metric(measured, facet="method")[0].axes[7]))
+    assert list(lines(draw_metric(measured, methods=labels[7:8])[0].axes[0])) == all_colours
+
+
+def test_panels_of_a_facet_share_the_y_axis():
+    measured = [row | {"task": "iid"} for row in TWO_METHODS]
+    measured += [row | {"task": "pairs"} for row in rows("fedavg", [[0.0, 0.1, 0.2]])]
+    figure, hidden = draw_metric(measured, facet="task", labels={"pairs": "2 labels each"})
+    first, second = figure.axes
+    assert [axes.get_title() for axes in figure.axes] == ["iid", "2 labels each"]
+    assert first.get_ylim() == second.get_ylim() == pytest.approx((-0.08 * 0.85, 1.08 * 0.85))
+    assert [axes.get_ylabel() for axes in figure.axes] == ["test accuracy", ""]
+    assert lines(second) == {colour("fedavg"): [[0, 10, 20], [0.0, 0.1, 0.2]]}
+    assert legend(figure) == ["fedavg", "fedprox"]
+    assert figure.get_suptitle() == "mean of 1 to 2 seeds"
+    assert hidden == []
+    _, hidden = draw_metric(measured, facet="task", methods=["fedprox"])
+    assert hidden == ["pairs: none of the methods"]
+
+
+def test_panels_of_metrics_and_axes():
+    figure, _ = draw_metric(TWO_METHODS, metric=["test_accuracy", "test_loss"])
+    assert [axes.get_ylabel() for axes in figure.axes] == ["test accuracy", "test loss"]
+    assert figure.axes[0].get_ylim() != figure.axes[1].get_ylim()
+    figure, _ = draw_metric(
+        TWO_METHODS, metric=["test_accuracy", "test_loss"], x=["round", "upload_bytes"]
+    )
+    grid = figure.axes
+    assert [a.get_ylabel() for a in grid] == ["test accuracy", "", "test loss", ""]
+    labels = ["communication round", "upload of all clients, kB"]
+    assert [a.get_xlabel() for a in grid] == ["", "", *labels]
+    assert lines(grid[3])[colour("fedavg")] == [[0, 1, 2], pytest.approx([0.9, 0.4, 0.4])]
+    figure, _ = draw_metric(TWO_METHODS, facet="seed")
+    assert [axes.get_title() for axes in figure.axes] == ["seed 0", "seed 1"]
+    assert figure.get_suptitle() == "one seed"
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_not_shown_is_told(tmp_path):
+    measured = rows("half", HALF_DIVERGED) + rows("all", ALL_DIVERGED) + rows("fine", OTHER)
+    figure, hidden = draw_metric(measured)
+    assert hidden == ["half: not finite on 1 of 2 seeds", "all: no finite value"]
+    assert legend(figure) == [
+        "half (not finite on 1 of 2 seeds)",
+        "all (no finite value)",
+        "fine",
+    ]
+    y = figure.axes[0].lines[0].get_ydata()
+    np.testing.assert_array_equal(y, [0.1, np.mean([0.5, 0.4]), NAN])
+    assert plot_metric(measured, tmp_path / "a.png") == hidden
+    _, hidden = draw_metric(TWO_METHODS, y_limits=(0.7, 1))
+    assert hidden == ["fedavg: outside the limits"]
+    _, hidden = draw_metric(TWO_METHODS, x_limits=(30, 40))
+    assert hidden == ["fedavg: outside the limits", "fedprox: outside the limits"]
+    both = [row | {"task": "a"} for row in TWO_METHODS]
+    both += [row | {"task": "b"} for row in rows("fedavg", OTHER)]
+    figure, hidden = draw_metric(both, facet="task", y_limits=(0.7, 1))
+    assert hidden == ["fedavg: outside the limits in a"]
+    assert legend(figure) == ["fedavg (outside the limits in a)", "fedprox"]
+
+
+def test_texts_stay_in_the_figure():
+    """Legends with wide letters and many methods, in a narrow figure and in the default size."""
+    labels = [f"{'W' * 20} {'long ' * 9}{index}" for index in range(3)]
+    labels += [f"method {index}" for index in range(9)]
+    measured = [row for label in labels for row in rows(label, FIRST)]
+    for size in ((5, 6), None):
+        figure, _ = draw_metric(measured, size=size)
+        figure.savefig("/dev/null", format="png", dpi=100)
+        box = figure.legends[0].get_window_extent()
+        width, height = figure.get_size_inches() * 100
+        assert box.x0 >= 0
+        assert box.y0 >= 0
+        assert box.x1 <= width
+        assert figure.axes[0].get_window_extent().y0 > box.y1
+        assert figure.axes[0].get_window_extent().height > 0.3 * height
+
+
+def test_files(tmp_path):
+    """Bytes are the same twice; texts of SVG are texts, fonts of PDF are TrueType."""
+    for suffix, start in {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}.items():
+        contents = []
+        for index in range(2):
+            plot_metric(TWO_METHODS, tmp_path / f"{index}{suffix}", size=(3.5, 2.5))
+            contents.append((tmp_path / f"{index}{suffix}").read_bytes())
+        assert contents[0] == contents[1]
+        assert contents[0].startswith(start)
+        if suffix == ".svg":
+            text = contents[0].decode()
+            assert ">fedprox</text>" in text
+            assert ">communication round</text>" in text
+            assert "<dc:date>" not in text
+            assert 'width="252pt" height="180pt"' in text
+        elif suffix == ".pdf":
+            assert b"/FontFile2" in contents[0]
+            assert b"/Type3" not in contents[0]
+            assert b"/CreationDate" not in contents[0]
+            assert b"/MediaBox [ 0 0 252 180 ]" in contents[0]
+    with pytest.raises(ValueError, match=r"suffix='.eps' is unknown; choose .pdf, .png or .svg"):
+        plot_metric(TWO_METHODS, tmp_path / "a.eps")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"band": "sd"}, "band='sd' is unknown; choose none, interval, range or seeds"),
+        ({"log": "z"}, "log='z' is unknown; choose none, x, y or both"),
+        ({"metric": "speed"}, "metric='speed' is unknown; choose round, test_accuracy"),
+        ({"metric": []}, "metric is empty; give at least one"),
+        ({"x": ["round", "round"]}, "x has 'round' twice; give it once"),
+        ({"x": "flops"}, "x='flops' is unknown; choose round, upload_bytes or wall_seconds"),
+        ({"facet": "round"}, "facet='round' is unknown; choose method or seed"),
+        ({"methods": ["fedavgm"]}, "unknown method 'fedavgm'; did you mean fedavg?"),
+        ({"methods": []}, "methods is empty; give at least one"),
+        ({"labels": {"a": "b"}}, "unknown label 'a'; choose fedavg or fedprox"),
+        ({"labels": {"fedavg": "fedprox"}}, "'fedavg' and 'fedprox' would have the same label"),
+        ({"x_limits": (1, 1)}, r"x_limits=\(1, 1\) is no interval; give the lower limit first"),
+        ({"y_limits": (NAN, 1)}, r"y_limits=\(nan, 1\) is no interval; give finite numbers"),
+        ({"y_limits": (1,)}, r"is no interval; give the lower and the upper limit"),
+        ({"y_limits": (0, 1), "log": "y"}, "does not fit a logarithmic axis; give limits above 0"),
+        (
+            {"y_limits": (0, 1), "metric": ["test_accuracy", "test_loss"]},
+            "y_limits is that of one column, but there are 2; leave it out",
+        ),
+        ({"x_label": "a", "x": ["round", "upload_bytes"]}, "x_label is that of one column"),
+        ({"size": (0.5, 3)}, r"size=\(0.5, 3\) is out of range; give the width and the height"),
+        ({"size": 3}, "size=3 is out of range"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        draw_metric(TWO_METHODS, **options)
+
+
+def test_figures_that_cannot_be_drawn(tmp_path):
+    with pytest.raises(ValueError, match="there are no rows to plot"):
+        draw_metric([])
+    many = [row for index in range(25) for row in rows(f"a{index}", FIRST)]
+    with pytest.raises(ValueError, match="25 panels are too many for a figure; choose at most 24"):
+        draw_metric(many, facet="method")
+    with pytest.raises(ValueError, match="size=1x1 has no room for the axes beside the texts"):
+        plot_metric(many, tmp_path / "a.png", size=(1, 1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_flops_are_an_axis_where_they_were_measured():
+    with_flops, without = rows("first", FIRST, flops=1e9), rows("other", OTHER)
+    message = "x='flops' is unknown; choose round, upload_bytes or wall_seconds"
+    with pytest.raises(ValueError, match=message):
+        draw_metric(with_flops + without, x="flops")

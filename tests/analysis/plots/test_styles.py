@@ -1,0 +1,110 @@
+"""Styles of methods: fixed by name, different in a figure, and visible without colour vision."""
+
+import itertools
+
+import numpy as np
+from matplotlib.colors import to_rgb
+
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.analysis.plots import Style, method_styles
+from fedjax_algos.analysis.plots.styles import COLOURS, FIXED_STYLES
+
+# Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision
+# Deficiency", 2009: matrices for linear RGB, severity 1.0
+VISION = {
+    "normal": np.eye(3),
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+XYZ = [
+    [0.4124564, 0.3575761, 0.1804375],
+    [0.2126729, 0.7151522, 0.0721750],
+    [0.0193339, 0.1191920, 0.9503041],
+]
+WHITE = np.array([0.95047, 1.0, 1.08883])
+
+
+def lab(rgb, vision):
+    """CIELAB of colours, as a kind of vision sees them."""
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(linear @ np.transpose(vision), 0, 1) @ np.transpose(XYZ) / WHITE
+    f = np.where(seen > 0.008856, np.cbrt(seen), 7.787 * seen + 16 / 116)
+    x, y, z = f.T
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=1)
+
+
+def test_colours_differ_for_all_kinds_of_vision_and_in_grey():
+    """The smallest difference of two colours, in CIELAB; 2.3 is just noticeable."""
+    rgb = np.array([to_rgb(colour) for colour in COLOURS])
+    for name, vision in VISION.items():
+        colours = lab(rgb, np.array(vision))
+        pairs = itertools.combinations(colours, 2)
+        smallest = min(np.linalg.norm(first - second) for first, second in pairs)
+        assert smallest > 30, name
+    greys = np.sort(255 * rgb @ [0.299, 0.587, 0.114])  # as Pillow's convert("L")
+    assert greys[0] == 0
+    assert np.diff(greys).min() > 17
+    assert greys[-1] < 185
+
+
+def test_names_in_the_table_are_algorithms_with_different_styles():
+    assert FIXED_STYLES.keys() <= algorithms.keys()
+    assert {"fedavg", "fedgbo", "fedlga", "ghbm", "fedcompass"} <= FIXED_STYLES.keys()
+    assert len(set(FIXED_STYLES.values())) == len(FIXED_STYLES)
+
+
+def test_methods_of_the_papers_differ_in_colour():
+    for names in (
+        "fedavg fedprox fedmax mfl mimelite fedadam fedgbo mimexlite",
+        "fedavg fedprox fednova scaffold feddyn fedlga",
+        "fedavg fedprox scaffold feddyn ghbm fedadc fedcm",
+        "fedavg fedasync fedbuff fedat fedcompass",
+        "fedavg apfl ditto fedbn fedrep ifca perfedavg pfedme",
+    ):
+        labels = names.split()
+        assert len({style.colour for style in method_styles(labels).values()}) == len(labels), names
+
+
+def test_a_style_follows_from_the_label():
+    assert method_styles(["fedavg"]) == {"fedavg": Style("#000000", "o", "-")}
+    alone = method_styles(["fedprox mu=0.1"])["fedprox mu=0.1"]
+    labels = ["fedprox mu=0.1", "fedavg", "scaffold"]
+    assert alone.colour not in {method_styles(labels)[name].colour for name in labels[1:]}
+    for order in itertools.permutations(labels):
+        styles = method_styles(order)
+        assert list(styles) == list(order)
+        assert styles["fedprox mu=0.1"] == method_styles(sorted(labels))["fedprox mu=0.1"]
+        assert styles["fedprox mu=0.1"].colour == alone.colour
+        assert styles["fedavg"] == method_styles(["fedavg"])["fedavg"]
+
+
+def test_variants_have_different_colours_and_markers_as_long_as_there_are_some():
+    labels = [f"fedprox mu={value}" for value in range(64)]
+    for number in (2, 5, 8):
+        styles = method_styles(labels[:number])
+        assert len({style.colour for style in styles.values()}) == number
+        assert len({style.marker for style in styles.values()}) == number
+    assert len(set(method_styles(labels).values())) == 64
+    assert len(method_styles(map(str, range(100)))) == 100
+    compared = ["fedavg", "fedprox", "fedgbo sgdm", "fedgbo rmsprop", "fedgbo adam"]
+    for part in zip(*method_styles(compared).values(), strict=True):
+        assert len(set(part)) >= 4  # there are four lines
+
+
+def test_a_variant_takes_no_colour_of_a_fixed_style():
+    names = ["fedavg", "fedprox", "scaffold", "feddyn", "fedgbo", "ghbm", "fedadam"]
+    for text in ("fedcm beta=1", "own", "", "\udce9", "fedavg 2"):
+        assert method_styles([*names, text])[text].colour == "#ff9a85"  # which is left

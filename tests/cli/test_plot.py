@@ -1,0 +1,126 @@
+"""The command plot: its options, several folders, and what it tells."""
+
+import pytest
+from summary_helpers import ALL_DIVERGED, FIRST, OTHER, rows
+
+from fedjax_algos.analysis.plots import metric_figure
+from fedjax_algos.cli import main
+from fedjax_algos.runs import results
+
+TWO_METHODS = rows("fedavg", FIRST) + rows("fedprox mu=0.1", OTHER)
+
+
+@pytest.fixture
+def folders(here):
+    """Two results folders of the same name, and one of other seeds."""
+    contents = {
+        "a/compare": TWO_METHODS,
+        "b/compare": rows("fedavg", OTHER),
+        "one": rows("fedavg", FIRST[:1]),
+        "diverged": rows("fedavg", ALL_DIVERGED) + rows("scaffold", FIRST),
+    }
+    for name, measured in contents.items():
+        (here / name).mkdir(parents=True)
+        results.write_table(here / name / "metrics.csv", measured)
+
+
+@pytest.fixture
+def figure(monkeypatch, folders):
+    """The axes and the legend of the last figure."""
+    drawn, draw = {}, metric_figure.draw_metric
+
+    def keep(measured, **options):
+        own, hidden = draw(measured, **options)
+        (box,) = [*own.legends, *(one for axes in own.axes if (one := axes.get_legend()))]
+        drawn.update(axes=own.axes, legend=[text.get_text() for text in box.get_texts()])
+        return own, hidden
+
+    monkeypatch.setattr(metric_figure, "draw_metric", keep)
+    return drawn
+
+
+def test_options_of_a_figure(command, figure):
+    line = ["plot", "a/compare", "--metric", "test_loss", "--x", "upload_bytes", "--log", "y"]
+    line += ["--methods", "fedprox mu=0.1,fedavg", "--label", "fedprox mu=0.1=FedProx, mu=0.1"]
+    line += ["--x-limits", "500,", "--y-limits", ",2", "--size", "3.5x2.6", "--band", "seeds"]
+    line += ["--title", "", "--x-label", "upload", "--y-label", "loss", "--out", "a.pdf"]
+    assert command(*line) == "a.pdf\n"
+    (axes,) = figure["axes"]
+    assert figure["legend"] == ["FedProx, mu=0.1", "fedavg"]
+    assert (axes.get_xlim()[0], axes.get_ylim()[1]) == (0.5, 2)
+    assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "log")
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("upload", "loss", "")
+    assert axes.figure.get_size_inches().tolist() == [3.5, 2.6]
+    assert len(axes.lines) == 2 + 4
+
+
+def test_the_picture_is_named_by_its_columns(command, folders):
+    out = command("plot", "a/compare", "--metric", "test_accuracy,test_loss")
+    assert out == "a/compare/test_accuracy-test_loss-by-round.png\n"
+    out = command("plot", "one", "--x", "round,upload_bytes")
+    assert out == "one/test_accuracy-by-round-upload_bytes.png\n"
+
+
+def test_folders_in_one_panel_and_in_panels(command, figure):
+    """Folders of the same name are told apart by their paths."""
+    command("plot", "a/compare", "diverged", "--out", "1.png")
+    assert figure["legend"] == [
+        "compare: fedavg",
+        "compare: fedprox mu=0.1",
+        "diverged: fedavg (no finite value)",
+        "diverged: scaffold",
+    ]
+    line = ["plot", "a/compare", "b/compare", "--methods", "fedavg", "--label"]
+    command(*line, "fedavg=FedAvg", "--out", "2.png")
+    assert figure["legend"] == ["a/compare: FedAvg", "b/compare: FedAvg"]
+    line = ["plot", "a/compare", "one", "--facet", "results", "--label", "one=1 seed"]
+    command(*line, "--out", "3.png")
+    assert [axes.get_title() for axes in figure["axes"]] == ["compare", "1 seed"]
+    assert figure["legend"] == ["fedavg", "fedprox mu=0.1"]
+
+
+def test_what_a_figure_does_not_show_is_told(folders, capsys):
+    main(["plot", "diverged", "--y-limits", "0.7,", "--log", "x", "--out", "a.svg"])
+    assert capsys.readouterr() == (
+        "a.svg\n",
+        "fedavg: no finite value\nscaffold: outside the limits\n"
+        "1 point at 0 or below: no place on the logarithmic x axis\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            "--band interval",
+            "band='interval' needs at least 5 seeds, but there are 2; choose range",
+        ),
+        ("--band std", "band='std' is unknown; choose none, interval, range or seeds"),
+        ("--log z", "log='z' is unknown; choose none, x, y or both"),
+        ("--facet task", "facet='task' is unknown; choose results, method or seed"),
+        ("--metric test_accuracy,speed", "metric='speed' is unknown; choose round, "),
+        ("--x round,tim", "unknown axis 'tim'"),
+        ("--methods fedavg,fedprx", "unknown method 'fedprx'"),
+        ("--methods fedavg,fedavg", "methods has 'fedavg' twice; give it once"),
+        ("--label fedavg", "label='fedavg' has no new text; give OLD=NEW"),
+        ("--label fedavgm=x", "unknown label 'fedavgm'; did you mean fedavg?"),
+        ("--label fedavg=x --label fedavg=y", "label='fedavg' is given twice; give it once"),
+        ("--x-limits 5", "x_limits='5' is no pair of numbers; give A,B, of which one may be left"),
+        ("--y-limits 2,1", "y_limits=(2.0, 1.0) is no interval; give the lower limit first"),
+        ("--y-limits 0,nan", "y_limits=(0.0, nan) is no interval; give finite numbers"),
+        ("--x-limits 0,5 --log x", "does not fit a logarithmic axis; give limits above 0"),
+        ("--size 3.5", "size='3.5' is no pair of numbers; give WIDTHxHEIGHT, such as 3.5x2.6"),
+        ("--size 300x2", "size=(300.0, 2.0) is out of range; give the width and the height in"),
+        ("--size 3x", "size=(3.0, None) is out of range"),
+        ("--size 1x1", "size=1x1 has no room for the axes beside the texts; give a larger size"),
+        ("--out a.eps", "suffix='.eps' is unknown; choose .pdf, .png or .svg"),
+    ],
+)
+def test_wrong_options(refused, folders, options, message):
+    assert message in refused("plot", "a/compare", *options.split())
+
+
+def test_wrong_folders(refused, folders):
+    message = "different seeds, whose means are not comparable; add --facet results"
+    assert message in refused("plot", "a/compare", "one")
+    assert "a folder is given twice in one ./one; give it once" in refused("plot", "one", "./one")
