@@ -26,7 +26,7 @@ from fedjax_algos.cli.options import (
 )
 from fedjax_algos.cli.tables import non_finite_lines
 from fedjax_algos.core import Row
-from fedjax_algos.core.options import options, parse_value
+from fedjax_algos.core.options import check_choice, options, parse_value
 from fedjax_algos.core.texts import printable
 from fedjax_algos.engine.compilation import measure_compilation
 from fedjax_algos.runs import results
@@ -66,6 +66,9 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
         given = {name: text for name in known if (text := values[name]) is not None}
         own = {name: parse_value(known[name], text) for name, text in given.items()}
         prepared = prepare_sweep(settings, method, columns)
+        if settings.reference is not None:
+            labels = [method.label for method in prepared.experiment.methods]
+            check_choice("reference", settings.reference, labels)
         record = results.configuration(prepared.experiment, extra={"grid": columns})
         folder.begin(record)
         if folder.is_complete:
@@ -73,7 +76,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
         with training(folder.path):
             rows, notes = _run(prepared, folder, own, trackers)
         rows = _best_first(rows)
-        summary = summarise(rows, settings.target)
+        summary = summarise(rows, settings.target, settings.reference)
         results.write(folder.path, prepared.experiment, rows, summary)
         best = [line.label for line in summary[:_MAX_DRAWN]]
         with written(folder.path / "accuracy.png") as beside:

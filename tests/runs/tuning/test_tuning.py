@@ -188,7 +188,8 @@ def test_the_file_has_the_best_settings_and_what_was_seen(tmp_path):
     assert fedprox.hyperparameters == {"mu": 0.5}
     kept = {name: content[name] for name in vars(settings) if name in content}
     left_out = {
-        "seeds", "evaluate_clients", "held_out", "personal_steps", "devices", "target", "reference", "loss", "client_optimizer",
+        "seeds", "evaluate_clients", "held_out", "personal_steps", "devices", "target",
+        "reference", "loss", "client_optimizer",
         "local_steps", "client_learning_rate", "server_learning_rate", "seconds",
     }  # fmt: skip
     assert kept.keys() == vars(settings).keys() - left_out
