@@ -15,11 +15,12 @@ from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.simulation import simulate
 
-# Tuned by experiments/tune_compare.py: 27 settings of each method, on other seeds than `compare`'s.
+# Found by the `tune` command in docs/results.md: 24 settings of each method, on other seeds than
+# `compare`'s and without test data.
 TUNED = (
-    "fedavg:weighting=uniform,server_learning_rate=1.5,client_learning_rate=0.32",
-    "fedprox:weighting=uniform,mu=0.001,client_learning_rate=0.32",
-    "fedgbo:optimizer=sgdm,beta=0.6,client_learning_rate=1",
+    "fedavg:weighting=uniform,server_learning_rate=2,client_learning_rate=0.32",
+    "fedprox:weighting=uniform,mu=0.0001,client_learning_rate=0.32",
+    "fedgbo:optimizer=sgdm,beta=0.9,client_learning_rate=3.2",
     "fedgbo:optimizer=rmsprop,beta=0.99,client_learning_rate=0.32",
     "fedgbo:optimizer=adam,beta=0.9,client_learning_rate=1",
 )
