@@ -1,27 +1,16 @@
 """The options that all commands that train share, and the settings that they give."""
 
 import contextlib
-import os
-import shlex
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
-import jax
 
 from fedjax_algos.cli.config_file import ConfigFile
 from fedjax_algos.core.options import Option, one_of, options, parse_value, unknown
-from fedjax_algos.engine.compilation import keep_compiled
-from fedjax_algos.engine.devices import usable_cores
-from fedjax_algos.runs.divergence import DivergenceWarning
-from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
-from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.tracking import Tracker, trackers
 
 HELP = {
     "dataset": "name of a data set, see `list datasets`",
@@ -48,7 +37,7 @@ HELP = {
     "weight_decay": "this times the params is added to a client's gradient, after clipping",
     "clip_norm": "largest norm of a client's gradient after the method's correction; 0: no limit",
     "server_learning_rate": "rate of the server's step [the method's own]",
-    "seeds": "a number of seeds (5), a range (10-14) or a list (3,7)",
+    "seeds": "a number of seeds (5: 0 to 4), a range (10-14) or a list (3,7); `1000,` is one seed",
     "eval_every": "rounds between evaluations",
     "target": "test accuracy whose rounds and upload are measured [the reference's best]",
     "reference": "label of the method that the others are compared with [the first]",
@@ -80,47 +69,6 @@ _RESUME_HELP = "go on where the run in --out stopped; begin it if there is none"
 _LOCAL_WORK = {"local_steps", "local_epochs"}
 _NO_FILE = ConfigFile()
 _MAX_SEEDS = 10_000  # each has a partition and runs of its own
-
-
-@contextlib.contextmanager
-def results_folder(values: dict[str, Any], name: str) -> Iterator[ResultsFolder]:
-    """The results folder of a command, as the options of `shared_options` say.
-
-    Args:
-      values: the command's keywords.
-      name: of a new folder in `results`, if --out is not given.
-    """
-    check_path("out", values["out"])
-    check_path("compilation_cache", values["compilation_cache"])
-    known = options(open_folder)
-    texts = {"every": values["checkpoint_every"], "keep": values["keep_checkpoints"]}
-    given = {key: parse_value(known[key], text) for key, text in texts.items() if text is not None}
-    with open_folder(values["out"], name, resume=values["resume"], **given) as folder:
-        yield folder
-
-
-@contextlib.contextmanager
-def training(folder: Path) -> Iterator[None]:
-    """Ends the command at the next evaluation after Ctrl-C or SIGTERM, and says how to go on.
-
-    Models that are not finite are told at the end.
-
-    Args:
-      folder: of the results.
-    """
-    try:
-        with finish_calls(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", DivergenceWarning)
-            yield
-    except Interrupted as error:
-        arguments = list(click.get_current_context().find_root().obj)
-        if "--out" not in " ".join(arguments):
-            arguments += ["--out", str(folder)]
-        arguments += ["--resume"] * ("--resume" not in arguments)
-        click.echo(
-            f"interrupted ({error}); go on with: fedjax-algos {shlex.join(arguments)}", err=True
-        )
-        sys.exit(128 + error.signal_number)
 
 
 class Command(click.Command):
@@ -158,27 +106,34 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def shared_options(seeds: str) -> Callable[[Callable], Callable]:
-    """A decorator that adds the options of every command that trains; see `settings_of`.
+def shared_options(
+    seeds: str, leave_out: Collection[str] = (), texts: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Callable], Callable]:
+    """A decorator that adds the options of the commands that train; see `settings_of`.
 
     Args:
       seeds: the default of --seeds.
+      leave_out: names of options that have no use in a command.
+      texts: help of options that mean something else in a command, by name.
     """
 
     def decorate(command: Callable) -> Callable:
+        def add(name: str, metavar: str = "VALUE", default: str = "", **keywords: Any) -> None:
+            nonlocal command
+            if name not in leave_out:
+                text = texts.get(name, HELP[name]) + default
+                command = click.option(flag(name), metavar=metavar, help=text, **keywords)(command)
+
         command = click.option("--resume", is_flag=True, help=_RESUME_HELP)(command)
-        for name in ("keep_checkpoints", "checkpoint_every"):
-            command = click.option(flag(name), metavar="VALUE", help=HELP[name])(command)
-        track = click.option("--track", metavar="TRACKER", multiple=True, help=HELP["track"])
-        command = track(command)
-        for name in ("out", "compilation_cache"):
-            command = click.option(flag(name), metavar="FOLDER", help=HELP[name])(command)
+        add("keep_checkpoints")
+        add("checkpoint_every")
+        add("track", "TRACKER", multiple=True)
+        add("out", "FOLDER")
+        add("compilation_cache", "FOLDER")
         for option in reversed(options(Settings).values()):
             default = seeds if option.name == "seeds" else option.default
-            text = f" [{default:g}]" if isinstance(default, float) else f" [{default}]"
-            text = "" if default is None else text
-            add = click.option(flag(option.name), metavar="VALUE", help=HELP[option.name] + text)
-            command = add(command)
+            text = f"{default:g}" if isinstance(default, float) else default
+            add(option.name, default="" if default is None else f" [{text}]")
         return command
 
     return decorate
@@ -271,35 +226,3 @@ def check_path(name: str, text: str | None) -> None:
         raise ValueError(
             f"{name}={text!r} is no path; give one, which begins with ./ if its name begins with --"
         )
-
-
-def make_trackers(specs: Sequence[str]) -> list[Tracker]:
-    """The trackers that --track names.
-
-    Args:
-      specs: of the registry `trackers`.
-
-    Raises:
-      ValueError: for one that is unknown, given twice, or whose package is not installed.
-    """
-    names = [trackers.parse(spec)[0] for spec in specs]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"track names {name!r} twice; give it once")
-    return [trackers.make(spec) for spec in specs]
-
-
-def start_jax(devices: int | None, compilation_cache: str | None) -> None:
-    """Makes several devices of a CPU, unless jax has started or has its own setting.
-
-    Args:
-      devices: their number; None: one for each core.
-      compilation_cache: the folder of compiled programs, if any.
-    """
-    if compilation_cache is not None:
-        keep_compiled(compilation_cache)
-    by_flag = "device_count" in os.environ.get("XLA_FLAGS", "")
-    # jax's type for its configuration does not know the attribute
-    if getattr(jax.config, "jax_num_cpu_devices", -1) == -1 and not by_flag:
-        with contextlib.suppress(RuntimeError):  # jax has started
-            jax.config.update("jax_num_cpu_devices", devices or usable_cores())

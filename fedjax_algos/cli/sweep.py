@@ -13,16 +13,13 @@ from fedjax_algos.analysis.statistics import describe_estimates
 from fedjax_algos.analysis.summary import MethodSummary, summarise
 from fedjax_algos.cli import formats
 from fedjax_algos.cli.columns import Column, ResultTable, Share, percentages
+from fedjax_algos.cli.environment import make_trackers, results_folder, start_jax, training
 from fedjax_algos.cli.method_tables import CHOSEN_BY_TEST_DATA, CHOSEN_ON_TEST_DATA
 from fedjax_algos.cli.options import (
     Command,
     flag,
-    make_trackers,
-    results_folder,
     settings_of,
     shared_options,
-    start_jax,
-    training,
 )
 from fedjax_algos.cli.tables import non_finite_lines
 from fedjax_algos.core import Row
@@ -36,6 +33,11 @@ from fedjax_algos.runs.sweeps import Sweep, prepare_sweep, run_sweep
 from fedjax_algos.runs.tracking import Tracker, track_experiment
 
 _MEMORY_HELP = f"bytes for the states of a call's runs [{options(run_sweep)['memory'].default}]"
+_LEFT_OUT = ("evaluate_clients", "held_out", "personal_steps")
+_OF_FILES = {
+    "target": "test accuracy whose costs are in summary.csv and in `report` [the reference's best]",
+    "reference": "label of the setting that the others are compared with there [the first]",
+}
 _MAX_DRAWN = 10  # settings in the figure, the best ones
 
 
@@ -48,7 +50,7 @@ _MAX_DRAWN = 10  # settings in the figure, the best ones
     help="runs that a device computes at once [1 on a CPU, else as many as --memory allows]",
 )
 @click.option("--memory", metavar="VALUE", help=_MEMORY_HELP)
-@shared_options(seeds="3")
+@shared_options("3", _LEFT_OUT, _OF_FILES)
 def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     """Run METHOD on every setting of a grid and every seed.
 

@@ -15,19 +15,16 @@ from fedjax_algos.analysis import plots
 from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.cli import formats, tables
 from fedjax_algos.cli.config_file import ConfigFile, read_config
+from fedjax_algos.cli.environment import make_trackers, results_folder, start_jax, training
 from fedjax_algos.cli.method_tables import method_tables
 from fedjax_algos.cli.options import (
     Command,
     Commands,
     flag,
-    make_trackers,
     range_of,
-    results_folder,
     settings_of,
     shared_options,
-    start_jax,
     text_options,
-    training,
 )
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, options
@@ -44,6 +41,13 @@ from fedjax_algos.runs.tracking import track_experiment
 
 console = Console(stderr=True)
 _NO_FILE = ConfigFile()
+# settings that say which runs are compared, how they are measured, and how they are computed
+_NOT_TUNED = {
+    "seeds", "target", "reference", "eval_every", "evaluations", "evaluate_clients", "held_out",
+    "personal_steps", "layout", "devices", "client_state", "examples",
+}  # fmt: skip
+# settings on which the fastest layout depends most
+_OF_LAYOUT = ("layout", "devices", "dataset", "model", "batch_size", "seconds")
 
 
 @click.command(cls=Command)
@@ -53,7 +57,7 @@ _NO_FILE = ConfigFile()
     metavar="FILE",
     help="settings and methods: a TOML file, such as tune writes, or a run's config.json",
 )
-@shared_options(seeds="10")
+@shared_options("10")
 def compare(methods: tuple[str, ...], **values: Any) -> None:
     """Compare METHODS, by default FedAvg, FedProx and FedGBO with three optimisers.
 
@@ -69,9 +73,16 @@ def compare(methods: tuple[str, ...], **values: Any) -> None:
     """
     file = read_config(path) if (path := values["config"]) is not None else ConfigFile()
     settings = settings_of(values, "10", file)
-    chosen = methods_of(methods or file.methods or comparison.TUNED, settings)
+    specs = methods or file.methods or comparison.TUNED
+    chosen = methods_of(specs, settings)
     if values["compilation_cache"] is None:
         values["compilation_cache"] = file.compilation_cache
+    before = settings_of({}, "10", file)
+    changed = {name for name, value in vars(settings).items() if value != vars(before)[name]}
+    if specs != file.methods or changed - _NOT_TUNED:
+        file = file._replace(tuning=None)
+    if any(values[name] is not None for name in _OF_LAYOUT):
+        file = file._replace(layout=None)
     train(settings, chosen, "compare", values, file)
 
 
@@ -118,7 +129,7 @@ def _run_command(spec: str) -> click.Command:
         train(settings, [method], method.label, values)
 
     command.__doc__ = inspect.cleandoc(factory.__doc__ or spec).split("\n\n")[0]
-    decorated = shared_options(seeds="1")(command)
+    decorated = shared_options("1")(command)
     for option in reversed(own):  # listed before the shared ones
         add = click.option(flag(option.name), option.name, metavar="VALUE", help=range_of(option))
         decorated = add(decorated)

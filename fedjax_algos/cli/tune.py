@@ -10,13 +10,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fedjax_algos.cli.environment import results_folder, start_jax, training
 from fedjax_algos.cli.options import (
     Command,
-    results_folder,
     settings_of,
     shared_options,
-    start_jax,
-    training,
 )
 from fedjax_algos.cli.tables import plain_table
 from fedjax_algos.core import Row
@@ -29,6 +27,12 @@ from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.tuning import Trial, Tuning, prepare_tuning, run_tuning, tuned_text
 
 _SEEDS = "1000-1002"  # not those of `compare`
+# what clients hold out is --validation; rows are of held-out examples, which no tracker names so
+_LEFT_OUT = ("evaluate_clients", "held_out", "personal_steps", "track")
+_OF_COMPARE = {
+    "target": "test accuracy whose costs `compare --config` shows; not used here",
+    "reference": "label of the method that the others are compared with then; not used here",
+}
 _GRID_HELP = (
     "[ALGORITHM:]OPTION=VALUE,VALUE,... or OPTION=LOW..HIGH, drawn on a logarithmic scale; "
     "may be repeated"
@@ -55,7 +59,7 @@ _GRID_HELP = (
     metavar="VALUE",
     help="grid, or optuna: its model of the scores so far proposes --trials settings [grid]",
 )
-@shared_options(seeds=_SEEDS)
+@shared_options(_SEEDS, _LEFT_OUT, _OF_COMPARE)
 def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None:
     """Find good settings of METHODS, with the same budget for each, and without test data.
 
@@ -67,8 +71,6 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
     start = time.perf_counter()
     with measure_compilation() as compiled, results_folder(values, "tune") as folder:
         settings = settings_of(values, _SEEDS)
-        if values["track"]:
-            raise ValueError(f"track={values['track'][0]!r} is not for tune; leave it out")
         start_jax(settings.devices, values["compilation_cache"])
         known = options(prepare_tuning)
         given = {
@@ -97,7 +99,7 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
 def _run(tuning: Tuning, folder: ResultsFolder) -> dict[str, list[list[Trial]]]:
     """The trials, while a bar for each method shows its progress."""
     console, clock = Console(stderr=True), tuning.experiment.settings.seconds is not None
-    for note in tuning.experiment.notes:
+    for note in [_budget(tuning), *tuning.experiment.notes]:
         console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
     columns = [TextColumn("{task.description:<16}", markup=False), BarColumn()]
     more = TaskProgressColumn(), TimeElapsedColumn()
@@ -139,15 +141,29 @@ def _table(tuning: Tuning, trials: Mapping[str, Sequence[Sequence[Trial]]]) -> T
     return plain_table(headings, rows, justify="left")
 
 
+def _budget(tuning: Tuning) -> str:
+    """How much each method is run."""
+    number = len(tuning.experiment.settings.seeds)
+    seeds = "one seed" if number == 1 else f"each of {number} seeds"
+    return f"each method: {_stages(tuning)}, on {seeds}: {tuning.budget:g} {_unit(tuning)} in all"
+
+
+def _stages(tuning: Tuning) -> str:
+    each = (f"{s.settings} settings for {s.length:g} {_unit(tuning)}" for s in tuning.stages)
+    return ", then ".join(each)
+
+
+def _unit(tuning: Tuning) -> str:
+    return "rounds" if tuning.experiment.settings.seconds is None else "simulated seconds"
+
+
 def _legend(tuning: Tuning) -> str:
     """The meaning of the columns."""
     settings = tuning.experiment.settings
-    unit = "rounds" if settings.seconds is None else "simulated seconds"
-    stages = ", then ".join(f"{s.settings} for {s.length:g} {unit}" for s in tuning.stages)
     return (
         f"score: accuracy in % on {100 * settings.held_out:g}% of each client's training examples, "
         "which are not trained on; test data are not used.\n"
-        f"Each method: {stages}, with seeds {', '.join(map(str, settings.seeds))}; the mean over "
-        "the last fifth of the evaluations and over seeds.\n"
+        f"Each method: {_stages(tuning)}, with seeds {', '.join(map(str, settings.seeds))}; the "
+        "mean over the last fifth of the evaluations and over seeds.\n"
         "at the edge: the smallest or largest value that was tried; a wider grid may be better.\n"
     )

@@ -85,7 +85,8 @@ def prepare(
       settings: of all methods.
       methods: see `methods_of`.
       dataset: replaces the one that the settings name.
-      layout: the record of a layout that was measured before, so that a run goes on in it.
+      layout: the record of a layout that was measured before, in which a run with layout "tuned"
+        goes on.
 
     Raises:
       ValueError: for settings that are wrong, before anything is trained.
@@ -108,7 +109,7 @@ def prepare(
         }
     else:
         _check_rounds(settings, list(algorithms.values()), data_by_seed)
-        if layout is not None and layout["source"] == "measured":
+        if settings.layout == "tuned" and layout is not None and layout["source"] == "measured":
             choice = LayoutChoice(layout["layout"], layout["devices"], (), "measured")
         else:
             choice = _layout(settings, next(iter(algorithms.values())), data_by_seed)

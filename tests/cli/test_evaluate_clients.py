@@ -75,8 +75,9 @@ def test_on_the_virtual_clock_after_more_steps(command, read_table, here):
 
 
 def test_wrong_options(refused):
-    error = refused("sweep", "fedprox", "--grid", "mu=0.1,1", *SMALL, "--evaluate-clients", "train")
-    assert "evaluate_clients='train' is not for sweeps; leave it out, or use compare" in error
+    for line in ("--evaluate-clients train", "--held-out 0.3", "--personal-steps 2"):
+        error = refused("sweep", "fedprox", "--grid", "mu=0.1,1", *SMALL, *line.split())
+        assert f"unknown option {line.split()[0]!r}" in error
     error = refused("compare", *SMALL, "--evaluate-clients", "held_out", "--held-out", "1e-6")
     assert "held_out=1e-06 of the examples of each of the 12 clients is less than one" in error
 

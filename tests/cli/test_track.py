@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedjax_algos.cli import main
-from fedjax_algos.cli.options import make_trackers
+from fedjax_algos.cli.environment import make_trackers
 from fedjax_algos.runs.tracking import trackers
 
 PAGE = Path(__file__).parents[2] / "docs" / "command_line.md"
@@ -85,7 +85,7 @@ def test_a_tracker_twice_is_refused():
 
 def test_no_tracker_is_imported_unless_it_is_given():
     program = (
-        "import sys, fedjax_algos.cli; from fedjax_algos.cli.options import make_trackers; "
+        "import sys, fedjax_algos.cli; from fedjax_algos.cli.environment import make_trackers; "
         "print(make_trackers(()), {'tensorboardX', 'wandb', 'tensorboard'} & {*sys.modules})"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

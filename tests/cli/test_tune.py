@@ -1,10 +1,12 @@
 """The command `tune`, and `compare` with what it wrote or with an earlier run's config.json."""
 
+import importlib
 import json
 
 import numpy as np
 import pytest
 
+from fedjax_algos.cli import main
 from fedjax_algos.runs.settings import Settings
 
 SMALL = (
@@ -27,7 +29,7 @@ def test_tune_then_compare_then_repeat(command, here, read_table):
         "fedgbo  client_learning_rate=0.03  " in out or "fedgbo  client_learning_rate=0.3 " in out
     )
     assert "test data are not used" in out
-    assert "Each method: 2 for 4 rounds, with seeds 20, 21;" in out
+    assert "Each method: 2 settings for 4 rounds, with seeds 20, 21;" in out
     assert out.endswith("go on with: fedjax-algos compare --config tuned/tuned.toml\n")
     trials = (here / "tuned" / "trials.csv").read_text().splitlines()
     assert trials[0].startswith("method,setting,stage,length,score,score_seed_20,score_seed_21")
@@ -43,9 +45,10 @@ def test_tune_then_compare_then_repeat(command, here, read_table):
     assert_same_metrics(read_table, here / "results" / "compare", here / "results" / "compare-2")
 
 
-def test_tuning_does_not_see_the_test_data(command, here, monkeypatch):
+@pytest.mark.parametrize("clock", [(), ("--seconds", "2", "--evaluations", "2")])
+def test_tuning_does_not_see_the_test_data(command, here, monkeypatch, clock):
     """Other labels and images of the test set change nothing that tuning writes."""
-    line = ["tune", "fedavg", "--grid", "client_learning_rate=0.03,0.3", "--seeds", "1"]
+    line = ["tune", "fedavg", "--grid", "client_learning_rate=0.03,0.3", "--seeds", "1", *clock]
     command(*line, *SMALL, "--out", "one")
     load = Settings.load
 
@@ -58,6 +61,103 @@ def test_tuning_does_not_see_the_test_data(command, here, monkeypatch):
     command(*line, *SMALL, "--out", "two")
     for name in ("tuned.toml", "trials.csv", "scores.json"):
         assert (here / "one" / name).read_bytes() == (here / "two" / name).read_bytes()
+
+
+def test_the_budget_is_shown_before_the_start(capsys, monkeypatch):
+    class Stopped(Exception):
+        pass
+
+    def stop(*arguments):
+        raise Stopped
+
+    monkeypatch.setattr(importlib.import_module("fedjax_algos.cli.tune"), "run_tuning", stop)
+    grid = ("--grid", "client_learning_rate=0.1,0.2,0.3,0.4", "--halving", "2")
+    for seeds, number in (("20", "each of 20 seeds"), ("1000,", "one seed")):
+        with pytest.raises(Stopped):
+            main(["tune", "fedavg", *grid, *SMALL, "--seeds", seeds])
+        output = capsys.readouterr()
+        rounds = (4 * 2 + 2 * 4) * (20 if seeds == "20" else 1)
+        assert output.out == ""
+        assert (
+            f"each method: 4 settings for 2 rounds, then 2 settings for 4 rounds, on {number}: "
+            f"{rounds} rounds in all"
+        ) in output.err
+
+
+TUNED = """
+methods = ["fedavg:client_learning_rate=0.3", "fedprox:mu=0.1"]
+rounds = 7
+layout = "tuned"
+
+[tuning]
+seeds = [1000]
+"""
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """What a line of `compare` uses of a file."""
+
+    def compare(*line):
+        files = []
+        train = "fedjax_algos.cli.training.train"
+        monkeypatch.setattr(train, lambda *arguments: files.append(arguments[-1]))
+        main(["compare", *line])
+        return files[0]
+
+    return compare
+
+
+@pytest.mark.parametrize(
+    ("line", "tuned"),
+    [
+        ("", True),
+        (
+            "--seeds 3 --target 0.5 --reference fedprox --eval-every 2 --out a --track tensorboard",
+            True,
+        ),
+        ("--layout vmapped --devices 2 --client-state host --examples sharded", True),
+        ("--evaluate-clients held_out --held-out 0.1 --personal-steps 2 --evaluations 3", True),
+        ("--rounds 7", True),
+        ("--rounds 8", False),
+        ("--client-learning-rate 0.1", False),
+        ("--server-learning-rate 1", False),
+        ("--model linear", False),
+        ("--partition iid", False),
+        ("--non-finite keep", False),
+        ("fedavg:client_learning_rate=0.001 scaffold", False),
+        ("fedavg:client_learning_rate=0.3", False),
+    ],
+)
+def test_what_was_not_tuned_is_not_called_tuned(used, here, line, tuned):
+    (here / "tuned.toml").write_text(TUNED)
+    file = used("--config", "tuned.toml", *line.split())
+    assert file.tuning == ({"seeds": [1000]} if tuned else None)
+
+
+def test_what_names_no_methods_is_not_called_tuned(used, here):
+    (here / "tuned.toml").write_text("[tuning]\nseeds = [1]\n")
+    assert used("--config", "tuned.toml").tuning is None
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("--seeds 3 --rounds 5", True),
+        ("--layout sequential", False),
+        ("--layout tuned", False),
+        ("--devices 2", False),
+        ("--model linear", False),
+        ("--dataset digits", False),
+        ("--batch-size 3", False),
+        ("--seconds 5 --layout auto", False),
+    ],
+)
+def test_a_layout_that_was_timed_is_that_of_the_same_work(used, here, line, kept):
+    layout = {"layout": "vmapped", "devices": 1, "source": "measured"}
+    settings = {"rounds": 3, "seeds": [0], "layout": "tuned"}
+    (here / "a.json").write_text(json.dumps(configuration(layout=layout, settings=settings)))
+    assert used("--config", "a.json", *line.split()).layout == (layout if kept else None)
 
 
 def test_a_run_on_the_virtual_clock_is_repeated(command, here, read_table):
@@ -113,7 +213,14 @@ def test_wrong_files_of_results(refused, here, content, message):
         ("tune fedavg --grid client_learning_rate=1,2 --validation 1", "validation=1 is out of"),
         ("tune fedavg --grid client_learning_rate=1,2 --search best", "search='best' is unknown"),
         ("tune fedavg --grid mu=1,2", "unknown option 'mu'"),
-        ("tune fedavg --grid client_learning_rate=1 --track tensorboard", "is not for tune"),
+        (
+            "tune fedavg --grid client_learning_rate=1 --track tensorboard",
+            "unknown option '--track'",
+        ),
+        ("tune fedavg --grid client_learning_rate=1 --held-out 0.3", "unknown option '--held-out'"),
+        ("tune fedavg --grid client_learning_rate=1 --evaluate-clients train", "'--evaluate-cl"),
+        ("tune fedavg --grid client_learning_rate=1 --personal-steps 3", "'--personal-steps'"),
+        ("tune fedavg --grid client_learning_rate=1 --reference fedprox", "reference='fedprox' is"),
     ],
 )
 def test_wrong_searches(refused, line, message):

@@ -75,3 +75,11 @@ def test_real_numbers_share_a_program():
         rate_schedule="exponential:decay=0.5",
         partition="dirichlet:alpha=1",
     )
+
+
+def test_clients_are_not_evaluated_in_a_sweep():
+    settings = Settings(**vars(SMALL) | {"evaluate_clients": "train"})
+    with pytest.raises(
+        ValueError, match="evaluate_clients='train' is not for sweeps; leave it out"
+    ):
+        prepare_sweep(settings, "fedprox", {"mu": [0.1]})

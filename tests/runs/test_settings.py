@@ -276,3 +276,12 @@ def test_the_files_of_the_experiments_are_valid(path):
     settings.check()
     assert methods_of(config.methods, settings)
     assert "compare --config" in path.read_text().split("\ndataset")[0]
+
+
+def test_a_timed_layout_is_used_only_where_the_layout_is_timed():
+    small = {"model": "linear", "clients": 4, "cohort": 2, "rounds": 1}
+    timed = {"layout": "vmapped", "devices": 1, "source": "measured"}
+    for layout, expected in (("tuned", "vmapped"), ("sequential", "sequential")):
+        settings = Settings(**small, layout=layout)
+        experiment = prepare(settings, methods_of(("fedavg",), settings), layout=timed)
+        assert experiment.layout.layout == expected

@@ -7,16 +7,18 @@ from typing import Any
 from fedjax_algos.runs.tuning.search_space import Interval, SearchSpace
 
 _BATCHES = 4  # of settings that are proposed, and run, together
+_MAX_PROPOSALS = 20  # for each point, until it differs from the others
 
 
 class ModelBasedSearch:
-    """Proposes points of a search space, in batches that share a program.
+    """Proposes points of a search space that differ, in batches that share a program.
 
-    The same seed and scores give the same proposals.
+    The same seed and scores give the same proposals. Where the model repeats itself, as it may with
+    lists, a point is drawn as in a search without a model, so that the budget is used up.
 
     Args:
       space: of one method.
-      trials: the number of points, over all batches.
+      trials: the number of points, over all batches; at most the size of the space.
       seed: of the proposals.
 
     Raises:
@@ -32,11 +34,12 @@ class ModelBasedSearch:
                 "pip install 'fedjax_algos[optuna]'"
             ) from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.space, self.left = space, trials
+        self.space, self.trials, self.seed = space, trials, seed
         self.batch = -(-trials // _BATCHES)
         sampler = optuna.samplers.TPESampler(
             seed=seed, n_startup_trials=self.batch, constant_liar=True
         )
+        self.failed = optuna.trial.TrialState.FAIL
         self.study = optuna.create_study(direction="maximize", sampler=sampler)
         self.distributions: dict[str, Any] = {
             name: optuna.distributions.FloatDistribution(*values, log=True)
@@ -44,25 +47,41 @@ class ModelBasedSearch:
             else optuna.distributions.CategoricalDistribution(values)
             for name, values in space.values.items()
         }
+        self.points: dict[tuple, dict[str, Any]] = {}  # all that were asked, by their values
         self.asked: list[Any] = []
 
     def __repr__(self) -> str:
-        return f"ModelBasedSearch({self.space!r}, left={self.left})"
+        return f"ModelBasedSearch({self.space!r}, left={self.trials - len(self.points)})"
 
     def ask(self) -> list[dict[str, Any]]:
-        """The next points, one or more; a point may come again. Empty at the end."""
-        number = min(self.batch, self.left)
-        self.left -= number
-        self.asked = [self.study.ask(self.distributions) for _ in range(number)]
-        return [
-            {
-                name: values.rounded(trial.params[name])
-                if isinstance(values, Interval)
-                else trial.params[name]
-                for name, values in self.space.values.items()
-            }
-            for trial in self.asked
-        ]
+        """The next points, one or more, none of which came before. Empty at the end."""
+        before = len(self.points)
+        number = min(self.batch, self.trials - before)
+        self.asked = [self._ask_one() for _ in range(number)]
+        return list(self.points.values())[before:]
+
+    def _ask_one(self):
+        """A trial of the study whose point is new."""
+        for _ in range(_MAX_PROPOSALS):
+            trial = self.study.ask(self.distributions)
+            if self._add(trial.params):
+                return trial
+            self.study.tell(trial, state=self.failed)  # the model leaves it out
+        drawn = self.space.points(self.trials, self.seed)
+        point = next(point for point in drawn if self._add(point))
+        self.study.enqueue_trial(point)
+        return self.study.ask(self.distributions)
+
+    def _add(self, params):
+        """Keeps the point of a proposal; whether it is new."""
+        values = tuple(
+            known.rounded(params[name]) if isinstance(known, Interval) else params[name]
+            for name, known in self.space.values.items()
+        )
+        if values in self.points:
+            return False
+        self.points[values] = dict(zip(self.space.values, values, strict=True))
+        return True
 
     def tell(self, scores: Sequence[float]) -> None:
         """Adds the scores of the points of the last `ask`.

@@ -4,16 +4,17 @@ A text is `OPTION=VALUE,VALUE,...` or `OPTION=LOW..HIGH`, for all methods that h
 `ALGORITHM:OPTION=...`, for the methods of one algorithm.
 """
 
+import itertools
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.representation import describe
-from fedjax_algos.runs.method import Method
+from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, Method
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.swept_settings import (
     Setting,
@@ -25,7 +26,7 @@ from fedjax_algos.runs.swept_settings import (
 
 _DIGITS = 3  # of a number that is drawn from an interval
 _EDGE = 0.05  # share of an interval, on its logarithmic scale, that counts as its edge
-_MAX_DRAWS = 100  # for each setting, until it differs from the others
+_MAX_DRAWS = 100  # for each number of an interval, until it differs from the others
 
 
 class Interval(NamedTuple):
@@ -86,41 +87,40 @@ class SearchSpace(NamedTuple):
         return make_setting(settings, self.method, label, dict(point))
 
     def points(self, trials: int | None, seed: int) -> list[dict[str, Any]]:
-        """All points of a grid, or some that are drawn.
+        """All points of a grid, or some that are drawn, which differ.
 
-        An option is drawn from random numbers of its own, so that the methods get the same client
-        learning rates.
+        Methods with the same values of the client learning rate get the same rates, each of them
+        equally often, whatever else is drawn for them.
 
         Args:
           trials: their number; None for all.
           seed: of the draws.
+
+        Raises:
+          ValueError: for intervals with fewer numbers of three digits.
         """
         if trials is None or trials == self.size:
-            return [self._point(index) for index in range(int(self.size))]
-        if math.isfinite(self.size):
-            chosen = np.random.default_rng(seed).choice(int(self.size), trials, replace=False)
-            return [self._point(index) for index in sorted(chosen.tolist())]
-        draws = {
+            columns = ([(name, value) for value in self.values[name]] for name in self.values)
+            return [dict(point) for point in itertools.product(*columns)]
+        generators = {
             name: np.random.default_rng([seed, zlib.crc32(name.encode())]) for name in self.values
         }
+        decks = {n: _deck(v, trials, generators[n]) for n, v in self.values.items()}
+        streams = {n: _cycles(deck, generators[n]) for n, deck in decks.items()}
         points: dict[tuple, dict[str, Any]] = {}
-        for _ in range(_MAX_DRAWS * trials):
-            point = {n: _draw(values, draws[n].random()) for n, values in self.values.items()}
-            points.setdefault(tuple(point.values()), point)
-            if len(points) == trials:
-                return list(points.values())
-        raise ValueError(
-            f"{self.method.label} has fewer than trials={trials} settings within {_DIGITS} digits; "
-            "give fewer trials or wider intervals"
-        )
-
-    def _point(self, index):
-        """The point of a grid with this number; the last option changes fastest."""
-        point = {}
-        for name, values in reversed(self.values.items()):
-            index, position = divmod(index, len(values))
-            point[name] = values[position]
-        return {name: point[name] for name in self.values}
+        for _ in range(trials):
+            drawn = {name: next(stream) for name, stream in streams.items()}
+            shared = {n: [drawn[n]] for n in drawn if n == CLIENT_LEARNING_RATE}
+            others = itertools.product(*(decks | shared).values())
+            candidates = itertools.chain([tuple(drawn.values())], others)
+            new = next((values for values in candidates if values not in points), None)
+            if new is None:
+                raise ValueError(
+                    f"{self.method.label} has fewer than trials={trials} settings within {_DIGITS} "
+                    "digits; give fewer trials or wider intervals"
+                )
+            points[new] = dict(zip(self.values, new, strict=True))
+        return list(points.values())
 
     def edges(self, point: Mapping[str, Any]) -> list[str]:
         """The numbers of a point that are the smallest or the largest that were tried.
@@ -141,10 +141,22 @@ class SearchSpace(NamedTuple):
         return texts
 
 
-def _draw(values, share):
-    if isinstance(values, Interval):
-        return values.at(share)
-    return values[int(share * len(values))]
+def _deck(values: list[Any] | Interval, trials: int, generator: np.random.Generator) -> list[Any]:
+    """The values of an option that are tried, each once; of an interval, numbers that differ."""
+    if not isinstance(values, Interval):
+        return list(values)
+    drawn: dict[float, None] = {}
+    for _ in range(_MAX_DRAWS * trials):
+        drawn[values.at(generator.random())] = None
+        if len(drawn) == trials:
+            break
+    return list(drawn)
+
+
+def _cycles(deck: list[Any], generator: np.random.Generator) -> Iterator[Any]:
+    """The values of a deck in a new order again and again."""
+    while True:
+        yield from (deck[i] for i in generator.permutation(len(deck)))
 
 
 def parse_spaces(
@@ -209,19 +221,18 @@ def _values(
 ) -> dict[str, list[Any] | Interval]:
     """The checked lists and intervals of a method."""
     known = own_options(method)
-    lists = {name: text.split(",") for name, text in grid.items() if ".." not in text}
-    ends = {name: text.split("..") for name, text in grid.items() if ".." in text}
-    checked = parse_grid(method, spec, settings, {**lists, **ends})
+    intervals = {n for n, text in grid.items() if known[n].kind is float and ".." in text}
+    texts = {n: text.split(".." if n in intervals else ",") for n, text in grid.items()}
+    checked = parse_grid(method, spec, settings, texts)
     values: dict[str, list[Any] | Interval] = {}
     for name, text in grid.items():
         listed = checked[name]
-        if name in lists:
+        if name not in intervals:
             if len(set(listed)) < len(listed):
                 raise ValueError(f"{method.label}: {name}={text} names a value twice; give it once")
             values[name] = listed
             continue
-        interval = known[name].kind is float and len(listed) == 2 and 0 < listed[0] < listed[1]
-        if not interval:
+        if len(listed) != 2 or not 0 < listed[0] < listed[1]:
             raise ValueError(
                 f"{method.label}: {name}={text} is no interval of real numbers above 0; give "
                 "LOW..HIGH, such as 0.001..1, or a list"

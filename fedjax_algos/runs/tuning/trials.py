@@ -72,7 +72,7 @@ def run_score(rows: Sequence[Row]) -> float:
 def try_in_rounds(
     experiment: Experiment,
     chosen: Sequence[Setting],
-    rounds: int,
+    rounds: float,
     on_evaluation: Callable[[Row], None],
     checkpoints: Checkpoints,
 ) -> list[Trial]:
@@ -81,7 +81,7 @@ def try_in_rounds(
     Args:
       experiment: whose `client_data` are the held-out examples.
       chosen: settings of one method.
-      rounds: their number.
+      rounds: their number, which is whole.
       on_evaluation: called with each row.
       checkpoints: of these runs.
     """
@@ -101,7 +101,7 @@ def try_in_rounds(
             for setting in chosen
             for seed, data in experiment.data.items()
         ],
-        **settings.loop() | {"rounds": rounds},
+        **settings.loop() | {"rounds": int(rounds)},
         on_evaluation=report,
         checkpoints=checkpoints,
         layout=settings.layout,

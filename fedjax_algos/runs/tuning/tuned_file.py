@@ -26,9 +26,13 @@ def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]])
     settings, best = tuning.experiment.settings, best_trials(results)
     methods = [trial.setting.method for trial in best.values()]
     specs = tuple(method.spec for method in methods)
-    for method, again in zip(methods, methods_of(specs, settings), strict=True):
+    tuned = methods_of(specs, settings)
+    for method, again in zip(methods, tuned, strict=True):
         assert method.configuration() == again.configuration(), method.spec
     shared = {n: v for n, v in vars(settings).items() if n not in _LEFT_OUT and v is not None}
+    if settings.reference is not None:  # the values that were chosen may be part of a label
+        labels = dict(zip(best, [method.label for method in tuned], strict=True))
+        shared["reference"] = labels[settings.reference]
     return tomli_w.dumps(
         {**shared, "methods": list(specs), "tuning": _record(tuning, best)}, multiline_strings=False
     )

@@ -1,28 +1,25 @@
 """Tuning: settings of several methods are tried, and the best one of each is kept."""
 
 import dataclasses
-import json
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fedjax_algos.core import Row
 from fedjax_algos.core.limits import MAX_INT32
-from fedjax_algos.core.options import Count, Proportion, Range
+from fedjax_algos.core.options import Count, Proportion, Range, check_choice
 from fedjax_algos.core.representation import describe
 from fedjax_algos.data import Dataset
 from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import methods_of
-from fedjax_algos.runs.saving.files import write_table, write_text
+from fedjax_algos.runs.saving.files import write_table
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.swept_settings import Setting
 from fedjax_algos.runs.tuning.model_based import ModelBasedSearch
+from fedjax_algos.runs.tuning.scores import Scores
 from fedjax_algos.runs.tuning.search_space import SearchSpace, parse_spaces
 from fedjax_algos.runs.tuning.trials import Trial, best_first, try_in_rounds, try_on_the_clock
 
-_SCORES = "scores.json"
 Search = Literal["grid", "optuna"]
 Halving = Annotated[int, Range(2, MAX_INT32)]
 
@@ -104,6 +101,8 @@ def prepare_tuning(
     settings = dataclasses.replace(settings, evaluate_clients="held_out", held_out=validation)
     settings.check()
     methods = methods_of(tuple(specs), settings)
+    if settings.reference is not None:
+        check_choice("reference", settings.reference, [method.label for method in methods])
     spaces = parse_spaces(grid, methods, specs, settings, trials)
     experiment = prepare(settings, methods, dataset)
     for space in spaces:
@@ -163,7 +162,7 @@ def run_tuning(
       The trials of each method by label, in the order of their scores, for each stage.
     """
     seed = tuning.experiment.settings.seeds[0]
-    known = _Scores(folder)
+    known = Scores(folder)
     results: dict[str, list[list[Trial]]] = {}
     for space in tuning.spaces:
         show = partial(on_evaluation, space.method.label)
@@ -188,45 +187,16 @@ def _run_batches(tuning, space, known, on_evaluation):
     """The trials of one method that a model of the scores proposes, best first."""
     settings, (stage,) = tuning.experiment.settings, tuning.stages
     search = ModelBasedSearch(space, stage.settings, settings.seeds[0])
-    trials: dict[str, Trial] = {}
+    trials: list[Trial] = []
     number = 0
     while points := search.ask():
         number += 1
         asked = [space.setting(settings, point) for point in points]
-        new = {each.method.label: each for each in asked if each.method.label not in trials}
         place = space.method.label, number
-        for trial in _run_stage(
-            tuning.experiment, list(new.values()), stage, place, known, on_evaluation
-        ):
-            trials[trial.setting.method.label] = trial
-        search.tell([trials[each.method.label].score for each in asked])
-    return best_first(list(trials.values()))
-
-
-class _Scores:
-    """The scores of runs that have ended, by stage, setting and seed, in a file of the folder."""
-
-    def __init__(self, folder: ResultsFolder):
-        self.folder, self.path = folder, folder.path / _SCORES
-        self.scores: dict[str, float | None] = {}
-        if self.path.exists():
-            self.scores = json.loads(self.path.read_text())
-
-    def get(self, stage: int, setting: Setting, seed: int) -> float | None:
-        """The score of an ended run; None for others."""
-        key = _key(stage, setting, seed)
-        score = self.scores.get(key)
-        return math.nan if key in self.scores and score is None else score
-
-    def add(self, stage: int, trial: Trial) -> None:
-        """Writes the scores of a trial."""
-        for seed, score in trial.scores.items():
-            self.scores[_key(stage, trial.setting, seed)] = None if math.isnan(score) else score
-        write_text(self.path, json.dumps(self.scores, indent=1) + "\n")
-
-
-def _key(stage, setting, seed):
-    return f"stage {stage}, {setting.method.label}, seed {seed}"
+        new = _run_stage(tuning.experiment, asked, stage, place, known, on_evaluation)
+        trials += new
+        search.tell([trial.score for trial in new])
+    return best_first(trials)
 
 
 def _run_stage(experiment, chosen, stage, place, known, on_evaluation):
@@ -244,13 +214,12 @@ def _run_stage(experiment, chosen, stage, place, known, on_evaluation):
         new = try_in_rounds(
             experiment,
             left,
-            int(stage.length),
+            stage.length,
             on_evaluation,
             checkpoints._replace(folder=beside),
         )
-        for trial in new:
-            known.add(number, trial)
-            trials[trial.setting.method.label] = trial
+        known.add(number, new)
+        trials |= {trial.setting.method.label: trial for trial in new}
     executors: dict[Any, Any] = {}
     for setting in left if experiment.settings.seconds is not None else ():
         trial = Trial(setting, stage.length, {})
@@ -260,7 +229,7 @@ def _run_stage(experiment, chosen, stage, place, known, on_evaluation):
                 arguments = experiment, executors, setting, seed, stage.length
                 score = try_on_the_clock(*arguments, on_evaluation)
             trial.scores[seed] = score
-            known.add(number, trial)
+            known.add(number, [trial])
         trials[setting.method.label] = trial
     return [trials[setting.method.label] for setting in chosen]
 

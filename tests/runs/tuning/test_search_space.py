@@ -58,6 +58,32 @@ def test_methods_draw_the_same_client_rates_whatever_else_they_draw():
     assert all(0.1 <= mu <= 10 for mu in drawn)
 
 
+@pytest.mark.parametrize(
+    ("rates", "trials", "others"),
+    [
+        ("0.1,0.3,1", 3, ()),
+        ("0.1,0.3,1", 6, ("fedavg:server_learning_rate=1,2", "fedprox:mu=1,2,3,4")),
+        ("0.1,0.3,1,3", 7, ("fedavg:server_learning_rate=1,2", "fedprox:mu=1,2,3,4")),
+        ("0.1,0.3,1", 9, ("fedavg:server_learning_rate=1..2", "fedprox:mu=1,2,3")),
+        ("0.1,0.3,1", 11, ("fedavg:server_learning_rate=1..2", "fedprox:mu=1,2", "fedprox:"
+         "server_learning_rate=1,2")),
+        ("1..1.02", 7, ("server_learning_rate=1,2,3", "fedprox:mu=1,2")),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("seed", range(5))
+def test_methods_try_each_client_rate_equally_often(rates, trials, others, seed):
+    grid = (f"client_learning_rate={rates}", *others)
+    spaces = parse(*grid, specs=SPECS[:2], trials=trials)
+    drawn = [space.points(trials, seed) for space in spaces]
+    assert [len({tuple(point.values()) for point in points}) for points in drawn] == [trials] * 2
+    first, second = ([p["client_learning_rate"] for p in points] for points in drawn)
+    assert sorted(first) == sorted(second)
+    if trials < spaces[0].size and trials < spaces[1].size:
+        assert first == second
+    if ".." not in rates:
+        assert max(map(first.count, first)) - min(map(first.count, first)) <= 1
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     low=st.floats(1e-6, 1), factor=st.floats(1.5, 1e6), listed=st.integers(1, 4),
@@ -120,6 +146,7 @@ def test_the_edges_of_what_was_tried():
         (["client_learning_rate=1,2"], {"trials": 3}, "fedavg has 2 settings and trials=3; give"),
         (["client_learning_rate=2..1"], {"trials": 3}, "is no interval of real numbers above 0"),
         (["client_learning_rate=1..2..3"], {"trials": 3}, "is no interval"),
+        (["weighting=1..2"], {}, "weighting='1..2' is unknown"),
         (["client_learning_rate=0..1"], {"trials": 3}, "client_learning_rate=0 is out of range"),
         (["client_learning_rate=1,1"], {}, "client_learning_rate=1,1 names a value twice"),
         (["client_learning_rate=1,x"], {}, "client_learning_rate='x' is no number"),
@@ -133,6 +160,17 @@ def test_the_edges_of_what_was_tried():
 def test_wrong_texts(texts, options, message):
     with pytest.raises(ValueError, match=message):
         parse(*texts, **options)
+
+
+def test_two_dots_in_a_text_are_no_interval(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "import optax\n\ndef mine(*, decay: float = 0.9):\n    return optax.trace(decay)\n"
+    )
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert values("client_optimizer=../mine.py:mine,sgd", specs=("fedavg",)) == {
+        "fedavg": {"client_optimizer": ["../mine.py:mine", "sgd"]}
+    }
 
 
 def test_too_few_numbers_in_an_interval():

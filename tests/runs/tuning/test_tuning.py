@@ -1,18 +1,22 @@
 """Tuning: scores of held-out examples, stages, proposals, and what the file says."""
 
+import functools
+import itertools
 import math
 import tomllib
 
 import numpy as np
 import pytest
 
+import fedjax_algos as fa
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.saving.interruption import Interrupted
-from fedjax_algos.runs.saving.results_folder import open_folder
+from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import simulate
 from fedjax_algos.runs.tuning import prepare_tuning, run_tuning, tuned_text
+from fedjax_algos.runs.tuning.scores import Scores
 from fedjax_algos.runs.tuning.trials import Trial, best_first, held_out_rows, run_score
 from fedjax_algos.runs.tuning.tuning import Stage, stages_of
 
@@ -22,6 +26,11 @@ SMALL = Settings(
 SPECS = ("fedavg", "fedprox:mu=0.5")
 GRID = ("client_learning_rate=0.03,0.3,3",)
 CLOCK = {"seconds": 4.0, "clients": 4, "evaluations": 4}
+
+
+@functools.cache
+def digits():
+    return SMALL.load()
 
 
 def begin(folder, tuning):
@@ -38,7 +47,9 @@ def begin(folder, tuning):
 
 def tune(path, specs=SPECS, grid=GRID, settings=SMALL, on_row=lambda label, row: None, **options):
     """The prepared search and its trials."""
-    tuning = prepare_tuning(settings, specs, grid, **options)
+    tuning = prepare_tuning(
+        settings, specs, grid, **{"dataset": digits(), "validation": 0.3} | options
+    )
     with open_folder(str(path), "tune", resume=path.exists()) as folder:
         begin(folder, tuning)
         return tuning, run_tuning(tuning, folder, on_row)
@@ -53,11 +64,23 @@ def scores(results):
     }
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder, the search and the trials of a search that ends, once for all tests."""
+
+    @functools.cache
+    def search(clock=False, **options):
+        path = tmp_path_factory.mktemp("whole") / "there"
+        settings = Settings(**vars(SMALL) | (CLOCK if clock else {}))
+        return path, *tune(path, settings=settings, **options)
+
+    return search
+
+
 @pytest.mark.parametrize("clock", [False, True])
-def test_scores_are_those_of_runs_that_are_tested_on_what_clients_hold_out(tmp_path, clock):
-    changes = CLOCK if clock else {}
-    settings = Settings(**vars(SMALL) | changes)
-    tuning, results = tune(tmp_path / "there", ("fedavg",), settings=settings, validation=0.3)
+def test_scores_are_those_of_runs_that_are_tested_on_what_clients_hold_out(whole, clock):
+    _, tuning, results = whole(clock)
+    settings = tuning.experiment.settings
     held_out = held_out_rows(tuning.experiment)
     for seed, data in tuning.experiment.data.items():
         trained, tested = set(np.asarray(data.indices)), set(held_out[seed])
@@ -67,13 +90,11 @@ def test_scores_are_those_of_runs_that_are_tested_on_what_clients_hold_out(tmp_p
         **vars(settings)
         | {"evaluate_clients": "held_out", "held_out": 0.3, "client_learning_rate": 0.3}
     )
-    experiment = prepare(alone, methods_of(("fedavg",), alone))
+    experiment = prepare(alone, methods_of(("fedavg",), alone), digits())
     (engine,) = experiment.engines.values()
     for seed, data in experiment.data.items():
         test = {name: leaf[held_out[seed]] for name, leaf in data.examples.items()}
         if clock:
-            import fedjax_algos as fa
-
             result = fa.simulate_async(
                 engine, data, fa.asynchrony.barrier(steps=2), fa.asynchrony.simulated(),
                 seconds=4.0, seed=seed, test=test, evaluations=4,
@@ -102,9 +123,9 @@ def test_a_score_is_the_mean_of_the_last_fifth():
 
 
 def test_settings_with_a_run_that_is_not_finite_come_last():
-    trials = [Trial(None, 1, {0: a, 1: 0.5}) for a in (0.1, math.nan, 0.9, 0.1)]
-    order = [trials.index(trial) for trial in best_first(trials)]
-    assert order == [2, 0, 0, 1]  # equal trials are equal tuples
+    scores = {"a": 0.1, "b": math.nan, "c": 0.9, "d": 0.1, "e": math.nan}
+    trials = [Trial(name, 1, {0: score, 1: 0.5}) for name, score in scores.items()]
+    assert "".join(trial.setting for trial in best_first(trials)) == "cadbe"
 
 
 @pytest.mark.parametrize(
@@ -123,29 +144,24 @@ def test_stages_of_successive_halving(arguments, expected):
     assert stages_of(*arguments) == [Stage(*each) for each in expected]
 
 
-def test_halving_runs_the_best_settings_longer(tmp_path):
-    seen = []
-    tuning, results = tune(
-        tmp_path / "there",
-        specs=("fedavg",),
-        halving=3,
-        on_row=lambda label, row: seen.append((row["method"], row["seed"], row["round"])),
-    )
+def test_halving_runs_the_best_settings_longer(whole):
+    _, tuning, results = whole(halving=3)
     assert tuning.stages == [Stage(3, 3), Stage(1, 9)]
     assert tuning.budget == 2 * (3 * 3 + 1 * 9)
     first, (last,) = results["fedavg"]
-    _, full = tune(tmp_path / "full", specs=("fedavg",))
-    of_setting = {trial.setting.method.label: trial.scores for trial in full["fedavg"][0]}
+    full = {trial.setting.method.label: trial for trial in whole()[2]["fedavg"][0]}
     name = first[0].setting.method.label
     assert last.setting.method.label == name
-    assert last.scores == pytest.approx(of_setting[name], rel=1e-6)
-    assert {(label, end) for label, _, end in seen if end > 3} == {(name, r) for r in range(4, 10)}
+    assert last.scores == pytest.approx(full[name].scores, rel=1e-6)
+    assert last.scores != pytest.approx(first[0].scores, rel=1e-6)
+    assert {trial.setting.method.label for trial in first} == full.keys()
 
 
 @pytest.mark.parametrize("clock", [False, True])
-def test_a_search_that_was_interrupted_goes_on_with_the_same_scores(tmp_path, clock):
+def test_a_search_that_was_interrupted_goes_on_with_the_same_scores(tmp_path, whole, clock):
+    path, _, expected = whole(clock)
     settings = Settings(**vars(SMALL) | (CLOCK if clock else {}))
-    rows, expected = [], tune(tmp_path / "whole", settings=settings)[1]
+    rows = []
 
     def interrupt(label, row):
         rows.append(row)
@@ -162,10 +178,38 @@ def test_a_search_that_was_interrupted_goes_on_with_the_same_scores(tmp_path, cl
     assert set(computed) == {"fedprox"}
     assert count > 1
     assert scores(results) == scores(expected)
+    tables = [(folder / "trials.csv").read_bytes() for folder in (path, tmp_path / "there")]
+    assert tables[0] == tables[1]
 
 
-def test_proposals_depend_on_the_seed_and_the_scores_alone(tmp_path):
-    options = {"specs": ("fedavg",), "grid": ("client_learning_rate=0.01..10",), "trials": 6}
+@pytest.fixture
+def untrained(monkeypatch):
+    """The score of a setting is its client learning rate; nothing is trained."""
+    calls = []
+
+    def score(experiment, chosen, rounds, on_evaluation, checkpoints):
+        calls.append([setting.method.label for setting in chosen])
+        seeds = experiment.data
+        return [
+            Trial(s, rounds, dict.fromkeys(seeds, s.method.client_learning_rate)) for s in chosen
+        ]
+
+    monkeypatch.setattr("fedjax_algos.runs.tuning.tuning.try_in_rounds", score)
+    return calls
+
+
+@pytest.mark.parametrize("search", ["grid", "optuna"])
+def test_all_methods_have_the_same_number_of_trials(tmp_path, untrained, search):
+    grid = ("client_learning_rate=0.1,0.3,1", "fedprox:mu=0.01,0.1,1,3")
+    specs = ("fedavg", "fedprox")
+    _, results = tune(tmp_path / "there", specs, grid, search=search, trials=3)
+    labels = {name: [t.setting.method.label for t in trials] for name, (trials,) in results.items()}
+    assert {name: len(set(each)) for name, each in labels.items()} == {"fedavg": 3, "fedprox": 3}
+    assert sorted(itertools.chain(*untrained)) == sorted(itertools.chain(*labels.values()))
+
+
+def test_proposals_depend_on_the_seed_and_the_scores_alone(tmp_path, untrained):
+    options = {"specs": ("fedavg",), "grid": ("client_learning_rate=0.01..1",), "trials": 6}
     _, drawn = tune(tmp_path / "drawn", **options)
     _, first = tune(tmp_path / "first", search="optuna", **options)
     _, again = tune(tmp_path / "again", search="optuna", **options)
@@ -173,13 +217,34 @@ def test_proposals_depend_on_the_seed_and_the_scores_alone(tmp_path):
     (trials,) = first["fedavg"]
     assert len(trials) == 6
     rates = [trial.setting.method.client_learning_rate for trial in trials]
-    assert all(0.01 <= rate <= 10 and rate == float(f"{rate:.3g}") for rate in rates)
+    assert all(0.01 <= rate <= 1 and rate == float(f"{rate:.3g}") for rate in rates)
     assert [trial.score for trial in trials] == sorted([t.score for t in trials], reverse=True)
 
 
-def test_the_file_has_the_best_settings_and_what_was_seen(tmp_path):
-    settings = Settings(**vars(SMALL) | {"local_steps": None, "local_epochs": 0.5})
-    tuning, results = tune(tmp_path / "there", settings=settings, halving=3)
+def test_the_scores_of_a_program_are_written_together(tmp_path, untrained, monkeypatch):
+    """So that a search that is killed does not train a part of its settings in another program."""
+    written = []
+    monkeypatch.setattr(
+        "fedjax_algos.runs.tuning.scores.write_text", lambda *file: written.append(file)
+    )
+    tune(tmp_path / "there", grid=("client_learning_rate=0.1,0.2,0.3",))
+    assert [text.count("seed") for _, text in written] == [3 * 2, 2 * 3 * 2]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"stage 1": "x"}', '{"stage 1": NaN}', '{"stage 1": 2.0}']
+)
+def test_damaged_scores(tmp_path, content):
+    (tmp_path / "scores.json").write_text(content)
+    with pytest.raises(
+        ValueError, match=r"scores.json (cannot be read|does not hold) .*; delete it"
+    ):
+        Scores(ResultsFolder(tmp_path, 300.0, 2))
+
+
+def test_the_file_has_the_best_settings_and_what_was_seen(whole):
+    _, tuning, results = whole(halving=3)
+    settings = SMALL
     content = tomllib.loads(tuned_text(tuning, results))
     specs = content["methods"]
     assert specs == [stages[-1][0].setting.method.spec for stages in results.values()]
@@ -190,7 +255,7 @@ def test_the_file_has_the_best_settings_and_what_was_seen(tmp_path):
     left_out = {
         "seeds", "evaluate_clients", "held_out", "personal_steps", "devices", "target",
         "reference", "loss", "client_optimizer",
-        "local_steps", "client_learning_rate", "server_learning_rate", "seconds",
+        "local_epochs", "client_learning_rate", "server_learning_rate", "seconds",
     }  # fmt: skip
     assert kept.keys() == vars(settings).keys() - left_out
     assert all(vars(settings)[name] == value for name, value in kept.items())
@@ -201,6 +266,20 @@ def test_the_file_has_the_best_settings_and_what_was_seen(tmp_path):
     assert seen["settings_of_each_method"] == 3
     assert seen["stages"] == ["3 settings for 3 rounds", "1 settings for 9 rounds"]
     assert seen["scores"]["fedavg"] == pytest.approx(results["fedavg"][-1][0].score, abs=1e-6)
+
+
+def test_the_reference_has_the_label_that_it_has_in_the_comparison():
+    specs = ("fedadam:b2=0.9", "fedadam:b2=0.99")
+    settings = Settings(**vars(SMALL) | {"reference": "fedadam b2=0.9"})
+    tuning = prepare_tuning(settings, specs, ("b1=0,0.5",), dataset=digits())
+    results = {
+        space.method.label: [[Trial(space.setting(settings, {"b1": b1}), 9, {5: 0.5, 6: 0.5})]]
+        for space, b1 in zip(tuning.spaces, (0.5, 0.0), strict=True)
+    }
+    content = tomllib.loads(tuned_text(tuning, results))
+    assert content["reference"] == "fedadam b1=0.5"
+    labels = [method.label for method in methods_of(tuple(content["methods"]), settings)]
+    assert labels == ["fedadam b1=0.5", "fedadam b1=0"]
 
 
 def test_a_method_of_which_every_setting_diverges_is_named(tmp_path):
@@ -214,6 +293,11 @@ def test_a_method_of_which_every_setting_diverges_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
+        (
+            {"reference": "nonsense"},
+            {},
+            "reference='nonsense' is unknown; choose fedavg or fedprox",
+        ),
         ({"evaluate_clients": "train"}, {}, "evaluate_clients='train' is not for tuning"),
         ({"layout": "tuned"}, {}, "layout='tuned' is not for tuning; give layout='auto'"),
         ({"client_state": "host"}, {}, "client_state='host' is not for tuning"),
@@ -227,7 +311,7 @@ def test_what_cannot_be_tuned(changes, options, message):
 
 
 def test_representations():
-    tuning = prepare_tuning(SMALL, ("fedavg",), GRID)
+    tuning = prepare_tuning(SMALL, ("fedavg",), GRID, dataset=digits())
     assert repr(tuning) == (
         "Tuning(spaces=[SearchSpace(method=fedavg, client_learning_rate=[0.03, 0.3, 3.0])], "
         "stages=[Stage(settings=3, length=9.0)])"

@@ -1,0 +1,95 @@
+"""What surrounds the training of a command: jax's devices, the folder, trackers, and signals."""
+
+import contextlib
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import jax
+
+from fedjax_algos.cli.options import check_path
+from fedjax_algos.core.options import options, parse_value
+from fedjax_algos.engine.compilation import keep_compiled
+from fedjax_algos.engine.devices import usable_cores
+from fedjax_algos.runs.divergence import DivergenceWarning
+from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
+from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
+from fedjax_algos.runs.tracking import Tracker, trackers
+
+
+def start_jax(devices: int | None, compilation_cache: str | None) -> None:
+    """Makes several devices of a CPU, unless jax has started or has its own setting.
+
+    Args:
+      devices: their number; None: one for each core.
+      compilation_cache: the folder of compiled programs, if any.
+    """
+    if compilation_cache is not None:
+        keep_compiled(compilation_cache)
+    by_flag = "device_count" in os.environ.get("XLA_FLAGS", "")
+    # jax's type for its configuration does not know the attribute
+    if getattr(jax.config, "jax_num_cpu_devices", -1) == -1 and not by_flag:
+        with contextlib.suppress(RuntimeError):  # jax has started
+            jax.config.update("jax_num_cpu_devices", devices or usable_cores())
+
+
+def make_trackers(specs: Sequence[str]) -> list[Tracker]:
+    """The trackers that --track names.
+
+    Args:
+      specs: of the registry `trackers`.
+
+    Raises:
+      ValueError: for one that is unknown, given twice, or whose package is not installed.
+    """
+    names = [trackers.parse(spec)[0] for spec in specs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"track names {name!r} twice; give it once")
+    return [trackers.make(spec) for spec in specs]
+
+
+@contextlib.contextmanager
+def results_folder(values: dict[str, Any], name: str) -> Iterator[ResultsFolder]:
+    """The results folder of a command, as the options of `shared_options` say.
+
+    Args:
+      values: the command's keywords.
+      name: of a new folder in `results`, if --out is not given.
+    """
+    check_path("out", values["out"])
+    check_path("compilation_cache", values["compilation_cache"])
+    known = options(open_folder)
+    texts = {"every": values["checkpoint_every"], "keep": values["keep_checkpoints"]}
+    given = {key: parse_value(known[key], text) for key, text in texts.items() if text is not None}
+    with open_folder(values["out"], name, resume=values["resume"], **given) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def training(folder: Path) -> Iterator[None]:
+    """Ends the command at the next evaluation after Ctrl-C or SIGTERM, and says how to go on.
+
+    The warning of a run that diverged is not shown here; the command lists these runs at its end.
+
+    Args:
+      folder: of the results.
+    """
+    try:
+        with finish_calls(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DivergenceWarning)
+            yield
+    except Interrupted as error:
+        arguments = list(click.get_current_context().find_root().obj)
+        if "--out" not in " ".join(arguments):
+            arguments += ["--out", str(folder)]
+        arguments += ["--resume"] * ("--resume" not in arguments)
+        click.echo(
+            f"interrupted ({error}); go on with: fedjax-algos {shlex.join(arguments)}", err=True
+        )
+        sys.exit(128 + error.signal_number)
