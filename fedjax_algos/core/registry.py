@@ -109,9 +109,11 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
             own, _, text = text.partition(":")
             name = f"{name}:{own}"
         known = options(self[name])
-        values = {}
+        values: dict[str, Any] = {}
         for part in filter(None, text.split(",")):
             key, separator, value = part.partition("=")
+            if not separator and values and part in known:
+                raise ValueError(f"{name}: {part} has no value; give {part}=...")
             if not separator:
                 key, value = next(iter(known), ""), part
             option = require_option(self[name], key)

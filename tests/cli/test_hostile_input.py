@@ -46,6 +46,10 @@ def test_an_option_twice_is_refused(refused, arguments, name):
     ("arguments", "message"),
     [
         ("run fedprox:mu=1,mu=2", "fedprox: mu is given twice; give it once"),
+        (
+            "run fedavg --client-optimizer sgd:momentum=0.9,nesterov",
+            "sgd: nesterov has no value; give nesterov=...",
+        ),
         ("compare fedprox:1,mu=1", "fedprox: mu is given twice; give it once"),
         (
             "compare fedavg:client_learning_rate=1,client_learning_rate=2",
