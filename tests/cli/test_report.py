@@ -77,7 +77,7 @@ def read(command):
 
 
 def test_a_report(here, read):
-    page = read(make_folder(here / "some", MEASURED, METHODS))
+    page = read(make_folder(here / "some", MEASURED, METHODS, settings={"cohort": 10.0}))
     titles = [page.text.count(title) for title in ("Comparison of 2 methods on digits", "Timeline")]
     assert titles == [2, 0]  # in the head and in the page; no virtual clock
     (changed,) = page.tables["Settings that differ from defaults"]

@@ -113,6 +113,8 @@ def _listed(values: Mapping[str, Any]) -> str:
 def _shown(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_shown, value))
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # 10 and 10.0 are one setting
     return "-" if value is None else str(value)
 
 
