@@ -53,7 +53,7 @@ def tuning_line(tuning: Mapping[str, Any], settings: Settings) -> str:
     line = f"The methods were tuned without test data, with seeds {shown}"
     if both:
         line += (
-            f"; {', '.join(map(str, both))} of them are compared here too, which favours methods "
+            f", of which {', '.join(map(str, both))} are compared here too; this favours methods "
             "that were tuned more: give other --seeds"
         )
     return line + ".\n"

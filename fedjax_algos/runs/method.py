@@ -201,8 +201,8 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
     for index, value in enumerate(values):
         if value in values[:index]:
             raise ValueError(
-                f"the methods {specs[values.index(value)]} and {specs[index]} name one of them "
-                "twice; leave one out"
+                f"the methods {specs[values.index(value)]} and {specs[index]} are the same; "
+                "leave one out"
             )
     labels = [
         _label(method, [v for m, v in zip(methods, values, strict=True) if m.label == method.label])

@@ -66,7 +66,7 @@ import pytest
         ("run fedgbo --optimizer sgd", "optimizer='sgd' is unknown; choose sgdm, rmsprop or adam"),
         ("compare fedprox:mu=a", "fedprox: mu='a' is no number"),
         ("compare fedprox:nu=1", "fedprox: unknown option 'nu'; choose mu, server_l"),
-        ("compare fedavg fedavg", "name one of them twice"),
+        ("compare fedavg fedavg", "the methods fedavg and fedavg are the same; leave one out"),
         ("list algorithm", "unknown list 'algorithm'; did you mean algorithms?"),
         ("list rate-schedules", "did you mean rate_schedules?"),
         ("list qq", "unknown list 'qq'; choose algorithms, client_optimizers, datasets"),

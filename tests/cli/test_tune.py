@@ -35,13 +35,13 @@ def test_tune_then_compare_then_repeat(command, here, read_table):
     assert trials[0].startswith("method,setting,stage,length,score,score_seed_20,score_seed_21")
     assert len(trials) == 5
     compared = command("compare", "--config", "tuned/tuned.toml", "--seeds", "20,3")
-    assert "The methods were tuned without test data, with seeds 20, 21; 20 of them" in compared
+    assert "The methods were tuned without test data, with seeds 20, 21, of which 20" in compared
     config = json.loads((here / "results" / "compare" / "config.json").read_text())
     assert config["tuning"]["seeds"] == [20, 21]
     assert config["settings"]["rounds"] == 4
     assert config["methods"]["fedgbo"]["optimizer"] == "adam"
     again = command("compare", "--config", "results/compare/config.json")
-    assert "with seeds 20, 21; 20 of them" in again
+    assert "with seeds 20, 21, of which 20" in again
     assert_same_metrics(read_table, here / "results" / "compare", here / "results" / "compare-2")
 
 

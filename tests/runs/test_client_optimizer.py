@@ -193,7 +193,7 @@ def test_labels_and_settings():
     assert methods[1].configuration()["client_optimizer"] == "sgd:momentum=0.9"
     (replaced,) = methods_of(specs[1:2], Settings(client_optimizer="yogi"))
     assert replaced.client_optimizer == "yogi"
-    with pytest.raises(ValueError, match="name one of them twice"):
+    with pytest.raises(ValueError, match="are the same; leave one out"):
         methods_of((*specs, "fedavg:client_optimizer=adam"), Settings())
     with pytest.raises(ValueError, match="adam: b1=2 is out of range"):
         Settings(client_optimizer="adam:b1=2").check()

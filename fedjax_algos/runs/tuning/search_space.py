@@ -250,8 +250,8 @@ def _check_sizes(spaces, trials):
         if trials is None and math.isinf(space.size):
             name = next(n for n, v in space.values.items() if isinstance(v, Interval))
             raise ValueError(
-                f"{label}: {name}={space.values[name]} is an interval; say with trials=N how many "
-                "settings are drawn, or give a list"
+                f"{label}: {name}={space.values[name]} is an interval; say with trials=N "
+                "(--trials N) how many settings are drawn, or give a list"
             )
         if trials is not None and trials > space.size:
             raise ValueError(
@@ -261,7 +261,8 @@ def _check_sizes(spaces, trials):
     sizes = {space.method.label: space.size for space in spaces}
     if trials is None and len(set(sizes.values())) > 1:
         listed = ", ".join(f"{label} {size}" for label, size in sizes.items())
+        fewest = min(sizes.values())
         raise ValueError(
-            f"the methods have different numbers of settings ({listed}); give trials="
-            f"{min(sizes.values())}, so that each has the same budget, or grids of the same size"
+            f"the methods have different numbers of settings ({listed}); give trials={fewest} "
+            f"(--trials {fewest}), so that each has the same budget, or grids of the same size"
         )

@@ -94,8 +94,8 @@ def prepare_tuning(
         )
     if search == "optuna" and (trials is None or halving is not None):
         raise ValueError(
-            f"search='optuna' with trials={trials} and halving={halving}; give trials=N, and no "
-            "halving"
+            f"search='optuna' with trials={trials} and halving={halving}; give trials=N "
+            "(--trials N), and no halving"
         )
     settings.refuse("tuning", "layout", "client_state", "examples")
     settings = dataclasses.replace(settings, evaluate_clients="held_out", held_out=validation)

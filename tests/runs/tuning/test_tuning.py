@@ -302,7 +302,11 @@ def test_a_method_of_which_every_setting_diverges_is_named(tmp_path):
         ({"layout": "tuned"}, {}, "layout='tuned' is not for tuning; give layout='auto'"),
         ({"client_state": "host"}, {}, "client_state='host' is not for tuning"),
         ({}, {"search": "optuna"}, "search='optuna' with trials=None and halving=None; give"),
-        ({}, {"search": "optuna", "trials": 3, "halving": 3}, "give trials=N, and no halving"),
+        (
+            {},
+            {"search": "optuna", "trials": 3, "halving": 3},
+            r"give trials=N \(--trials N\), and no",
+        ),
     ],
 )
 def test_what_cannot_be_tuned(changes, options, message):
