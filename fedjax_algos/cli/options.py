@@ -67,6 +67,10 @@ HELP = {
 }
 _RESUME_HELP = "go on where the run in --out stopped; begin it if there is none"
 _LOCAL_WORK = {"local_steps", "local_epochs"}
+_ON_CLOCK, _IN_ROUNDS = (
+    {"system", "evaluations"},
+    {"rounds", "eval_every", "cohort", "sampler", "work"},
+)
 _NO_FILE = ConfigFile()
 _MAX_SEEDS = 10_000  # each has a partition and runs of its own
 
@@ -189,7 +193,25 @@ def settings_of(values: dict[str, Any], seeds: str, config: ConfigFile = _NO_FIL
         for name, text in texts.items():
             parse = _seeds if name == "seeds" else partial(parse_value, known[name])
             parsed[name] = parse(text, owner)
-    return Settings(**parsed)
+    settings = Settings(**parsed)
+    for name, text in given.items():
+        _check_effect(name, text, settings)
+    return settings
+
+
+def _check_effect(name: str, text: str, settings: Settings) -> None:
+    """Refuses an option of the command line that has no effect with the others."""
+    fix = None
+    if name in _ON_CLOCK and settings.seconds is None:
+        fix = "is for the virtual clock; give --seconds too"
+    elif name in _IN_ROUNDS and settings.seconds is not None:
+        fix = "is for rounds and has no effect on the virtual clock; leave --seconds out"
+    elif name == "held_out" and settings.evaluate_clients != "held_out":
+        fix = "is for --evaluate-clients held_out; give that too"
+    elif name == "personal_steps" and settings.evaluate_clients == "none":
+        fix = "is for --evaluate-clients; give train or held_out there"
+    if fix:
+        raise ValueError(f"{flag(name)} {text} {fix}, or leave it out")
 
 
 def _seeds(text: str, owner: str = "") -> tuple[int, ...]:

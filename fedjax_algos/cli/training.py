@@ -125,6 +125,9 @@ def _run_command(spec: str) -> click.Command:
     def command(**values: Any) -> None:
         settings = settings_of(values, "1")
         changes = {o.name: text for o in own if (text := values[o.name]) is not None}
+        twice = [name for name in changes if name in parse_spec(spec)[1]]
+        if twice:
+            raise ValueError(f"{flag(twice[0])} is given beside {spec}; give {twice[0]} once")
         method = Method.of(spec, settings, changes)
         train(settings, [method], method.label, values)
 

@@ -187,7 +187,7 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
     """The methods of several specs.
 
     A label is the algorithm's name, followed by the values of the fewest options that distinguish
-    methods of the same name.
+    methods of the same name, and by the client optimiser if the methods have different ones.
 
     Args:
       specs: see `Method.of`.
@@ -208,6 +208,13 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
         _label(method, [v for m, v in zip(methods, values, strict=True) if m.label == method.label])
         for method in methods
     ]
+    if len({method.client_optimizer for method in methods}) > 1:  # then every label says it
+        labels = [
+            label
+            if f" {method.client_optimizer}" in label
+            else f"{label} {method.client_optimizer}"
+            for method, label in zip(methods, labels, strict=True)
+        ]
     return [m._replace(label=label) for m, label in zip(methods, labels, strict=True)]
 
 

@@ -15,6 +15,26 @@ import pytest
             "rounds='x' is no whole number; give a whole number of",
         ),
         ("run fedavg --rounds", "'--rounds' requires an argument"),
+        (
+            "run fedavg --system simulated",
+            "--system simulated is for the virtual clock; give --sec",
+        ),
+        ("run fedavg --evaluations 3", "--evaluations 3 is for the virtual clock; give --seconds"),
+        (
+            "run fedavg --seconds 3 --rounds 3",
+            "--rounds 3 is for rounds and has no effect on the v",
+        ),
+        (
+            "run fedavg --seconds 3 --cohort 3",
+            "--cohort 3 is for rounds and has no effect on the v",
+        ),
+        ("run fedavg --held-out 0.1", "--held-out 0.1 is for --evaluate-clients held_out; give"),
+        (
+            "run fedavg --held-out 0.1 --evaluate-clients train",
+            "--held-out 0.1 is for --evaluate-clients held_out; give that too, or leave it out",
+        ),
+        ("run fedavg --personal-steps 2", "--personal-steps 2 is for --evaluate-clients; give"),
+        ("run fedprox:mu=0.1 --mu 0.2", "--mu is given beside fedprox:mu=0.1; give mu once"),
         ("run fedavg --cohort 200", "cohort=200 is out of range; give at most clients=100"),
         ("run fedavg --cohort 2.5", "2.5 is out of range; give a whole number from 1 to 100"),
         ("run fedavg --cohort 0", "cohort=0 is out of range; give a number above 0"),

@@ -45,11 +45,14 @@ def test_tune_then_compare_then_repeat(command, here, read_table):
     assert_same_metrics(read_table, here / "results" / "compare", here / "results" / "compare-2")
 
 
-@pytest.mark.parametrize("clock", [(), ("--seconds", "2", "--evaluations", "2")])
-def test_tuning_does_not_see_the_test_data(command, here, monkeypatch, clock):
+CLOCK = (*SMALL[:4], "--local-steps", "2", "--seconds", "2", "--evaluations", "2")
+
+
+@pytest.mark.parametrize("small", [SMALL, CLOCK])
+def test_tuning_does_not_see_the_test_data(command, here, monkeypatch, small):
     """Other labels and images of the test set change nothing that tuning writes."""
-    line = ["tune", "fedavg", "--grid", "client_learning_rate=0.03,0.3", "--seeds", "1", *clock]
-    command(*line, *SMALL, "--out", "one")
+    line = ["tune", "fedavg", "--grid", "client_learning_rate=0.03,0.3", "--seeds", "1"]
+    command(*line, *small, "--out", "one")
     load = Settings.load
 
     def other_test(settings):
@@ -58,7 +61,7 @@ def test_tuning_does_not_see_the_test_data(command, here, monkeypatch, clock):
         return dataset._replace(test=test)
 
     monkeypatch.setattr(Settings, "load", other_test)
-    command(*line, *SMALL, "--out", "two")
+    command(*line, *small, "--out", "two")
     for name in ("tuned.toml", "trials.csv", "scores.json"):
         assert (here / "one" / name).read_bytes() == (here / "two" / name).read_bytes()
 
@@ -117,7 +120,7 @@ def used(monkeypatch):
             True,
         ),
         ("--layout vmapped --devices 2 --client-state host --examples sharded", True),
-        ("--evaluate-clients held_out --held-out 0.1 --personal-steps 2 --evaluations 3", True),
+        ("--evaluate-clients held_out --held-out 0.1 --personal-steps 2", True),
         ("--rounds 7", True),
         ("--rounds 8", False),
         ("--client-learning-rate 0.1", False),

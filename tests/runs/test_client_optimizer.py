@@ -248,3 +248,16 @@ def test_seeds_share_a_program_and_later_sweeps_too():
     assert compiled_again == 0
     losses = [[row["test_loss"] for row in each.rows] for each in (first, again)]
     assert losses[0] == losses[1]
+
+
+def test_labels_say_the_optimiser_of_every_method_if_they_differ():
+    def labels(*specs):
+        return [method.label for method in methods_of(specs, Settings())]
+
+    specs = ("fedavg", "fedavg:client_optimizer=adam", "fedprox:mu=0.1", "fedmax")
+    assert labels(*specs) == ["fedavg sgd", "fedavg adam", "fedprox sgd", "fedmax sgd"]
+    assert labels("fedavg", "fedprox:client_optimizer=adam") == ["fedavg sgd", "fedprox adam"]
+    assert labels("fedavg:client_optimizer=adam", "fedprox:client_optimizer=adam") == [
+        "fedavg",
+        "fedprox",
+    ]
