@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fedjax_algos
-from fedjax_algos.cli import main, options
+from fedjax_algos.cli import environment, main
 from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation
 
 OPTIONS = "--model linear --clients 12 --cohort 4 --rounds 2 --local-steps 2 --seeds 1"
@@ -85,7 +85,7 @@ def test_a_folder_on_the_command_line_overrides_the_configuration_file(here, mon
         folders.append(folder)
         sys.exit()
 
-    monkeypatch.setattr(options, "keep_compiled", refuse)
+    monkeypatch.setattr(environment, "keep_compiled", refuse)
     (here / "a.toml").write_text("compilation_cache = 'file'")
     for arguments in (
         ["compare", "--config", "a.toml"],

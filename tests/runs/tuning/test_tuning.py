@@ -5,10 +5,13 @@ import itertools
 import math
 import tomllib
 
+import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 import fedjax_algos as fa
+from fedjax_algos.engine.compilation import keep_compiled
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.saving.interruption import Interrupted
@@ -62,6 +65,15 @@ def scores(results):
         for number, stage in enumerate(stages)
         for trial in stage
     }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory):
+    """The tests repeat searches, whose programs are the same."""
+    keep_compiled(tmp_path_factory.mktemp("programs"))
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+    reset_cache()
 
 
 @pytest.fixture(scope="module")
