@@ -1,7 +1,8 @@
 """The command line: `fedjax-algos compare | run | sweep | tune | table | plot | report | list`.
 
-`options.py` has the options that all commands that train share; each command is in the file of its
-name, but for `compare` and `run` in `training.py`. Add a new one to `COMMANDS`.
+`options.py` has the options that all commands that train share, and `environment.py` what surrounds
+their training. Each command is in the file of its name, but for `compare` and `run` in
+`training.py`. Add a new one to `COMMANDS`.
 """
 
 import sys
