@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 import tomllib
 
 import jax
@@ -15,12 +14,11 @@ from fedjax_algos.engine.compilation import keep_compiled
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.saving.interruption import Interrupted
-from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
+from fedjax_algos.runs.saving.results_folder import open_folder
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import simulate
 from fedjax_algos.runs.tuning import prepare_tuning, run_tuning, tuned_text
-from fedjax_algos.runs.tuning.scores import Scores
-from fedjax_algos.runs.tuning.trials import Trial, best_first, held_out_rows, run_score
+from fedjax_algos.runs.tuning.trials import Trial, held_out_rows
 from fedjax_algos.runs.tuning.tuning import Stage, stages_of
 
 SMALL = Settings(
@@ -119,25 +117,6 @@ def test_scores_are_those_of_runs_that_are_tested_on_what_clients_hold_out(whole
         expected = np.mean([row["test_accuracy"] for row in late])
         scored = scores(results)["fedavg", 0, "fedavg client_learning_rate=0.3"][seed]
         np.testing.assert_allclose(scored, expected, rtol=1e-6)
-
-
-def row(round_number, accuracy, loss=1.0):
-    return {"round": round_number, "test_accuracy": accuracy, "test_loss": loss}
-
-
-def test_a_score_is_the_mean_of_the_last_fifth():
-    rows = [row(0, 0.0), row(40, 0.5), row(80, 0.9), row(85, 0.1), row(100, 0.3)]
-    assert run_score(rows) == pytest.approx(0.2)
-    assert run_score(rows[:1] + [row(3, 0.7)]) == 0.7
-    assert math.isnan(run_score([*rows, row(105, 0.5, math.nan)]))
-    clock = [r | {"simulated_seconds": r["round"] / 10, "round": 1} for r in rows]
-    assert run_score(clock) == pytest.approx(0.2)
-
-
-def test_settings_with_a_run_that_is_not_finite_come_last():
-    scores = {"a": 0.1, "b": math.nan, "c": 0.9, "d": 0.1, "e": math.nan}
-    trials = [Trial(name, 1, {0: score, 1: 0.5}) for name, score in scores.items()]
-    assert "".join(trial.setting for trial in best_first(trials)) == "cadbe"
 
 
 @pytest.mark.parametrize(
@@ -241,17 +220,6 @@ def test_the_scores_of_a_program_are_written_together(tmp_path, untrained, monke
     )
     tune(tmp_path / "there", grid=("client_learning_rate=0.1,0.2,0.3",))
     assert [text.count("seed") for _, text in written] == [3 * 2, 2 * 3 * 2]
-
-
-@pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"stage 1": "x"}', '{"stage 1": NaN}', '{"stage 1": 2.0}']
-)
-def test_damaged_scores(tmp_path, content):
-    (tmp_path / "scores.json").write_text(content)
-    with pytest.raises(
-        ValueError, match=r"scores.json (cannot be read|does not hold) .*; delete it"
-    ):
-        Scores(ResultsFolder(tmp_path, 300.0, 2))
 
 
 def test_the_file_has_the_best_settings_and_what_was_seen(whole):

@@ -1,0 +1,39 @@
+"""Trials: scores of runs, their order, and the file that keeps them."""
+
+import math
+
+import pytest
+
+from fedjax_algos.runs.saving.results_folder import ResultsFolder
+from fedjax_algos.runs.tuning.scores import Scores
+from fedjax_algos.runs.tuning.trials import Trial, best_first, run_score
+
+
+def row(round_number, accuracy, loss=1.0):
+    return {"round": round_number, "test_accuracy": accuracy, "test_loss": loss}
+
+
+def test_a_score_is_the_mean_of_the_last_fifth():
+    rows = [row(0, 0.0), row(40, 0.5), row(80, 0.9), row(85, 0.1), row(100, 0.3)]
+    assert run_score(rows) == pytest.approx(0.2)
+    assert run_score(rows[:1] + [row(3, 0.7)]) == 0.7
+    assert math.isnan(run_score([*rows, row(105, 0.5, math.nan)]))
+    clock = [r | {"simulated_seconds": r["round"] / 10, "round": 1} for r in rows]
+    assert run_score(clock) == pytest.approx(0.2)
+
+
+def test_settings_with_a_run_that_is_not_finite_come_last():
+    scores = {"a": 0.1, "b": math.nan, "c": 0.9, "d": 0.1, "e": math.nan}
+    trials = [Trial(name, 1, {0: score, 1: 0.5}) for name, score in scores.items()]
+    assert "".join(trial.setting for trial in best_first(trials)) == "cadbe"
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"stage 1": "x"}', '{"stage 1": NaN}', '{"stage 1": 2.0}']
+)
+def test_damaged_scores(tmp_path, content):
+    (tmp_path / "scores.json").write_text(content)
+    with pytest.raises(
+        ValueError, match=r"scores.json (cannot be read|does not hold) .*; delete it"
+    ):
+        Scores(ResultsFolder(tmp_path, 300.0, 2))
