@@ -1,7 +1,7 @@
 """The accuracy of each method of a comparison, the costs to reach a target, and paired differences.
 
-An evaluation whose test loss is not finite belongs to a diverged run, so it is no best and reaches
-no target: a model of NaN always predicts class 0 and has a finite accuracy.
+An evaluation of a model that is not finite is no best and reaches no target, whatever its
+accuracy; see `analysis.statistics.finite_quality`.
 """
 
 from typing import NamedTuple
@@ -12,6 +12,8 @@ from fedjax_algos.analysis.statistics import (
     CostToTarget,
     Difference,
     Estimate,
+    diverged,
+    finite_quality,
     first_at,
     paired_difference,
     ratio_on_common_seeds,
@@ -23,19 +25,23 @@ from fedjax_algos.core.options import check_choice
 class MethodSummary(NamedTuple):
     """The summary of one method over its seeds.
 
-    Costs are those up to the first evaluation at the target; None if the column was not measured.
+    Costs are those up to the first evaluation at the target, on the seeds that have one; None if
+    the column was not measured.
 
     Attributes:
       label: of the method.
-      final: the last test accuracy.
-      best: the highest test accuracy of all evaluations, which is chosen on the test data.
+      final: the last test accuracy; NaN for a seed that has diverged.
+      best: the highest test accuracy of all evaluations, which is chosen on the test data; for a
+        seed that has diverged the highest one before.
       rounds: up to the first evaluation at the target.
       upload_bytes: of all clients, up to that evaluation.
       simulated_seconds: up to that evaluation.
       flops: of all clients, up to that evaluation.
       seeds: their number.
       seeds_reaching: seeds that reach the target.
-      seeds_diverged: seeds whose last test accuracy, test loss or train loss is not finite.
+      seeds_diverged: seeds whose last model is not finite.
+      seeds_without_target: seeds on which the reference has diverged, if no target is given; they
+        are neither in the costs nor in `seeds_reaching`, for any method.
       seconds: median over seeds of the wall time of the whole run.
     """
 
@@ -49,7 +55,13 @@ class MethodSummary(NamedTuple):
     seeds: int
     seeds_reaching: int
     seeds_diverged: int
+    seeds_without_target: tuple[int, ...]
     seconds: float
+
+    @property
+    def seeds_with_target(self) -> int:
+        """The number of the seeds that have a target."""
+        return self.seeds - len(self.seeds_without_target)
 
 
 class PairedSummary(NamedTuple):
@@ -61,7 +73,7 @@ class PairedSummary(NamedTuple):
     Attributes:
       label: of the method.
       final: difference of the last test accuracy.
-      best: difference of the highest test accuracy.
+      best: difference of the highest test accuracy, on the same seeds as that of the last one.
       rounds_ratio: of the rounds to the target.
       upload_bytes_ratio: of the uploads of all clients.
       simulated_seconds_ratio: of the simulated times.
@@ -119,7 +131,7 @@ COSTS = {  # fields of the summaries, and their columns
     "simulated_seconds": "simulated_seconds",
     "flops": "flops",
 }
-_ENDS = ("test_accuracy", "test_loss", "train_loss")  # not finite at the end of a diverged run
+_QUALITY = "quality"  # the test accuracy, NaN where the model is not finite
 
 
 class _Method(NamedTuple):
@@ -127,10 +139,17 @@ class _Method(NamedTuple):
 
     final: np.ndarray  # float[seeds], NaN for a seed that has diverged
     best: np.ndarray  # float[seeds]
-    costs: dict[str, np.ndarray]  # by column, float[seeds]; infinite where the target is missed
-    horizons: dict[str, np.ndarray]  # by column, float[seeds], of the whole runs
     diverged: np.ndarray  # bool[seeds]
+    has_target: np.ndarray  # bool[seeds], the same for all methods
+    # by column, float[seeds with a target]:
+    costs: dict[str, np.ndarray]  # infinite where the target is missed
+    horizons: dict[str, np.ndarray]  # of the whole runs; NaN if they have diverged
     seconds: float
+
+    @property
+    def best_if_finite(self) -> np.ndarray:
+        """The best of seeds that have not diverged, float[seeds]; NaN for the others."""
+        return np.where(self.diverged, np.nan, self.best)
 
 
 def summarise(
@@ -141,13 +160,15 @@ def summarise(
     Args:
       rows: of all methods on the same seeds.
       target: the test accuracy to reach. If None, it is the best accuracy of the reference, on each
-        seed the one of that seed.
+        seed the one of that seed. A seed on which the reference has diverged has no target then:
+        its best would be that of a model that is hardly trained.
       reference: the label of a method; None: the first.
 
     Raises:
       ValueError: if no row has a test accuracy or a wall time, for an unknown reference, and as for
         `column_by_method`.
     """
+    seeds = _seeds(rows)
     return [
         MethodSummary(
             label,
@@ -157,6 +178,9 @@ def summarise(
             seeds=len(own.final),
             seeds_reaching=int(np.isfinite(own.costs["round"]).sum()),
             seeds_diverged=int(own.diverged.sum()),
+            seeds_without_target=tuple(
+                int(seed) for seed, has in zip(seeds, own.has_target, strict=True) if not has
+            ),
             seconds=own.seconds,
         )
         for label, own in _methods(rows, target, reference).items()
@@ -177,7 +201,7 @@ def summarise_pairs(
       ValueError: as for `summarise`.
     """
     methods = _methods(rows, target, reference)
-    seeds = list(dict.fromkeys(row["seed"] for row in rows))
+    seeds = _seeds(rows)
     base_label = next(iter(methods)) if reference is None else reference
     base, lines = methods.pop(base_label), []
     for label, own in methods.items():
@@ -186,7 +210,7 @@ def summarise_pairs(
             PairedSummary(
                 label,
                 paired_difference(own.final, base.final, seeds),
-                paired_difference(own.best, base.best, seeds),
+                paired_difference(own.best_if_finite, base.best_if_finite, seeds),
                 **ratios,
                 seeds=len(seeds),
                 seeds_common=_ratio(own, base, "round")[1],
@@ -197,37 +221,45 @@ def summarise_pairs(
 
 def _methods(rows, target, reference) -> dict[str, _Method]:
     """What is measured of each method, by label."""
-    wanted = {*_ENDS, *COSTS.values(), "wall_seconds"}
-    measured = set().union(*rows) & wanted
+    measured = set().union(*rows) & {"test_accuracy", *COSTS.values(), "wall_seconds"}
     for name in ("test_accuracy", "wall_seconds"):
         if name not in measured:
             raise ValueError(f"the rows have no {name}; give those that compare or run measured")
     columns = {name: column_by_method(rows, name) for name in measured}
-    labels = list(columns["test_accuracy"])
+    columns[_QUALITY] = quality_by_method(rows)
+    labels = list(columns[_QUALITY])
     reference = labels[0] if reference is None else reference
     check_choice("reference", reference, labels)
-    own = {label: {name: columns[name][label] for name in measured} for label in labels}
-    targets = np.full(len(_best(own[reference])), target, float)
+    own = {label: {name: each[label] for name, each in columns.items()} for label in labels}
+    quality = own[reference][_QUALITY]
+    targets = np.full(len(quality), target, float)
     if target is None:
-        targets = _best(own[reference])
+        targets = np.where(diverged(quality), np.nan, _best(quality))
     return {label: _method(own[label], targets) for label in labels}
 
 
-def _quality(own):
-    """The test accuracy, float[seeds, evaluations]; NaN where the test loss is not finite."""
-    accuracy = own["test_accuracy"]
-    return np.where(np.isfinite(own.get("test_loss", accuracy)), accuracy, np.nan)
+def quality_by_method(rows: list[Row]) -> dict[str, np.ndarray]:
+    """The test accuracy of each method, NaN where the model is not finite; see `column_by_method`.
+
+    Args:
+      rows: of all methods on the same seeds.
+    """
+    return column_by_method([row | {_QUALITY: finite_quality(row)} for row in rows], _QUALITY)
 
 
-def _best(own):
+def _seeds(rows):
+    return list(dict.fromkeys(row["seed"] for row in rows))
+
+
+def _best(quality):
     """float[seeds]; of a diverged run it is the best one before: fmax ignores NaN."""
-    return np.fmax.reduce(_quality(own), axis=1)
+    return np.fmax.reduce(quality, axis=1)
 
 
 def _method(own, targets):
-    ends = np.array([own[name][:, -1] for name in _ENDS if name in own])
-    diverged = ~np.isfinite(ends).all(axis=0)
-    found = [first_at(*each) for each in zip(_quality(own), targets, strict=True)]
+    quality = own[_QUALITY]
+    lost, has_target = diverged(quality), ~np.isnan(targets)
+    found = [first_at(*each) for each in zip(quality, targets, strict=True)]
     costs, horizons = {}, {}
     for column in COSTS.values():
         if column not in own:
@@ -235,13 +267,15 @@ def _method(own, targets):
         whole = np.fmax.reduce(own[column], axis=1)
         at = [np.inf if i is None else own[column][seed, i] for seed, i in enumerate(found)]
         if np.isfinite(whole).all() and not np.isnan(at).any():  # else it was not measured
-            costs[column], horizons[column] = np.array(at), whole
+            costs[column] = np.array(at)[has_target]
+            horizons[column] = np.where(lost, np.nan, whole)[has_target]
     return _Method(
-        final=np.where(diverged, np.nan, own["test_accuracy"][:, -1]),
-        best=_best(own),
+        final=quality[:, -1],
+        best=_best(quality),
+        diverged=lost,
+        has_target=has_target,
         costs=costs,
         horizons=horizons,
-        diverged=diverged,
         seconds=float(np.median(np.fmax.reduce(own["wall_seconds"], axis=1))),
     )
 
@@ -255,7 +289,4 @@ def _ratio(own, reference, column):
 def _cost_to_target(own, column):
     if column not in own.costs:
         return None
-    costs = own.costs[column]
-    censored = np.isinf(costs) & ~own.diverged
-    horizon = float(own.horizons[column][censored].min()) if censored.any() else None
-    return CostToTarget(tuple(costs.tolist()), horizon)
+    return CostToTarget(*(tuple(each[column].tolist()) for each in (own.costs, own.horizons)))

@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-_PREFIXES = ("", "k", "M", "G", "T", "P")
+from fedjax_algos.core.texts import si_prefix
+
 MISSING = "-"
 
 
@@ -92,8 +93,8 @@ def amounts(heading: str, values: Sequence[Any], unit: str) -> Column:
     for value in values:
         _cell(value, collect)
     smallest = min((each for each in seen if each >= 1 and math.isfinite(each)), default=1)
-    power = min(int(math.log10(smallest) + 1e-9) // 3, len(_PREFIXES) - 1)
-    return Column(heading, values, ".1f", 1000.0**power, _PREFIXES[power] + unit)
+    factor, prefix = si_prefix(smallest)
+    return Column(heading, values, ".1f", factor, prefix + unit)
 
 
 def percentages(heading: str, values: Sequence[Any], signed: bool = False) -> Column:

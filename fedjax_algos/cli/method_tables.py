@@ -1,6 +1,6 @@
-"""The tables of a comparison: each method by itself, and against the reference."""
+"""The tables of results: each method or setting by itself, and against the reference."""
 
-from fedjax_algos.analysis.statistics import describe_estimates
+from fedjax_algos.analysis.statistics import MAX_SEEDS_OF_VALUES, describe_costs, describe_estimates
 from fedjax_algos.analysis.summary import (
     MethodSummary,
     PairedSummary,
@@ -16,35 +16,44 @@ _WITHOUT = (
     "without: seeds on which one of the two has diverged; of three or four others it is "
     "lowest..highest, of one or two their values."
 )
-CENSORED = (
-    ">: more than half of the seeds do not reach it at the cost of their whole runs, as shown."
-)
-CHOSEN_BY_TEST_DATA = (
+_CHOSEN_BY_TEST_DATA = (
     "The settings are in the order of their final test accuracy: to choose one from this table is "
     "to choose it by test data. `fedjax-algos tune` chooses on held-out examples instead."
 )
-CHOSEN_ON_TEST_DATA = "best: the highest test accuracy over the evaluations, chosen on test data."
+_CHOSEN_ON_TEST_DATA = "best: the highest test accuracy over the evaluations, chosen on test data."
 
 
 def method_tables(
-    rows: list[Row], target: float | None = None, reference: str | None = None
+    rows: list[Row],
+    target: float | None = None,
+    reference: str | None = None,
+    *,
+    is_sweep: bool = False,
 ) -> list[ResultTable]:
-    """A table with one line for each method, and one of the others against the reference.
+    """What the commands show of results, at the end of the runs and later.
 
-    Columns that were not measured are left out.
+    It is a table with one line for each method, and one of the others against the reference.
+    Columns that were not measured are left out. The first setting of a sweep is the best one by
+    test data, so nothing is compared with it: the second table is there only with a reference, and
+    costs only with a reference or a target.
 
     Args:
       rows: of all methods on the same seeds.
       target: the test accuracy to reach; None: the reference's best on the same seed.
       reference: the label of a method; None: the first.
+      is_sweep: whether they are settings in the order of their final test accuracy.
     """
     summary = summarise(rows, target, reference)
-    pairs = summarise_pairs(rows, target, reference)
+    if is_sweep and target is None and reference is None:
+        return [_of_settings(summary)]
+    pairs = [] if is_sweep and reference is None else summarise_pairs(rows, target, reference)
     name = printable(summary[0].label if reference is None else reference, _MAX_CHARACTERS)
     goal = f"{name}'s best accuracy on the same seed"
     if target is not None:
         goal = f"a test accuracy of {100 * target:g}%"
     tables = [_of_methods(summary, goal)]
+    if is_sweep:
+        tables[0].notes.append(_CHOSEN_BY_TEST_DATA)
     return [*tables, _of_pairs(pairs, name)] if pairs else tables
 
 
@@ -55,26 +64,63 @@ def _of_methods(summary: list[MethodSummary], goal: str) -> ResultTable:
     names = ", ".join(column.heading for column in costs)
     if on_clock:
         names = names.replace("rounds", "rounds (server steps)")
-    seeds = summary[0].seeds
+    seeds, each = summary[0].seeds, describe_costs(summary[0].seeds_with_target)
     notes = [
         f"final, best: test accuracy in %, {describe_estimates(seeds)}.",
-        CHOSEN_ON_TEST_DATA,
-        f"{names}{of_all}: to {goal}{', the median over seeds' * (seeds > 1)}.",
+        _CHOSEN_ON_TEST_DATA,
+        f"{names}{of_all}: to {goal}{f', {each}' if each else ''}.",
         "reached: seeds that reach it. wall time: of one seed"
         + ", or of all seeds whose plans are merged" * on_clock
         + ".",
     ]
-    if any(" > " in f" {cell}" for column in costs for cell in column.cells()):
-        notes.insert(3, CENSORED)
+    notes[3:3] = [*_censored(costs, summary[0].seeds_with_target), *_without_target(summary[0])]
     columns = [
         Column("method", [line.label for line in summary]),
         percentages("final", [line.final for line in summary]),
         percentages("best", [line.best for line in summary]),
         *costs,
-        Column("reached", [Share(line.seeds_reaching, line.seeds) for line in summary]),
+        Column("reached", [Share(line.seeds_reaching, line.seeds_with_target) for line in summary]),
         Column("wall time", [line.seconds for line in summary], ".2f", unit="s"),
     ]
     return ResultTable(columns, notes)
+
+
+def _of_settings(summary: list[MethodSummary]) -> ResultTable:
+    """One line for each setting of a sweep."""
+    columns = [
+        Column("setting", [line.label for line in summary]),
+        percentages("final", [line.final for line in summary]),
+        percentages("best", [line.best for line in summary]),
+        Column("diverged", [Share(line.seeds_diverged, line.seeds) for line in summary]),
+    ]
+    notes = [
+        f"final, best: test accuracy in %, {describe_estimates(summary[0].seeds)}.",
+        _CHOSEN_ON_TEST_DATA,
+        _CHOSEN_BY_TEST_DATA,
+    ]
+    return ResultTable(columns, notes)
+
+
+def _censored(costs: list[Column], seeds: int) -> list[str]:
+    """The meaning of costs such as `> 100`, with the first of them."""
+    cells = [cell for column in costs for cell in column.cells(with_unit=True)]
+    parts = [part for cell in cells for part in cell.split(", ") if part.startswith("> ")]
+    if not parts:
+        return []
+    end = f"the target when {{}} ended, at {parts[0].removeprefix('> ')}."
+    if seeds > MAX_SEEDS_OF_VALUES:
+        return [
+            f"{parts[0]}: more than half of the seeds had not reached {end.format('their runs')}"
+        ]
+    return [f"{parts[0]}: the seed had not reached {end.format('its run')}"]
+
+
+def _without_target(summary: MethodSummary) -> list[str]:
+    if not summary.seeds_without_target:
+        return []
+    seeds = ", ".join(map(str, summary.seeds_without_target))
+    plural = "s" * (len(summary.seeds_without_target) > 1)
+    return [f"without seed{plural} {seeds}, on which the reference has diverged: no target."]
 
 
 def _of_pairs(pairs: list[PairedSummary], reference: str) -> ResultTable:

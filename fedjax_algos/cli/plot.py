@@ -16,7 +16,6 @@ from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.files import writing, written
 
 _FACETS = ("results", "method", "seed")
-_SEPARATOR = ": "  # of a folder and a method, if several folders are in one panel
 _DEFAULTS = {"metric": "test_accuracy", "x": "round"}  # which name the file
 _HELP = {
     "metric": "column of metrics.csv; A,B: a panel for each [test_accuracy]",
@@ -52,17 +51,17 @@ def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None)
     """Draw metrics of one or more results folders, with one style for each method.
 
     Several folders are in one panel, with the folder's name before each method, or in a panel each
-    with --facet results. What the figure does not show is told.
+    with --facet results. The command prints what the figure does not show.
     """
-    if not folders:
-        raise ValueError("no results folder is given; name one or more, such as results/compare")
     facet = values["facet"]
     if facet is not None:
         check_choice("facet", facet, _FACETS)
     for axis in (values["x"] or "round").split(","):
         if axis not in plots.AXES:
             raise ValueError(unknown("axis", axis, plots.AXES))
-    rows = _read(folders, facet)
+    rows = results.read_folders(folders, apart=facet == "results")
+    if facet != "results" and len(folders) > 1:
+        _check_seeds(rows)
     texts = {name: text for name, text in values.items() if name != "out" and text is not None}
     options: dict[str, Any] = {**texts, "labels": _labels(label, rows)}
     for name in {"metric", "x"} & texts.keys():
@@ -87,28 +86,16 @@ def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None)
     click.echo(printable(path))
 
 
-def _read(folders: tuple[str, ...], facet: str | None) -> list[Row]:
-    """The rows of all folders, with the name of the folder if there are several, or as a facet."""
-    measured = [results.read_metrics(folder) for folder in folders]
-    paths = [Path(folder).resolve() for folder in folders]
-    if len(set(paths)) < len(paths):
-        raise ValueError(f"a folder is given twice in {' '.join(folders)}; give it once")
-    names = [path.name for path in paths]
-    if len(set(names)) < len(names):
-        names = list(folders)
-    seeds = [{row["seed"] for row in rows} for rows in measured]
-    if facet != "results" and any(own != seeds[0] for own in seeds):
+def _check_seeds(rows: list[Row]) -> None:
+    """Raises ValueError for methods of several folders that have different seeds."""
+    seeds: dict[str, set[float]] = {}
+    for row in rows:
+        seeds.setdefault(str(row["method"]), set()).add(row["seed"])
+    if len(set(map(frozenset, seeds.values()))) > 1:
         raise ValueError(
             "the results folders have different seeds, whose means are not comparable; add "
             "--facet results, for a panel each"
         )
-    for name, rows in zip(names, measured, strict=True):
-        for row in rows:
-            if facet == "results":
-                row["results"] = name
-            elif len(folders) > 1:
-                row["method"] = f"{name}{_SEPARATOR}{row['method']}"
-    return [row for rows in measured for row in rows]
 
 
 def _names(text: str, known: Collection[str]) -> list[str]:
@@ -118,7 +105,11 @@ def _names(text: str, known: Collection[str]) -> list[str]:
 
 def _known_as(name: str, labels: Collection[str]) -> list[str]:
     """The labels that a name means: itself, or the method of that name in each folder."""
-    return [name] if name in labels else [own for own in labels if own.endswith(_SEPARATOR + name)]
+    return (
+        [name]
+        if name in labels
+        else [own for own in labels if own.endswith(plots.SEPARATOR + name)]
+    )
 
 
 def _methods(text: str, rows: list[Row]) -> list[str]:

@@ -11,6 +11,7 @@ from fedjax_algos.cli import tables
 from fedjax_algos.cli.columns import ResultTable
 from fedjax_algos.cli.method_tables import method_tables
 from fedjax_algos.cli.options import Command, check_path
+from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_value, options
 from fedjax_algos.core.texts import printable
 from fedjax_algos.runs import results
@@ -43,7 +44,9 @@ def report(folder: str, out: str | None) -> None:
         if path.exists():
             raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
     settings = _settings(place, configuration)
-    page = make_report(place, rows, configuration, settings, _tables(place, rows, settings))
+    page = make_report(
+        place, rows, configuration, settings, _tables(place, rows, configuration, settings)
+    )
     write_text(path, page)
     click.echo(printable(path))
 
@@ -61,10 +64,13 @@ def _settings(folder: Path, configuration: dict[str, Any]) -> Settings:
     return settings
 
 
-def _tables(folder: Path, rows: list[dict[str, Any]], settings: Settings) -> ReportTables:
-    methods = [
-        _of_results(each) for each in method_tables(rows, settings.target, settings.reference)
-    ]
+def _tables(
+    folder: Path, rows: list[Row], configuration: dict[str, Any], settings: Settings
+) -> ReportTables:
+    shown = method_tables(
+        rows, settings.target, settings.reference, is_sweep="grid" in configuration
+    )
+    methods = [_of_results(each) for each in shown]
     clients = None
     if settings.evaluate_clients != "none":
         rows_of_clients = read_rows(folder / "clients.csv")
@@ -82,7 +88,7 @@ def _of_results(given: ResultTable) -> TextTable:
     """A table of methods, as the commands print it."""
     cells = [column.cells(with_unit=True) for column in given.columns]
     headings = [column.heading for column in given.columns]
-    caption = given.title.capitalize() or "Methods"
+    caption = given.title[:1].upper() + given.title[1:] or "Methods"
     return TextTable(headings, list(zip(*cells, strict=True)), "\n".join(given.notes), caption)
 
 

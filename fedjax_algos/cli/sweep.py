@@ -9,12 +9,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fedjax_algos.analysis import plots
-from fedjax_algos.analysis.statistics import describe_estimates
-from fedjax_algos.analysis.summary import MethodSummary, summarise
+from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.cli import formats
-from fedjax_algos.cli.columns import Column, ResultTable, Share, percentages
 from fedjax_algos.cli.environment import make_trackers, results_folder, start_jax, training
-from fedjax_algos.cli.method_tables import CHOSEN_BY_TEST_DATA, CHOSEN_ON_TEST_DATA
+from fedjax_algos.cli.method_tables import method_tables
 from fedjax_algos.cli.options import (
     Command,
     flag,
@@ -85,7 +83,8 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
             plots.plot_metric(rows, beside, methods=best)
         ended = results.at_end(prepared.experiment, compiled)
         folder.complete(record | ended | {"sweep_notes": notes})
-    click.echo(f"\n{formats.text([_table(summary)])}")
+    tables = method_tables(rows, settings.target, settings.reference, is_sweep=True)
+    click.echo(f"\n{formats.text(tables)}")
     for line in non_finite_lines(rows):
         click.echo(line)
     seconds = time.perf_counter() - start
@@ -141,20 +140,3 @@ def _best_first(rows: list[Row]) -> list[Row]:
     )
     order = [line.label for line in ranked]
     return sorted(rows, key=lambda row: order.index(row["method"]))
-
-
-def _table(summary: list[MethodSummary]) -> ResultTable:
-    """One line for each setting."""
-    seeds = summary[0].seeds
-    columns = [
-        Column("setting", [line.label for line in summary]),
-        percentages("final", [line.final for line in summary]),
-        percentages("best", [line.best for line in summary]),
-        Column("diverged", [Share(line.seeds_diverged, line.seeds) for line in summary]),
-    ]
-    notes = [
-        f"final, best: test accuracy in %, {describe_estimates(seeds)}.",
-        CHOSEN_ON_TEST_DATA,
-        CHOSEN_BY_TEST_DATA,
-    ]
-    return ResultTable(columns, notes)

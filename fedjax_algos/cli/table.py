@@ -1,19 +1,20 @@
 """The command that shows finished results as a table: `table`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from fedjax_algos.analysis import papers
+from fedjax_algos.analysis.plots import SEPARATOR
 from fedjax_algos.analysis.statistics import records
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
 from fedjax_algos.cli import formats
-from fedjax_algos.cli.columns import ResultTable
-from fedjax_algos.cli.method_tables import CHOSEN_BY_TEST_DATA, method_tables
+from fedjax_algos.cli.method_tables import method_tables
 from fedjax_algos.cli.options import Command, check_path
 from fedjax_algos.cli.paper_tables import paper_table
 from fedjax_algos.core import Row
-from fedjax_algos.core.options import check_choice, options, parse_value
+from fedjax_algos.core.options import check_choice, check_value, options, parse_value
 from fedjax_algos.core.texts import printable
 from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.configuration_file import read_configuration
@@ -34,8 +35,16 @@ _OF_RECORDS = {"csv": formats.as_csv, "json": formats.as_json}
     help=f"{', '.join([*_OF_TABLES, *_OF_RECORDS])} [text]",
 )
 @click.option("--paper", help=f"columns of a paper: {', '.join(papers.PAPERS)} [compare's]")
-@click.option("--target", metavar="VALUE", help="test accuracy to reach [the reference's best]")
-@click.option("--reference", metavar="METHOD", help="that the others are compared with [the first]")
+@click.option(
+    "--target",
+    metavar="VALUE",
+    help="test accuracy to reach [the run's, else the reference's best]",
+)
+@click.option(
+    "--reference",
+    metavar="METHOD",
+    help="that the others are compared with [the run's, else the first]",
+)
 @click.option("--out", metavar="FILE", help="file to write [standard output]")
 def table(
     folders: tuple[str, ...],
@@ -47,6 +56,8 @@ def table(
 ) -> None:
     """Show one or more results folders as a table, with the columns of compare or of a paper.
 
+    A target and a reference that were given to the runs hold here too, if all folders share them.
+
     text, markdown and latex have units and notes on the columns. csv and json have plain numbers:
     shares from 0 to 1, bytes, operations and seconds.
 
@@ -57,15 +68,17 @@ def table(
     """
     check_choice("format", form, [*_OF_TABLES, *_OF_RECORDS])
     check_path("out", out)
-    goal = None if target is None else parse_value(options(Settings)["target"], target)
     rows = results.read_folders(folders)
+    configurations = [read_configuration(Path(folder)) or {} for folder in folders]
+    given = None if target is None else parse_value(options(Settings)["target"], target)
+    goal, base = _goal(folders, configurations, paper, given, reference)
     if form in _OF_RECORDS:
-        text = _OF_RECORDS[form](_records(rows, paper, goal, reference))
+        text = _OF_RECORDS[form](_records(rows, paper, goal, base))
+    elif paper is not None:
+        text = _OF_TABLES[form]([paper_table(papers.of_paper(rows, paper, base, goal))])
     else:
-        tables = _tables(rows, paper, goal, reference)
-        if any("grid" in (read_configuration(Path(folder)) or {}) for folder in folders):
-            tables[0].notes.append(CHOSEN_BY_TEST_DATA)
-        text = _OF_TABLES[form](tables)
+        is_sweep = any("grid" in configuration for configuration in configurations)
+        text = _OF_TABLES[form](method_tables(rows, goal, base, is_sweep=is_sweep))
     if out is None:
         return click.echo(text, nl=False)
     path = Path(out)
@@ -76,10 +89,34 @@ def table(
     click.echo(printable(path))
 
 
-def _tables(rows: list[Row], paper, target, reference) -> list[ResultTable]:
-    if paper is None:
-        return method_tables(rows, target, reference)
-    return [paper_table(papers.of_paper(rows, paper, reference, target))]
+def _goal(
+    folders: tuple[str, ...],
+    configurations: list[dict[str, Any]],
+    paper: str | None,
+    target: float | None,
+    reference: str | None,
+) -> tuple[float | None, str | None]:
+    """The target and the reference: those given, else those of the folders that the table has."""
+    papers.check_paper(paper, reference, target)
+    if target is None and paper not in papers.WITHOUT_TARGET:
+        target = _shared(folders, configurations, "target")
+    if reference is None and paper not in papers.WITHOUT_REFERENCE:
+        reference = _shared(folders, configurations, "reference")
+        if reference is not None and len(folders) > 1:
+            reference = f"{results.folder_names(folders)[0]}{SEPARATOR}{reference}"
+    return target, reference
+
+
+def _shared(folders: tuple[str, ...], configurations: list[dict[str, Any]], name: str) -> Any:
+    """A setting that all folders have with the same value, else None."""
+    option = options(Settings)[name]
+    values = [own.get("settings", {}).get(name) for own in configurations]
+    for folder, value in zip(folders, values, strict=True):
+        try:
+            check_value(option, value, "")
+        except ValueError as error:
+            raise ValueError(f"{str(Path(folder, 'config.json'))!r}: {error}") from error
+    return values[0] if all(value == values[0] for value in values) else None
 
 
 def _records(rows: list[Row], paper, target, reference) -> list[dict]:

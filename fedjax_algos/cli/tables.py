@@ -8,6 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedjax_algos.analysis.evaluation import ClientSummary
+from fedjax_algos.analysis.statistics import diverged
+from fedjax_algos.analysis.summary import quality_by_method
 from fedjax_algos.cli.columns import MISSING
 from fedjax_algos.core import Row
 from fedjax_algos.core.texts import printable
@@ -91,10 +93,11 @@ def non_finite_lines(rows: list[Row]) -> list[str]:
     Args:
       rows: of all methods and seeds.
     """
+    seeds = dict.fromkeys(row["seed"] for row in rows)
     runs: dict[str, dict[float, list[Row]]] = {}
     for row in rows:
-        runs.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
-    lines = []
+        runs.setdefault(row["method"], {seed: [] for seed in seeds})[row["seed"]].append(row)
+    quality, lines = quality_by_method(rows), []
     for label, by_seed in runs.items():
         excluded = sum(own[-1].get("excluded_updates", 0) for own in by_seed.values())
         if excluded:
@@ -102,13 +105,13 @@ def non_finite_lines(rows: list[Row]) -> list[str]:
                 f"{label}: {excluded:g} updates of clients were not finite and were left out "
                 "(excluded_updates in metrics.csv)"
             )
-        diverged = [
+        told = [
             f"seed {seed:g} {describe_divergence(own)}"
-            for seed, own in by_seed.items()
-            if not math.isfinite(own[-1].get("test_loss", 0))
+            for (seed, own), lost in zip(by_seed.items(), diverged(quality[label]), strict=True)
+            if lost
         ]
-        if diverged:
-            lines.append(f"{label}: {'; '.join(diverged)}. What usually helps is {WHAT_HELPS}")
+        if told:
+            lines.append(f"{label}: {'; '.join(told)}. What usually helps is {WHAT_HELPS}")
     return lines
 
 

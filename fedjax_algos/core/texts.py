@@ -1,6 +1,20 @@
-"""Texts from outside, such as names of files: no control codes, no markup, and a bounded length."""
+"""Texts from outside, such as names of files: no control codes, no markup, and a bounded length.
+
+Also the prefixes of units.
+"""
 
 _GAP = " ... "
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+
+
+def si_prefix(value: float) -> tuple[float, str]:
+    """The largest SI prefix that does not make a value less than 1: its factor and its letter.
+
+    Args:
+      value: at least 0, in a unit such as bytes.
+    """
+    power = sum(value >= 1000.0**power for power in range(1, len(_PREFIXES)))
+    return 1000.0**power, _PREFIXES[power]
 
 
 def printable(text: object, longest: int | None = None) -> str:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from fedjax_algos.analysis.plots import SEPARATOR
 from fedjax_algos.analysis.statistics import records
 from fedjax_algos.analysis.summary import MethodSummary
 from fedjax_algos.analysis.timeline import idle_share, plot_staleness, plot_timeline, summarise_plan
@@ -185,32 +186,47 @@ def read_metrics(folder: str | Path) -> list[Row]:
     return [{name: row.get(name, np.nan) for name in columns} for row in rows]
 
 
-def read_folders(folders: Sequence[str | Path]) -> list[Row]:
-    """Reads the rows of one or more results folders.
-
-    Labels of several folders begin with the name of the folder, or with its path if two have the
-    same name.
+def folder_names(folders: Sequence[str | Path]) -> list[str]:
+    """What results folders are called in tables and figures: the name, or the path as it is given.
 
     Args:
       folders: that compare, run or sweep wrote.
 
     Raises:
-      ValueError: for no folder, one that is given twice, and as for `read_metrics`.
+      ValueError: for no folder, or one that is given twice.
     """
     if not folders:
         raise ValueError("no results folder is given; name one or more, such as results/compare")
-    names = [Path(folder).name for folder in folders]
-    if len(set(names)) < len(names):
-        names = [str(Path(folder)) for folder in folders]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"the results folder {name!r} is given twice; give it once")
-    prefixes = [f"{name}: " if len(names) > 1 else "" for name in names]
-    return [
-        row | {"method": prefix + row["method"]}
-        for prefix, folder in zip(prefixes, folders, strict=True)
-        for row in read_metrics(folder)
-    ]
+    paths = [Path(folder).resolve() for folder in folders]
+    if len(set(paths)) < len(paths):
+        given = " ".join(map(str, folders))
+        raise ValueError(f"a results folder is given twice in {given}; give it once")
+    names = [path.name for path in paths]
+    return names if len(set(names)) == len(names) else [str(Path(folder)) for folder in folders]
+
+
+def read_folders(folders: Sequence[str | Path], *, apart: bool = False) -> list[Row]:
+    """Reads the rows of one or more results folders.
+
+    Labels of several folders begin with the name of the folder.
+
+    Args:
+      folders: that compare, run or sweep wrote.
+      apart: whether the name of the folder is in the column `results` instead.
+
+    Raises:
+      ValueError: as for `folder_names` and `read_metrics`.
+    """
+    names = folder_names(folders)
+    rows = []
+    for name, folder in zip(names, folders, strict=True):
+        for row in read_metrics(folder):
+            if apart:
+                row["results"] = name
+            elif len(names) > 1:
+                row["method"] = f"{name}{SEPARATOR}{row['method']}"
+            rows.append(row)
+    return rows
 
 
 def _check_lengths(path: Path, rows: list[Row]) -> None:

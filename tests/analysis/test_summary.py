@@ -59,13 +59,36 @@ def test_diverged_runs_are_counted():
     half, everywhere, fine = summarise(measured)
     assert (half.seeds_diverged, everywhere.seeds_diverged, fine.seeds_diverged) == (1, 2, 0)
     assert half.best.mean == pytest.approx(0.5)  # before it diverged
-    assert (half.rounds.median, half.seeds_reaching) == (10, 2)
+    # the reference's best on seed 0 is that of a model that diverged: no target for any method
+    assert [line.seeds_without_target for line in (half, everywhere, fine)] == [(0,)] * 3
+    assert (half.rounds.costs, half.seeds_reaching, half.seeds_with_target) == ((20,), 1, 1)
     # a diverged run never reaches the target, so its length is no horizon
-    assert (everywhere.rounds.costs, everywhere.rounds.horizon) == ((np.inf, np.inf), None)
+    assert (everywhere.rounds.costs, everywhere.rounds.horizon) == ((np.inf,), None)
     half, _, _ = summarise(measured, target=0.7)
+    assert (half.seeds_without_target, half.seeds_with_target) == ((), 2)
     assert (half.rounds.median, half.rounds.horizon) == (None, 20)
     fine = summarise(rows("all", ALL_DIVERGED[:1]) + rows("fine", OTHER[:1]))[1]
-    assert fine.rounds.median is None
+    assert (fine.rounds.costs, fine.seeds_reaching) == ((), 0)
+
+
+def test_a_reference_that_diverges_early_gives_no_target():
+    """Its best on three seeds is that of the untrained model, which is reached at round 0."""
+    curves = [[0.1, NAN, NAN]] * 3 + [[0.1, 0.5, 0.6]] * 2
+    other = [[0.1, 0.6, 0.7]] * 5
+    first, second = summarise(rows("first", curves) + rows("other", other))
+    assert (first.rounds.costs, second.rounds.costs) == ((20, 20), (10, 10))
+    assert (first.seeds_reaching, first.seeds_with_target) == (2, 2)
+    assert first.seeds_without_target == second.seeds_without_target == (0, 1, 2)
+    (pair,) = summarise_pairs(rows("first", curves) + rows("other", other))
+    assert (pair.rounds_ratio, pair.seeds_common, pair.seeds) == (0.5, 2, 5)
+
+
+def test_updates_that_were_all_left_out_are_no_divergence():
+    """The train loss is NaN then, and the model is as before."""
+    measured = rows("first", FIRST)
+    measured[2] |= {"train_loss": NAN, "excluded_updates": 4}
+    (line,) = summarise(measured)
+    assert (line.seeds_diverged, line.final.values, line.seeds_reaching) == (0, (0.6, 0.6), 2)
 
 
 def test_a_loss_that_is_not_finite_is_a_diverged_run():
@@ -101,7 +124,8 @@ def test_pairs_by_hand():
 def test_pairs_name_the_diverged_seeds():
     measured = rows("half", HALF_DIVERGED) + rows("all", ALL_DIVERGED) + rows("fine", OTHER)
     everywhere, fine = summarise_pairs(measured)
-    assert (fine.final.without, fine.best.without) == ((0,), ())
+    assert fine.final.without == fine.best.without == (0,)
+    assert fine.best.estimate.values == pytest.approx((0.4,))
     assert fine.final.estimate.values == pytest.approx((0.4,))
     assert (everywhere.final.without, everywhere.rounds_ratio, everywhere.seeds_common) == (
         (0, 1),

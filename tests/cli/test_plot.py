@@ -123,4 +123,5 @@ def test_wrong_options(refused, folders, options, message):
 def test_wrong_folders(refused, folders):
     message = "different seeds, whose means are not comparable; add --facet results"
     assert message in refused("plot", "a/compare", "one")
-    assert "a folder is given twice in one ./one; give it once" in refused("plot", "one", "./one")
+    assert "folder is given twice in one ./one; give it once" in refused("plot", "one", "./one")
+    assert "no results folder is given; name one or more" in refused("plot")

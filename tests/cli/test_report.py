@@ -6,11 +6,15 @@ import hashlib
 import html
 import json
 import math
+import re
+from importlib import resources
 
 import pytest
 from report_helpers import Page, assert_alone
 from summary_helpers import NAN, rows
 
+from fedjax_algos.analysis.plots import method_styles
+from fedjax_algos.analysis.plots.styles import MARKERS
 from fedjax_algos.runs import results
 from fedjax_algos.runs.settings import Settings
 
@@ -128,6 +132,34 @@ def test_the_figure_has_means_and_bands(here, read):
     lows, highs = fedavg["bands"]["test_accuracy"]  # of two seeds
     assert lows == pytest.approx([0.1, 0.5, 0.625])
     assert highs == pytest.approx([0.1, 0.7, 0.875])
+
+
+def test_the_tables_are_those_of_the_commands(here, read, command):
+    label = "my_file.py:FedSpeed rho=0.1"
+    measured = rows(label, [[0.1, 0.5]] * 2) + rows("b", [[0.1, 0.4]] * 2)
+    page = read(make_folder(here / "some", measured))
+    assert page.tables[f"Compared with {label}"][0][1][0] == "b"
+    page = read(make_folder(here / "swept", measured, grid={"rho": ["0.1"]}))
+    _, (heading, *_) = page.tables["Methods"]
+    assert heading == ["setting", "final", "best", "diverged"]
+    assert not any(caption.startswith("Compared") for caption in page.tables)
+    foot = "to choose one from this table is to choose it by test data."
+    assert foot in page.text
+    assert foot in command("table", "swept")
+
+
+def test_styles_are_those_of_all_figures(here, read):
+    measured = rows("fedavg", [[0.1, 0.5]] * 2) + rows("fedprox mu=1", [[0.1, 0.5]] * 2)
+    methods = read(make_folder(here / "some", measured)).figure["methods"]
+    expected = method_styles(["fedavg", "fedprox mu=1"])
+    for method in methods:
+        style = expected[method["label"]]
+        dashes = [] if style.line == "-" else list(style.line[1])
+        assert method["style"] == {"colour": style.colour, "marker": style.marker, "line": dashes}
+    assert methods[0]["style"] == {"colour": "#000000", "marker": "o", "line": []}
+    script = resources.files("fedjax_algos.runs.report").joinpath("figure.js").read_text()
+    for marker in MARKERS:
+        assert re.search(rf'[ "]{re.escape(marker)}"?: "M', script), marker
 
 
 def test_the_virtual_clock(here, read):

@@ -146,7 +146,7 @@ def test_few_seeds_in_each_format(command, here):
 
 
 def curve(seed):
-    measured = rows("first", [[0.1, 0.5 + seed / 10]]) + rows("other", [[0.1, 0.65 - seed * 0.0]])
+    measured = rows("first", [[0.1, 0.5 + seed / 10]]) + rows("other", [[0.1, 0.65]])
     return [row | {"seed": seed} for row in measured]
 
 
@@ -158,7 +158,10 @@ def test_several_folders_are_one_table(command, refused, here):
     assert labels == [["a:", "fedavg"], ["b:", "fedavg"]]
     out = command("table", "a", "deep/a", "--reference", "deep/a: fedavg")
     assert "a: fedavg  -20.0, -30.0  -20.0, -20.0 " in out
-    assert "results folder 'a' is given twice; give it once" in refused("table", "a", "a")
+    for again in ("a", here / "a", "./a"):
+        assert f"a results folder is given twice in a {again}; give it once" in refused(
+            "table", "a", again
+        )
     assert "no results folder is given; name one or more" in refused("table")
     write(here / "longer", rows("fedavg", [*FIRST, [0.1, 0.2, 0.3]]))
     assert "'a: fedavg' has no rows on seed 2; give the rows of all methods" in refused(
@@ -173,6 +176,51 @@ def test_the_foot_says_what_was_chosen_by_test_data(command, here):
     assert told in command("table", "swept")
     assert told in command("table", "compared", "swept", "--format", "latex")
     assert told not in command("table", "compared")
+
+
+def test_a_sweep_is_compared_with_a_reference_only_if_one_is_given(command, here):
+    """Its first setting is the best one by test data."""
+    write(here / "swept", rows("mu=1", OTHER) + rows("mu=2", FIRST), grid={"mu": ["1", "2"]})
+    out = command("table", "swept")
+    assert out.splitlines()[0].split() == ["setting", "final", "best", "diverged"]
+    assert "compared with" not in out
+    assert " reached " in command("table", "swept", "--target", "0.5")
+    assert "compared with" not in command("table", "swept", "--target", "0.5")
+    assert "compared with mu=2" in command("table", "swept", "--reference", "mu=2")
+
+
+def test_the_target_and_the_reference_of_the_runs_hold_in_their_table(command, refused, here):
+    both = rows("fedavg", FIRST) + rows("other", OTHER)
+    own = {"seeds": [0, 1], "target": 0.65, "reference": "other"}
+    write(here / "a", both, settings=own)
+    assert command("table", "a") == formats.text(method_tables(both, 0.65, "other"))
+    out = command("table", "a", "--target", "0.5", "--reference", "fedavg")
+    assert out == formats.text(method_tables(both, 0.5, "fedavg"))
+    write(here / "b", both, settings=own | {"target": 0.7})
+    write(here / "c", both, settings=own | {"reference": None})
+    out = command("table", "b", "a")
+    assert "to b: other's best accuracy on the same seed" in out
+    assert "compared with b: other" in out
+    out = command("table", "a", "c")
+    assert "to a test accuracy of 65%" in out
+    assert "compared with a: fedavg" in out
+    assert "| other | 20 | " in command("table", "a", "--paper", "fedlga", "--format", "markdown")
+    write(here / "bad", both, settings=own | {"target": "high"})
+    assert "bad/config.json': target='high' is no number" in refused("table", "bad")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("fedlga --target 0.6 --reference some", "paper=fedlga has no reference, but reference='s"),
+        ("ghbm --target 0.6", "paper=ghbm has no target but what the reference reaches; leave tar"),
+        ("fedgbo --target 0.6", "the reference reaches; leave target=0.6 out"),
+        ("fedgb", "unknown paper 'fedgb'; did you mean fedgbo?"),
+    ],
+)
+def test_what_a_paper_does_not_have_is_refused(refused, here, options, message):
+    write(here / "some", rows("fedavg", FIRST))
+    assert message in refused("table", "some", "--paper", *options.split())
 
 
 def test_a_file_is_written_once(command, refused, here, five):

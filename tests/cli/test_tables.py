@@ -33,7 +33,11 @@ def test_a_comparison_by_hand():
     ]
     assert "mean of 7 seeds ± half the 95% confidence interval." in table
     assert "chosen on test data" in table
-    assert "more than half of the seeds do not reach it" in table
+    told = (
+        "> 20: more than half of the seeds had not reached the target when their runs ended, at 20."
+    )
+    assert told in table
+    assert "best accuracy on the same seed, the lower median over seeds." in table
 
 
 def test_two_seeds_are_shown_themselves():
@@ -41,6 +45,14 @@ def test_two_seeds_are_shown_themselves():
     assert lines[1].split("  ")[1:3] == [" 60.0, 60.0", "60.0, 70.0"]
     assert "final, best: test accuracy in %, of each of 2 seeds." in lines
     assert not any("±" in line for line in lines)
+    # first reaches its best after 20 and 10 rounds
+    assert "20, 10" in lines[1]
+    assert any(
+        line.endswith("best accuracy on the same seed, of each of 2 seeds.") for line in lines
+    )
+    lines = printed(BOTH, target=0.65)
+    assert "> 20, 10  > 2.0 kB, 1.0 kB" in lines[1]
+    assert "> 20: the seed had not reached the target when its run ended, at 20." in lines
     assert any(line.startswith("other   +20.0, +30.0  +20.0, +20.0 ") for line in lines)
 
 
@@ -63,7 +75,7 @@ def test_flops_and_simulated_time_are_shown_where_they_were_measured():
     assert any("rounds, upload, flops (of all clients): to" in line for line in notes)
     assert not any("flops" in line or "simulated" in line for line in printed(BOTH))
     lines = printed(rows("first", FIRST, simulated_seconds=0.5))
-    assert lines[1].split()[-8:] == ["10", "5", "s", "1.0", "kB", "2/2", "1.50", "s"]
+    assert " ".join(lines[1].split()[-13:]) == ("20, 10 10 s, 5 s 2.0 kB, 1.0 kB 2/2 1.50 s")
     assert any("rounds (server steps), simulated time, upload" in line for line in lines)
     assert any("or of all seeds whose plans are merged." in line for line in lines)
 
@@ -75,7 +87,8 @@ def test_flops_and_simulated_time_are_shown_where_they_were_measured():
         (999, "999.0 FLOP"),
         (1000, "1.0 kFLOP"),
         (2e6, "2.0 MFLOP"),
-        (5e18, "5000.0 PFLOP"),
+        (5e18, "5.0 EFLOP"),
+        (5e21, "5000.0 EFLOP"),
     ],
 )
 def test_flops_have_a_prefix(flops, shown):
@@ -86,9 +99,10 @@ def test_flops_have_a_prefix(flops, shown):
 def test_diverged_runs_are_printed():
     measured = rows("half", HALF_DIVERGED) + rows("all", ALL_DIVERGED) + rows("fine", OTHER)
     lines = [" ".join(line.split()) for line in printed(measured)]
-    assert lines[1].startswith("half 1/2 diverged 50.0, 50.0 10 ")
-    assert lines[2].startswith("all diverged diverged diverged diverged 0/2")
+    assert lines[1].startswith("half 1/2 diverged 50.0, 50.0 20 2.0 kB 1/1")
+    assert lines[2].startswith("all diverged diverged diverged diverged 0/1")
+    assert "without seed 0, on which the reference has diverged: no target." in lines
     assert lines[3].startswith("fine 80.0, 90.0 ")
     assert "all none (without seeds 0, 1) none (without seeds 0, 1) - - 0/2" in lines
-    assert "fine +40.0 (without seed 0) +30.0, +40.0 1.33 1.33 2/2" in lines
+    assert "fine +40.0 (without seed 0) +40.0 (without seed 0) 1.00 1.00 1/2" in lines
     assert any(line.startswith("without: seeds on which one of the two") for line in lines)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.texts import printable, si_prefix
 
 HOSTILE = st.text(st.characters() | st.sampled_from("\x00\x07\x1b\r\n\t\x7f\x9b\u202e\u2066\ud800"))
 
@@ -56,3 +56,18 @@ def test_a_long_text_keeps_its_beginning_and_its_end(text, longest):
         assert text.startswith(first)
         assert text.endswith(last)
         assert len(first) == len(last) == (longest - 5) // 2
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0, (1, "")),
+        (999.9, (1, "")),
+        (1000, (1e3, "k")),
+        (999999, (1e3, "k")),
+        (1e15, (1e15, "P")),
+        (1e30, (1e18, "E")),
+    ],
+)
+def test_the_largest_prefix(value, expected):
+    assert si_prefix(value) == expected

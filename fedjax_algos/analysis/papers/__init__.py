@@ -19,11 +19,14 @@ __all__ = [
     "METRIC",
     "PAPERS",
     "TOLERANCE",
+    "WITHOUT_REFERENCE",
+    "WITHOUT_TARGET",
     "Cost",
     "Final",
     "FirstTime",
     "Maximum",
     "Target",
+    "check_paper",
     "final_quality",
     "maximum_and_cost",
     "of_paper",
@@ -32,6 +35,8 @@ __all__ = [
 ]
 
 PAPERS = ("fedgbo", "fedlga", "ghbm", "fedcompass")
+WITHOUT_TARGET = ("fedgbo", "ghbm")  # it is what the reference reaches
+WITHOUT_REFERENCE = ("fedlga",)
 
 
 def of_paper(
@@ -44,17 +49,16 @@ def of_paper(
       paper: "fedgbo" for `maximum_and_cost`, "fedlga" for `rounds_to_target`, "ghbm" for
         `final_quality`, "fedcompass" for `time_to_target`.
       reference: the method that the others are compared with; None is "fedcompass" for FedCompass
-        and "fedavg" for the others. FedLGA's has none.
-      target: the test accuracy to reach, for FedLGA and FedCompass.
+        and "fedavg" for the others. FedLGA has none.
+      target: the test accuracy to reach, for FedLGA and FedCompass only.
 
     Returns:
       One entry for each method.
 
     Raises:
-      ValueError: for an unknown paper, a missing target, and as the function of the paper.
+      ValueError: as `check_paper`, for a missing target, and as the function of the paper.
     """
-    if paper not in PAPERS:
-        raise ValueError(unknown("paper", paper, PAPERS))
+    check_paper(paper, reference, target)
     if reference is None:
         reference = "fedcompass" if paper == "fedcompass" else "fedavg"
     if paper == "fedgbo":
@@ -66,3 +70,21 @@ def of_paper(
     if paper == "fedlga":
         return rounds_to_target(rows, target)
     return time_to_target(rows, target, reference)
+
+
+def check_paper(paper: str | None, reference: str | None, target: float | None) -> None:
+    """Raises ValueError for an unknown paper, and for what the summary of a paper does not have.
+
+    Args:
+      paper: one of `PAPERS`; None for no paper.
+      reference: the one that is given.
+      target: likewise.
+    """
+    if paper is not None and paper not in PAPERS:
+        raise ValueError(unknown("paper", paper, PAPERS))
+    if reference is not None and paper in WITHOUT_REFERENCE:
+        raise ValueError(f"paper={paper} has no reference, but {reference=} is given; leave it out")
+    if target is not None and paper in WITHOUT_TARGET:
+        raise ValueError(
+            f"paper={paper} has no target but what the reference reaches; leave {target=} out"
+        )

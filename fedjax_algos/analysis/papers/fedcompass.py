@@ -20,7 +20,7 @@ class FirstTime(NamedTuple):
       best: mean over seeds of each seed's highest quality.
       best_deviation: standard deviation over seeds (n - 1); NaN for one.
       seeds_reaching: seeds that reach the target.
-      seeds_diverged: seeds that have a value that is not finite.
+      seeds_diverged: seeds whose last model is not finite.
       seeds: their number; if more than `seeds_reaching`, `time` leaves some of them out.
     """
 

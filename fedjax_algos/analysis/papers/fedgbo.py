@@ -42,7 +42,7 @@ class Maximum(NamedTuple):
       best_of_seeds: mean over seeds of each seed's highest quality.
       cost: to reach the mean of `best`.
       reference_cost: to reach that of the reference; None if it is never reached.
-      seeds_diverged: seeds that have a value that is not finite.
+      seeds_diverged: seeds whose last model is not finite.
       seeds: their number.
     """
 
@@ -103,7 +103,7 @@ def _mean_curve(seeds):
     for run, curve in zip(seeds, curves, strict=True):
         rounds = run.columns["round"]
         expected = longest.columns["round"]
-        if run.ended_early():
+        if run.has_diverged():
             expected = expected[: len(rounds)]
         if not np.array_equal(rounds, expected):
             raise ValueError(

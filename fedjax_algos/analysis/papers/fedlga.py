@@ -17,7 +17,7 @@ class Target(NamedTuple):
       seconds_per_round: of the whole runs, mean over seeds.
       best: each seed's highest quality.
       seeds_reaching: seeds that reach the target.
-      seeds_diverged: seeds that have a value that is not finite.
+      seeds_diverged: seeds whose last model is not finite.
       seeds: their number; if more than `seeds_reaching`, `rounds` and `seconds` leave some out.
     """
 

@@ -28,7 +28,7 @@ class Final(NamedTuple):
       seconds: in r rounds; also None without wall_seconds.
       seconds_reduction: 1 - seconds / the reference's, likewise.
       seeds_reaching: seeds that reach the target.
-      seeds_diverged: seeds that have a value that is not finite.
+      seeds_diverged: seeds whose last model is not finite.
       seeds: their number; if more than `seeds_reaching`, some are charged the budget in `rounds`.
     """
 
@@ -190,7 +190,7 @@ def _window(run, last, budget):
     A run that diverged and ended before them has the quality NaN.
     """
     inside = run.quality[run.columns["round"] > max(budget - last, 0)]
-    if not len(inside) and run.ended_early():
+    if not len(inside) and run.has_diverged():
         return np.array([np.nan])
     if not len(inside):
         raise ValueError(

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_algos.analysis.statistics import first_at
+from fedjax_algos.analysis.statistics import diverged, finite_quality, first_at
 from fedjax_algos.core import Row
 
 METRIC = "test_accuracy"
@@ -18,9 +18,9 @@ class Run(NamedTuple):
     quality: np.ndarray  # float[evaluations], NaN where the run has diverged
     columns: dict[str, np.ndarray]  # float[evaluations] each
 
-    def ended_early(self) -> bool:
-        """Whether the run may have stopped because its model was not finite."""
-        return bool(np.isnan(self.quality[-1]))
+    def has_diverged(self) -> bool:
+        """Whether the run has diverged; it may have stopped before the others."""
+        return bool(diverged(self.quality))
 
 
 class Seeds(list[Run]):
@@ -41,7 +41,7 @@ class Seeds(list[Run]):
 
     def diverged(self) -> int:
         """The number of seeds that have diverged."""
-        return sum(bool(np.isnan(run.quality).any()) for run in self)
+        return sum(bool(diverged(run.quality)) for run in self)
 
     def reaching(self, target: float) -> "Seeds":
         """The runs that reach the target.
@@ -154,10 +154,8 @@ def _run(method: str, seed: float, rows: list[Row], metric: str) -> Run:
             f"method {method!r} on seed {seed:g} goes from round {before:g} back to {after:g}; "
             "give each run once, and every method a label of its own"
         )
-    # a model of NaNs always predicts class 0 and has a finite accuracy; the loss may be absent
-    losses = [row.get("test_loss") for row in evaluated]
-    finite = np.isfinite(columns[metric]) & [loss is None or np.isfinite(loss) for loss in losses]
-    return Run(method, seed, np.where(finite, columns[metric], np.nan), columns)
+    quality = np.array([finite_quality(row, metric) for row in evaluated])
+    return Run(method, seed, quality, columns)
 
 
 def check_target(target: float) -> None:

@@ -1,23 +1,34 @@
 """The columns of rows as axes: names, units and limits."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from fedjax_algos.core.options import is_number
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.texts import printable, si_prefix
 
-AXES = {  # columns for the x axis, and their names
-    "round": "communication round",
-    "upload_bytes": "upload of all clients",
-    "download_bytes": "download of all clients",
-    "flops": "computation of all clients",
-    "simulated_seconds": "simulated seconds",
-    "wall_seconds": "seconds",
+
+class Axis(NamedTuple):
+    """A column as the x axis names it.
+
+    Attributes:
+      label: without the unit.
+      unit: of bytes and operations, which have prefixes; else "".
+    """
+
+    label: str
+    unit: str = ""
+
+
+AXES = {  # columns for the x axis
+    "round": Axis("communication round"),
+    "upload_bytes": Axis("upload of all clients", "B"),
+    "download_bytes": Axis("download of all clients", "B"),
+    "flops": Axis("computation of all clients", "FLOP"),
+    "simulated_seconds": Axis("simulated seconds"),
+    "wall_seconds": Axis("wall time in seconds"),
 }
-_UNITS = {"upload_bytes": "B", "download_bytes": "B", "flops": "FLOP"}
-_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 _MAX_CHARACTERS = 80  # of a text
 Limits = tuple[float | None, float | None]
 NO_LIMITS: Limits = (None, None)
@@ -33,11 +44,24 @@ class Column(NamedTuple):
     logarithmic: bool
 
 
+def axes_of(columns: Collection[str]) -> dict[str, Axis]:
+    """The columns for the x axis, by name; on the virtual clock a round is a server step.
+
+    Args:
+      columns: those of the rows.
+    """
+    axes = {name: axis for name, axis in AXES.items() if name in columns}
+    if "simulated_seconds" in axes:
+        axes |= {"round": Axis("server step")}
+    return axes
+
+
 def column_of(
     name: str,
     values: Iterable[np.ndarray],
     limits: Limits,
     *,
+    axes: Mapping[str, Axis],
     label: str | None,
     logarithmic: bool,
 ) -> Column:
@@ -47,18 +71,18 @@ def column_of(
       name: of the column.
       values: of all curves; NaN is left out.
       limits: None for the default.
+      axes: of `axes_of`.
       label: replaces the name and the unit.
       logarithmic: whether the axis is.
     """
     largest = max((float(np.nanmax(v, initial=0)) for v in values), default=0.0)
     largest = largest if limits[1] is None else min(largest, limits[1])
-    powers = range(1, len(_PREFIXES)) if name in _UNITS else ()
-    power = sum(largest >= 1000.0**power for power in powers)
+    axis = axes.get(name, Axis(name.replace("_", " ")))
+    factor, prefix = si_prefix(largest) if axis.unit else (1.0, "")
     if label is None:
-        unit = f", {_PREFIXES[power]}{_UNITS[name]}" if name in _UNITS else ""
-        label = AXES.get(name, name.replace("_", " ")) + unit
+        label = axis.label + (f", {prefix}{axis.unit}" if axis.unit else "")
     label = printable(label, longest=_MAX_CHARACTERS)
-    return Column(name, label, 1000.0**power, limits, logarithmic)
+    return Column(name, label, factor, limits, logarithmic)
 
 
 def check_limits(name: str, limits: Limits, logarithmic: bool) -> None:

@@ -5,7 +5,12 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_algos.analysis.plots.columns import Limits
-from fedjax_algos.analysis.statistics import MIN_SEEDS_OF_AN_INTERVAL, confidence_half_width
+from fedjax_algos.analysis.statistics import (
+    MIN_SEEDS_OF_AN_INTERVAL,
+    SPREADS,
+    choose_spread,
+    spread,
+)
 from fedjax_algos.analysis.summary import column_by_method
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
@@ -13,8 +18,7 @@ from fedjax_algos.core.options import check_choice
 _MARGIN = 0.08  # above and below the curves, of their height
 BANDS = {  # and how a figure says it
     "none": "",
-    "interval": ", band: 95% confidence interval",
-    "range": ", band: smallest to largest",
+    **{name: f", band: {text}" for name, text in SPREADS.items()},
     "seeds": ", thin lines: each seed",
 }
 
@@ -42,8 +46,7 @@ def choose_band(band: str | None, seeds: int) -> str:
       ValueError: for an unknown band, or an interval of fewer than five seeds.
     """
     if band is None:
-        several = "interval" if seeds >= MIN_SEEDS_OF_AN_INTERVAL else "range"
-        return several if seeds > 1 else "none"
+        return choose_spread(seeds) if seeds > 1 else "none"
     check_choice("band", band, BANDS)
     if band == "interval" and seeds < MIN_SEEDS_OF_AN_INTERVAL:
         raise ValueError(
@@ -71,11 +74,8 @@ def _curve(x: np.ndarray, y: np.ndarray, band: str) -> Curve:
     x, y = _finite(x), _finite(y)
     mean = _finite(y.mean(axis=0))
     low = high = mean
-    if band == "interval":
-        half = confidence_half_width(y)
-        low, high = _finite(mean - half), _finite(mean + half)
-    elif band == "range":
-        low, high = y.min(axis=0), y.max(axis=0)
+    if band in SPREADS:
+        low, high = map(_finite, spread(y, band))
     elif band == "seeds":  # fmin and fmax ignore NaN: the other seeds go on
         low, high = np.fmin.reduce(y), np.fmax.reduce(y)
     lines = list(zip(x, y, strict=True)) if band == "seeds" else []

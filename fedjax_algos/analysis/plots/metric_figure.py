@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedjax_algos.analysis.plots.columns import NO_LIMITS, Limits, check_limits, column_of
+from fedjax_algos.analysis.plots.columns import NO_LIMITS, Limits, axes_of, check_limits, column_of
 from fedjax_algos.analysis.plots.curves import BANDS, Curve, choose_band, curves_of, fit_y_limits
 from fedjax_algos.analysis.plots.files import check_suffix, save
 from fedjax_algos.analysis.plots.panels import Panel, choose_methods, grid_of
@@ -59,8 +59,8 @@ def draw_metric(
 ) -> tuple["Figure", list[str]]:
     """Draws metrics of all methods: the mean over seeds, and a band around it.
 
-    A method has the same colour, marker and line in all figures, see `method_styles`. Positions on
-    the x axis are means over the seeds, too. A curve ends where a seed's value is not finite; the
+    The styles of the methods are those of `method_styles`. Positions on the x axis are means over
+    the seeds, too. A curve ends where a seed's value is not finite; the
     legend says so, and it names methods that are outside the limits.
 
     Args:
@@ -70,7 +70,7 @@ def draw_metric(
       facet: a column with texts, or "seed"; each of its values has a panel.
       methods: labels of the methods to draw, in the order of the legend; None for all.
       band: "none", "interval" (the 95% confidence interval of the mean, from five seeds on),
-        "range" (from the smallest to the largest value) or "seeds" (a thin line for each). None is
+        "range" (from the lowest to the highest value) or "seeds" (a thin line for each). None is
         "interval" from five seeds on, and "range" for two to four.
       log: the logarithmic axes, one of `LOG_AXES`.
       x_limits: the lower and the upper one, in bytes, FLOPs or seconds if the column is; None for
@@ -112,9 +112,15 @@ def draw_metric(
         pairs = zip(grid.panels, curves, strict=True)
         return [c for panel, by in pairs if getattr(panel, field) == name for c in by.values()]
 
+    axes = axes_of({name for row in rows for name in row})
     x_columns = {
         name: column_of(
-            name, [c.x for c in own("x", name)], x_limits, label=x_label, logarithmic=log_x
+            name,
+            [c.x for c in own("x", name)],
+            x_limits,
+            axes=axes,
+            label=x_label,
+            logarithmic=log_x,
         )
         for name in columns
     }
@@ -122,7 +128,9 @@ def draw_metric(
     for name in metrics:
         limits = fit_y_limits(own("metric", name), y_limits, x_limits, logarithmic=log_y)
         means = [c.mean for c in own("metric", name)]
-        y_columns[name] = column_of(name, means, limits, label=y_label, logarithmic=log_y)
+        y_columns[name] = column_of(
+            name, means, limits, axes=axes, label=y_label, logarithmic=log_y
+        )
     if title is None:
         number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
         title = "one seed" if seeds[-1] == 1 else f"mean of {number} seeds{BANDS[drawn]}"

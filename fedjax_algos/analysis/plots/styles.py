@@ -1,10 +1,11 @@
-"""The colour, the marker and the line style of each method, the same in all figures.
+"""The colour, the marker and the line style of each method in a figure.
 
 The colours were chosen by a numerical search: each pair differs for readers with normal vision and
 for those who lack one kind of cones, and their greys are evenly spaced from black to light grey.
 """
 
 import zlib
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ _FIXED = (
     "-           apfl      ditto    pfedme     fedrep   fedbn      ifca    perfedavg",
 )
 _SLOTS = 64  # styles that differ
+SEPARATOR = ": "  # of a results folder and a method, in the labels of several folders
 
 
 class Style(NamedTuple):
@@ -62,25 +64,49 @@ FIXED_STYLES = {
 def method_styles(labels: Iterable[str]) -> dict[str, Style]:
     """The styles of the methods of a figure, which do not depend on their order.
 
-    The name of an algorithm of the package has a fixed style. The colour of any other label, such
-    as that of a variant or of an algorithm of the user's own, follows from its text, or is a free
-    one if another method has it; its marker and line are free ones as long as there are some. Up to
-    64 methods have different styles.
+    An algorithm of the package has one style in all figures. Any other label, such as that of a
+    variant or of an algorithm of the user's own, prefers the style that follows from its text; it
+    takes another colour, marker or line if other methods of the figure have these, as long as there
+    are some. Up to 64 methods have different styles.
+
+    A results folder before the name, as in `longer: fedavg`, does not count, unless the figure has
+    the method of several folders: then all but one without a folder are like variants.
 
     Args:
       labels: of the methods.
     """
     labels = list(dict.fromkeys(labels))
-    styles = {label: FIXED_STYLES[label] for label in labels if label in FIXED_STYLES}
-    for label in sorted(set(labels) - set(styles)):  # whatever their order
-        preferred = zlib.crc32(label.encode("utf-8", "surrogatepass"))
+    methods = [label.rpartition(SEPARATOR)[2] for label in labels]
+    uses = Counter(methods)
+    texts = {
+        label: method if uses[method] == 1 else label
+        for label, method in zip(labels, methods, strict=True)
+    }
+    styles = {label: FIXED_STYLES[text] for label, text in texts.items() if text in FIXED_STYLES}
+    taken = _Taken(styles.values())
+    for label in sorted(set(labels) - set(styles), key=texts.__getitem__):  # whatever their order
+        preferred = zlib.crc32(texts[label].encode("utf-8", "surrogatepass"))
         candidates = [_style((preferred + step) % _SLOTS) for step in range(_SLOTS)]
-        taken = list(styles.values())
-        styles[label] = min(candidates, key=lambda style: _cost(style, candidates[0], taken))
+        styles[label] = min(candidates, key=lambda style: taken.cost(style, candidates[0]))
+        taken.add(styles[label])
     return {label: styles[label] for label in labels}
 
 
-def _cost(style: Style, preferred: Style, taken: list[Style]) -> tuple[int, ...]:
-    """Uses of the style and its colour; whether that is not preferred; uses of marker and line."""
-    colour, marker, line = (sum(own == s[i] for s in taken) for i, own in enumerate(style))
-    return taken.count(style), colour, style.colour != preferred.colour, marker, line
+class _Taken:
+    """How often styles and their parts are used."""
+
+    def __init__(self, styles: Iterable[Style]):
+        self.styles: Counter[Style] = Counter()
+        self.parts: list[Counter[Any]] = [Counter() for _ in Style._fields]
+        for style in styles:
+            self.add(style)
+
+    def add(self, style: Style) -> None:
+        self.styles[style] += 1
+        for counter, part in zip(self.parts, style, strict=True):
+            counter[part] += 1
+
+    def cost(self, style: Style, preferred: Style) -> tuple[int, ...]:
+        """Uses of the style and its colour; if that is not preferred; uses of marker and line."""
+        colour, marker, line = (c[part] for c, part in zip(self.parts, style, strict=True))
+        return self.styles[style], colour, style.colour != preferred.colour, marker, line

@@ -1,11 +1,14 @@
 """Statistics over seeds: estimates, paired differences, and costs to reach a target."""
 
+from fedjax_algos.analysis.statistics.divergence import diverged, finite_quality
 from fedjax_algos.analysis.statistics.estimates import (
+    MAX_SEEDS_OF_VALUES,
     MIN_SEEDS_OF_AN_INTERVAL,
+    SPREADS,
     Estimate,
+    choose_spread,
     confidence_half_width,
     describe_estimates,
-    describe_spread,
     spread,
 )
 from fedjax_algos.analysis.statistics.pairs import Difference, paired_difference
@@ -13,19 +16,25 @@ from fedjax_algos.analysis.statistics.records import records
 from fedjax_algos.analysis.statistics.targets import (
     TOLERANCE,
     CostToTarget,
+    describe_costs,
     first_at,
     ratio_on_common_seeds,
 )
 
 __all__ = [
+    "MAX_SEEDS_OF_VALUES",
     "MIN_SEEDS_OF_AN_INTERVAL",
+    "SPREADS",
     "TOLERANCE",
     "CostToTarget",
     "Difference",
     "Estimate",
+    "choose_spread",
     "confidence_half_width",
+    "describe_costs",
     "describe_estimates",
-    "describe_spread",
+    "diverged",
+    "finite_quality",
     "first_at",
     "paired_difference",
     "ratio_on_common_seeds",

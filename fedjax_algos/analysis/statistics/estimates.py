@@ -13,21 +13,22 @@ import numpy as np
 from scipy import special
 
 MIN_SEEDS_OF_AN_INTERVAL = 5
-_MAX_SEEDS_OF_VALUES = 2
+MAX_SEEDS_OF_VALUES = 2
 
 
 class Estimate(NamedTuple):
     """A quantity over seeds.
 
     Attributes:
-      values: one for each seed, in the order of the seeds; NaN for a seed that has diverged.
+      values: one for each seed, in the order of the seeds; NaN for a seed that has none because it
+        has diverged. The highest quality of such a seed is its highest one before.
     """
 
     values: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """The mean over seeds; NaN if one of them has diverged, as the next three."""
+        """The mean over seeds; NaN if a value is, as the next three."""
         return float(np.mean(self.values))
 
     @property
@@ -59,7 +60,7 @@ class Estimate(NamedTuple):
             return "diverged" if diverged == seeds else f"{diverged}/{seeds} diverged"
         if seeds >= MIN_SEEDS_OF_AN_INTERVAL:
             return f"{show(self.mean)} ± {show(self.interval).lstrip('+')}"
-        if seeds > _MAX_SEEDS_OF_VALUES:
+        if seeds > MAX_SEEDS_OF_VALUES:
             return f"{show(self.lowest)}..{show(self.highest)}"
         return ", ".join(map(show, self.values))
 
@@ -85,38 +86,37 @@ def describe_estimates(seeds: int) -> str:
     """
     if seeds >= MIN_SEEDS_OF_AN_INTERVAL:
         return f"mean of {seeds} seeds ± half the 95% confidence interval"
-    if seeds > _MAX_SEEDS_OF_VALUES:
+    if seeds > MAX_SEEDS_OF_VALUES:
         return f"lowest..highest of {seeds} seeds"
     return f"of each of {seeds} seeds" if seeds > 1 else "of one seed"
 
 
-def spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The lower and upper end of what figures draw around a mean over seeds.
-
-    From five seeds on they are those of its 95% confidence interval, below the lowest and the
-    highest value.
-
-    Args:
-      values: float[seeds, ...].
-
-    Returns:
-      Two float[...], NaN where a value is NaN.
-    """
-    if len(values) < MIN_SEEDS_OF_AN_INTERVAL:
-        return values.min(axis=0), values.max(axis=0)
-    mean, half_width = values.mean(axis=0), confidence_half_width(values)
-    return mean - half_width, mean + half_width
+SPREADS = {"interval": "95% confidence interval", "range": "lowest to highest"}
 
 
-def describe_spread(seeds: int) -> str:
-    """What `spread` returns, for a caption; an empty text for one seed.
+def choose_spread(seeds: int) -> str:
+    """Which of `SPREADS` figures draw around a mean over seeds.
 
     Args:
       seeds: their number.
     """
-    if seeds >= MIN_SEEDS_OF_AN_INTERVAL:
-        return "95% confidence interval"
-    return "lowest to highest seed" if seeds > 1 else ""
+    return "interval" if seeds >= MIN_SEEDS_OF_AN_INTERVAL else "range"
+
+
+def spread(values: np.ndarray, kind: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The lower and upper end of what figures draw around a mean over seeds.
+
+    Args:
+      values: float[seeds, ...].
+      kind: one of `SPREADS`; None is the interval from five seeds on, and the range below.
+
+    Returns:
+      Two float[...], NaN where a value is NaN.
+    """
+    if (kind or choose_spread(len(values))) == "range":
+        return values.min(axis=0), values.max(axis=0)
+    mean, half_width = values.mean(axis=0), confidence_half_width(values)
+    return mean - half_width, mean + half_width
 
 
 def confidence_half_width(values: np.ndarray) -> np.ndarray:

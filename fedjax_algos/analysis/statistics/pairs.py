@@ -53,7 +53,7 @@ def paired_difference(
     """A method's values minus the reference's.
 
     Args:
-      values: float[seeds]; NaN for a seed that has diverged.
+      values: float[seeds]; NaN for a seed that has diverged, whatever the quantity.
       reference: float[seeds], likewise.
       seeds: their numbers.
     """

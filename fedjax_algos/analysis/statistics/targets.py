@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_algos.analysis.statistics.estimates import MAX_SEEDS_OF_VALUES
+
 TOLERANCE = 1e-6  # 0.9 in float32 is below 0.9
 
 
@@ -12,40 +14,76 @@ class CostToTarget(NamedTuple):
     """A cost up to the first evaluation at a target, over seeds.
 
     A seed that does not reach the target is censored: its cost is only known to be larger than
-    that of its whole run.
+    its horizon, the cost of its whole run.
 
     Attributes:
-      costs: of each seed; infinite for a censored one.
-      horizon: the smallest cost of a whole run among the censored seeds; None if no seed is
-        censored, or if all of these have diverged.
+      costs: of each seed that has a target; infinite for a censored one.
+      horizons: of each of these seeds; NaN for one that has diverged, whose run says nothing.
     """
 
     costs: tuple[float, ...]
-    horizon: float | None
+    horizons: tuple[float, ...]
 
     @property
     def median(self) -> float | None:
-        """The lower median over seeds; None if more than half of the seeds are censored."""
-        middle = sorted(self.costs)[(len(self.costs) - 1) // 2]
+        """The lower median over seeds; None if more than half of the seeds are censored.
+
+        It is a cost that was measured. The mean of the two middle costs could be one of a censored
+        seed, which is not known.
+        """
+        middle = sorted(self.costs)[(len(self.costs) - 1) // 2] if self.costs else np.inf
         return middle if np.isfinite(middle) else None
 
+    @property
+    def horizon(self) -> float | None:
+        """The smallest horizon of the censored seeds; None if there is none that is known."""
+        known = [
+            horizon
+            for cost, horizon in zip(self.costs, self.horizons, strict=True)
+            if np.isinf(cost) and np.isfinite(horizon)
+        ]
+        return min(known, default=None)
+
     def text(self, show: Callable[[float], str]) -> str:
-        """The median as tables show it; `> 100` if it is censored, with the horizon.
+        """The cost as tables show it: of one or two seeds the values, of more the lower median.
+
+        A censored one is its horizon, such as `> 100`.
 
         Args:
           show: the text of a number.
         """
-        if self.median is not None:
-            return show(self.median)
-        return "diverged" if self.horizon is None else f"> {show(self.horizon)}"
+        if not self.costs:
+            return "-"
+        if len(self.costs) <= MAX_SEEDS_OF_VALUES:
+            pairs = zip(self.costs, self.horizons, strict=True)
+            return ", ".join(_cost(*pair, show) for pair in pairs)
+        middle = np.inf if self.median is None else self.median
+        return _cost(middle, np.nan if self.horizon is None else self.horizon, show)
 
     def record(self, name: str) -> dict[str, float | None]:
-        """The median, and the horizon of censored seeds, as numbers for a file, by column.
+        """The lower median, and the horizon of censored seeds, as numbers for a file, by column.
 
         Args:
           name: of the cost.
         """
         return {name: self.median, f"{name}_horizon": self.horizon}
+
+
+def describe_costs(seeds: int) -> str:
+    """What the text of a `CostToTarget` is, for a legend; an empty text for one seed.
+
+    Args:
+      seeds: the number of those that have a target.
+    """
+    if seeds > MAX_SEEDS_OF_VALUES:
+        return "the lower median over seeds"
+    return f"of each of {seeds} seeds" if seeds > 1 else ""
+
+
+def _cost(cost: float, horizon: float, show: Callable[[float], str]) -> str:
+    if np.isfinite(cost):
+        return show(cost)
+    return f"> {show(horizon)}" if np.isfinite(horizon) else "diverged"
 
 
 def first_at(quality: np.ndarray, target: float) -> int | None:

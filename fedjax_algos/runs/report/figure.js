@@ -4,14 +4,15 @@
   const data = JSON.parse(document.getElementById("figure-data").textContent);
   const plot = document.getElementById("plot");
   if (!plot || !data.methods.length) return;
-  // dark enough on white; dashes and markers distinguish lines without colours
-  const COLORS = ["#0b5fa5", "#c44500", "#00794f", "#8e3a9d", "#7a5c00", "#b0004f", "#006d77", "#4d4d4d"];
-  const DASHES = ["", "8 4", "2 3", "10 3 2 3", "14 5"];
-  const MARKERS = [
-    "M-4 0A4 4 0 1 0 4 0A4 4 0 1 0 -4 0Z", "M-3.6-3.6H3.6V3.6H-3.6Z", "M0-4.6L4.4 3.4H-4.4Z",
-    "M0-5L4.2 0L0 5L-4.2 0Z", "M-4.4-3.4H4.4L0 4.6Z", "M-4-4L4 4M-4 4L4-4", "M-5 0H5M0-5V5",
-  ];
-  const PREFIXES = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+  const WIDTH = 2; // of a line
+  const MARKERS = { // by their letters in matplotlib
+    o: "M-4 0A4 4 0 1 0 4 0A4 4 0 1 0 -4 0Z", s: "M-3.6-3.6H3.6V3.6H-3.6Z", "^": "M0-4.6L4.4 3.4H-4.4Z",
+    D: "M0-5L5 0L0 5L-5 0Z", v: "M-4.4-3.4H4.4L0 4.6Z",
+    P: "M-1.7-5H1.7V-1.7H5V1.7H1.7V5H-1.7V1.7H-5V-1.7H-1.7Z",
+    X: "M-4.7-2.3L-2.3-4.7L0-2.4L2.3-4.7L4.7-2.3L2.4 0L4.7 2.3L2.3 4.7L0 2.4L-2.3 4.7L-4.7 2.3L-2.4 0Z",
+    "*": "M0-6L1.4-1.9L5.7-1.9L2.2 .7L3.5 4.9L0 2.3L-3.5 4.9L-2.2 .7L-5.7-1.9L-1.4-1.9Z",
+  };
+  const PREFIXES = [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
   const hidden = new Set();
   let view = null; // [left, right, bottom, top] after a zoom
   let cursor = null; // x under the pointer
@@ -27,9 +28,9 @@
   const axis = () => data.axes[byId("axis").selectedIndex];
   const metric = () => data.metrics[byId("metric").selectedIndex];
   const shown = () => data.methods.map((m, i) => ({ ...m, index: i })).filter((m) => !hidden.has(m.index));
-  const color = (i) => COLORS[i % COLORS.length];
-  const dash = (i) => DASHES[i % DASHES.length];
-  const marker = (i) => MARKERS[i % MARKERS.length];
+  const color = (i) => data.methods[i].style.colour;
+  const dash = (i) => data.methods[i].style.line.map((length) => length * WIDTH).join(" ");
+  const marker = (i) => MARKERS[data.methods[i].style.marker];
 
   // The points of a method: {x, y, low, high}, without those that are not finite.
   const points = (method) => {
@@ -136,7 +137,7 @@
       const below = banded.map((p) => [x(p.x), y(p.low)]).reverse();
       make("path", { d: `M${path([...above, ...below])}Z`, fill: color(i), "fill-opacity": 0.13 }, parent);
     }
-    const stroke = { stroke: color(i), "stroke-width": 2, fill: "none" };
+    const stroke = { stroke: color(i), "stroke-width": WIDTH, fill: "none" };
     make("path", { ...stroke, d: `M${path(line.map((p) => [x(p.x), y(p.y)]))}`, "stroke-dasharray": dash(i) }, parent);
     let next = line.length > 8 ? x(line[0].x) + 9 * (i % 4) : -Infinity; // so that markers stand apart
     line.forEach((p) => {
@@ -144,7 +145,7 @@
       if (at < next) return;
       next = at + 36;
       make("path", { d: marker(i), transform: `translate(${at.toFixed(2)} ${y(p.y).toFixed(2)})`,
-        stroke: color(i), "stroke-width": 1.6, fill: i % 2 ? "#fff" : color(i) }, parent);
+        fill: color(i) }, parent);
     });
   };
 
@@ -228,8 +229,8 @@
   data.methods.forEach((method, i) => {
     const box = byId(`show-${i}`);
     const sample = make("svg", { width: 44, height: 14, "aria-hidden": "true" });
-    make("path", { d: "M1 7H43", stroke: color(i), "stroke-width": 2, "stroke-dasharray": dash(i) }, sample);
-    make("path", { d: marker(i), transform: "translate(22 7)", stroke: color(i), "stroke-width": 1.6, fill: i % 2 ? "#fff" : color(i) }, sample);
+    make("path", { d: "M1 7H43", stroke: color(i), "stroke-width": WIDTH, "stroke-dasharray": dash(i) }, sample);
+    make("path", { d: marker(i), transform: "translate(22 7)", fill: color(i) }, sample);
     box.after(sample);
     box.addEventListener("change", () => {
       if (box.checked) hidden.delete(i); else hidden.add(i);

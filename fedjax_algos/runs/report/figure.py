@@ -8,21 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.analysis.statistics import MIN_SEEDS_OF_AN_INTERVAL, describe_spread, spread
+from fedjax_algos.analysis.plots import axes_of, method_styles
+from fedjax_algos.analysis.statistics import SPREADS, choose_spread, spread
 from fedjax_algos.analysis.summary import column_by_method
 from fedjax_algos.core import Row
 from fedjax_algos.core.texts import printable
 from fedjax_algos.runs.report.html import Html, element, picture
 
-_AXES = {  # columns for the x axis, their labels and units
-    "round": ("communication round", ""),
-    "upload_bytes": ("uploaded by all clients", "B"),
-    "download_bytes": ("downloaded by all clients", "B"),
-    "simulated_seconds": ("simulated seconds", ""),
-    "flops": ("computation of all clients", "FLOP"),
-    "wall_seconds": ("wall time in seconds", ""),
-}
-_SERVER_STEP = ("server step", "")
 _FIRST_METRICS = ("test_accuracy", "test_loss", "train_loss")
 _MAX_METHODS = 20  # in the figure; a page with a thousand settings would be slow
 _MAX_CHARACTERS = 80  # of a label
@@ -37,18 +29,21 @@ def figure_data(rows: list[Row]) -> dict[str, Any]:
 
     Returns:
       Values of JSON: `axes` and `metrics`, each with a name, a label and a unit, and `methods`
-      with a label, `columns` (the means of axes and metrics by name) and `bands` (the lower and the
-      upper ends by metric; see `analysis.statistics.spread`). Numbers that are not finite are None.
+      with a label, a `style` (of `method_styles`, with the line as lengths of dashes and gaps in
+      widths of the line), `columns` (the means of axes and metrics by name) and `bands` (the lower
+      and the upper ends by metric; see `analysis.statistics.spread`). Numbers that are not finite
+      are None.
     """
     names = dict.fromkeys(name for row in rows for name in row)
     given = {name: column_by_method(rows, name) for name in names if name not in ("method", "seed")}
     columns = {name: own for name, own in given.items() if _has_numbers(own)}
-    axes = {name: label for name, label in _AXES.items() if name in columns}
+    axes = axes_of(columns)
     if "simulated_seconds" in axes:  # the virtual clock
-        axes = {"simulated_seconds": axes["simulated_seconds"], **axes} | {"round": _SERVER_STEP}
-    others = [name for name in columns if name not in _AXES and name not in _FIRST_METRICS]
+        axes = {"simulated_seconds": axes["simulated_seconds"], **axes}
+    others = [name for name in columns if name not in axes and name not in _FIRST_METRICS]
     metrics = [name for name in _FIRST_METRICS if name in columns] + others
-    labels = list(next(iter(given.values())))[:_MAX_METHODS]
+    labels = list(next(iter(given.values())))
+    styles = method_styles(labels)  # those that other figures of the folder have
     return {
         "axes": [{"name": n, "label": label, "unit": unit} for n, (label, unit) in axes.items()],
         "metrics": [
@@ -63,12 +58,17 @@ def figure_data(rows: list[Row]) -> dict[str, Any]:
         "methods": [
             {
                 "label": printable(label, _MAX_CHARACTERS),
+                "style": {**styles[label]._asdict(), "line": _dashes(styles[label].line)},
                 "columns": {name: _means(columns[name][label]) for name in [*axes, *metrics]},
                 "bands": {name: _band(columns[name][label]) for name in metrics},
             }
-            for label in labels
+            for label in labels[:_MAX_METHODS]
         ],
     }
+
+
+def _dashes(line: Any) -> list[float]:
+    return [] if line == "-" else list(line[1])
 
 
 def _has_numbers(by_method: dict[str, np.ndarray]) -> bool:
@@ -111,10 +111,7 @@ def figure(data: dict[str, Any], folder: Path, seeds: int, num_methods: int) -> 
       seeds: their number.
       num_methods: of the results, of which a long figure has only the first.
     """
-    band = f"go from the {describe_spread(seeds)}"
-    if seeds >= MIN_SEEDS_OF_AN_INTERVAL:
-        band = f"are their {describe_spread(seeds)}s"
-    mean = f"The lines are means of {seeds} seeds, and the bands {band}. "
+    mean = f"The lines are means of {seeds} seeds; band: {SPREADS[choose_spread(seeds)]}. "
     told = (mean if seeds > 1 else "") + "A line ends where the model of a seed was not finite."
     if num_methods > len(data["methods"]):
         told += f" The first {len(data['methods'])} of {num_methods} methods are drawn."

@@ -39,23 +39,23 @@ def wandb(
     Raises:
       ValueError: if wandb is not installed, or if nobody is logged in and the mode is "online".
     """
-    client = import_package("wandb", "wandb")
+    package = import_package("wandb", "wandb")
     mode = mode or os.environ.get("WANDB_MODE")  # type: ignore[assignment]
     if mode in (None, "online"):
-        with _explained(client):
-            client.login()
+        with _explained(package):
+            package.login()
     project = project or os.environ.get("WANDB_PROJECT") or "fedjax_algos"
 
     @contextlib.contextmanager
     def track(run: TrackedRun) -> Iterator[Callable[[Row], None]]:
         folder = run.folder / "wandb"
         identity = _identity(folder, run.name)
-        os.environ.setdefault("WANDB_CACHE_DIR", str(folder / "cache"))  # of the client's own log
+        os.environ.setdefault("WANDB_CACHE_DIR", str(folder / "cache"))  # of the log of the package
         if mode == "offline":
             for earlier in folder.glob(f"offline-run-*-{identity}"):
                 shutil.rmtree(earlier, ignore_errors=True)
-        with _explained(client):
-            own = client.init(
+        with _explained(package):
+            own = package.init(
                 mode=mode,
                 project=project,
                 entity=entity,
@@ -66,7 +66,7 @@ def wandb(
                 name=f"{run.method}, seed {run.seed}",
                 group=run.method,
                 config={**run.settings, "method": run.method, "seed": run.seed},
-                settings=client.Settings(silent=True, console="off", x_disable_stats=True),
+                settings=package.Settings(silent=True, console="off", x_disable_stats=True),
             )
             own.define_metric("*", step_metric="round")
         count = 0  # on the virtual clock several rows may have the same round
@@ -99,9 +99,9 @@ def _identity(folder: Path, name: str) -> str:
 
 
 @contextlib.contextmanager
-def _explained(client):
-    """Turns errors of the client, such as those of the network, into errors of one line."""
+def _explained(package):
+    """Turns errors of the package wandb, such as those of the network, into errors of one line."""
     try:
         yield
-    except client.Error as error:
+    except package.Error as error:
         raise ValueError(f"track='wandb' fails ({error}); {_FIX}") from error

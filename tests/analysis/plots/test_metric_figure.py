@@ -59,16 +59,16 @@ def test_lines_are_means_in_the_style_of_the_method():
             assert (artist.get_color(), artist.get_marker()) == style[:2]
         assert line._dash_pattern == handle._dash_pattern
     assert legend(figure) == ["fedavg", "fedprox"]
-    assert axes.get_title() == "mean of 2 seeds, band: smallest to largest"
+    assert axes.get_title() == "mean of 2 seeds, band: lowest to highest"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("communication round", "test accuracy")
 
 
 def test_the_default_band_depends_on_the_number_of_seeds():
-    """None for one seed, from the smallest to the largest below five, then the t interval."""
+    """None for one seed, from the lowest to the highest below five, then the t interval."""
     (axes,) = draw_metric(rows("fedavg", FIVE[:1]))[0].axes
     assert (axes.get_title(), edges(axes)) == ("one seed", [])
     (axes,) = draw_metric(rows("fedavg", FIVE[:4]))[0].axes
-    assert axes.get_title() == "mean of 4 seeds, band: smallest to largest"
+    assert axes.get_title() == "mean of 4 seeds, band: lowest to highest"
     assert edges(axes) == [[[0.1, 0.3], [0.4, 0.7], [0.6, 0.9]]]
     (axes,) = draw_metric(rows("fedavg", FIVE))[0].axes
     assert axes.get_title() == "mean of 5 seeds, band: 95% confidence interval"
@@ -138,6 +138,14 @@ def test_costs_have_the_unit_of_their_size():
     assert axes.get_ylabel() == "upload of all clients, kB"
     (axes,) = draw_metric(measured, x="download_bytes", x_limits=(0, 5e5))[0].axes
     assert (axes.get_xlabel(), axes.get_xlim()) == ("download of all clients, kB", (0, 500))
+
+
+def test_on_the_virtual_clock_a_round_is_a_server_step():
+    measured = rows("fedavg", FIRST, simulated_seconds=2)
+    (axes,) = draw_metric(measured)[0].axes
+    assert axes.get_xlabel() == "server step"
+    (axes,) = draw_metric(measured, metric="round", x="simulated_seconds")[0].axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("simulated seconds", "server step")
 
 
 def test_methods_labels_and_texts():

@@ -108,3 +108,14 @@ def test_a_variant_takes_no_colour_of_a_fixed_style():
     names = ["fedavg", "fedprox", "scaffold", "feddyn", "fedgbo", "ghbm", "fedadam"]
     for text in ("fedcm beta=1", "own", "", "\udce9", "fedavg 2"):
         assert method_styles([*names, text])[text].colour == "#ff9a85"  # which is left
+
+
+def test_a_folder_does_not_change_a_style_unless_the_method_is_there_twice():
+    alone = method_styles(["fedavg", "fedprox mu=0.1"])
+    styles = method_styles(["a: fedavg", "b: fedprox mu=0.1"])
+    assert list(styles.values()) == list(alone.values())
+    labels = ["a: fedavg", "b: fedavg", "a: fedprox", "fedavg"]
+    styles = method_styles(labels)
+    assert len(set(styles.values())) == len({style.colour for style in styles.values()}) == 4
+    assert styles["fedavg"] == alone["fedavg"]
+    assert styles["a: fedprox"] == method_styles(["fedprox"])["fedprox"]

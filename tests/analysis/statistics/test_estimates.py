@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from summary_helpers import NAN
 
 from fedjax_algos.analysis.statistics import (
+    SPREADS,
     Estimate,
+    choose_spread,
     confidence_half_width,
     describe_estimates,
-    describe_spread,
     spread,
 )
 
@@ -73,12 +74,9 @@ def test_figures_draw_what_tables_say():
     low, high = spread(curves)
     np.testing.assert_allclose([low, high], [[1.036757, 5], [4.963243, 5]], rtol=1e-6)
     np.testing.assert_array_equal(spread(curves[:4]), [[1, 5], [4, 5]])
-    assert [describe_spread(seeds) for seeds in (1, 2, 4, 5)] == [
-        "",
-        "lowest to highest seed",
-        "lowest to highest seed",
-        "95% confidence interval",
-    ]
+    np.testing.assert_array_equal(spread(curves, "range"), [curves.min(0), curves.max(0)])
+    assert [choose_spread(seeds) for seeds in (1, 2, 4, 5)] == [*["range"] * 3, "interval"]
+    assert SPREADS == {"interval": "95% confidence interval", "range": "lowest to highest"}
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=12), st.randoms())

@@ -18,20 +18,26 @@ def show(value):
 
 
 @pytest.mark.parametrize(
-    ("costs", "horizon", "median", "text"),
+    ("costs", "horizons", "horizon", "median", "text"),
     [
-        ((30, 10, 20), None, 20, "20"),
-        ((10, 20, 30, 40), None, 20, "20"),  # the lower one, which was measured
-        ((10, INF, 30), 100, 30, "30"),  # a mean over the two would be 20
-        ((10, INF, 30, INF), 100, 30, "30"),
-        ((10, INF, INF), 100, None, "> 100"),
-        ((INF,), 100, None, "> 100"),
-        ((INF, INF), None, None, "diverged"),
+        ((30, 10, 20), (100,) * 3, None, 20, "20"),
+        ((10, 20, 30, 40), (100,) * 4, None, 20, "20"),  # the lower one, which was measured
+        ((10, INF, 30), (100,) * 3, 100, 30, "30"),  # a mean over the two would be 20
+        ((10, INF, 30, INF), (100, 90, 100, 80), 80, 30, "30"),
+        ((10, INF, INF), (50, 100, NAN), 100, None, "> 100"),
+        ((INF, INF, INF), (NAN,) * 3, None, None, "diverged"),
+        # one or two seeds: the values
+        ((INF,), (100,), 100, None, "> 100"),
+        ((5,), (100,), None, 5, "5"),
+        ((5, INF), (15, 15), 15, 5, "5, > 15"),
+        ((INF, 20), (15, 30), 15, 20, "> 15, 20"),
+        ((INF, INF), (NAN, 15), 15, None, "diverged, > 15"),
+        ((), (), None, None, "-"),  # no seed has a target
     ],
 )
-def test_the_median_counts_censored_seeds_as_later_than_all_others(costs, horizon, median, text):
-    cost = CostToTarget(costs, horizon)
-    assert cost.median == median
+def test_censored_seeds_are_later_than_all_others(costs, horizons, horizon, median, text):
+    cost = CostToTarget(costs, horizons)
+    assert (cost.median, cost.horizon) == (median, horizon)
     assert cost.text(show) == text
     assert cost.record("rounds") == {"rounds": median, "rounds_horizon": horizon}
 
@@ -59,8 +65,9 @@ COSTS = st.lists(st.integers(1, 50) | st.just(INF), min_size=1, max_size=9)
 @given(COSTS, st.integers(0, 100))
 def test_a_longer_horizon_never_changes_a_known_median(costs, longer):
     """Seeds that reach the target after 50 rounds are all above those that did before."""
-    cost = CostToTarget(tuple(costs), 50.0 if INF in costs else None)
-    run_on = CostToTarget(tuple(51 + longer if c == INF else c for c in costs), None)
+    whole = (50.0,) * len(costs)
+    cost = CostToTarget(tuple(costs), whole)
+    run_on = CostToTarget(tuple(51 + longer if c == INF else c for c in costs), whole)
     assert run_on.median is not None
     assert run_on.median == cost.median or (cost.median is None and run_on.median > 50)
 
