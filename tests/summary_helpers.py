@@ -1,4 +1,8 @@
-"""Rows of methods whose accuracies are given."""
+"""Rows of methods whose accuracies are given, and results folders of them."""
+
+import json
+
+from fedjax_algos.runs import results
 
 
 def rows(method, by_seed, **columns):
@@ -24,3 +28,13 @@ FIRST = [[0.1, 0.5, 0.6], [0.1, 0.7, 0.6]]
 OTHER = [[0.1, 0.2, 0.8], [0.1, 0.2, 0.9]]
 HALF_DIVERGED = [[0.1, 0.5, NAN], [0.1, 0.4, 0.5]]
 ALL_DIVERGED = [[NAN] * 3] * 2
+
+
+def write_folder(folder, measured, **configuration):
+    """A results folder without training; a `config.json` only if something in it is given."""
+    folder.mkdir()
+    results.write_table(folder / "metrics.csv", measured)
+    if configuration:
+        content = {"settings": {"seeds": [0]}, "methods": {}, "environment": {"packages": {}}}
+        content |= {"layout": None, "complete": True, **configuration}
+        (folder / "config.json").write_text(json.dumps(content))

@@ -72,12 +72,12 @@ def table(
     configurations = [read_configuration(Path(folder)) or {} for folder in folders]
     given = None if target is None else parse_value(options(Settings)["target"], target)
     goal, base = _goal(folders, configurations, paper, given, reference)
+    is_sweep = any("grid" in configuration for configuration in configurations)
     if form in _OF_RECORDS:
-        text = _OF_RECORDS[form](_records(rows, paper, goal, base))
+        text = _OF_RECORDS[form](_records(rows, paper, goal, base, is_sweep))
     elif paper is not None:
         text = _OF_TABLES[form]([paper_table(papers.of_paper(rows, paper, base, goal))])
     else:
-        is_sweep = any("grid" in configuration for configuration in configurations)
         text = _OF_TABLES[form](method_tables(rows, goal, base, is_sweep=is_sweep))
     if out is None:
         return click.echo(text, nl=False)
@@ -119,10 +119,12 @@ def _shared(folders: tuple[str, ...], configurations: list[dict[str, Any]], name
     return values[0] if all(value == values[0] for value in values) else None
 
 
-def _records(rows: list[Row], paper, target, reference) -> list[dict]:
+def _records(rows: list[Row], paper, target, reference, is_sweep) -> list[dict]:
     if paper is not None:
         return records(papers.of_paper(rows, paper, reference, target))
     own = records(summarise(rows, target, reference))
+    if is_sweep and reference is None:  # as in `method_tables`
+        return own
     base = own[0]["label"] if reference is None else reference
     pairs = {each["label"]: each for each in records(summarise_pairs(rows, target, reference))}
     without = dict.fromkeys(next(iter(pairs.values()), {}))  # the reference has no pair

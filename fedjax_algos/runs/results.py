@@ -190,7 +190,7 @@ def folder_names(folders: Sequence[str | Path]) -> list[str]:
     """What results folders are called in tables and figures: the name, or the path as it is given.
 
     Args:
-      folders: that compare, run or sweep wrote.
+      folders: that can be read.
 
     Raises:
       ValueError: for no folder, or one that is given twice.
@@ -217,16 +217,14 @@ def read_folders(folders: Sequence[str | Path], *, apart: bool = False) -> list[
     Raises:
       ValueError: as for `folder_names` and `read_metrics`.
     """
-    names = folder_names(folders)
-    rows = []
-    for name, folder in zip(names, folders, strict=True):
-        for row in read_metrics(folder):
+    measured = [read_metrics(folder) for folder in folders]
+    for name, rows in zip(folder_names(folders), measured, strict=True):
+        for row in rows:
             if apart:
                 row["results"] = name
-            elif len(names) > 1:
+            elif len(folders) > 1:
                 row["method"] = f"{name}{SEPARATOR}{row['method']}"
-            rows.append(row)
-    return rows
+    return [row for rows in measured for row in rows]
 
 
 def _check_lengths(path: Path, rows: list[Row]) -> None:
@@ -237,6 +235,7 @@ def _check_lengths(path: Path, rows: list[Row]) -> None:
     longest = max(len(own) for by_seed in runs.values() for own in by_seed.values())
     for label, by_seed in runs.items():
         for seed, own in by_seed.items():
+            # the train loss as well: params may be NaN although no test output is
             losses = [own[-1].get(name, 0) for name in ("test_loss", "train_loss")]
             if len(own) < longest and np.isfinite(losses).all():
                 raise ValueError(

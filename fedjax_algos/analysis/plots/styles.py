@@ -69,8 +69,8 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
     takes another colour, marker or line if other methods of the figure have these, as long as there
     are some. Up to 64 methods have different styles.
 
-    A results folder before the name, as in `longer: fedavg`, does not count, unless the figure has
-    the method of several folders: then all but one without a folder are like variants.
+    A results folder before the name, as in `longer: fedavg`, does not count. But if a figure has a
+    method of several folders, each of them is like a variant of its own.
 
     Args:
       labels: of the methods.
