@@ -30,7 +30,8 @@ class Trial(NamedTuple):
       setting: the method with its values.
       length: rounds or simulated seconds.
       scores: by seed, the mean accuracy on the held-out examples over the evaluations in the last
-        fifth of the run; NaN for a run whose model was not finite.
+        fifth of the run; NaN for a run whose model was not finite, or whose last updates were all
+        left out.
     """
 
     setting: Setting
