@@ -16,6 +16,7 @@ from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 
 _MARGIN = 0.08  # above and below the curves, of their height
+OUTSIDE = "outside the limits"  # what is said of such a method
 BANDS = {  # and how a figure says it
     "none": "",
     **{name: f", band: {text}" for name, text in SPREADS.items()},

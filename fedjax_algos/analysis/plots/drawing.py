@@ -9,7 +9,7 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from fedjax_algos.analysis.plots.columns import Column
-from fedjax_algos.analysis.plots.curves import Curve
+from fedjax_algos.analysis.plots.curves import OUTSIDE, Curve
 from fedjax_algos.analysis.plots.styles import Style
 
 _MANY_POINTS = 12  # more of them do not all have a marker
@@ -103,7 +103,7 @@ def state_of(curve: Curve, axes: Axes, columns: tuple[Column, Column]) -> str:
     if not np.isfinite(x + y).any():
         return "no finite value"
     if not ((x >= left) & (x <= right) & (y >= below) & (y <= above)).any():
-        return "outside the limits"
+        return OUTSIDE
     if curve.lost:
         return "not finite" + f" on {curve.lost} of {curve.seeds} seeds" * (curve.seeds > 1)
     return ""

@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedjax_algos.analysis.plots.columns import NO_LIMITS, Limits, axes_of, check_limits, column_of
-from fedjax_algos.analysis.plots.curves import BANDS, Curve, choose_band, curves_of, fit_y_limits
+from fedjax_algos.analysis.plots.curves import (
+    BANDS,
+    OUTSIDE,
+    Curve,
+    choose_band,
+    curves_of,
+    fit_y_limits,
+)
 from fedjax_algos.analysis.plots.files import check_suffix, save
 from fedjax_algos.analysis.plots.panels import Panel, choose_methods, grid_of
 from fedjax_algos.analysis.plots.styles import method_styles
@@ -87,8 +94,8 @@ def draw_metric(
       The figure, and what it does not show, one line for each method or axis.
 
     Raises:
-      ValueError: if not all rows have these columns, for a value that is none of those above, or
-        for two methods with the same label.
+      ValueError: if not all rows have these columns, for a value that is none of those above, for
+        two methods with the same label, or for limits without any curve.
     """
     # matplotlib is slow to import
     from fedjax_algos.analysis.plots.layout import Content, draw
@@ -131,7 +138,9 @@ def draw_metric(
         y_columns[name] = column_of(
             name, means, limits, axes=axes, label=y_label, logarithmic=log_y
         )
-    if title is None:
+    if title is None and facet == "seed":
+        title = "one seed in each panel"
+    elif title is None:
         number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
         title = "one seed" if seeds[-1] == 1 else f"mean of {number} seeds{BANDS[drawn]}"
     contents = [
@@ -140,7 +149,13 @@ def draw_metric(
     ]
     styles = method_styles(str(row["method"]) for row in rows)
     filled = drawn in ("interval", "range")
-    return draw(contents, grid, names, styles, filled=filled, title=title, size=size)
+    figure, hidden = draw(contents, grid, names, styles, filled=filled, title=title, size=size)
+    if names and all(f"{name}: {OUTSIDE}" in hidden for name in names.values()):
+        raise ValueError(
+            f"no curve is within x_limits={x_limits} and y_limits={y_limits}; give limits in the "
+            "unit of the column, in which an accuracy is from 0 to 1"
+        )
+    return figure, hidden
 
 
 def _curves(panel: Panel, names: Mapping[str, str], band: str) -> dict[str, Curve]:

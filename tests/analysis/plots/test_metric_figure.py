@@ -201,7 +201,7 @@ def test_panels_of_metrics_and_axes():
     assert lines(grid[3])[colour("fedavg")] == [[0, 1, 2], pytest.approx([0.9, 0.4, 0.4])]
     figure, _ = draw_metric(TWO_METHODS, facet="seed")
     assert [axes.get_title() for axes in figure.axes] == ["seed 0", "seed 1"]
-    assert figure.get_suptitle() == "one seed"
+    assert figure.get_suptitle() == "one seed in each panel"
 
 
 @pytest.mark.filterwarnings("error")
@@ -219,8 +219,11 @@ def test_what_is_not_shown_is_told(tmp_path):
     assert plot_metric(measured, tmp_path / "a.png") == hidden
     _, hidden = draw_metric(TWO_METHODS, y_limits=(0.7, 1))
     assert hidden == ["fedavg: outside the limits"]
-    _, hidden = draw_metric(TWO_METHODS, x_limits=(30, 40))
-    assert hidden == ["fedavg: outside the limits", "fedprox: outside the limits"]
+    for limits in ({"x_limits": (30, 40)}, {"y_limits": (80, 90)}):
+        with pytest.raises(
+            ValueError, match=r"no curve is within x_limits=.*an accuracy is from 0 to"
+        ):
+            draw_metric(TWO_METHODS, **limits)
     both = [row | {"task": "a"} for row in TWO_METHODS]
     both += [row | {"task": "b"} for row in rows("fedavg", OTHER)]
     figure, hidden = draw_metric(both, facet="task", y_limits=(0.7, 1))
