@@ -72,15 +72,17 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
     with measure_compilation() as compiled, results_folder(values, "tune") as folder:
         settings = settings_of(values, _SEEDS)
         start_jax(settings.devices, values["compilation_cache"])
-        known = options(prepare_tuning)
+        own = options(prepare_tuning)
         given = {
-            name: parse_value(known[name], text)
+            name: parse_value(own[name], text)
             for name in ("validation", "trials", "halving", "search")
             if (text := values[name]) is not None
         }
         tuning = prepare_tuning(settings, methods, grid, **given)
         spaces = {s.method.label: {n: str(v) for n, v in s.values.items()} for s in tuning.spaces}
         record = results.configuration(tuning.experiment, extra={"grid": spaces, "tuning": given})
+        for label, known in record["methods"].items():
+            record["methods"][label] = {n: v for n, v in known.items() if n not in spaces[label]}
         folder.begin(record)
         if folder.is_complete:
             return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")

@@ -1,6 +1,7 @@
 """Tuning: settings of several methods are tried, and the best one of each is kept."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
@@ -104,11 +105,18 @@ def prepare_tuning(
     if settings.reference is not None:
         check_choice("reference", settings.reference, [method.label for method in methods])
     spaces = parse_spaces(grid, methods, specs, settings, trials)
-    experiment = prepare(settings, methods, dataset)
-    for space in spaces:
-        problem = experiment.engines[space.method.label].algorithm.problem
-        for point in space.points(trials, settings.seeds[0]):
-            space.setting(settings, point).method.build(problem, settings)
+    tried = [
+        [space.setting(settings, point).method for point in space.points(trials, settings.seeds[0])]
+        for space in spaces
+    ]
+    # with the first setting, because an option that is tuned may have no default
+    firsts = [
+        own[0]._replace(label=space.method.label) for own, space in zip(tried, spaces, strict=True)
+    ]
+    experiment = prepare(settings, firsts, dataset)
+    problem = next(iter(experiment.engines.values())).algorithm.problem
+    for method in itertools.chain(*tried):
+        method.build(problem, settings)
     if search == "optuna":
         for space in spaces:
             ModelBasedSearch(space, 1, 0)  # raises if optuna is missing
