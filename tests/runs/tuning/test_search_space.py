@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fedjax_algos.core.optimizers import client_optimizers
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.tuning import prepare_tuning
 from fedjax_algos.runs.tuning.search_space import Interval, SearchSpace, parse_spaces
 
 SETTINGS = Settings()
@@ -181,3 +182,11 @@ def test_too_few_numbers_in_an_interval():
     space = SearchSpace(method, {"client_learning_rate": Interval(1.0, 1.01)})
     with pytest.raises(ValueError, match="fedavg has fewer than trials=5 settings within 3 digits"):
         space.points(5, 0)
+
+
+def test_an_option_without_a_default_may_be_tuned():
+    tuning = prepare_tuning(SETTINGS, ("ghbm",), ("tau=3,2",))
+    (method,) = tuning.experiment.methods
+    assert (method.label, method.hyperparameters) == ("ghbm", {"tau": 3})
+    (space,) = tuning.spaces
+    assert [point["tau"] for point in space.points(None, 0)] == [3, 2]

@@ -294,14 +294,6 @@ def test_what_cannot_be_tuned(changes, options, message):
         prepare_tuning(Settings(**vars(SMALL) | changes), SPECS, GRID, **options)
 
 
-def test_an_option_without_a_default_may_be_tuned():
-    tuning = prepare_tuning(SMALL, ("ghbm",), ("tau=3,2",), dataset=digits())
-    (method,) = tuning.experiment.methods
-    assert (method.label, method.hyperparameters) == ("ghbm", {"tau": 3})
-    (space,) = tuning.spaces
-    assert [point["tau"] for point in space.points(None, 0)] == [3, 2]
-
-
 def test_representations():
     tuning = prepare_tuning(SMALL, ("fedavg",), GRID, dataset=digits())
     assert repr(tuning) == (
