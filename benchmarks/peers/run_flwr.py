@@ -41,8 +41,8 @@ def main():
     @server.main()
     def run(grid, context):
         # all clients in every round: by default a round takes those that are connected
-        everybody = {"min_train_nodes": given.cohort, "min_available_nodes": given.cohort}
-        strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, **everybody)
+        all_clients = {"min_train_nodes": given.cohort, "min_available_nodes": given.cohort}
+        strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, **all_clients)
         strategy.start(
             grid,
             ArrayRecord(model.state_dict()),

@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import re
+import reprlib
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
@@ -81,7 +82,7 @@ def _sessions(entry: dict) -> Sessions:
     for time in times:
         if not (_is_number(time) and previous <= time <= period):
             raise ValueError(
-                f"has the time {printable(time, 50)} after {previous}; give times of active and "
+                f"has the time {_shown(time)} after {previous}; give times of active and "
                 f"inactive in turn, ascending, from 0 to finish_time={period}"
             )
         previous = time
@@ -97,8 +98,13 @@ def _value(entry: dict, name: str) -> Any:
 def _number(entry: dict, name: str) -> float:
     value = _value(entry, name)
     if not (_is_number(value) and value > 0):
-        raise ValueError(f"has {name}={printable(value, 50)}; give a number above 0")
+        raise ValueError(f"has {name}={_shown(value)}; give a number above 0")
     return value
+
+
+def _shown(value: Any) -> str:
+    """A value of a file, also one that holds another many times, which `str` would repeat."""
+    return printable(value if isinstance(value, str) else reprlib.repr(value), 50)
 
 
 def _is_number(value: Any) -> bool:
@@ -124,11 +130,11 @@ def _read_once(path: str, convert: Callable[[dict], T], *version: int) -> tuple[
     for where, key, entry in _of_json(content) if is_json else _of_pickle(content):
         try:
             if not isinstance(entry, dict):
-                raise ValueError(f"is {printable(entry, 50)}, not a dictionary")
+                raise ValueError(f"is {_shown(entry)}, not a dictionary")
             if is_json or id(entry) not in converted:
                 converted[id(entry)] = convert(entry)
         except ValueError as error:
-            raise ValueError(f"{where()}: device {printable(key, 50)} {error}") from None
+            raise ValueError(f"{where()}: device {_shown(key)} {error}") from None
         result.append(converted[id(entry)])
     if not result:
         raise ValueError("it has no devices")

@@ -2,6 +2,10 @@
 
 A pickle is a program, and Python's own reader calls what it names. Here dictionaries, lists,
 tuples, texts, numbers, None and NumPy's scalars are read; every other opcode or name is refused.
+
+A `pickle.Unpickler` that refuses names would not do. It says nothing of the place of an error, and
+short pickles exhaust it: an index of its memo takes any amount of memory, and the hash of a key
+that holds one tuple many times takes any amount of time.
 """
 
 import pickletools
@@ -12,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-_MAX_STACK = (
-    2**20
-)  # Python's pickles have about 2,000 items in it, because they are written in parts
+# Python's pickles have about 2,000 items on the stack, because they are written in parts.
+_MAX_STACK = 2**20
 _MULTIARRAY = r"numpy\.(_core|core)\.multiarray"
 _NAMES = {"dtype": r"numpy dtype", "scalar": rf"{_MULTIARRAY} scalar", "encode": r"_codecs encode"}
 
@@ -38,7 +41,8 @@ class _Type:
     """A NumPy type of a pickle, before and after its byte order is set."""
 
     def __init__(self, code: Any):
-        if not (isinstance(code, str) and re.fullmatch("[fiu][1248]", code) and code != "f1"):
+        code = _text(code)
+        if not re.fullmatch("[fiu][1248]", code) or code == "f1":
             raise ValueError(f"has the NumPy type {code!r}, which is no type of a number")
         self.dtype = np.dtype(code)
 
@@ -162,8 +166,10 @@ class _Machine:
         if len(items) % 2:
             raise ValueError("has a key without a value")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            if isinstance(key, tuple) or key in target:
-                raise ValueError(f"has the key {key!r} twice" if key in target else "has a tuple")
+            if isinstance(key, tuple):
+                raise ValueError("has a tuple as a key")
+            if key in target:
+                raise ValueError(f"has the key {key!r} twice")
             target[key] = value
         _check_plain(items)
 
@@ -195,7 +201,7 @@ class _Machine:
             return
         first, second = arguments
         if name == "encode":
-            self.push(str(first).encode("latin1"))
+            self.push(_text(first).encode("latin1"))
         elif not (isinstance(first, _Type) and isinstance(second, bytes)):
             raise ValueError("makes no number of NumPy")
         elif len(second) != first.dtype.itemsize:
@@ -214,6 +220,12 @@ class _Machine:
 def _check_plain(items: list[Any]) -> None:
     if any(isinstance(item, _Name | _Type | bytes) for item in items):
         raise ValueError("holds bytes, or a type of NumPy; only plain values are read")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("needs a text before it")
+    return value
 
 
 def _integer(text: str) -> Any:
@@ -276,7 +288,7 @@ _STEPS: dict[str, Callable[[_Machine], Any]] = {
     "h": lambda m: m.push(m.memo[m.number("<B")]),
     "j": lambda m: m.push(m.memo[m.number("<I")]),
     "c": lambda m: m.name(m.line(), m.line()),
-    "\x93": lambda m: m.name(*map(str, m.pop(2))),
+    "\x93": lambda m: m.name(*map(_text, m.pop(2))),
     "R": lambda m: m.call(),
     "b": lambda m: m.build(),
 }

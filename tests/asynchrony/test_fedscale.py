@@ -273,6 +273,14 @@ def test_broken_files(tmp_path, content, message):
     assert "; give a file in FedScale's format" in str(caught.value)
 
 
+def test_a_value_that_holds_another_many_times_is_shown_in_short(tmp_path):
+    path = tmp_path / "devices"
+    twice = b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(60))
+    path.write_bytes(b"}K\x05)q\x00" + twice + b"s.")
+    with pytest.raises(ValueError, match=r"device 5 is \({6}\(\.\.\.\), .*, not a dictionary"):
+        fedscale(devices=str(path), batch_size=1)
+
+
 def test_files_that_do_not_fit_into_memory(files, monkeypatch):
     monkeypatch.setattr(fedscale_files, "max_text_bytes", lambda: 50)
     with pytest.raises(ValueError, match=r"it has more than 50 bytes, which are too many"):

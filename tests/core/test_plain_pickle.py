@@ -116,6 +116,27 @@ def test_broken_pickles(content, message):
         read_plain_pickle(content)
 
 
+def nested(end, levels=60):
+    """A pickle with a tuple that holds one tuple twice, and so on: 2^levels in all."""
+    content = b")q\x00" + b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(levels))
+    return content + end
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (nested(b"K\x01s."), "SETITEM lacks what it needs"),
+        (b"}" + nested(b"K\x01s."), "SETITEM has a tuple as a key"),
+        (nested(b"h\x05\x93."), "STACK_GLOBAL needs a text before it"),
+        (b"cnumpy\ndtype\n" + nested(b"\x85R."), "REDUCE needs a text before it"),
+        (b"c_codecs\nencode\n" + nested(b"K\x01\x86R."), "REDUCE needs a text before it"),
+    ],
+)
+def test_a_short_pickle_of_a_huge_value_is_refused_at_once(content, message):
+    with pytest.raises(ValueError, match=message):
+        read_plain_pickle(content)
+
+
 @given(st.binary(max_size=60), st.integers(0, 200), PLAIN, PROTOCOLS)
 def test_any_bytes_give_a_value_or_one_error(some, cut, value, protocol):
     whole = pickle.dumps(value, protocol)

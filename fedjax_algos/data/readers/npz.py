@@ -67,7 +67,9 @@ def _load(path: PathLike, users: str | None) -> dict[str, Any]:
         zipfile.BadZipFile,  # no archive, or a wrong checksum
         zlib.error,  # a damaged deflate stream; a damaged bzip2 stream is an OSError
         LZMAError,  # a damaged LZMA stream
-        NotImplementedError,  # of zipfile: a compression or a zip version that it does not know
+        # zipfile: a compression or a zip version that it does not support. Its base class
+        # RuntimeError is not caught, because faults of our own raise that, too.
+        NotImplementedError,
     )
     with explain_read_errors(path, fix, *parser_errors), open_regular(path) as file:
         if not zipfile.is_zipfile(file):

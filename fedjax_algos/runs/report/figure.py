@@ -112,7 +112,7 @@ def figure(data: dict[str, Any], folder: Path, seeds: int, num_methods: int) -> 
       num_methods: of the results, of which a long figure has only the first.
     """
     mean = f"The lines are means of {seeds} seeds; band: {SPREADS[choose_spread(seeds)]}. "
-    told = (mean if seeds > 1 else "") + "A line ends where the model of a seed was not finite."
+    told = (mean if seeds > 1 else "") + "A line ends where a seed has no finite value."
     if num_methods > len(data["methods"]):
         told += f" The first {len(data['methods'])} of {num_methods} methods are drawn."
     how = (

@@ -26,9 +26,9 @@ def wandb(
     """Weights & Biases; its files are in the folder `wandb` of the results.
 
     Each run is a run there, in the group of its method, with the settings as its configuration. Its
-    charts are over `round`. A run that goes on after an interruption has the same id: offline its
-    folder is replaced by one with all its rows, and online the service ignores the rows that it
-    has.
+    charts are over `round`. A run that goes on after an interruption has the same id. Offline its
+    folder is replaced by one with all its rows; online the rows are sent again, each with its
+    number as the step. No test uploads.
 
     Args:
       mode: "offline" writes what `wandb sync` uploads later, without any network. None: that of
@@ -37,7 +37,7 @@ def wandb(
       entity: a user or team. None: the account's own.
 
     Raises:
-      ValueError: if wandb is not installed, or if nobody is logged in and the mode is "online".
+      ValueError: if wandb is not installed, or for the mode "online" without a login.
     """
     package = import_package("wandb", "wandb")
     mode = mode or os.environ.get("WANDB_MODE")  # type: ignore[assignment]
