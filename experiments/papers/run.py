@@ -1,0 +1,130 @@
+"""Runs a claim of a paper and writes what was seen beside it.
+
+COMMAND   python experiments/papers/run.py experiments/papers/fedlga/table_5.toml
+EXPECTED  the table of the claim, and table_5.csv with one value for each case, method and seed
+TIME      `minutes` of the claim
+
+Each case of the claim is one `fedjax-algos compare`, with its results in results/papers. A case
+that is finished there is not run again, and one that was interrupted goes on.
+"""
+
+import argparse
+import csv
+import math
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import tomli_w
+
+from fedjax_algos.analysis.statistics import TOLERANCE, finite_quality
+from fedjax_algos.runs.results import read_folders
+
+COLUMNS = ("case", "method", "measure", "seed", "value")
+TIME = "simulated_seconds"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("claim", type=Path)
+    path = parser.parse_args().claim
+    claim = tomllib.loads(path.read_text())
+    rows = []
+    for case in claim.get("cases", [{"name": ""}]):
+        folder = Path("results/papers", path.parent.name, path.stem, slug(case["name"]))
+        compare(claim["settings"] | case.get("settings", {}), folder)
+        runs = runs_of(folder, claim.get("labels", {}))
+        for measure, how in claim["measures"].items():
+            values = measured(runs, **how)
+            rows += [(case["name"], m, measure, s, v) for (m, s), v in values.items()]
+    with path.with_suffix(".csv").open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+    subprocess.run([sys.executable, "-m", "fedjax_algos", "claims", str(path)], check=True)
+
+
+def slug(name):
+    """The name of a case as that of a folder."""
+    return "".join(c if c.isalnum() or c in ".-" else "_" for c in name) or "all"
+
+
+def compare(settings, folder):
+    """Runs `fedjax-algos compare`, or continues it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    config = folder.with_name(f"{folder.name}.toml")
+    text = tomli_w.dumps(settings)
+    command = [sys.executable, "-m", "fedjax_algos", "compare", "--config", str(config)]
+    command += ["--out", str(folder)]
+    if folder.exists():
+        if not config.exists() or config.read_text() != text:
+            sys.exit(f"{folder} has results of other settings; remove it")
+        command.append("--resume")
+    config.write_text(text)
+    print(shlex.join(command[1:]), flush=True)
+    subprocess.run(command, check=True)
+
+
+def runs_of(folder, labels):
+    """The rows of each run, by method and seed."""
+    runs = {}
+    for row in read_folders([str(folder)]):
+        label = labels.get(row["method"], row["method"])
+        runs.setdefault((label, row["seed"]), []).append(row)
+    return runs
+
+
+def measured(runs, *, reference=None, **how):
+    """One value for each method and seed, as a text."""
+    if reference is None:
+        return {key: value_of(rows, **how) for key, rows in runs.items()}
+    return {  # the target is the best accuracy of the reference on the same seed
+        (method, seed): value_of(rows, target=best(runs[reference, seed]), **how)
+        for (method, seed), rows in runs.items()
+    }
+
+
+def value_of(rows, *, first=None, target=None, last=None, at=None, column=None, scale=None, **how):
+    """A measure of one run.
+
+    Args:
+      rows: of the run.
+      first: column of a cost; its value at the first evaluation that reaches `target`.
+      target: test accuracy to reach.
+      last: mean of the column over this share of the run, at its end.
+      at: the column's value at the last evaluation up to this round or simulated second.
+      column: for `last` and `at`; test_accuracy without it.
+      scale: what the value is divided by; for accuracies .01, so that they are in percent.
+      how: best=True is the highest test accuracy.
+    """
+    if first is not None:
+        reached = [row for row in rows if finite_quality(row) >= target - TOLERANCE]
+        value = (reached or rows)[0 if reached else -1][first] / (scale or 1)
+        return f"{value:.6g}" if reached else f">{value:.6g}"
+    column = column or "test_accuracy"
+    clock = TIME if TIME in rows[-1] else "round"
+    if how.get("best"):
+        value = best(rows)
+    elif last is not None:
+        start = (1 - last) * rows[-1][clock]
+        chosen = [number(row, column) for row in rows if row[clock] > start]
+        value = sum(chosen) / len(chosen)
+    else:
+        value = number([row for row in rows if row[clock] <= at][-1], column)
+    scale = scale or (0.01 if column == "test_accuracy" else 1)
+    return f"{value / scale:.6g}" if math.isfinite(value) else ""
+
+
+def number(row, column):
+    """A value of a row; NaN if the model is not finite or nothing was measured."""
+    value = finite_quality(row) if column == "test_accuracy" else row.get(column)
+    return math.nan if value is None or value == "" else float(value)
+
+
+def best(rows):
+    """The highest test accuracy of a run."""
+    return max((q for q in map(finite_quality, rows) if math.isfinite(q)), default=math.nan)
+
+
+if __name__ == "__main__":
+    main()
