@@ -5,19 +5,23 @@ It is a TOML file, written by hand or by `tune`, or the `config.json` of a resul
 
 import reprlib
 import shlex
-import tomllib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
+from fedjax_algos.core.files import (
+    MAX_TOML_BYTES,
+    max_text_bytes,
+    open_regular,
+    parse_json,
+    parse_toml,
+    read_bounded,
+)
 from fedjax_algos.core.options import options, unknown
 from fedjax_algos.core.texts import printable
 from fedjax_algos.runs.method import spec_of
 from fedjax_algos.runs.settings import Settings
 
-_MAX_BYTES = 2**18
-_MAX_DOTS = 256  # of a line; tomllib's time grows with the square of the dots of a key
 _LAYOUT = {"source", "layout", "devices"}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -51,8 +55,8 @@ def read_config(path: str) -> ConfigFile:
     kind = "JSON" if is_json else "TOML"
     try:
         with open_regular(path) as file:
-            read = read_bounded(file, max_text_bytes() if is_json else _MAX_BYTES)
-        content = parse_json(read) if is_json else _parse_toml(read.decode())
+            read = read_bounded(file, max_text_bytes() if is_json else MAX_TOML_BYTES)
+        content = parse_json(read) if is_json else parse_toml(read)
     except OSError as error:
         raise ValueError(
             f"config={path!r} cannot be read ({error.strerror}); name a TOML file, or the "
@@ -60,16 +64,7 @@ def read_config(path: str) -> ConfigFile:
         ) from None
     except ValueError as error:  # of TOML or JSON, or of text at all
         raise ValueError(f"config={path!r} is no {kind} file: {error}") from None
-    except RecursionError:
-        raise ValueError(f"config={path!r} is no {kind} file: it is nested too deeply") from None
     return _of_results(path, content) if is_json else _of_toml(path, content)
-
-
-def _parse_toml(text):
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.count(".") > _MAX_DOTS:
-            raise ValueError(f"line {number} has more than {_MAX_DOTS} dots; divide it")
-    return tomllib.loads(text)
 
 
 def _of_toml(path: str, content: dict[str, Any]) -> ConfigFile:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import stat
+import tomllib
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,8 @@ import numpy as np
 from fedjax_algos.core.limits import host_memory, readable_bytes
 
 MAX_DEPTH = 64  # of lists and objects within each other
+MAX_TOML_BYTES = 2**18
+_MAX_DOTS = 256  # of a line of TOML; tomllib's time grows with the square of the dots of a key
 _MEMORY_OF_TEXT = 64  # bytes that a byte of JSON may need in memory: "{}," is an empty dictionary
 _CHUNK = 2**20  # bytes that are read at once
 _KINDS = {
@@ -116,6 +119,25 @@ def parse_json(content: bytes) -> Any:
     """
     check_depth(content)
     return json.loads(content.decode("utf-8-sig"), object_pairs_hook=_object)
+
+
+def parse_toml(content: bytes) -> dict[str, Any]:
+    """The tables of a TOML text.
+
+    Args:
+      content: the text as UTF-8, of at most `MAX_TOML_BYTES`.
+
+    Raises:
+      ValueError: for a text that is no TOML, is nested too deeply, or has too many dots in a line.
+    """
+    text = content.decode()
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.count(".") > _MAX_DOTS:
+            raise ValueError(f"line {number} has more than {_MAX_DOTS} dots; divide it")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def check_depth(content: bytes) -> None:

@@ -1,12 +1,11 @@
 """The files of a paper and of its claims."""
 
 import math
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedjax_algos.core.files import max_text_bytes, open_regular, read_bounded
+from fedjax_algos.core.files import MAX_TOML_BYTES, open_regular, parse_toml, read_bounded
 from fedjax_algos.core.options import is_number, unknown
 
 _OF_RUNNER = ("settings", "cases", "measures", "labels")  # what the claim's command reads
@@ -188,7 +187,7 @@ def _check_entry(path, name: str, entry: Any, kinds: Mapping[str, type]) -> dict
 def _read(path: str | Path) -> dict[str, Any]:
     try:
         with open_regular(path) as file:
-            return tomllib.loads(read_bounded(file, max_text_bytes()).decode())
+            return parse_toml(read_bounded(file, MAX_TOML_BYTES))
     except OSError as error:
         raise ValueError(f"{str(path)!r} cannot be read ({error.strerror})") from None
     except ValueError as error:

@@ -1,0 +1,131 @@
+"""The claims of the papers in `experiments/papers`, and the program that runs them."""
+
+import csv
+import importlib.util
+import math
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedjax_algos.analysis.claims import read_claims
+from fedjax_algos.cli.claim_pages import markdown_page
+
+ROOT = Path(__file__).parents[2]
+PAPERS = ROOT / "experiments" / "papers"
+if not PAPERS.exists():
+    pytest.skip("the experiments are not part of this copy", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def runner():
+    spec = importlib.util.spec_from_file_location("run_claim", PAPERS / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows(accuracies, **columns):
+    return [
+        {"round": 10 * i, "test_accuracy": q, "test_loss": 1.0, "upload_bytes": 5e6 * i}
+        | {name: values[i] for name, values in columns.items()}
+        for i, q in enumerate(accuracies)
+    ]
+
+
+CURVE = [0.1, 0.5, 0.7, 0.65, 0.8, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("measure", "expected"),
+    [
+        ({"first": "round", "target": 0.65}, "20"),
+        ({"first": "upload_bytes", "target": 0.65, "scale": 1e6}, "10"),
+        ({"first": "round", "target": 0.9}, ">50"),
+        ({"best": True}, "80"),
+        ({"last": 0.2}, "75"),
+        ({"last": 0.4}, "77.5"),
+        ({"at": 20}, "70"),
+        ({"at": 29}, "70"),
+        ({"at": 20, "column": "train_loss"}, "0.5"),
+        ({"last": 0.4, "column": "train_loss"}, "0.35"),
+    ],
+)
+def test_measures_of_a_run(runner, measure, expected):
+    curve = rows(CURVE, train_loss=[2.3, 1.0, 0.5, 0.6, 0.3, 0.4])
+    assert runner.value_of(curve, **measure) == expected
+
+
+def test_the_end_of_a_run_on_the_virtual_clock_is_in_seconds(runner):
+    curve = rows(CURVE, simulated_seconds=[0, 2, 4, 6, 8, 100])
+    assert runner.value_of(curve, last=0.5) == "75"
+    assert runner.value_of(curve, at=7) == "65"
+
+
+def test_a_run_that_has_diverged_has_no_quality_at_its_end(runner):
+    curve = rows([*CURVE, 0.1])
+    curve[-1]["test_loss"] = math.nan
+    assert runner.value_of(curve, last=0.2) == ""
+    assert runner.value_of(curve, best=True) == "80"
+    assert runner.value_of(curve, first="round", target=0.9) == ">60"
+
+
+def test_a_reference_sets_the_target_on_each_seed(runner):
+    runs = {
+        ("fedavg", 0): rows(CURVE),
+        ("fedavg", 1): rows([0.1, 0.2, 0.3]),
+        ("other", 0): rows([0.1, 0.9]),
+        ("other", 1): rows([0.1, 0.2, 0.29]),
+    }
+    found = runner.measured(runs, reference="fedavg", first="round")
+    expected = {("fedavg", 0): "40", ("fedavg", 1): "20", ("other", 0): "10", ("other", 1): ">20"}
+    assert found == expected
+
+
+@pytest.fixture(scope="module")
+def papers():
+    return read_claims(PAPERS)
+
+
+def test_the_page_is_what_the_files_say(papers):
+    page = (ROOT / "docs" / "claims.md").read_text()
+    assert page == markdown_page(papers), "run: fedjax-algos claims --markdown > docs/claims.md"
+
+
+def test_every_command_runs_a_file_that_exists(papers):
+    judged = [j for each in papers for j in each.claims if j.claim.command]
+    judged += [experiment for j in judged for experiment in j.shown_by]
+    assert judged
+    for claim in (each.claim for each in judged):
+        program, *files = shlex.split(claim.command)
+        assert program == "python"
+        assert files
+        assert all((ROOT / file).is_file() for file in files), claim.path
+        own = {claim.path, claim.path.with_suffix(".py")}
+        assert own & {ROOT / file for file in files}, claim.path
+
+
+def test_results_are_small():
+    sizes = {path: path.stat().st_size for path in PAPERS.rglob("*.csv")}
+    assert all(size < 2**20 for size in sizes.values())
+
+
+def test_a_claim_is_run_from_its_file(tmp_path):
+    """On digits, so that it needs no files."""
+    claim = Path(__file__).with_name("digits_claim.toml").read_text()
+    path = tmp_path / "digits.toml"
+    path.write_text(claim)
+    command = [sys.executable, str(PAPERS / "run.py"), str(path)]
+    for _ in range(2):  # the second time nothing is left to run
+        shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert shown.returncode == 0, shown.stderr
+        assert "digits (Table I): reproduced in order" in shown.stdout
+    found = list(csv.DictReader((tmp_path / "digits.csv").open()))
+    assert len(found) == 2 * 2 * 3 * 2  # cases, methods, seeds, measures
+    assert {row["method"] for row in found} == {"fedavg", "slow"}
+    path.write_text(claim.replace("rounds = 12", "rounds = 13"))
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert shown.returncode == 1
+    assert "has results of other settings; remove it" in shown.stderr
