@@ -1,7 +1,7 @@
 """A claim as a page of text, and all claims as a page of Markdown."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedjax_algos.analysis.claims import VERDICTS, Check, Judged, PaperClaims, Quantity
 from fedjax_algos.cli import formats
@@ -9,6 +9,7 @@ from fedjax_algos.cli.columns import MISSING, Column, ResultTable
 from fedjax_algos.core.texts import printable
 
 _WIDTH = 100
+_FEW = 6  # checks that are all on the page
 _ABOUT = (
     "Every table and figure with results of the four papers, and what the simulator shows of it. "
     "A verdict follows from the numbers: orders are checked on the same seeds, and hold if the 95% "
@@ -63,26 +64,55 @@ def markdown_page(papers: Sequence[PaperClaims]) -> str:
 
 
 def value_tables(judged: Judged) -> list[ResultTable]:
-    """What was seen beside the paper's values: methods by cases, or by measures for one case.
+    """What was seen beside the paper's values.
+
+    With one case, or one method, there is one table with a column for each measure. Else there is a
+    table for each measure, with its cases beside the methods, the more numerous of them as lines.
 
     Args:
       judged: the claim.
     """
-    keys = dict.fromkeys([*judged.measured, *(Quantity(*key) for key in judged.claim.paper)])
-    measures = list(dict.fromkeys(key.measure for key in keys))
-    if len({key.case for key in keys}) > 1:
-        return [_values(judged, [key for key in keys if key.measure == m], m) for m in measures]
-    return [_values(judged, list(keys), "")] if keys else []
+    known = dict.fromkeys([*judged.measured, *(Quantity(*q) for q in judged.claim.paper)])
+    measures, cases, methods = (list(dict.fromkeys(parts)) for parts in zip(*known, strict=True))
+    if len(cases) == 1 or len(methods) == 1:
+        by_method = len(cases) == 1
+        lines = methods if by_method else cases
+        columns = {
+            m: [
+                Quantity(m, cases[0], line) if by_method else Quantity(m, line, methods[0])
+                for line in lines
+            ]
+            for m in measures
+        }
+        return [_table_of(judged, "method" if by_method else "case", lines, columns)]
+    tables = []
+    for m in measures:
+        if len(methods) >= len(cases):
+            columns = {case: [Quantity(m, case, method) for method in methods] for case in cases}
+            tables.append(_table_of(judged, "method", methods, columns, m))
+        else:
+            columns = {method: [Quantity(m, case, method) for case in cases] for method in methods}
+            tables.append(_table_of(judged, "case", cases, columns, m))
+    return tables
 
 
-def _values(judged: Judged, keys: list[Quantity], measure: str) -> ResultTable:
-    methods = list(dict.fromkeys(key.method for key in keys))
-    names = list(dict.fromkeys((key.measure, key.case) for key in keys))
-    columns = [Column("method", methods)]
-    for name in names:
-        cells = [_cell(judged, Quantity(*name, method)) for method in methods]
-        columns.append(Column(name[1] if measure else name[0], cells))
-    return ResultTable(columns, [], measure)
+def _table_of(
+    judged: Judged,
+    heading: str,
+    lines: list[str],
+    columns: Mapping[str, list[Quantity]],
+    title: str = "",
+) -> ResultTable:
+    """A table without the lines and columns in which nothing was measured or printed."""
+    cells = {name: [_cell(judged, q) for q in quantities] for name, quantities in columns.items()}
+    kept = [i for i in range(len(lines)) if any(column[i] != MISSING for column in cells.values())]
+    shown = [Column(heading, [lines[i] for i in kept])]
+    shown += [
+        Column(name, [column[i] for i in kept])
+        for name, column in cells.items()
+        if any(cell != MISSING for cell in column)
+    ]
+    return ResultTable(shown, [], title)
 
 
 def _cell(judged: Judged, key: Quantity) -> str:
@@ -103,11 +133,22 @@ def _section(judged: Judged, paper: str) -> list[str]:
     facts += [f"- Command: `{claim.command}` ({claim.minutes:g} minutes on one CPU core)"]
     facts += [f"- File: [{path}](../{path})"]
     blocks += ["\n".join(facts), formats.markdown(value_tables(judged)).rstrip(), _CELLS]
-    blocks.append("\n".join(f"- {_mark(check)} {_said(check)}" for check in judged.checks))
+    blocks.append(_checks(judged))
     blocks += [text for text in (claim.seen, claim.reason) if text]
     for experiment in judged.shown_by:
         blocks += _section(experiment, paper)
     return blocks
+
+
+def _checks(judged: Judged) -> str:
+    """The checks that do not hold, or all if they are few."""
+    failed = [check for check in judged.checks if not check.holds]
+    shown = judged.checks if len(judged.checks) <= _FEW else failed
+    holding = len(judged.checks) - len(failed)
+    lines = [f"Checks: {holding} of {len(judged.checks)} hold."]
+    if shown:
+        lines += ["", *(f"- {_mark(check)} {_said(check)}" for check in shown)]
+    return "\n".join(lines)
 
 
 def _counts(papers: Sequence[PaperClaims]) -> str:
