@@ -46,10 +46,30 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any], float | None, str, str |
     others = ",".join(part for part in parts if not part.startswith(key))
     if len(rates) > 1:
         raise ValueError(f"{rest}: {CLIENT_LEARNING_RATE} is given twice; give it once")
-    algorithm, values = algorithms.parse(folder + slash + name + colon + others)
+    if "=" in rest and not colon:
+        raise ValueError(
+            f"{rest!r} is no method; options follow the name of the method and a colon, as in "
+            "fedprox:mu=0.1"
+        )
+    try:
+        algorithm, values = algorithms.parse(folder + slash + name + colon + others)
+    except ValueError as error:
+        raise ValueError(f"{error}{_of_schedule(rest, parts)}") from None
     option = options(Settings)[CLIENT_LEARNING_RATE]
     rate = parse_value(option, rates[-1], algorithm) if rates else None
     return algorithm, values, rate, schedule, optimizers[0] if optimizers else None
+
+
+def _of_schedule(spec: str, parts: list[str]) -> str:
+    """A hint for the first option that is not of the algorithm but of a schedule."""
+    name = spec.partition(":")[0]
+    own = options(algorithms[name]) if name in algorithms else {}
+    for part in parts:
+        key = part.partition("=")[0]
+        owners = [s for s in schedules if key in options(schedules[s])]
+        if owners and key not in own:
+            return f"; {key} is an option of a schedule, as in {name}@{owners[0]}:{part}"
+    return ""
 
 
 def _split_schedule(spec):

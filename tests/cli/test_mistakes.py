@@ -85,6 +85,11 @@ import pytest
         ("run fedprox --mu -1", "fedprox: mu=-1 is out of range; give a number of at least 0"),
         ("run fedgbo --optimizer sgd", "optimizer='sgd' is unknown; choose sgdm, rmsprop or adam"),
         ("compare fedprox:mu=a", "fedprox: mu='a' is no number"),
+        ("compare fedprox mu=0.1", "'mu=0.1' is no method; options follow the name of the method"),
+        (
+            "compare fedcompass:mode=code,min_steps=5",
+            "min_steps is an option of a schedule, as in fedcompass@compass:min_steps=5",
+        ),
         ("compare fedprox:nu=1", "fedprox: unknown option 'nu'; choose mu, server_l"),
         ("compare fedavg fedavg", "the methods fedavg and fedavg are the same; leave one out"),
         ("list algorithm", "unknown list 'algorithm'; did you mean algorithms?"),
