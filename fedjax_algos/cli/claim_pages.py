@@ -12,9 +12,9 @@ _WIDTH = 100
 _FEW = 6  # checks that are all on the page
 _ABOUT = (
     "Every table and figure with results of the four papers, and what the simulator shows of it. "
-    "A verdict follows from the numbers: orders are checked on the same seeds, and hold if the 95% "
-    "confidence interval of the paired difference excludes 0. Each claim has a file, from which "
-    "`fedjax-algos claims --markdown` makes this page."
+    "A verdict follows from the numbers: an order holds if it is there with 95% confidence on paired "
+    "seeds. Each claim has a file ([how it is written and judged](../experiments/papers/README.md)), "
+    "from which `fedjax-algos claims --markdown` makes this page."
 )
 _CELLS = "Cells: mean over seeds ± half the 95% interval here, then the paper's value."
 
@@ -172,7 +172,7 @@ def _mark(check: Check) -> str:
 def _said(check: Check) -> str:
     said = f"{printable(check.text)} ({check.seen})"
     if check.effect is not None and check.paper_effect is not None:
-        said += f"; effect {check.effect:.3g}, paper {check.paper_effect:.3g}"
+        said += f"; the paper's {check.paper_effect:.3g}"
     return said
 
 

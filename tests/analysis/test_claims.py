@@ -72,16 +72,21 @@ def test_an_order_without_values_of_the_paper_has_no_size(tmp_path):
     assert verdict(write_claim(tmp_path, values=HALF, paper=None)) == REPRODUCED_IN_ORDER
 
 
-def test_the_interval_is_that_of_the_paired_difference(tmp_path):
-    one, two = [50, 80, 20], [51.5, 81, 21.2]  # far apart over seeds, close on each
+def test_costs_are_compared_by_their_ratios_on_each_seed(tmp_path):
+    one, two = [50, 800, 20], [65, 1000, 27]  # far apart over seeds
     path = write_claim(tmp_path, values={"a": one, "b": two})
     (check,) = check_claim(read_claim(path), read_measured(path.with_suffix(".csv")))
     assert check.holds
-    difference = np.subtract(two, one)
-    expected = f"difference {difference.mean():.3g} ± {half_width(difference):.2g}"
-    assert check.seen.endswith(expected)
-    assert check.effect == pytest.approx(np.mean(two) / np.mean(one))
+    logs = np.log(np.divide(two, one))
+    ends = [math.exp(logs.mean() + part * half_width(logs)) for part in (0, -1, 1)]
+    assert check.seen.endswith("ratio {:.3g} from {:.3g} to {:.3g}".format(*ends))
+    assert check.effect == pytest.approx(stats.gmean(np.divide(two, one)))
     assert check.paper_effect == pytest.approx(116 / 60)
+
+
+def test_a_cost_is_above_0(tmp_path):
+    with pytest.raises(ValueError, match="compares a cost that is not above 0"):
+        verdict(write_claim(tmp_path, values={"a": [0, 1, 2], "b": [3, 4, 5]}))
 
 
 def test_higher_compares_differences(tmp_path):
@@ -91,6 +96,8 @@ def test_higher_compares_differences(tmp_path):
     path = write_claim(tmp_path, values=values, measure=BEST, orders=[order], paper=paper)
     (check,) = judge(read_claim(path)).checks
     assert (check.effect, check.paper_effect) == (pytest.approx(50 - 125.5 / 3), 10)
+    half = half_width(np.subtract(*values.values()))
+    assert check.seen.endswith(f"difference +{50 - 125.5 / 3:.3g} ± {half:.2g}")
     assert verdict(path) == REPRODUCED
 
 

@@ -49,8 +49,8 @@ def test_one_claim_is_shown_with_its_numbers(command, here):
     assert shown.startswith("table_1 (Table I): reproduced\nA needs half of B's rounds.\n")
     assert "Printed: a large setting\nDifferences: a smaller model\n" in shown
     assert "method   rounds to 65%\na         55 ± 12 | 60\nb       115 ± 12 | 116\n" in shown
-    expected = "holds: rounds to 65%: a < b (55 ± 12 and 115 ± 12, difference 60 ± 12); effect 2.09"
-    assert f"{expected}, paper 1.93\n" in shown
+    compared = "a < b (55 ± 12 and 115 ± 12, ratio 2.1 from 1.73 to 2.54)"
+    assert f"holds: rounds to 65%: {compared}; the paper's 1.93\n" in shown
     assert shown.endswith("A needs fewer rounds.\n")
 
 

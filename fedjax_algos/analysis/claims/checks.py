@@ -20,11 +20,11 @@ class Check(NamedTuple):
 
     Attributes:
       text: what is compared.
-      holds: whether it holds; an order holds only if the 95% confidence interval of the paired
-        difference over seeds excludes 0.
+      holds: whether it holds; an order holds only if its effect is there with 95% confidence.
       seen: the numbers, in a text.
-      effect: of an order: the ratio of the means for a cost (`lower`), and their difference for a
-        quality; None for other checks, and where a run has diverged.
+      effect: of an order, over paired seeds. For a quality (`higher`), the mean difference. For a
+        cost (`lower`), the geometric mean of the ratios, because costs of seeds differ by factors.
+        None for other checks, and where a run has diverged.
       paper_effect: the same of the paper's values; None where it prints none.
     """
 
@@ -71,12 +71,17 @@ def _order(claim, order: Mapping[str, Any], measured) -> Iterator[Check]:
         one, two = (_get(claim, measured, key) for key in keys)
         where = f", {order.get('method') or case}" if order.get("method") or case else ""
         text = f"{order['measure']}{where}: {first} {'<' if lower else '>'} {other}"
-        difference = _difference(claim, text, *((two, one) if lower else (one, two)))
-        effects = (
-            _effect(lower, one.mean, two.mean),
-            _effect(lower, claim.paper.get(keys[0]), claim.paper.get(keys[1])),
+        _check_seeds(claim, text, one, two)
+        effects = _logarithms(claim, text, one, two) if lower else one.values - two.values
+        mean, half = float(effects.mean()), float(confidence_half_width(effects))
+        printed = (claim.paper.get(key) for key in keys)
+        yield Check(
+            text,
+            mean - half > 0,  # never for NaN
+            f"{one.text()} and {two.text()}{_shown(lower, mean, half)}",
+            None if math.isnan(mean) else math.exp(mean) if lower else mean,
+            _paper_effect(lower, *printed),
         )
-        yield Check(text, _clear(difference), _shown(difference, one, two), *effects)
 
 
 def _tie(claim, tie: Mapping[str, Any], measured) -> Iterator[Check]:
@@ -86,10 +91,11 @@ def _tie(claim, tie: Mapping[str, Any], measured) -> Iterator[Check]:
             _get(claim, measured, Quantity(tie["measure"], case, m)) for m in (first, other)
         )
         text = f"{tie['measure']}{', ' * bool(case)}{case}: {first} = {other} ± {tie['margin']:g}"
-        difference = _difference(claim, text, one, two)
-        known = np.isfinite(difference).all()
-        furthest = abs(difference.mean()) + confidence_half_width(difference)
-        yield Check(text, bool(known and furthest <= tie["margin"]), _shown(difference, one, two))
+        _check_seeds(claim, text, one, two)
+        difference = one.values - two.values
+        mean, half = float(difference.mean()), float(confidence_half_width(difference))
+        seen = f"{one.text()} and {two.text()}{_shown(False, mean, half)}"
+        yield Check(text, abs(mean) + half <= tie["margin"], seen)
 
 
 def _equal(claim, equal: Mapping[str, Any], measured) -> Iterator[Check]:
@@ -135,32 +141,35 @@ def _get(claim, measured: Mapping[Quantity, Measured], key: Quantity) -> Measure
     return measured[key]
 
 
-def _difference(claim, text: str, more: Measured, less: Measured) -> np.ndarray:
-    """The paired differences over seeds; NaN where a run has diverged."""
-    if more.seeds != less.seeds or len(more.seeds) < MIN_SEEDS:
+def _check_seeds(claim, text: str, one: Measured, two: Measured) -> None:
+    if one.seeds != two.seeds or len(one.seeds) < MIN_SEEDS:
         raise ValueError(
-            f"{str(claim.path)!r}: {text!r} compares seeds {less.seeds} with {more.seeds}; the "
-            f"same seeds are needed, at least {MIN_SEEDS}"
+            f"{str(claim.path)!r}: {text!r} compares seeds {one.seeds} with {two.seeds}; the same "
+            f"seeds are needed, at least {MIN_SEEDS}"
         )
-    return more.values - less.values
 
 
-def _clear(difference: np.ndarray) -> bool:
-    if not np.isfinite(difference).all():
-        return False
-    return bool(difference.mean() - confidence_half_width(difference) > 0)
+def _logarithms(claim, text: str, one: Measured, two: Measured) -> np.ndarray:
+    """Of the ratio of two costs on each seed; NaN where a run has diverged."""
+    if (one.values <= 0).any() or (two.values <= 0).any():
+        raise ValueError(
+            f"{str(claim.path)!r}: {text!r} compares a cost that is not above 0; lower compares "
+            "ratios of costs, so write higher and exchange the two"
+        )
+    return np.log(two.values / one.values)
 
 
-def _shown(difference: np.ndarray, one: Measured, two: Measured) -> str:
-    shown = f"{one.text()} and {two.text()}"
-    if np.isfinite(difference).all():
-        half = confidence_half_width(difference)
-        shown += f", difference {abs(difference.mean()):.3g} ± {half:.2g}"
-    return shown
+def _shown(ratio: bool, mean: float, half: float) -> str:
+    if math.isnan(mean):
+        return ""
+    if ratio:
+        low, middle, high = (math.exp(mean + part) for part in (-half, 0, half))
+        return f", ratio {middle:.3g} from {low:.3g} to {high:.3g}"
+    return f", difference {mean:+.3g} ± {half:.2g}"
 
 
-def _effect(lower: bool, one: float | None, two: float | None) -> float | None:
-    if one is None or two is None or math.isnan(one + two):
+def _paper_effect(lower: bool, one: float | None, two: float | None) -> float | None:
+    if one is None or two is None:
         return None
     if lower:
         return two / one if one else None
