@@ -11,10 +11,10 @@ from fedjax_algos.core.texts import printable
 _WIDTH = 100
 _FEW = 6  # checks that are all on the page
 _ABOUT = (
-    "Every table and figure with results of the four papers, and what the simulator shows of it. "
-    "A verdict follows from the numbers: an order holds if it is there with 95% confidence on paired "
-    "seeds. Each claim has a file ([how it is written and judged](../experiments/papers/README.md)), "
-    "from which `fedjax-algos claims --markdown` makes this page."
+    "Every table and figure with results of the four papers, and what the simulator shows of it. A "
+    "verdict follows from the numbers: an order holds if it is there with 95% confidence on paired "
+    "seeds. Each claim has a file, as [the README of the claims](../experiments/papers/README.md) "
+    "says. `fedjax-algos claims --markdown` makes this page from these files."
 )
 _CELLS = "Cells: mean over seeds ± half the 95% interval here, then the paper's value."
 
