@@ -130,6 +130,27 @@ def test_a_tie_needs_the_whole_interval_inside_the_margin(tmp_path, margin, expe
     assert verdict(path) == expected
 
 
+def test_targets_that_were_not_reached_are_no_tie(tmp_path):
+    tie = {"measure": ROUNDS, "methods": ["a", "b"], "margin": 5}
+    values = {"a": [">200", 90, 80], "b": [">200", 91, 80]}
+    assert verdict(write_claim(tmp_path, values=values, orders=None, ties=[tie])) == OPEN
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"orders": [{**CLAIM["orders"][0], "than": []}]},
+        {"orders": [{**CLAIM["orders"][0], "cases": []}]},
+        {"orders": None, "ties": [{"measure": ROUNDS, "methods": ["a"], "margin": 1}]},
+        {"orders": None, "equals": [{"measure": "FLOPs", "relative": 0.1}]},
+        {"orders": None, "equals": [{"measure": ROUNDS, "relative": 9, "cases": ["x"]}]},
+    ],
+)
+def test_a_claim_does_not_hold_because_nothing_is_compared(tmp_path, changes):
+    with pytest.raises(ValueError, match="compares nothing"):
+        verdict(write_claim(tmp_path, values=HALF, **changes))
+
+
 @pytest.mark.parametrize(("seen", "expected"), [(119.4, REPRODUCED), (119.3, OPEN)])
 def test_equal_values(tmp_path, seen, expected):
     equal = {"measure": "FLOPs", "relative": 0.005}
@@ -187,6 +208,7 @@ def test_a_claim_that_was_not_run(tmp_path):
             "paper has a='60'; give a number",
         ),
         ({"paper": [{"values": {"a": 60}}]}, "lacks measure"),
+        ({"paper": CLAIM["paper"] * 2}, r"paper has \('rounds to 65%', '', 'a'\) twice"),
         ({"ties": [{"measure": ROUNDS, "methods": ["a", "b"]}]}, "lacks margin"),
     ],
 )

@@ -50,16 +50,16 @@ def check_claim(claim: Claim, measured: Mapping[Quantity, Measured]) -> list[Che
       measured: what was seen of it.
 
     Raises:
-      ValueError: for a measure, case or method that was not measured, and for fewer than three
-        seeds where a difference is checked.
+      ValueError: for a measure, case or method that was not measured, an entry that compares
+        nothing, and for fewer than three seeds where a difference is checked.
     """
     found: list[Check] = []
-    for order in claim.orders:
-        found += _order(claim, order, measured)
-    for tie in claim.ties:
-        found += _tie(claim, tie, measured)
-    for equal in claim.equals:
-        found += _equal(claim, equal, measured)
+    for check, entries in ((_order, claim.orders), (_tie, claim.ties), (_equal, claim.equals)):
+        for entry in entries:
+            own = list(check(claim, entry, measured))
+            if not own:  # a claim must not hold because nothing is compared
+                raise ValueError(f"{str(claim.path)!r}: {dict(entry)} compares nothing")
+            found += own
     return found
 
 
@@ -95,15 +95,14 @@ def _tie(claim, tie: Mapping[str, Any], measured) -> Iterator[Check]:
         difference = one.values - two.values
         mean, half = float(difference.mean()), float(confidence_half_width(difference))
         seen = f"{one.text()} and {two.text()}{_shown(False, mean, half)}"
-        yield Check(text, abs(mean) + half <= tie["margin"], seen)
+        reached = not (one.censored.any() or two.censored.any())
+        yield Check(text, reached and abs(mean) + half <= tie["margin"], seen)
 
 
 def _equal(claim, equal: Mapping[str, Any], measured) -> Iterator[Check]:
     cases = equal.get("cases")
     keys = [Quantity(*key) for key in claim.paper if key[0] == equal["measure"]]
     keys = [key for key in keys if cases is None or key.case in cases]
-    if not keys:
-        raise ValueError(f"{str(claim.path)!r}: paper has no value of {equal['measure']!r}")
     for key in keys:
         seen, printed = _get(claim, measured, key).mean, claim.paper[key]
         text = f"{key.measure}{', ' * bool(key.case)}{key.case}: {key.method} is {printed:.6g}"

@@ -163,7 +163,10 @@ def _printed_values(path, content) -> dict[tuple[str, str, str], float]:
         for method, value in own["values"].items():
             if not is_number(value, float) or not math.isfinite(value):
                 raise ValueError(f"{str(path)!r}: paper has {method}={value!r}; give a number")
-            found[own["measure"], own["case"], method] = float(value)
+            key = own["measure"], own["case"], method
+            if key in found:
+                raise ValueError(f"{str(path)!r}: paper has {key} twice; leave one out")
+            found[key] = float(value)
     return found
 
 
