@@ -60,7 +60,8 @@ def markdown_page(papers: Sequence[PaperClaims]) -> str:
             blocks += _section(judged, paper.name)
         without = [f"{item} ({why})" for item, why in paper.without_results.items()]
         blocks += [f"Without results to check: {', '.join(without)}."] * bool(without)
-    return "\n\n".join(blocks) + "\n"
+    lines = "\n\n".join(blocks).split("\n")
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def value_tables(judged: Judged) -> list[ResultTable]:

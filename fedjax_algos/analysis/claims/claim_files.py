@@ -1,6 +1,7 @@
 """The files of a paper and of its claims."""
 
 import math
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,7 +121,9 @@ def read_claim(path: str | Path) -> Claim:
     content = _read(path)
     lists = ("differences", "shown_by")
     _check_keys(path, content, {*_TEXTS, *lists, "minutes", "paper", *_CHECKS, *_OF_RUNNER})
-    values = {name: _get(path, content, name, str, "") for name in _TEXTS}
+    values: dict[str, Any] = {
+        name: " ".join(_get(path, content, name, str, "").split()) for name in _TEXTS
+    }
     for name in lists:
         values[name] = tuple(_texts(path, name, _get(path, content, name, list, [])))
     values["minutes"] = _get(path, content, "minutes", float, 0.0)
@@ -161,8 +164,9 @@ def _printed_values(path, content) -> dict[tuple[str, str, str], float]:
         for name in ("measure", "values"):
             _get(path, own, name, kinds[name])
         for method, value in own["values"].items():
-            if not is_number(value, float) or not math.isfinite(value):
-                raise ValueError(f"{str(path)!r}: paper has {method}={value!r}; give a number")
+            if not _is_finite(value, float):
+                shown = reprlib.repr(value)
+                raise ValueError(f"{str(path)!r}: paper has {method}={shown}; give a number")
             key = own["measure"], own["case"], method
             if key in found:
                 raise ValueError(f"{str(path)!r}: paper has {key} twice; leave one out")
@@ -172,7 +176,9 @@ def _printed_values(path, content) -> dict[tuple[str, str, str], float]:
 
 def _check_entry(path, name: str, entry: Any, kinds: Mapping[str, type]) -> dict[str, Any]:
     if not isinstance(entry, dict):
-        raise ValueError(f"{str(path)!r}: {name} has {entry!r}; write a table [[{name}]]")
+        raise ValueError(
+            f"{str(path)!r}: {name} has {reprlib.repr(entry)}; write a table [[{name}]]"
+        )
     _check_keys(path, entry, set(kinds), f" in {name}")
     values = {key: _get(path, entry, key, kinds[key]) for key in entry}
     for key, value in values.items():
@@ -207,15 +213,22 @@ def _get(path, content: Mapping[str, Any], name: str, kind: type, default: Any =
     value = content.get(name, default)
     if value is None:
         raise ValueError(f"{str(path)!r} lacks {name}")
-    good = is_number(value, kind) if kind in (int, float) else isinstance(value, kind)
+    good = _is_finite(value, kind) if kind in (int, float) else isinstance(value, kind)
     if not good:
-        raise ValueError(f"{str(path)!r}: {name}={value!r} is no {_KINDS[kind]}")
-    return value
+        raise ValueError(f"{str(path)!r}: {name}={reprlib.repr(value)} is no {_KINDS[kind]}")
+    return kind(value)
+
+
+def _is_finite(value: Any, kind: type) -> bool:
+    try:
+        return is_number(value, kind) and math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
+        return False
 
 
 def _texts(path, name: str, values: list[Any]) -> list[str]:
     if not all(isinstance(value, str) for value in values):
-        raise ValueError(f"{str(path)!r}: {name}={values!r} is no list of texts")
+        raise ValueError(f"{str(path)!r}: {name}={reprlib.repr(values)} is no list of texts")
     return values
 
 
