@@ -4,12 +4,14 @@ COMMAND   python experiments/papers/run.py experiments/papers/fedlga/table_5.tom
 EXPECTED  the table of the claim, and table_5.csv with one value for each case, method and seed
 TIME      `minutes` of the claim
 
-Each case of the claim is one `fedjax-algos compare`, with its results in results/papers. A case
-that is finished there is not run again, and one that was interrupted goes on.
+Each case of the claim is one `fedjax-algos compare`, with its results in a folder of results/papers
+whose name is a hash of the settings. So claims with the same settings share their runs, a case that
+is finished is not run again, and one that was interrupted goes on.
 """
 
 import argparse
 import csv
+import hashlib
 import math
 import shlex
 import subprocess
@@ -33,8 +35,7 @@ def main():
     claim = tomllib.loads(path.read_text())
     rows = []
     for case in claim.get("cases", [{"name": ""}]):
-        folder = Path("results/papers", path.parent.name, path.stem, slug(case["name"]))
-        compare(claim["settings"] | case.get("settings", {}), folder)
+        folder = compare(claim["settings"] | case.get("settings", {}))
         runs = runs_of(folder, claim.get("labels", {}))
         for measure, how in claim["measures"].items():
             values = measured(runs, **how)
@@ -44,25 +45,18 @@ def main():
     subprocess.run([sys.executable, "-m", "fedjax_algos", "claims", str(path)], check=True)
 
 
-def slug(name):
-    """The name of a case as that of a folder."""
-    return "".join(c if c.isalnum() or c in ".-" else "_" for c in name) or "all"
-
-
-def compare(settings, folder):
-    """Runs `fedjax-algos compare`, or continues it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    config = folder.with_name(f"{folder.name}.toml")
+def compare(settings):
+    """Runs `fedjax-algos compare`, or continues it, and returns the folder of its results."""
     text = tomli_w.dumps(settings)
-    command = [sys.executable, "-m", "fedjax_algos", "compare", "--config", str(config)]
-    command += ["--out", str(folder)]
-    if folder.exists():
-        if not config.exists() or config.read_text() != text:
-            sys.exit(f"{folder} has results of other settings; remove it")
-        command.append("--resume")
+    folder = Path("results/papers", hashlib.sha256(text.encode()).hexdigest()[:12])
+    config = folder.with_name(f"{folder.name}.toml")
+    folder.parent.mkdir(parents=True, exist_ok=True)
     config.write_text(text)
+    command = [sys.executable, "-m", "fedjax_algos", "compare", "--config", str(config)]
+    command += ["--out", str(folder), *["--resume"] * folder.exists()]
     print(shlex.join(command[1:]), flush=True)
     subprocess.run(command, check=True)
+    return folder
 
 
 def runs_of(folder, labels):
