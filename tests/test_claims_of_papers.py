@@ -111,7 +111,8 @@ def test_a_run_that_has_diverged_has_no_quality_at_its_end(runner):
     curve[-1]["test_loss"] = math.nan
     assert runner.value_of(curve, last=0.2) == ""
     assert runner.value_of(curve, best=True) == "80"
-    assert runner.value_of(curve, first="round", target=0.9) == ">60"
+    assert runner.value_of(curve, first="round", target=0.9) == ""
+    assert runner.value_of(curve, first="round", target=0.7) == "20"
 
 
 def test_a_reference_sets_the_target_on_each_seed(runner):

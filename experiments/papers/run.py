@@ -93,6 +93,8 @@ def value_of(rows, *, first=None, target=None, last=None, at=None, column=None, 
     """
     if first is not None:
         reached = [row for row in rows if finite_quality(row) >= target - TOLERANCE]
+        if not reached and math.isnan(finite_quality(rows[-1])):
+            return ""  # it has diverged, and may have ended early
         value = (reached or rows)[0 if reached else -1][first] / (scale or 1)
         return f"{value:.6g}" if reached else f">{value:.6g}"
     column = column or "test_accuracy"

@@ -24,8 +24,10 @@ class Check(NamedTuple):
       seen: the numbers, in a text.
       effect: of an order, over paired seeds. For a quality (`higher`), the mean difference. For a
         cost (`lower`), the geometric mean of the ratios, because costs of seeds differ by factors.
-        None for other checks, and where a run has diverged.
+        Seeds on which the other one diverged are left out. None for other checks, and where the
+        first one has diverged.
       paper_effect: the same of the paper's values; None where it prints none.
+      is_order: whether it is an order, which has an effect.
     """
 
     text: str
@@ -33,6 +35,7 @@ class Check(NamedTuple):
     seen: str
     effect: float | None = None
     paper_effect: float | None = None
+    is_order: bool = False
 
     @property
     def same_size(self) -> bool:
@@ -73,14 +76,17 @@ def _order(claim, order: Mapping[str, Any], measured) -> Iterator[Check]:
         text = f"{order['measure']}{where}: {first} {'<' if lower else '>'} {other}"
         _check_seeds(claim, text, one, two)
         effects = _logarithms(claim, text, one, two) if lower else one.values - two.values
-        mean, half = float(effects.mean()), float(confidence_half_width(effects))
+        effects = effects[np.isfinite(two.values)]  # seeds on which the other diverged are won
+        mean, half = _mean_and_half(effects)
+        clear = mean - half > 0 if len(effects) >= MIN_SEEDS else bool((effects > 0).all())
         printed = (claim.paper.get(key) for key in keys)
         yield Check(
             text,
-            mean - half > 0,  # never for NaN
+            clear and bool(np.isfinite(one.values).all()),
             f"{one.text()} and {two.text()}{_shown(lower, mean, half)}",
             None if math.isnan(mean) else math.exp(mean) if lower else mean,
             _paper_effect(lower, *printed),
+            is_order=True,
         )
 
 
@@ -93,7 +99,7 @@ def _tie(claim, tie: Mapping[str, Any], measured) -> Iterator[Check]:
         text = f"{tie['measure']}{', ' * bool(case)}{case}: {first} = {other} ± {tie['margin']:g}"
         _check_seeds(claim, text, one, two)
         difference = one.values - two.values
-        mean, half = float(difference.mean()), float(confidence_half_width(difference))
+        mean, half = _mean_and_half(difference)
         seen = f"{one.text()} and {two.text()}{_shown(False, mean, half)}"
         reached = not (one.censored.any() or two.censored.any())
         yield Check(text, reached and abs(mean) + half <= tie["margin"], seen)
@@ -156,6 +162,13 @@ def _logarithms(claim, text: str, one: Measured, two: Measured) -> np.ndarray:
             "ratios of costs, so write higher and exchange the two"
         )
     return np.log(two.values / one.values)
+
+
+def _mean_and_half(effects: np.ndarray) -> tuple[float, float]:
+    """The mean and half its 95% confidence interval; NaN where that is not known."""
+    if not len(effects):
+        return math.nan, math.nan
+    return float(effects.mean()), float(confidence_half_width(effects))
 
 
 def _shown(ratio: bool, mean: float, half: float) -> str:

@@ -71,7 +71,7 @@ def judge(claim: Claim) -> Judged:
 
 
 def _size(checks: tuple[Check, ...]) -> str:
-    orders = [check for check in checks if check.effect is not None]
+    orders = [check for check in checks if check.is_order]
     printed = [check for check in orders if check.paper_effect is not None]
     known = bool(printed) or not orders
     return REPRODUCED if known and all(c.same_size for c in printed) else REPRODUCED_IN_ORDER
