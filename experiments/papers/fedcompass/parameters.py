@@ -1,0 +1,42 @@
+"""Parameters by layer of FedCompass's two networks, for table_8.py and table_10.py."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+
+from fedjax_algos.core import Problem
+
+
+def parameters(problem: Problem) -> dict[str, int]:
+    """Number of parameters of each layer or block of the network."""
+    counts: dict[str, int] = {}
+    params = problem.init(jax.random.key(0)).params
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        names = [key.key for key in path]
+        layer = "/".join(names[:2]) if names[0].startswith("Perceptron") else names[0]
+        counts[layer] = counts.get(layer, 0) + leaf.size
+    return counts
+
+
+def write(path: str, layers: dict[str, str], model: Callable[..., Problem], shape: tuple) -> None:
+    """Writes the counts, named as in the paper, beside the script.
+
+    Args:
+      path: of the script.
+      layers: what each layer of the paper is called in the network.
+      model: the network.
+      shape: of one image.
+    """
+    counts = parameters(model(shape, 10))
+    if sorted(layers.values()) != sorted(counts):
+        raise ValueError(f"the network has {sorted(counts)}")
+    rows = [(layer, counts[module]) for layer, module in layers.items()]
+    rows.append(("all", sum(counts.values())))
+    for layer, count in rows:
+        print(f"{layer:20}{count:12,}")
+    with Path(path).with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["case", "method", "measure", "seed", "value"])
+        writer.writerows((layer, model.__name__, "parameters", 0, count) for layer, count in rows)

@@ -1,0 +1,20 @@
+"""Table 8: the parameters of FedCompass's network for MNIST, by layer.
+
+COMMAND   python experiments/papers/fedcompass/table_8.py
+EXPECTED  582,026 in all, and the four printed layers
+TIME      a few seconds
+"""
+
+from parameters import write
+
+from fedjax_algos.models import cnn_fedcompass
+
+LAYERS = {
+    "Conv1": "Conv_0",
+    "Conv2": "Conv_1",
+    "FC1": "Perceptron_0/Dense_0",
+    "FC2": "Perceptron_0/Dense_1",
+}
+
+if __name__ == "__main__":
+    write(__file__, LAYERS, cnn_fedcompass, (28, 28))
