@@ -1,0 +1,55 @@
+"""Counts the bytes that a round of six methods sends, as a multiple of FedAvg's.
+
+COMMAND   python experiments/papers/ghbm/table_3_overheads.py
+EXPECTED  1, 2, 1, 1.5, 1, and 2.5 for MimeMom, or 3 if its clients fetch the model in both phases
+TIME      half a minute
+
+Bytes do not depend on the data, so the data are scikit-learn's digits. Writes table_3_overheads.csv
+and the files of MimeMom's factor.
+"""
+
+import csv
+import tempfile
+from pathlib import Path
+
+from fedjax_algos.cli import main as program
+from fedjax_algos.runs.results import read_folders
+
+METHODS = ["fedavg", "scaffold", "fedavgm", "mimemom", "ghbm:tau=10", "fedhbm"]
+ROUNDS, COHORT = 20, 10
+MEASURE = "bytes of a round / FedAvg's"
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        out = str(Path(folder, "overheads"))
+        arguments = ["compare", *METHODS, "--rounds", str(ROUNDS), "--seeds", "1", "--out", out]
+        try:
+            program([*arguments, "--cohort", str(COHORT)])
+        except SystemExit as end:
+            if end.code:
+                raise
+        last = {row["method"]: row for row in read_folders([out])}
+    sent = {name: (row["download_bytes"], row["upload_bytes"]) for name, row in last.items()}
+    model = sent["fedavg"][0]
+    overheads = {name: sum(each) / sum(sent["fedavg"]) for name, each in sent.items()}
+    twice = (sum(sent["mimemom"]) + model) / sum(sent["fedavg"])
+    for name, factor in {**overheads, "mimemom, model sent twice": twice}.items():
+        print(f"{name:26} {factor:.4g}")
+
+    mimemom = overheads.pop("mimemom")
+    write("table_3_overheads", overheads)
+    write("table_3_mimemom", {"fedavg": 1.0, "mimemom": mimemom})
+    write("why_table_3_mimemom", {"fedavg": 1.0, "mimemom": twice})
+
+
+def write(name, values):
+    path = Path(__file__).with_name(f"{name}.csv")
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["case", "method", "measure", "seed", "value"])
+        writer.writerows(["", method, MEASURE, 0, f"{v:.6g}"] for method, v in values.items())
+
+
+if __name__ == "__main__":
+    main()
