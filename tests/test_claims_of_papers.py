@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedjax_algos.analysis.claims import read_claims
-from fedjax_algos.cli.claim_pages import markdown_page
+from fedjax_algos.cli.claim_pages import overview_page, paper_page
 
 ROOT = Path(__file__).parents[1]
 PAPERS = ROOT / "experiments" / "papers"
@@ -132,9 +132,14 @@ def papers():
     return read_claims(PAPERS)
 
 
-def test_the_page_is_what_the_files_say(papers):
-    page = (ROOT / "docs" / "claims.md").read_text()
-    assert page == markdown_page(papers), "run: fedjax-algos claims --markdown > docs/claims.md"
+def test_the_pages_are_what_the_files_say(papers):
+    pages = {"claims.md": overview_page(papers)}
+    pages |= {f"claims/{each.paper.name}.md": paper_page(each) for each in papers}
+    for name, page in pages.items():
+        assert (ROOT / "docs" / name).read_text() == page, "run the commands of CONTRIBUTING.md"
+    assert {path.name for path in (ROOT / "docs" / "claims").iterdir()} == {
+        name.removeprefix("claims/") for name in list(pages)[1:]
+    }
 
 
 def test_every_command_runs_a_file_that_exists(papers):

@@ -1,4 +1,4 @@
-"""A claim as a page of text, and all claims as a page of Markdown."""
+"""A claim as a page of text, and pages of Markdown: of all papers, and of one."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,14 @@ _ABOUT = (
     "Every table and figure with results of the four papers, and what the simulator shows of it. A "
     "verdict follows from the numbers: an order holds if it is there with 95% confidence on paired "
     "seeds. Each claim has a file, as [the README of the claims](../experiments/papers/README.md) "
-    "says. `fedjax-algos claims --markdown` makes this page from these files."
+    "says. `fedjax-algos claims --markdown` makes this page from these files, and with `--paper` "
+    "the pages of the papers, which have the numbers."
 )
-_CELLS = "Cells: mean over seeds ± half the 95% interval here, then the paper's value."
+_CELLS = (
+    "Cells of the tables: the mean over seeds ± half its 95% interval here, and after a bar the "
+    "paper's value. Settings, differences from the paper's, and commands are in the files."
+)
+_EXPERIMENTS = "../../experiments/papers"  # from the page of a paper
 
 
 def claim_page(judged: Judged) -> str:
@@ -43,8 +48,8 @@ def claim_page(judged: Judged) -> str:
     return "\n\n".join(page for page in pages if page) + "\n"
 
 
-def markdown_page(papers: Sequence[PaperClaims]) -> str:
-    """All claims with their numbers, for the documentation.
+def overview_page(papers: Sequence[PaperClaims]) -> str:
+    """The claims of all papers and their verdicts, for the documentation.
 
     Args:
       papers: with their claims.
@@ -52,14 +57,33 @@ def markdown_page(papers: Sequence[PaperClaims]) -> str:
     verdicts = [f"- **{verdict}**: {meaning}." for verdict, meaning in VERDICTS.items()]
     blocks = ["# The papers, claim by claim", _ABOUT, "\n".join(verdicts), _counts(papers)]
     for each in papers:
-        paper = each.paper
-        blocks += [f"## {paper.title}", f"{paper.authors}, {paper.year}. <{paper.link}>"]
-        rows = [[j.claim.item, j.claim.claim, j.verdict] for j in each.claims]
-        blocks.append(_table(["item", "claim", "verdict"], rows))
+        paper, page = each.paper, f"claims/{each.paper.name}.md"
+        blocks.append(f"## {paper.title}")
+        blocks.append(f"{paper.authors}, {paper.year}. <{paper.link}> ([numbers]({page}))")
+        lines = ["| item | claim | verdict |", "| --- | --- | --- |"]
         for judged in each.claims:
-            blocks += _section(judged, paper.name)
+            link = f"[{judged.verdict}]({page}#{judged.claim.path.stem})"
+            item, claim = (formats.markdown_text(t) for t in judged.claim[1:3])
+            lines.append(f"| {item} | {claim} | {link} |")
+        blocks.append("\n".join(lines))
         without = [f"{item} ({why})" for item, why in paper.without_results.items()]
         blocks += [f"Without results to check: {', '.join(without)}."] * bool(without)
+    return _page(blocks)
+
+
+def paper_page(claims: PaperClaims) -> str:
+    """The claims of a paper with their numbers, for the documentation.
+
+    Args:
+      claims: of the paper.
+    """
+    blocks = [f"# {claims.paper.title}", "[All papers](../claims.md)", _CELLS]
+    for judged in claims.claims:
+        blocks += _section(judged, claims.paper.name)
+    return _page(blocks)
+
+
+def _page(blocks: Sequence[str]) -> str:
     lines = "\n\n".join(blocks).split("\n")
     return "\n".join(map(printable, lines)) + "\n"
 
@@ -124,18 +148,15 @@ def _cell(judged: Judged, key: Quantity) -> str:
 
 def _section(judged: Judged, paper: str) -> list[str]:
     claim = judged.claim
-    path = f"experiments/papers/{paper}/{claim.path.name}"
-    title = f"Experiment {claim.path.stem}" if claim.of else f"{claim.item}: {judged.verdict}"
-    blocks = [f"### {title}", claim.claim]
-    facts = [f"- Printed: {claim.printed}"] * bool(claim.printed)
+    level = "###" if claim.of else "##"
+    blocks = [f"{level} {claim.path.stem}"]
+    said = "Experiment" if claim.of else f"{claim.item}, {judged.verdict}"
+    file = f"[{claim.path.name}]({_EXPERIMENTS}/{paper}/{claim.path.name})"
+    blocks.append(f"**{said}.** {claim.claim} ({file})")
     if claim.needs:
-        return [*blocks, "\n".join([*facts, f"- Needs: {claim.needs}"])]
-    facts += [f"- Here: {'; '.join(claim.differences)}"] * bool(claim.differences)
-    facts += [f"- Command: `{claim.command}` ({claim.minutes:g} minutes on one CPU core)"]
-    facts += [f"- File: [{path}](../{path})"]
-    blocks += ["\n".join(facts), formats.markdown(value_tables(judged)).rstrip(), _CELLS]
-    blocks.append(_checks(judged))
-    blocks += [text for text in (claim.seen, claim.reason) if text]
+        return [*blocks, f"It needs: {claim.needs}"]
+    blocks += [formats.markdown(value_tables(judged)).rstrip(), _checks(judged), claim.seen]
+    blocks += [claim.reason] * bool(claim.reason)
     for experiment in judged.shown_by:
         blocks += _section(experiment, paper)
     return blocks
@@ -143,12 +164,11 @@ def _section(judged: Judged, paper: str) -> list[str]:
 
 def _checks(judged: Judged) -> str:
     """The checks that do not hold, or all if they are few."""
+    if len(judged.checks) <= _FEW:
+        return "\n".join(f"- {_mark(check)} {_said(check)}" for check in judged.checks)
     failed = [check for check in judged.checks if not check.holds]
-    shown = judged.checks if len(judged.checks) <= _FEW else failed
-    holding = len(judged.checks) - len(failed)
-    lines = [f"Checks: {holding} of {len(judged.checks)} hold."]
-    if shown:
-        lines += ["", *(f"- {_mark(check)} {_said(check)}" for check in shown)]
+    lines = [f"{len(judged.checks) - len(failed)} of {len(judged.checks)} checks hold."]
+    lines += [""] * bool(failed) + [f"- {_mark(check)} {_said(check)}" for check in failed]
     return "\n".join(lines)
 
 

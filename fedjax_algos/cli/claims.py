@@ -19,7 +19,7 @@ from fedjax_algos.analysis.claims import (
     read_claim,
     read_claims,
 )
-from fedjax_algos.cli.claim_pages import claim_page, markdown_page
+from fedjax_algos.cli.claim_pages import claim_page, overview_page, paper_page
 from fedjax_algos.cli.options import Command
 from fedjax_algos.cli.tables import plain_table
 
@@ -30,7 +30,9 @@ _DEFAULT = Path("experiments", "papers")
 @click.argument("folder", required=False, metavar="[FOLDER]")
 @click.option("--paper", metavar="NAME", help="only this paper: the name of its folder")
 @click.option("--json", "as_json", is_flag=True, help="print everything as JSON")
-@click.option("--markdown", "as_markdown", is_flag=True, help="print a page with all details")
+@click.option(
+    "--markdown", "as_markdown", is_flag=True, help="print a page of all papers, or of one"
+)
 def claims(folder: str | None, paper: str | None, as_json: bool, as_markdown: bool) -> None:
     """Show the claims of papers with what was seen of them, and the verdict that follows.
 
@@ -48,7 +50,8 @@ def claims(folder: str | None, paper: str | None, as_json: bool, as_markdown: bo
     if as_json:
         return click.echo(json.dumps([_record(each) for each in papers], allow_nan=False))
     if as_markdown:
-        return click.echo(markdown_page(papers), nl=False)
+        page = overview_page(papers) if paper is None else paper_page(papers[0])
+        return click.echo(page, nl=False)
     return click.echo(_overview(papers), nl=False)
 
 

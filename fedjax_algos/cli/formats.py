@@ -58,10 +58,13 @@ def markdown(tables: Sequence[ResultTable]) -> str:
     blocks = []
     for table in tables:
         rule = ["---" if column.is_text() else "---:" for column in table.columns]
-        lines = [[_markdown(column.title()) for column in table.columns], rule]
-        lines += _lines(table, lambda cell, column: _markdown(cell))
-        blocks += [[f"**{_markdown(table.title)}**"]] * bool(table.title)
-        blocks += [[f"| {' | '.join(line)} |" for line in lines], [*map(_markdown, table.notes)]]
+        lines = [[markdown_text(column.title()) for column in table.columns], rule]
+        lines += _lines(table, lambda cell, column: markdown_text(cell))
+        blocks += [[f"**{markdown_text(table.title)}**"]] * bool(table.title)
+        blocks += [
+            [f"| {' | '.join(line)} |" for line in lines],
+            [*map(markdown_text, table.notes)],
+        ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
@@ -110,7 +113,12 @@ def _lines(table: ResultTable, show) -> list[list[str]]:
     return [list(line) for line in zip(*cells, strict=True)]
 
 
-def _markdown(cell: str) -> str:
+def markdown_text(cell: str) -> str:
+    """A text as it is, also in a table of Markdown.
+
+    Args:
+      cell: the text.
+    """
     cell = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", printable(cell))
     return cell.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 

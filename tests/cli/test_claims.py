@@ -73,19 +73,42 @@ def test_json_has_everything(command, here):
     assert [each["verdict"] for each in claim["shown_by"]] == ["reproduced"]
 
 
-def test_the_page_has_every_claim_with_its_experiments(command, here):
+def test_a_page_has_every_claim_of_all_papers(command, here):
     write_paper(here)
     other_paper(here)
     page = command("claims", here, "--markdown")
     assert "| verdict | one | other |\n| --- | --- | --- |\n| reproduced | 1 | 0 |\n" in page
-    assert "| a | 55 ± 12 \\| 60 |\n| b | 115 ± 12 \\| 116 |\n" in page
-    assert "### Table I: reproduced\n\nA needs half of B's rounds.\n" in page
-    assert "### Figure 2: not run\n" in page
-    assert "- Needs: a GPU\n" in page
-    assert "### Experiment why_table_1\n\nAt rate 1 A is first.\n" in page
+    link = "[reproduced](claims/one.md#table_1)"
+    assert f"| Table I | A needs half of B's rounds. | {link} |\n" in page
+    assert "[not run](claims/one.md#figure_2)" in page
+    assert "[not reproduced](claims/other.md#table_1)" in page
     assert "Without results to check: Table II (notation)." in page
-    assert "[experiments/papers/one/table_1.toml](../experiments/papers/one/table_1.toml)" in page
-    assert "\n\nThe *rate*.\n\n### Experiment" in page
+
+
+def test_the_page_of_a_paper_has_numbers_and_experiments(command, here):
+    write_paper(here)
+    page = command("claims", here, "--paper", "one", "--markdown")
+    file = "([table_1.toml](../../experiments/papers/one/table_1.toml))"
+    begin = f"## table_1\n\n**Table I, reproduced.** A needs half of B's rounds. {file}\n"
+    assert begin in page
+    assert "| a | 55 ± 12 \\| 60 |\n| b | 115 ± 12 \\| 116 |\n" in page
+    assert "\n- holds: rounds to 65%: a < b (" in page
+    assert "\n\nA needs fewer rounds.\n" in page
+    assert "## figure_2\n\n**Figure 2, not run.** " in page
+    assert "\n\nIt needs: a GPU\n" in page
+    other_paper(here)
+    page = command("claims", here, "--paper", "other", "--markdown")
+    assert "- DOES NOT HOLD: rounds to 65%: a < b (" in page
+    assert "\n\nThe *rate*.\n\n### why_table_1\n\n**Experiment.** At rate 1 A is first." in page
+
+
+def test_a_page_lists_only_failing_checks_if_there_are_many(command, here):
+    write_paper(here)
+    values = {f"case {i}": HALF for i in range(7)} | {"last": SWAPPED}
+    write_claim(here / "one", values=values, paper=None)
+    page = command("claims", here, "--paper", "one", "--markdown")
+    assert "\n7 of 8 checks hold.\n\n- DOES NOT HOLD: rounds to 65%, last: a < b" in page
+    assert "- holds:" not in page
 
 
 @pytest.mark.parametrize(
