@@ -6,12 +6,16 @@ import math
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from fedjax_algos.analysis.claims import read_claims
 from fedjax_algos.cli.claim_pages import overview_page, paper_page
+from fedjax_algos.core.options import options
+from fedjax_algos.runs.method import parse_spec
+from fedjax_algos.runs.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 PAPERS = ROOT / "experiments" / "papers"
@@ -157,6 +161,26 @@ def test_every_command_runs_a_file_that_exists(papers):
             named = {Path(file).stem for file in (script, *rest)}
             text = (ROOT / script).read_text()
             assert claim.path.stem in named or claim.path.stem in text, claim.path
+
+
+def test_every_setting_is_one_of_compare():
+    """Also those of the papers, which are not run here."""
+    known = {*options(Settings), "methods"}
+    found = 0
+    for path in PAPERS.glob("*/*.toml"):
+        content = tomllib.loads(path.read_text())
+        if path.name == "paper.toml" or (
+            "settings" not in content and not path.name.startswith("full_")
+        ):
+            continue
+        settings = content.get("settings", content)
+        for case in content.get("cases", [{}]):
+            given = settings | case.get("settings", {})
+            assert set(given) <= known, path
+            for method in given["methods"]:
+                parse_spec(method)
+            found += 1
+    assert found > 50
 
 
 def test_results_are_small():
