@@ -46,9 +46,9 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any], float | None, str, str |
     others = ",".join(part for part in parts if not part.startswith(key))
     if len(rates) > 1:
         raise ValueError(f"{rest}: {CLIENT_LEARNING_RATE} is given twice; give it once")
-    if "=" in rest and not colon:
+    if "=" in spec and ":" not in spec:
         raise ValueError(
-            f"{rest!r} is no method; options follow the name of the method and a colon, as in "
+            f"{spec!r} is no method; options follow the name of the method and a colon, as in "
             "fedprox:mu=0.1"
         )
     try:
