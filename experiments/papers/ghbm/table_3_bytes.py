@@ -20,8 +20,7 @@ import run
 def main():
     path = Path(__file__).with_suffix(".toml")
     claim = tomllib.loads(path.read_text())
-    folder = Path("results/papers", path.parent.name, path.stem, "all")
-    run.compare(claim["settings"], folder)
+    folder = run.compare(claim["settings"])
     write(path.with_suffix(".csv"), claim, run.runs_of(folder, claim.get("labels", {})))
     subprocess.run([sys.executable, "-m", "fedjax_algos", "claims", str(path)], check=True)
 
