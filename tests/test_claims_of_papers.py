@@ -57,7 +57,7 @@ settings = {local_steps = 2}
 
 [measures]
 "best accuracy (%)" = {best = true}
-"rounds to 50%" = {first = "round", target = 0.5}
+"MB to 50%" = {first = "bytes", target = 0.5, scale = 1e6}
 
 [labels]
 "fedavg client_learning_rate=0.1" = "fedavg"
@@ -199,6 +199,9 @@ def test_a_claim_is_run_from_its_file(tmp_path):
     found = list(csv.DictReader((tmp_path / "digits.csv").open()))
     assert len(found) == 2 * 2 * 3 * 2  # cases, methods, seeds, measures
     assert {row["method"] for row in found} == {"fedavg", "slow"}
+    cost = next(row["value"] for row in found if row["measure"].startswith("MB"))
+    rounds = float(cost) * 1e6 / (2 * 5 * 4 * 650)  # up and down, five clients, floats of the model
+    assert rounds in (4, 8, 12)
     folders = {path.name for path in (tmp_path / "results" / "papers").iterdir() if path.is_dir()}
     assert len(folders) == 2
     path.write_text(DIGITS.replace("local_steps = 2", "local_steps = 5"))

@@ -10,7 +10,6 @@ is finished is not run again, and one that was interrupted goes on.
 """
 
 import argparse
-import csv
 import hashlib
 import math
 import shlex
@@ -21,10 +20,10 @@ from pathlib import Path
 
 import tomli_w
 
+from fedjax_algos.analysis.claims import write_measured
 from fedjax_algos.analysis.statistics import TOLERANCE, finite_quality
 from fedjax_algos.runs.results import read_folders
 
-COLUMNS = ("case", "method", "measure", "seed", "value")
 TIME = "simulated_seconds"
 
 
@@ -40,8 +39,7 @@ def main():
         for measure, how in claim["measures"].items():
             values = measured(runs, **how)
             rows += [(case["name"], m, measure, s, v) for (m, s), v in values.items()]
-    with path.with_suffix(".csv").open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+    write_measured(path.with_suffix(".csv"), rows)
     subprocess.run([sys.executable, "-m", "fedjax_algos", "claims", str(path)], check=True)
 
 
@@ -60,9 +58,10 @@ def compare(settings):
 
 
 def runs_of(folder, labels):
-    """The rows of each run, by method and seed."""
+    """The rows of each run, by method and seed, with the bytes of both directions."""
     runs = {}
     for row in read_folders([str(folder)]):
+        row["bytes"] = row["download_bytes"] + row["upload_bytes"]
         label = labels.get(row["method"], row["method"])
         runs.setdefault((label, row["seed"]), []).append(row)
     return runs

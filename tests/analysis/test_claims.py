@@ -20,6 +20,7 @@ from fedjax_algos.analysis.claims import (
     read_claim,
     read_claims,
     read_measured,
+    write_measured,
 )
 
 BEST = "best accuracy (%)"
@@ -38,6 +39,15 @@ def test_values_are_read_with_what_was_not_reached(tmp_path):
     np.testing.assert_array_equal(own.censored, [False, True, False])
     assert own.text() == "1/3 diverged"
     assert found[Quantity(ROUNDS, "", "b")].text() == f"35.67 ± {half_width([100, 3, 4]):.2g}"
+
+
+def test_what_is_written_is_read(tmp_path):
+    rows = [("K = 5", "a", ROUNDS, 0, ">200"), ("K = 5", 'b, "c"', ROUNDS, 3, 1.5)]
+    write_measured(tmp_path / "a.csv", rows)
+    found = read_measured(tmp_path / "a.csv")
+    first, second = found[Quantity(ROUNDS, "K = 5", "a")], found[Quantity(ROUNDS, *rows[1][:2])]
+    assert (first.seeds, first.values.tolist(), first.censored.tolist()) == ((0,), [200], [True])
+    assert (second.seeds, second.values.tolist()) == ((3,), [1.5])
 
 
 def half_width(values):

@@ -1,9 +1,10 @@
 """FedAvg's time to 90% divided by another method's, from the values of claims of Table 1."""
 
-import csv
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from fedjax_algos.analysis.claims import read_measured, write_measured
 
 FOLDER = Path(__file__).parent
 MEASURE = "log2 of FedAvg's seconds divided by the method's"
@@ -15,13 +16,12 @@ def seconds(claims: Iterable[str]) -> dict[tuple[str, str, int], float]:
     Args:
       claims: names of claims in this folder.
     """
-    found = {}
-    for name in claims:
-        with (FOLDER / f"{name}.csv").open(newline="") as file:
-            for row in csv.DictReader(file):
-                key = row["case"], row["method"], int(row["seed"])
-                found[key] = float(row["value"].lstrip(">"))
-    return found
+    return {
+        (quantity.case, quantity.method, seed): value
+        for name in claims
+        for quantity, seen in read_measured(FOLDER / f"{name}.csv").items()
+        for seed, value in zip(seen.seeds, seen.values.tolist(), strict=True)
+    }
 
 
 def write(path: str, claims: Iterable[str], methods: Mapping[str, str]) -> None:
@@ -42,7 +42,4 @@ def write(path: str, claims: Iterable[str], methods: Mapping[str, str]) -> None:
     for case, name in dict.fromkeys(row[:2] for row in rows):
         values = [float(row[4]) for row in rows if row[:2] == (case, name)]
         print(f"{case:30}{name:30}{sum(values) / len(values):8.3f}")
-    with Path(path).with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["case", "method", "measure", "seed", "value"])
-        writer.writerows(rows)
+    write_measured(Path(path).with_suffix(".csv"), rows)

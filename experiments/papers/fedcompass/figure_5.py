@@ -5,11 +5,11 @@ EXPECTED  mean .15 for both distributions; standard deviations .045 and .15
 TIME      a few seconds
 """
 
-import csv
 from pathlib import Path
 
 import numpy as np
 
+from fedjax_algos.analysis.claims import write_measured
 from fedjax_algos.asynchrony import simulated
 
 DRAWS = {
@@ -40,10 +40,7 @@ def main():
         ):
             print(f"{name:30}{measure:45}{value:8.4g}")
             rows.append((name, "speeds", measure, 0, f"{value:.6g}"))
-    with Path(__file__).with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["case", "method", "measure", "seed", "value"])
-        writer.writerows(rows)
+    write_measured(Path(__file__).with_suffix(".csv"), rows)
 
 
 if __name__ == "__main__":

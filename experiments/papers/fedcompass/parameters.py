@@ -1,11 +1,11 @@
 """Parameters by layer of FedCompass's two networks, for table_8.py and table_10.py."""
 
-import csv
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
 
+from fedjax_algos.analysis.claims import write_measured
 from fedjax_algos.core import Problem
 
 
@@ -36,7 +36,5 @@ def write(path: str, layers: dict[str, str], model: Callable[..., Problem], shap
     rows.append(("all", sum(counts.values())))
     for layer, count in rows:
         print(f"{layer:20}{count:12,}")
-    with Path(path).with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["case", "method", "measure", "seed", "value"])
-        writer.writerows((layer, model.__name__, "parameters", 0, count) for layer, count in rows)
+    values = [(layer, model.__name__, "parameters", 0, count) for layer, count in rows]
+    write_measured(Path(path).with_suffix(".csv"), values)

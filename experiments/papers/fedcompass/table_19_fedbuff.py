@@ -8,6 +8,8 @@ TIME      a second; it reads the values of table_19 and table_1_asynchronous
 import csv
 from pathlib import Path
 
+from fedjax_algos.analysis.claims import write_measured
+
 FOLDER = Path(__file__).parent
 
 
@@ -21,12 +23,10 @@ def main():
     rows = rows_of("table_19", "")
     others = rows_of("table_1_asynchronous", "class, m = 5, normal")
     rows += [row for row in others if row["method"] == "fedbuff"]
-    with Path(__file__).with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["case", "method", "measure", "seed", "value"])
-        for row in rows:
-            print(row["method"], row["seed"], row["value"])
-            writer.writerow(["", row["method"], row["measure"], row["seed"], row["value"]])
+    values = [("", row["method"], row["measure"], row["seed"], row["value"]) for row in rows]
+    for _, method, _, seed, value in values:
+        print(method, seed, value)
+    write_measured(Path(__file__).with_suffix(".csv"), values)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
 Times are minutes as fractions. Clients are counted from 1, as in the paper.
 """
 
-import csv
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from fedjax_algos.analysis.claims import write_measured
 from fedjax_algos.asynchrony import FixedSystem, Plan, compass
 
 MIN_PER_STEP = [Fraction(1, 10), Fraction(1, 5), Fraction(1, 4), Fraction(2, 5), Fraction(1, 2)]
@@ -66,10 +66,5 @@ def write(path: str, seen: Mapping[tuple[str, str], float]) -> None:
     """
     for (case, measure), value in seen.items():
         print(f"{case:36}{measure:16}{value:8g}")
-    with Path(path).with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["case", "method", "measure", "seed", "value"])
-        writer.writerows(
-            (case, "fedcompass", measure, 0, f"{value:.10g}")
-            for (case, measure), value in seen.items()
-        )
+    rows = [(case, "fedcompass", name, 0, f"{value:.10g}") for (case, name), value in seen.items()]
+    write_measured(Path(path).with_suffix(".csv"), rows)

@@ -8,11 +8,11 @@ Only the schedules run; nothing is trained. A local step of client i counts st(d
 the server's step, with p_i = 1 / 5.
 """
 
-import csv
 from pathlib import Path
 
 import numpy as np
 
+from fedjax_algos.analysis.claims import write_measured
 from fedjax_algos.asynchrony import barrier, compass, simulated
 
 CLIENTS, STEPS, SECONDS, SEEDS = 5, 50, 1000.0, 10
@@ -45,10 +45,7 @@ def main():
             for name in PLANNERS
         ]
         print(f"{measure:32}", *(f"{n} {v:.4g}" for n, v in zip(PLANNERS, means, strict=True)))
-    with Path(__file__).with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["case", "method", "measure", "seed", "value"])
-        writer.writerows(rows)
+    write_measured(Path(__file__).with_suffix(".csv"), rows)
 
 
 if __name__ == "__main__":

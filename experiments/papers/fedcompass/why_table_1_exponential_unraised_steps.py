@@ -7,11 +7,11 @@ TIME      a few seconds
 Only the schedules run, with the speeds of seeds 0 to 9; nothing is trained.
 """
 
-import csv
 from pathlib import Path
 
 import numpy as np
 
+from fedjax_algos.analysis.claims import write_measured
 from fedjax_algos.asynchrony import compass, simulated
 
 CLIENTS, SECONDS, SEEDS = 5, 320.0, 10
@@ -37,10 +37,7 @@ def main():
             }
             print(f"{case:20}{seed:3}", *(f"{value:8.3g}" for value in measures.values()))
             rows += [(case, "fedcompass", m, seed, f"{v:.6g}") for m, v in measures.items()]
-    with Path(__file__).with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["case", "method", "measure", "seed", "value"])
-        writer.writerows(rows)
+    write_measured(Path(__file__).with_suffix(".csv"), rows)
 
 
 if __name__ == "__main__":

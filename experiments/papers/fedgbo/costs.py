@@ -1,6 +1,5 @@
 """What the scripts of this folder share: the paper's four tasks, and the files of values."""
 
-import csv
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +9,7 @@ import numpy as np
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
+from fedjax_algos.analysis.claims import write_measured
 from fedjax_algos.analysis.costs import ClientMemory, paper_macs
 from fedjax_algos.core import Problem
 from fedjax_algos.engine.transfer import Transfer
@@ -95,9 +95,6 @@ def write(script: str, rows: Iterable[tuple]) -> None:
       rows: the values of a claim.
     """
     rows = list(rows)
-    with Path(script).with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["case", "method", "measure", "seed", "value"])
-        writer.writerows(rows)
+    write_measured(Path(script).with_suffix(".csv"), rows)
     for case, method, measure, seed, value in rows:
         print(f"{case:14} {method:20} {measure:36} {seed:3} {value}")

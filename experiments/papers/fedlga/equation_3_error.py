@@ -12,7 +12,6 @@ the cohort; factors and gradient norms are medians as well.
 """
 
 import argparse
-import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -24,11 +23,11 @@ import optax
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import diagnostics
+from fedjax_algos.analysis.claims import write_measured
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.schedules.synchronous import Synchronous
 
 HERE = Path(__file__).parent
-COLUMNS = ("case", "method", "measure", "seed", "value")
 ROUNDS = (1, 20, 100)
 SEEDS = range(5)
 RATE = 0.002
@@ -75,10 +74,7 @@ def main() -> None:
                 rows[name].append((f"after {number} rounds", method, measure, seed, value))
                 print(seed, number, method, measure, f"{value:.4g}", flush=True)
     for name, table in rows.items():
-        with (HERE / f"{name}.csv").open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(
-                [COLUMNS, *((*row[:4], f"{row[4]:.6g}") for row in table)]
-            )
+        write_measured(HERE / f"{name}.csv", [(*row[:4], f"{row[4]:.6g}") for row in table])
     subprocess.run([sys.executable, "-m", "fedjax_algos", "claims", str(shown)], check=True)
 
 

@@ -12,7 +12,6 @@ The milliseconds to 65% are those of a round times the rounds in table_5_fmnist.
 """
 
 import argparse
-import csv
 import dataclasses
 import subprocess
 import sys
@@ -23,10 +22,10 @@ import jax
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
+from fedjax_algos.analysis.claims import read_measured, write_measured
 from fedjax_algos.runs.settings import Settings
 
 HERE = Path(__file__).parent
-COLUMNS = ("case", "method", "measure", "seed", "value")
 SEEDS = range(5)
 METHODS = {
     "fedavg": {"weighting": "uniform"},
@@ -96,12 +95,11 @@ def total(single: dict[tuple[str, int], float]) -> dict[tuple[str, int], float]:
     Args:
       single: those of a round.
     """
-    with (HERE / "table_5_fmnist.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
     rounds = {
-        (row["method"], int(row["seed"])): float(row["value"])
-        for row in rows
-        if row["measure"] == "rounds to 65%"
+        (quantity.method, seed): value
+        for quantity, seen in read_measured(HERE / "table_5_fmnist.csv").items()
+        for seed, value in zip(seen.seeds, seen.values.tolist(), strict=True)
+        if quantity.measure == "rounds to 65%"
     }
     return {key: value * rounds[key] for key, value in single.items()}
 
@@ -115,8 +113,7 @@ def write(name: str, measure: str, values: dict[tuple[str, int], float]) -> None
       values: by method and seed.
     """
     rows = [("", method, measure, seed, f"{value:.4g}") for (method, seed), value in values.items()]
-    with (HERE / f"{name}.csv").open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+    write_measured(HERE / f"{name}.csv", rows)
 
 
 def main() -> None:

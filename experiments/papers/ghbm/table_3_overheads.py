@@ -8,10 +8,10 @@ Bytes do not depend on the data, so the data are scikit-learn's digits. Writes t
 and the files of MimeMom's factor.
 """
 
-import csv
 import tempfile
 from pathlib import Path
 
+from fedjax_algos.analysis.claims import write_measured
 from fedjax_algos.cli import main as program
 from fedjax_algos.runs.results import read_folders
 
@@ -44,11 +44,8 @@ def main():
 
 
 def write(name, values):
-    path = Path(__file__).with_name(f"{name}.csv")
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["case", "method", "measure", "seed", "value"])
-        writer.writerows(["", method, MEASURE, 0, f"{v:.6g}"] for method, v in values.items())
+    rows = [("", method, MEASURE, 0, f"{value:.6g}") for method, value in values.items()]
+    write_measured(Path(__file__).with_name(f"{name}.csv"), rows)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,12 @@ it. The verdict is computed, so that no text can say more than the numbers.
 from fedjax_algos.analysis.claims.checks import Check, check_claim
 from fedjax_algos.analysis.claims.claim_files import Claim, Paper, read_claim, read_paper
 from fedjax_algos.analysis.claims.folders import PaperClaims, read_claims
-from fedjax_algos.analysis.claims.measured import Measured, Quantity, read_measured
+from fedjax_algos.analysis.claims.measured import (
+    Measured,
+    Quantity,
+    read_measured,
+    write_measured,
+)
 from fedjax_algos.analysis.claims.verdicts import (
     NOT_REPRODUCED,
     NOT_RUN,
@@ -39,4 +44,5 @@ __all__ = [
     "read_claims",
     "read_measured",
     "read_paper",
+    "write_measured",
 ]

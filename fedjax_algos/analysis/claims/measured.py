@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,6 +96,17 @@ def read_measured(path: str | Path) -> dict[Quantity, Measured]:
             raise ValueError(f"{place}: seed {seed!r} is no number from 0, or is there twice")
         of_seeds[int(seed)] = _value(value, place)
     return {key: _measured(of_seeds) for key, of_seeds in found.items()}
+
+
+def write_measured(path: str | Path, rows: Iterable[tuple[str, str, str, int, object]]) -> None:
+    """Writes what was seen.
+
+    Args:
+      path: of the CSV file, which is replaced.
+      rows: (case, method, measure, seed, value); a value is written as it is.
+    """
+    with Path(path).open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([_COLUMNS, *rows])
 
 
 def _value(text: str, place: str) -> tuple[float, bool]:
