@@ -94,33 +94,57 @@ def count(closed: ClosedJaxpr, known: Sequence[DispatchInteger | None]) -> Flops
     return _walk(ClosedJaxpr(live, closed.consts), known)[0]
 
 
-def loop_state(closed: ClosedJaxpr) -> int:
-    """Bytes of the float arrays that the outermost loops of a trace change in their iterations.
+def loop_state(closed: ClosedJaxpr, data: Sequence[Any] = ()) -> tuple[int, int]:
+    """Bytes of the float arrays that the outermost loops of a trace change, and that they read.
 
     Args:
       closed: what `jax.make_jaxpr` returned.
+      data: for each input whether it is a client's examples, which do not count.
+
+    Returns:
+      (the sum over the loops of what they change, the most that one loop reads and does not change)
     """
     live, _ = dce_jaxpr(closed.jaxpr, True, instantiate=True)
-    return _loop_state(live)
+    loops = _loops(live, {var for var, skip in zip(live.invars, data, strict=False) if skip})
+    changed, read = zip((0, 0), *loops, strict=True)
+    return sum(changed), max(read)
 
 
-def _loop_state(jaxpr):
-    used, size = _used(jaxpr), 0
+def _loops(jaxpr, data):
+    """(bytes changed, bytes read) of each outermost loop; `data` are the variables not to count."""
+    used, data = _used(jaxpr), set(data)
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
+        from_data = [not isinstance(atom, Literal) and atom in data for atom in eqn.invars]
         if name in CALLS:
-            size += _loop_state(_called(eqn).jaxpr)
+            inner = _called(eqn).jaxpr
+            yield from _loops(inner, {v for v, d in zip(inner.invars, from_data, strict=True) if d})
         elif name in ("while", "scan"):
-            if name == "while":
-                body, num_consts = eqn.params["body_jaxpr"].jaxpr, eqn.params["body_nconsts"]
-                _, live = _live_body(eqn, used)
-            else:
-                body, num_consts = eqn.params["jaxpr"].jaxpr, eqn.params["num_consts"]
-                live = [True] * eqn.params["num_carry"]
-            carried = zip(body.invars[num_consts:], body.outvars, live, strict=False)
-            changed = [before.aval for before, after, alive in carried if alive and after != before]
-            size += sum(a.size * a.dtype.itemsize for a in changed if _is_float(a))
-    return size
+            yield _loop_bytes(eqn, used, from_data)
+            continue
+        if any(from_data):
+            data.update(eqn.outvars)
+
+
+def _loop_bytes(eqn, used, from_data):
+    if eqn.primitive.name == "while":
+        first, num_consts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+        body, live = _live_body(eqn, used)
+    else:
+        first, num_consts = 0, eqn.params["num_consts"]
+        body, live = eqn.params["jaxpr"].jaxpr, [True] * eqn.params["num_carry"]
+    after = iter(body.outvars)  # of the carries that are used
+    results = [None] * num_consts + [next(after) if alive else None for alive in live]
+    needed, changed, read = _used(body), 0, {}
+    for var, result, atom, skip in zip(
+        body.invars, results, eqn.invars[first:], from_data[first:], strict=False
+    ):
+        size = var.aval.size * var.aval.dtype.itemsize if _is_float(var.aval) else 0
+        if result is not None and result is not var:
+            changed += size
+        elif var in needed and not skip and not isinstance(atom, Literal):
+            read[atom] = size  # once, however often it is passed
+    return changed, sum(read.values())
 
 
 def _walk(closed, arguments):

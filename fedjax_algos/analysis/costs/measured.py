@@ -29,10 +29,13 @@ class ClientMemory(NamedTuple):
       between_rounds: bytes of the client's state.
       in_round: bytes of the state, of the broadcast, and of the arrays that local training
         changes.
+      in_training: bytes of the arrays that local training changes, and of those that one of its
+        loops reads, as if nothing else were kept.
     """
 
     between_rounds: int
     in_round: int
+    in_training: int
 
 
 def count_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData) -> Flops:
@@ -57,7 +60,8 @@ def count_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData
     Raises:
       UncountedError: for a computation that the rules do not cover.
     """
-    return total(count(jaxpr, _INTEGERS) for jaxpr, _ in _exchanges(algorithm, state, data))
+    exchanges = _exchanges(algorithm, state, data)
+    return total(count(exchange.jaxpr, _INTEGERS) for exchange in exchanges)
 
 
 def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedData) -> ClientMemory:
@@ -70,21 +74,41 @@ def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedDat
     counted are the examples, frozen params, and arrays that live within one step: activations and
     gradients.
 
-    The FedGBO paper's Table I lets the local model replace the one that was sent, so that FedAvg
-    needs |x|. Here clients upload x - y_i, which needs both.
+    Clients here upload x - y_i, for which they keep x. In the FedGBO paper's Table I the local
+    model takes the place of x unless the local steps read it, so that FedAvg needs |x|, FedProx
+    2|x| and MFL |x| + |s|: this is `in_training`.
 
     Args:
       algorithm: what is computed.
       state: an engine's state, or its shapes.
       data: the clients' examples, or their shapes.
     """
-    exchanges = _exchanges(algorithm, state, data)
-    in_round = max(input_bytes + loop_state(jaxpr) for jaxpr, input_bytes in exchanges)
-    return ClientMemory(tree_bytes(_client_state(algorithm, state.origin)), in_round)
+    in_round, in_training = 0, 0
+    for exchange in _exchanges(algorithm, state, data):
+        changed, read = loop_state(exchange.jaxpr, exchange.examples)
+        in_round = max(in_round, exchange.inputs + changed)
+        in_training = max(in_training, changed + read)
+    own = tree_bytes(_client_state(algorithm, state.origin))
+    return ClientMemory(own, in_round, in_training)
 
 
+_EXAMPLES = (jax.tree_util.SequenceKey(3), jax.tree_util.GetAttrKey("examples"))  # of the view
 _FLOATS = ("share", "learning_rate")  # fields of a dispatch
 _INTEGERS = [None if name in _FLOATS else operator.attrgetter(name) for name in Dispatch._fields]
+
+
+class _Exchange(NamedTuple):
+    """A `client_update` as it is traced for one client.
+
+    Attributes:
+      jaxpr: the trace.
+      inputs: bytes of the broadcast, the model's statistics and the client's state.
+      examples: for each input of the trace whether it belongs to the client's examples.
+    """
+
+    jaxpr: ClosedJaxpr
+    inputs: int
+    examples: list[bool]
 
 
 def _exchanges(algorithm, state, data):
@@ -104,11 +128,10 @@ def _client_state(algorithm, origin):
 
 
 @functools.lru_cache(maxsize=64)
-def _traced(algorithm: Algorithm, tree: Any, leaves: tuple) -> list[tuple[ClosedJaxpr, int]]:
-    """The `client_update`s of a round, that of a prelude included, each traced for one client.
+def _traced(algorithm: Algorithm, tree: Any, leaves: tuple) -> list[_Exchange]:
+    """The `client_update`s of a round, that of a prelude included.
 
-    With each are the bytes of the broadcast, the model's statistics and the client's state. The
-    runs of an engine have equal shapes and share one trace.
+    The runs of an engine have equal shapes and share one trace.
     """
     dispatch, state, data = tree.unflatten(leaves)
     integer: Any = jax.ShapeDtypeStruct((), jnp.int32)
@@ -122,9 +145,12 @@ def _traced(algorithm: Algorithm, tree: Any, leaves: tuple) -> list[tuple[Closed
             view = view._replace(num_examples=dispatch.num_examples, first_step=dispatch.first_step)
             return phase.client_update(broadcast, *own, view, dispatch, key)
 
+        arguments = dispatch, broadcast, own, view, _key()
         with without_bounds():
-            jaxpr = jax.make_jaxpr(local_update)(dispatch, broadcast, own, view, _key())
-        return jaxpr, tree_bytes((broadcast, own, state.statistics))
+            jaxpr = jax.make_jaxpr(local_update)(*arguments)
+        paths = [path for path, _ in jax.tree.leaves_with_path(arguments)]
+        examples = [path[:2] == _EXAMPLES for path in paths]
+        return _Exchange(jaxpr, tree_bytes((broadcast, own, state.statistics)), examples)
 
     def broadcast(phase):
         return jax.eval_shape(phase.broadcast, state.server, integer)
