@@ -30,7 +30,7 @@ from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.sweeps import Sweep, prepare_sweep, run_sweep
 from fedjax_algos.runs.tracking import Tracker, track_experiment
 
-_MEMORY_HELP = f"bytes for the states of a call's runs [{options(run_sweep)['memory'].default}]"
+_MEMORY_HELP = "bytes for the states of a call's runs [2**30, or more if those at once need it]"
 _LEFT_OUT = ("evaluate_clients", "held_out", "personal_steps")
 _OF_FILES = {
     "target": "test accuracy whose costs are in summary.csv and in `report` [the reference's best]",

@@ -169,7 +169,7 @@ def run_sweep(
     folder: ResultsFolder | None = None,
     *,
     runs_per_device: Count | None = None,
-    memory: Bytes = 2**30,
+    memory: Bytes | None = None,
 ) -> BatchedResult:
     """Runs a sweep; see `run_batched`.
 
@@ -178,7 +178,8 @@ def run_sweep(
       on_evaluation: called with each row as it is measured.
       folder: where rows, last models and checkpoints are written as they come; of `open_folder`.
       runs_per_device: runs that a device computes at once.
-      memory: bytes for the runs of one call.
+      memory: bytes for the runs of one call. None is 2**30, or what the runs that are computed at
+        once need if this is more.
     """
     experiment, runs = prepared
     settings = experiment.settings

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_algos.core import Algorithm, Batch, Model, Population, Problem
+from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.devices import client_mesh, replicate, row_sharding, wait_on_cpu
@@ -39,6 +40,8 @@ from fedjax_algos.runs.simulation import COMPARED_ROUNDS
 from fedjax_algos.runs.windows import Window, draw_windows, flop_counter
 from fedjax_algos.schedules import Synchronous
 
+_MEMORY = 2**30  # bytes for the runs of one call, unless those at once need more
+
 
 class BatchedArguments(NamedTuple):
     """The arguments of `run_batched`, in the form in which its programs need them."""
@@ -54,7 +57,7 @@ class BatchedArguments(NamedTuple):
     layout: Layout
     mesh: Mesh | None
     runs_per_device: int | None
-    memory: int  # bytes
+    memory: int | None  # bytes
     non_finite: NonFinite
     recorder: Recorder
     checkpoints: Checkpoints | None
@@ -217,23 +220,29 @@ def _call_size(arguments, num_runs, run_bytes):
       The devices, the runs that each computes at once, the runs of a call (a multiple of both), and
       a note.
     """
-    mesh, fitting = arguments.mesh, arguments.memory // run_bytes
+    mesh, memory = arguments.mesh, arguments.memory or _MEMORY
     if mesh is not None and mesh.size > num_runs:
         mesh = client_mesh(list(mesh.devices.flat[:num_runs]))
     devices = 1 if mesh is None else mesh.size
-    default = 1 if jax.default_backend() == "cpu" else max(fitting // devices, 1)
+    default = 1 if jax.default_backend() == "cpu" else max(memory // run_bytes // devices, 1)
     runs_per_device = min(arguments.runs_per_device or default, -(-num_runs // devices))
     width = devices * runs_per_device
+    if arguments.memory is None and memory < width * run_bytes:
+        memory = width * run_bytes
+        fix = "give fewer clients, runs_per_device or devices"
+        what = f"the states of {runs_per_device} runs at once"
+        check_device_memory(what, runs_per_device * run_bytes, fix, devices=devices)
+    fitting = memory // run_bytes
     if fitting < width:
         raise ValueError(
-            f"memory={arguments.memory} is out of range; give at least {width * run_bytes} bytes "
+            f"memory={memory} is out of range; give at least {width * run_bytes} bytes "
             f"for {runs_per_device} at once on {devices} devices, or less of these"
         )
     calls = -(-num_runs // (fitting // width * width))
     runs = -(-num_runs // (calls * width)) * width
     note = (
         f"{num_runs} runs in a program, {runs} in a call, {runs_per_device} at once on each of "
-        f"{devices} devices: {runs * run_bytes / 1e6:.3g} of {arguments.memory / 1e6:.4g} MB"
+        f"{devices} devices: {runs * run_bytes / 1e6:.3g} of {memory / 1e6:.4g} MB"
     )
     return mesh, runs_per_device, runs, note
 

@@ -88,7 +88,7 @@ def run_batched(
     layout: Layout = "auto",
     devices: Devices = None,
     runs_per_device: int | None = None,
-    memory: int = 2**30,
+    memory: int | None = None,
     non_finite: NonFinite = "exclude",
 ) -> BatchedResult:
     """Computes what `simulate` gives for each run, up to rounding, in as few programs as possible.
@@ -120,7 +120,8 @@ def run_batched(
         of the weights only move through memory, and elsewhere as many as `memory` allows.
       memory: bytes for the runs of one call, which holds as many runs as fit. A run needs its
         `FederatedState` twice, before and after, and its dispatches until the next evaluation. The
-        examples, which all runs share, and the needs of a local step are not counted.
+        examples, which all runs share, and the needs of a local step are not counted. None is
+        2**30, or what the runs that are computed at once need if this is more.
       non_finite: what is done with updates that are not finite, as in `make_engine`.
 
     Returns:
