@@ -15,17 +15,25 @@ def programs(page):
 
 
 def test_every_program_on_a_page_is_run_by_a_test():
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     found = {str(page.relative_to(ROOT)) for page in pages if programs(page)}
     assert found == {
         "CONTRIBUTING.md",  # test_readme.py
         "README.md",  # test_readme.py
         "docs/command_line.md",  # cli/test_resume.py and cli/test_track.py
         "docs/data_and_models.md",
+        "docs/index.md",
         "docs/own_algorithms.md",  # test_own_algorithms_page.py
         "docs/results.md",
         "docs/transformations.md",  # test_transformations_page.py
     }
+
+
+def test_the_first_page(capsys):
+    """docs/index.md: FedGBO learns."""
+    (program,) = programs("docs/index.md")
+    exec(program, {})
+    assert 0.8 < float(capsys.readouterr().out) <= 1
 
 
 def test_an_adapter(capsys):

@@ -137,13 +137,14 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
 
 
 def _checked(factory: Callable[P, T]) -> Callable[P, T]:
-    """The factory with its keywords checked."""
-    name = factory.__name__
+    """The factory with its options checked."""
+    name, positional = factory.__name__, _positional(factory)
 
     @functools.wraps(factory)
     def checked(*args: P.args, **keywords: P.kwargs) -> T:
         for keyword, value in keywords.items():
-            check_value(require_option(factory, keyword), value, name)
+            if keyword not in positional:
+                check_value(require_option(factory, keyword), value, name)
         known = options(factory).values()
         missing = [o.name for o in known if o.required and o.name not in keywords]
         if missing:

@@ -41,6 +41,10 @@ def stone():
     return "stone"
 
 
+def test_what_is_positional_may_have_its_name():
+    assert texts["plain"](word="a") == texts["plain"]("a") == "a"
+
+
 def test_a_registry_is_in_a_folder_that_is_none():
     """As the docstring of `Registry` says."""
     assert fa.models.models["mlp"] is fa.models.mlp

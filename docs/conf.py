@@ -1,0 +1,88 @@
+"""Configuration of the documentation: `sphinx-build -W --keep-going docs build/docs`."""
+
+import importlib
+import re
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+from fedjax_algos import __version__
+
+project = "fedjax_algos"
+author = "The fedjax_algos authors"
+copyright = author
+version = release = __version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+
+html_theme = "sphinx_book_theme"
+html_title = "fedjax_algos"
+html_theme_options = {"navbar_persistent": []}  # the search field is in the sidebar
+
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 4
+nb_execution_mode = "off"
+default_role = "code"  # docstrings have single backticks around code
+autodoc_typehints = "none"  # the docstrings say types, shapes and ranges
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True  # as they are written, not as they are represented
+napoleon_attr_annotations = False
+napoleon_use_rtype = False
+
+INCLUDED = {
+    "CONTRIBUTING.md": "contributing",
+    "CHANGELOG.md": "changelog",
+    "experiments/papers/README.md": "claims_format",
+    "benchmarks/README.md": "performance",
+}
+
+
+def escape(app, what, name, obj, options, lines):
+    """Escapes what reStructuredText would read as markup in a docstring, outside of code."""
+    parts = "\n".join(lines).split("`")
+    for index in range(0, len(parts), 2):
+        text = re.sub(r"(?<!\\)([|*])", r"\\\1", parts[index])
+        parts[index] = rf"\ {text}" if index and text[:1].isalnum() else text  # a plural's s
+    lines[:] = "`".join(parts).split("\n")
+
+
+def skip(app, what, name, obj, skipped, options):
+    """Skips the fields of a NamedTuple, which its docstring describes."""
+    return True if type(obj).__name__ == "_tuplegetter" else None
+
+
+def place(app, docname, source):
+    """Points links to files outside of this folder to the pages that include them."""
+    for file, page in INCLUDED.items():
+        source[0] = source[0].replace(f"](../{file}", f"]({page}.md")
+
+
+class Registered(SphinxDirective):
+    """Documents the members of a registry: `{registered} fedjax_algos.data.datasets`."""
+
+    required_arguments = 1
+
+    def run(self):
+        module, _, name = self.arguments[0].rpartition(".")
+        registry = getattr(importlib.import_module(module), name)
+        lines = ["```{eval-rst}"]
+        for factory in registry.values():
+            lines += [f".. autofunction:: {factory.__module__}.{factory.__qualname__}", ""]
+        container = nodes.container()
+        self.state.nested_parse([*lines, "```"], self.content_offset, container)
+        return container.children
+
+
+def setup(app):
+    """Connects the hooks; they run after those of napoleon."""
+    app.connect("autodoc-process-docstring", escape)
+    app.connect("autodoc-skip-member", skip)
+    app.connect("source-read", place)
+    app.add_directive("registered", Registered)
