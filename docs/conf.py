@@ -2,11 +2,15 @@
 
 import importlib
 import re
+import sys
+from pathlib import Path
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 from fedjax_algos import __version__
+
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 
 project = "fedjax_algos"
 author = "The fedjax_algos authors"
@@ -20,6 +24,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
+    "algorithm_pages",
 ]
 
 html_theme = "sphinx_book_theme"
