@@ -35,7 +35,7 @@ _OF_COMPARE = {
 }
 _GRID_HELP = (
     "[ALGORITHM:]OPTION=VALUE,VALUE,... or OPTION=LOW..HIGH, drawn on a logarithmic scale; "
-    "may be repeated"
+    "may be repeated; values for one ALGORITHM prevail over those for all"
 )
 
 

@@ -1,7 +1,7 @@
 """What tuning tries: lists and intervals of values for each method, and equal numbers of settings.
 
 A text is `OPTION=VALUE,VALUE,...` or `OPTION=LOW..HIGH`, for all methods that have the option, or
-`ALGORITHM:OPTION=...`, for the methods of one algorithm.
+`ALGORITHM:OPTION=...`, for the methods of one algorithm, which prevails.
 """
 
 import itertools
@@ -179,30 +179,47 @@ def parse_spaces(
       ValueError: for a text that is wrong, a method without values, and methods with different
         numbers of settings.
     """
-    grids: list[dict[str, str]] = [{} for _ in methods]
-    for text in texts:
+    # by option: the place of the text, its owner and its values
+    grids: list[dict[str, tuple[int, str, str]]] = [{} for _ in methods]
+    for place in sorted(range(len(texts)), key=lambda place: _is_general(texts[place])):
+        text = texts[place]
         name, equals, listed = text.partition("=")
         owner, _, option = name.rpartition(":")
         option = option.replace("-", "_")
         if not equals or not listed:
             raise ValueError(f"grid={text!r} has no values; give {name}=VALUE,VALUE or LOW..HIGH")
-        found = False
-        for method, grid in zip(methods, grids, strict=True):
-            if owner not in ("", method.algorithm) or option not in own_options(method):
-                continue
-            if option in grid:
+        having = [
+            (method, grid)
+            for method, grid in zip(methods, grids, strict=True)
+            if owner in ("", method.algorithm) and option in own_options(method)
+        ]
+        if not having:
+            raise ValueError(_not_found(owner, option, methods))
+        for method, grid in having:
+            if option in grid and grid[option][1] == owner:
                 raise ValueError(
                     f"{method.label}: {option} is in two grids; give all its values in one"
                 )
-            grid[option], found = listed, True
-        if not found:
-            raise ValueError(_not_found(owner, option, methods))
+        free = [grid for _, grid in having if option not in grid]
+        if not free:
+            raise ValueError(
+                f"grid={text!r} is used by no method, because each has its own; leave it out"
+            )
+        for grid in free:
+            grid[option] = place, owner, listed
+    in_order = [sorted(grid.items(), key=lambda item: item[1]) for grid in grids]
+    listings = [{option: listed for option, (*_, listed) in items} for items in in_order]
     spaces = [
-        SearchSpace(method, _values(method, spec, settings, grid))
-        for method, spec, grid in zip(methods, specs, grids, strict=True)
+        SearchSpace(method, _values(method, spec, settings, listing))
+        for method, spec, listing in zip(methods, specs, listings, strict=True)
     ]
     _check_sizes(spaces, trials)
     return spaces
+
+
+def _is_general(text):
+    """Whether a grid is for all methods; one for a single method comes first and prevails."""
+    return ":" not in text.partition("=")[0]
 
 
 def _not_found(owner, option, methods):

@@ -133,6 +133,21 @@ def test_the_edges_of_what_was_tried():
     assert math.log(0.015 / 0.01) / math.log(1e4) < 0.05 < math.log(0.02 / 0.01) / math.log(1e4)
 
 
+def test_a_grid_of_one_method_prevails_over_that_of_all():
+    own, every = "fedprox:client_learning_rate=3,4", "client_learning_rate=1,2"
+    for texts in ((own, every), (every, own)):
+        found = values(*texts, specs=("fedavg", "fedprox"))
+        assert found == {
+            "fedavg": {"client_learning_rate": [1.0, 2.0]},
+            "fedprox": {"client_learning_rate": [3.0, 4.0]},
+        }
+
+
+def test_options_keep_the_order_of_the_texts():
+    (space,) = parse("client_learning_rate=1,2", "fedprox:mu=3,4", specs=("fedprox",))
+    assert list(space.values) == ["client_learning_rate", "mu"]
+
+
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
@@ -153,6 +168,8 @@ def test_the_edges_of_what_was_tried():
         (["client_learning_rate=1,1"], {}, "client_learning_rate=1,1 names a value twice"),
         (["client_learning_rate=1,x"], {}, "client_learning_rate='x' is no number"),
         (["client_learning_rate=1", "client_learning_rate=2"], {}, "is in two grids"),
+        (["fedprox:mu=1", "fedprox:mu=2"], {}, "fedprox: mu is in two grids"),
+        (["fedprox:mu=1", "mu=2"], {}, "grid='mu=2' is used by no method"),
         (["client_learning_rate=1,2"], {"shared": Settings(client_learning_rate=0.1)},
          "client_learning_rate=0.1 is given beside the grid's values"),
         (["client_learning_rate=1,2", "weighting=uniform,examples"], {},
