@@ -1,6 +1,8 @@
 """Toy problems and the one table of algorithms that every shared property runs over."""
 
 import functools
+import re
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +19,12 @@ from fedjax_algos.models.adapters import Outputs
 from fedjax_algos.schedules import Synchronous
 
 LAYOUTS = ["vmapped", 2, "sequential"]
+ROOT = Path(__file__).parent.parent
+
+
+def programs(page):
+    """The blocks of Python on a page, without those for other libraries."""
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
 class Case(NamedTuple):

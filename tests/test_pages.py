@@ -1,17 +1,9 @@
 """The Python on the pages of docs/ that have no test of their own, and a list of all that do."""
 
-import re
-from pathlib import Path
-
 import numpy as np
+from helpers import ROOT, programs
 
 from fedjax_algos.cli import main
-
-ROOT = Path(__file__).parent.parent
-
-
-def programs(page):
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
 def test_every_program_on_a_page_is_run_by_a_test():
@@ -20,8 +12,14 @@ def test_every_program_on_a_page_is_run_by_a_test():
     assert found == {
         "CONTRIBUTING.md",  # test_readme.py
         "README.md",  # test_readme.py
+        "docs/coming_from/fedml.md",  # test_coming_from_page.py, as are the next four
+        "docs/coming_from/flower.md",
+        "docs/coming_from/google_fedjax.md",
+        "docs/coming_from/pfl_research.md",
+        "docs/coming_from/tff.md",
         "docs/command_line.md",  # cli/test_resume.py and cli/test_track.py
         "docs/data_and_models.md",
+        "docs/faq.md",  # test_coming_from_page.py
         "docs/index.md",
         "docs/own_algorithms.md",  # test_own_algorithms_page.py
         "docs/results.md",

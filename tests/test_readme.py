@@ -62,7 +62,8 @@ def test_its_table_names_the_folder_of_each_algorithm():
             assert f"`{module.split('.')[2]}/`" in folder, name
 
 
-PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/coming_from").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *DOCS]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
