@@ -33,7 +33,10 @@ html_theme_options = {"navbar_persistent": []}  # the search field is in the sid
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
-nb_execution_mode = "off"
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_in_temp = True
+nb_execution_timeout = 120
 default_role = "code"  # docstrings have single backticks around code
 autodoc_typehints = "none"  # the docstrings say types, shapes and ranges
 autodoc_member_order = "bysource"
