@@ -32,8 +32,8 @@ def test_the_page_has_its_parts(name):
     assert re.findall(r"^## (.*)$", page, re.MULTILINE) == SECTIONS
     directives = re.findall(r"\{algorithm-(\w+)\} (\w+)", page)
     assert directives == [(part, name) for part in ("source", "options", "costs")]
-    assert "| the paper | here |" in page
-    assert page.count("```bibtex\n@") == 1
+    assert re.search(r"^\| [^|]+ \| here \|$", page, re.MULTILINE)
+    assert page.count("```bibtex\n@") >= 1
     links = [link for link in re.findall(r"\]\(([^)#:]+)[)#]", page)]
     assert [link for link in links if not (DOCS / "algorithms" / link).exists()] == []
 

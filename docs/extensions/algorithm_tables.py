@@ -18,7 +18,7 @@ from fedjax_algos.data import FederatedData
 from fedjax_algos.schedules import Synchronous
 
 EXAMPLES, STEPS, BATCH_SIZE = 100, 10, 10  # of a client
-REQUIRED: dict[str, dict[str, Any]] = {"ghbm": {"tau": 10}, "fedrep": {"head": "*1*"}}
+REQUIRED: dict[str, dict[str, Any]] = {"ghbm": {"tau": 10}, "fedrep": {"head": "Dense_1/*"}}
 
 
 class Costs(NamedTuple):

@@ -144,6 +144,10 @@ def _loop_bytes(eqn, used, from_data):
             changed += size
         elif var in needed and not skip and not isinstance(atom, Literal):
             read[atom] = size  # once, however often it is passed
+    scanned = eqn.invars[first + len(results) :]  # one row in each iteration, but all are kept
+    for atom, skip in zip(scanned, from_data[first + len(results) :], strict=True):
+        if _is_float(atom.aval) and not skip and not isinstance(atom, Literal):
+            read[atom] = atom.aval.size * atom.aval.dtype.itemsize
     return changed, sum(read.values())
 
 

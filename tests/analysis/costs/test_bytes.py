@@ -69,6 +69,7 @@ MEMORY = [
     ("localghbm", {}, 1, 3, 2),
     ("fedhbm", {}, 1, 3, 2),
     ("fedlga", {}, 0, 2, 1),
+    ("ifca", {"clusters": 3}, 0, 4, 4),  # it reads all models, and changes one
 ]
 
 
