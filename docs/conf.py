@@ -29,6 +29,8 @@ extensions = [
 
 html_theme = "sphinx_book_theme"
 html_title = "fedjax_algos"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {"navbar_persistent": []}  # the search field is in the sidebar
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
