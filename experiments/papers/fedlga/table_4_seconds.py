@@ -8,7 +8,9 @@ TIME      `minutes` of the claims
 The rounds are those of the paper's setting on Fashion-MNIST, without evaluation. Each method runs
 blocks of rounds in one compiled call, in turn with the other methods, and the fastest block of a
 seed counts, since other work on the computer only makes a block slower. Compilation is left out.
-The milliseconds to 65% are those of a round times the rounds in table_5_fmnist.csv.
+The milliseconds to 65% are those of a round times the rounds in table_5_fmnist.csv. Where other
+work keeps all cores busy for longer than a block, no block is fast and orders become unclear: the
+program needs an idle computer.
 """
 
 import argparse
