@@ -10,10 +10,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_algos.core import Algorithm, Batch, Model, Population, Problem
-from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.devices import client_mesh, replicate, row_sharding, wait_on_cpu
+from fedjax_algos.engine.devices import replicate, row_sharding, wait_on_cpu
 from fedjax_algos.engine.fingerprint import (
     algorithm_fingerprint,
     array_fingerprint,
@@ -23,6 +22,7 @@ from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placement import Layout, Placement, fill_slots
 from fedjax_algos.engine.state import initial_state
 from fedjax_algos.engine.transfer import count_transfer
+from fedjax_algos.runs.batched.call_size import call_size
 from fedjax_algos.runs.batched.program import (
     Entry,
     Program,
@@ -39,8 +39,6 @@ from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver
 from fedjax_algos.runs.simulation import COMPARED_ROUNDS
 from fedjax_algos.runs.windows import Window, draw_windows, flop_counter
 from fedjax_algos.schedules import Synchronous
-
-_MEMORY = 2**30  # bytes for the runs of one call, unless those at once need more
 
 
 class BatchedArguments(NamedTuple):
@@ -105,7 +103,9 @@ def run_program(arguments: BatchedArguments, runs: dict[int, Run], static: froze
     state = jax.eval_shape(begin, np.uint32(0), arguments.params)
     dispatches = arguments.schedule(first).dispatches(1)
     run_bytes = 2 * tree_bytes(state) + arguments.eval_every * tree_bytes(dispatches)
-    mesh, runs_per_device, size, note = _call_size(arguments, len(runs), run_bytes)
+    mesh, runs_per_device, size, note = call_size(
+        arguments.mesh, arguments.runs_per_device, arguments.memory, len(runs), run_bytes
+    )
     traced = traced_names(first, static)
     program = _program(arguments, first, traced, population, mesh, runs_per_device)
     tables = {_table(run): run for run in runs.values()}
@@ -211,40 +211,6 @@ def _start(recorder, call, program, shared, entries, schedules, saver):
 
 def _stack(trees):
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
-
-
-def _call_size(arguments, num_runs, run_bytes):
-    """The size of equal calls that fit into the memory.
-
-    Returns:
-      The devices, the runs that each computes at once, the runs of a call (a multiple of both), and
-      a note.
-    """
-    mesh, memory = arguments.mesh, arguments.memory or _MEMORY
-    if mesh is not None and mesh.size > num_runs:
-        mesh = client_mesh(list(mesh.devices.flat[:num_runs]))
-    devices = 1 if mesh is None else mesh.size
-    default = 1 if jax.default_backend() == "cpu" else max(memory // run_bytes // devices, 1)
-    runs_per_device = min(arguments.runs_per_device or default, -(-num_runs // devices))
-    width = devices * runs_per_device
-    if arguments.memory is None and memory < width * run_bytes:
-        memory = width * run_bytes
-        fix = "give fewer clients, runs_per_device or devices"
-        what = f"the states of {runs_per_device} runs at once"
-        check_device_memory(what, runs_per_device * run_bytes, fix, devices=devices)
-    fitting = memory // run_bytes
-    if fitting < width:
-        raise ValueError(
-            f"memory={memory} is out of range; give at least {width * run_bytes} bytes "
-            f"for {runs_per_device} at once on {devices} devices, or less of these"
-        )
-    calls = -(-num_runs // (fitting // width * width))
-    runs = -(-num_runs // (calls * width)) * width
-    note = (
-        f"{num_runs} runs in a program, {runs} in a call, {runs_per_device} at once on each of "
-        f"{devices} devices: {runs * run_bytes / 1e6:.3g} of {memory / 1e6:.4g} MB"
-    )
-    return mesh, runs_per_device, runs, note
 
 
 def _program(arguments, run, traced, population, mesh, runs_per_device):
