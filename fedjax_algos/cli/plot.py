@@ -11,6 +11,7 @@ from fedjax_algos.analysis import plots
 from fedjax_algos.cli.options import Command, check_path
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, unknown
+from fedjax_algos.core.pictures import PICTURE_STYLES
 from fedjax_algos.core.texts import printable
 from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.files import writing, written
@@ -30,7 +31,8 @@ _HELP = {
     "title": "[the number of seeds and the band]; '' for none",
     "x_label": "[the column and its unit]",
     "y_label": "[the column and its unit]",
-    "size": "WIDTHxHEIGHT in inches, such as 3.5x2.6 for one column of a paper",
+    "size": "WIDTHxHEIGHT in inches, such as 7x3",
+    "style": f"{' or '.join(PICTURE_STYLES)}: as wide as one or two columns, with a Times font",
     "out": "picture: .png, .pdf or .svg [METRIC-by-X.png in the first folder]",
 }
 

@@ -4,13 +4,16 @@ from pathlib import Path
 
 import numpy as np
 
+from fedjax_algos.core.pictures import BLUE, COLUMN_WIDTH, PictureStyle, picture_style, save_figure
 from fedjax_algos.data.description import describe_partition
 from fedjax_algos.data.partitioning import Partition
 
 MAX_BUBBLES = 40  # clients, and classes, of a picture with one bubble for each pair
 
 
-def plot_partition(labels: np.ndarray, partition: Partition, path: str | Path) -> None:
+def plot_partition(
+    labels: np.ndarray, partition: Partition, path: str | Path, style: PictureStyle = "screen"
+) -> None:
     """Draws the number of examples of each client and label, and the sizes, to a file.
 
     Up to 40 clients and classes, each pair is a bubble whose area is the number of examples. Larger
@@ -21,36 +24,42 @@ def plot_partition(labels: np.ndarray, partition: Partition, path: str | Path) -
     Args:
       labels: int[examples], from 0.
       partition: which examples each client holds.
-      path: of the picture; its suffix selects the format.
+      path: of the picture; its suffix selects the format: .png, .pdf or .svg.
+      style: "screen"; or "paper", which is as wide as one column of a paper and has no title.
 
     Raises:
-      ValueError: as for `describe_partition`.
+      ValueError: as for `describe_partition`, and for another format or style.
     """
+    from matplotlib import rcParams
     from matplotlib.figure import Figure  # slow to import; without pyplot's global state
 
     description = describe_partition(labels, partition)
     histogram = description.histogram
-    figure = Figure(figsize=(8.5, 6.4), layout="constrained")
     small = max(histogram.shape) <= MAX_BUBBLES
-    above, below = figure.subplots(2, 1, height_ratios=(1, 3), sharex=small)
-    _draw_sizes(above, histogram.sum(axis=1), small)
-    (_draw_bubbles if small else _draw_map)(below, histogram)
-    above.set_title(
-        f"{description.examples:,} examples, {description.clients:,} clients "
-        f"(dotted: the mean), {histogram.shape[1]} labels",
-        fontsize=10,
-    )
-    for axes in (above, below):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    with picture_style(style):
+        size = (8.5, 6.4) if style == "screen" else (COLUMN_WIDTH, 2.8)
+        figure = Figure(figsize=size, layout="constrained")
+        above, below = figure.subplots(2, 1, height_ratios=(1, 3), sharex=small)
+        _draw_sizes(above, histogram.sum(axis=1), small)
+        (_draw_bubbles if small else _draw_map)(below, histogram)
+        if style == "screen":
+            above.set_title(
+                f"{description.examples:,} examples, {description.clients:,} clients "
+                f"(dotted: the mean), {histogram.shape[1]} labels",
+                fontsize=10,
+            )
+        for axes in (above, below):
+            axes.tick_params(labelfontfamily=rcParams["font.family"])
+            axes.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, path, style)
 
 
 def _draw_sizes(axes, sizes: np.ndarray, small: bool) -> None:
     if small:
-        axes.bar(np.arange(len(sizes)), sizes, width=0.7)
+        axes.bar(np.arange(len(sizes)), sizes, width=0.7, color=BLUE)
     else:
         ordered = np.sort(sizes)[::-1]
-        axes.stairs(ordered, np.arange(len(sizes) + 1), fill=True)
+        axes.stairs(ordered, np.arange(len(sizes) + 1), fill=True, color=BLUE)
         axes.set(xlabel="clients, by size", xlim=(0, len(sizes)))
     axes.axhline(sizes.mean(), color="black", linewidth=0.8, linestyle=":")
     axes.set(ylabel="examples", ylim=(0, None))
@@ -60,8 +69,11 @@ def _draw_bubbles(axes, histogram: np.ndarray) -> None:
     num_clients, num_classes = histogram.shape
     client, label = np.nonzero(histogram)
     number = histogram[client, label]
-    diameter = 0.95 * min(430 / max(num_clients, 6), 300 / max(num_classes, 4))  # in points
-    axes.scatter(client, label, s=diameter**2 * number / number.max(), linewidths=0)
+    width, height = 72 * axes.get_figure().get_size_inches()
+    places = 0.7 * width / max(num_clients, 6), 0.65 * height / max(num_classes, 4)
+    diameter = 0.95 * min(places)  # in points
+    area = diameter**2 * number / number.max()
+    axes.scatter(client, label, s=area, linewidths=0, color=BLUE)
     axes.set(
         xlabel=f"client (largest bubble: {number.max():,} examples)",
         ylabel="label",

@@ -4,6 +4,7 @@ from fedjax_algos.analysis.plots.columns import AXES, Axis, axes_of
 from fedjax_algos.analysis.plots.curves import BANDS
 from fedjax_algos.analysis.plots.metric_figure import LOG_AXES, draw_metric, plot_metric
 from fedjax_algos.analysis.plots.styles import SEPARATOR, Style, method_styles
+from fedjax_algos.core.pictures import picture_style, save_figure
 
 __all__ = [
     "AXES",
@@ -15,5 +16,7 @@ __all__ = [
     "axes_of",
     "draw_metric",
     "method_styles",
+    "picture_style",
     "plot_metric",
+    "save_figure",
 ]

@@ -17,18 +17,19 @@ _MARKER_DISTANCE = 0.1  # along a curve, in diagonals of the axes
 _MARKER_SIZE = {"*": 7.5, "P": 5.8, "X": 5.8}  # points; other markers look larger
 
 
-def line_options(style: Style) -> dict[str, Any]:
+def line_options(style: Style, scale: float = 1.0) -> dict[str, Any]:
     """The style of a method as options of a line.
 
     Args:
       style: of the method.
+      scale: factor of the width of the line and the size of the marker.
     """
     return {
         "color": style.colour,
         "marker": style.marker,
         "linestyle": style.line,
-        "linewidth": 1.4,
-        "markersize": _MARKER_SIZE.get(style.marker, 4.5),
+        "linewidth": 1.4 * scale,
+        "markersize": _MARKER_SIZE.get(style.marker, 4.5) * scale,
         "markeredgewidth": 0.0,
     }
 
@@ -40,6 +41,7 @@ def draw_curves(
     columns: tuple[Column, Column],
     *,
     filled: bool,
+    scale: float,
 ) -> None:
     """Draws the curves of a panel with their bands, and sets its scales and limits.
 
@@ -49,6 +51,7 @@ def draw_curves(
       styles: by label.
       columns: of the x and of the y axis.
       filled: whether the band is a filled one.
+      scale: factor of the widths of lines and the sizes of markers.
     """
     x_unit, y_unit = (column.unit for column in columns)
     for index, (label, curve) in enumerate(curves.items()):
@@ -58,13 +61,14 @@ def draw_curves(
             low, high = curve.low / y_unit, curve.high / y_unit
             axes.fill_between(x, low, high, color=style.colour, alpha=0.13, linewidth=0)
         for own_x, own_y in curve.lines:
-            axes.plot(own_x / x_unit, own_y / y_unit, color=style.colour, alpha=0.4, linewidth=0.5)
+            thin: dict[str, Any] = {"alpha": 0.4, "linewidth": 0.5 * scale}
+            axes.plot(own_x / x_unit, own_y / y_unit, color=style.colour, **thin)
         start = 0.02 * (index % 5)  # markers of different methods are at different places
         axes.plot(
             x,
             curve.mean / y_unit,
             markevery=None if len(x) <= _MANY_POINTS else (start, _MARKER_DISTANCE),
-            **line_options(style),
+            **line_options(style, scale),
         )
     axes.set(
         **{f"{name}scale": "log" for name, c in zip("xy", columns, strict=True) if c.logarithmic}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import rc_context, rcParams
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -16,9 +16,9 @@ from fedjax_algos.analysis.plots.curves import Curve
 from fedjax_algos.analysis.plots.drawing import draw_curves, line_options, state_of
 from fedjax_algos.analysis.plots.panels import Grid
 from fedjax_algos.analysis.plots.styles import Style
+from fedjax_algos.core.pictures import COLUMN_WIDTH, TEXT_WIDTH, PictureStyle, picture_style
 from fedjax_algos.core.texts import printable
 
-_NARROW = 3.2  # inches of a panel; narrower ones have smaller type
 _MAX_CHARACTERS = 80  # of a text
 _CHARACTERS = 125.0  # in an inch of type of one point
 _MIN_TEXT = 0.5  # inches
@@ -43,6 +43,7 @@ def draw(
     filled: bool,
     title: str,
     size: tuple[float, float] | None,
+    style: PictureStyle,
 ) -> tuple[Figure, list[str]]:
     """Draws a figure, and returns it with what it does not show.
 
@@ -54,13 +55,13 @@ def draw(
       filled: whether the band is a filled one.
       title: above the panels.
       size: in inches; None for one that suits the panels and the legend.
+      style: of the picture.
     """
     several = len(contents) > 1
-    width, height = (0.6 + 3.6 * grid.columns, 0.8 + 3 * grid.rows) if several else (7.5, 4.6)
-    if size is not None:
-        width, height = size
-    points = 10 if width / grid.columns >= _NARROW else 8
-    with rc_context({"font.size": points}):
+    width, height = size or _size(grid, several, style)
+    with picture_style(style) as look, rc_context():
+        points = look.points_in(width / grid.columns)
+        rcParams["font.size"] = points
         figure = Figure(figsize=(width, height), layout="constrained")
         axes_of_grid = figure.subplots(
             grid.rows,
@@ -73,12 +74,13 @@ def draw(
         for axes in panels[len(contents) :]:
             axes.remove()
         for axes, content in zip(panels, contents, strict=False):
-            draw_curves(axes, content.curves, styles, (content.x, content.y), filled=filled)
-            axes.tick_params(labelsize=points)
+            columns = content.x, content.y
+            draw_curves(axes, content.curves, styles, columns, filled=filled, scale=look.lines)
+            axes.tick_params(labelsize=points, labelfontfamily=rcParams["font.family"])
             _write_texts(axes, content, grid, width / grid.columns, points)
         states = _states(contents, panels)
         texts = {name: _with_state(text, states.get(name, [])) for name, text in names.items()}
-        height += _draw_legend(figure, texts, styles, points)
+        height += _draw_legend(figure, texts, styles, points, look.lines)
         if size is None:
             figure.set_size_inches(width, height)
         write = figure.suptitle if several else panels[0].set_title
@@ -88,7 +90,15 @@ def draw(
     return figure, hidden + _without_place(contents)
 
 
-def _write_texts(axes: Axes, content: Content, grid: Grid, width: float, points: int) -> None:
+def _size(grid: Grid, several: bool, style: PictureStyle) -> tuple[float, float]:
+    """Width and height in inches, without the legend."""
+    if style == "paper":
+        width = COLUMN_WIDTH if grid.columns == 1 else TEXT_WIDTH
+        return width, 0.3 + 1.7 * grid.rows if several else 2.2
+    return (0.6 + 3.6 * grid.columns, 0.8 + 3 * grid.rows) if several else (7.5, 4.6)
+
+
+def _write_texts(axes: Axes, content: Content, grid: Grid, width: float, points: float) -> None:
     """The title of a panel and the labels of its axes; shared axes have one label."""
     place: Any = axes.get_subplotspec()
     texts = dict.fromkeys(("title", "xlabel", "ylabel"), "")
@@ -148,7 +158,11 @@ def _without_place(contents: list[Content]) -> list[str]:
 
 
 def _draw_legend(
-    figure: Figure, texts: Mapping[str, str], styles: Mapping[str, Style], points: int
+    figure: Figure,
+    texts: Mapping[str, str],
+    styles: Mapping[str, Style],
+    points: float,
+    scale: float,
 ) -> float:
     """Draws the legend, and returns its height in inches if it is below the panels, else 0.
 
@@ -157,7 +171,7 @@ def _draw_legend(
     renderer = FigureCanvasAgg(figure).get_renderer()
     width, height = figure.get_size_inches()
     wrapped = [_wrapped(text, width - 0.5, points) for text in texts.values()]
-    handles = [Line2D([], [], **line_options(styles[name])) for name in texts]
+    handles = [Line2D([], [], **line_options(styles[name], scale)) for name in texts]
 
     def add(owner: Any, where: str, columns: int) -> tuple[Any, float, float]:
         legend = owner.legend(

@@ -13,11 +13,11 @@ from fedjax_algos.analysis.plots.curves import (
     curves_of,
     fit_y_limits,
 )
-from fedjax_algos.analysis.plots.files import check_suffix, save
 from fedjax_algos.analysis.plots.panels import Panel, choose_methods, grid_of
 from fedjax_algos.analysis.plots.styles import method_styles
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, is_number
+from fedjax_algos.core.pictures import PICTURE_STYLES, PictureStyle, check_suffix, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +43,7 @@ def plot_metric(rows: list[Row], path: str | Path, **options: Any) -> list[str]:
     """
     check_suffix(Path(path))
     figure, hidden = draw_metric(rows, **options)
-    save(figure, Path(path))
+    save_figure(figure, path, options.get("style", "screen"))
     return hidden
 
 
@@ -63,6 +63,7 @@ def draw_metric(
     x_label: str | None = None,
     y_label: str | None = None,
     size: tuple[float, float] | None = None,
+    style: PictureStyle = "screen",
 ) -> tuple["Figure", list[str]]:
     """Draws metrics of all methods: the mean over seeds, and a band around it.
 
@@ -89,6 +90,9 @@ def draw_metric(
       x_label: replaces the name of the column and its unit.
       y_label: likewise.
       size: width and height in inches, from 1 to 20.
+      style: "screen"; or "paper", which is as wide as one column of a paper (3.25 inches) or, with
+        panels side by side, as two (6.75 inches), with a Times font, small type and thin lines.
+        There the default title is left out of the figure and returned, for the caption.
 
     Returns:
       The figure, and what it does not show, one line for each method or axis.
@@ -104,6 +108,7 @@ def draw_metric(
     metrics, columns = ([v] if isinstance(v, str) else list(v) for v in (metric, x))
     grid = grid_of(rows, metrics, columns, facet, labels or {})
     check_choice("log", log, LOG_AXES)
+    check_choice("style", style, PICTURE_STYLES)
     log_x, log_y = log in ("x", "both"), log in ("y", "both")
     check_limits("x_limits", x_limits, log_x)
     check_limits("y_limits", y_limits, log_y)
@@ -138,24 +143,34 @@ def draw_metric(
         y_columns[name] = column_of(
             name, means, limits, axes=axes, label=y_label, logarithmic=log_y
         )
-    if title is None and facet == "seed":
-        title = "one seed in each panel"
-    elif title is None:
+    if facet == "seed":
+        meaning = "one seed in each panel"
+    else:
         number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-        title = "one seed" if seeds[-1] == 1 else f"mean of {number} seeds{BANDS[drawn]}"
+        meaning = "one seed" if seeds[-1] == 1 else f"mean of {number} seeds{BANDS[drawn]}"
+    captions = [f"for the caption: {meaning}"] if title is None and style == "paper" else []
+    if title is None:
+        title = "" if captions else meaning
     contents = [
         Content(panel.title, by_label, x_columns[panel.x], y_columns[panel.metric])
         for panel, by_label in zip(grid.panels, curves, strict=True)
     ]
-    styles = method_styles(str(row["method"]) for row in rows)
-    filled = drawn in ("interval", "range")
-    figure, hidden = draw(contents, grid, names, styles, filled=filled, title=title, size=size)
+    figure, hidden = draw(
+        contents,
+        grid,
+        names,
+        method_styles(str(row["method"]) for row in rows),
+        filled=drawn in ("interval", "range"),
+        title=title,
+        size=size,
+        style=style,
+    )
     if names and all(f"{name}: {OUTSIDE}" in hidden for name in names.values()):
         raise ValueError(
             f"no curve is within x_limits={x_limits} and y_limits={y_limits}; give limits in the "
             "unit of the column, in which an accuracy is from 0 to 1"
         )
-    return figure, hidden
+    return figure, captions + hidden
 
 
 def _curves(panel: Panel, names: Mapping[str, str], band: str) -> dict[str, Curve]:

@@ -11,8 +11,10 @@ from matplotlib.patches import Patch
 
 from fedjax_algos.asynchrony.arrival_groups import CompassTrace
 from fedjax_algos.asynchrony.plan import IN_FLIGHT, LOST, Plan
+from fedjax_algos.core.pictures import TEXT_WIDTH, Look
 
-WIDTH, _AXES_WIDTH = 10, 9.2  # inches of the figure and, about, of its axes
+WIDTHS = {"screen": 10.0, "paper": TEXT_WIDTH}  # inches of the figure
+_AXES_WIDTH = 0.92  # of the figure's width, about
 _BAR_HEIGHT = 0.74  # of a row's height
 _DISPATCH, _UNUSED, _LOST = "dispatch", "in no server step yet", "lost dispatch"  # labels
 _PALE, _HATCH = 0.45, "/////"
@@ -40,6 +42,8 @@ class Scene(NamedTuple):
     height: float  # of a row, in points
     row: np.ndarray  # int[D], -1 for clients that are not drawn
     group: np.ndarray  # int[D], -1 for none
+    look: Look
+    width: float  # of the figure, in inches
 
 
 def last_event(plan: Plan) -> float:
@@ -67,7 +71,7 @@ def draw_server_steps(scene: Scene) -> int:
             1,
             transform=scene.axes.get_xaxis_transform(),
             colors=_LINE,
-            linewidth=min(0.8, max(0.1, 25 / len(times))),
+            linewidth=min(0.8, max(0.1, 25 / len(times))) * scene.look.lines,
             label="server step",
             clip_on=False,
             zorder=1,
@@ -87,7 +91,8 @@ def draw_dispatches(scene: Scene, visible: np.ndarray) -> None:
     right = np.minimum(plan.ended, scene.end) / scene.unit
     above, below = scene.row - _BAR_HEIGHT / 2, scene.row + _BAR_HEIGHT / 2
     corners = np.stack([left, above, left, below, right, below, right, above], axis=1)
-    points = (right - left) * 72 * _AXES_WIDTH * scene.unit / (scene.end - scene.start)
+    width = 72 * _AXES_WIDTH * scene.width
+    points = (right - left) * width * scene.unit / (scene.end - scene.start)
     lost, in_flight = plan.fate == LOST, plan.fate == IN_FLIGHT
     for label, chosen, strength, hatch in (
         (_DISPATCH, visible & ~lost & ~in_flight, 1.0, None),
@@ -105,7 +110,8 @@ def draw_dispatches(scene: Scene, visible: np.ndarray) -> None:
                 zorder=2,
             )
             scene.axes.add_collection(bars)
-    size, number = min(8.5, 0.62 * _BAR_HEIGHT * scene.height), plan.num_steps.astype(str)
+    size = min(0.85 * scene.look.points, 0.62 * _BAR_HEIGHT * scene.height)
+    number = plan.num_steps.astype(str)
     fits = visible & ~lost & (points > 0.64 * size * np.strings.str_len(number) + 8)
     for x, y, text in zip((left + right)[fits] / 2, scene.row[fits], number[fits], strict=True):
         scene.axes.text(x, y, text, fontsize=size, color=_DARK, ha="center", va="center_baseline")
@@ -183,7 +189,7 @@ def draw_legend(figure: Figure, scene: Scene, groups: np.ndarray) -> None:
         loc="outside lower center",
         ncols=columns,
         frameon=False,
-        fontsize=8.5,
+        fontsize=0.85 * scene.look.points,
     )
 
 

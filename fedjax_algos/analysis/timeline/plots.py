@@ -9,6 +9,7 @@ import numpy as np
 from fedjax_algos.analysis.timeline.summary import counted, require_server_steps
 from fedjax_algos.asynchrony.arrival_groups import CompassTrace
 from fedjax_algos.asynchrony.plan import Plan
+from fedjax_algos.core.pictures import BLUE, COLUMN_WIDTH, PictureStyle, picture_style, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,10 +24,10 @@ def plot_timeline(plan: Plan, path: str | Path, **options: Any) -> None:
 
     Args:
       plan: the timeline.
-      path: the file to write; its suffix says the format.
+      path: the file to write; its suffix says the format: .png, .pdf or .svg.
       **options: as for `draw_timeline`.
     """
-    draw_timeline(plan, **options).savefig(path, dpi=150)
+    save_figure(draw_timeline(plan, **options), path, options.get("style", "screen"))
 
 
 def draw_timeline(
@@ -35,6 +36,7 @@ def draw_timeline(
     start: float = 0.0,
     end: float | None = None,
     clients: Sequence[int] | np.ndarray | None = None,
+    style: PictureStyle = "screen",
 ) -> "Figure":
     """Draws a row for each client and a bar for each dispatch, with its number of steps if it fits.
 
@@ -49,11 +51,13 @@ def draw_timeline(
       start: of the time axis, in simulated seconds.
       end: of the time axis, in simulated seconds; None is the last known event of the plan.
       clients: the rows from top to bottom, at most 100; None is all clients that are dispatched.
+      style: "screen"; or "paper", which is as wide as two columns of a paper and has no title.
 
     Raises:
-      ValueError: for more than 100 clients, none, or negative or repeated ones; for times that are
-        no interval; for an interval in which none of the clients trains.
+      ValueError: for another style; for more than 100 clients, none, or negative or repeated ones;
+        for times that are no interval; for an interval in which none of the clients trains.
     """
+    from matplotlib import rcParams
     from matplotlib.figure import Figure  # slow to import; no pyplot, so no global state
 
     from fedjax_algos.analysis.timeline import layers
@@ -67,55 +71,64 @@ def draw_timeline(
     row_of = {client: row for row, client in enumerate(clients.tolist())}
     row = np.array([row_of.get(client, -1) for client in plan.client.tolist()])
     group = _groups(plan)
-    height = min(0.45, max(0.14, 8 / len(clients)))
-    figure = Figure(figsize=(layers.WIDTH, height * len(clients) + 1.6), layout="constrained")
     unit, unit_name = (60.0, "minutes") if end > _MAX_SECONDS else (1.0, "seconds")
-    axes = figure.add_subplot()
-    scene = layers.Scene(axes, plan, start, end, unit, 72 * height, row, group)
     visible = (row >= 0) & (plan.started < end) & (plan.ended > start)
     if not visible.any():
         raise ValueError(
             f"none of the {counted(len(clients), 'client')} trains from start={start} to "
             f"end={end}; give another interval or other clients"
         )
-    facts = {"client": len(clients), "server step": layers.draw_server_steps(scene)}
-    layers.draw_dispatches(scene, visible)
-    facts["arrival"], losses = layers.draw_ends(scene)
-    facts |= {"lost dispatch": losses} if losses else {}
-    title = ", ".join(counted(number, noun) for noun, number in facts.items())
-    axes.set_title(title + "; numbers: local steps" * bool(axes.texts), fontsize=10)
-    axes.set(
-        xlabel=f"simulated {unit_name}",
-        ylabel="client",
-        xlim=(start / unit, end / unit),
-        ylim=(len(clients) - 0.4, -0.6),
-    )
-    axes.set_yticks(range(len(clients)), clients.tolist(), fontsize=min(9, 0.85 * scene.height))
-    axes.tick_params(axis="y", length=0)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    layers.draw_legend(figure, scene, group[visible])
+    with picture_style(style) as look:
+        height = min(0.45, max(0.14, 8 / len(clients))) * look.lines
+        width = layers.WIDTHS[style]
+        size = width, height * len(clients) + 1.6 * look.lines
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.add_subplot()
+        scene = layers.Scene(axes, plan, start, end, unit, 72 * height, row, group, look, width)
+        facts = {"client": len(clients), "server step": layers.draw_server_steps(scene)}
+        layers.draw_dispatches(scene, visible)
+        facts["arrival"], losses = layers.draw_ends(scene)
+        facts |= {"lost dispatch": losses} if losses else {}
+        title = ", ".join(counted(number, noun) for noun, number in facts.items())
+        if style == "screen":
+            axes.set_title(title + "; numbers: local steps" * bool(axes.texts), fontsize=10)
+        axes.set(
+            xlabel=f"simulated {unit_name}",
+            ylabel="client",
+            xlim=(start / unit, end / unit),
+            ylim=(len(clients) - 0.4, -0.6),
+        )
+        axes.tick_params(labelfontfamily=rcParams["font.family"])
+        points = min(0.9 * look.points, 0.85 * scene.height)
+        axes.set_yticks(range(len(clients)), clients.tolist(), fontsize=points)
+        axes.tick_params(axis="y", length=0)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        layers.draw_legend(figure, scene, group[visible])
     return figure
 
 
-def plot_staleness(plan: Plan, path: str | Path) -> None:
+def plot_staleness(plan: Plan, path: str | Path, style: PictureStyle = "screen") -> None:
     """Writes the histogram of `draw_staleness` to a file.
 
     Args:
       plan: the timeline.
-      path: the file to write; its suffix says the format.
+      path: the file to write; its suffix says the format: .png, .pdf or .svg.
+      style: as for `draw_staleness`.
     """
-    draw_staleness(plan).savefig(path, dpi=150)
+    save_figure(draw_staleness(plan, style), path, style)
 
 
-def draw_staleness(plan: Plan) -> "Figure":
+def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> "Figure":
     """Draws a histogram of the contributions by staleness, as the schedule counts it.
 
     Args:
       plan: the timeline.
+      style: "screen"; or "paper", which is as wide as one column of a paper and has no title.
 
     Raises:
-      ValueError: for a plan without server steps.
+      ValueError: for a plan without server steps, or another style.
     """
+    from matplotlib import rcParams
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -124,22 +137,26 @@ def draw_staleness(plan: Plan) -> "Figure":
     bar_values = largest // _MAX_BARS + 1
     counts = np.bincount(plan.staleness // bar_values)
     centres = np.arange(len(counts)) * bar_values + (bar_values - 1) / 2
-    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    axes.bar(centres, counts, width=0.85 * bar_values)
-    bars = f" ({bar_values} values per bar)" if bar_values > 1 else ""
-    axes.set(xlabel=f"staleness, server steps{bars}", ylabel="contributions")
-    axes.set_xlim(-0.7, max(largest, 4) + 0.7)
-    axes.set_title(
-        f"{counted(len(plan.staleness), 'contribution')}, staleness: "
-        f"mean {plan.staleness.mean():.3g}, maximum {largest:,}",
-        fontsize=10,
-    )
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
-    axes.grid(axis="y", alpha=0.3)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    with picture_style(style):
+        size = (7.5, 4.2) if style == "screen" else (COLUMN_WIDTH, 1.9)
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.add_subplot()
+        axes.bar(centres, counts, width=0.85 * bar_values, color=BLUE)
+        bars = f" ({bar_values} values per bar)" if bar_values > 1 else ""
+        axes.set(xlabel=f"staleness, server steps{bars}", ylabel="contributions")
+        axes.set_xlim(-0.7, max(largest, 4) + 0.7)
+        if style == "screen":
+            axes.set_title(
+                f"{counted(len(plan.staleness), 'contribution')}, staleness: "
+                f"mean {plan.staleness.mean():.3g}, maximum {largest:,}",
+                fontsize=10,
+            )
+        axes.tick_params(labelfontfamily=rcParams["font.family"])
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+        axes.grid(axis="y", alpha=0.3)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
