@@ -20,6 +20,10 @@ from fedjax_algos.schedules import Synchronous
 
 LAYOUTS = ["vmapped", 2, "sequential"]
 ROOT = Path(__file__).parent.parent
+WRITTEN = [".github", "docs", "experiments", "benchmarks"]  # folders with pages, beside the root
+PAGES = [*ROOT.glob("*.md"), *(path for name in WRITTEN for path in (ROOT / name).rglob("*.md"))]
+PAGES = sorted(str(path.relative_to(ROOT)) for path in PAGES)
+FENCED = re.compile(r"^ *(`{3,})([^\n]*)\n(.*?)^ *\1 *$", re.DOTALL | re.MULTILINE)
 
 
 def programs(page):

@@ -1,5 +1,8 @@
 """The Python on the pages of docs/ that have no test of their own, and a list of all that do."""
 
+import subprocess
+import sys
+
 import numpy as np
 from helpers import ROOT, programs
 
@@ -19,6 +22,7 @@ def test_every_program_on_a_page_is_run_by_a_test():
         "docs/coming_from/tff.md",
         "docs/command_line.md",  # cli/test_resume.py and cli/test_track.py
         "docs/data_and_models.md",
+        "docs/devices.md",
         "docs/faq.md",  # test_coming_from_page.py
         "docs/index.md",
         "docs/own_algorithms.md",  # test_own_algorithms_page.py
@@ -42,6 +46,15 @@ def test_an_adapter(capsys):
     start, end = names["history"][0], names["history"][-1]
     assert float(capsys.readouterr().out) == end["upload_bytes"] == 20 * 5 * 4 * (64 * 2 + 2 * 10)
     assert end["test_accuracy"] > start["test_accuracy"] + 0.2
+
+
+def test_two_devices():
+    """docs/devices.md: in a process of its own, because the devices are made before jax starts."""
+    (program,) = programs("docs/devices.md")
+    run = [sys.executable, "-c", program]
+    devices, accuracy = subprocess.run(run, capture_output=True, check=True).stdout.split()
+    assert int(devices) == 2
+    assert 0.6 < float(accuracy) <= 1
 
 
 def test_a_saved_model(tmp_path, monkeypatch, capsys):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import LAYOUTS, quadratics, run
+from helpers import FENCED, LAYOUTS, PAGES, quadratics, run
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
@@ -40,7 +40,7 @@ def test_it_is_short():
 
 
 def test_the_commands_are_two_lines():
-    run, test = fenced("sh")
+    run, test, _ = fenced("sh")
     assert run.count("\n") == test.count("\n") == 1
     assert run.strip().endswith("fedjax-algos compare")
     assert test.strip().endswith("pytest")
@@ -62,16 +62,36 @@ def test_its_table_names_the_folder_of_each_algorithm():
             assert f"`{module.split('.')[2]}/`" in folder, name
 
 
-DOCS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/coming_from").glob("*.md"))]
-PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *DOCS]
+def anchors(page):
+    """Names of the headings of a page and of those in it, as GitHub and MyST make them."""
+    included = r"^```\{include\} (\S+)\n```$"
+    text = re.sub(
+        included, lambda m: (page.parent / m[1]).read_text(), page.read_text(), flags=re.M
+    )
+    found = []
+    for title in re.findall(r"^#+ (.*)$", FENCED.sub("", text), re.MULTILINE):
+        shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title.lower())  # of a link its text
+        name = re.sub(r"[^\w\- ]", "", shown).replace(" ", "-")
+        before = sum(re.fullmatch(rf"{name}(-\d+)?", other) is not None for other in found)
+        found.append(f"{name}-{before}" if before else name)
+    return {*found, *re.findall(r"^\((\S+)\)=$", text, re.MULTILINE)}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_files_that_a_page_names_exist(page):
-    text = page.read_text()
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
-    assert [link for link in links if not (page.parent / link).exists()] == []
-    named = re.findall(r"`([a-z_]+/[a-z_/]*[a-z_]+\.(?:py|toml|md))`", text)
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_to_files_and_headings(name):
+    page = ROOT / name
+    for link in re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", page.read_text())):
+        target, _, anchor = link.partition("#")
+        if "://" not in link:
+            found = (page.parent / target).resolve() if target else page
+            assert found.exists(), link
+            assert not anchor or anchor in anchors(found), link
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "CHANGELOG.md"])
+def test_files_that_a_page_names_exist(name):
+    page = ROOT / name
+    named = re.findall(r"`([a-z_]+/[a-z_/]*[a-z_]+\.(?:py|toml|md))`", page.read_text())
     bases = [ROOT, ROOT / "fedjax_algos", ROOT / "fedjax_algos/algorithms", page.parent]
     missing = [name for name in named if not any((base / name).exists() for base in bases)]
     assert missing == []
