@@ -162,10 +162,16 @@ def _unit(tuning: Tuning) -> str:
 def _legend(tuning: Tuning) -> str:
     """The meaning of the columns."""
     settings = tuning.experiment.settings
-    return (
+    text = (
         f"score: accuracy in % on {100 * settings.held_out:g}% of each client's training examples, "
         "which are not trained on; test data are not used.\n"
         f"Each method: {_stages(tuning)}, with seeds {', '.join(map(str, settings.seeds))}; the "
         "mean over the last fifth of the evaluations and over seeds.\n"
         "at the edge: the smallest or largest value that was tried; a wider grid may be better.\n"
     )
+    engines = tuning.experiment.engines.items()
+    personal = [label for label, engine in engines if engine.algorithm.personal is not None]
+    if personal:
+        who = " and ".join(personal)
+        text += f"{who}: the score is that of the global model, not of the clients' own models.\n"
+    return text

@@ -45,6 +45,14 @@ def test_tune_then_compare_then_repeat(command, here, read_table):
     assert_same_metrics(read_table, here / "results" / "compare", here / "results" / "compare-2")
 
 
+def test_which_model_is_scored(command, here):
+    line = ["--grid", "client_learning_rate=0.1,1", *SMALL, "--seeds", "1,"]
+    out = command("tune", "fedavg", "ditto", *line, "--out", "tuned")
+    own = "the score is that of the global model, not of the clients' own models."
+    assert f"\nditto: {own}\n" in out
+    assert own not in command("tune", "fedavg", *line, "--out", "plain")
+
+
 CLOCK = (*SMALL[:4], "--local-steps", "2", "--seconds", "2", "--evaluations", "2")
 
 
