@@ -63,9 +63,22 @@ def test_a_saved_model(tmp_path, monkeypatch, capsys):
     given = ["--rounds", "1", "--eval-every", "1", "--clients", "20"]
     main(["compare", "fedavg", *given, "--out", "results/compare"])
     capsys.readouterr()
-    (program,) = programs("docs/results.md")
+    program, _ = programs("docs/results.md")
     names = {}
     exec(program, names)
     shapes = capsys.readouterr().out
     assert "(64, 64)" in shapes
     assert isinstance(names["model"], np.lib.npyio.NpzFile)
+
+
+def test_the_costs_of_a_client(capsys):
+    """docs/results.md: FedHBM's clients download the model and one number, and keep a model."""
+    _, program = programs("docs/results.md")
+    names = {}
+    exec(program, names)
+    model = 4 * (64 * 10 + 10)
+    sent = names["engine"].transfer(names["state"], names["data"], names["dispatches"])
+    assert sent == (model + 4, model)
+    memory = names["fa"].count_memory(names["algorithm"], names["state"], names["data"])
+    assert memory.between_rounds == model + 1
+    assert capsys.readouterr().out == f"{sent}\n{memory}\n"

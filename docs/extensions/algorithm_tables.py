@@ -14,6 +14,7 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Option, options
+from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data import FederatedData
 from fedjax_algos.schedules import Synchronous
 
@@ -27,6 +28,7 @@ class Costs(NamedTuple):
     download: int
     upload: int
     kept: int
+    server: int
     memory: int
     flops: float
 
@@ -53,8 +55,10 @@ def costs(name: str) -> Costs:
     dispatches = jax.tree.map(lambda leaf: leaf[0], rounds)
     sent = engine.transfer(state, data, dispatches)
     memory = fa.count_memory(algorithm, state, data)
+    model = tree_bytes(jax.eval_shape(problem.init, jax.random.key(0)))
+    server = tree_bytes(state.server) - model
     flops = fa.count_flops(algorithm, state, data).of(dispatches)[0]
-    return Costs(*sent, memory.between_rounds, memory.in_training, flops)
+    return Costs(*sent, memory.between_rounds, server, memory.in_training, flops)
 
 
 def meanings(name: str) -> dict[str, str]:
@@ -97,6 +101,7 @@ def costs_table(name: str) -> str:
         "download, bytes": "download",
         "upload, bytes": "upload",
         "kept between rounds, bytes": "kept",
+        "kept by the server beside the model, bytes": "server",
         "changed and read by local training, bytes": "memory",
         "floating-point operations of a local update": "flops",
     }

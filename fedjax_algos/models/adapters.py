@@ -137,6 +137,25 @@ def classifier(
     return Problem(init, apply, cross_entropy, accuracy)
 
 
+def _check_constructor(constructor: Any) -> None:
+    """Raises ValueError for what does not make an NNX module of its random streams."""
+    is_class = isinstance(constructor, type)
+    name = getattr(constructor, "__name__", type(constructor).__name__)
+    if isinstance(constructor, nnx.Module):
+        given = f"a module, {name}(...)"
+    else:
+        try:
+            arguments = (None, None) if is_class else (None,)
+            inspect.signature(constructor.__init__ if is_class else constructor).bind(*arguments)
+            return
+        except TypeError:
+            given = f"{name}, which cannot be called with nnx.Rngs alone"
+    raise ValueError(
+        f"constructor is {given}; give a function of the random streams that makes the module, "
+        "such as lambda rngs: Net(rngs=rngs), or a class whose only argument is rngs"
+    )
+
+
 def nnx_classifier(
     constructor: Callable[[nnx.Rngs], nnx.Module],
     *,
@@ -154,7 +173,11 @@ def nnx_classifier(
       inputs: as for `classifier`.
       trainable: the type of the params that are trained, such as `nnx.LoRAParam`; the others are
         frozen, see `Model`.
+
+    Raises:
+      ValueError: for a module, or a function that cannot be called with `nnx.Rngs` alone.
     """
+    _check_constructor(constructor)
     frozen = nnx.All(nnx.Param, nnx.Not(trainable))
 
     def values_of(module, kind):

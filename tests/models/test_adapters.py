@@ -118,3 +118,23 @@ def test_nnx_and_linen_train_equally():
         histories.append([row["test_loss"] for row in history])
     np.testing.assert_allclose(histories[0], histories[1], rtol=1e-6)
     assert histories[0][-1] < 0.8 * histories[0][0]
+
+
+class KeywordOnly(nnx.Module):
+    def __init__(self, *, rngs):
+        self.logits = nnx.Linear(3, 2, rngs=rngs)
+
+
+@pytest.mark.parametrize(
+    ("constructor", "given"),
+    [
+        (nnx.Linear(3, 2, rngs=nnx.Rngs(0)), r"a module, Linear\(...\)"),
+        (lambda: nnx.Linear(3, 2, rngs=nnx.Rngs(0)), "<lambda>, which cannot be called with"),
+        (KeywordOnly, "KeywordOnly, which cannot be called with"),
+        (None, "NoneType, which cannot be called with"),
+    ],
+    ids=["module", "no argument", "keyword only", "none"],
+)
+def test_what_does_not_make_a_module_is_refused(constructor, given):
+    with pytest.raises(ValueError, match=f"constructor is {given}.*lambda rngs: Net"):
+        nnx_classifier(constructor)
