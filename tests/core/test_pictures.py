@@ -46,7 +46,7 @@ EACH = pytest.mark.parametrize(("draw", "width"), PICTURES.values(), ids=PICTURE
 def test_fonts_and_width(draw, width, style, tmp_path):
     draw(tmp_path / "a.svg", style=style)
     text = (tmp_path / "a.svg").read_text()
-    fonts = re.findall(r"font-size: ([\d.]+)px; font-family: '([^']+)'", text)
+    fonts = re.findall(r"font(?:-size)?: ([\d.]+)px;?(?: font-family:)? '([^']+)'", text)
     assert {name for _, name in fonts} == {"STIXGeneral" if style == "paper" else "DejaVu Sans"}
     points = [float(size) for size, _ in fonts]
     assert min(points) > 6
