@@ -101,9 +101,9 @@ def costs_table(name: str) -> str:
         "download, bytes": "download",
         "upload, bytes": "upload",
         "kept between rounds, bytes": "kept",
-        "kept by the server beside the model, bytes": "server",
         "changed and read by local training, bytes": "memory",
         "floating-point operations of a local update": "flops",
+        "the server keeps beside the model, bytes": "server",
     }
     lines = ["| of a client in a round | here | FedAvg | ratio |", "|---|---|---|---|"]
     for text, field in rows.items():
