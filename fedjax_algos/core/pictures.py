@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PictureStyle = Literal["screen", "paper"]
-COLUMN_WIDTH, TEXT_WIDTH = 3.25, 6.75  # inches of one and of two columns, which all venues have
+COLUMN_WIDTH, TEXT_WIDTH = 3.25, 6.75  # inches that fit into one and two columns
 DOTS_PER_INCH = 200
 BLUE = "#2e73eb"  # of pictures with one colour
 # no dates; an entry that is None is left out

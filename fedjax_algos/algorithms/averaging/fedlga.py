@@ -62,7 +62,10 @@ def complete_clients(
 
 
 def _sum_where(mask, changes):
-    """A product, which is ten times as fast on a CPU as the sum of a masked copy of the stack."""
+    """A product, which on a CPU is much faster than the sum of a masked copy of the stack.
+
+    0 * NaN is NaN, but only non_finite="keep" leaves rows that are not finite in the stack.
+    """
     product = functools.partial(jnp.tensordot, axes=1, precision="highest")
     return jax.tree.map(lambda leaf: product(mask.astype(leaf.dtype), leaf), changes)
 

@@ -17,7 +17,7 @@ _MARKER_DISTANCE = 0.1  # along a curve, in diagonals of the axes
 _MARKER_SIZE = {"*": 7.5, "P": 5.8, "X": 5.8}  # points; other markers look larger
 
 
-def line_options(style: Style, scale: float = 1.0) -> dict[str, Any]:
+def line_options(style: Style, scale: float) -> dict[str, Any]:
     """The style of a method as options of a line.
 
     Args:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib import rc_context, rcParams
+from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -59,9 +59,9 @@ def draw(
     """
     several = len(contents) > 1
     width, height = size or _size(grid, several, style)
-    with picture_style(style) as look, rc_context():
+    with picture_style(style) as look:
         points = look.points_in(width / grid.columns)
-        rcParams["font.size"] = points
+        rcParams["font.size"] = points  # `picture_style` restores it
         figure = Figure(figsize=(width, height), layout="constrained")
         axes_of_grid = figure.subplots(
             grid.rows,
