@@ -1,0 +1,94 @@
+"""Where the examples of each client are read from, one client at a time."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_algos.core import Batch
+from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.data.partitioning.base import describe_counts
+from fedjax_algos.data.stored.images import ImageFormat, decode_image
+
+
+class ClientSource(NamedTuple):
+    """The examples of all clients in files, of which one client's are read at a time.
+
+    Attributes:
+      name: of the files in messages, such as the path of their folder.
+      client_ids: the clients' names; client i of a run is `client_ids[i]`.
+      counts: int32[num_clients]: n_i, at least 1 each for training.
+      example: by name, the shape and dtype of one example as a `jax.ShapeDtypeStruct`; for images
+        those of the decoded ones.
+      read: `client -> {name: values}`, the examples of client i as they are stored: an array
+        [n_i, ...], or for the names in `images` a list of n_i files, as bytes. Several threads call
+        it at once.
+      images: by name, how encoded images are decoded.
+      identity: a text that changes if the content does.
+    """
+
+    name: str
+    client_ids: Sequence[str]
+    counts: np.ndarray
+    example: Mapping[str, jax.ShapeDtypeStruct]
+    read: Callable[[int], Mapping[str, Any]]
+    images: Mapping[str, ImageFormat] = {}
+    identity: str = ""
+
+    @property
+    def num_clients(self) -> int:
+        """N."""
+        return len(self.counts)
+
+    def examples_of(self, client: int) -> Batch:
+        """The examples of a client, decoded: {name: [n_i, ...]}.
+
+        Args:
+          client: the client's id, from 0.
+
+        Raises:
+          ValueError: for a file that is missing or damaged, which is named with the client.
+        """
+        stored = dict(self.read(client))
+        for key, image_format in self.images.items():
+            where = f"{self.name}: client {self.client_ids[client]!r}"
+            images = np.empty((len(stored[key]), *self.example[key].shape), np.uint8)
+            for number, content in enumerate(stored[key]):
+                images[number] = decode_image(content, image_format, f"{where}, image {number}")
+            stored[key] = images
+        return stored
+
+    def __repr__(self) -> str:
+        return describe(
+            self,
+            name=self.name,
+            clients=len(self.counts),
+            per_client=describe_counts(self.counts),
+            each=f"({describe_tree(dict(self.example))})",
+        )
+
+
+class ClientDataset(NamedTuple):
+    """A data set whose examples are read client by client: dicts of "x" and "y".
+
+    Attributes:
+      train: the training examples of each client.
+      test: the test examples, of the same clients, of others, or of one client that holds all.
+      num_classes: the number of classes.
+      notes: what the reader left out, one line each.
+    """
+
+    train: ClientSource
+    test: ClientSource
+    num_classes: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """The shape of one example's "x"."""
+        return self.train.example["x"].shape
+
+    def __repr__(self) -> str:
+        facts = {"train": self.train, "test": self.test, "num_classes": self.num_classes}
+        return describe(self, **facts)

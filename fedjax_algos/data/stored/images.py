@@ -1,0 +1,68 @@
+"""Encoded images: how they become arrays of one shape."""
+
+import io
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_algos.core.options import Count
+from fedjax_algos.data.readers.errors import explain_read_errors
+
+MAX_PIXELS = 2**27  # larger images are treated as errors
+
+
+class ImageFormat(NamedTuple):
+    """How encoded images become uint8[height, width, channels].
+
+    An image is scaled so that its shorter side has `shorter_side` pixels (bilinear, with
+    antialiasing), and the middle of height x width is cut out of it, as is usual for ImageNet.
+
+    Attributes:
+      height: rows of the result, in pixels.
+      width: columns of the result, in pixels.
+      channels: 3 for RGB, 1 for grey; other colours are converted.
+      shorter_side: pixels, at least the smaller of `height` and `width`; None if all images have
+        the size of the result, and others are an error.
+    """
+
+    height: Count
+    width: Count
+    channels: Count = 3
+    shorter_side: Count | None = None
+
+
+def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.ndarray:
+    """Decodes a JPEG or PNG file to uint8[height, width, channels].
+
+    Args:
+      content: of the file.
+      image_format: of the result.
+      name: of the image in messages.
+
+    Raises:
+      ValueError: for a damaged file, an image of another size, or one that is smaller than the
+        result after it was scaled.
+    """
+    from PIL import Image
+
+    height, width, channels, shorter = image_format
+    mode = "RGB" if channels == 3 else "L"
+    errors = (SyntaxError, Image.DecompressionBombError)
+    with explain_read_errors(name, "fetch the file again", *errors):
+        image = Image.open(io.BytesIO(content), formats=["JPEG", "PNG"])
+        if image.width * image.height > MAX_PIXELS:  # read from the header, before decoding
+            size = f"{image.height} x {image.width}"
+            raise ValueError(f"it has {size} pixels, more than {MAX_PIXELS}")
+        if shorter is not None:  # a JPEG decoder can leave out what a smaller image does not need
+            image.draft(mode, (shorter, shorter))
+        image = image.convert(mode)
+        if shorter is not None:
+            scale = shorter / min(image.size)
+            columns, rows = (max(shorter, round(side * scale)) for side in image.size)
+            image = image.resize((columns, rows), Image.Resampling.BILINEAR)
+        size = image.height, image.width
+        if size != (height, width) and (shorter is None or size[0] < height or size[1] < width):
+            raise ValueError(f"it has {size[0]} x {size[1]} pixels, not {height} x {width}")
+        top, left = (size[0] - height) // 2, (size[1] - width) // 2
+        cut = image.crop((left, top, left + width, top + height))
+        return np.asarray(cut, np.uint8).reshape(height, width, channels)
