@@ -27,6 +27,7 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.data import Dataset, federate
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.splits import split, split_held_out
 
 TASKS = {
     "Dirichlet .1": ("dirichlet:alpha=0.1", False),
@@ -49,8 +50,8 @@ METHODS: dict[str, tuple[str, dict[str, Any], int]] = {  # algorithm, options, l
 def clients_of(settings: Settings, dataset: Dataset, seed: int, reverse: bool) -> tuple[Any, Any]:
     """The training and the held-out examples of the clients, with labels reversed for odd ones."""
     (data, partition), held_out = (
-        settings.split(dataset, seed),
-        settings.split_held_out(dataset, seed),
+        split(settings, dataset, seed),
+        split_held_out(settings, dataset, seed),
     )
     if not reverse:
         return data, held_out

@@ -1,4 +1,4 @@
-"""The command line: `fedjax-algos compare | run | sweep | tune | table | plot | report |
+"""The command line: `fedjax-algos compare | run | sweep | tune | pack | table | plot | report |
 claims | list`.
 
 `options.py` has the options that all commands that train share, and `environment.py` what surrounds
@@ -15,6 +15,7 @@ import click
 
 from fedjax_algos.cli.claims import claims
 from fedjax_algos.cli.options import Commands
+from fedjax_algos.cli.pack import pack_command
 from fedjax_algos.cli.plot import plot
 from fedjax_algos.cli.registries import list_names
 from fedjax_algos.cli.report import report
@@ -28,7 +29,7 @@ from fedjax_algos.core.texts import printable
 _PACKAGE = Path(__file__).parents[1]
 _PROGRAM = Path(sys.argv[0])
 _MAX_CHARACTERS = 2000  # of an error
-COMMANDS = (compare, run, sweep, tune, table, plot, report, claims, list_names)
+COMMANDS = (compare, run, sweep, tune, pack_command, table, plot, report, claims, list_names)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -41,6 +41,7 @@ HELP = {
     "eval_every": "rounds between evaluations",
     "target": "test accuracy whose rounds and upload are measured [the reference's best]",
     "reference": "label of the method that the others are compared with [the first]",
+    "test_examples": "if there are more, so many are drawn for evaluation [all]",
     "evaluate_clients": "at the end, evaluates each client's own model on its train examples or on "
     "its held_out ones: none, train or held_out",
     "held_out": "share of each client's examples that is not trained on, with held_out",

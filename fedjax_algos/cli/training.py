@@ -162,7 +162,7 @@ def train(
     with measure_compilation() as compiled, results_folder(values, name) as folder:
         start_jax(settings.devices, values["compilation_cache"])
         layout = (folder.configuration or {}).get("layout") or file.layout
-        experiment = prepare(settings, methods, layout=layout)
+        experiment = prepare(settings, methods, layout=layout, files=True)
         extra = {"tuning": dict(file.tuning)} if file.tuning else {}
         record = results.configuration(experiment, values.get("config"), extra)
         folder.begin(record)

@@ -9,7 +9,7 @@ from fedjax_algos.data.images import ImageFormat
 from fedjax_algos.data.partition_plot import plot_partition
 from fedjax_algos.data.partitioning import Partition, hold_out, partitions
 from fedjax_algos.data.registry import AnyDataset, datasets
-from fedjax_algos.data.stored import StoredData, by_client, open_federated, pack
+from fedjax_algos.data.stored import StoredData, by_client, in_memory, open_federated, pack
 
 __all__ = [
     "AnyDataset",
@@ -26,6 +26,7 @@ __all__ = [
     "federate",
     "from_arrays",
     "hold_out",
+    "in_memory",
     "open_federated",
     "pack",
     "partition_table",

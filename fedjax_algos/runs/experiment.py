@@ -12,14 +12,23 @@ from fedjax_algos.asynchrony import Plan, SystemModelWithSpeeds, schedules, syst
 from fedjax_algos.core import Algorithm, Local
 from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.representation import describe
-from fedjax_algos.data import Dataset, FederatedData, Partition
+from fedjax_algos.data import (
+    AnyDataset,
+    ClientDataset,
+    Dataset,
+    FederatedData,
+    Partition,
+    in_memory,
+)
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
 from fedjax_algos.engine.autotune import LayoutChoice, autotune_layout
 from fedjax_algos.engine.engine import make_engine
+from fedjax_algos.engine.fingerprint import data_fingerprint
 from fedjax_algos.engine.placement import default_layout
 from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.planned_runs import check_server_steps
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.splits import keeps_in_files, load_test_examples, split, split_held_out
 from fedjax_algos.runs.windows import check_no_repeats
 from fedjax_algos.schedules import Synchronous
 from fedjax_algos.schedules.synchronous import rate_at
@@ -31,11 +40,11 @@ class Experiment(NamedTuple):
     Attributes:
       settings: of all methods.
       methods: with their options.
-      labels: int32[train examples].
+      labels: int32[train examples]; None if examples have several, or are in files.
       notes: what the data set's reader left out.
       test: the test examples.
-      data: by seed.
-      partitions: by seed.
+      data: by seed: `FederatedData`, or `StoredData`.
+      partitions: by seed; None for examples in files.
       engines: by label: an `Engine`, or an `Executor` on the virtual clock.
       evaluate: of `make_evaluate`, for all methods.
       plans: by label, of the first seed; added by a run on the virtual clock.
@@ -48,11 +57,11 @@ class Experiment(NamedTuple):
 
     settings: Settings
     methods: list[Method]
-    labels: np.ndarray
+    labels: np.ndarray | None
     notes: tuple[str, ...]
     test: Any
-    data: dict[int, FederatedData]
-    partitions: dict[int, Partition]
+    data: dict[int, Any]
+    partitions: dict[int, Partition | None]
     engines: dict[str, Any]
     evaluate: Callable
     plans: dict[str, Plan]
@@ -66,6 +75,15 @@ class Experiment(NamedTuple):
         about = {"dataset": settings.dataset, "clients": settings.clients, "methods": methods}
         return describe(self, **about, seeds=list(self.data))
 
+    def digest(self, seed: int) -> str:
+        """Identifies which client holds which examples.
+
+        Args:
+          seed: of the partition.
+        """
+        partition = self.partitions[seed]
+        return data_fingerprint(self.data[seed]) if partition is None else partition.digest()
+
     def speed_ratios(self) -> dict[int, float]:
         """By seed, the seconds per step of the slowest client, divided by the fastest one's."""
         return {seed: float(times.max() / times.min()) for seed, times in self.speeds.items()}
@@ -74,8 +92,10 @@ class Experiment(NamedTuple):
 def prepare(
     settings: Settings,
     methods: list[Method],
-    dataset: Dataset | None = None,
+    dataset: AnyDataset | None = None,
     layout: Mapping[str, Any] | None = None,
+    *,
+    files: bool = False,
 ) -> Experiment:
     """Loads the data, splits it for each seed, and builds all methods.
 
@@ -87,16 +107,25 @@ def prepare(
       dataset: replaces the one that the settings name.
       layout: the record of a layout that was measured before, in which a run with layout "tuned"
         goes on.
+      files: whether the examples of a `ClientDataset` may stay in files. They are read into memory
+        where they may not, and where the settings or a method need those of all clients.
 
     Raises:
       ValueError: for settings that are wrong, before anything is trained.
     """
     settings.check()
     dataset = dataset or settings.load()
-    dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
     problem = settings.problem(dataset)
     algorithms = {method.label: method.build(problem, settings) for method in methods}
-    splits = {seed: settings.split(dataset, seed) for seed in settings.seeds}
+    pools = any(algorithm.pools_examples for algorithm in algorithms.values())
+    test, labels = load_test_examples(settings, dataset), None
+    in_files = files and not pools and keeps_in_files(settings, dataset)
+    if isinstance(dataset, ClientDataset) and not in_files:
+        dataset = in_memory(dataset)
+    if isinstance(dataset, Dataset):
+        labels = np.asarray(dataset.train["y"])
+        dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
+    splits = {seed: split(settings, dataset, seed) for seed in settings.seeds}
     data_by_seed = {seed: data for seed, (data, _) in splits.items()}
     engines: dict[str, Any]
     if settings.seconds is not None:
@@ -119,9 +148,9 @@ def prepare(
     return Experiment(
         settings,
         methods,
-        np.asarray(dataset.train["y"]),
+        labels if labels is not None and labels.ndim == 1 else None,
         dataset.notes,
-        dataset.test,
+        test,
         data_by_seed,
         {seed: partition for seed, (_, partition) in splits.items()},
         engines,
@@ -148,19 +177,17 @@ def _client_speeds(settings: Settings) -> dict[int, np.ndarray]:
 
 
 def _client_data(
-    settings: Settings, dataset: Dataset, data_by_seed: dict[int, FederatedData]
+    settings: Settings, dataset: Any, data_by_seed: dict[int, Any]
 ) -> dict[int, FederatedData] | None:
     """The examples on which each client's own model is evaluated; None if it is not."""
     if settings.evaluate_clients == "none":
         return None
     if settings.evaluate_clients == "train":
         return data_by_seed
-    return {seed: settings.split_held_out(dataset, seed) for seed in settings.seeds}
+    return {seed: split_held_out(settings, dataset, seed) for seed in settings.seeds}
 
 
-def _layout(
-    settings: Settings, algorithm: Algorithm, data_by_seed: dict[int, FederatedData]
-) -> LayoutChoice:
+def _layout(settings: Settings, algorithm: Algorithm, data_by_seed: dict[int, Any]) -> LayoutChoice:
     """A fixed rule for each backend, or what the settings name; timed only if they say so."""
     if settings.layout == "auto":
         return LayoutChoice(default_layout(), settings.devices or 1, (), "rule")
@@ -178,12 +205,12 @@ def _layout(
     )
 
 
-def _schedule(settings: Settings, local: Local, data: FederatedData, seed: int) -> Synchronous:
+def _schedule(settings: Settings, local: Local, data: Any, seed: int) -> Synchronous:
     return Synchronous(data.counts(), local, seed=seed, **settings.cohorts())
 
 
 def _check_rounds(
-    settings: Settings, algorithms: list[Algorithm], data_by_seed: dict[int, FederatedData]
+    settings: Settings, algorithms: list[Algorithm], data_by_seed: dict[int, Any]
 ) -> None:
     """Draws all rates, cohorts and work once, so that errors appear before anything is trained."""
     for algorithm in algorithms:

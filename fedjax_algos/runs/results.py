@@ -68,7 +68,7 @@ def configuration(
         "local_steps": settings.steps,
         "methods": {m.label: m.configuration() for m in experiment.methods},
         "dataset_notes": list(experiment.notes),
-        "partition_sha256": {str(s): p.digest() for s, p in experiment.partitions.items()},
+        "partition_sha256": {str(seed): experiment.digest(seed) for seed in experiment.data},
         "speed_ratio": {str(seed): ratio for seed, ratio in experiment.speed_ratios().items()},
         "environment": environment(),
         "layout": experiment.layout and experiment.layout.record(),
@@ -83,10 +83,11 @@ def write(
 
     `metrics.csv` holds the rows and `summary.csv` their summary. `partitions.npz` has arrays
     `indices_SEED` and `offsets_SEED`; `partition.txt` describes the partition of each seed, and
-    `partition.png` shows that of the first. On the virtual clock there are also pictures of each
-    method's timeline and staleness on the first seed, `timelines.csv` with their summaries,
-    `idle.csv` with the idle share of each client, and `speeds.csv` with the seconds per step of
-    each client on each seed.
+    `partition.png` shows that of the first. Of examples in files there is no picture, and
+    `clients_SEED` are the numbers of the clients in the files. On the virtual clock there are also
+    pictures of each method's timeline and staleness on the first seed, `timelines.csv` with their
+    summaries, `idle.csv` with the idle share of each client, and `speeds.csv` with the seconds per
+    step of each client on each seed.
 
     Args:
       folder: of the results.
@@ -99,18 +100,7 @@ def write(
     """
     write_table(folder / "metrics.csv", rows)
     write_table(folder / "summary.csv", records(summary))
-    arrays: dict[str, Any] = {}
-    for seed, partition in experiment.partitions.items():
-        arrays[f"indices_{seed}"], arrays[f"offsets_{seed}"] = partition
-    with written(folder / "partitions.npz") as beside:
-        np.savez_compressed(beside, **arrays)
-    labels, first = experiment.labels, next(iter(experiment.partitions.values()))
-    with written(folder / "partition.txt") as beside, beside.open("w") as file:
-        console = Console(file=file, width=100)
-        for seed, partition in experiment.partitions.items():
-            console.print(f"seed {seed}", partition_table(describe_partition(labels, partition)))
-    with written(folder / "partition.png") as beside:
-        plot_partition(labels, first, beside)
+    _write_partitions(folder, experiment)
     _write_timelines(folder, experiment)
     speeds = [
         {"seed": seed, "client": client, "seconds_per_step": seconds}
@@ -119,6 +109,29 @@ def write(
     ]
     if speeds:
         write_table(folder / "speeds.csv", speeds)
+
+
+def _write_partitions(folder, experiment):
+    """Which client holds which examples, or which client of the files it is, and their labels."""
+    arrays: dict[str, Any] = {}
+    for seed, partition in experiment.partitions.items():
+        if partition is None:
+            arrays[f"clients_{seed}"] = experiment.data[seed].clients
+        else:
+            arrays[f"indices_{seed}"], arrays[f"offsets_{seed}"] = partition
+    with written(folder / "partitions.npz") as beside:
+        np.savez_compressed(beside, **arrays)
+    labels, first = experiment.labels, next(iter(experiment.partitions.values()))
+    with written(folder / "partition.txt") as beside, beside.open("w") as file:
+        console = Console(file=file, width=100)
+        for seed, partition in experiment.partitions.items():
+            told = repr(experiment.data[seed])
+            if labels is not None:
+                told = partition_table(describe_partition(labels, partition))
+            console.print(f"seed {seed}", told)
+    if labels is not None:
+        with written(folder / "partition.png") as beside:
+            plot_partition(labels, first, beside)
 
 
 def write_clients(folder: ResultsFolder, experiment: Experiment) -> list[Row]:

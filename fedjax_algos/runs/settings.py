@@ -3,8 +3,6 @@
 import dataclasses
 from typing import Annotated, Any, Literal
 
-import numpy as np
-
 from fedjax_algos.asynchrony import system_of
 from fedjax_algos.core import Batches, Local, Problem
 from fedjax_algos.core.checks import check_whole
@@ -20,12 +18,8 @@ from fedjax_algos.core.options import (
     options,
 )
 from fedjax_algos.data import (
-    Dataset,
-    FederatedData,
-    Partition,
+    AnyDataset,
     datasets,
-    federate,
-    hold_out,
     partitions,
 )
 from fedjax_algos.engine.non_finite import NonFinite
@@ -78,6 +72,7 @@ class Settings:
     - `compute_dtype`: models are applied in the dtype of their params (float32), or in bfloat16
       with float32 params; see `compute_in`.
     - `examples` are replicated on all devices, or sharded: those of each client on one device.
+    - `test_examples`: if the data set has more test examples, so many are drawn for evaluation.
     - `evaluate_clients`: at the end of a run each client's own model is evaluated on the client's
       "train" examples, or on the share `held_out` of them, which then is not trained on. Before,
       each client may train its model for `personal_steps` local steps.
@@ -110,6 +105,7 @@ class Settings:
     eval_every: Count = 5
     target: Annotated[float, Range(0, 1, low_open=True)] | None = None
     reference: str | None = None
+    test_examples: Count | None = None
     evaluate_clients: Literal["none", "train", "held_out"] = "none"
     held_out: Proportion = 0.2
     personal_steps: Annotated[int, Range(0, MAX_INT32)] = 0
@@ -236,7 +232,7 @@ class Settings:
             self.rate_by,
         )
 
-    def problem(self, dataset: Dataset) -> Problem:
+    def problem(self, dataset: AnyDataset) -> Problem:
         """The model, for a data set.
 
         Args:
@@ -248,52 +244,6 @@ class Settings:
             problem if self.compute_dtype == "params" else compute_in(problem, self.compute_dtype)
         )
 
-    def load(self) -> Dataset:
-        """Reads the data set."""
+    def load(self) -> AnyDataset:
+        """Reads the data set; one of clients' files is only opened."""
         return datasets.make(self.dataset)
-
-    def split(self, dataset: Dataset, seed: int) -> tuple[FederatedData, Partition]:
-        """Divides a data set's training examples over the clients.
-
-        Args:
-          dataset: what is divided.
-          seed: of the partition.
-
-        Returns:
-          The clients' examples and their partition, without those that are held out.
-
-        Raises:
-          ValueError: for partition "natural" of a data set without users.
-        """
-        partition = self._partition(dataset, seed)
-        if self.evaluate_clients == "held_out":
-            partition, _ = hold_out(partition, self.held_out, seed)
-        return federate(dataset.train, partition), partition
-
-    def split_held_out(self, dataset: Dataset, seed: int) -> FederatedData:
-        """The examples of each client that `split` holds out.
-
-        Args:
-          dataset: what is divided.
-          seed: of the partition.
-
-        Raises:
-          ValueError: if no client has so many examples that it holds one out.
-        """
-        _, partition = hold_out(self._partition(dataset, seed), self.held_out, seed)
-        if not partition.indices.size:
-            raise ValueError(
-                f"held_out={self.held_out:g} of the examples of each of the {self.clients} clients "
-                "is less than one; give a larger share or fewer clients"
-            )
-        return federate(dataset.train, partition, allow_empty=True)
-
-    def _partition(self, dataset: Dataset, seed: int) -> Partition:
-        natural = partitions.parse(self.partition)[0] == "natural"
-        source = dataset.users if natural else np.asarray(dataset.train["y"])
-        if source is None:
-            raise ValueError(
-                f"partition={self.partition!r} needs a data set with clients of its own, which "
-                f"{self.dataset!r} is not; choose another partition"
-            )
-        return partitions.make(self.partition, source, self.clients, seed)

@@ -16,7 +16,7 @@ from fedjax_algos.core.options import (
     unknown,
 )
 from fedjax_algos.core.representation import describe
-from fedjax_algos.data import Dataset, FederatedData
+from fedjax_algos.data import AnyDataset, FederatedData
 from fedjax_algos.engine.devices import default_num_devices
 from fedjax_algos.runs.batched import BatchedOptions, BatchedResult, Run, run_batched
 from fedjax_algos.runs.experiment import Experiment, prepare
@@ -125,7 +125,7 @@ def prepare_sweep(
     settings: Settings,
     method: str,
     grid: Mapping[str, Sequence[Any]],
-    dataset: Dataset | None = None,
+    dataset: AnyDataset | None = None,
 ) -> Sweep:
     """Loads the data, splits it for each seed, and checks all settings.
 

@@ -11,6 +11,7 @@ import fedjax_algos as fa
 from fedjax_algos.core import Mean
 from fedjax_algos.runs.client_results import client_rows, summarise_client_rows
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.splits import split, split_held_out
 
 SHAPE = {"model": "linear", "clients": 12, "cohort": 4, "rounds": 2, "local_steps": 2}
 SMALL = [part for name, value in SHAPE.items() for part in (f"--{name.replace('_', '-')}", value)]
@@ -27,8 +28,8 @@ def test_compare_evaluates_each_client(command, here, read_table):
     assert len(written) == 2 * 2 * 12
     settings = Settings(**SHAPE, evaluate_clients="held_out", held_out=0.3)
     dataset = settings.load()
-    whole = Settings(**SHAPE).split(dataset, 1)[1]
-    (data, train), test = settings.split(dataset, 1), settings.split_held_out(dataset, 1)
+    whole = split(Settings(**SHAPE), dataset, 1)[1]
+    (data, train), test = split(settings, dataset, 1), split_held_out(settings, dataset, 1)
     assert sorted([*train.indices, *test.indices]) == sorted(whole.indices)
     ditto = fa.algorithms.ditto(settings.problem(dataset), settings.local(0.1))
     state, _ = fa.simulate(fa.make_engine(ditto), data, seed=1, **settings.loop())

@@ -1,6 +1,13 @@
 """Populations in files: read client by client, packed into one folder, and cut into cohorts."""
 
-from fedjax_algos.data.stored.opening import by_client, choose_clients, open_federated, source_of
+from fedjax_algos.data.stored.opening import (
+    by_client,
+    choose_clients,
+    in_memory,
+    load_test,
+    open_federated,
+    source_of,
+)
 from fedjax_algos.data.stored.packed import packed
 from fedjax_algos.data.stored.packing import pack
 from fedjax_algos.data.stored.stored_data import StoredData
@@ -9,6 +16,8 @@ __all__ = [
     "StoredData",
     "by_client",
     "choose_clients",
+    "in_memory",
+    "load_test",
     "open_federated",
     "pack",
     "packed",

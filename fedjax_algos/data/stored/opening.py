@@ -1,5 +1,6 @@
 """Data of clients from a packed folder, and packed folders from data that are in memory."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Literal
 
@@ -128,4 +129,41 @@ def source_of(examples: Batch, partition: Partition, client_ids: Sequence[str]) 
     example = {
         name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for name, array in arrays.items()
     }
-    return ClientSource("examples in memory", client_ids, np.diff(offsets), example, read)
+    digest = hashlib.sha256(partition.digest().encode())
+    for name, array in arrays.items():
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    counts, identity = np.diff(offsets), digest.hexdigest()
+    return ClientSource("examples in memory", client_ids, counts, example, read, identity=identity)
+
+
+def in_memory(dataset: ClientDataset) -> Dataset:
+    """Reads all examples of a data set that is read client by client.
+
+    Its natural clients are those of the data set that hold an example.
+
+    Args:
+      dataset: of the clients.
+
+    Raises:
+      ValueError: for files that are missing or damaged, and examples that do not fit into memory.
+    """
+    held = np.flatnonzero(dataset.train.counts)
+    train = StoredData(dataset.train, held, cache_bytes=0)
+    users = np.repeat(np.arange(len(held), dtype=np.int32), train.counts())
+    rest = dataset.num_classes, users, dataset.notes
+    return Dataset(train.load(), load_test(dataset), *rest)
+
+
+def load_test(dataset: ClientDataset, max_examples: int | None = None) -> Batch:
+    """Reads the test examples of a data set, or some of them.
+
+    Args:
+      dataset: of the clients.
+      max_examples: if there are more, so many are drawn with seed 0, in their order.
+
+    Raises:
+      ValueError: for files that are missing or damaged, and examples that do not fit into memory.
+    """
+    held = np.flatnonzero(dataset.test.counts)
+    return StoredData(dataset.test, held, cache_bytes=0).load(max_examples)

@@ -152,10 +152,10 @@ def partition_section(folder: Path, settings: Settings) -> list[Html]:
         f"Partition {settings.partition} of the training examples over {settings.clients} clients."
     )
     seed = settings.seeds[0]
-    content = [
-        element("p", told),
-        picture(folder / "partition.png", f"Labels of each client's examples on seed {seed}"),
-    ]
+    content = [element("p", told)]
+    if (folder / "partition.png").exists():  # there is none of examples in files
+        about = f"Labels of each client's examples on seed {seed}"
+        content.append(picture(folder / "partition.png", about))
     text = _read_text(folder / "partition.txt")
     for number, part in enumerate(re.split(r"^(?=seed )", text, flags=re.MULTILINE)[1:]):
         heading, _, rest = part.partition("\n")

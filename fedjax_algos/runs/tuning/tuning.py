@@ -10,7 +10,7 @@ from fedjax_algos.core import Row
 from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.options import Count, Proportion, Range, check_choice
 from fedjax_algos.core.representation import describe
-from fedjax_algos.data import Dataset
+from fedjax_algos.data import AnyDataset
 from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.saving.files import write_table
@@ -68,7 +68,7 @@ def prepare_tuning(
     trials: Count | None = None,
     halving: Halving | None = None,
     search: Search = "grid",
-    dataset: Dataset | None = None,
+    dataset: AnyDataset | None = None,
 ) -> Tuning:
     """Loads the data, holds out a share of each client's examples, and checks all settings.
 

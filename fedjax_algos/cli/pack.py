@@ -1,0 +1,81 @@
+"""The command `pack`: the examples of a data set's clients in one folder, read when needed."""
+
+import contextlib
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from fedjax_algos.cli.options import Command, check_path
+from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
+from fedjax_algos.core.texts import printable
+from fedjax_algos.data import ClientDataset, Dataset, by_client, datasets, pack, partitions
+
+
+@click.command("pack", cls=Command)
+@click.argument("source", metavar="SOURCE")
+@click.argument("folder", metavar="FOLDER")
+@click.option("--partition", metavar="NAME", help="of examples that are read at once [natural]")
+@click.option("--clients", type=click.IntRange(1, MAX_INT32), help="of this partition")
+@click.option("--seed", type=click.IntRange(0, MAX_SEED), help="of this partition [0]")
+def pack_command(
+    source: str, folder: str, partition: str | None, clients: int | None, seed: int | None
+) -> None:
+    """Write the examples of all clients into a folder, for populations larger than the memory.
+
+    SOURCE is a data set, see `list datasets`; `--dataset packed:FOLDER --partition natural` reads
+    the folder. A packing that was interrupted goes on with the same command.
+    """
+    check_path("folder", folder)
+    dataset = datasets.make(source)
+    given = {"partition": partition, "clients": clients, "seed": seed}
+    if isinstance(dataset, Dataset):
+        dataset = _divided(dataset, source, partition, clients, seed)
+    elif name := next((name for name, value in given.items() if value is not None), None):
+        raise ValueError(f"{source} has clients of its own; leave --{name} out")
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+    console = Console(stderr=True)
+    bars = Progress(*columns, TextColumn("clients"), TimeElapsedColumn(), console=console)
+    with contextlib.ExitStack() as stack:
+        tasks: dict[str, TaskID] = {}
+
+        def show(split: str, done: int, total: int) -> None:
+            if not tasks:  # so that an error before it is one line
+                stack.enter_context(bars)
+            if split not in tasks:
+                tasks[split] = bars.add_task(split, total=total)
+            bars.update(tasks[split], completed=done)
+
+        pack(dataset, folder, on_client=show)
+    for note in dataset.notes:
+        console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
+    click.echo(
+        f"{dataset.train.num_clients} clients with {dataset.train.counts.sum()} training examples, "
+        f"and {dataset.test.counts.sum()} test examples, in {printable(Path(folder))}"
+    )
+
+
+def _divided(
+    dataset: Dataset, source: str, partition: str | None, clients: int | None, seed: int | None
+) -> ClientDataset:
+    """A data set in memory, divided over clients."""
+    spec = partition or "natural"
+    natural = partitions.parse(spec)[0] == "natural"
+    users = dataset.users if natural else dataset.train["y"]
+    if users is None:
+        raise ValueError(
+            f"{source} has no clients of its own; give --partition and --clients, such as "
+            "--partition dirichlet:alpha=0.1 --clients 100"
+        )
+    if clients is None and not natural:
+        raise ValueError(f"partition={spec} needs a number of clients; give --clients")
+    number = clients or len(set(users.tolist()))
+    return by_client(dataset, partitions.make(spec, users, number, seed or 0))

@@ -1,0 +1,99 @@
+"""The command `pack`, and commands on what it has written."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from fedjax_algos.data import datasets
+from fedjax_algos.data.stored import in_memory, packed
+
+PACK = "pack digits packed --partition dirichlet:alpha=0.3 --clients 12"
+RUN = "--partition natural --clients 12 --model linear --cohort 4 --rounds 4 --local-steps 2"
+
+
+@pytest.fixture
+def folder(command, here):
+    command(*PACK.split())
+    return here / "packed"
+
+
+def test_pack(command, refused, folder, capsys):
+    opened = packed(path=folder)
+    assert opened.train.counts.sum() == 1433
+    again = command(*PACK.split())
+    assert "12 clients with 1433 training examples, and 364 test examples, in packed" in again
+    for other in (f"{PACK} --seed 1", PACK.replace("0.3", "0.5")):
+        assert "was packed from something else" in refused(*other.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("digits x", "digits has no clients of its own; give --partition and --clients, such as"),
+        ("digits x --partition iid", "partition=iid needs a number of clients; give --clients"),
+        ("digits x --partition iid --clients 0", "0 is not in the range"),
+        ("packed:packed x --seed 0", "packed:packed has clients of its own; leave --seed out"),
+        ("packed:nowhere x", "there is no such file"),
+        ("digits packed/store.json --partition iid --clients 3", "cannot be written"),
+        ("unknown x", "unknown dataset 'unknown'"),
+    ],
+)
+def test_what_cannot_be_packed(refused, folder, here, line, message):
+    assert message in refused("pack", *line.split())
+    assert not (here / "x" / "store.json").exists()
+
+
+def rows_of(path):
+    with path.open() as file:
+        return [
+            {name: value for name, value in row.items() if name != "wall_seconds"}
+            for row in csv.DictReader(file)
+        ]
+
+
+def test_the_rows_are_those_of_the_same_clients_in_memory(command, folder, here):
+    """With centralised training, which reads the examples of all clients, all are in memory."""
+    methods = ["fedavg", "scaffold"]
+    command("compare", *methods, "--dataset", "packed:packed", *RUN.split(), "--out", "files")
+    memory = ["compare", *methods, "centralised", "--dataset", "packed:packed", *RUN.split()]
+    command(*memory, "--out", "memory")
+    in_files = rows_of(here / "files" / "metrics.csv")
+    resident = rows_of(here / "memory" / "metrics.csv")
+    assert in_files == [row for row in resident if row["method"] != "centralised"]
+    assert len(in_files) > 10
+    assert (here / "memory" / "partition.png").exists()
+    assert not (here / "files" / "partition.png").exists()
+    assert "StoredData(name=packed/train" in (here / "files" / "partition.txt").read_text()
+    chosen = np.load(here / "files" / "partitions.npz")
+    assert chosen["clients_0"].tolist() == list(range(12))
+    command("report", "files")
+
+
+def test_some_clients_and_some_test_examples(command, folder, here):
+    some = "run scaffold --dataset packed:packed --partition natural:min_examples=50 --clients 5"
+    rest = "--model linear --cohort 2 --rounds 2 --local-steps 1 --test-examples 50 --out some"
+    command(*some.split(), *rest.split())
+    chosen = np.load(here / "some" / "partitions.npz")["clients_0"]
+    counts = packed(path=folder).train.counts
+    large = np.flatnonzero(counts >= 50)
+    expected = np.sort(np.random.default_rng(0).choice(large, 5, replace=False))
+    assert chosen.tolist() == expected.tolist()
+    accuracy = float(rows_of(here / "some" / "metrics.csv")[-1]["test_accuracy"])
+    assert accuracy * 50 == pytest.approx(round(accuracy * 50), abs=1e-4)
+
+
+def test_commands_that_need_all_examples_read_them(command, folder):
+    small = "--dataset packed:packed --clients 6 --model linear --rounds 2 --local-steps 1"
+    line = "sweep fedavg --grid client_learning_rate=0.1,0.3 --partition iid --cohort 3 --seeds 1"
+    assert "client_learning_rate=0.3" in command(*line.split(), *small.split())
+
+
+def test_a_data_set_of_clients_in_memory(folder):
+    dataset = in_memory(packed(path=folder))
+    digits = datasets.make("digits")
+    order = np.lexsort(dataset.train["x"].reshape(len(dataset.train["x"]), -1).T)
+    before = np.lexsort(digits.train["x"].reshape(len(digits.train["x"]), -1).T)
+    np.testing.assert_array_equal(dataset.train["x"][order], digits.train["x"][before])
+    np.testing.assert_array_equal(dataset.test["y"], digits.test["y"])
+    assert np.bincount(dataset.users).tolist() == packed(path=folder).train.counts.tolist()
