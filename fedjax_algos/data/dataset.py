@@ -48,7 +48,7 @@ class Dataset(NamedTuple):
         return describe(self, **facts)
 
 
-datasets = Registry[Dataset]("dataset", Dataset)
+datasets = Registry[Any]("dataset", Dataset)  # or a ClientDataset, which is read by client
 
 
 def from_arrays(
