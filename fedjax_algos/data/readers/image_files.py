@@ -5,8 +5,9 @@ import glob
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from fedjax_algos.data.readers.tables import Table, in_order, numbered
 from fedjax_algos.data.stored.client_source import ClientSource
 from fedjax_algos.data.stored.images import ImageFormat
 
+PART = 256  # images without clients that are read at once
 MAX_IMAGE_BYTES = 2**27  # of a file; larger ones are treated as errors
 _ID = re.compile(r"\{id(?:\[(\d+)\])?\}")
 
@@ -107,20 +109,6 @@ def _leaves(path: str) -> bool:
     return "\0" in path or not {"", ".", ".."}.isdisjoint(parts)
 
 
-class _Contents(Sequence[bytes]):
-    """The files of a client, each read when it is asked for: all together may be large."""
-
-    def __init__(self, ids: Sequence[str], read: Callable[[str], bytes]):
-        self._ids, self._read = ids, read
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __getitem__(self, place):
-        ids = self._ids[place]
-        return self._read(ids) if isinstance(ids, str) else _Contents(ids, self._read)
-
-
 def image_source(
     table: Table,
     files: ImageFiles,
@@ -139,24 +127,28 @@ def image_source(
       labels: int32[rows], the classes.
       image_format: what the images become.
       image: the column of the images' ids.
-      client: the column of the clients, which are numbered in ascending order; None for one client
-        with the name "all".
+      client: the column of the clients, which are numbered in ascending order; None for a table
+        without clients, of which each `PART` rows are read like a client, with a name such as
+        "part 0".
       min_examples: clients with fewer rows are left out.
 
     Raises:
       ValueError: if a client has an image twice, or if no client has enough examples.
     """
     ids = table.columns[image]
-    owners = table.columns[client] if client else ["all"] * len(ids)
+    owners = table.columns[client] if client else [""] * len(ids)
     seen: set[tuple[str, str]] = set()
     for pair in zip(owners, ids, strict=True):
         if pair in seen:
             owner, each = (printable(text, 80) for text in pair)
-            raise ValueError(
-                f"{table.name}: client '{owner}' has the image '{each}' twice; remove a row"
-            )
+            has = f"client '{owner}' has" if client else "it has"
+            raise ValueError(f"{table.name}: {has} the image '{each}' twice; remove a row")
         seen.add(pair)
-    names = in_order(owners)
+    if client:
+        names = in_order(owners)
+    else:
+        owners = [f"part {row // PART}" for row in range(len(ids))]
+        names = list(dict.fromkeys(owners))
     numbers = numbered(owners, names)
     counts = np.bincount(numbers)
     rows = np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1])
@@ -174,11 +166,9 @@ def image_source(
             f"examples and are left out, with {lost} of {len(ids)} examples",
         )
 
-    def read(number: int) -> dict[str, Sequence]:
+    def read(number: int) -> dict[str, Any]:
         own, name = rows[kept[number]], printable(names[kept[number]], 80)
-        contents = _Contents(
-            [ids[row] for row in own], lambda each: files.read(each, f"client '{name}'")
-        )
+        contents = [files.read(ids[row], f"client '{name}'") for row in own]
         return {"x": contents, "y": labels[own]}
 
     height, width, channels, _ = image_format

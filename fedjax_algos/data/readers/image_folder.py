@@ -26,12 +26,13 @@ def image_folder(
 ) -> ClientDataset:
     """Images in a folder, which two CSV files divide over clients; read client by client.
 
-    A row of the training file has a client, the id of an image and a class; a row of the test file
-    has the same, or no client if one client "all" is to hold the test images. Other columns are not
-    read. Clients are numbered in ascending order of their names, and classes in that of all class
-    names of both files; names that all are whole numbers are ordered as numbers, so classes 0 to
-    K - 1 keep their numbers. An image is scaled to `shorter_side`, and its middle is cut out: "x"
-    is uint8[n, image_size, image_size, 3]. A missing image is found when its client is read.
+    A row of the training file has a client, the id of an image and a class. A row of the test file
+    has the same, or no client: its images are then read in parts of 256, as if these were clients.
+    Other columns are not read. Clients are numbered in ascending order of their names, and classes
+    in that of all class names of both files; names that all are whole numbers are ordered as
+    numbers, so classes 0 to K - 1 keep their numbers. An image is scaled to `shorter_side`, and its
+    middle is cut out: "x" is uint8[n, image_size, image_size, 3]. A missing image is found when its
+    client is read.
 
     Args:
       path: the folder.

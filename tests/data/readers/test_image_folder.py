@@ -55,7 +55,7 @@ def test_clients_have_their_images_in_the_order_of_the_table(folder):
     np.testing.assert_array_equal(examples["x"], pixels_of("b1", "b2", "b3"))
     assert examples["y"].tolist() == [2, 0, 1]  # ant, bee, cat, dog
     assert (examples["x"].dtype, examples["y"].dtype) == (np.uint8, np.int32)
-    assert data.test.client_ids == ["all"]
+    assert data.test.client_ids == ["part 0"]
     test = data.test.examples_of(0)
     np.testing.assert_array_equal(test["x"], pixels_of("t1", "t2"))
     assert test["y"].tolist() == [3, 0]
@@ -163,7 +163,7 @@ def test_inaturalist(tmp_path):
     np.testing.assert_array_equal(data.test.examples_of(0)["x"][0], picture(3)[1])
     (tmp_path / "train_val_images/Plantae/Salix/dd.jpg").unlink()
     data = inaturalist(path=tmp_path, **SMALL)
-    with pytest.raises(ValueError, match=r"client 'all', .*/dd.jpg: there is no such file"):
+    with pytest.raises(ValueError, match=r"client 'part 0', .*/dd.jpg: there is no such file"):
         data.test.examples_of(0)
     write(tmp_path, {"train_val_images/Aves/Salix/cc.jpg": b""})
     with pytest.raises(ValueError, match=r"the image cc is there twice, as .*; remove one"):
@@ -183,15 +183,18 @@ def test_folders_are_listed_once_and_only_when_an_image_is_read(tmp_path, monkey
     assert len(listed) == 1
 
 
-def test_files_are_read_when_they_are_asked_for(folder):
-    """A test set of one client may be larger than the memory."""
-    (folder / "t2.jpg").unlink()
-    contents = image_folder(path=folder, **SMALL).test.read(0)["x"]
-    assert len(contents) == 2
-    assert contents[0] == (folder / "t1.jpg").read_bytes()
-    assert list(contents[:1]) == [contents[0]]
-    with pytest.raises(ValueError, match=r"client 'all', t2.jpg: there is no such file; check"):
-        contents[1]
+def test_images_without_clients_are_read_in_parts(folder, monkeypatch):
+    """A large test set is never in the memory as a whole, and a repeated image is found."""
+    monkeypatch.setattr(image_files, "PART", 2)
+    rows = [(each, "ant") for each in ("t1", "b1", "b2", "b3", "t2")]
+    test = "\n".join(["image_id,class", *map(",".join, rows)])
+    data = image_folder(path=write(folder, {"test.csv": test}), **SMALL)
+    assert data.test.client_ids == ["part 0", "part 1", "part 2"]
+    assert data.test.counts.tolist() == [2, 2, 1]
+    np.testing.assert_array_equal(data.test.examples_of(1)["x"], pixels_of("b2", "b3"))
+    write(folder, {"test.csv": test + "\nt1,ant"})
+    with pytest.raises(ValueError, match=r"test.csv: it has the image 't1' twice; remove a row"):
+        image_folder(path=folder, **SMALL)
 
 
 def test_the_identity_is_that_of_the_table_and_of_the_options(folder):
@@ -219,7 +222,7 @@ def test_the_identity_is_that_of_the_table_and_of_the_options(folder):
         ("train.csv", TRAIN + "bo,b4\n", "line 7 has 2 fields for 3 columns"),
         ("train.csv", TRAIN + "bo,,ant\n", "line 7 has no image_id"),
         ("train.csv", TRAIN + "bo,b1,ant\n", "client 'bo' has the image 'b1' twice; remove a row"),
-        ("test.csv", TEST + "t1,dog\n", "test.csv: client 'all' has the image 't1' twice"),
+        ("test.csv", TEST + "t1,dog\n", "test.csv: it has the image 't1' twice"),
         ("train.csv", "user_id,image_id,class\n", "it has no row below the header"),
         ("train.csv", "class," + TRAIN.replace("\n", ",c\n"), "it has the column 'class' twice"),
         ("train.csv", TRAIN.encode("utf-16"), "cannot be read .*codec can't decode"),
