@@ -71,11 +71,11 @@ def fed_isic2019(
         raise ValueError(
             f"{table.name}: has the image '{printable(image, 80)}' twice; fetch the file again"
         )
+    files = ImageFiles(path, file, table.columns["image"])
     image_format = ImageFormat(image_size, image_size, 3, shorter_side)
     sources = []
     for fold in ("train", "test"):
         part = table.where(fold=fold)
-        files = ImageFiles(path, file, part.columns["image"])
         labels = class_numbers(part, "target", CLASSES)
         source, _ = image_source(part, files, labels, image_format, image="image", client="center")
         sources.append(source)

@@ -2,6 +2,7 @@
 
 import functools
 import glob
+import hashlib
 import os
 import re
 import threading
@@ -92,9 +93,10 @@ class ImageFiles:
         """The path of each image, found by listing the folders."""
         first, _, last = self.pattern.rpartition("/")
         before, after = last.split("{id}")
-        name = f"{glob.escape(before)}*{glob.escape(after)}"
+        folders = [part if part == "*" else glob.escape(part) for part in first.split("/")]
+        wanted = "/".join([*folders, f"{glob.escape(before)}*{glob.escape(after)}"])
         found: dict[str, str] = {}
-        for path in glob.iglob(f"{first}/{name}", root_dir=self.folder):
+        for path in glob.iglob(wanted, root_dir=self.folder):
             image = os.path.basename(path)[len(before) : -len(after) or None]
             if image in self._ids and found.setdefault(image, path) != path:
                 both = f"{found[image]} and {path}"
@@ -172,6 +174,7 @@ def image_source(
         return {"x": contents, "y": labels[own]}
 
     height, width, channels, _ = image_format
+    classes = hashlib.sha256(labels.astype("<i4").tobytes()).hexdigest()
     example = {
         "x": jax.ShapeDtypeStruct((height, width, channels), np.uint8),
         "y": jax.ShapeDtypeStruct((), np.int32),
@@ -183,6 +186,6 @@ def image_source(
         example,
         read,
         {"x": image_format},
-        f"{table.digest} {files.pattern} {tuple(image_format)} {client} {min_examples}",
+        f"{table.digest} {classes} {files.pattern} {tuple(image_format)} {client} {min_examples}",
     )
     return source, notes

@@ -60,11 +60,12 @@ def image_folder(
     )
     classes = in_order(name for table in tables for name in table.columns[class_column])
     image_format = ImageFormat(image_size, image_size, 3, shorter_side)
+    files = ImageFiles(path, file, [i for table in tables for i in table.columns[image_column]])
     sources, notes = [], list[str]()
     for table, fewest in zip(tables, (min_examples, 1), strict=True):
         source, left_out = image_source(
             table,
-            ImageFiles(path, file, table.columns[image_column]),
+            files,
             numbered(table.columns[class_column], classes),
             image_format,
             image=image_column,

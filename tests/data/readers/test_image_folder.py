@@ -180,7 +180,14 @@ def test_folders_are_listed_once_and_only_when_an_image_is_read(tmp_path, monkey
     assert listed == []
     for client in (0, 1, 0):
         data.train.examples_of(client)
+    data.test.examples_of(0)
     assert len(listed) == 1
+
+
+def test_names_of_folders_are_no_patterns(folder):
+    write(folder, {f"[a]b/x/{each}.jpg": picture(n)[0] for n, each in enumerate(IDS)})
+    data = image_folder(path=folder, file="[a]b/*/{id}.jpg", **SMALL)
+    np.testing.assert_array_equal(data.train.examples_of(0)["x"], pixels_of("a1"))
 
 
 def test_images_without_clients_are_read_in_parts(folder, monkeypatch):
@@ -209,8 +216,10 @@ def test_the_identity_is_that_of_the_table_and_of_the_options(folder):
         identity(shorter_side=9),
         identity(file="{id}.png"),
     }
-    write(folder, {"train.csv": TRAIN.replace("b3,bee", "b3,cat")})
-    assert len(others | {first, identity()}) == 6
+    write(folder, {"test.csv": TEST.replace("dog", "ape")})  # which changes the numbers of classes
+    others.add(identity())
+    write(folder, {"test.csv": TEST, "train.csv": TRAIN.replace("b3,bee", "b3,cat")})
+    assert len(others | {first, identity()}) == 7
 
 
 @pytest.mark.parametrize(
