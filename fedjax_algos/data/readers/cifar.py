@@ -11,9 +11,10 @@ from typing import Literal
 import numpy as np
 
 from fedjax_algos.core.files import open_regular, read_bounded
-from fedjax_algos.data.dataset import Dataset, PathLike, datasets, from_arrays
+from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
 from fedjax_algos.data.partitioning.pachinko import CIFAR100_COARSE
-from fedjax_algos.data.readers.errors import explain_read_errors
+from fedjax_algos.data.read_errors import explain_read_errors
+from fedjax_algos.data.registry import datasets
 
 MAX_BYTES = 2**28  # of all files together; the data sets have 184 MB
 _FIX = "fetch the binary version again"

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import PathLike, datasets
+from fedjax_algos.data.client_source import ClientDataset
+from fedjax_algos.data.dataset import PathLike
+from fedjax_algos.data.images import ImageFormat
 from fedjax_algos.data.readers.image_files import ImageFiles, image_source
 from fedjax_algos.data.readers.tables import class_numbers, read_table
-from fedjax_algos.data.stored.client_source import ClientDataset
-from fedjax_algos.data.stored.images import ImageFormat
+from fedjax_algos.data.registry import datasets
 
 CENTRES = 6
 CLASSES = 8  # MEL, NV, BCC, AK, BKL, DF, VASC, SCC

@@ -8,11 +8,12 @@ import jax
 import numpy as np
 
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import PathLike, datasets
-from fedjax_algos.data.readers.errors import explain_read_errors
+from fedjax_algos.data.client_source import ClientDataset, ClientSource
+from fedjax_algos.data.dataset import PathLike
+from fedjax_algos.data.read_errors import explain_read_errors
 from fedjax_algos.data.readers.nifti import area_means, read_volume, require_nibabel
 from fedjax_algos.data.readers.tables import Table, numbered, read_table
-from fedjax_algos.data.stored.client_source import ClientDataset, ClientSource
+from fedjax_algos.data.registry import datasets
 
 CENTRES = ("Guys", "HH", "IOP")  # in FLamby's order, by the column Manufacturer
 SHAPE = (48, 60, 48)

@@ -12,8 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from fedjax_algos.core.files import check_array_bytes, open_regular
-from fedjax_algos.data.dataset import Dataset, PathLike, datasets, from_arrays
-from fedjax_algos.data.readers.errors import explain_read_errors
+from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
+from fedjax_algos.data.read_errors import explain_read_errors
+from fedjax_algos.data.registry import datasets
 
 _FIX = "fetch the file again"
 _CHUNK = 2**20  # bytes that are read at once

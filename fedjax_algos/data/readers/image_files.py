@@ -15,11 +15,11 @@ import numpy as np
 
 from fedjax_algos.core.files import open_regular, read_bounded
 from fedjax_algos.core.texts import printable
+from fedjax_algos.data.client_source import ClientSource
 from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.readers.errors import explain_read_errors
+from fedjax_algos.data.images import ImageFormat
+from fedjax_algos.data.read_errors import explain_read_errors
 from fedjax_algos.data.readers.tables import Table, in_order, numbered
-from fedjax_algos.data.stored.client_source import ClientSource
-from fedjax_algos.data.stored.images import ImageFormat
 
 PART = 256  # images without clients that are read at once
 MAX_IMAGE_BYTES = 2**27  # of a file; larger ones are treated as errors

@@ -3,11 +3,14 @@
 from pathlib import Path
 
 from fedjax_algos.core.options import Count
-from fedjax_algos.data.dataset import PathLike, datasets
+from fedjax_algos.data.client_source import ClientDataset
+from fedjax_algos.data.dataset import PathLike
+from fedjax_algos.data.images import ImageFormat
 from fedjax_algos.data.readers.image_files import ImageFiles, image_source
 from fedjax_algos.data.readers.tables import in_order, numbered, read_table
-from fedjax_algos.data.stored.client_source import ClientDataset
-from fedjax_algos.data.stored.images import ImageFormat
+from fedjax_algos.data.registry import datasets
+
+COLUMNS = "user_id", "image_id", "class"  # of the tables of Hsu et al.
 
 
 @datasets.register
@@ -49,35 +52,8 @@ def image_folder(
       ValueError: if a file is missing or damaged, lacks a column, or names an image twice for a
         client; if no client has `min_examples`.
     """
-    if shorter_side < image_size:
-        raise ValueError(
-            f"shorter_side={shorter_side} is out of range; give at least image_size={image_size}"
-        )
-    always = image_column, class_column
-    tables = (
-        read_table(Path(path, train), (client_column, *always)),
-        read_table(Path(path, test), always, (client_column,)),
-    )
-    classes = in_order(name for table in tables for name in table.columns[class_column])
-    image_format = ImageFormat(image_size, image_size, 3, shorter_side)
-    files = ImageFiles(path, file, [i for table in tables for i in table.columns[image_column]])
-    sources, notes = [], list[str]()
-    for table, fewest in zip(tables, (min_examples, 1), strict=True):
-        source, left_out = image_source(
-            table,
-            files,
-            numbered(table.columns[class_column], classes),
-            image_format,
-            image=image_column,
-            client=client_column if client_column in table.columns else None,
-            min_examples=fewest,
-        )
-        sources.append(source)
-        notes += left_out
-    in_both = set.intersection(*(set(table.columns[image_column]) for table in tables))
-    if in_both:
-        notes.append(f"{len(in_both)} images are in the training and in the test file")
-    return ClientDataset(sources[0], sources[1], len(classes), tuple(notes))
+    columns = client_column, image_column, class_column
+    return _by_client(path, train, test, file, columns, image_size, shorter_side, min_examples)
 
 
 @datasets.register
@@ -114,15 +90,7 @@ def gldv2(
     page gives 1,062 photographers where TensorFlow Federated has 1,262. TensorFlow Federated leaves
     out images that are missing; here they are an error.
     """
-    return image_folder(
-        path=path,
-        train=train,
-        test=test,
-        file=file,
-        image_size=image_size,
-        shorter_side=shorter_side,
-        min_examples=min_examples,
-    )
+    return _by_client(path, train, test, file, COLUMNS, image_size, shorter_side, min_examples)
 
 
 @datasets.register
@@ -161,12 +129,47 @@ def inaturalist(
     https://github.com/google-research/google-research/tree/master/federated_vision_datasets, and
     the images from https://github.com/visipedia/inat_comp/tree/master/2017.
     """
-    return image_folder(
-        path=path,
-        train=train,
-        test=test,
-        file=file,
-        image_size=image_size,
-        shorter_side=shorter_side,
-        min_examples=min_examples,
+    return _by_client(path, train, test, file, COLUMNS, image_size, shorter_side, min_examples)
+
+
+def _by_client(
+    path: PathLike,
+    train: str,
+    test: str,
+    file: str,
+    columns: tuple[str, str, str],
+    image_size: int,
+    shorter_side: int,
+    min_examples: int,
+) -> ClientDataset:
+    """The data set of `image_folder`, whose columns of clients, images and classes are named."""
+    if shorter_side < image_size:
+        raise ValueError(
+            f"shorter_side={shorter_side} is out of range; give at least image_size={image_size}"
+        )
+    client_column, image_column, class_column = columns
+    always = image_column, class_column
+    tables = (
+        read_table(Path(path, train), (client_column, *always)),
+        read_table(Path(path, test), always, (client_column,)),
     )
+    classes = in_order(name for table in tables for name in table.columns[class_column])
+    image_format = ImageFormat(image_size, image_size, 3, shorter_side)
+    files = ImageFiles(path, file, [i for table in tables for i in table.columns[image_column]])
+    sources, notes = [], list[str]()
+    for table, fewest in zip(tables, (min_examples, 1), strict=True):
+        source, left_out = image_source(
+            table,
+            files,
+            numbered(table.columns[class_column], classes),
+            image_format,
+            image=image_column,
+            client=client_column if client_column in table.columns else None,
+            min_examples=fewest,
+        )
+        sources.append(source)
+        notes += left_out
+    in_both = set.intersection(*(set(table.columns[image_column]) for table in tables))
+    if in_both:
+        notes.append(f"{len(in_both)} images are in the training and in the test file")
+    return ClientDataset(sources[0], sources[1], len(classes), tuple(notes))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_algos.core.files import open_regular, read_bounded
-from fedjax_algos.data.readers.errors import explain_read_errors
+from fedjax_algos.data.read_errors import explain_read_errors
 
 MAX_VOXELS = 2**26  # of a volume; larger ones are treated as errors
 _HEADER_BYTES = 348

@@ -13,7 +13,7 @@ import numpy as np
 from fedjax_algos.core.files import max_text_bytes, open_regular, read_bounded
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.readers.errors import explain_read_errors
+from fedjax_algos.data.read_errors import explain_read_errors
 
 _FIX = "write a header and one row for each example, or fetch the file again"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from fedjax_algos.core.files import check_array_bytes, require_regular
-from fedjax_algos.data.dataset import Dataset, datasets, from_arrays
-from fedjax_algos.data.readers.errors import first_line, unreadable
+from fedjax_algos.data.dataset import Dataset, from_arrays
+from fedjax_algos.data.read_errors import first_line, unreadable
+from fedjax_algos.data.registry import datasets
 
 _INSTALL = "run: pip install tensorflow-datasets array-record pillow"
 
