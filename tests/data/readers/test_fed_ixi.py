@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.data import datasets
+from fedjax_algos.data import datasets, open_federated, pack
 from fedjax_algos.data.readers import nifti
 from fedjax_algos.data.readers.fed_ixi import fed_ixi
 from fedjax_algos.data.readers.nifti import area_means, read_volume
@@ -249,3 +249,12 @@ def test_a_compressed_volume_is_bounded_by_its_header(tmp_path, monkeypatch):
     path.write_bytes(GOOD)
     with pytest.raises(ValueError, match=r"it has \[6, 4, 5\] voxels from byte 352"):
         read_volume(path)
+
+
+def test_volumes_can_be_packed(folder, tmp_path_factory):
+    data, packed = fed_ixi(path=folder), tmp_path_factory.mktemp("packed")
+    pack(data, packed)
+    stored, read = open_federated(packed).load(), data.train.examples_of(2)
+    np.testing.assert_array_equal(stored["x"][-1:], read["x"])
+    np.testing.assert_array_equal(stored["y"][-1:], read["y"])
+    assert stored["y"].shape == (4, 48, 60, 48)

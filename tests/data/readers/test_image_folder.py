@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedjax_algos.data import datasets
+from fedjax_algos.data import datasets, open_federated, pack
 from fedjax_algos.data.readers import image_files, tables
 from fedjax_algos.data.readers.image_folder import gldv2, image_folder, inaturalist
 
@@ -310,3 +310,15 @@ def test_the_shorter_side_is_at_least_the_image_size(folder):
         image_folder(path=folder, image_size=8, shorter_side=4)
     with pytest.raises(ValueError, match=r"none.csv: there is no such file; check the path"):
         image_folder(path=folder, train="none.csv")
+
+
+def test_a_packed_folder_has_the_same_examples(folder):
+    dataset = image_folder(path=folder, **SMALL)
+    pack(dataset, folder / "packed")
+    stored = open_federated(folder / "packed")
+    assert [stored.source.client_ids[client] for client in stored.clients] == ["ann", "bo", "cy"]
+    parts = [dataset.train.examples_of(client) for client in range(3)]
+    for name, examples in stored.load().items():
+        np.testing.assert_array_equal(examples, np.concatenate([part[name] for part in parts]))
+    test = open_federated(folder / "packed", "test").load()
+    np.testing.assert_array_equal(test["x"], pixels_of("t1", "t2"))
