@@ -1,11 +1,13 @@
 """Every command on a page is run, in small, or stands in a table with the reason why it is not."""
 
+import io
 import itertools
 import json
 import re
 import shlex
 import subprocess
 import sys
+import tarfile
 from importlib import metadata
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from helpers import FENCED, PAGES, ROOT, programs
 
 from fedjax_algos.cli import cli, main
 from fedjax_algos.cli.registries import REGISTRIES
+from fedjax_algos.data.partitioning.pachinko import CIFAR100_COARSE
 from fedjax_algos.runs.tracking import trackers
 
 LANGUAGES = {"sh", "python", "text", "yaml", "bibtex"}  # yaml is for FedML
@@ -42,6 +45,11 @@ NOT_RUN = {
     "wandb sync": "needs a network",
     "srun": "needs Slurm and several hosts",
     "python benchmarks": "takes minutes",
+    "fedjax-algos run fedavg --dataset 'image_folder:DATA": "needs images; test_image_folder.py",
+    "fedjax-algos run fedhbm --dataset gldv2:DATA": "needs 500 GB; test_image_folder.py",
+    "fedjax-algos run fedhbm --dataset inaturalist:DATA": "needs 186 GB; test_image_folder.py",
+    "fedjax-algos run fedavg --dataset fed_isic2019:DATA": "needs 9 GB; test_fed_isic2019.py",
+    "fedjax-algos run fedavg --dataset fed_ixi:DATA": "needs 444 MB; test_fed_ixi.py",
 }
 RUN_ELSEWHERE = {
     "docs/coming_from/fedml.md": "test_coming_from_page.py",
@@ -103,6 +111,26 @@ def value_after(option, words):
     return words[words.index(option) + 1] if option in words else None
 
 
+def write_image_sets(pixels, labels):
+    """Small sets in the formats of docs/datasets/images.md."""
+    train, test = (pixels[:200], labels[:200]), (pixels[200:], labels[200:])
+    starts = {"fashion_mnist": ("train", "t10k")}
+    starts["emnist"] = ("emnist-balanced-train", "emnist-balanced-test")
+    for folder, parts in starts.items():
+        Path("data", folder).mkdir()
+        for start, arrays in zip(parts, (train, test), strict=True):
+            for name, array in zip(("images-idx3", "labels-idx1"), arrays, strict=True):
+                lengths = np.array(array.shape, ">u4").tobytes()
+                content = bytes([0, 0, 8, array.ndim]) + lengths + array.astype(np.uint8).tobytes()
+                Path("data", folder, f"{start}-{name}-ubyte").write_bytes(content)
+    records = b"".join(bytes([c, f]) + bytes(3072) for f, c in enumerate(CIFAR100_COARSE))
+    with tarfile.open("data/cifar-100-binary.tar.gz", "w:gz") as archive:
+        for name in ("train.bin", "test.bin"):
+            member = tarfile.TarInfo(f"cifar-100-binary/{name}")
+            member.size = len(records)
+            archive.addfile(member, io.BytesIO(records))
+
+
 def write_files():
     """The files that the pages name: data, devices, and algorithms of the reader's own."""
     pixels = np.random.default_rng(0).integers(0, 256, (250, 28, 28), np.uint8)
@@ -111,6 +139,7 @@ def write_files():
     Path("data").mkdir()
     arrays = (pixels[:200], labels[:200], pixels[200:], labels[200:])
     np.savez("data/fashion_mnist.npz", **dict(zip(names, arrays, strict=True)))
+    write_image_sets(pixels, labels)
     device = {"computation": 25.0, "communication": 5000.0}
     trace = {"finish_time": 86400, "active": [0, 50000], "inactive": [30000, 80000]}
     Path("client_device_capacity").write_text(json.dumps({"1": device}))
@@ -151,7 +180,8 @@ def check(words):
     program, *arguments = words
     if program == "fedjax-algos":
         cli.commands[arguments[0]].make_context(arguments[0], arguments[1:])
-        trackers.parse(value_after("--track", arguments))
+        if "--track" in arguments:
+            trackers.parse(value_after("--track", arguments))
     for argument in arguments:
         if re.match(r"(benchmarks|docs|experiments|\.ci)\b", argument):
             assert (ROOT / argument).exists(), argument

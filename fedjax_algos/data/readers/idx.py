@@ -1,0 +1,137 @@
+"""Readers of IDX files, the format of MNIST: MNIST, Fashion-MNIST and others; EMNIST."""
+
+import contextlib
+import gzip
+import math
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedjax_algos.core.files import check_array_bytes, open_regular
+from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
+from fedjax_algos.data.read_errors import explain_read_errors
+from fedjax_algos.data.registry import datasets
+
+_FIX = "fetch the file again"
+_CHUNK = 2**20  # bytes that are read at once
+_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+# classes, and the label of the first one
+_EMNIST = {
+    "byclass": (62, 0),
+    "bymerge": (47, 0),
+    "balanced": (47, 0),
+    "letters": (26, 1),
+    "digits": (10, 0),
+    "mnist": (10, 0),
+}
+
+
+@datasets.register
+def idx(*, path: PathLike, train: str = "train", test: str = "t10k") -> Dataset:
+    """A data set in four IDX files, gzipped or not, such as MNIST, Fashion-MNIST or KMNIST.
+
+    They are `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte` and
+    `t10k-labels-idx1-ubyte`, all with `.gz` or without. "x" is [n, ...] in the type of the file,
+    uint8[n, 28, 28] for these three.
+
+    Args:
+      path: the folder.
+      train, test: with which the names of the files begin.
+
+    Raises:
+      ValueError: if a file is missing, damaged, truncated or too large for the memory, or if labels
+        and images do not match.
+
+    Source: LeCun, Cortes, Burges, http://yann.lecun.com/exdb/mnist, which describes the format;
+    https://github.com/zalandoresearch/fashion-mnist.
+    """
+    arrays = _read(path, train) + _read(path, test)
+    return from_arrays(*arrays, source=os.fspath(path))
+
+
+@datasets.register
+def emnist(
+    *,
+    path: PathLike,
+    split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = "byclass",
+) -> Dataset:
+    """EMNIST: handwritten digits and letters of 28x28 pixels, in the IDX files of its authors.
+
+    Training and test examples are 697,932 and 116,323 in 62 classes (byclass) or 47 (bymerge),
+    112,800 and 18,800 in 47 (balanced), 124,800 and 20,800 in 26 (letters), 240,000 and 40,000 in
+    10 (digits), 60,000 and 10,000 in 10 (mnist). The images of the files are transposed; here they
+    are upright: "x" is uint8[n, 28, 28]. The labels of letters, 1 to 26 in the files, are 0 to 25.
+    The files do not name the writers: `leaf` with task=femnist has those.
+
+    Args:
+      path: the folder with `emnist-byclass-train-images-idx3-ubyte` and so on, all with `.gz` or
+        without.
+      split: which of the six data sets.
+
+    Raises:
+      ValueError: if a file is missing, damaged, truncated or too large for the memory, if labels
+        and images do not match, or if a label is out of range.
+
+    Source: Cohen, Afshar, Tapson, van Schaik, "EMNIST: an extension of MNIST to handwritten
+    letters", 2017, https://arxiv.org/abs/1702.05373;
+    https://www.nist.gov/itl/products-and-services/emnist-dataset.
+    """
+    num_classes, first = _EMNIST[split]
+    arrays = []
+    for part in ("train", "test"):
+        images, labels = _read(path, f"emnist-{split}-{part}")
+        if images.ndim != 3 or labels.dtype != np.uint8 or (len(labels) and labels.min() < first):
+            raise ValueError(
+                f"{os.fspath(path)}: emnist-{split}-{part} has images {list(images.shape)} and "
+                f"labels {labels.dtype} from {labels.min(initial=255)}; {_FIX}"
+            )
+        arrays += [images.transpose(0, 2, 1), labels - np.uint8(first)]
+    return from_arrays(*arrays, num_classes=num_classes, source=os.fspath(path))
+
+
+def _read(folder: PathLike, start: str) -> list[np.ndarray]:
+    """The images [n, ...] and labels [n] of one part of a data set."""
+    arrays = []
+    for name in ("images-idx3-ubyte", "labels-idx1-ubyte"):
+        path = Path(folder, f"{start}-{name}.gz")
+        path = path if path.exists() else path.with_suffix("")
+        with explain_read_errors(path, _FIX, zlib.error), _opened(path) as file:
+            arrays.append(_array(file))
+    return arrays
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    with open_regular(path) as file:
+        if path.suffix != ".gz":
+            yield file
+            return
+        with gzip.GzipFile(fileobj=file) as unpacked:
+            yield unpacked
+
+
+def _array(file: Any) -> np.ndarray:
+    """The array of an IDX file, whose size is known from its header."""
+    magic = file.read(4)  # two zeros, the type, the number of axes
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES:
+        raise ValueError("it is no IDX file")
+    lengths = file.read(4 * magic[3])
+    if len(lengths) < 4 * magic[3]:
+        raise ValueError("it is truncated")
+    shape = np.frombuffer(lengths, ">u4").tolist()
+    dtype = np.dtype(_TYPES[magic[2]])
+    size = math.prod(shape) * dtype.itemsize
+    check_array_bytes("its array", size, "give fewer examples")
+    content = bytearray()
+    while len(content) < size and (chunk := file.read(min(_CHUNK, size - len(content)))):
+        content += chunk
+    if len(content) < size or file.read(1):
+        more = "more than " * (len(content) == size)
+        raise ValueError(
+            f"it is {dtype.name}{shape} by its header, but has {more}{len(content)} bytes"
+        )
+    return np.frombuffer(content, dtype).reshape(shape)

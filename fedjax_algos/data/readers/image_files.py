@@ -1,0 +1,191 @@
+"""Folders of image files, of which a table says to which clients the images belong."""
+
+import functools
+import glob
+import hashlib
+import os
+import re
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_algos.core.files import open_regular, read_bounded
+from fedjax_algos.core.texts import printable
+from fedjax_algos.data.client_source import ClientSource
+from fedjax_algos.data.dataset import PathLike
+from fedjax_algos.data.images import ImageFormat
+from fedjax_algos.data.read_errors import explain_read_errors
+from fedjax_algos.data.readers.tables import Table, in_order, numbered
+
+PART = 256  # images without clients that are read at once
+MAX_IMAGE_BYTES = 2**27  # of a file; larger ones are treated as errors
+_ID = re.compile(r"\{id(?:\[(\d+)\])?\}")
+
+
+class ImageFiles:
+    """The paths of images by id, below one folder.
+
+    Args:
+      folder: where the paths start.
+      pattern: the path of an image. `{id}` stands for its id, `{id[0]}` for the first character of
+        the id, and `*` for a folder of any name. With `*`, `{id}` is once in the name of the file,
+        and the folders are listed when the first image is read.
+      ids: of all images.
+
+    Raises:
+      ValueError: for a pattern or an id that cannot be a path below the folder.
+    """
+
+    def __init__(self, folder: PathLike, pattern: str, ids: Sequence[str]):
+        self.folder, self.pattern = Path(folder), pattern
+        self._searched, self._lock = "*" in pattern, threading.Lock()
+        first, _, last = pattern.rpartition("/")
+        fields = _ID.findall(pattern)
+        once = _ID.findall(last) == fields == [""] and "*" not in last
+        whole = all(part == "*" or "*" not in part for part in first.split("/"))
+        if "" not in fields or _leaves(pattern) or (self._searched and not (once and whole)):
+            raise ValueError(
+                f"file={pattern!r} is no path of an image; give one such as {{id}}.jpg, "
+                "{id[0]}/{id}.jpg or */{id}.jpg"
+            )
+        longest = max((int(field) for field in fields if field), default=-1)
+        for each in ids:
+            short, inner = len(each) <= longest, self._searched and "/" in each
+            if short or inner or _leaves(each if self._searched else self._path(each)):
+                raise ValueError(
+                    f"{self.folder}: '{printable(each, 80)}' is no id of an image with "
+                    f"file={pattern!r}; correct the table"
+                )
+        self._ids = set(ids) if self._searched else set()
+
+    def read(self, image: str, owner: str) -> bytes:
+        """The content of an image's file.
+
+        Args:
+          image: its id.
+          owner: its client, for messages.
+
+        Raises:
+          ValueError: for a file that is missing, cannot be read, or is too large.
+        """
+        path = self._found().get(image, "") if self._searched else self._path(image)
+        shown = path or self.pattern.replace("{id}", image)
+        name = f"{self.folder}: {owner}, {shown}"
+        with (
+            explain_read_errors(name, "fetch the file again"),
+            open_regular(self.folder / shown) as file,
+        ):
+            return read_bounded(file, MAX_IMAGE_BYTES)
+
+    def _path(self, image: str) -> str:
+        return _ID.sub(lambda field: image[int(field[1])] if field[1] else image, self.pattern)
+
+    def _found(self) -> dict[str, str]:
+        with self._lock:  # several threads read
+            return self._index
+
+    @functools.cached_property
+    def _index(self) -> dict[str, str]:
+        """The path of each image, found by listing the folders."""
+        first, _, last = self.pattern.rpartition("/")
+        before, after = last.split("{id}")
+        folders = [part if part == "*" else glob.escape(part) for part in first.split("/")]
+        wanted = "/".join([*folders, f"{glob.escape(before)}*{glob.escape(after)}"])
+        found: dict[str, str] = {}
+        for path in glob.iglob(wanted, root_dir=self.folder):
+            image = os.path.basename(path)[len(before) : -len(after) or None]
+            if image in self._ids and found.setdefault(image, path) != path:
+                both = f"{found[image]} and {path}"
+                name = printable(f"{self.folder}: the image {image} is there twice, as {both}")
+                raise ValueError(f"{name}; remove one")
+        return found
+
+
+def _leaves(path: str) -> bool:
+    """Whether a path may lead out of its folder, or is none."""
+    parts = path.split("/")
+    return "\0" in path or not {"", ".", ".."}.isdisjoint(parts)
+
+
+def image_source(
+    table: Table,
+    files: ImageFiles,
+    labels: np.ndarray,
+    image_format: ImageFormat,
+    *,
+    image: str,
+    client: str | None = None,
+    min_examples: int = 1,
+) -> tuple[ClientSource, tuple[str, ...]]:
+    """The images of a table by client, and notes of what is left out.
+
+    Args:
+      table: one row for each image.
+      files: where they are.
+      labels: int32[rows], the classes.
+      image_format: what the images become.
+      image: the column of the images' ids.
+      client: the column of the clients, which are numbered in ascending order; None for a table
+        without clients, of which each `PART` rows are read like a client, with a name such as
+        "part 0".
+      min_examples: clients with fewer rows are left out.
+
+    Raises:
+      ValueError: if a client has an image twice, or if no client has enough examples.
+    """
+    ids = table.columns[image]
+    owners = table.columns[client] if client else [""] * len(ids)
+    seen: set[tuple[str, str]] = set()
+    for pair in zip(owners, ids, strict=True):
+        if pair in seen:
+            owner, each = (printable(text, 80) for text in pair)
+            has = f"client '{owner}' has" if client else "it has"
+            raise ValueError(f"{table.name}: {has} the image '{each}' twice; remove a row")
+        seen.add(pair)
+    if client:
+        names = in_order(owners)
+    else:
+        owners = [f"part {row // PART}" for row in range(len(ids))]
+        names = list(dict.fromkeys(owners))
+    numbers = numbered(owners, names)
+    counts = np.bincount(numbers)
+    rows = np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1])
+    kept = np.flatnonzero(counts >= min_examples)
+    if not len(kept):
+        raise ValueError(
+            f"{table.name}: no client has min_examples={min_examples}; the largest has "
+            f"{counts.max()}: lower min_examples"
+        )
+    notes: tuple[str, ...] = ()
+    if len(kept) < len(names):
+        lost = len(ids) - counts[kept].sum()
+        notes = (
+            f"{len(names) - len(kept)} of {len(names)} clients have fewer than {min_examples} "
+            f"examples and are left out, with {lost} of {len(ids)} examples",
+        )
+
+    def read(number: int) -> dict[str, Any]:
+        own, name = rows[kept[number]], printable(names[kept[number]], 80)
+        contents = [files.read(ids[row], f"client '{name}'") for row in own]
+        return {"x": contents, "y": labels[own]}
+
+    height, width, channels, _ = image_format
+    classes = hashlib.sha256(labels.astype("<i4").tobytes()).hexdigest()
+    example = {
+        "x": jax.ShapeDtypeStruct((height, width, channels), np.uint8),
+        "y": jax.ShapeDtypeStruct((), np.int32),
+    }
+    source = ClientSource(
+        str(files.folder),
+        [names[number] for number in kept],
+        counts[kept].astype(np.int32),
+        example,
+        read,
+        {"x": image_format},
+        f"{table.digest} {classes} {files.pattern} {tuple(image_format)} {client} {min_examples}",
+    )
+    return source, notes

@@ -1,0 +1,119 @@
+"""FLamby's Fed-ISIC2019, on a few images in its layout."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedjax_algos.data import datasets
+from fedjax_algos.data.readers.fed_isic2019 import fed_isic2019
+
+HEADER = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2"
+# (image, class, centre, fold); as in FLamby's file, in no order
+ROWS = [
+    ("ISIC_0065613", 1, 0, "train"),
+    ("ISIC_0032511", 0, 2, "train"),
+    ("ISIC_0063710", 2, 0, "test"),
+    ("ISIC_0012669_downsampled", 7, 4, "train"),
+    ("ISIC_0058767", 2, 0, "train"),
+    ("ISIC_0032885", 1, 2, "test"),
+]
+
+
+def line(image, target, centre, fold):
+    one_hot = ",".join(str(float(target == c)) for c in range(9))
+    return f"{image},{one_hot},{target},{centre},{fold},{fold}_{centre}"
+
+
+def write_split(folder, lines, header=HEADER):
+    (folder / "train_test_split").write_text("\n".join([header, *lines]) + "\n")
+    return folder
+
+
+def pixels(number, shape=(224, 298, 3)):
+    """What a JPEG file decodes to."""
+    content = io.BytesIO()
+    smooth = np.linspace(0, 200, shape[1])[None, :, None] + np.zeros(shape) + 5 * number
+    Image.fromarray(smooth.astype(np.uint8)).save(content, "JPEG", quality=95)
+    return content.getvalue(), np.asarray(Image.open(content))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    images = tmp_path / "ISIC_2019_Training_Input_preprocessed"
+    images.mkdir()
+    for number, (name, *_) in enumerate(ROWS):
+        (images / f"{name}.jpg").write_bytes(pixels(number)[0])
+    return write_split(tmp_path, [line(*row) for row in ROWS])
+
+
+def middle(number):
+    """What albumentations' CenterCrop(200, 200) keeps of 224 x 298 pixels."""
+    return pixels(number)[1][12:212, 49:249]
+
+
+def test_centres_are_clients_and_images_are_cut(folder):
+    data = datasets.make(f"fed_isic2019:{folder}")
+    assert data.train.client_ids == ["0", "2", "4"]
+    assert data.test.client_ids == ["0", "2"]
+    assert (data.num_classes, data.example_shape, data.notes) == (8, (200, 200, 3), ())
+    examples = data.train.examples_of(0)
+    np.testing.assert_array_equal(examples["x"], [middle(0), middle(4)])
+    assert examples["y"].tolist() == [1, 2]
+    np.testing.assert_array_equal(data.test.examples_of(1)["x"], [middle(5)])
+    assert data.test.examples_of(0)["y"].tolist() == [2]
+
+
+def test_the_whole_split(tmp_path):
+    """The sizes of FLamby's README, from a table of as many rows in another order."""
+    sizes = [(9930, 2483), (3163, 791), (2691, 672), (1807, 452), (655, 164), (351, 88)]
+    lines = [
+        line(f"ISIC_{centre}{fold}{row:06}", row % 8, centre, fold)
+        for centre, counts in reversed([*enumerate(sizes)])
+        for fold, count in zip(("train", "test"), counts, strict=True)
+        for row in range(count)
+    ]
+    data = fed_isic2019(path=write_split(tmp_path, lines))
+    assert len(lines) == 23247
+    assert data.train.client_ids == data.test.client_ids == list("012345")
+    assert list(zip(data.train.counts, data.test.counts, strict=True)) == sizes
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([line("a", 8, 0, "train")], r"row 0 has target=8; give whole numbers from 0 to 7"),
+        ([line("a", 0, 0, "train"), line("b", 0, 6, "test")], "row 1 has center=6; .* to 5"),
+        ([line("a", "1.0", 0, "train")], "row 0 has target=1.0; give whole numbers"),
+        ([line("a", 0, 1, "valid")], "row 0 has fold='valid' and fold2='valid_1' in center 1"),
+        ([line("a", 0, 1, "train")[:-1] + "2"], "fold='train' and fold2='train_2' in center 1"),
+        ([line("a", 0, 1, "train"), line("a", 0, 1, "test")], "has the image 'a' twice; fetch"),
+        ([line("a", 0, 1, "train")], "has no row with fold=test; fetch the file again"),
+        ([line("a", 0, 1, "train")[:-9]], "line 2 has 13 fields for 14 columns"),
+        ([line("../a", 0, 1, "train"), line("b", 0, 1, "test")], "'../a' is no id of an image"),
+    ],
+)
+def test_damaged_splits_are_refused(tmp_path, lines, message):
+    with pytest.raises(ValueError, match=message) as error:
+        fed_isic2019(path=write_split(tmp_path, lines))
+    assert str(error.value).startswith(str(tmp_path))
+
+
+def test_missing_columns_and_images(folder):
+    images = folder / "ISIC_2019_Training_Input_preprocessed"
+    (images / "ISIC_0058767.jpg").unlink()
+    (images / "ISIC_0032511.jpg").write_bytes(pixels(1, (224, 190, 3))[0])  # it is scaled
+    (images / "ISIC_0012669_downsampled.jpg").write_bytes(b"\xff\xd8\xff")
+    data = fed_isic2019(path=folder)
+    missing = "client '0', ISIC_2019_Training_Input_preprocessed/ISIC_0058767.jpg: there is no such"
+    with pytest.raises(ValueError, match=missing):
+        data.train.examples_of(0)
+    assert data.train.examples_of(1)["x"].shape == (1, 200, 200, 3)
+    with pytest.raises(ValueError, match="client '4', image 0: cannot be read"):
+        data.train.examples_of(2)
+    write_split(folder, [], HEADER.replace(",fold2", ""))
+    with pytest.raises(ValueError, match="it has no column 'fold2'"):
+        fed_isic2019(path=folder)
+    with pytest.raises(ValueError, match="shorter_side=100 is out of range; give at least"):
+        fed_isic2019(path=folder, shorter_side=100)
