@@ -1,5 +1,6 @@
 """Models: each factory makes a `Problem` from the shape of an example and the classes."""
 
+from fedjax_algos.models import segmentation
 from fedjax_algos.models.adapters import classifier, nnx_classifier
 from fedjax_algos.models.convolutional import cnn_fedcompass, cnn_fedgbo, lenet
 from fedjax_algos.models.dense import linear, mlp
@@ -16,7 +17,7 @@ from fedjax_algos.models.preprocessing import (
     random_flip,
 )
 from fedjax_algos.models.recurrent import Recurrent, gru, lstm, lstm_words
-from fedjax_algos.models.registry import losses, models
+from fedjax_algos.models.registry import losses, metrics, models
 from fedjax_algos.models.residual import resnet18, resnet20
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "lstm",
     "lstm_words",
     "max_pool",
+    "metrics",
     "mlp",
     "models",
     "nnx_classifier",
@@ -47,5 +49,6 @@ __all__ = [
     "random_flip",
     "resnet18",
     "resnet20",
+    "segmentation",
     "with_loss",
 ]
