@@ -8,6 +8,7 @@ from fedjax_algos.models.frozen import freeze, freeze_model
 from fedjax_algos.models.layers.convolution import Conv, convolve
 from fedjax_algos.models.layers.pooling import max_pool
 from fedjax_algos.models.loss_functions import with_loss
+from fedjax_algos.models.metric_functions import with_metrics
 from fedjax_algos.models.precision import ComputeDtype, compute_in
 from fedjax_algos.models.preprocessing import (
     chain,
@@ -51,4 +52,5 @@ __all__ = [
     "resnet20",
     "segmentation",
     "with_loss",
+    "with_metrics",
 ]

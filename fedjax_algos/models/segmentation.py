@@ -6,7 +6,7 @@ The per-voxel cross-entropy of an example is `cross_entropy`, which is the mean 
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core import Batch
+from fedjax_algos.core import Batch, MetricValues
 from fedjax_algos.models.adapters import Outputs
 from fedjax_algos.models.registry import losses, metrics
 
@@ -37,7 +37,7 @@ def dice(outputs: Outputs, batch: Batch) -> jax.Array:
 
 
 @metrics.register
-def soft_dice_score(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
+def soft_dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     """Dice score of the softmax probabilities, as FLamby measures it on Fed-IXI.
 
     `mean_k sum_v p_vk g_vk / (sum_v (p_vk + g_vk) / 2 + 1e-7)`, with the symbols of `dice`. The
@@ -61,7 +61,7 @@ def soft_dice_score(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
 
 
 @metrics.register
-def dice_score(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
+def dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     """Dice score of the predicted mask: `mean_k 2 |P_k and G_k| / (|P_k| + |G_k|)`.
 
     P_k are the voxels whose largest logit is that of class k, and G_k those with the label k. The
