@@ -1,6 +1,6 @@
 """Models: each factory makes a `Problem` from the shape of an example and the classes."""
 
-from fedjax_algos.models import segmentation
+from fedjax_algos.models import language, segmentation
 from fedjax_algos.models.adapters import classifier, nnx_classifier
 from fedjax_algos.models.convolutional import cnn_fedcompass, cnn_fedgbo, lenet
 from fedjax_algos.models.dense import linear, mlp
@@ -34,6 +34,7 @@ __all__ = [
     "freeze",
     "freeze_model",
     "gru",
+    "language",
     "lenet",
     "linear",
     "losses",
