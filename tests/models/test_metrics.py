@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, top_k_accuracy_score
 
 import fedjax_algos as fa
-from fedjax_algos.models import metrics, with_metrics
+from fedjax_algos.models import metrics, models, with_metrics
 from fedjax_algos.models.adapters import Outputs, accuracy
 from fedjax_algos.runs import comparison
 from fedjax_algos.runs.experiment import prepare
@@ -40,6 +40,10 @@ def of_class(outputs, batch, *, label: int = 0):
 
 def values(outputs, batch):
     return jnp.ones(len(batch["y"]))
+
+def model_without_metrics(example_shape, num_classes):
+    linear = fa.models.linear(example_shape, num_classes)
+    return linear._replace(metrics=lambda outputs, batch: {})
 """
 
 
@@ -48,8 +52,9 @@ def own_file(tmp_path):
     path = tmp_path / "own_metrics.py"
     path.write_text(OWN)
     yield path
-    for name in [name for name in metrics if ":" in name]:
-        del metrics[name]
+    for registry in (metrics, models):
+        for name in [name for name in registry if ":" in name]:
+            del registry[name]
 
 
 def of(name, logits, labels, **options):
@@ -181,6 +186,19 @@ def test_metrics_of_ones_own(own_file):
 def test_wrong_texts_get_the_fix(text, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         Settings(metrics=text).problem(Settings().load())
+
+
+def test_methods_are_compared_by_the_accuracy(own_file):
+    """A model that does not measure it is refused before the training, and can be given it."""
+    settings = Settings(**vars(SMALL) | {"model": f"{own_file}:model_without_metrics"})
+    message = "the model measures loss, but no accuracy, by which methods are compared; give metri"
+    with pytest.raises(ValueError, match=message):
+        prepare(settings, methods_of(("fedavg",), settings))
+    given = Settings(**vars(settings) | {"metrics": "accuracy,top_k_accuracy:11"})
+    with pytest.raises(ValueError, match="k=11 is out of range: the model has 10 classes"):
+        prepare(given, methods_of(("fedavg",), given))
+    given = Settings(**vars(settings) | {"metrics": "accuracy"})
+    prepare(given, methods_of(("fedavg",), given))
 
 
 def test_wrong_metrics_get_the_fix(own_file):
