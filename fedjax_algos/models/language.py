@@ -72,8 +72,8 @@ def token_accuracy(
       buckets: number of classes for words out of the vocabulary, at least 1.
 
     Returns:
-      A `Mean` over tokens, of float[batch], under the name in the task's code:
-      "accuracy_with_oov", "accuracy_no_oov" or "accuracy_no_oov_or_eos".
+      "accuracy_with_oov", "accuracy_no_oov" or "accuracy_no_oov_or_eos", the names in the task's
+      code of "all", "known" and "words"; a `Mean` over tokens, of float[batch].
 
     Raises:
       ValueError: for labels of another shape than that of the positions, or fewer classes than
