@@ -15,7 +15,7 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import schedules, system_models
 from fedjax_algos.core.optimizers import client_optimizers
 from fedjax_algos.data import datasets, partitions
-from fedjax_algos.models import losses, models
+from fedjax_algos.models import losses, metrics, models
 from fedjax_algos.runs.tracking import trackers
 from fedjax_algos.schedules import local_works, rate_schedules, samplers
 
@@ -38,6 +38,7 @@ REGISTRIES = (
     client_optimizers,
     datasets,
     losses,
+    metrics,
     models,
     partitions,
     samplers,

@@ -16,7 +16,7 @@ from fedjax_algos.core.options import unknown
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data import datasets, partitions
-from fedjax_algos.models import losses, models
+from fedjax_algos.models import losses, metrics, models
 from fedjax_algos.runs.tracking import trackers
 from fedjax_algos.schedules import local_works, rate_schedules, samplers
 
@@ -25,6 +25,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "client_optimizers": client_optimizers,
     "datasets": datasets,
     "losses": losses,
+    "metrics": metrics,
     "models": models,
     "partitions": partitions,
     "rate_schedules": rate_schedules,

@@ -11,10 +11,10 @@ import optax
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
-from fedjax_algos.core import Batch, Model, Params, Problem
+from fedjax_algos.core import Batch, MetricValues, Model, Params, Problem
 from fedjax_algos.core.options import Range
 from fedjax_algos.core.representation import describe, describe_tree
-from fedjax_algos.models.registry import losses
+from fedjax_algos.models.registry import losses, metrics
 
 Inputs = Callable[[jax.Array], jax.Array]  # from stored examples to inputs of the module
 
@@ -22,7 +22,7 @@ Inputs = Callable[[jax.Array], jax.Array]  # from stored examples to inputs of t
 class Outputs(NamedTuple):
     """A classifier's outputs for a batch."""
 
-    logits: jax.Array  # float[batch, classes]
+    logits: jax.Array  # float[batch, ..., classes]: of each label of an example
     features: Any = ()  # float[batch, width]: inputs of the last layer, if the module sows them
 
     def __repr__(self) -> str:
@@ -54,6 +54,15 @@ def _in_precision(x: jax.Array, params: Params) -> jax.Array:
     return x.astype(dtype) if narrow else x
 
 
+def mean_over_labels(values: jax.Array) -> jax.Array:
+    """The mean over the labels of each example, float[batch].
+
+    Args:
+      values: float[batch, ...]; returned unchanged if an example has one label.
+    """
+    return values.mean(range(1, values.ndim)) if values.ndim > 1 else values
+
+
 @losses.register
 def cross_entropy(
     outputs: Outputs,
@@ -63,26 +72,36 @@ def cross_entropy(
 ) -> jax.Array:
     """Softmax cross-entropy with the labels, float[batch].
 
+    If an example has several labels, such as the voxels of a mask, it is their mean.
+
     Args:
       outputs: of the model.
-      batch: with "y", int32[batch], the labels.
+      batch: with "y", int32[batch, ...], the labels.
       label_smoothing: a share, from 0 to below 1, of the label that is divided over all classes.
     """
     of_label = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])
     if not label_smoothing:
-        return of_label
+        return mean_over_labels(of_label)
     of_all = -jax.nn.log_softmax(outputs.logits).mean(-1)
-    return (1 - label_smoothing) * of_label + label_smoothing * of_all
+    return mean_over_labels((1 - label_smoothing) * of_label + label_smoothing * of_all)
 
 
-def accuracy(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
-    """{"accuracy": float[batch]}: 1 if the largest logit is that of the label, and else 0.
+@metrics.register
+def accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
+    """Accuracy: 1 if the largest logit is that of the label, and else 0.
+
+    The first of equal logits counts as the largest. If an example has several labels, it is the
+    share of them that is right.
 
     Args:
       outputs: of the model.
-      batch: with "y", int32[batch], the labels.
+      batch: with "y", int32[batch, ...], the labels.
+
+    Returns:
+      "accuracy", float[batch].
     """
-    return {"accuracy": jnp.asarray(outputs.logits.argmax(-1) == batch["y"], float)}
+    correct = outputs.logits.argmax(-1) == batch["y"]
+    return {"accuracy": mean_over_labels(jnp.asarray(correct, float))}
 
 
 def _check_call(module_type: type, known: dict[str, Any]) -> None:

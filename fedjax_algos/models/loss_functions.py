@@ -1,4 +1,7 @@
-"""Losses of classifiers by name, as alternatives to the cross-entropy of `adapters.py`."""
+"""Losses of classifiers by name, as alternatives to the cross-entropy of `adapters.py`.
+
+If an example has several labels, such as the voxels of a mask, its loss is the mean of theirs.
+"""
 
 import functools
 from collections.abc import Callable
@@ -10,7 +13,7 @@ import optax
 
 from fedjax_algos.core import Batch, Problem
 from fedjax_algos.core.options import NonNegative
-from fedjax_algos.models.adapters import Outputs, cross_entropy
+from fedjax_algos.models.adapters import Outputs, mean_over_labels
 from fedjax_algos.models.registry import losses
 
 Loss: TypeAlias = Callable[[Outputs, Batch], jax.Array]
@@ -25,13 +28,13 @@ def focal(outputs: Outputs, batch: Batch, *, gamma: NonNegative = 2.0) -> jax.Ar
 
     Args:
       outputs: of the model.
-      batch: with "y", int32[batch], the labels.
+      batch: with "y", int32[batch, ...], the labels.
       gamma: gamma, at least 0: how little examples count whose label is likely; 0 is cross-entropy.
     """
-    entropy = cross_entropy(outputs, batch)  # -log p
+    entropy = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])  # -log p
     # at p = 1 the derivative of the power would be infinite
     others = jnp.maximum(-jnp.expm1(-entropy), jnp.finfo(entropy.dtype).eps)
-    return others**gamma * entropy
+    return mean_over_labels(others**gamma * entropy)
 
 
 @losses.register
@@ -40,7 +43,7 @@ def brier(outputs: Outputs, batch: Batch) -> jax.Array:
 
     Args:
       outputs: of the model.
-      batch: with "y", int32[batch], the labels.
+      batch: with "y", int32[batch, ...], the labels.
     """
     return _squared_error(jax.nn.softmax(outputs.logits), batch)
 
@@ -51,14 +54,14 @@ def squared_error(outputs: Outputs, batch: Batch) -> jax.Array:
 
     Args:
       outputs: of the model.
-      batch: with "y", int32[batch], the labels.
+      batch: with "y", int32[batch, ...], the labels.
     """
     return _squared_error(outputs.logits, batch)
 
 
 def _squared_error(values, batch):
     labels = jax.nn.one_hot(batch["y"], values.shape[-1], dtype=values.dtype)
-    return optax.losses.squared_error(values, labels).sum(-1)
+    return mean_over_labels(optax.losses.squared_error(values, labels).sum(-1))
 
 
 @losses.register
@@ -67,9 +70,9 @@ def hinge(outputs: Outputs, batch: Batch) -> jax.Array:
 
     Args:
       outputs: of the model.
-      batch: with "y", int32[batch], the labels.
+      batch: with "y", int32[batch, ...], the labels.
     """
-    return optax.losses.multiclass_hinge_loss(outputs.logits, batch["y"])
+    return mean_over_labels(optax.losses.multiclass_hinge_loss(outputs.logits, batch["y"]))
 
 
 def reads_classes(loss: Loss) -> bool:

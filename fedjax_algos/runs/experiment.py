@@ -25,6 +25,7 @@ from fedjax_algos.engine.autotune import LayoutChoice, autotune_layout
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.fingerprint import data_fingerprint
 from fedjax_algos.engine.placement import default_layout
+from fedjax_algos.runs.inputs import check_accuracy
 from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.planned_runs import check_server_steps
 from fedjax_algos.runs.settings import Settings
@@ -116,6 +117,7 @@ def prepare(
     settings.check()
     dataset = dataset or settings.load()
     problem = settings.problem(dataset)
+    check_accuracy(problem, dataset.test)
     algorithms = {method.label: method.build(problem, settings) for method in methods}
     pools = any(algorithm.pools_examples for algorithm in algorithms.values())
     test, labels = load_test_examples(settings, dataset), None

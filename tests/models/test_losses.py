@@ -94,11 +94,11 @@ def test_gradients_are_finite_where_the_label_is_certain(name):
     """In float32, where the probability of a label is 1 or 0."""
 
     def total(logits):
-        batch = {"y": jnp.array([0, 1])}
+        batch = {"y": jnp.array([[0, 1]])}  # two labels of one example, for losses of masks too
         options = {"gamma": 0.5} if name == "focal" else {}
         return losses[name](Outputs(logits), batch, **options).sum()
 
-    logits = jnp.array([[80.0, -80.0], [80.0, -80.0]], jnp.float32)
+    logits = jnp.array([[[80.0, -80.0], [80.0, -80.0]]], jnp.float32)
     assert np.isfinite(jax.grad(total)(logits)).all()
 
 

@@ -1,0 +1,165 @@
+"""Losses and metrics of masks: against NumPy, known overlaps, and in local training."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_algos as fa
+from fedjax_algos.models import losses, metrics, with_loss
+from fedjax_algos.models.adapters import Outputs, accuracy, cross_entropy
+from fedjax_algos.models.labels import check_labels
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def voxels(space, classes=3, batch=4, seed=0):
+    """Random logits and labels, of which the last class is absent from example 0."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, (batch, *space))
+    labels[0] %= classes - 1
+    return 2 * rng.normal(size=(batch, *space, classes)), labels
+
+
+def softmax(logits):
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def of_numpy(name, logits, labels):
+    """One value for each example, by loops over examples, classes and counts."""
+    p, values = softmax(logits), []
+    for own, y in zip(p, labels, strict=True):
+        if name == "cross_entropy":
+            at = np.take_along_axis(own, y[..., None], -1)
+            values.append(-np.log(at).mean())
+            continue
+        scores = []
+        for k in range(own.shape[-1]):
+            g, q = (y == k).astype(float), own[..., k]
+            if name == "dice":
+                tp, fp, fn = (q * g).sum(), (q * (1 - g)).sum(), ((1 - q) * g).sum()
+                scores.append(1 - 2 * tp / (2 * tp + fp + fn + 1e-9))
+            elif name == "soft_dice_score":
+                scores.append((q * g).sum() / ((q + g).sum() / 2 + 1e-7))
+            elif k > 0:
+                mask = own.argmax(-1) == k
+                both, either = (mask & (g > 0)).sum(), mask.sum() + g.sum()
+                scores.append(2 * both / either if either else 1.0)
+        values.append(np.mean(scores))
+    return values
+
+
+@pytest.mark.parametrize("space", [(6,), (3, 4), (2, 3, 4)])
+@pytest.mark.parametrize("name", ["cross_entropy", "dice", "soft_dice_score", "dice_score"])
+def test_values_are_those_of_numpy(name, space):
+    logits, labels = voxels(space)
+    outputs, batch = Outputs(jnp.asarray(logits)), {"y": jnp.asarray(labels)}
+    found = losses[name](outputs, batch) if name in losses else metrics[name](outputs, batch)[name]
+    np.testing.assert_allclose(found, of_numpy(name, logits, labels), rtol=1e-12)
+
+
+def masks(predicted, labels):
+    """Outputs that are certain of a mask, and a batch of one example."""
+    predicted, labels = np.array([predicted]), np.array([labels])
+    logits = np.where(np.eye(2)[predicted] > 0, 400.0, -400.0)
+    return Outputs(jnp.asarray(logits)), {"y": jnp.asarray(labels)}
+
+
+@pytest.mark.parametrize(
+    ("predicted", "labels", "hard", "soft"),
+    [
+        ([[1, 1], [0, 0]], [[1, 1], [0, 0]], 1.0, 1.0),
+        ([[1, 1], [0, 0]], [[0, 0], [1, 1]], 0.0, 0.0),
+        # foreground: 2 * 1 / (2 + 1); background: 2 * 2 / (2 + 3)
+        ([[1, 1], [0, 0]], [[1, 0], [0, 0]], 2 / 3, (2 / 3 + 4 / 5) / 2),
+        ([[0, 0], [0, 0]], [[0, 0], [0, 0]], 1.0, 1.0),  # nothing to find, nothing found
+        ([[0, 0], [0, 1]], [[0, 0], [0, 0]], 0.0, (0 + 6 / 7) / 2),
+    ],
+)
+def test_known_overlaps(predicted, labels, hard, soft):
+    outputs, batch = masks(predicted, labels)
+    np.testing.assert_allclose(metrics["dice_score"](outputs, batch)["dice_score"], [hard])
+    found = metrics["soft_dice_score"](outputs, batch)["soft_dice_score"]
+    np.testing.assert_allclose(found, [soft], rtol=1e-6)
+    nothing = not np.any(predicted) and not np.any(labels)
+    expected = [0.5] if nothing else [1 - soft]  # FLamby's loss has no case for an absent class
+    np.testing.assert_allclose(losses["dice"](outputs, batch), expected, atol=1e-6)
+
+
+OF_VOXELS = ["brier", "cross_entropy", "cross_entropy:0.2", "focal", "hinge", "squared_error"]
+
+
+@pytest.mark.parametrize("name", OF_VOXELS)
+def test_the_loss_of_several_labels_is_the_mean_of_theirs(name):
+    """Each loss of one label for each example, at each voxel."""
+    logits, labels = voxels((2, 3))
+    name, values = losses.parse(name)
+    whole = losses[name](Outputs(jnp.asarray(logits)), {"y": jnp.asarray(labels)}, **values)
+    flat = Outputs(jnp.asarray(logits.reshape(-1, 3))), {"y": jnp.asarray(labels.reshape(-1))}
+    each = losses[name](*flat, **values).reshape(4, 6)
+    np.testing.assert_allclose(whole, each.mean(1), rtol=1e-12)
+
+
+def test_the_accuracy_of_a_mask_is_the_share_of_its_voxels():
+    logits, labels = voxels((2, 3))
+    found = accuracy(Outputs(jnp.asarray(logits)), {"y": jnp.asarray(labels)})["accuracy"]
+    np.testing.assert_allclose(found, (logits.argmax(-1) == labels).mean((1, 2)))
+
+
+def voxelwise():
+    """A problem that predicts the label of each voxel from the voxel alone."""
+
+    def apply(model, batch, key, training):
+        weights, biases = model.params["w"], model.params["b"]
+        logits = [batch["x"] * weights[k] + biases[k] for k in range(2)]
+        return Outputs(jnp.stack(logits, -1)), ()
+
+    def init(key):
+        return fa.Model({"w": jnp.array([0.1, -0.2]), "b": jnp.array([0.3, 0.0])})
+
+    return fa.Problem(init, apply, cross_entropy, accuracy)
+
+
+def images(number=6, seed=3):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(number, 3, 2, 2))
+    return {"x": x, "y": (x + 0.3 * rng.normal(size=x.shape) > 0).astype(np.int32)}
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "dice"])
+def test_short_batches_train_on_their_real_examples(name):
+    """A step on 5 examples in a batch of 8, against the gradient of these 5 alone."""
+    problem, examples = with_loss(voxelwise(), name), images(5)
+    data = fa.federate(examples, fa.Partition.of([np.arange(5)]))
+    local = fa.Local(8, 0.5, steps=1)
+    engine = fa.make_engine(fa.algorithms.fedavg(problem, local))
+    state, _ = fa.simulate(engine, data, cohort_size=1, rounds=1)
+    model = problem.init(None)
+
+    def mean_loss(params):
+        outputs, _ = problem.apply(model._replace(params=params), examples, None, True)
+        return problem.loss(outputs, examples).mean()
+
+    gradient = jax.grad(mean_loss)(model.params)
+    expected = jax.tree.map(lambda p, g: p - 0.5 * g, model.params, gradient)
+    for key, leaf in expected.items():
+        np.testing.assert_allclose(state.server.params[key], leaf, rtol=1e-9)
+
+
+def test_masks_need_a_spatial_axis_and_a_class_beside_the_background():
+    flat = Outputs(jnp.zeros((3, 2))), {"y": jnp.zeros(3, int)}
+    for function in (losses["dice"], metrics["soft_dice_score"], metrics["dice_score"]):
+        with pytest.raises(ValueError, match=r"labels y have shape \(3,\) and the logits \(3, 2\)"):
+            function(*flat)
+    single = Outputs(jnp.zeros((3, 4, 1))), {"y": jnp.zeros((3, 4), int)}
+    with pytest.raises(ValueError, match=r"logits are of 1 class.*give logits of at least 2"):
+        metrics["dice_score"](*single)
+
+
+def test_the_labels_of_voxels_are_checked():
+    examples = images()
+    check_labels(voxelwise(), "the examples", examples)
+    examples["y"][2, 1] = 2
+    with pytest.raises(ValueError, match="have label 2; give whole numbers from 0 to 1"):
+        check_labels(with_loss(voxelwise(), "dice"), "the examples", examples)
