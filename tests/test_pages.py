@@ -25,6 +25,7 @@ def test_every_program_on_a_page_is_run_by_a_test():
         "docs/devices.md",
         "docs/faq.md",  # test_coming_from_page.py
         "docs/index.md",
+        "docs/large_populations.md",
         "docs/own_algorithms.md",  # test_own_algorithms_page.py
         "docs/results.md",
         "docs/transformations.md",  # test_transformations_page.py
@@ -90,3 +91,14 @@ def test_the_costs_of_a_client(capsys):
     memory = names["fa"].count_memory(names["algorithm"], names["state"], names["data"])
     assert memory.between_rounds == model + 1
     assert capsys.readouterr().out == f"{sent}\n{memory}\n"
+
+
+def test_large_populations(tmp_path, monkeypatch):
+    """docs/large_populations.md: what is packed is opened, and sources of one's own are trained."""
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for program in programs("docs/large_populations.md"):
+        exec(program, names)
+    assert names["history"][-1]["train_loss"] < 1.5
+    assert names["data"].num_clients == 40
+    assert len(names["test"]["y"]) == 200

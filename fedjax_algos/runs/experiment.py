@@ -117,13 +117,13 @@ def prepare(
     settings.check()
     dataset = dataset or settings.load()
     problem = settings.problem(dataset)
-    check_accuracy(problem, dataset.test)
     algorithms = {method.label: method.build(problem, settings) for method in methods}
     pools = any(algorithm.pools_examples for algorithm in algorithms.values())
-    test, labels = load_test_examples(settings, dataset), None
     in_files = files and not pools and keeps_in_files(settings, dataset)
     if isinstance(dataset, ClientDataset) and not in_files:
-        dataset = in_memory(dataset)
+        dataset = in_memory(dataset, settings.test_examples)
+    test, labels = load_test_examples(settings, dataset), None
+    check_accuracy(problem, test)
     if isinstance(dataset, Dataset):
         labels = np.asarray(dataset.train["y"])
         dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds

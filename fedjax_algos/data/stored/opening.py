@@ -137,13 +137,14 @@ def source_of(examples: Batch, partition: Partition, client_ids: Sequence[str]) 
     return ClientSource("examples in memory", client_ids, counts, example, read, identity=identity)
 
 
-def in_memory(dataset: ClientDataset) -> Dataset:
+def in_memory(dataset: ClientDataset, max_test_examples: int | None = None) -> Dataset:
     """Reads all examples of a data set that is read client by client.
 
     Its natural clients are those of the data set that hold an example.
 
     Args:
       dataset: of the clients.
+      max_test_examples: if there are more, so many are drawn with seed 0, in their order.
 
     Raises:
       ValueError: for files that are missing or damaged, and examples that do not fit into memory.
@@ -152,7 +153,7 @@ def in_memory(dataset: ClientDataset) -> Dataset:
     train = StoredData(dataset.train, held, cache_bytes=0)
     users = np.repeat(np.arange(len(held), dtype=np.int32), train.counts())
     rest = dataset.num_classes, users, dataset.notes
-    return Dataset(train.load(), load_test(dataset), *rest)
+    return Dataset(train.load(), load_test(dataset, max_test_examples), *rest)
 
 
 def load_test(dataset: ClientDataset, max_examples: int | None = None) -> Batch:
