@@ -1,12 +1,12 @@
 """Models: each factory makes a `Problem` from the shape of an example and the classes."""
 
-from fedjax_algos.models import segmentation
 from fedjax_algos.models.adapters import classifier, nnx_classifier
 from fedjax_algos.models.convolutional import cnn_fedcompass, cnn_fedgbo, lenet
 from fedjax_algos.models.dense import linear, mlp
 from fedjax_algos.models.frozen import freeze, freeze_model
 from fedjax_algos.models.layers.convolution import Conv, convolve
 from fedjax_algos.models.layers.pooling import max_pool
+from fedjax_algos.models.layers.volumes import Conv3D, convolve_3d, max_pool_3d, upsample_3d
 from fedjax_algos.models.loss_functions import with_loss
 from fedjax_algos.models.precision import ComputeDtype, compute_in
 from fedjax_algos.models.preprocessing import (
@@ -19,10 +19,14 @@ from fedjax_algos.models.preprocessing import (
 from fedjax_algos.models.recurrent import Recurrent, gru, lstm, lstm_words
 from fedjax_algos.models.registry import losses, metrics, models
 from fedjax_algos.models.residual import resnet18, resnet20
+from fedjax_algos.models.segmentation import segmenter
+from fedjax_algos.models.unet import unet_3d
+from fedjax_algos.models.vision_transformer import vit, vit_b_16, vit_small
 
 __all__ = [
     "ComputeDtype",
     "Conv",
+    "Conv3D",
     "Recurrent",
     "chain",
     "classifier",
@@ -30,6 +34,7 @@ __all__ = [
     "cnn_fedgbo",
     "compute_in",
     "convolve",
+    "convolve_3d",
     "freeze",
     "freeze_model",
     "gru",
@@ -39,6 +44,7 @@ __all__ = [
     "lstm",
     "lstm_words",
     "max_pool",
+    "max_pool_3d",
     "metrics",
     "mlp",
     "models",
@@ -49,6 +55,11 @@ __all__ = [
     "random_flip",
     "resnet18",
     "resnet20",
-    "segmentation",
+    "segmenter",
+    "unet_3d",
+    "upsample_3d",
+    "vit",
+    "vit_b_16",
+    "vit_small",
     "with_loss",
 ]

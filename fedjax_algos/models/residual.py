@@ -34,7 +34,7 @@ class Normalisation(nn.Module):
     def __call__(self, x):
         if self.kind == "group":
             return nn.GroupNorm(self.groups, epsilon=1e-5)(x)
-        mask = None if self.mask is None else self.mask.reshape(-1, 1, 1, 1)
+        mask = None if self.mask is None else self.mask.reshape(-1, *(1,) * (x.ndim - 1))
         return nn.BatchNorm(not self.training, momentum=0.9, epsilon=1e-5)(x, mask=mask)
 
 

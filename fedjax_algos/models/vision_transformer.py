@@ -1,0 +1,201 @@
+"""Vision transformers.
+
+Dosovitskiy et al., "An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale",
+ICLR 2021, https://arxiv.org/abs/2010.11929, as in torchvision's `vit_b_16`: layer norms precede
+attention and perceptron, and a class token is classified.
+"""
+
+from typing import Annotated
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from fedjax_algos.core import Problem
+from fedjax_algos.core.options import Count, Layers, Range
+from fedjax_algos.models.adapters import classifier
+from fedjax_algos.models.layers.initialisation import symmetric_uniform
+from fedjax_algos.models.preprocessing import Augmentation, augmented
+from fedjax_algos.models.registry import models
+
+Dropout = Annotated[float, Range(0, 1, high_open=True)]
+_xavier = nn.initializers.xavier_uniform()
+
+
+class SelfAttention(nn.Module):
+    """`softmax(Q K^T / sqrt(d)) V` for each head of width d, and a dense layer of all heads."""
+
+    heads: int
+
+    @nn.compact
+    def __call__(self, x):
+        batch, tokens, width = x.shape
+        x = nn.Dense(3 * width, kernel_init=_xavier, name="query_key_value")(x)
+        x = x.reshape(batch, tokens, 3, self.heads, width // self.heads)
+        # [batch, heads, tokens, d] each, so that both products are batches of plain matrix products
+        query, key, value = x.transpose(2, 0, 3, 1, 4)
+        logits = jnp.matmul(
+            query * query.shape[-1] ** -0.5,
+            key.mT,
+            preferred_element_type=jnp.promote_types(query.dtype, jnp.float32),
+        )
+        weights = jax.nn.softmax(logits).astype(value.dtype)
+        heads = (weights @ value).transpose(0, 2, 1, 3).reshape(batch, tokens, width)
+        return nn.Dense(width, kernel_init=symmetric_uniform(width**-0.5), name="projection")(heads)
+
+
+class EncoderBlock(nn.Module):
+    """Attention between the tokens, and a perceptron of four times the width for each of them."""
+
+    heads: int
+    dropout: float
+
+    @nn.compact
+    def __call__(self, x, training):
+        width = x.shape[-1]
+        drop = nn.Dropout(self.dropout, deterministic=not training)
+        layer = {"kernel_init": _xavier, "bias_init": nn.initializers.normal(1e-6)}
+        y = SelfAttention(self.heads)(nn.LayerNorm(epsilon=1e-6)(x))
+        x = x + drop(y)
+        y = nn.Dense(4 * width, **layer)(nn.LayerNorm(epsilon=1e-6)(x))
+        y = drop(nn.gelu(y, approximate=False))
+        return x + drop(nn.Dense(width, **layer)(y))
+
+
+class VisionTransformer(nn.Module):
+    """Patches as tokens with a learned position each, encoder blocks, and a dense layer."""
+
+    num_classes: int
+    patch_size: int
+    width: int
+    depth: int
+    heads: int
+    dropout: float
+    checkpoint: bool
+
+    @nn.compact
+    def __call__(self, x, training=False):
+        x = x[..., None] if x.ndim == 3 else x
+        self.check(x.shape[1:3])
+        x = _patches(x, self.patch_size)
+        embed = nn.initializers.normal(x.shape[-1] ** -0.5)
+        x = nn.Dense(self.width, kernel_init=embed, name="patch_embedding")(x)
+        first = self.param("class_token", nn.initializers.zeros, (1, 1, self.width), jnp.float32)
+        first = jnp.broadcast_to(first.astype(x.dtype), (x.shape[0], 1, self.width))
+        x = jnp.concatenate([first, x], 1)
+        normal = nn.initializers.normal(0.02)
+        x = x + self.param("position_embedding", normal, (1, *x.shape[1:]), jnp.float32)
+        x = nn.Dropout(self.dropout, deterministic=not training)(x)
+        block = nn.remat(EncoderBlock, static_argnums=2) if self.checkpoint else EncoderBlock
+        for index in range(self.depth):
+            x = block(self.heads, self.dropout, name=f"EncoderBlock_{index}")(x, training)
+        x = nn.LayerNorm(epsilon=1e-6)(x[:, 0])
+        self.sow("intermediates", "features", x)
+        return nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros, name="head")(x)
+
+    def check(self, size):
+        if self.width % self.heads:
+            raise ValueError(
+                f"width={self.width} cannot be divided among heads={self.heads}; give a multiple"
+            )
+        if any(length % self.patch_size for length in size):
+            raise ValueError(
+                f"images of {size} cannot be cut into patches of {self.patch_size}x"
+                f"{self.patch_size}; give a patch size that divides both, or other images"
+            )
+
+
+def _patches(images, size):
+    """float[batch, patches, size * size * channels], row by row."""
+    batch, height, width, channels = images.shape
+    rows, columns = height // size, width // size
+    split = images.reshape(batch, rows, size, columns, size, channels).swapaxes(2, 3)
+    return split.reshape(batch, rows * columns, size * size * channels)
+
+
+@models.register
+def vit(
+    example_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    patch_size: Count = 4,
+    width: Count = 128,
+    depth: Layers = 6,
+    heads: Count = 4,
+    dropout: Dropout = 0.0,
+    checkpoint: bool = False,
+    augmentation: Augmentation = "none",
+) -> Problem:
+    """A vision transformer of any size; the default is one for 32x32 images.
+
+    The default has 1,205,898 parameters for CIFAR-10. Layers are those of torchvision: GELU with
+    the error function, epsilon 1e-6, initial parameters, and no dropout of attention weights.
+
+    Args:
+      example_shape: of one image, [height, width] or [height, width, channels].
+      num_classes: number of labels.
+      patch_size: height and width of a patch in pixels; a divisor of the image's.
+      width: of a token; the perceptrons are four times as wide.
+      depth: number of encoder blocks.
+      heads: number of attention heads; a divisor of the width.
+      dropout: share of the entries, from 0 to below 1, that training sets to 0 after the position
+        embedding, the attention, and both layers of the perceptron.
+      checkpoint: whether the gradient computes the inside of each block a second time, instead of
+        keeping it; less memory for a third more time.
+      augmentation: preprocessing of the images; see `augmented`.
+
+    Raises:
+      ValueError: when the model is initialised, for a width or images that cannot be divided.
+    """
+    module = VisionTransformer(num_classes, patch_size, width, depth, heads, dropout, checkpoint)
+    return augmented(classifier(module, example_shape), augmentation)
+
+
+@models.register
+def vit_b_16(
+    example_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    dropout: Dropout = 0.0,
+    checkpoint: bool = False,
+    augmentation: Augmentation = "none",
+) -> Problem:
+    """ViT-B/16: patches of 16x16, width 768, 12 blocks of 12 heads.
+
+    It has 86,567,656 parameters for images of 224x224 and 1000 classes.
+
+    Args:
+      example_shape: of one image, [height, width] or [height, width, channels].
+      num_classes: number of labels.
+      dropout: as for `vit`.
+      checkpoint: as for `vit`.
+      augmentation: preprocessing of the images; see `augmented`.
+    """
+    module = VisionTransformer(num_classes, 16, 768, 12, 12, dropout, checkpoint)
+    return augmented(classifier(module, example_shape), augmentation)
+
+
+@models.register
+def vit_small(
+    example_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    dropout: Dropout = 0.0,
+    checkpoint: bool = False,
+    augmentation: Augmentation = "none",
+) -> Problem:
+    """ViT-S/16: patches of 16x16, width 384, 12 blocks of 6 heads.
+
+    It has 22,050,664 parameters for images of 224x224 and 1000 classes. Touvron et al., "Training
+    data-efficient image transformers & distillation through attention", ICML 2021,
+    https://arxiv.org/abs/2012.12877, without the distillation token; timm's vit_small_patch16_224.
+
+    Args:
+      example_shape: of one image, [height, width] or [height, width, channels].
+      num_classes: number of labels.
+      dropout: as for `vit`.
+      checkpoint: as for `vit`.
+      augmentation: preprocessing of the images; see `augmented`.
+    """
+    module = VisionTransformer(num_classes, 16, 384, 12, 6, dropout, checkpoint)
+    return augmented(classifier(module, example_shape), augmentation)
