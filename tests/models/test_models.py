@@ -12,7 +12,7 @@ import pytest
 from fedjax_algos.core import Model
 from fedjax_algos.models import models
 
-GREY, COLOUR, TEXT = (28, 28), (32, 32, 3), (80,)
+GREY, COLOUR, PHOTO, TEXT = (28, 28), (32, 32, 3), (64, 96, 3), (80,)
 COUNTS = [
     ("linear", (5000,), 2, 10_002),
     ("mlp:hidden=400", GREY, 10, 318_010),
@@ -24,6 +24,13 @@ COUNTS = [
     ("resnet20", COLOUR, 100, 275_572),
     ("resnet18", COLOUR, 10, 11_173_962),
     ("resnet18:norm=group", COLOUR, 10, 11_173_962),
+    ("mobilenet_v2", PHOTO, 1000, 3_504_872),
+    ("mobilenet_v2:norm=group", GREY, 10, 2_236_106),
+    ("efficientnet_b0", PHOTO, 1000, 5_288_548),
+    ("efficientnet_b0:norm=group", PHOTO, 1000, 5_288_548),
+    ("resnet18_imagenet", PHOTO, 1000, 11_689_512),
+    ("resnet50", PHOTO, 1000, 25_557_032),
+    ("resnet50:norm=group", PHOTO, 1000, 25_557_032),
     ("cnn_fedcompass", GREY, 10, 582_026),
     ("gru", TEXT, 79, 162_887),
     ("gru:biases=flax", TEXT, 79, 162_375),
