@@ -12,8 +12,8 @@ import pytest
 from fedjax_algos.core import Model
 from fedjax_algos.models import models
 
-GREY, COLOUR, TEXT = (28, 28), (32, 32, 3), (80,)
-PHOTO, VOLUME = (224, 224, 3), (48, 60, 48)
+GREY, COLOUR, PHOTO, TEXT = (28, 28), (32, 32, 3), (64, 96, 3), (80,)
+LARGE, VOLUME = (224, 224, 3), (48, 60, 48)
 COUNTS = [
     ("linear", (5000,), 2, 10_002),
     ("mlp:hidden=400", GREY, 10, 318_010),
@@ -25,14 +25,21 @@ COUNTS = [
     ("resnet20", COLOUR, 100, 275_572),
     ("resnet18", COLOUR, 10, 11_173_962),
     ("resnet18:norm=group", COLOUR, 10, 11_173_962),
+    ("mobilenet_v2", PHOTO, 1000, 3_504_872),
+    ("mobilenet_v2:norm=group", GREY, 10, 2_236_106),
+    ("efficientnet_b0", PHOTO, 1000, 5_288_548),
+    ("efficientnet_b0:norm=group", PHOTO, 1000, 5_288_548),
+    ("resnet18_imagenet", PHOTO, 1000, 11_689_512),
+    ("resnet50", PHOTO, 1000, 25_557_032),
+    ("resnet50:norm=group", PHOTO, 1000, 25_557_032),
     ("cnn_fedcompass", GREY, 10, 582_026),
     ("gru", TEXT, 79, 162_887),
     ("gru:biases=flax", TEXT, 79, 162_375),
     ("lstm", TEXT, 80, 133_520),
     ("lstm_words", (20,), 10_004, 4_053_428),
     ("vit", COLOUR, 10, 1_205_898),
-    ("vit_b_16", PHOTO, 1000, 86_567_656),
-    ("vit_small", PHOTO, 1000, 22_050_664),
+    ("vit_b_16", LARGE, 1000, 86_567_656),
+    ("vit_small", LARGE, 1000, 22_050_664),
     ("unet_3d", VOLUME, 2, 246_156),
     ("unet_3d:norm=group", VOLUME, 2, 246_156),
 ]
