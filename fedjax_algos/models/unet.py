@@ -8,18 +8,22 @@ Settings", NeurIPS 2022, https://arxiv.org/abs/2210.04620. It takes the network 
 """
 
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count, Layers
+from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.models.convolutional import Convolutions
 from fedjax_algos.models.layers.initialisation import initialisers
 from fedjax_algos.models.layers.volumes import Conv3D, max_pool_3d, upsample_3d
 from fedjax_algos.models.registry import models
 from fedjax_algos.models.residual import Norm, Normalisation
 from fedjax_algos.models.segmentation import segmenter
+from fedjax_algos.models.weights import Head, Names, load_weights
+from fedjax_algos.models.weights_of_torch import with_weights
 
 
 class ConvolutionalLayer(nn.Module):
@@ -85,6 +89,27 @@ class UNet3D(nn.Module):
             )
 
 
+def names_of_torch(levels: int) -> Names:
+    """The names for `UNet3D` of the package `unet` and of FLamby.
+
+    Args:
+      levels: number of sizes of the volume.
+    """
+    blocks = [f"encoder.encoding_blocks.{level}" for level in range(levels - 1)]
+    blocks += ["bottom_block", *(f"decoder.decoding_blocks.{n}" for n in range(levels - 1))]
+    names: dict[str, Any] = {
+        "head/kernel": ("classifier.conv_layer.weight", lambda weight: weight[..., 0, 0, 0].T),
+        "head/bias": "classifier.conv_layer.bias",
+    }
+    for index, layer in enumerate(f"{block}.conv{n}" for block in blocks for n in (1, 2)):
+        ours = f"ConvolutionalLayer_{index}"
+        names[f"{ours}/Conv3D_0"] = f"{layer}.conv_layer"
+        names[f"{ours}/Normalisation_0"] = f"{layer}.norm_layer"
+        slope = f"{layer}.activation_layer.weight", lambda weight: weight.reshape(())
+        names[f"{ours}/PReLU_0/negative_slope"] = slope
+    return names
+
+
 @models.register
 def unet_3d(
     example_shape: tuple[int, ...],
@@ -95,6 +120,8 @@ def unet_3d(
     norm: Norm = "batch",
     groups: Count = 8,
     convolutions: Convolutions = "auto",
+    weights: PathLike | None = None,
+    head: Head = "loaded",
 ) -> Problem:
     """FLamby's 3D U-Net for Fed-IXI, which labels each voxel of a volume.
 
@@ -114,9 +141,18 @@ def unet_3d(
       norm: GroupNorm or BatchNorm. The first layer has a bias instead.
       groups: number of groups of channels of GroupNorm; a divisor of `2 * features`.
       convolutions: implementation of the convolutions; see `convolve_3d`.
+      weights: a file of the weights of FLamby's network or of `unet`; see `pretrained`.
+      head: "new" leaves out the file's last layer, for other classes.
 
     Raises:
       ValueError: when the model is initialised, for sizes that cannot be halved.
     """
     module = UNet3D(num_classes, levels, features, norm, groups, convolutions)
-    return segmenter(module, example_shape)
+    problem = segmenter(module, example_shape)
+    tensors = None if weights is None else _named_once(load_weights(weights))
+    return with_weights(problem, tensors, head, [names_of_torch(levels)])
+
+
+def _named_once(weights):
+    """Without the second names that PyTorch has for each tensor of these layers."""
+    return {name: tensor for name, tensor in weights.items() if ".block." not in name}

@@ -5,7 +5,7 @@ ICLR 2021, https://arxiv.org/abs/2010.11929, as in torchvision's `vit_b_16`: lay
 attention and perceptron, and a class token is classified.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
@@ -13,10 +13,13 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count, Layers, Range
+from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.models.adapters import classifier
 from fedjax_algos.models.layers.initialisation import symmetric_uniform
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 from fedjax_algos.models.registry import models
+from fedjax_algos.models.weights import Head, Names
+from fedjax_algos.models.weights_of_torch import with_weights
 
 Dropout = Annotated[float, Range(0, 1, high_open=True)]
 _xavier = nn.initializers.xavier_uniform()
@@ -105,6 +108,58 @@ class VisionTransformer(nn.Module):
             )
 
 
+def names_of_torch(depth: int) -> list[Names]:
+    """The names for `VisionTransformer`: torchvision's, and timm's.
+
+    Args:
+      depth: number of encoder blocks.
+    """
+    torchvision: dict[str, Any] = {
+        "class_token": "class_token",
+        "position_embedding": "encoder.pos_embedding",
+        "patch_embedding/kernel": ("conv_proj.weight", _rows_of_patches),
+        "patch_embedding/bias": "conv_proj.bias",
+        "LayerNorm_0": "encoder.ln",
+        "head": "heads.head",
+    }
+    timm: dict[str, Any] = {
+        "class_token": "cls_token",
+        "position_embedding": "pos_embed",
+        "patch_embedding/kernel": ("patch_embed.proj.weight", _rows_of_patches),
+        "patch_embedding/bias": "patch_embed.proj.bias",
+        "LayerNorm_0": "norm",
+        "head": "head",
+    }
+    # both have the rows of queries, keys and values one after the other, each head by head
+    packed = "SelfAttention_0/query_key_value"
+    for index in range(depth):
+        ours, theirs = f"EncoderBlock_{index}", f"encoder.layers.encoder_layer_{index}"
+        torchvision |= {
+            f"{ours}/LayerNorm_0": f"{theirs}.ln_1",
+            f"{ours}/{packed}/kernel": f"{theirs}.self_attention.in_proj_weight",
+            f"{ours}/{packed}/bias": f"{theirs}.self_attention.in_proj_bias",
+            f"{ours}/SelfAttention_0/projection": f"{theirs}.self_attention.out_proj",
+            f"{ours}/LayerNorm_1": f"{theirs}.ln_2",
+            f"{ours}/Dense_0": f"{theirs}.mlp.0",
+            f"{ours}/Dense_1": f"{theirs}.mlp.3",
+        }
+        theirs = f"blocks.{index}"
+        timm |= {
+            f"{ours}/LayerNorm_0": f"{theirs}.norm1",
+            f"{ours}/{packed}": f"{theirs}.attn.qkv",
+            f"{ours}/SelfAttention_0/projection": f"{theirs}.attn.proj",
+            f"{ours}/LayerNorm_1": f"{theirs}.norm2",
+            f"{ours}/Dense_0": f"{theirs}.mlp.fc1",
+            f"{ours}/Dense_1": f"{theirs}.mlp.fc2",
+        }
+    return [torchvision, timm]
+
+
+def _rows_of_patches(weight):
+    """[width, channels, rows, columns] to [inputs, width], in the order of `_patches`."""
+    return weight.transpose(2, 3, 1, 0).reshape(-1, weight.shape[0])
+
+
 def _patches(images, size):
     """float[batch, patches, size * size * channels], row by row."""
     batch, height, width, channels = images.shape
@@ -125,6 +180,8 @@ def vit(
     dropout: Dropout = 0.0,
     checkpoint: bool = False,
     augmentation: Augmentation = "none",
+    weights: PathLike | None = None,
+    head: Head = "loaded",
 ) -> Problem:
     """A vision transformer of any size; the default is one for 32x32 images.
 
@@ -143,12 +200,16 @@ def vit(
       checkpoint: whether the gradient computes the inside of each block a second time, instead of
         keeping it; less memory for a third more time.
       augmentation: preprocessing of the images; see `augmented`.
+      weights: a file of torchvision's or timm's weights; see `pretrained`. They are of one size of
+        images: positions are not interpolated.
+      head: "new" leaves out the file's last layer, for other classes.
 
     Raises:
       ValueError: when the model is initialised, for a width or images that cannot be divided.
     """
     module = VisionTransformer(num_classes, patch_size, width, depth, heads, dropout, checkpoint)
-    return augmented(classifier(module, example_shape), augmentation)
+    problem = with_weights(classifier(module, example_shape), weights, head, names_of_torch(depth))
+    return augmented(problem, augmentation)
 
 
 @models.register
@@ -159,6 +220,8 @@ def vit_b_16(
     dropout: Dropout = 0.0,
     checkpoint: bool = False,
     augmentation: Augmentation = "none",
+    weights: PathLike | None = None,
+    head: Head = "loaded",
 ) -> Problem:
     """ViT-B/16: patches of 16x16, width 768, 12 blocks of 12 heads.
 
@@ -170,9 +233,23 @@ def vit_b_16(
       dropout: as for `vit`.
       checkpoint: as for `vit`.
       augmentation: preprocessing of the images; see `augmented`.
+      weights: a file of torchvision's or timm's weights; see `pretrained`. They are of one size of
+        images: positions are not interpolated.
+      head: "new" leaves out the file's last layer, for other classes.
     """
-    module = VisionTransformer(num_classes, 16, 768, 12, 12, dropout, checkpoint)
-    return augmented(classifier(module, example_shape), augmentation)
+    return vit(
+        example_shape,
+        num_classes,
+        patch_size=16,
+        width=768,
+        depth=12,
+        heads=12,
+        dropout=dropout,
+        checkpoint=checkpoint,
+        augmentation=augmentation,
+        weights=weights,
+        head=head,
+    )
 
 
 @models.register
@@ -183,6 +260,8 @@ def vit_small(
     dropout: Dropout = 0.0,
     checkpoint: bool = False,
     augmentation: Augmentation = "none",
+    weights: PathLike | None = None,
+    head: Head = "loaded",
 ) -> Problem:
     """ViT-S/16: patches of 16x16, width 384, 12 blocks of 6 heads.
 
@@ -196,6 +275,20 @@ def vit_small(
       dropout: as for `vit`.
       checkpoint: as for `vit`.
       augmentation: preprocessing of the images; see `augmented`.
+      weights: a file of torchvision's or timm's weights; see `pretrained`. They are of one size of
+        images: positions are not interpolated.
+      head: "new" leaves out the file's last layer, for other classes.
     """
-    module = VisionTransformer(num_classes, 16, 384, 12, 6, dropout, checkpoint)
-    return augmented(classifier(module, example_shape), augmentation)
+    return vit(
+        example_shape,
+        num_classes,
+        patch_size=16,
+        width=384,
+        depth=12,
+        heads=6,
+        dropout=dropout,
+        checkpoint=checkpoint,
+        augmentation=augmentation,
+        weights=weights,
+        head=head,
+    )

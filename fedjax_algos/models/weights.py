@@ -249,7 +249,7 @@ def _checked(name: str, place: str, given: np.ndarray, leaf: Any) -> np.ndarray:
         raise ValueError(
             f"{name!r} has type {given.dtype}, and {place} {leaf.dtype}; convert it to {leaf.dtype}"
         )
-    array = np.ascontiguousarray(given.astype(leaf.dtype))
+    array = np.asarray(given, leaf.dtype, order="C")  # also of a scalar
     if not np.isfinite(array).all():
         raise ValueError(f"{name!r} has numbers that are not finite; give other weights")
     return array

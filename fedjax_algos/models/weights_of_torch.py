@@ -5,19 +5,19 @@ from typing import Any, TypeAlias
 
 from fedjax_algos.core import Problem
 from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.models.weights import Head, Names, pretrained
+from fedjax_algos.models.weights import Head, Names, Weights, pretrained
 
 Stages: TypeAlias = Sequence[Any]  # each with a number of blocks and an expansion
 
 
 def with_weights(
-    problem: Problem, weights: PathLike | None, head: Head, names: Sequence[Names]
+    problem: Problem, weights: PathLike | Weights | None, head: Head, names: Sequence[Names]
 ) -> Problem:
     """The problem with the weights of a file, or unchanged without one.
 
     Args:
       problem: of a network.
-      weights: the file; None for none.
+      weights: the file, or the tensors by name; None for none.
       head: as for `pretrained`.
       names: as for `pretrained`.
 
