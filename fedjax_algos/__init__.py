@@ -25,6 +25,7 @@ from fedjax_algos.analysis import (
 )
 from fedjax_algos.core import (
     Algorithm,
+    ClassMean,
     ClientData,
     Dispatch,
     Local,
@@ -72,6 +73,7 @@ from fedjax_algos.schedules import differentiable, traced_dispatches
 __all__ = [
     "Algorithm",
     "Checkpoints",
+    "ClassMean",
     "ClientData",
     "ClientStates",
     "Dispatch",

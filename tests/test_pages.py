@@ -38,9 +38,17 @@ def test_the_first_page(capsys):
     assert 0.8 < float(capsys.readouterr().out) <= 1
 
 
+def test_a_metric(capsys):
+    """docs/data_and_models.md: it equals balanced accuracy; all test examples have a class."""
+    program, _ = programs("docs/data_and_models.md")
+    exec(program, names := {})
+    counts = np.bincount(names["dataset"].test["y"], minlength=10)
+    assert np.fromstring(capsys.readouterr().out.strip("[]\n"), sep=" ").tolist() == counts.tolist()
+
+
 def test_an_adapter(capsys):
     """docs/data_and_models.md: what is uploaded is the adapter, and it learns."""
-    (program,) = programs("docs/data_and_models.md")
+    _, program = programs("docs/data_and_models.md")
     names = {}
     exec(program, names)
     start, end = names["history"][0], names["history"][-1]

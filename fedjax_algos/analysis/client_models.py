@@ -54,7 +54,7 @@ def map_clients(function, num_clients, layout, clients, num_steps, *inputs):
     """`function(client, num_steps, *inputs)` of all clients, chunk by chunk.
 
     Args:
-      function: of one client, to metrics of float[].
+      function: of one client, to metrics of float[] or float[classes].
       num_clients: N, which pads the last chunk, with no steps.
       layout: as for `make_evaluate_personal`.
       clients: int32[number]: their ids.
@@ -62,7 +62,7 @@ def map_clients(function, num_clients, layout, clients, num_steps, *inputs):
       *inputs: leaves [number].
 
     Returns:
-      The metrics, with leaves float[number].
+      The metrics, with leaves float[number] or float[number, classes].
     """
     number = clients.size
     at_once = min(number, _MAX_AUTO_CHUNK) if layout == "auto" else number
@@ -71,11 +71,10 @@ def map_clients(function, num_clients, layout, clients, num_steps, *inputs):
     clients = jnp.pad(clients, padding, constant_values=num_clients)  # takes no step
     work = clients, *(jnp.pad(leaf, padding) for leaf in (num_steps, *inputs))
     if chunk == 1:  # without vmap convolutions stay dense, and loops have their own lengths
-        metrics = jax.lax.map(lambda each: function(*each), work)
-    else:
-        chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, chunk), work)
-        metrics = jax.lax.map(lambda each: jax.vmap(function)(*each), chunks)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1)[:number], metrics)
+        return jax.lax.map(lambda each: function(*each), work)
+    chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, chunk), work)
+    metrics = jax.lax.map(lambda each: jax.vmap(function)(*each), chunks)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:number], metrics)
 
 
 def checked_steps(train, test, local, num_steps):
@@ -132,5 +131,6 @@ def evaluate_client(problem, model, data, client, size):
     def add(step, metrics):
         return jax.tree.map(jnp.add, metrics, measure(step))
 
-    zeros = jax.tree.map(lambda leaf: jnp.zeros((), leaf.dtype), jax.eval_shape(measure, 0))
+    shapes = jax.eval_shape(measure, 0)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     return jax.lax.fori_loop(0, -(-count // size), add, zeros)

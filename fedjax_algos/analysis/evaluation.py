@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import Batch, Mean, Metrics, Model, Problem
+from fedjax_algos.core import Batch, ClassMean, Mean, Metrics, Model, Problem
 from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.local_training import check_one_each
 from fedjax_algos.core.user_functions import apply_model, check_problem, losses_of, metrics_of
@@ -28,7 +28,7 @@ def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, 
 
     Returns:
       A function of a model and of examples, leaves [total, ...]. It returns "loss" and the
-      problem's metrics as `Mean`s of float[].
+      problem's metrics as `Mean`s of float[], or `ClassMean`s of float[classes].
 
     Raises:
       ValueError: for a batch size below 1; when called, for a loss or a metric that does not give
@@ -79,9 +79,9 @@ def make_evaluate_clients(
 
     Returns:
       A function of a model and of clients' training or held-out examples. It returns "loss" and
-      the problem's metrics as `Mean`s with leaves float[num_clients]: `.value()` gives those of
-      each client, and the sum over clients is the `Mean` over all examples. A client without
-      examples has weight 0.
+      the problem's metrics as `Mean`s with leaves float[num_clients], or `ClassMean`s with leaves
+      float[num_clients, classes]: `.value()` gives those of each client, and the sum over clients
+      is the metric over all examples. A client without examples has weight 0.
 
     Raises:
       ValueError: for a batch size below 1; when called, for a loss or a metric that does not give
@@ -110,16 +110,17 @@ def make_evaluate_clients(
 
         def add(step, sums):
             clients, values = measure(step)
-            return {
-                name: client_sums.at[clients].add(values[name], indices_are_sorted=True)
-                for name, client_sums in sums.items()
-            }
+            return jax.tree.map(
+                lambda own, new: own.at[clients].add(new, indices_are_sorted=True), sums, values
+            )
+
+        def zeros(leaf):
+            return jnp.zeros((data.num_clients, *leaf.shape[1:]), leaf.dtype)
 
         _, shapes = jax.eval_shape(measure, 0)
-        zeros = {name: jnp.zeros(data.num_clients, value.dtype) for name, value in shapes.items()}
-        sums = jax.lax.fori_loop(0, -(-total // size), add, zeros)
+        sums = jax.lax.fori_loop(0, -(-total // size), add, jax.tree.map(zeros, shapes))
         counts = jnp.diff(data.offsets)
-        return {name: Mean(each, counts.astype(each.dtype)) for name, each in sums.items()}
+        return {name: _as_mean(each, counts) for name, each in sums.items()}
 
     return evaluate
 
@@ -149,17 +150,18 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
     - `standard_deviation = sqrt((1 / C) sum (v_i - mean)^2)`, of these clients, not an estimate
       for other clients;
     - `worst_decile` is the mean of the ceil(C / 10) worst v_i;
-    - `weighted_mean = sum n_i v_i / sum n_i` is the mean over all examples. In the other three, all
-      clients have the same weight.
+    - `weighted_mean = sum n_i v_i / sum n_i` is the mean over all examples; for a `ClassMean`, the
+      value of all examples together. In the other three, all clients have the same weight.
 
-    Clients without examples are left out. NaN counts as worse than any number.
+    Clients of weight 0, such as those without examples, are left out. NaN counts as worse than any
+    number.
 
     Source: Li et al., "Fair Resource Allocation in Federated Learning", ICLR 2020,
     https://arxiv.org/abs/1905.10497, reports the means of the worst and best 10% of clients.
 
     Args:
-      values: leaves float[num_clients], one metric of `make_evaluate_clients` or
-        `make_evaluate_personal`.
+      values: leaves float[num_clients], or [num_clients, classes] of a `ClassMean`: one metric of
+        `make_evaluate_clients` or `make_evaluate_personal`.
       worst: "lowest" for an accuracy, "highest" for a loss.
 
     Raises:
@@ -170,15 +172,14 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
             f"worst={worst!r} is unknown; give 'lowest' for an accuracy, 'highest' for a loss"
         )
     check_kind("values", values, Mean, "give one metric, such as evaluate(model, data)['loss']")
-    totals, weights = (np.asarray(leaf, np.float64) for leaf in values)
-    nonempty = weights > 0
+    nonempty = np.asarray(values.over_classes().weight) > 0
     if not nonempty.any():
         raise ValueError(
-            f"none of the {weights.size} clients has examples; evaluate on data in which at least "
+            f"none of the {nonempty.size} clients has examples; evaluate on data in which at least "
             "one client has some"
         )
-    totals, weights = totals[nonempty], weights[nonempty]
-    means = totals / weights
+    values = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[nonempty], values)
+    means = _quotients(values)
     sign = 1 if worst == "highest" else -1
     num_worst = -(-means.size // 10)
     worst_means = sign * np.sort(sign * means)[-num_worst:]  # sort puts NaN last
@@ -186,14 +187,20 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
         mean=float(means.mean()),
         standard_deviation=float(means.std()),
         worst_decile=float(worst_means.mean()),
-        weighted_mean=float(totals.sum() / weights.sum()),
+        weighted_mean=float(_quotients(jax.tree.map(lambda leaf: leaf.sum(0), values))),
     )
+
+
+def _quotients(values: Mean) -> np.ndarray:
+    """The values of means of positive weight, in float64; jax takes those over classes."""
+    total, weight = (np.asarray(leaf, np.float64) for leaf in values.over_classes())
+    return total / weight
 
 
 def evaluate_batch(
     problem: Problem, model: Model, examples: Batch, rows: jax.Array, real: jax.Array
 ) -> Metrics:
-    """The loss and the metrics of one batch, as sums and weights.
+    """The loss and the metrics of one batch, as sums and weights, float[] or float[classes].
 
     Args:
       problem: what is learned.
@@ -206,27 +213,49 @@ def evaluate_batch(
       ValueError: for a loss or a metric that does not give one value for each example.
     """
     values = _values(problem, model, examples, rows, real)
+    sums = jax.tree.map(lambda leaf: leaf.sum(0), values)
     count = real.sum()
-    return {name: Mean(each.sum(), count.astype(each.dtype)) for name, each in values.items()}
+    return {name: _as_mean(each, count) for name, each in sums.items()}
+
+
+def _as_mean(sums: jax.Array | Mean, count: jax.Array) -> Mean:
+    """Sums of one value for each example, or of a metric that has weights of its own."""
+    return sums if isinstance(sums, Mean) else Mean(sums, count.astype(sums.dtype))
 
 
 def _values(problem, model, examples, rows, real):
-    """The loss and the metrics of each example of a batch: float[batch], 0 where not `real`.
+    """The loss and the metrics of each example of a batch, 0 where not `real`.
 
-    Their dtype is jax's default float type or a wider one: sums of flags or in half precision would
-    be inexact.
+    They are float[batch], or a `Mean` with a leading axis of the batch. Their dtype is jax's
+    default float type or a wider one: sums of flags or in half precision would be inexact.
     """
     batch = jax.tree.map(lambda leaf: leaf[rows], examples)
     outputs, _ = apply_model(problem, model, batch, jax.random.key(0), False)
     loss, metrics = losses_of(problem, outputs, batch), metrics_of(problem, outputs, batch)
     values = {"loss": loss, **metrics}
 
-    def masked(name, value):
-        check_one_each(name, value, real)
+    def masked(value):
         dtype = jnp.promote_types(value.dtype, jnp.result_type(float))
-        return jnp.where(real, value, 0).astype(dtype)
+        mask = real if value.ndim == 1 else real[:, None]
+        return jnp.where(mask, value, 0).astype(dtype)
 
-    return {name: masked(name, value) for name, value in values.items()}
+    for name, value in values.items():
+        _check_shapes(name, value, real)
+    return jax.tree.map(masked, values)
+
+
+def _check_shapes(name, value, real):
+    """Raises ValueError unless there is one value, or one total and weight, for each example."""
+    if not isinstance(value, Mean):
+        return check_one_each(name, value, real)
+    kind, shapes = type(value).__name__, [jnp.shape(leaf) for leaf in value]
+    wanted = 2 if isinstance(value, ClassMean) else 1  # axes
+    if shapes[0] != shapes[1] or len(shapes[0]) != wanted or shapes[0][0] != len(real):
+        like = f"({len(real)}, classes)" if wanted == 2 else f"({len(real)},)"
+        raise ValueError(
+            f"{name} is a {kind} of total {shapes[0]} and weight {shapes[1]}, but must give both "
+            f"for each example, shape {like}: return them without summing them"
+        )
 
 
 def check_batch_size(batch_size: int) -> None:

@@ -50,7 +50,7 @@ class EvaluatePersonal(Protocol):
           num_steps: int or int[num_clients], at least 0; None is what `local` gives.
 
         Returns:
-          "loss" and the problem's metrics as `Mean`s with leaves float[num_clients], as
+          "loss" and the problem's metrics of each client, with leaves as those of
           `make_evaluate_clients`. A client without training examples keeps the common model; one
           without test examples has weight 0.
         """
@@ -135,7 +135,7 @@ class EvaluateOwn(Protocol):
           seed: of this training.
 
         Returns:
-          "loss" and the problem's metrics as `Mean`s with leaves float[num_clients], as
+          "loss" and the problem's metrics of each client, with leaves as those of
           `make_evaluate_clients`.
         """
         ...

@@ -28,7 +28,7 @@ def metrics_row(
         clock.
       metrics: `train_loss`, the mean over all examples of all local steps since the last row (not
         in the first row), NaN if all updates since then were left out; `test_loss` and the
-        problem's metrics as `test_...`, the means over the test examples.
+        problem's metrics as `test_...`, their values on the test examples.
       download_bytes: bytes sent to clients.
       upload_bytes: bytes sent by clients.
       flops: floating-point operations of the clients, see `count_flops`; NaN if they cannot be

@@ -17,6 +17,8 @@ HELP = {
     "model": "name of a model, see `list models`",
     "loss": "of training and evaluation, such as cross_entropy:label_smoothing=0.1, see "
     "`list losses` [that of the model, cross_entropy]",
+    "metrics": "of evaluations, beside those of the model, such as balanced_accuracy,"
+    "top_k_accuracy:k=3, see `list metrics` [none]",
     "compute_dtype": "of the model: that of its params (float32), or bfloat16 with float32 params",
     "partition": "how examples are divided over clients, see `list partitions`",
     "clients": "number of clients",

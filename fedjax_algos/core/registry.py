@@ -4,6 +4,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +122,28 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
                 raise ValueError(f"{name}: {key} is given twice; give it once")
             values[key] = parse_value(option, value, name)
         return name, values
+
+    def parse_all(self, text: str) -> list[tuple[str, dict[str, Any]]]:
+        """The names and the options of several specs.
+
+        Args:
+          text: specs, as in `parse`, separated by commas. A part `key=value` is an option of the
+            spec before it.
+
+        Raises:
+          ValueError: as `parse` does, and for a spec that is given twice.
+        """
+        specs: list[str] = []
+        for part in text.split(","):
+            if specs and re.match(r"\w+=", part):
+                specs[-1] += f",{part}"
+            else:
+                specs.append(part)
+        parsed = [self.parse(spec) for spec in specs]
+        for spec, each in zip(specs, parsed, strict=True):
+            if parsed.count(each) > 1:
+                raise ValueError(f"{self.kind} {spec!r} is given twice; give it once")
+        return parsed
 
     def make(self, spec: str, *args: Any) -> T:
         """Calls the factory that a spec names, with the spec's options.

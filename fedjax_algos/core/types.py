@@ -3,7 +3,7 @@
 Everything here is a NamedTuple of arrays or of pure functions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -100,7 +100,56 @@ class Model(NamedTuple):
         return describe(self, params=describe_tree(self.params), **rest)
 
 
-def _no_metrics(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
+class Mean(NamedTuple):
+    """A metric as a sum and a weight, so that means over clients, chunks and devices add up.
+
+    Attributes:
+      total: float[]: the sum of weighted values; float[num_clients] from `make_evaluate_clients`,
+        and float[batch] from a problem's `metrics`.
+      weight: of the shape of `total`: the sum of the weights, such as the number of examples.
+    """
+
+    total: jax.Array
+    weight: Array
+
+    def value(self) -> jax.Array:
+        """The mean, float[]; 0 if the weight is 0."""
+        return jnp.where(self.weight > 0, self.total / jnp.maximum(self.weight, 1e-30), 0)
+
+    def over_classes(self) -> "Mean":
+        """The `Mean` itself, which has no axis of classes."""
+        return self
+
+
+class ClassMean(Mean):
+    """A metric that is the mean over classes of a mean of each, such as balanced accuracy.
+
+    `value = (1 / |K|) sum over k in K of total_k / weight_k`, where K are the classes of positive
+    weight; the others are left out. Totals and weights add up as those of any `Mean`, so the value
+    of a sum over clients is that of their examples together, and not the mean of their values.
+
+    Attributes:
+      total: float[classes]: the sum of weighted values of each class, with the axes of a `Mean`
+        before that of the classes.
+      weight: of the shape of `total`: the sum of the weights of each class.
+    """
+
+    __slots__ = ()
+
+    def value(self) -> jax.Array:
+        """The mean over the classes, float[]; 0 if all weights are 0."""
+        return self.over_classes().value()
+
+    def over_classes(self) -> Mean:
+        """The sum of the classes' means and the number of classes of positive weight, float[]."""
+        means = Mean(*self).value()
+        return Mean(means.sum(-1), (self.weight > 0).sum(-1).astype(means.dtype))
+
+
+MetricValues: TypeAlias = Mapping[str, jax.Array | Mean]  # of a batch, with leading axes of it
+
+
+def _no_metrics(outputs: Outputs, batch: Batch) -> MetricValues:
     return {}
 
 
@@ -109,7 +158,9 @@ class Problem(NamedTuple):
 
     `loss` and `metrics` return one value for EACH example, because batches may be short: the engine
     masks the values with `where` and divides by the real count. A mean over the batch cannot be
-    masked afterwards. In training, a batch that is a dict also holds "mask", bool[batch], for
+    masked afterwards. A metric that is no mean over examples returns a `Mean`, whose weights are
+    summed like its values: a mean over words has float[batch] of both, and a `ClassMean`
+    float[batch, classes]. In training, a batch that is a dict also holds "mask", bool[batch], for
     models whose outputs mix examples, such as those with BatchNorm. Masked rows repeat real ones.
 
     The arguments of `apply` are the model, a batch, a key for dropout or noise, and whether the
@@ -120,13 +171,14 @@ class Problem(NamedTuple):
       apply: `(model, batch, key, training) -> (outputs, statistics)`; leaves of the batch are
         [batch, ...].
       loss: `(outputs, batch) -> float[batch]`.
-      metrics: `(outputs, batch) -> {name: float[batch]}`; the default has none.
+      metrics: `(outputs, batch) -> {name: float[batch] or Mean}`; the default has none. They are
+        computed in evaluations only.
     """
 
     init: Callable[[Key], Model]
     apply: Callable[[Model, Batch, Key, bool], tuple[Outputs, Statistics]]
     loss: Callable[[Outputs, Batch], jax.Array]
-    metrics: Callable[[Outputs, Batch], dict[str, jax.Array]] = _no_metrics
+    metrics: Callable[[Outputs, Batch], MetricValues] = _no_metrics
 
     def __repr__(self) -> str:
         try:
@@ -192,23 +244,6 @@ class Local(NamedTuple):
         if "transform" in facts:
             facts["transform"] = "an optax transformation"
         return describe(self, **facts)
-
-
-class Mean(NamedTuple):
-    """A metric as a sum and a weight, so that means over clients, chunks and devices add up.
-
-    Attributes:
-      total: float[]: the sum of weighted values, or float[num_clients] from
-        `make_evaluate_clients`.
-      weight: of the shape of `total`: the sum of the weights, such as the number of examples.
-    """
-
-    total: jax.Array
-    weight: Array
-
-    def value(self) -> jax.Array:
-        """The mean, float[]; 0 if the weight is 0."""
-        return jnp.where(self.weight > 0, self.total / jnp.maximum(self.weight, 1e-30), 0)
 
 
 class Report(NamedTuple):

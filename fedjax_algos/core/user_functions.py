@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core.checks import check_kind
 from fedjax_algos.core.representation import describe_tree
-from fedjax_algos.core.types import Batch, Key, Model, Outputs, Params, Problem, Statistics
+from fedjax_algos.core.types import Batch, Key, Mean, Model, Outputs, Params, Problem, Statistics
 
 
 def check_problem(problem: Any) -> None:
@@ -109,8 +109,8 @@ def losses_of(problem: Problem, outputs: Outputs, batch: Batch) -> jax.Array:
         return problem.loss(outputs, batch)
 
 
-def metrics_of(problem: Problem, outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
-    """`problem.metrics`, float[batch] each, with errors that name the fix.
+def metrics_of(problem: Problem, outputs: Outputs, batch: Batch) -> dict[str, jax.Array | Mean]:
+    """`problem.metrics`, float[batch] or a `Mean` each, with errors that name the fix.
 
     Args:
       problem: what is learned.
@@ -119,7 +119,7 @@ def metrics_of(problem: Problem, outputs: Outputs, batch: Batch) -> dict[str, ja
 
     Raises:
       TypeError: for outputs, or real labels, that a metric cannot take, and no dictionary.
-      ValueError: for a name that the batch does not have.
+      ValueError: for a name that the batch does not have, and a metric that is called "loss".
     """
     with explained("Problem.metrics", batch, outputs):
         metrics = problem.metrics(outputs, batch)
@@ -127,6 +127,11 @@ def metrics_of(problem: Problem, outputs: Outputs, batch: Batch) -> dict[str, ja
         raise TypeError(
             f"Problem.metrics returned {_described(metrics)}; return a dictionary, such as "
             "{'error': values}"
+        )
+    if "loss" in metrics:
+        raise ValueError(
+            "Problem.metrics returned a metric of the name 'loss', which is that of Problem.loss; "
+            "give it another name"
         )
     return metrics
 

@@ -1,5 +1,6 @@
 """Models: each factory makes a `Problem` from the shape of an example and the classes."""
 
+from fedjax_algos.models import language, segmentation
 from fedjax_algos.models.adapters import classifier, nnx_classifier
 from fedjax_algos.models.convolutional import cnn_fedcompass, cnn_fedgbo, lenet
 from fedjax_algos.models.dense import linear, mlp
@@ -10,6 +11,7 @@ from fedjax_algos.models.layers.depthwise import DepthwiseConv, convolve_depthwi
 from fedjax_algos.models.layers.pooling import max_pool
 from fedjax_algos.models.layers.volumes import Conv3D, convolve_3d, max_pool_3d, upsample_3d
 from fedjax_algos.models.loss_functions import with_loss
+from fedjax_algos.models.metric_functions import with_metrics
 from fedjax_algos.models.precision import ComputeDtype, compute_in
 from fedjax_algos.models.preprocessing import (
     chain,
@@ -45,6 +47,7 @@ __all__ = [
     "freeze",
     "freeze_model",
     "gru",
+    "language",
     "lenet",
     "linear",
     "load_weights",
@@ -67,6 +70,7 @@ __all__ = [
     "resnet18_imagenet",
     "resnet20",
     "resnet50",
+    "segmentation",
     "segmenter",
     "unet_3d",
     "upsample_3d",
@@ -74,4 +78,5 @@ __all__ = [
     "vit_b_16",
     "vit_small",
     "with_loss",
+    "with_metrics",
 ]

@@ -11,7 +11,7 @@ import optax
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
-from fedjax_algos.core import Batch, Model, Params, Problem
+from fedjax_algos.core import Batch, MetricValues, Model, Params, Problem
 from fedjax_algos.core.options import Range
 from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.models.registry import losses, metrics
@@ -87,7 +87,7 @@ def cross_entropy(
 
 
 @metrics.register
-def accuracy(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
+def accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
     """Accuracy: 1 if the largest logit is that of the label, and else 0.
 
     The first of equal logits counts as the largest. If an example has several labels, it is the

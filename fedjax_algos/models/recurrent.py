@@ -1,4 +1,4 @@
-"""Recurrent networks that read a text and predict its next symbol.
+"""Recurrent networks that read a text and predict its next symbol, at the end or at each position.
 
 Each gate has its own matrix products inside the loop over time. On a CPU this is faster, mapped
 over clients or not, than one product that is split into gates, and than the product of the whole
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.models.adapters import classifier, identity
+from fedjax_algos.models.language import token_cross_entropy, word_accuracy
 from fedjax_algos.models.layers.initialisation import (
     Initialisation,
     initialisers,
@@ -23,6 +24,7 @@ from fedjax_algos.models.registry import models
 
 Cell = Literal["gru", "lstm"]
 Biases = Literal["torch", "flax"]
+Predicts = Literal["last", "every"]
 
 
 def _gru(gates, hidden, recurrent):
@@ -110,7 +112,7 @@ def _orthogonal_blocks(blocks):
 
 
 class Reader(nn.Module):
-    """An embedding, recurrent layers, and dense layers on the last hidden state."""
+    """An embedding, recurrent layers, and dense layers on the last or on every hidden state."""
 
     cell: Cell
     vocabulary: int  # number of symbols
@@ -120,6 +122,7 @@ class Reader(nn.Module):
     widths: tuple[int, ...]  # of the dense layers before the last one
     biases: Biases
     initialisation: Initialisation
+    predicts: Predicts = "last"
 
     @nn.compact
     def __call__(self, x):
@@ -128,7 +131,7 @@ class Reader(nn.Module):
         x = nn.Embed(self.vocabulary, self.embedding, **options)(x.astype(jnp.int32))
         for _ in range(self.layers):
             x = Recurrent(self.cell, self.hidden, self.biases, self.initialisation)(x)
-        x = x[:, -1]
+        x = x if self.predicts == "every" else x[:, -1]
         for width in self.widths:
             x = nn.Dense(width, **initialisers(self.initialisation, x.shape[-1]))(x)
         self.sow("intermediates", "features", x)
@@ -204,10 +207,22 @@ def lstm_words(
     hidden: Count = 670,
     biases: Biases = "torch",
     initialisation: Initialisation = "flax",
+    predicts: Predicts = "last",
 ) -> Problem:
     """GHBM's network for StackOverflow: an embedding and a projection of 96, and an LSTM of 670.
 
-    It has 4,053,428 parameters for 10,004 words.
+    It has 4,053,428 parameters for 10,004 classes: 10,000 words, padding, words out of the
+    vocabulary, begin and end. With `biases="flax"` it has 4,050,748, as in the code of Reddi et
+    al., "Adaptive Federated Optimization", ICLR 2021, https://arxiv.org/abs/2003.00295, whose model
+    it is.
+
+    With `predicts="every"` it predicts the token after each position, as there: labels "y" are
+    int32[batch, time], the loss is `token_cross_entropy`, and the accuracy is that of words, see
+    `word_accuracy`. With "last" it predicts one word after the text, with labels int32[batch].
+
+    Deviations from that code: the initial parameters are those of Flax or PyTorch, not of Keras,
+    which begins with a forget gate of bias 1. Padding is read like any other token; at the end of
+    a text, where the task has it, no counted prediction depends on it.
 
     Args:
       example_shape: [time], the length of a text in symbols.
@@ -216,6 +231,11 @@ def lstm_words(
       hidden: width of the recurrent layer, at least 1.
       biases: biases of a layer, as in PyTorch or as in Flax; see `Recurrent`.
       initialisation: distribution of the initial parameters, as in Flax or as in PyTorch.
+      predicts: the word after the "last" position, or the token after "every" one.
     """
-    reader = Reader("lstm", num_classes, embedding, hidden, 1, (embedding,), biases, initialisation)
-    return _predictor(reader, example_shape)
+    sizes = num_classes, embedding, hidden, 1, (embedding,)
+    reader = Reader("lstm", *sizes, biases, initialisation, predicts)
+    problem = _predictor(reader, example_shape)
+    if predicts == "last":
+        return problem
+    return problem._replace(loss=token_cross_entropy, metrics=word_accuracy)

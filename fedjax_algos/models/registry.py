@@ -2,10 +2,10 @@
 
 import jax
 
-from fedjax_algos.core import Mean, Problem
+from fedjax_algos.core import MetricValues, Problem
 from fedjax_algos.core.registry import Registry
 
 models = Registry[Problem]("model", Problem)
 losses = Registry[jax.Array]("loss", jax.Array)  # (outputs, batch, *, ...) -> float[batch]
 # (outputs, batch, *, ...) -> {name: float[batch] or Mean}, as `Problem.metrics`
-metrics = Registry[dict[str, jax.Array | Mean]]("metric", dict)
+metrics = Registry[MetricValues]("metric", dict)

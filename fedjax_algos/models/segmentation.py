@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core import Batch, Problem
+from fedjax_algos.core import Batch, MetricValues, Problem
 from fedjax_algos.models.adapters import (
     Inputs,
     Outputs,
@@ -48,7 +48,7 @@ def dice(outputs: Outputs, batch: Batch) -> jax.Array:
 
 
 @metrics.register
-def soft_dice_score(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
+def soft_dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     """Dice score of the softmax probabilities, as FLamby measures it on Fed-IXI.
 
     `mean_k sum_v p_vk g_vk / (sum_v (p_vk + g_vk) / 2 + 1e-7)`, with the symbols of `dice`. The
@@ -72,7 +72,7 @@ def soft_dice_score(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
 
 
 @metrics.register
-def dice_score(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
+def dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     """Dice score of the predicted mask: `mean_k 2 |P_k and G_k| / (|P_k| + |G_k|)`.
 
     P_k are the voxels whose largest logit is that of class k, and G_k those with the label k. The
@@ -104,7 +104,7 @@ def dice_score(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
     return {"dice_score": scores.mean(-1)}
 
 
-def voxel_metrics(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
+def voxel_metrics(outputs: Outputs, batch: Batch) -> MetricValues:
     """The share of voxels that are labelled rightly, and the Dice score of the mask.
 
     Args:
@@ -114,7 +114,7 @@ def voxel_metrics(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
     Returns:
       "accuracy" and "dice_score", float[batch] each.
     """
-    return accuracy(outputs, batch) | dice_score(outputs, batch)
+    return {**accuracy(outputs, batch), **dice_score(outputs, batch)}
 
 
 def segmenter(

@@ -13,13 +13,14 @@ def client_rows(label: str, seed: int, round_number: int, metrics: Metrics) -> l
       label: of the method.
       seed: of the run.
       round_number: the last one.
-      metrics: leaves float[num_clients], of `make_evaluate_own`. Those of a client without examples
-        are NaN.
+      metrics: of `make_evaluate_own`, for each client. Where a client has weight 0, such as one
+        without examples, the value is NaN.
     """
     weights = np.asarray(metrics["loss"].weight)
+    means = {name: mean.over_classes() for name, mean in metrics.items()}
     values = {
-        name: np.where(weights > 0, np.asarray(mean.value()), np.nan)
-        for name, mean in metrics.items()
+        name: np.where(np.asarray(mean.weight) > 0, np.asarray(mean.value()), np.nan)
+        for name, mean in means.items()
     }
     return [
         {

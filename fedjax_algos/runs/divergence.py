@@ -96,6 +96,7 @@ def training_mean(mean: Mean) -> jax.Array:
     Args:
       mean: with leaves [...].
     """
+    mean = mean.over_classes()
     return jnp.where(mean.weight > 0, mean.value(), jnp.nan)
 
 

@@ -17,6 +17,7 @@ from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_execu
 from fedjax_algos.engine.autotune import LayoutChoice, autotune_layout
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.placement import default_layout
+from fedjax_algos.runs.inputs import check_accuracy
 from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.planned_runs import check_server_steps
 from fedjax_algos.runs.settings import Settings
@@ -95,6 +96,7 @@ def prepare(
     dataset = dataset or settings.load()
     dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
     problem = settings.problem(dataset)
+    check_accuracy(problem, dataset.test)
     algorithms = {method.label: method.build(problem, settings) for method in methods}
     splits = {seed: settings.split(dataset, seed) for seed in settings.seeds}
     data_by_seed = {seed: data for seed, (data, _) in splits.items()}

@@ -6,11 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.core import Batch, Problem
 from fedjax_algos.core.checks import check_callable, check_kind, check_whole
 from fedjax_algos.core.limits import check_memory
+from fedjax_algos.core.options import one_of
 from fedjax_algos.core.representation import describe_tree
 from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.core.user_functions import check_initial
 from fedjax_algos.data.federated_data import FederatedData, check_examples
 from fedjax_algos.engine.sharded_data import DeviceData, data_shapes
 from fedjax_algos.engine.state import FederatedState, HostClientState
@@ -44,6 +47,29 @@ def check_data(problem: Problem, data: DeviceData, test: Batch | None) -> None:
     if not total:
         raise ValueError("there are 0 test examples; give at least one, or test=None")
     check_labels(problem, "the test examples", test)
+
+
+def check_accuracy(problem: Problem, test: Batch) -> None:
+    """Checks that evaluations measure the accuracy, by which methods are compared.
+
+    Nothing is computed; so mistakes in metrics appear before anything is trained.
+
+    Args:
+      problem: what is learned.
+      test: the examples to evaluate on.
+
+    Raises:
+      ValueError: for a problem without it, or metrics that the examples do not have.
+    """
+    check_labels(problem, "the test examples", test)
+    model = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
+    check_initial(model)
+    measured = jax.eval_shape(make_evaluate(problem), model, test)
+    if "accuracy" not in measured:
+        raise ValueError(
+            f"the model measures {one_of(measured)}, but no accuracy, by which methods are "
+            "compared; give metrics=accuracy, or FILE.py:NAME with a metric of that name"
+        )
 
 
 def check_test_rows(test_rows: Any, data: FederatedData) -> None:

@@ -30,7 +30,7 @@ from fedjax_algos.data import (
 )
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placement import chunk_size
-from fedjax_algos.models import compute_in, losses, models, with_loss
+from fedjax_algos.models import compute_in, losses, metrics, models, with_loss, with_metrics
 from fedjax_algos.runs.inputs import check_evaluations
 from fedjax_algos.schedules import cohort_count, local_works, rate_schedules, samplers
 from fedjax_algos.schedules.synchronous import check_dispatch_memory
@@ -54,6 +54,7 @@ class Settings:
     `make_engine`. The other fields:
 
     - `loss` replaces that of the model, which is cross-entropy, in training and in evaluation.
+    - `metrics` are measured beside those of the model; see `with_metrics`.
     - `cohort` is a number of clients or, below 1, a fraction of them.
     - `local_steps` is 10 if neither it nor `local_epochs` is given.
     - `client_learning_rate`, `client_optimizer` and `server_learning_rate` replace those of all
@@ -88,6 +89,7 @@ class Settings:
     dataset: str = "digits"
     model: str = "mlp"
     loss: str | None = None
+    metrics: str | None = None
     compute_dtype: Literal["params", "bfloat16"] = "params"
     partition: str = "dirichlet:alpha=0.1"
     clients: Count = 100
@@ -131,13 +133,14 @@ class Settings:
         for option in options(Settings).values():
             check_value(option, getattr(self, option.name), "")
         self._check_names()
-        if self.seconds is not None and self.local_epochs is not None:
-            raise ValueError(
-                f"local_epochs={self.local_epochs} is not counted on the virtual clock; give "
-                "local_steps"
-            )
         if self.seconds is not None:
+            if self.local_epochs is not None:
+                raise ValueError(
+                    f"local_epochs={self.local_epochs} is not counted on the virtual clock; give "
+                    "local_steps"
+                )
             self.refuse("the virtual clock", "client_state", "examples", "layout")
+            check_evaluations(len(self.seeds) * self.evaluations, "give fewer evaluations or seeds")
         if self.local_steps is not None and self.local_epochs is not None:
             raise ValueError(
                 f"local_steps={self.local_steps} and local_epochs={self.local_epochs} are both "
@@ -146,8 +149,6 @@ class Settings:
         # a seed has its own partition, and each client an index and an offset
         clients = f"{len(self.seeds)} seeds of clients={self.clients}"
         check_memory(clients, len(self.seeds) * self.clients * 8, "give fewer seeds or clients")
-        if self.seconds is not None:
-            check_evaluations(len(self.seeds) * self.evaluations, "give fewer evaluations or seeds")
         if self.seconds is None:
             evaluations = len(self.seeds) * -(-self.rounds // self.eval_every)
             check_evaluations(evaluations, "give fewer rounds or seeds, or a larger eval_every")
@@ -176,8 +177,8 @@ class Settings:
         local_works.make(self.work)
         rate_schedules.make(self.rate_schedule, 1.0)
         system_of(self.system, self.batch_size)
-        if self.loss is not None:
-            losses.parse(self.loss)
+        losses.parse(self.loss or "cross_entropy")
+        metrics.parse_all(self.metrics or "accuracy")
         if self.client_optimizer is not None:
             client_optimizers.parse(self.client_optimizer)
 
@@ -244,9 +245,9 @@ class Settings:
         """
         problem = models.make(self.model, dataset.example_shape, dataset.num_classes)
         problem = problem if self.loss is None else with_loss(problem, self.loss)
-        return (
-            problem if self.compute_dtype == "params" else compute_in(problem, self.compute_dtype)
-        )
+        problem = problem if self.metrics is None else with_metrics(problem, self.metrics)
+        dtype = self.compute_dtype
+        return problem if dtype == "params" else compute_in(problem, dtype)
 
     def load(self) -> Dataset:
         """Reads the data set."""

@@ -42,6 +42,7 @@ COUNTS = [
     ("vit_small", LARGE, 1000, 22_050_664),
     ("unet_3d", VOLUME, 2, 246_156),
     ("unet_3d:norm=group", VOLUME, 2, 246_156),
+    ("lstm_words:biases=flax", (20,), 10_004, 4_050_748),  # TensorFlow Federated's
 ]
 
 

@@ -51,7 +51,7 @@ def figure_data(rows: list[Row]) -> dict[str, Any]:
                 "name": name,
                 "label": printable(name.replace("_", " "), _MAX_CHARACTERS),
                 "unit": "",
-                "percent": name.endswith("accuracy"),
+                "percent": "accuracy" in name,
             }
             for name in metrics
         ],

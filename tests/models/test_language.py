@@ -1,0 +1,162 @@
+"""The next token at each position: loss and accuracies against NumPy loops, and training."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedjax_algos as fa
+from fedjax_algos.models import losses, metrics, models, with_loss, with_metrics
+from fedjax_algos.models.adapters import Outputs
+from fedjax_algos.models.labels import check_labels
+from fedjax_algos.models.language import word_accuracy
+
+WORDS, TIME = 4, 5
+CLASSES = WORDS + 4
+UNKNOWN, BEGIN, END = WORDS + 1, WORDS + 2, WORDS + 3
+EXCLUDED = {
+    "accuracy_with_oov": {0},
+    "accuracy_no_oov": {0, UNKNOWN},
+    "accuracy_no_oov_or_eos": {0, UNKNOWN, BEGIN, END},
+}
+KEY = jax.random.key(0)
+COUNTED = dict(zip(EXCLUDED, ("all", "known", "words"), strict=True))
+
+
+def texts(number, seed):
+    """Texts of random lengths, one of which is empty, and logits that are often right."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(1, CLASSES, (number, TIME))
+    lengths = rng.integers(1, TIME + 1, number)
+    lengths[rng.integers(number)] = 0
+    labels[np.arange(TIME) >= lengths[:, None]] = 0
+    guesses = np.where(
+        rng.random(labels.shape) < 0.5, labels, rng.integers(0, CLASSES, labels.shape)
+    )
+    return rng.normal(size=(number, TIME, CLASSES)) + 4 * np.eye(CLASSES)[guesses], labels
+
+
+def of(logits, labels):
+    return Outputs(jnp.asarray(logits)), {"y": jnp.asarray(labels)}
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_accuracies_are_means_over_the_counted_tokens(seed):
+    logits, labels = texts(6, seed)
+    for name, excluded in EXCLUDED.items():
+        right = counted = 0
+        for text, own in zip(labels, logits, strict=True):
+            for token, scores in zip(text, own, strict=True):
+                if token not in excluded:
+                    right, counted = right + (scores.argmax() == token), counted + 1
+        (mean,) = (
+            found := metrics["token_accuracy"](*of(logits, labels), counted=COUNTED[name])
+        ).values()
+        assert list(found) == [name]
+        assert (mean.total.sum(), mean.weight.sum()) == (right, counted)
+        assert mean.weight.shape == (6,)
+
+
+def test_several_classes_of_unknown_words():
+    """With two buckets the last word is one of them."""
+    logits, labels = np.zeros((1, 3, CLASSES)), np.array([[WORDS - 1, WORDS, UNKNOWN]])
+    weights = [
+        metrics["token_accuracy"](*of(logits, labels), buckets=n)["accuracy_no_oov_or_eos"].weight
+        for n in (1, 2)
+    ]
+    assert [weight.tolist() for weight in weights] == [[2], [1]]
+
+
+@pytest.mark.parametrize("divide_by", ["tokens", "positions"])
+def test_the_loss_leaves_padding_out(divide_by):
+    logits, labels = texts(6, 0)
+    expected = []
+    for text, own in zip(labels, logits, strict=True):
+        each = [np.log(np.exp(z).sum()) - z[y] for y, z in zip(text, own, strict=True) if y != 0]
+        expected.append(sum(each) / (TIME if divide_by == "positions" else max(len(each), 1)))
+    assert 0 in expected
+    loss = functools.partial(losses["token_cross_entropy"], divide_by=divide_by)
+    np.testing.assert_allclose(loss(*of(logits, labels)), expected, rtol=2e-5)
+    slope = jax.grad(lambda z: loss(*of(z, labels)).sum())(jnp.asarray(logits))
+    np.testing.assert_array_equal((slope != 0).any(-1), labels != 0)
+
+
+def model(predicts="every"):
+    options = {"embedding": 3, "hidden": 4, "biases": "flax"}
+    return models["lstm_words"]((TIME,), CLASSES, **options, predicts=predicts)
+
+
+def sentences(number=7, seed=1):
+    """Texts w, w + 1, ... of the words, modulo their number, with begin and end."""
+    rng = np.random.default_rng(seed)
+    tokens = np.zeros((number, TIME + 1), np.int32)
+    for row in tokens:
+        length = rng.integers(1, TIME + 1)
+        row[: length + 1] = [BEGIN, *((rng.integers(WORDS) + np.arange(length)) % WORDS + 1)]
+        if length < TIME:
+            row[length + 1] = END
+    return {"x": tokens[:, :-1], "y": tokens[:, 1:]}
+
+
+def test_each_position_predicts_from_what_was_read_before():
+    """At the last position it is the model of one word; later tokens have no effect."""
+    every, last, examples = model(), model("last"), sentences()
+    made = every.init(KEY)
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, made, last.init(KEY)))
+    logits = every.apply(made, examples, KEY, False)[0].logits
+    assert logits.shape == (7, TIME, CLASSES)
+    of_last = last.apply(made, examples, KEY, False)[0].logits
+    np.testing.assert_allclose(logits[:, -1], of_last, atol=1e-6)
+    changed = examples["x"].copy()
+    changed[:, 3:] = 1
+    again = every.apply(made, {"x": changed}, KEY, False)[0].logits
+    np.testing.assert_array_equal(logits[:, :3], again[:, :3])
+    assert (logits[:, 3:] != again[:, 3:]).any()
+
+
+def test_a_run_learns_the_next_word():
+    """And its accuracy is that of all counted tokens, however many a batch has."""
+    problem, examples = with_metrics(model(), "token_accuracy:counted=all"), sentences(40)
+    data = fa.federate(examples, fa.Partition.of(np.split(np.arange(40), 4)))
+    local = fa.Local(5, 0.05, steps=20, transform=fa.client_optimizer("adam"))
+    engine = fa.make_engine(fa.algorithms.fedavg(problem, local))
+    test = sentences(11, seed=2)
+    evaluate = fa.make_evaluate(problem, 4)
+    state, rows = fa.simulate(
+        engine, data, cohort_size=4, rounds=5, eval_every=5, test=test, evaluate=evaluate
+    )
+    logits = np.asarray(problem.apply(state.model, test, KEY, False)[0].logits)
+    for name, excluded in (("accuracy", "accuracy_no_oov_or_eos"), ("accuracy_with_oov",) * 2):
+        counted = ~np.isin(test["y"], [*EXCLUDED[excluded]])
+        right = logits.argmax(-1) == test["y"]
+        assert rows[-1][f"test_{name}"] == pytest.approx(right[counted].mean(), rel=1e-6)
+    assert rows[-1]["test_accuracy"] > rows[0]["test_accuracy"] + 0.3
+
+
+def test_tokens_of_texts_are_checked():
+    examples = sentences()
+    check_labels(model(), "the examples", examples)
+    with pytest.raises(ValueError, match=f"have label {END + WORDS}; give whole numbers from 0 to"):
+        check_labels(model(), "the examples", examples | {"y": examples["y"] + WORDS})
+    with pytest.raises(ValueError, match=r"x int32\[1, 5\], y int32\[1\] of one example"):
+        check_labels(model(), "the examples", examples | {"y": examples["y"][:, 0]})
+
+
+def test_errors_name_the_fix():
+    flat = Outputs(jnp.zeros((2, CLASSES))), {"y": jnp.zeros(2, int)}
+    for function in (losses["token_cross_entropy"], metrics["token_accuracy"], word_accuracy):
+        with pytest.raises(ValueError, match=r"labels y have shape \(2,\).*lstm_words:predicts=ev"):
+            function(*flat)
+    message = "4 classes have no word beside padding, buckets=1, begin and end; give fewer buckets"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        metrics["token_accuracy"](Outputs(jnp.zeros((2, 3, 4))), {"y": jnp.zeros((2, 3), int)})
+    with pytest.raises(
+        ValueError, match="divide_by='texts' is unknown; choose tokens or positions"
+    ):
+        with_loss(model(), "token_cross_entropy:divide_by=texts")
