@@ -24,6 +24,9 @@ Preprocess: TypeAlias = Callable[[jax.Array, Key, bool], jax.Array]
 # CIFAR-10's, which the code of FedGBO and of GHBM also uses for CIFAR-100
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10_STD = (0.2023, 0.1994, 0.2010)
+# ImageNet's, which the weights of torchvision and of timm expect
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 def normalise(mean: Sequence[float], std: Sequence[float]) -> Preprocess:
@@ -160,21 +163,29 @@ def preprocessed(problem: Problem, preprocess: Preprocess, field: str = "x") -> 
     return problem._replace(apply=apply)
 
 
-Augmentation = Literal["none", "normalised", "cifar", "cifar_by_batch"]
+Augmentation = Literal[
+    "none", "normalised", "cifar", "cifar_by_batch", "imagenet_normalised", "imagenet_flipped"
+]
 
 
 def augmented(problem: Problem, augmentation: Augmentation) -> Problem:
-    """A problem with one of the papers' preprocessing pipelines for 32x32 colour images.
+    """A problem with a preprocessing pipeline for colour images.
 
     Args:
       problem: whose batches are dicts with images "x".
       augmentation: "normalised" uses CIFAR-10's means and standard deviations; "cifar" crops and
         flips each training image before that; "cifar_by_batch" uses one offset and one decision for
         a whole batch, as the code of FedGBO and of GHBM; "none" returns the problem unchanged.
+        "imagenet_normalised" uses ImageNet's means and standard deviations, which pretrained
+        weights expect; "imagenet_flipped" flips training images before that. Neither resizes or
+        crops.
     """
-    normal = normalise(CIFAR10_MEAN, CIFAR10_STD)
     if augmentation == "none":
         return problem
+    if augmentation.startswith("imagenet"):
+        flips = [random_flip()] if augmentation == "imagenet_flipped" else []
+        return preprocessed(problem, chain(*flips, normalise(IMAGENET_MEAN, IMAGENET_STD)))
+    normal = normalise(CIFAR10_MEAN, CIFAR10_STD)
     if augmentation == "normalised":
         return preprocessed(problem, normal)
     by_batch = augmentation == "cifar_by_batch"

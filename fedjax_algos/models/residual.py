@@ -1,7 +1,7 @@
-"""Residual networks for 32x32 images.
+"""Residual networks: those of the papers for 32x32 images, and torchvision's for ImageNet.
 
 He et al., "Deep Residual Learning for Image Recognition", CVPR 2016,
-https://arxiv.org/abs/1512.03385, in the variants of the papers.
+https://arxiv.org/abs/1512.03385.
 """
 
 from functools import partial
@@ -12,14 +12,23 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count
+from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.models.adapters import classifier
 from fedjax_algos.models.convolutional import Convolutions
 from fedjax_algos.models.layers.convolution import Conv
-from fedjax_algos.models.layers.initialisation import initialisers, kaiming_normal
+from fedjax_algos.models.layers.initialisation import (
+    initialisers,
+    kaiming_normal,
+    kaiming_normal_out,
+)
+from fedjax_algos.models.layers.pooling import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 from fedjax_algos.models.registry import models
+from fedjax_algos.models.weights import Head
+from fedjax_algos.models.weights_of_torch import residual_names, with_weights
 
 Norm = Literal["group", "batch"]
+WIDTHS = (64, 128, 256, 512)
 
 
 class Normalisation(nn.Module):
@@ -34,7 +43,7 @@ class Normalisation(nn.Module):
     def __call__(self, x):
         if self.kind == "group":
             return nn.GroupNorm(self.groups, epsilon=1e-5)(x)
-        mask = None if self.mask is None else self.mask.reshape(-1, 1, 1, 1)
+        mask = None if self.mask is None else self.mask.reshape(-1, *(1,) * (x.ndim - 1))
         return nn.BatchNorm(not self.training, momentum=0.9, epsilon=1e-5)(x, mask=mask)
 
 
@@ -61,35 +70,68 @@ class Block(nn.Module):
         return nn.relu(x + y)
 
 
+class Bottleneck(nn.Module):
+    """1x1 to fewer channels, 3x3 with the stride, 1x1 to four times as many, and a shortcut ("B").
+
+    He et al. have the stride in the first convolution; torchvision calls this form version 1.5.
+    """
+
+    features: int  # of the 3x3 convolution
+    stride: int
+    shortcut: Literal["A", "B"]
+    convolution: type
+    normalisation: type
+
+    @nn.compact
+    def __call__(self, x):
+        y = nn.relu(self.normalisation()(self.convolution(self.features, (1, 1), 1, 0)(x)))
+        y = self.convolution(self.features, (3, 3), self.stride, 1)(y)
+        y = nn.relu(self.normalisation()(y))
+        y = self.normalisation()(self.convolution(4 * self.features, (1, 1), 1, 0)(y))
+        if x.shape != y.shape:
+            x = self.convolution(4 * self.features, (1, 1), self.stride, 0)(x)
+            x = self.normalisation()(x)
+        return nn.relu(x + y)
+
+
 class ResidualNetwork(nn.Module):
-    """A 3x3 convolution, stages of blocks, the mean over the image, and a dense layer.
+    """A convolution, stages of blocks, the mean over the image, and a dense layer.
 
     Each stage after the first halves the height and width.
     """
 
     widths: tuple[int, ...]  # of the stages
-    blocks: int  # of a stage
+    blocks: tuple[int, ...]  # of each stage
     num_classes: int
     shortcut: Literal["A", "B"]
     norm: Norm
     groups: int
     convolutions: Convolutions
+    block: type = Block
+    imagenet: bool = False  # stem and initialisation as torchvision has them
 
     @nn.compact
     def __call__(self, x, training=False, mask=None):
         x = x[..., None] if x.ndim == 3 else x
+        kernel_init = kaiming_normal_out if self.imagenet else kaiming_normal
         convolution = partial(
-            Conv, use_bias=False, kernel_init=kaiming_normal, implementation=self.convolutions
+            Conv, use_bias=False, kernel_init=kernel_init, implementation=self.convolutions
         )
         normalisation = partial(Normalisation, self.norm, self.groups, training, mask)
-        x = nn.relu(normalisation()(convolution(self.widths[0], (3, 3), 1, 1)(x)))
-        for stage, width in enumerate(self.widths):
-            for block in range(self.blocks):
+        stem = ((7, 7), 2, 3) if self.imagenet else ((3, 3), 1, 1)
+        x = nn.relu(normalisation()(convolution(self.widths[0], *stem)(x)))
+        if self.imagenet:
+            x = max_pool(x, (3, 3), (2, 2), 1)
+        for stage, (width, blocks) in enumerate(zip(self.widths, self.blocks, strict=True)):
+            for block in range(blocks):
                 stride = 2 if stage > 0 and block == 0 else 1
-                x = Block(width, stride, self.shortcut, convolution, normalisation)(x)
+                x = self.block(width, stride, self.shortcut, convolution, normalisation)(x)
         x = x.mean((1, 2))
         self.sow("intermediates", "features", x)
-        bias_init = initialisers("torch", x.shape[-1])["bias_init"]
+        uniform = initialisers("torch", x.shape[-1])
+        if self.imagenet:
+            return nn.Dense(self.num_classes, **uniform, name="head")(x)
+        bias_init = uniform["bias_init"]
         return nn.Dense(self.num_classes, kernel_init=kaiming_normal, bias_init=bias_init)(x)
 
 
@@ -115,7 +157,7 @@ def resnet20(
       convolutions: implementation of the convolutions; see `convolve`.
       augmentation: preprocessing of the images; see `augmented`.
     """
-    module = ResidualNetwork((16, 32, 64), 3, num_classes, "A", norm, groups, convolutions)
+    module = ResidualNetwork((16, 32, 64), (3, 3, 3), num_classes, "A", norm, groups, convolutions)
     return augmented(classifier(module, example_shape), augmentation)
 
 
@@ -131,7 +173,8 @@ def resnet18(
 ) -> Problem:
     """FedCompass' ResNet-18: widths 64, 128, 256 and 512, and a first convolution of 3x3.
 
-    It has 11,173,962 parameters for CIFAR-10.
+    It has 11,173,962 parameters for CIFAR-10. For large images, and with torchvision's weights, see
+    `resnet18_imagenet`.
 
     Args:
       example_shape: of one image, [height, width] or [height, width, channels].
@@ -141,5 +184,89 @@ def resnet18(
       convolutions: implementation of the convolutions; see `convolve`.
       augmentation: preprocessing of the images; see `augmented`.
     """
-    module = ResidualNetwork((64, 128, 256, 512), 2, num_classes, "B", norm, groups, convolutions)
+    module = ResidualNetwork(WIDTHS, (2, 2, 2, 2), num_classes, "B", norm, groups, convolutions)
     return augmented(classifier(module, example_shape), augmentation)
+
+
+@models.register
+def resnet18_imagenet(
+    example_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    weights: PathLike | None = None,
+    head: Head = "loaded",
+    norm: Norm = "batch",
+    groups: Count = 32,
+    convolutions: Convolutions = "auto",
+    augmentation: Augmentation = "none",
+) -> Problem:
+    """torchvision's ResNet-18, for images of any size such as 224x224; it is 32 times reduced.
+
+    It begins with a 7x7 convolution and a 3x3 max pool, each of stride 2, where `resnet18` has one
+    3x3 convolution of stride 1. It has 11,689,512 parameters for 1,000 classes. Initial kernels are
+    Kaiming normal by fan out; the head has PyTorch's defaults. Epsilon is 1e-5, and the momentum
+    0.9, which torch calls 0.1. In training the running variance is the mean of the batches' biased
+    variances, as in Flax; torch has unbiased ones there.
+
+    Args:
+      example_shape: of one image, [height, width] or [height, width, channels].
+      num_classes: number of labels.
+      weights: file of torchvision's or timm's weights, see `load_weights`; None draws the initial
+        params. The weights of ImageNet expect `augmentation="imagenet_normalised"`.
+      head: "loaded" has the last layer of `weights`; "new" draws it, for other classes.
+      norm: GroupNorm or BatchNorm.
+      groups: number of groups of channels of GroupNorm; a divisor of 64.
+      convolutions: implementation of the convolutions; see `convolve`.
+      augmentation: preprocessing of the images; see `augmented`.
+    """
+    return _imagenet(
+        example_shape, num_classes, Block, (2, 2, 2, 2), weights, head, norm, groups, convolutions,
+        augmentation,
+    )  # fmt: skip
+
+
+@models.register
+def resnet50(
+    example_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    weights: PathLike | None = None,
+    head: Head = "loaded",
+    norm: Norm = "batch",
+    groups: Count = 32,
+    convolutions: Convolutions = "auto",
+    augmentation: Augmentation = "none",
+) -> Problem:
+    """torchvision's ResNet-50 of bottlenecks, for images of any size such as 224x224.
+
+    It has 25,557,032 parameters for 1,000 classes. The 3x3 convolution of a bottleneck has the
+    stride, which is version 1.5; the paper has it in the 1x1 convolution before. Everything else is
+    as in `resnet18_imagenet`.
+
+    Args:
+      example_shape: of one image, [height, width] or [height, width, channels].
+      num_classes: number of labels.
+      weights: file of torchvision's or timm's weights, see `load_weights`; None draws the initial
+        params. The weights of ImageNet expect `augmentation="imagenet_normalised"`.
+      head: "loaded" has the last layer of `weights`; "new" draws it, for other classes.
+      norm: GroupNorm or BatchNorm.
+      groups: number of groups of channels of GroupNorm; a divisor of 64.
+      convolutions: implementation of the convolutions; see `convolve`.
+      augmentation: preprocessing of the images; see `augmented`.
+    """
+    return _imagenet(
+        example_shape, num_classes, Bottleneck, (3, 4, 6, 3), weights, head, norm, groups,
+        convolutions, augmentation,
+    )  # fmt: skip
+
+
+def _imagenet(
+    example_shape, num_classes, block, blocks, weights, head, norm, groups, convolutions,
+    augmentation,
+):  # fmt: skip
+    module = ResidualNetwork(
+        WIDTHS, blocks, num_classes, "B", norm, groups, convolutions, block, imagenet=True
+    )
+    names = residual_names(blocks, 2 if block is Block else 3)
+    problem = with_weights(classifier(module, example_shape), weights, head, names)
+    return augmented(problem, augmentation)

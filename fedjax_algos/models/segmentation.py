@@ -1,13 +1,24 @@
-"""Dice loss and Dice scores of masks, in which each voxel of an example has a label.
+"""Problems, Dice loss and Dice scores of masks, in which each voxel of an example has a label.
 
 The per-voxel cross-entropy of an example is `cross_entropy`, which is the mean over its labels.
 """
 
+from typing import Any
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core import Batch, MetricValues
-from fedjax_algos.models.adapters import Outputs
+from fedjax_algos.core import Batch, MetricValues, Problem
+from fedjax_algos.models.adapters import (
+    Inputs,
+    Outputs,
+    accuracy,
+    classifier,
+    cross_entropy,
+    scale_pixels,
+)
+from fedjax_algos.models.loss_functions import Loss
 from fedjax_algos.models.registry import losses, metrics
 
 
@@ -91,6 +102,46 @@ def dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     overlap, size = _overlap_and_size(predicted, labelled)
     scores = jnp.where(size > 0, 2 * overlap / jnp.maximum(size, 1), 1)
     return {"dice_score": scores.mean(-1)}
+
+
+def voxel_metrics(outputs: Outputs, batch: Batch) -> MetricValues:
+    """The share of voxels that are labelled rightly, and the Dice score of the mask.
+
+    Args:
+      outputs: logits float[batch, ..., classes], with any number of spatial axes.
+      batch: with "y", int32[batch, ...], the label of each voxel.
+
+    Returns:
+      "accuracy" and "dice_score", float[batch] each.
+    """
+    return {**accuracy(outputs, batch), **dice_score(outputs, batch)}
+
+
+def segmenter(
+    module: nn.Module,
+    example_shape: tuple[int, ...],
+    *,
+    loss: Loss = cross_entropy,
+    inputs: Inputs = scale_pixels,
+    dtype: Any = jnp.float32,
+) -> Problem:
+    """Makes a problem of a Linen module from volumes or images to the logits of their voxels.
+
+    Batches are dicts of "x" [batch, *example_shape] and "y" int32[batch, ...], the label of each
+    voxel. The metrics are the accuracy of the voxels and the Dice score. In everything else it is
+    `classifier`.
+
+    Args:
+      module: called with inputs of shape [batch, *example_shape]; returns
+        float[batch, ..., classes].
+      example_shape: of one example.
+      loss: `(outputs, batch) -> float[batch]`, such as `dice`; the default is the mean over the
+        voxels of an example.
+      inputs: applied to "x" before the module.
+      dtype: of the example that initialises the module.
+    """
+    problem = classifier(module, example_shape, inputs=inputs, dtype=dtype)
+    return problem._replace(loss=loss, metrics=voxel_metrics)
 
 
 def _soft_masks(outputs, batch):

@@ -12,7 +12,8 @@ import pytest
 from fedjax_algos.core import Model
 from fedjax_algos.models import models
 
-GREY, COLOUR, TEXT = (28, 28), (32, 32, 3), (80,)
+GREY, COLOUR, PHOTO, TEXT = (28, 28), (32, 32, 3), (64, 96, 3), (80,)
+LARGE, VOLUME = (224, 224, 3), (48, 60, 48)
 COUNTS = [
     ("linear", (5000,), 2, 10_002),
     ("mlp:hidden=400", GREY, 10, 318_010),
@@ -24,11 +25,23 @@ COUNTS = [
     ("resnet20", COLOUR, 100, 275_572),
     ("resnet18", COLOUR, 10, 11_173_962),
     ("resnet18:norm=group", COLOUR, 10, 11_173_962),
+    ("mobilenet_v2", PHOTO, 1000, 3_504_872),
+    ("mobilenet_v2:norm=group", GREY, 10, 2_236_106),
+    ("efficientnet_b0", PHOTO, 1000, 5_288_548),
+    ("efficientnet_b0:norm=group", PHOTO, 1000, 5_288_548),
+    ("resnet18_imagenet", PHOTO, 1000, 11_689_512),
+    ("resnet50", PHOTO, 1000, 25_557_032),
+    ("resnet50:norm=group", PHOTO, 1000, 25_557_032),
     ("cnn_fedcompass", GREY, 10, 582_026),
     ("gru", TEXT, 79, 162_887),
     ("gru:biases=flax", TEXT, 79, 162_375),
     ("lstm", TEXT, 80, 133_520),
     ("lstm_words", (20,), 10_004, 4_053_428),
+    ("vit", COLOUR, 10, 1_205_898),
+    ("vit_b_16", LARGE, 1000, 86_567_656),
+    ("vit_small", LARGE, 1000, 22_050_664),
+    ("unet_3d", VOLUME, 2, 246_156),
+    ("unet_3d:norm=group", VOLUME, 2, 246_156),
     ("lstm_words:biases=flax", (20,), 10_004, 4_050_748),  # TensorFlow Federated's
 ]
 
@@ -48,7 +61,8 @@ def test_parameter_counts(spec, shape, classes, expected):
 def test_shapes_of_outputs(spec, shape, classes, expected):
     del expected
     problem = models.make(spec, shape, classes)
-    batch = {"x": jnp.zeros((3, *shape), jnp.uint8), "y": jnp.zeros(3, jnp.int32)}
+    labels = (3, *shape) if shape == VOLUME else (3,)
+    batch = {"x": jnp.zeros((3, *shape), jnp.uint8), "y": jnp.zeros(labels, jnp.int32)}
 
     def evaluate(key):
         model = problem.init(key)
@@ -56,8 +70,9 @@ def test_shapes_of_outputs(spec, shape, classes, expected):
         return model, outputs, statistics, problem.loss(outputs, batch)
 
     model, outputs, statistics, loss = jax.eval_shape(evaluate, jax.random.key(0))
-    assert outputs.logits.shape == (3, classes)
-    assert outputs.features.shape[0] == 3
+    assert outputs.logits.shape == (*labels, classes)
+    if shape != VOLUME:
+        assert outputs.features.shape[0] == 3
     assert loss.shape == (3,)
     same = functools.partial(jax.tree.map, lambda leaf: (leaf.shape, leaf.dtype))
     assert same(statistics) == same(model.statistics)

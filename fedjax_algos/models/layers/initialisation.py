@@ -37,3 +37,4 @@ def initialisers(initialisation: Initialisation, fan_in: int) -> dict[str, Any]:
 
 
 kaiming_normal = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
+kaiming_normal_out = nn.initializers.variance_scaling(2.0, "fan_out", "normal")

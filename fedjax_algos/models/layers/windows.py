@@ -1,4 +1,4 @@
-"""Windows that move over an image, for convolution, pooling and their costs."""
+"""Windows that move over an image or a volume, for convolution, pooling and their costs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,21 +20,21 @@ def pair(each: Any) -> Any:
 def pads(
     padding: Padding, size: Sequence[int], window: Sequence[int], strides: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """The rows and columns that a padding adds: [(top, bottom), (left, right)].
+    """What a padding adds before and after each axis: [(top, bottom), (left, right)] of an image.
 
     Args:
       padding: "VALID", "SAME", one number for all sides, or for each axis a number or a pair.
-      size: height and width of the image.
-      window: height and width of the kernel or the pooling window.
-      strides: of the window along both axes.
+      size: height and width of the image, after the depth of a volume.
+      window: likewise, of the kernel or the pooling window.
+      strides: of the window along each axis.
 
     Raises:
       ValueError: for any other padding.
     """
     if isinstance(padding, str) and padding.upper() in ("VALID", "SAME"):
         return list(jax.lax.padtype_to_pads(size, window, strides, padding.upper()))
-    each = pair(padding)
-    if isinstance(each, str) or len(each) != 2:
+    each = (padding,) * len(size) if isinstance(padding, int) else padding
+    if isinstance(each, str) or len(each) != len(size):
         raise ValueError(
             f"padding={padding!r} is unknown; give VALID, SAME, a number, or one for each axis"
         )
@@ -47,13 +47,13 @@ def output_size(
     strides: Sequence[int],
     sides: Sequence[tuple[int, int]],
 ) -> list[int]:
-    """The rows and columns of outputs; 0 if the window does not fit.
+    """The number of outputs along each axis; 0 if the window does not fit.
 
     Args:
-      size: height and width of the image.
-      window: height and width of the kernel or the pooling window.
-      strides: of the window along both axes.
-      sides: the rows and columns that padding adds, as `pads` returns them.
+      size: height and width of the image, after the depth of a volume.
+      window: likewise, of the kernel or the pooling window.
+      strides: of the window along each axis.
+      sides: what padding adds, as `pads` returns them.
     """
     return [
         max(0, (length + sum(side) - extent) // stride + 1)

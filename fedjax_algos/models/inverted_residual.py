@@ -1,0 +1,265 @@
+"""MobileNetV2 and EfficientNet-B0: networks of inverted residuals, as torchvision has them.
+
+Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", CVPR 2018,
+https://arxiv.org/abs/1801.04381. Tan and Le, "EfficientNet: Rethinking Model Scaling for
+Convolutional Neural Networks", ICML 2019, https://arxiv.org/abs/1905.11946.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+
+from fedjax_algos.core import Problem
+from fedjax_algos.core.options import Count, Decay
+from fedjax_algos.data.dataset import PathLike
+from fedjax_algos.models.adapters import classifier
+from fedjax_algos.models.convolutional import Convolutions
+from fedjax_algos.models.layers.convolution import Conv
+from fedjax_algos.models.layers.depthwise import DepthwiseConv
+from fedjax_algos.models.layers.initialisation import kaiming_normal_out, symmetric_uniform
+from fedjax_algos.models.preprocessing import Augmentation, augmented
+from fedjax_algos.models.registry import models
+from fedjax_algos.models.residual import Norm, Normalisation
+from fedjax_algos.models.weights import Head
+from fedjax_algos.models.weights_of_torch import (
+    efficientnet_names,
+    mobilenet_v2_names,
+    with_weights,
+)
+
+
+class Stage(NamedTuple):
+    """Blocks of one width, of which the first has the stride."""
+
+    expansion: int  # t: expanded channels for each channel of the input
+    features: int  # c: channels of the outputs
+    blocks: int  # n
+    stride: int  # s
+    kernel: int = 3  # height and width of the depthwise kernels
+
+
+MOBILENET_V2 = (
+    Stage(1, 16, 1, 1),
+    Stage(6, 24, 2, 2),
+    Stage(6, 32, 3, 2),
+    Stage(6, 64, 4, 2),
+    Stage(6, 96, 3, 1),
+    Stage(6, 160, 3, 2),
+    Stage(6, 320, 1, 1),
+)
+EFFICIENTNET_B0 = (
+    Stage(1, 16, 1, 1),
+    Stage(6, 24, 2, 2),
+    Stage(6, 40, 2, 2, 5),
+    Stage(6, 80, 3, 2),
+    Stage(6, 112, 3, 1, 5),
+    Stage(6, 192, 4, 2, 5),
+    Stage(6, 320, 1, 1),
+)
+
+
+class Unit(nn.Module):
+    """A convolution without bias, its normalisation, and an activation."""
+
+    convolution: Callable[..., nn.Module]
+    normalisation: Callable[..., nn.Module]
+    activation: Callable[[jax.Array], jax.Array] | None = None
+
+    @nn.compact
+    def __call__(self, x):
+        x = self.convolution(name="convolution")(x)
+        x = self.normalisation(name="normalisation")(x)
+        return x if self.activation is None else self.activation(x)
+
+
+class SqueezeExcitation(nn.Module):
+    """Multiplies each channel with a number in (0, 1) that a perceptron makes of all means."""
+
+    features: int  # of the hidden layer
+    convolution: Callable[..., nn.Module]
+
+    @nn.compact
+    def __call__(self, x):
+        means = x.mean((1, 2), keepdims=True)
+        hidden = nn.silu(self.convolution(self.features, (1, 1), name="reduce")(means))
+        return x * nn.sigmoid(self.convolution(x.shape[-1], (1, 1), name="expand")(hidden))
+
+
+class InvertedResidual(nn.Module):
+    """1x1 to more channels, a depthwise convolution, and 1x1 back without an activation.
+
+    Inputs are added to outputs of the same shape.
+    """
+
+    stage: Stage
+    stride: int
+    activation: Callable[[jax.Array], jax.Array]
+    squeeze: bool  # squeeze-and-excitation, with a quarter of the block's input channels
+    drop_rate: float  # of stochastic depth: the branch is left out for an example
+    convolution: Callable[..., nn.Module]
+    depthwise: Callable[..., nn.Module]
+    normalisation: Callable[..., nn.Module]
+
+    @nn.compact
+    def __call__(self, x, training):
+        channels, (expansion, features, _, _, kernel) = x.shape[-1], self.stage
+
+        def one_by_one(features):
+            return partial(self.convolution, features, (1, 1), padding=0, use_bias=False)
+
+        y = x
+        if expansion > 1:
+            wider = one_by_one(expansion * channels)
+            y = Unit(wider, self.normalisation, self.activation, name="expand")(y)
+        filters = partial(self.depthwise, (kernel, kernel), self.stride, kernel // 2)
+        y = Unit(filters, self.normalisation, self.activation, name="depthwise")(y)
+        if self.squeeze:
+            y = SqueezeExcitation(channels // 4, self.convolution, name="squeeze_excitation")(y)
+        y = Unit(one_by_one(features), self.normalisation, name="project")(y)
+        if x.shape != y.shape:
+            return y
+        whole_branch = nn.Dropout(self.drop_rate, broadcast_dims=(1, 2, 3))
+        return x + whole_branch(y, deterministic=not training)
+
+
+class InvertedResidualNetwork(nn.Module):
+    """A 3x3 convolution of stride 2, stages of inverted residuals, 1x1, the mean, a dense layer."""
+
+    stages: tuple[Stage, ...]
+    num_classes: int
+    activation: Callable[[jax.Array], jax.Array]
+    squeeze: bool
+    dropout: float
+    stochastic_depth: float  # rate of the last block; it grows linearly from 0 in the first
+    norm: Norm
+    groups: int
+    convolutions: Convolutions
+    head_init: Any
+
+    @nn.compact
+    def __call__(self, x, training=False, mask=None):
+        x = x[..., None] if x.ndim == 3 else x
+        options = {"kernel_init": kaiming_normal_out}
+        convolution = partial(Conv, implementation=self.convolutions, **options)
+        by_lax = self.convolutions == "lax"
+        depthwise = partial(
+            DepthwiseConv, use_bias=False, implementation="lax" if by_lax else "shifts", **options
+        )
+        normalisation = partial(Normalisation, self.norm, self.groups, training, mask)
+        stem = partial(convolution, 32, (3, 3), 2, 1, use_bias=False)
+        x = Unit(stem, normalisation, self.activation, name="stem")(x)
+        total, done = sum(stage.blocks for stage in self.stages), 0
+        for number, stage in enumerate(self.stages):
+            for block in range(stage.blocks):
+                x = InvertedResidual(
+                    stage,
+                    1 if block else stage.stride,
+                    self.activation,
+                    self.squeeze,
+                    self.stochastic_depth * done / total,
+                    convolution,
+                    depthwise,
+                    normalisation,
+                    name=f"stage{number}_block{block}",
+                )(x, training)
+                done += 1
+        last = partial(convolution, 1280, (1, 1), padding=0, use_bias=False)
+        x = Unit(last, normalisation, self.activation, name="last")(x).mean((1, 2))
+        x = nn.Dropout(self.dropout)(x, deterministic=not training)
+        self.sow("intermediates", "features", x)
+        return nn.Dense(self.num_classes, kernel_init=self.head_init, name="head")(x)
+
+
+@models.register
+def mobilenet_v2(
+    example_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    weights: PathLike | None = None,
+    head: Head = "loaded",
+    norm: Norm = "batch",
+    groups: Count = 8,
+    dropout: Decay = 0.2,
+    convolutions: Convolutions = "auto",
+    augmentation: Augmentation = "none",
+) -> Problem:
+    """MobileNetV2 of width 1, for images of any size such as 224x224; it is 32 times reduced.
+
+    It has 3,504,872 parameters for 1,000 classes, and is torchvision's `mobilenet_v2` and timm's
+    `mobilenetv2_100`: all padding is symmetric and epsilon is 1e-5. Initial kernels are Kaiming
+    normal by fan out, those of the head normal with 0.01. In training the running variance is the
+    mean of the batches' biased variances, as in Flax; torch has unbiased ones there. Its momentum
+    is Flax's 0.9, which torch calls 0.1.
+
+    Args:
+      example_shape: of one image, [height, width] or [height, width, channels].
+      num_classes: number of labels.
+      weights: file of torchvision's or timm's weights, see `load_weights`; None draws the initial
+        params. The weights of ImageNet expect `augmentation="imagenet_normalised"`.
+      head: "loaded" has the last layer of `weights`; "new" draws it, for other classes.
+      norm: GroupNorm or BatchNorm.
+      groups: number of groups of channels of GroupNorm; a divisor of 8.
+      dropout: rate before the last layer, from 0 to below 1; 0.2 in torchvision.
+      convolutions: implementation of the convolutions; see `convolve`. With "lax" the depthwise
+        ones are `lax.conv_general_dilated`, too.
+      augmentation: preprocessing of the images; see `augmented`.
+    """
+    module = InvertedResidualNetwork(
+        MOBILENET_V2, num_classes, nn.relu6, False, dropout, 0.0, norm, groups, convolutions,
+        nn.initializers.normal(0.01),
+    )  # fmt: skip
+    problem = with_weights(
+        classifier(module, example_shape), weights, head, mobilenet_v2_names(MOBILENET_V2)
+    )
+    return augmented(problem, augmentation)
+
+
+@models.register
+def efficientnet_b0(
+    example_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    weights: PathLike | None = None,
+    head: Head = "loaded",
+    norm: Norm = "batch",
+    groups: Count = 8,
+    dropout: Decay = 0.2,
+    stochastic_depth: Decay = 0.2,
+    convolutions: Convolutions = "auto",
+    augmentation: Augmentation = "none",
+) -> Problem:
+    """EfficientNet-B0, for images of any size such as 224x224; it is 32 times reduced.
+
+    It has 5,288,548 parameters for 1,000 classes, and is torchvision's and timm's
+    `efficientnet_b0`: all padding is symmetric, epsilon is 1e-5 and the momentum 0.9 (0.1 in
+    torch). The paper's code has asymmetric padding for strides of 2, epsilon 1e-3 and momentum
+    0.99; timm calls that network `tf_efficientnet_b0`. Initial kernels are Kaiming normal by fan
+    out, those of the head U(-1 / sqrt(classes), 1 / sqrt(classes)). In training the running
+    variance is the mean of the batches' biased variances, as in Flax; torch has unbiased ones.
+
+    Args:
+      example_shape: of one image, [height, width] or [height, width, channels].
+      num_classes: number of labels.
+      weights: file of torchvision's or timm's weights, see `load_weights`; None draws the initial
+        params. The weights of ImageNet expect `augmentation="imagenet_normalised"`.
+      head: "loaded" has the last layer of `weights`; "new" draws it, for other classes.
+      norm: GroupNorm or BatchNorm.
+      groups: number of groups of channels of GroupNorm; a divisor of 8.
+      dropout: rate before the last layer, from 0 to below 1; 0.2 in the paper.
+      stochastic_depth: rate at which the branch of the last block would be left out for an example;
+        that of block l of 16, from 0, is l / 16 of it. The paper's code has 0.2.
+      convolutions: implementation of the convolutions; see `convolve`. With "lax" the depthwise
+        ones are `lax.conv_general_dilated`, too.
+      augmentation: preprocessing of the images; see `augmented`.
+    """
+    module = InvertedResidualNetwork(
+        EFFICIENTNET_B0, num_classes, nn.silu, True, dropout, stochastic_depth, norm, groups,
+        convolutions, symmetric_uniform(num_classes**-0.5),
+    )  # fmt: skip
+    problem = with_weights(
+        classifier(module, example_shape), weights, head, efficientnet_names(EFFICIENTNET_B0)
+    )
+    return augmented(problem, augmentation)

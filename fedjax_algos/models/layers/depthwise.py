@@ -1,0 +1,121 @@
+"""Depthwise convolution that is fast when each client has its own weights.
+
+Each channel has one filter of its own, so there is no sum over channels and no matrix product. As a
+sum of shifted images, each times one weight for each channel, it stays elementwise if it is mapped
+over clients. `lax.conv_general_dilated` with a group for each channel takes a slow path on a CPU.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
+
+from fedjax_algos.core.options import check_choice
+from fedjax_algos.models.layers.windows import Padding, output_size, pads, pair
+
+DepthwiseImplementation = Literal["shifts", "lax"]
+
+
+def convolve_depthwise(
+    images: jax.Array,
+    kernel: jax.Array,
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: Padding = "SAME",
+    implementation: DepthwiseImplementation = "shifts",
+) -> jax.Array:
+    """Two-dimensional convolution of each channel with a filter of its own.
+
+    Args:
+      images: float[batch, height, width, channels].
+      kernel: float[height, width, 1, channels], as Flax has it for as many groups as channels.
+      strides: of the window along both axes.
+      padding: as for `pads`.
+      implementation: "shifts" adds the products of shifted images and weights; "lax" is
+        `lax.conv_general_dilated`. Results agree up to rounding. Only "lax" has forward-mode
+        derivatives (`jax.jvp`).
+
+    Returns:
+      float[batch, rows, columns, channels].
+
+    Raises:
+      ValueError: for an unknown padding or implementation, a kernel of another shape, and an image
+        that is smaller than the window.
+    """
+    check_choice("implementation", implementation, get_args(DepthwiseImplementation))
+    if kernel.ndim != 4 or kernel.shape[2:] != (1, images.shape[-1]):
+        raise ValueError(
+            f"kernel has shape {kernel.shape}, and the images have {images.shape[-1]} channels; "
+            f"give a kernel [height, width, 1, {images.shape[-1]}]"
+        )
+    size, window = images.shape[1:3], kernel.shape[:2]
+    sides = pads(padding, size, window, strides)
+    if min(output_size(size, window, strides, sides)) < 1:
+        raise ValueError(
+            f"images of {size} are too small for a window of {window} with padding {sides}; give "
+            "larger images or more padding"
+        )
+    if implementation == "lax":
+        return jax.lax.conv_general_dilated(
+            images, kernel, strides, sides, dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=images.shape[-1],
+        )  # fmt: skip
+    padded = jnp.pad(images, ((0, 0), *sides, (0, 0))) if any(map(any, sides)) else images
+    return _by_shifts(padded, kernel, tuple(strides))
+
+
+def _shifted(images, window, strides):
+    """For each weight of the window: its place, and the inputs that it meets at all outputs."""
+    rows, columns = output_size(images.shape[1:3], window, strides, [(0, 0)] * 2)
+    down, right = strides
+    for i in range(window[0]):
+        for j in range(window[1]):
+            ends = i + (rows - 1) * down + 1, j + (columns - 1) * right + 1
+            yield (i, j), images[:, i : ends[0] : down, j : ends[1] : right]
+
+
+def _by_shifts(images, kernel, strides):
+    """The convolution of padded images."""
+    shifted = _shifted(images, kernel.shape[:2], strides)
+    weights = kernel[:, None, :, None]  # [height, 1, width, 1, 1, channels]
+    return functools.reduce(jnp.add, (part * weights[i, :, j] for (i, j), part in shifted))
+
+
+class DepthwiseConv(nn.Module):
+    """`flax.linen.Conv` with as many features and groups as channels: one filter for each channel.
+
+    It has the same parameters and the same results. The fields have the meaning that they have in
+    Flax, except for `implementation`, which is that of `convolve_depthwise`.
+    """
+
+    kernel_size: tuple[int, int]
+    strides: int | tuple[int, int] = 1
+    padding: Padding = "SAME"
+    use_bias: bool = True
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    kernel_init: Callable = nn.initializers.lecun_normal()
+    bias_init: Callable = nn.initializers.zeros_init()
+    implementation: DepthwiseImplementation = "shifts"
+
+    @nn.compact
+    def __call__(self, images):
+        channels = images.shape[-1]
+        shape = (*self.kernel_size, 1, channels)
+        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
+        bias = None
+        if self.use_bias:
+            bias = self.param("bias", self.bias_init, (channels,), self.param_dtype)
+        images, kernel, bias = promote_dtype(images, kernel, bias, dtype=self.dtype)
+        outputs = convolve_depthwise(
+            images,
+            kernel,
+            strides=pair(self.strides),
+            padding=self.padding,
+            implementation=self.implementation,
+        )
+        return outputs if bias is None else outputs + bias.reshape(1, 1, 1, -1)

@@ -1,0 +1,158 @@
+"""The U-Net for volumes.
+
+Çiçek et al., "3D U-Net: Learning Dense Volumetric Segmentation from Sparse Annotation", MICCAI
+2016, https://arxiv.org/abs/1606.06650, in the variant of FLamby's Fed-IXI: Ogier du Terrail et al.,
+"FLamby: Datasets and Benchmarks for Cross-Silo Federated Learning in Realistic Healthcare
+Settings", NeurIPS 2022, https://arxiv.org/abs/2210.04620. It takes the network from the package
+`unet` 0.7.7 of Pérez-García, https://github.com/fepegar/unet.
+"""
+
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from fedjax_algos.core import Problem
+from fedjax_algos.core.options import Count, Layers
+from fedjax_algos.data.dataset import PathLike
+from fedjax_algos.models.convolutional import Convolutions
+from fedjax_algos.models.layers.initialisation import initialisers
+from fedjax_algos.models.layers.volumes import Conv3D, max_pool_3d, upsample_3d
+from fedjax_algos.models.registry import models
+from fedjax_algos.models.residual import Norm, Normalisation
+from fedjax_algos.models.segmentation import segmenter
+from fedjax_algos.models.weights import Head, Names, load_weights
+from fedjax_algos.models.weights_of_torch import with_weights
+
+
+class ConvolutionalLayer(nn.Module):
+    """A 3x3x3 convolution, a normalisation, and a PReLU with one slope, which begins at 1/4."""
+
+    features: int
+    normalisation: type | None  # without one, the convolution has a bias
+    convolutions: Convolutions
+
+    @nn.compact
+    def __call__(self, x):
+        use_bias = self.normalisation is None
+        initial = initialisers("torch", 27 * x.shape[-1])
+        convolution = partial(Conv3D, implementation=self.convolutions, **initial)
+        x = convolution(self.features, (3, 3, 3), use_bias=use_bias)(x)
+        x = x if self.normalisation is None else self.normalisation()(x)
+        return nn.PReLU(negative_slope_init=0.25)(x)
+
+
+class UNet3D(nn.Module):
+    """An encoder that halves the volume, a decoder that doubles it, and connections between both.
+
+    Each level of the encoder has two layers, of which the second doubles the features, and a max
+    pool. Each level of the decoder interpolates, takes the encoder's features of that size, and has
+    two layers.
+    """
+
+    num_classes: int
+    levels: int
+    features: int  # of the first layer
+    norm: Norm
+    groups: int
+    convolutions: Convolutions
+
+    @nn.compact
+    def __call__(self, x, training=False, mask=None):
+        x = x[..., None] if x.ndim == 4 else x
+        self.check_size(x.shape[1:4])
+        normalisation = partial(Normalisation, self.norm, self.groups, training, mask)
+        layer = partial(
+            ConvolutionalLayer, normalisation=normalisation, convolutions=self.convolutions
+        )
+        kept = []
+        for level in range(self.levels):
+            if level:
+                kept.append(x)
+                x = max_pool_3d(x, (2, 2, 2))
+            features = self.features * 2**level
+            first = layer(features) if level else layer(features, normalisation=None)
+            x = layer(2 * features)(first(x))
+        for encoded in reversed(kept):
+            x = jnp.concatenate([encoded, upsample_3d(x)], -1)
+            x = layer(encoded.shape[-1])(x)
+            x = layer(encoded.shape[-1])(x)
+        return nn.Dense(self.num_classes, **initialisers("torch", x.shape[-1]), name="head")(x)
+
+    def check_size(self, size):
+        factor = 2 ** (self.levels - 1)
+        if any(length % factor for length in size):
+            raise ValueError(
+                f"volumes of {size} cannot be halved {self.levels - 1} times; pad or crop the "
+                f"examples to multiples of {factor}, or give fewer levels"
+            )
+
+
+def names_of_torch(levels: int) -> Names:
+    """The names for `UNet3D` of the package `unet` and of FLamby.
+
+    Args:
+      levels: number of sizes of the volume.
+    """
+    blocks = [f"encoder.encoding_blocks.{level}" for level in range(levels - 1)]
+    blocks += ["bottom_block", *(f"decoder.decoding_blocks.{n}" for n in range(levels - 1))]
+    names: dict[str, Any] = {
+        "head/kernel": ("classifier.conv_layer.weight", lambda weight: weight[..., 0, 0, 0].T),
+        "head/bias": "classifier.conv_layer.bias",
+    }
+    for index, layer in enumerate(f"{block}.conv{n}" for block in blocks for n in (1, 2)):
+        ours = f"ConvolutionalLayer_{index}"
+        names[f"{ours}/Conv3D_0"] = f"{layer}.conv_layer"
+        names[f"{ours}/Normalisation_0"] = f"{layer}.norm_layer"
+        slope = f"{layer}.activation_layer.weight", lambda weight: weight.reshape(())
+        names[f"{ours}/PReLU_0/negative_slope"] = slope
+    return names
+
+
+@models.register
+def unet_3d(
+    example_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    levels: Layers = 3,
+    features: Count = 8,
+    norm: Norm = "batch",
+    groups: Count = 8,
+    convolutions: Convolutions = "auto",
+    weights: PathLike | None = None,
+    head: Head = "loaded",
+) -> Problem:
+    """FLamby's 3D U-Net for Fed-IXI, which labels each voxel of a volume.
+
+    It has 246,156 parameters for one channel and two classes. Labels "y" are int32[batch, depth,
+    height, width]. The logits are those before FLamby's softmax, and the loss is the cross-entropy
+    of the voxels; FLamby's is `with_loss(problem, "dice")`. The metrics are the accuracy of the
+    voxels and the Dice score of the mask.
+
+    The `unet` package crops what the encoder passes on if a size is odd; here sizes that cannot be
+    halved are refused.
+
+    Args:
+      example_shape: of one volume, [depth, height, width] or [depth, height, width, channels].
+      num_classes: number of labels, with the background.
+      levels: number of sizes of the volume, each half the one before.
+      features: of the first layer, at least 1; each level has twice as many as the one before.
+      norm: GroupNorm or BatchNorm. The first layer has a bias instead.
+      groups: number of groups of channels of GroupNorm; a divisor of `2 * features`.
+      convolutions: implementation of the convolutions; see `convolve_3d`.
+      weights: a file of the weights of FLamby's network or of `unet`; see `pretrained`.
+      head: "new" leaves out the file's last layer, for other classes.
+
+    Raises:
+      ValueError: when the model is initialised, for sizes that cannot be halved.
+    """
+    module = UNet3D(num_classes, levels, features, norm, groups, convolutions)
+    problem = segmenter(module, example_shape)
+    tensors = None if weights is None else _named_once(load_weights(weights))
+    return with_weights(problem, tensors, head, [names_of_torch(levels)])
+
+
+def _named_once(weights):
+    """Without the second names that PyTorch has for each tensor of these layers."""
+    return {name: tensor for name, tensor in weights.items() if ".block." not in name}

@@ -1,0 +1,317 @@
+"""Vision transformers.
+
+Dosovitskiy et al., "An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale",
+ICLR 2021, https://arxiv.org/abs/2010.11929, as in torchvision's `vit_b_16`: layer norms precede
+attention and perceptron, and a class token is classified.
+"""
+
+import functools
+from typing import Annotated, Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from fedjax_algos.core import Problem
+from fedjax_algos.core.options import Count, Layers, Range
+from fedjax_algos.data.dataset import PathLike
+from fedjax_algos.models.adapters import classifier
+from fedjax_algos.models.layers.initialisation import symmetric_uniform
+from fedjax_algos.models.preprocessing import Augmentation, augmented
+from fedjax_algos.models.registry import models
+from fedjax_algos.models.weights import Head, Names
+from fedjax_algos.models.weights_of_torch import with_weights
+
+Dropout = Annotated[float, Range(0, 1, high_open=True)]
+_xavier = nn.initializers.xavier_uniform()
+
+
+class SelfAttention(nn.Module):
+    """`softmax(Q K^T / sqrt(d)) V` for each head of width d, and a dense layer of all heads."""
+
+    heads: int
+
+    @nn.compact
+    def __call__(self, x):
+        batch, tokens, width = x.shape
+        x = nn.Dense(3 * width, kernel_init=_xavier, name="query_key_value")(x)
+        x = x.reshape(batch, tokens, 3, self.heads, width // self.heads)
+        # [batch, heads, tokens, d] each, so that both products are batches of plain matrix products
+        query, key, value = x.transpose(2, 0, 3, 1, 4)
+        logits = jnp.matmul(
+            query * query.shape[-1] ** -0.5,
+            key.mT,
+            preferred_element_type=jnp.promote_types(query.dtype, jnp.float32),
+        )
+        weights = jax.nn.softmax(logits).astype(value.dtype)
+        heads = (weights @ value).transpose(0, 2, 1, 3).reshape(batch, tokens, width)
+        return nn.Dense(width, kernel_init=symmetric_uniform(width**-0.5), name="projection")(heads)
+
+
+class EncoderBlock(nn.Module):
+    """Attention between the tokens, and a perceptron of four times the width for each of them."""
+
+    heads: int
+    dropout: float
+
+    @nn.compact
+    def __call__(self, x, training):
+        width = x.shape[-1]
+        drop = nn.Dropout(self.dropout, deterministic=not training)
+        layer = {"kernel_init": _xavier, "bias_init": nn.initializers.normal(1e-6)}
+        y = SelfAttention(self.heads)(nn.LayerNorm(epsilon=1e-6)(x))
+        x = x + drop(y)
+        y = nn.Dense(4 * width, **layer)(nn.LayerNorm(epsilon=1e-6)(x))
+        y = drop(nn.gelu(y, approximate=False))
+        return x + drop(nn.Dense(width, **layer)(y))
+
+
+class VisionTransformer(nn.Module):
+    """Patches as tokens with a learned position each, encoder blocks, and a dense layer."""
+
+    num_classes: int
+    patch_size: int
+    width: int
+    depth: int
+    heads: int
+    dropout: float
+    checkpoint: bool
+
+    @nn.compact
+    def __call__(self, x, training=False):
+        x = x[..., None] if x.ndim == 3 else x
+        self.check(x.shape[1:3])
+        x = _patches(x, self.patch_size)
+        embed = nn.initializers.normal(x.shape[-1] ** -0.5)
+        x = nn.Dense(self.width, kernel_init=embed, name="patch_embedding")(x)
+        first = self.param("class_token", nn.initializers.zeros, (1, 1, self.width), jnp.float32)
+        first = jnp.broadcast_to(first.astype(x.dtype), (x.shape[0], 1, self.width))
+        x = jnp.concatenate([first, x], 1)
+        normal = nn.initializers.normal(0.02)
+        x = x + self.param("position_embedding", normal, (1, *x.shape[1:]), jnp.float32)
+        x = nn.Dropout(self.dropout, deterministic=not training)(x)
+        names = [f"EncoderBlock_{index}" for index in range(self.depth)]
+        if self.checkpoint and not self.is_initializing():
+            x = self.checkpointed([self.variables["params"][name] for name in names], x, training)
+        else:
+            for name in names:
+                x = EncoderBlock(self.heads, self.dropout, name=name)(x, training)
+        x = nn.LayerNorm(epsilon=1e-6)(x[:, 0])
+        self.sow("intermediates", "features", x)
+        return nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros, name="head")(x)
+
+    def checkpointed(self, params, x, training):
+        """The blocks in a loop, which keeps their inputs.
+
+        Without the loop, XLA on a CPU computes all blocks again before it needs the first of them,
+        and nothing is saved.
+        """
+        block = EncoderBlock(self.heads, self.dropout, parent=None)
+        key = self.make_rng("dropout") if training and self.dropout else jax.random.key(0)
+
+        @functools.partial(jax.checkpoint, prevent_cse=False)
+        def apply(x, each):
+            params, key = each
+            return block.apply({"params": params}, x, training, rngs={"dropout": key})
+
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
+        keys = jax.random.split(key, self.depth)
+        return jax.lax.scan(lambda x, each: (apply(x, each), None), x, (stacked, keys))[0]
+
+    def check(self, size):
+        if self.width % self.heads:
+            raise ValueError(
+                f"width={self.width} cannot be divided among heads={self.heads}; give a multiple"
+            )
+        if any(length % self.patch_size for length in size):
+            raise ValueError(
+                f"images of {size} cannot be cut into patches of {self.patch_size}x"
+                f"{self.patch_size}; give a patch size that divides both, or other images"
+            )
+
+
+def names_of_torch(depth: int) -> list[Names]:
+    """The names for `VisionTransformer`: torchvision's, and timm's.
+
+    Args:
+      depth: number of encoder blocks.
+    """
+    torchvision: dict[str, Any] = {
+        "class_token": "class_token",
+        "position_embedding": "encoder.pos_embedding",
+        "patch_embedding/kernel": ("conv_proj.weight", _rows_of_patches),
+        "patch_embedding/bias": "conv_proj.bias",
+        "LayerNorm_0": "encoder.ln",
+        "head": "heads.head",
+    }
+    timm: dict[str, Any] = {
+        "class_token": "cls_token",
+        "position_embedding": "pos_embed",
+        "patch_embedding/kernel": ("patch_embed.proj.weight", _rows_of_patches),
+        "patch_embedding/bias": "patch_embed.proj.bias",
+        "LayerNorm_0": "norm",
+        "head": "head",
+    }
+    # both have the rows of queries, keys and values one after the other, each head by head
+    packed = "SelfAttention_0/query_key_value"
+    for index in range(depth):
+        ours, theirs = f"EncoderBlock_{index}", f"encoder.layers.encoder_layer_{index}"
+        torchvision |= {
+            f"{ours}/LayerNorm_0": f"{theirs}.ln_1",
+            f"{ours}/{packed}/kernel": f"{theirs}.self_attention.in_proj_weight",
+            f"{ours}/{packed}/bias": f"{theirs}.self_attention.in_proj_bias",
+            f"{ours}/SelfAttention_0/projection": f"{theirs}.self_attention.out_proj",
+            f"{ours}/LayerNorm_1": f"{theirs}.ln_2",
+            f"{ours}/Dense_0": f"{theirs}.mlp.0",
+            f"{ours}/Dense_1": f"{theirs}.mlp.3",
+        }
+        theirs = f"blocks.{index}"
+        timm |= {
+            f"{ours}/LayerNorm_0": f"{theirs}.norm1",
+            f"{ours}/{packed}": f"{theirs}.attn.qkv",
+            f"{ours}/SelfAttention_0/projection": f"{theirs}.attn.proj",
+            f"{ours}/LayerNorm_1": f"{theirs}.norm2",
+            f"{ours}/Dense_0": f"{theirs}.mlp.fc1",
+            f"{ours}/Dense_1": f"{theirs}.mlp.fc2",
+        }
+    return [torchvision, timm]
+
+
+def _rows_of_patches(weight):
+    """[width, channels, rows, columns] to [inputs, width], in the order of `_patches`."""
+    return weight.transpose(2, 3, 1, 0).reshape(-1, weight.shape[0])
+
+
+def _patches(images, size):
+    """float[batch, patches, size * size * channels], row by row."""
+    batch, height, width, channels = images.shape
+    rows, columns = height // size, width // size
+    split = images.reshape(batch, rows, size, columns, size, channels).swapaxes(2, 3)
+    return split.reshape(batch, rows * columns, size * size * channels)
+
+
+@models.register
+def vit(
+    example_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    patch_size: Count = 4,
+    width: Count = 128,
+    depth: Layers = 6,
+    heads: Count = 4,
+    dropout: Dropout = 0.0,
+    checkpoint: bool = False,
+    augmentation: Augmentation = "none",
+    weights: PathLike | None = None,
+    head: Head = "loaded",
+) -> Problem:
+    """A vision transformer of any size; the default is one for 32x32 images.
+
+    The default has 1,205,898 parameters for CIFAR-10. Layers are those of torchvision: GELU with
+    the error function, epsilon 1e-6, initial parameters, and no dropout of attention weights.
+
+    Args:
+      example_shape: of one image, [height, width] or [height, width, channels].
+      num_classes: number of labels.
+      patch_size: height and width of a patch in pixels; a divisor of the image's.
+      width: of a token; the perceptrons are four times as wide.
+      depth: number of encoder blocks.
+      heads: number of attention heads; a divisor of the width.
+      dropout: share of the entries, from 0 to below 1, that training sets to 0 after the position
+        embedding, the attention, and both layers of the perceptron.
+      checkpoint: whether the gradient computes the inside of each block a second time, instead of
+        keeping it: a fifth of the memory for 12 blocks. It changes no result, but with dropout
+        other entries are drawn.
+      augmentation: preprocessing of the images; see `augmented`.
+      weights: a file of torchvision's or timm's weights; see `pretrained`. They are of one size of
+        images: positions are not interpolated.
+      head: "new" leaves out the file's last layer, for other classes.
+
+    Raises:
+      ValueError: when the model is initialised, for a width or images that cannot be divided.
+    """
+    module = VisionTransformer(num_classes, patch_size, width, depth, heads, dropout, checkpoint)
+    problem = with_weights(classifier(module, example_shape), weights, head, names_of_torch(depth))
+    return augmented(problem, augmentation)
+
+
+@models.register
+def vit_b_16(
+    example_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    dropout: Dropout = 0.0,
+    checkpoint: bool = False,
+    augmentation: Augmentation = "none",
+    weights: PathLike | None = None,
+    head: Head = "loaded",
+) -> Problem:
+    """ViT-B/16: patches of 16x16, width 768, 12 blocks of 12 heads.
+
+    It has 86,567,656 parameters for images of 224x224 and 1000 classes.
+
+    Args:
+      example_shape: of one image, [height, width] or [height, width, channels].
+      num_classes: number of labels.
+      dropout: as for `vit`.
+      checkpoint: as for `vit`.
+      augmentation: preprocessing of the images; see `augmented`.
+      weights: a file of torchvision's or timm's weights; see `pretrained`. They are of one size of
+        images: positions are not interpolated.
+      head: "new" leaves out the file's last layer, for other classes.
+    """
+    return vit(
+        example_shape,
+        num_classes,
+        patch_size=16,
+        width=768,
+        depth=12,
+        heads=12,
+        dropout=dropout,
+        checkpoint=checkpoint,
+        augmentation=augmentation,
+        weights=weights,
+        head=head,
+    )
+
+
+@models.register
+def vit_small(
+    example_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    dropout: Dropout = 0.0,
+    checkpoint: bool = False,
+    augmentation: Augmentation = "none",
+    weights: PathLike | None = None,
+    head: Head = "loaded",
+) -> Problem:
+    """ViT-S/16: patches of 16x16, width 384, 12 blocks of 6 heads.
+
+    It has 22,050,664 parameters for images of 224x224 and 1000 classes. Touvron et al., "Training
+    data-efficient image transformers & distillation through attention", ICML 2021,
+    https://arxiv.org/abs/2012.12877, without the distillation token; timm's vit_small_patch16_224.
+
+    Args:
+      example_shape: of one image, [height, width] or [height, width, channels].
+      num_classes: number of labels.
+      dropout: as for `vit`.
+      checkpoint: as for `vit`.
+      augmentation: preprocessing of the images; see `augmented`.
+      weights: a file of torchvision's or timm's weights; see `pretrained`. They are of one size of
+        images: positions are not interpolated.
+      head: "new" leaves out the file's last layer, for other classes.
+    """
+    return vit(
+        example_shape,
+        num_classes,
+        patch_size=16,
+        width=384,
+        depth=12,
+        heads=6,
+        dropout=dropout,
+        checkpoint=checkpoint,
+        augmentation=augmentation,
+        weights=weights,
+        head=head,
+    )

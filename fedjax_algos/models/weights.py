@@ -1,0 +1,260 @@
+"""Pretrained weights: files of tensors, and their conversion to the params of a model.
+
+    weights = load_weights("mobilenet_v2.safetensors")
+    model = convert_weights(weights, names, jax.eval_shape(problem.init, jax.random.key(0)))
+
+The networks of this package take a file as their option `weights`. `pretrained` does the same for a
+problem of one's own, whose module is a Flax one and whose weights have PyTorch's names and axes.
+"""
+
+import functools
+import os
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_algos.core import Model, Problem
+from fedjax_algos.core.files import check_array_bytes, open_regular, require_regular
+from fedjax_algos.core.options import check_choice
+from fedjax_algos.core.texts import printable
+from fedjax_algos.data.dataset import PathLike
+from fedjax_algos.data.readers.errors import explain_read_errors
+
+Head = Literal["loaded", "new"]
+Weights: TypeAlias = Mapping[str, np.ndarray]
+Convert: TypeAlias = Callable[[np.ndarray], np.ndarray]
+Names: TypeAlias = Mapping[str, str | tuple[str, Convert]]  # see `convert_weights`
+
+_LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
+_LEAVES |= {"bias": "bias", "mean": "running_mean", "var": "running_var"}
+_COUNTER = "num_batches_tracked"  # of BatchNorm layers; only torch's cumulative means read it
+_NO_PICKLE = "save the state dict of the model alone, as safetensors"
+_SAFETENSORS = {
+    "BOOL": np.bool_, "BF16": jnp.bfloat16, "F16": np.float16, "F32": np.float32,
+    "F64": np.float64, "I8": np.int8, "I16": np.int16, "I32": np.int32, "I64": np.int64,
+    "U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64,
+}  # fmt: skip
+
+
+def load_weights(path: PathLike) -> dict[str, np.ndarray]:
+    """The tensors of a file by name, such as a state dict of PyTorch.
+
+    Args:
+      path: a file .safetensors, which needs the package safetensors (extra `weights`), or .pth or
+        .pt, which needs torch. Torch reads it with `weights_only=True`, so that nothing in it is
+        run.
+
+    Raises:
+      ValueError: for another suffix, and a file that is missing, damaged, too large for the memory,
+        or holds something else than tensors by name.
+      ImportError: if the package that reads the file is not installed.
+    """
+    suffix = os.path.splitext(os.fspath(path))[1].lower()
+    readers = {".safetensors": _read_safetensors, ".pth": _read_torch, ".pt": _read_torch}
+    if suffix not in readers:
+        raise ValueError(
+            f"{printable(os.fspath(path))}: the suffix {printable(suffix)!r} is unknown; give a "
+            "file .safetensors, .pth or .pt"
+        )
+    return readers[suffix](path)
+
+
+def _read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
+    try:
+        import safetensors
+    except ImportError as error:
+        raise ImportError(
+            "files .safetensors need the package safetensors; pip install safetensors"
+        ) from error
+    fix = "write it with safetensors, or fetch it again"
+    with explain_read_errors(path, fix, safetensors.SafetensorError), open_regular(path) as file:
+        check_array_bytes("its tensors", os.fstat(file.fileno()).st_size, "give a smaller file")
+        arrays = {}
+        for name, tensor in safetensors.deserialize(file.read()):
+            if tensor["dtype"] not in _SAFETENSORS:
+                raise ValueError(f"{name!r} has the unsupported type {tensor['dtype']}")
+            flat = np.frombuffer(tensor["data"], _SAFETENSORS[tensor["dtype"]])
+            arrays[name] = flat.reshape(tensor["shape"])
+    return arrays
+
+
+def _read_torch(path: PathLike) -> dict[str, np.ndarray]:
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            "files .pth and .pt need the package torch; pip install torch, or save the weights as "
+            "safetensors"
+        ) from error
+    # torch raises many types for damaged files: those of pickle, of archives, and its own
+    with explain_read_errors(path, _NO_PICKLE, Exception):
+        require_regular(path)
+        check_array_bytes("its tensors", os.path.getsize(path), "give a smaller file")
+        try:
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:  # its message advises to run the file
+            raise ValueError("it is damaged or holds other objects than tensors") from error
+        if not isinstance(tensors, Mapping):
+            raise ValueError(f"it holds a {type(tensors).__name__}, not tensors by name")
+        arrays = {}
+        for name, tensor in tensors.items():
+            if not (isinstance(name, str) and isinstance(tensor, torch.Tensor)):
+                raise ValueError(f"{name!r} is a {type(tensor).__name__}, not a tensor")
+            narrow = tensor.dtype == torch.bfloat16  # NumPy does not know it
+            arrays[name] = (tensor.float() if narrow else tensor).detach().numpy()
+    return arrays
+
+
+def convert_weights(
+    weights: Weights, names: Names, model: Model, *, head: Head = "loaded"
+) -> Model:
+    """A model with the weights of a network that has PyTorch's names and order of axes.
+
+    The output axis of a kernel comes first in PyTorch and last in Flax: a weight
+    [out, in, height, width] becomes a kernel [height, width, in, out], and [out, in] becomes
+    [in, out]. Each tensor must have its place, and each place its tensor, except for BatchNorm's
+    counters `num_batches_tracked`, which have no counterpart. Narrower floats become those of the
+    model; wider ones are refused.
+
+    Args:
+      weights: float[...] by name, as `load_weights` returns them.
+      names: the name in `weights` of each module of the model by path, such as
+        {"stem/Conv_0": "features.0.0"}; a path stands for all modules below it, and the leaves
+        kernel, scale, bias, embedding, mean and var have PyTorch's names. A path of a single leaf
+        goes before: its whole name, or (name, convert), where `convert` makes the leaf of the
+        tensor and may be used to divide one tensor over several leaves.
+      model: of the same structure; only the shapes and types of its leaves are read, so that
+        `jax.eval_shape(problem.init, key)` suffices.
+      head: "new" leaves the params of the module "head" as `model` has them, and ignores the
+        tensors that belong to it.
+
+    Returns:
+      NumPy arrays of the model's types; the leaves of a new head are those of `model`.
+
+    Raises:
+      ValueError: for missing, surplus, wrongly shaped and infinite tensors, which are named.
+    """
+    check_choice("head", head, ("loaded", "new"))
+    used: set[str] = set()
+
+    def converted(path, leaf, collection):
+        names_of_path = [str(key.key) for key in path][collection:]
+        place = "/".join(names_of_path)
+        name, convert = _source(names_of_path, names)
+        used.add(name)
+        if head == "new" and place.startswith("head/"):
+            return leaf
+        if name not in weights:
+            raise ValueError(f"the weights have no {name!r}, which {place} needs; {_near(weights)}")
+        return _checked(name, place, convert(weights[name]), leaf)
+
+    statistics: Any = jax.tree_util.tree_map_with_path(
+        functools.partial(converted, collection=1), model.statistics
+    )
+    params = jax.tree_util.tree_map_with_path(
+        functools.partial(converted, collection=0), model.params
+    )
+    surplus = sorted(name for name in set(weights) - used if not name.endswith(_COUNTER))
+    if surplus:
+        raise ValueError(
+            f"the weights have {', '.join(map(repr, surplus[:5]))} ({len(surplus)} in all), for "
+            "which the model has no place; give the weights of this network (running means belong "
+            "to BatchNorm)"
+        )
+    return model._replace(params=params, statistics=statistics)
+
+
+def pretrained(
+    problem: Problem, weights: PathLike | Weights, names: Sequence[Names], *, head: Head = "loaded"
+) -> Problem:
+    """The problem whose initial model has given weights.
+
+    `init` takes the arrays from the host whenever its program runs, so that they are no part of the
+    program, and algorithms that start clients' own models from `init` find them, too.
+
+    Args:
+      problem: made by `classifier`.
+      weights: the file, or the tensors by name; they stay in memory.
+      names: as for `convert_weights`, one for each naming that the weights may have. The one with
+        most names in `weights` is taken.
+      head: "new" draws the params of the module "head" as without weights, for other classes.
+
+    Raises:
+      ValueError: as `load_weights` and `convert_weights`.
+    """
+    tensors = weights if isinstance(weights, Mapping) else load_weights(weights)
+    shapes = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
+    source = "the weights" if isinstance(weights, Mapping) else printable(os.fspath(weights))
+    known = set(tensors) | {name.rpartition(".")[0] for name in tensors}
+    best = max(names, key=lambda each: sum(_name_of(value) in known for value in each.values()))
+    try:
+        loaded = convert_weights(tensors, best, shapes, head=head)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+
+    def init(key):
+        return jax.tree.map(_from_host, problem.init(key), loaded)
+
+    return problem._replace(init=init)
+
+
+def _from_host(own, given):
+    """`given`, read when the program runs, or `own` where there is only its shape."""
+    if isinstance(given, jax.ShapeDtypeStruct):
+        return own
+    return jax.pure_callback(lambda: given, jax.ShapeDtypeStruct(given.shape, given.dtype))
+
+
+def _name_of(value: str | tuple[str, Convert]) -> str:
+    return value if isinstance(value, str) else value[0]
+
+
+def _source(path: list[str], names: Names) -> tuple[str, Convert]:
+    """The name of the tensor of a leaf, and what makes the leaf of it."""
+    exact = names.get("/".join(path))
+    if isinstance(exact, tuple):
+        return exact
+    convert = _to_kernel if path[-1] == "kernel" else np.asarray
+    if exact is not None:
+        return exact, convert
+    for length in range(len(path) - 1, 0, -1):
+        module = names.get("/".join(path[:length]))
+        if isinstance(module, str) and path[-1] in _LEAVES:
+            return f"{module}.{_LEAVES[path[-1]]}", convert
+    raise ValueError(f"names have none for {'/'.join(path)}; add its path or that of its module")
+
+
+def _to_kernel(weight: np.ndarray) -> np.ndarray:
+    """[out, in, ...] to [..., in, out]."""
+    if weight.ndim < 2:
+        return weight
+    return weight.transpose(*range(2, weight.ndim), 1, 0)
+
+
+def _checked(name: str, place: str, given: np.ndarray, leaf: Any) -> np.ndarray:
+    """The array in the type of the leaf."""
+    if given.shape != leaf.shape:
+        in_head = place.startswith("head/")
+        fix = "for other classes give head='new', which draws a new head" if in_head else ""
+        raise ValueError(
+            f"{name!r} becomes {list(given.shape)}, but {place} is {list(leaf.shape)}; "
+            f"{fix or 'give the weights of this network'}"
+        )
+    floating = jnp.issubdtype(given.dtype, jnp.floating)
+    if not floating or jnp.promote_types(given.dtype, leaf.dtype) != leaf.dtype:
+        raise ValueError(
+            f"{name!r} has type {given.dtype}, and {place} {leaf.dtype}; convert it to {leaf.dtype}"
+        )
+    array = np.asarray(given, leaf.dtype, order="C")  # also of a scalar
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name!r} has numbers that are not finite; give other weights")
+    return array
+
+
+def _near(weights: Weights) -> str:
+    shown = printable(", ".join(sorted(weights)[:3]), longest=200)
+    return f"they have {shown} and so on; give the weights of this network"

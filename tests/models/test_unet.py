@@ -1,0 +1,117 @@
+"""The U-Net: masked rows, sizes, and the problem of the labels of voxels."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_algos as fa
+from fedjax_algos.models import losses, segmenter, unet_3d
+from fedjax_algos.models.unet import UNet3D
+
+SHAPE, KEY = (2, 4, 6, 1), jax.random.key(0)
+
+
+@functools.cache
+def small(norm):
+    return unet_3d(SHAPE, 3, levels=2, features=2, norm=norm, groups=2)
+
+
+def volumes(number, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(number, *SHAPE)), jnp.float32)
+
+
+@functools.cache
+def outputs_of(norm):
+    problem = small(norm)
+    model = jax.jit(problem.init)(KEY)
+    return jax.jit(
+        lambda x, mask: problem.apply(model, {"x": x, "mask": mask}, KEY, True), inline=True
+    )
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_masked_rows_change_nothing(norm):
+    x, mask = volumes(3), jnp.array([True, True, False])
+    other = x.at[2].set(5.0)
+    (first, statistics), (second, same) = (outputs_of(norm)(rows, mask) for rows in (x, other))
+    np.testing.assert_array_equal(first.logits[:2], second.logits[:2])
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), statistics, same))
+
+
+def test_only_batch_norm_mixes_examples():
+    x, mask = volumes(3), jnp.ones(3, bool)
+    other = x.at[2].set(5.0)
+    mixed = {}
+    for norm in ("batch", "group"):
+        first, second = (outputs_of(norm)(rows, mask)[0].logits for rows in (x, other))
+        mixed[norm] = float(jnp.abs(first[:2] - second[:2]).max())
+    assert mixed["group"] == 0
+    assert mixed["batch"] > 1e-3
+
+
+def test_batch_norm_moves_its_statistics_by_a_tenth():
+    """The first normalised layer, by hand: its mean over examples and voxels."""
+    problem, x = small("batch"), volumes(3)
+    model = jax.jit(problem.init)(KEY)
+    _, statistics = outputs_of("batch")(x, jnp.ones(3, bool))
+    layers = model.params["ConvolutionalLayer_0"], model.params["ConvolutionalLayer_1"]
+    y = fa.models.convolve_3d(x, layers[0]["Conv3D_0"]["kernel"], implementation="lax")
+    y = y + layers[0]["Conv3D_0"]["bias"].reshape(1, 1, 1, 1, -1)
+    y = jnp.where(y > 0, y, 0.25 * y)
+    y = fa.models.convolve_3d(y, layers[1]["Conv3D_0"]["kernel"], implementation="lax")
+    own = statistics["batch_stats"]["ConvolutionalLayer_1"]["Normalisation_0"]["BatchNorm_0"]
+    np.testing.assert_allclose(own["mean"], 0.1 * y.mean((0, 1, 2, 3)), rtol=1e-4, atol=1e-6)
+    expected = 0.9 + 0.1 * y.var((0, 1, 2, 3))
+    np.testing.assert_allclose(own["var"], expected, rtol=1e-4)
+
+
+def test_the_loss_of_an_example_is_the_mean_over_its_voxels():
+    problem = small("group")
+    batch = {
+        "x": volumes(3),
+        "y": jnp.asarray(np.random.default_rng(1).integers(0, 3, (3, 2, 4, 6))),
+    }
+    outputs, _ = outputs_of("group")(batch["x"], jnp.ones(3, bool))
+    logits, labels = np.asarray(outputs.logits, float), np.asarray(batch["y"])
+    assert logits.shape == (3, 2, 4, 6, 3)
+    of_label = np.take_along_axis(logits, labels[..., None], -1)[..., 0]
+    entropy = np.log(np.exp(logits).sum(-1)) - of_label
+    np.testing.assert_allclose(problem.loss(outputs, batch), entropy.mean((1, 2, 3)), rtol=1e-5)
+    found = logits.argmax(-1)
+    metrics = problem.metrics(outputs, batch)
+    np.testing.assert_allclose(metrics["accuracy"], (found == labels).mean((1, 2, 3)), rtol=1e-6)
+    scores = [
+        [2 * ((f == k) & (g == k)).sum() / ((f == k).sum() + (g == k).sum()) for k in (1, 2)]
+        for f, g in zip(found, labels, strict=True)
+    ]
+    np.testing.assert_allclose(metrics["dice_score"], np.mean(scores, 1), rtol=1e-6)
+
+
+def test_a_segmenter_takes_a_loss():
+    module = UNet3D(2, 1, 2, "group", 2, "auto")
+    problem = segmenter(module, (2, 2, 2), loss=losses["dice"])
+    assert problem.loss is losses["dice"]
+    assert fa.models.with_loss(small("group"), "dice").loss is losses["dice"]
+
+
+def test_clients_learn_a_threshold():
+    """Each voxel's label is whether it is positive; FedAvg reaches a Dice score above 0.9."""
+    x = np.random.default_rng(0).normal(size=(24, 2, 4, 4, 1)).astype("float32")
+    examples = {"x": x, "y": (x[..., 0] > 0).astype("int32")}
+    problem = unet_3d((2, 4, 4, 1), 2, levels=1, features=2, norm="group", groups=2)
+    data = fa.federate(examples, fa.Partition.of(np.split(np.arange(24), 4)))
+    local = fa.Local(batch_size=4, learning_rate=0.3, steps=6)
+    engine = fa.make_engine(fa.algorithms.fedavg(problem, local))
+    _, history = fa.simulate(engine, data, cohort_size=4, rounds=20, test=examples)
+    assert history[-1]["test_dice_score"] > 0.9 > history[0]["test_dice_score"]
+
+
+def test_sizes_that_cannot_be_halved_are_rejected():
+    problem = unet_3d((8, 6, 8), 2)
+    with pytest.raises(
+        ValueError, match=r"\(8, 6, 8\) cannot be halved 2 times; .* multiples of 4"
+    ):
+        jax.eval_shape(problem.init, KEY)

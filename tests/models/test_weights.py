@@ -1,0 +1,374 @@
+"""Weights of torchvision's networks: their outputs, their names and shapes, and files.
+
+The weights are made by a formula of the name and the shape. `NETWORKS` has what torchvision itself
+computes with them, as `experiments/torchvision_models.py --golden` prints it.
+"""
+
+import json
+import math
+import pickle
+import sys
+import types
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import fedjax_algos as fa
+from fedjax_algos.core import Model
+from fedjax_algos.models import (
+    classifier,
+    convert_weights,
+    load_weights,
+    mobilenet_v2,
+    models,
+    pretrained,
+)
+from fedjax_algos.models.dense import Perceptron
+from fedjax_algos.models.inverted_residual import MOBILENET_V2
+from fedjax_algos.models.weights_of_torch import mobilenet_v2_names
+
+# checksum of the names and shapes, and the outputs for ten classes and an image of 32x32
+NETWORKS = {
+    "mobilenet_v2": (
+        2752911555,
+        [-3.313, -0.57502, -2.2715, -4.158, 5.4225, -3.66, -2.4304, -3.17, 0.51693, 2.0226],
+    ),
+    "efficientnet_b0": (
+        1883252148,
+        [
+            0.17223, -0.17382, -0.21662, 0.32231, -0.5969, -1.3577, 0.53981, 0.34948, 0.77053,
+            0.12293,
+        ],
+    ),
+    "resnet18_imagenet": (
+        485856311,
+        [4.6017, 3.6543, -8.3587, -5.6697, 6.1579, 22.898, -7.3945, 9.3225, 10.581, 4.3152],
+    ),
+    "resnet50": (
+        737386902,
+        [-1577.2, 7906.5, 2497.6, 2593.9, 3518.2, 4996.3, -2042.6, 5042.8, 415.59, -449.95],
+    ),
+}  # fmt: skip
+
+
+def numbers(name, shape):
+    """float64 in [0, 1), by a hash of the name and of the index."""
+    k = np.arange(math.prod(shape), dtype=np.uint64) + (np.uint64(zlib.crc32(name.encode())) << 32)
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        k = (k ^ (k >> np.uint64(33))) * np.uint64(factor)
+    return ((k >> np.uint64(40)) / 2**24).reshape(shape)
+
+
+def tensor(name, shape):
+    uniform = numbers(name, shape)
+    if len(shape) > 1:
+        value = (2 * uniform - 1) * (6 / math.prod(shape[1:])) ** 0.5
+    else:
+        value = 0.5 + uniform if name.endswith(("weight", "running_var")) else uniform - 0.5
+    return value.astype(np.float32)
+
+
+def convolution(name, features, channels, kernel, norm):
+    """Names and shapes of a convolution without bias and its BatchNorm."""
+    yield f"{name}.weight", (features, channels, kernel, kernel)
+    for part in ("weight", "bias", "running_mean", "running_var"):
+        yield f"{norm}.{part}", (features,)
+    yield f"{norm}.num_batches_tracked", ()
+
+
+def both(name, features, channels, kernel):
+    return convolution(f"{name}.0", features, channels, kernel, f"{name}.1")
+
+
+def shapes_of_mobilenet():
+    yield from both("features.0", 32, 3, 3)
+    channels, index = 32, 0
+    widths = [16, *[24] * 2, *[32] * 3, *[64] * 4, *[96] * 3, *[160] * 3, 320]
+    for index, width in enumerate(widths, 1):
+        name, wide, place = f"features.{index}.conv", channels * (6 if index > 1 else 1), 0
+        if index > 1:
+            yield from both(f"{name}.0", wide, channels, 1)
+            place = 1
+        yield from both(f"{name}.{place}", wide, 1, 3)
+        yield from convolution(f"{name}.{place + 1}", width, wide, 1, f"{name}.{place + 2}")
+        channels = width
+    yield from both(f"features.{index + 1}", 1280, 320, 1)
+    yield from {"classifier.1.weight": (10, 1280), "classifier.1.bias": (10,)}.items()
+
+
+def shapes_of_efficientnet():
+    yield from both("features.0", 32, 3, 3)
+    channels = 32
+    stages = [(16, 1, 3), (24, 2, 3), (40, 2, 5), (80, 3, 3), (112, 3, 5), (192, 4, 5), (320, 1, 3)]
+    for stage, (width, blocks, kernel) in enumerate(stages, 1):
+        for block in range(blocks):
+            name, wide = f"features.{stage}.{block}.block", channels * (6 if stage > 1 else 1)
+            place = 0
+            if stage > 1:
+                yield from both(f"{name}.0", wide, channels, 1)
+                place = 1
+            yield from both(f"{name}.{place}", wide, 1, kernel)
+            few, name_of = channels // 4, f"{name}.{place + 1}.fc"
+            yield f"{name_of}1.weight", (few, wide, 1, 1)
+            yield f"{name_of}1.bias", (few,)
+            yield f"{name_of}2.weight", (wide, few, 1, 1)
+            yield f"{name_of}2.bias", (wide,)
+            yield from both(f"{name}.{place + 2}", width, wide, 1)
+            channels = width
+    yield from both("features.8", 1280, 320, 1)
+    yield from {"classifier.1.weight": (10, 1280), "classifier.1.bias": (10,)}.items()
+
+
+def shapes_of_resnet(blocks, kernels, factor):
+    yield from convolution("conv1", 64, 3, 7, "bn1")
+    channels = 64
+    for stage, count in enumerate(blocks):
+        width = 64 * 2**stage
+        for block in range(count):
+            name, before = f"layer{stage + 1}.{block}", channels
+            for index, kernel in enumerate(kernels, 1):
+                features = width * (factor if index == len(kernels) else 1)
+                place = f"{name}.conv{index}", features, before, kernel, f"{name}.bn{index}"
+                yield from convolution(*place)
+                before = features
+            if block == 0 and channels != before:
+                yield from both(f"{name}.downsample", before, channels, 1)
+            channels = before
+    yield from {"fc.weight": (10, channels), "fc.bias": (10,)}.items()
+
+
+SHAPES = {
+    "mobilenet_v2": dict(shapes_of_mobilenet()),
+    "efficientnet_b0": dict(shapes_of_efficientnet()),
+    "resnet18_imagenet": dict(shapes_of_resnet([2, 2, 2, 2], [3, 3], 1)),
+    "resnet50": dict(shapes_of_resnet([3, 4, 6, 3], [1, 3, 1], 4)),
+}
+
+
+def weights_of(name):
+    return {key: tensor(key, shape) for key, shape in SHAPES[name].items() if shape}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_outputs_are_those_of_torchvision(name, tmp_path):
+    checksum, expected = NETWORKS[name]
+    listed = json.dumps(sorted((key, list(shape)) for key, shape in SHAPES[name].items()))
+    assert zlib.crc32(listed.encode()) == checksum
+    save_file(weights_of(name), tmp_path / "weights.safetensors")
+    problem = models.make(f"{name}:weights={tmp_path}/weights.safetensors", (32, 32, 3), 10)
+    x = (2 * numbers("images", (1, 32, 32, 3)) - 1).astype(np.float32)
+
+    def logits(x):
+        key = jax.random.key(0)
+        return problem.apply(problem.init(key), {"x": x}, key, False)[0].logits
+
+    compiled = jax.jit(logits).lower(x).compile({"xla_backend_optimization_level": 0})
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(compiled(x)[0], expected, rtol=0, atol=1e-4 * scale)
+
+
+NAMES = {"Dense_0": "fc1", "Dense_1": "fc2"}
+SMALL = {"fc1.weight": (3, 4), "fc1.bias": (3,), "fc2.weight": (2, 3), "fc2.bias": (2,)}
+
+
+@pytest.fixture
+def small():
+    """A perceptron of 4, 3 and 2 units, and weights for it."""
+    problem = classifier(Perceptron((3, 2)), (4,))
+    return problem, {name: tensor(name, shape) for name, shape in SMALL.items()}
+
+
+def shapes(problem):
+    return jax.eval_shape(problem.init, jax.random.key(0))
+
+
+def test_kernels_are_transposed_and_single_leaves_have_names_of_their_own(small):
+    problem, weights = small
+    joint = {"both": np.concatenate([weights["fc1.weight"], weights["fc2.weight"].T], axis=1)}
+    joint |= {"fc1.bias": weights["fc1.bias"], "last": weights["fc2.bias"]}
+    names = {
+        "Dense_0/kernel": ("both", lambda tensor: tensor[:, :4].T),
+        "Dense_1/kernel": ("both", lambda tensor: tensor[:, 4:]),
+        "Dense_0": "fc1",
+        "Dense_1/bias": "last",
+    }
+    x = np.arange(4.0, dtype=np.float32)
+    hidden = np.maximum(weights["fc1.weight"] @ x + weights["fc1.bias"], 0)
+    expected = weights["fc2.weight"] @ hidden + weights["fc2.bias"]
+    for given, of in ((weights, NAMES), (joint, names)):
+        model = convert_weights(given, of, shapes(problem))
+        outputs, _ = problem.apply(model, {"x": x[None]}, jax.random.key(0), False)
+        np.testing.assert_allclose(outputs.logits[0], expected, rtol=1e-5)
+
+
+def test_narrow_floats_become_wider(small):
+    problem, weights = small
+    narrow = {name: value.astype(jnp.bfloat16) for name, value in weights.items()}
+    model = convert_weights(narrow, NAMES, shapes(problem))
+    kernel = model.params["Dense_0"]["kernel"]
+    assert kernel.dtype == np.float32
+    np.testing.assert_array_equal(kernel, narrow["fc1.weight"].T.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fc2.bias": None}, "no 'fc2.bias', which Dense_1/bias needs; they have fc1.bias, fc1.w"),
+        ({"fc3.bias": np.ones(2)}, r"have 'fc3.bias' \(1 in all\), for which the model has no"),
+        ({"fc1.weight": np.ones((4, 3))}, r"'fc1.weight' becomes \[3, 4\], but Dense_0/kernel is"),
+        ({"fc1.bias": np.ones(3)}, "'fc1.bias' has type float64, and Dense_0/bias float32; conv"),
+        ({"fc1.bias": np.ones(3, np.int8)}, "'fc1.bias' has type int8"),
+        ({"fc1.bias": np.float32([0, 1, np.nan])}, "'fc1.bias' has numbers that are not finite"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(small, change, message):
+    problem, weights = small
+    changed = {name: value for name, value in (weights | change).items() if value is not None}
+    with pytest.raises(ValueError, match=message):
+        convert_weights(changed, NAMES, shapes(problem))
+
+
+def test_modules_without_a_name_are_named(small):
+    problem, weights = small
+    with pytest.raises(ValueError, match="names have none for Dense_1/bias; add its path"):
+        convert_weights(weights, {"Dense_0": "fc1"}, shapes(problem))
+
+
+def parts(params, *names):
+    return [params[name] for name in names]
+
+
+def test_a_new_head_is_drawn_and_the_rest_is_loaded(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    weights = weights_of("mobilenet_v2")
+    save_file(weights, path)
+    with pytest.raises(ValueError, match=r"safetensors: 'classifier.1.bias' becomes \[10\], but"):
+        mobilenet_v2((32, 32, 3), 7, weights=path)
+    key = jax.random.key(3)
+    problem = mobilenet_v2((32, 32, 3), 7, weights=path, head="new")
+    stem, head = jax.jit(lambda key: parts(problem.init(key).params, "stem", "head"))(key)
+    np.testing.assert_array_equal(
+        stem["convolution"]["kernel"], weights["features.0.0.weight"].transpose(2, 3, 1, 0)
+    )
+    plain = mobilenet_v2((32, 32, 3), 7)
+    (drawn,) = jax.jit(lambda key: parts(plain.init(key).params, "head"))(key)
+    np.testing.assert_array_equal(head["kernel"], drawn["kernel"])
+    with pytest.raises(ValueError, match=r"head='new' has no effect without weights; give weights"):
+        mobilenet_v2((32, 32, 3), 7, head="new")
+
+
+def test_weights_for_batch_norm_do_not_fit_group_norm():
+    problem = mobilenet_v2((32, 32, 3), 10, norm="group")
+    names = mobilenet_v2_names(MOBILENET_V2)
+    with pytest.raises(ValueError, match=r"running_mean'.*no place; .* \(running means belong to"):
+        pretrained(problem, weights_of("mobilenet_v2"), names)
+    kept = {name: value for name, value in weights_of("mobilenet_v2").items() if "run" not in name}
+    assert pretrained(problem, kept, names) is not problem
+
+
+def test_runs_start_from_the_weights(small):
+    """In the engine, in mapped initialisations and frozen; the program does not contain them."""
+    problem, weights = small
+    loaded = pretrained(problem, weights, [NAMES])
+    program = jax.jit(loaded.init).lower(jax.random.key(0)).as_text()
+    assert "callback" in program
+    assert "0x" not in program  # of dense constants
+    examples = {"x": np.ones((4, 4), np.float32), "y": np.zeros(4, np.int32)}
+    data = fa.federate(examples, fa.Partition.of(np.split(np.arange(4), 2)))
+    engine = fa.make_engine(fa.algorithms.fedavg(loaded, fa.Local(2, 1e-30, steps=1)))
+    state, _ = fa.simulate(engine, data, cohort_size=2, rounds=1)
+    mapped = jax.jit(jax.vmap(loaded.init))(jax.random.split(jax.random.key(0), 2))
+    for params in (state.server.params, jax.tree.map(lambda leaf: leaf[1], mapped.params)):
+        np.testing.assert_array_equal(params["Dense_0"]["kernel"], weights["fc1.weight"].T)
+    frozen = fa.models.freeze(loaded, "Dense_1/*").init(jax.random.key(0))
+    np.testing.assert_array_equal(frozen.frozen["Dense_0/kernel"], weights["fc1.weight"].T)
+
+
+def test_files_of_all_types_are_read(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {
+        np.dtype(kind).name: rng.normal(size=(2, 3)).astype(kind)
+        for kind in (np.float32, np.float16, np.float64, np.int64, np.uint8, jnp.bfloat16)
+    }
+    save_file(arrays, tmp_path / "weights.safetensors")
+    read = load_weights(tmp_path / "weights.safetensors")
+    assert set(read) == set(arrays)
+    for name, value in arrays.items():
+        assert read[name].dtype == value.dtype
+        np.testing.assert_array_equal(read[name], value)
+
+
+@pytest.mark.parametrize("content", [b"", b"abc", b"\xff" * 100, b"\x08" + bytes(7) + b'{"a":1}x'])
+def test_damaged_files_are_named(tmp_path, content):
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"safetensors: cannot be read .* fetch it again"):
+        load_weights(path)
+
+
+def test_missing_and_unknown_files_are_named(tmp_path):
+    with pytest.raises(ValueError, match="there is no such file"):
+        load_weights(tmp_path / "none.safetensors")
+    with pytest.raises(ValueError, match=r"'.onnx' is unknown; give a file .safetensors, .pth or"):
+        load_weights("weights.onnx")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "package"), [(".safetensors", "safetensors"), (".pth", "torch"), (".pt", "torch")]
+)
+def test_missing_packages_are_named(monkeypatch, suffix, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=f"need the package {package}; pip install {package}"):
+        load_weights(f"weights{suffix}")
+
+
+class Tensor(np.ndarray):
+    """What is read of torch's tensors."""
+
+    def detach(self):
+        return self
+
+    def numpy(self):
+        return np.asarray(self)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([1], "it holds a list, not tensors by name"),
+        ({"model": {}}, "'model' is a dict, not a tensor"),
+        (None, "damaged or holds other objects than tensors"),
+    ],
+)
+def test_torch_files_are_read_without_running_them(tmp_path, monkeypatch, content, message):
+    """With a stand-in for torch; `experiments/torchvision_models.py` reads a real file."""
+    seen = []
+
+    def load(path, **options):
+        seen.append(options)
+        if content is None and len(seen) > 1:
+            raise pickle.UnpicklingError("run it if you trust it")
+        return {"w": np.arange(2.0).view(Tensor)} if len(seen) == 1 else content
+
+    torch = types.SimpleNamespace(load=load, Tensor=Tensor, bfloat16="bfloat16")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    path = tmp_path / "weights.pth"
+    path.touch()
+    np.testing.assert_array_equal(load_weights(path)["w"], [0, 1])
+    with pytest.raises(ValueError, match=f"weights.pth: cannot be read .*{message}"):
+        load_weights(path)
+    assert seen == [{"map_location": "cpu", "weights_only": True}] * 2
+
+
+def test_models_are_given_to_a_run_too(small):
+    """`convert_weights` makes what `params=` of a run expects."""
+    problem, weights = small
+    model = convert_weights(weights, NAMES, shapes(problem))
+    assert isinstance(model, Model)
+    engine = fa.make_engine(fa.algorithms.fedavg(problem, fa.Local(2, 0.1, steps=1)))
+    state = engine.init(0, fa.Population(2, 2, 4), params=model)
+    np.testing.assert_array_equal(state.server.params["Dense_1"]["bias"], weights["fc2.bias"])

@@ -1,0 +1,155 @@
+"""The weights of torchvision's and timm's ViT and of FLamby's U-Net give their outputs.
+
+The numbers are what PyTorch computes; `experiments/transformers_and_volumes.py --golden` prints
+them.
+"""
+
+import chex
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from weight_helpers import numbers, tensor
+
+from fedjax_algos.models import unet_3d, vit
+
+
+def of_torchvision():
+    shapes = {
+        "class_token": (1, 1, 12),
+        "conv_proj.weight": (12, 3, 4, 4),
+        "conv_proj.bias": (12,),
+        "encoder.pos_embedding": (1, 5, 12),
+        "encoder.ln.weight": (12,),
+        "encoder.ln.bias": (12,),
+        "heads.head.weight": (10, 12),
+        "heads.head.bias": (10,),
+    }
+    for index in range(2):
+        block = f"encoder.layers.encoder_layer_{index}"
+        shapes |= {
+            f"{block}.self_attention.in_proj_weight": (36, 12),
+            f"{block}.self_attention.in_proj_bias": (36,),
+        }
+        shapes |= layer(f"{block}.self_attention.out_proj", 12, 12)
+        shapes |= layer(f"{block}.ln_1", 12) | layer(f"{block}.ln_2", 12)
+        shapes |= layer(f"{block}.mlp.0", 48, 12) | layer(f"{block}.mlp.3", 12, 48)
+    return shapes
+
+
+def of_timm():
+    shapes = {
+        "cls_token": (1, 1, 12),
+        "pos_embed": (1, 5, 12),
+        **layer("patch_embed.proj", 12, 3, 4, 4),
+        **layer("norm", 12),
+        **layer("head", 10, 12),
+    }
+    for index in range(2):
+        block = f"blocks.{index}"
+        shapes |= layer(f"{block}.attn.qkv", 36, 12) | layer(f"{block}.attn.proj", 12, 12)
+        shapes |= layer(f"{block}.norm1", 12) | layer(f"{block}.norm2", 12)
+        shapes |= layer(f"{block}.mlp.fc1", 48, 12) | layer(f"{block}.mlp.fc2", 12, 48)
+    return shapes
+
+
+def layer(name, *shape):
+    return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+
+
+def of_unet():
+    """Two levels of 2 features in the first layer: (name, inputs, outputs) of each layer."""
+    layers = [
+        ("encoder.encoding_blocks.0.conv1", 1, 2),
+        ("encoder.encoding_blocks.0.conv2", 2, 4),
+        ("bottom_block.conv1", 4, 4),
+        ("bottom_block.conv2", 4, 8),
+        ("decoder.decoding_blocks.0.conv1", 12, 4),
+        ("decoder.decoding_blocks.0.conv2", 4, 4),
+    ]
+    shapes = layer("classifier.conv_layer", 2, 4, 1, 1, 1)
+    for index, (name, inputs, outputs) in enumerate(layers):
+        shapes[f"{name}.conv_layer.weight"] = (outputs, inputs, 3, 3, 3)
+        shapes[f"{name}.activation_layer.weight"] = (1,)
+        if index == 0:
+            shapes[f"{name}.conv_layer.bias"] = (outputs,)
+        else:
+            statistics = ("running_mean", "running_var")
+            shapes |= layer(f"{name}.norm_layer", outputs)
+            shapes |= {f"{name}.norm_layer.{each}": (outputs,) for each in statistics}
+    return shapes
+
+
+KEY = jax.random.key(0)
+SMALL = {"patch_size": 4, "width": 12, "depth": 2, "heads": 3}
+CASES = {
+    "torchvision": (
+        of_torchvision,
+        lambda **options: vit((8, 8, 3), 10, **SMALL, **options),
+        (8, 8, 3),
+        [-1.97873, -1.77735, 1.74903, 1.20189, 1.4816, -1.946, -3.50958, 0.803124, -1.96452,
+         0.59653],
+    ),
+    "timm": (
+        of_timm,
+        lambda **options: vit((8, 8, 3), 10, **SMALL, **options),
+        (8, 8, 3),
+        [-1.11198, -1.16456, -2.5403, 0.226574, 0.891182, -0.702386, 0.597758, 1.83615, 0.587922,
+         -1.15003],
+    ),
+    "unet": (
+        of_unet,
+        lambda **options: unet_3d((2, 4, 6, 1), 2, levels=2, features=2, **options),
+        (2, 4, 6, 1),
+        [-0.0598974, -0.38565, -1.1238, -0.216595, -0.36977, -0.784682, -0.591675, -0.316347,
+         -0.0283278, -0.418141],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_outputs_are_those_of_pytorch(case, tmp_path):
+    shapes, make, shape, expected = CASES[case]
+    save_file({n: tensor(n, s) for n, s in shapes().items()}, tmp_path / "weights.safetensors")
+    problem = make(weights=tmp_path / "weights.safetensors")
+    x = (2 * numbers("images", (1, *shape)) - 1).astype(np.float32)
+
+    def evaluate(key):
+        return problem.apply(problem.init(key), {"x": x}, key, False)[0].logits
+
+    logits = np.asarray(jax.jit(evaluate)(KEY)).ravel()[:10]
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_tensor_that_is_missing_is_named(case, tmp_path):
+    shapes, make, *_ = CASES[case]
+    tensors = {name: tensor(name, shape) for name, shape in shapes().items()}
+    missing = next(name for name in tensors if "1" in name)
+    del tensors[missing]
+    save_file(tensors, tmp_path / "weights.safetensors")
+    with pytest.raises(ValueError, match=f"have no '{missing}'"):
+        make(weights=tmp_path / "weights.safetensors")
+
+
+def test_second_names_of_the_same_tensors_are_left_out(tmp_path):
+    """PyTorch's state dict has the layers of FLamby's network also as entries of a sequence."""
+    tensors = {name: tensor(name, shape) for name, shape in of_unet().items()}
+    second = {"bottom_block.conv1.block.0.weight": tensors["bottom_block.conv1.conv_layer.weight"]}
+    _, make, *_ = CASES["unet"]
+    models = []
+    for saved in (tensors, tensors | second):
+        save_file(saved, tmp_path / "weights.safetensors")
+        models.append(jax.jit(make(weights=tmp_path / "weights.safetensors").init)(KEY))
+    chex.assert_trees_all_equal(*models)
+
+
+def test_a_new_head_has_other_classes(tmp_path):
+    tensors = {name: tensor(name, shape) for name, shape in of_timm().items()}
+    save_file(tensors, tmp_path / "weights.safetensors")
+    given = {"weights": tmp_path / "weights.safetensors", **SMALL}
+    with pytest.raises(ValueError, match="for other classes give head='new'"):
+        vit((8, 8, 3), 7, **given)
+    params = jax.jit(vit((8, 8, 3), 7, head="new", **given).init)(KEY).params
+    assert params["head"]["kernel"].shape == (12, 7)
+    np.testing.assert_array_equal(params["class_token"], tensor("cls_token", (1, 1, 12)))
