@@ -48,7 +48,7 @@ class Dataset(NamedTuple):
         return describe(self, **facts)
 
 
-datasets = Registry[Dataset]("dataset", Dataset)
+datasets = Registry[Any]("dataset", Dataset)  # of a Dataset or a ClientDataset
 
 
 def from_arrays(
@@ -81,8 +81,8 @@ def from_arrays(
         infinity, 64-bit numbers that the type on the device cannot hold, and labels that are not
         whole or out of range.
     """
-    x_train = _checked_examples(x_train, f"{source}: x_train")
-    x_test = _checked_examples(x_test, f"{source}: x_test")
+    x_train = checked_examples(x_train, f"{source}: x_train")
+    x_test = checked_examples(x_test, f"{source}: x_test")
     if (x_train.shape[1:], x_train.dtype) != (x_test.shape[1:], x_test.dtype):
         raise ValueError(
             f"{source}: examples are {x_train.dtype}{list(x_train.shape[1:])} in x_train and "
@@ -91,8 +91,8 @@ def from_arrays(
     limit = num_classes or _MAX_CLASSES
     if limit > MAX_INT32:
         raise ValueError(f"{source}: num_classes={limit} is out of range; give 1 to {MAX_INT32}")
-    y_train = _checked_labels(y_train, len(x_train), limit, f"{source}: y_train")
-    y_test = _checked_labels(y_test, len(x_test), limit, f"{source}: y_test")
+    y_train = checked_labels(y_train, len(x_train), limit, f"{source}: y_train")
+    y_test = checked_labels(y_test, len(x_test), limit, f"{source}: y_test")
     num_classes = num_classes or 1 + int(max(y_train.max(), y_test.max()))
     if users is not None:
         users = _numbered(users, len(x_train), f"{source}: users")
@@ -100,7 +100,7 @@ def from_arrays(
     return Dataset(train, test, num_classes, users, notes)
 
 
-def _checked_examples(x: np.ndarray, name: str) -> np.ndarray:
+def checked_examples(x: np.ndarray, name: str) -> np.ndarray:
     x = np.asarray(x)
     if x.dtype.kind not in "uif" or x.dtype.itemsize > 8:
         raise ValueError(f"{name} is of type {x.dtype}; give numbers, such as uint8 or float32")
@@ -136,7 +136,7 @@ def _check_range(x: np.ndarray, name: str) -> None:
         raise ValueError(f"{name} has NaN or infinity in example {start + row}; clean it first")
 
 
-def _checked_labels(y: np.ndarray, count: int, limit: int, name: str) -> np.ndarray:
+def checked_labels(y: np.ndarray, count: int, limit: int, name: str) -> np.ndarray:
     y = np.asarray(y)
     if y.shape != (count,):
         raise ValueError(f"{name} has shape {list(y.shape)} for {count} examples; give [{count}]")
