@@ -191,7 +191,8 @@ def test_docstrings_of_modules_and_of_what_they_define(module_name):
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
 def test_docstrings_of_factories(registry):
     """The first line stands in lists on the command line."""
-    for name, factory in registry.items():
+    ours = {name: factory for name, factory in registry.items() if ":" not in name}
+    for name, factory in ours.items():
         title = (factory.__doc__ or "").split("\n")[0]
         assert 20 < len(title) <= 100, name
 

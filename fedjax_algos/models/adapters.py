@@ -85,6 +85,23 @@ def accuracy(outputs: Outputs, batch: Batch) -> dict[str, jax.Array]:
     return {"accuracy": jnp.asarray(outputs.logits.argmax(-1) == batch["y"], float)}
 
 
+def _check_call(module_type: type, known: dict[str, Any]) -> None:
+    """Raises ValueError for a module whose call has arguments that the adapter does not give."""
+    parameters = list(inspect.signature(module_type.__call__).parameters.values())[2:]
+    needed = [
+        each.name
+        for each in parameters
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    missing = next((name for name in needed if name not in known), None)
+    if missing is not None:
+        given = ", ".join(["the inputs", *known])
+        raise ValueError(
+            f"{module_type.__name__}.__call__ needs {missing!r}, but is given only {given}; give "
+            f"{missing!r} a default value"
+        )
+
+
 def classifier(
     module: nn.Module,
     example_shape: tuple[int, ...],
@@ -107,7 +124,11 @@ def classifier(
       inputs: applied to "x" before the module. For augmentation see `preprocessed`, whose float
         images `scale_pixels` returns unchanged.
       dtype: of the example that initialises the module; an integer type for codes.
+
+    Raises:
+      ValueError: for a module that needs other arguments.
     """
+    _check_call(type(module), dict.fromkeys(("training", "train", "deterministic", "mask")))
     parameters = inspect.signature(type(module).__call__).parameters
 
     def options(training, mask=None):
@@ -175,7 +196,9 @@ def nnx_classifier(
         frozen, see `Model`.
 
     Raises:
-      ValueError: for a module, or a function that cannot be called with `nnx.Rngs` alone.
+      ValueError: for a module, or a function that cannot be called with `nnx.Rngs` alone; when a
+        model is made, for a module that needs more than its inputs. Whether the call is for
+        training, it knows from `module.train()` and `module.eval()`, as Dropout does.
     """
     _check_constructor(constructor)
     frozen = nnx.All(nnx.Param, nnx.Not(trainable))
@@ -185,6 +208,7 @@ def nnx_classifier(
 
     def init(key):
         module = constructor(nnx.Rngs(key))
+        _check_call(type(module), {})
         return Model(*(values_of(module, kind) for kind in (trainable, nnx.BatchStat, frozen)))
 
     def apply(model, batch, key, training):

@@ -51,7 +51,12 @@ def _num_classes(problem: Problem, name: str, tree: Any, shapes: tuple) -> int:
     """The number of logits of an example; nothing is computed."""
     batch = tree.unflatten(shapes)
     fix = "give examples {'x': [examples, ...], 'y': [examples]} of the shape of the model's inputs"
-    if not isinstance(batch, dict) or not {"x", "y"} <= batch.keys():
+    if isinstance(batch, dict) and not {"x", "y"} <= batch.keys():
+        raise ValueError(
+            f"{name} hold {describe_tree(batch)} of one example, but a classifier reads x and y; "
+            "name the inputs x and the labels y"
+        )
+    if not isinstance(batch, dict):
         raise ValueError(f"{name} hold {describe_tree(batch)} of one example; {fix}")
     key = jax.eval_shape(jax.random.key, 0)
     model = jax.eval_shape(problem.init, key)

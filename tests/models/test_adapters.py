@@ -138,3 +138,38 @@ class KeywordOnly(nnx.Module):
 def test_what_does_not_make_a_module_is_refused(constructor, given):
     with pytest.raises(ValueError, match=f"constructor is {given}.*lambda rngs: Net"):
         nnx_classifier(constructor)
+
+
+class NeedsMask(nnx.Module):
+    def __init__(self, rngs):
+        self.dense = nnx.Linear(4, 2, rngs=rngs)
+
+    def __call__(self, x, mask):
+        return self.dense(x)
+
+
+class NeedsTime(nn.Module):
+    @nn.compact
+    def __call__(self, x, training, mask, time):
+        return nn.Dense(2)(x)
+
+
+def test_a_module_that_needs_other_arguments_is_named_with_them():
+    problem = nnx_classifier(NeedsMask)
+    with pytest.raises(
+        ValueError, match=r"NeedsMask\.__call__ needs 'mask'.*only the inputs; give"
+    ):
+        problem.init(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"NeedsTime\.__call__ needs 'time'"):
+        classifier(NeedsTime(), (4,))
+
+
+@pytest.mark.parametrize("names", [("x", "label"), ("image", "y"), ("a", "b")])
+def test_examples_under_other_names_are_named(names):
+    x, y = np.zeros((6, 4), np.float32), np.zeros(6, np.int32)
+    data = fa.federate(dict(zip(names, (x, y), strict=True)), fa.Partition.of([[0, 1, 2], [3, 4]]))
+    engine = fa.make_engine(
+        fa.algorithms.fedavg(models["linear"]((4,), 3), fa.Local(2, 0.1, steps=1))
+    )
+    with pytest.raises(ValueError, match=f"{names[0]} .*reads x and y; name the inputs x and"):
+        fa.simulate(engine, data, cohort_size=1, rounds=1)

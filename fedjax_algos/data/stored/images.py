@@ -49,20 +49,23 @@ def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.nda
     mode = "RGB" if channels == 3 else "L"
     errors = (SyntaxError, Image.DecompressionBombError)
     with explain_read_errors(name, "fetch the file again", *errors):
-        image = Image.open(io.BytesIO(content), formats=["JPEG", "PNG"])
-        if image.width * image.height > MAX_PIXELS:  # read from the header, before decoding
-            size = f"{image.height} x {image.width}"
-            raise ValueError(f"it has {size} pixels, more than {MAX_PIXELS}")
+        file = Image.open(io.BytesIO(content), formats=["JPEG", "PNG"])
+        if file.width * file.height > MAX_PIXELS:  # read from the header, before decoding
+            raise ValueError(f"it has {_size(file)} pixels, more than {MAX_PIXELS}")
         if shorter is not None:  # a JPEG decoder can leave out what a smaller image does not need
-            image.draft(mode, (shorter, shorter))
-        image = image.convert(mode)
+            file.draft(mode, (shorter, shorter))
+        image = file.convert(mode)
         if shorter is not None:
             scale = shorter / min(image.size)
             columns, rows = (max(shorter, round(side * scale)) for side in image.size)
             image = image.resize((columns, rows), Image.Resampling.BILINEAR)
-        size = image.height, image.width
-        if size != (height, width) and (shorter is None or size[0] < height or size[1] < width):
-            raise ValueError(f"it has {size[0]} x {size[1]} pixels, not {height} x {width}")
-        top, left = (size[0] - height) // 2, (size[1] - width) // 2
+        down, right = image.height - height, image.width - width  # pixels that are cut off
+        if min(down, right) < 0 or (shorter is None and (down or right)):
+            raise ValueError(f"it has {_size(image)} pixels, not {height} x {width}")
+        top, left = down // 2, right // 2
         cut = image.crop((left, top, left + width, top + height))
         return np.asarray(cut, np.uint8).reshape(height, width, channels)
+
+
+def _size(image):
+    return f"{image.height} x {image.width}"
