@@ -21,6 +21,7 @@ from fedjax_algos.data.stored.client_source import ClientDataset
 _FIX = "fetch the file again"
 _FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32 and lzf, which h5py has itself
 _TEXTS_PER_READ = 256
+_ERRORS = (KeyError, RuntimeError, TypeError)  # of h5py, besides OSError and ValueError
 
 
 @datasets.register
@@ -95,10 +96,10 @@ def tff_hdf5(
 
 def _features(path: PathLike, max_clients: int | None) -> ClientFeatures:
     with _examples(path) as examples:
-        clients = sorted(examples)[:max_clients]
+        clients = _names(examples)[:max_clients]
         if not clients:
             raise ValueError("it has no clients")
-        features = sorted(_member(examples, clients[0]))
+        features = _names(_member(examples, clients[0]))
         if not features:
             raise ValueError(f"client {clients[0]!r} has no features")
         groups = (_member(examples, client) for client in clients)
@@ -122,9 +123,6 @@ def _features(path: PathLike, max_clients: int | None) -> ClientFeatures:
     )
 
 
-_ERRORS = (KeyError, RuntimeError, TypeError)  # of h5py, besides OSError and ValueError
-
-
 @contextlib.contextmanager
 def _examples(path: PathLike) -> Iterator[Any]:
     """The group `examples` of a file that is open in the context."""
@@ -135,8 +133,6 @@ def _examples(path: PathLike) -> Iterator[Any]:
     with explain_read_errors(path, _FIX, *_ERRORS):
         require_regular(path)
         with h5py.File(path, "r") as file:
-            if "examples" not in file:
-                raise ValueError("it has no group 'examples'")
             yield _member(file, "examples")
 
 
@@ -144,14 +140,21 @@ def _member(group: Any, name: str) -> Any:
     """What a group has under a name; a link to another place is not followed."""
     import h5py
 
-    if not isinstance(group, h5py.Group):
-        raise ValueError(f"{group.name!r} is no group")
-    link = group.get(name, getlink=True)
+    link = group.get(name, getlink=True) if isinstance(group, h5py.Group) else None
     if link is None:
         raise ValueError(f"{group.name!r} has no {name!r}")
     if not isinstance(link, h5py.HardLink):
         raise ValueError(f"{name!r} is a link to another place")
     return group[name]
+
+
+def _names(group: Any) -> list[str]:
+    """What a group has, in the order of the names."""
+    import h5py
+
+    if not isinstance(group, h5py.Group):
+        raise ValueError(f"{group.name!r} is no group")
+    return sorted(group)
 
 
 def _rows(dataset: Any) -> int:
@@ -175,11 +178,11 @@ def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
     if not filters <= _FILTERS:
         unknown = min(filters - _FILTERS)
         raise ValueError(f"{name!r} has the filter {unknown}, which is not part of h5py")
-    if dataset.size and not dataset.id.get_storage_size():
-        raise ValueError(f"{name!r} was declared with shape {list(dataset.shape)}, but not written")
     text = h5py.check_string_dtype(dataset.dtype)
     if text is None and dataset.dtype.kind not in "uif":
         raise ValueError(f"{name!r} is of type {dataset.dtype}, which is no number or text")
+    if dataset.size and not dataset.id.get_storage_size():
+        raise ValueError(f"{name!r} was declared with shape {list(dataset.shape)}, but not written")
     sizes = [dataset.nbytes]
     if dataset.chunks:
         sizes.append(int(np.prod(dataset.chunks, dtype=object)) * dataset.dtype.itemsize)
