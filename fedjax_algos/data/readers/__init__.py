@@ -3,6 +3,7 @@
 from fedjax_algos.data.readers import (
     digits,
     fedjax_sqlite,
+    hf,
     leaf,
     npz,
     synthetic,
@@ -15,6 +16,7 @@ from fedjax_algos.data.readers import (
 __all__ = [
     "digits",
     "fedjax_sqlite",
+    "hf",
     "leaf",
     "npz",
     "synthetic",

@@ -13,13 +13,11 @@ from fedjax_algos.core.limits import readable_bytes
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data.dataset import PathLike, datasets
-from fedjax_algos.data.readers.client_features import (
-    ClientFeatures,
-    client_dataset,
-    file_identity,
-)
+from fedjax_algos.data.readers.client_examples import client_dataset
+from fedjax_algos.data.readers.client_features import ClientFeatures, file_identity
 from fedjax_algos.data.readers.errors import explain_read_errors
 from fedjax_algos.data.readers.sqlite_files import open_tables
+from fedjax_algos.data.readers.tokens import read_vocabulary
 from fedjax_algos.data.stored.client_source import ClientDataset
 
 _TABLES = {"federated_data": ("client_id", "data", "num_examples")}
@@ -67,8 +65,7 @@ def fedjax_sqlite(
         x=x,
         y=y,
         num_classes=num_classes,
-        vocabulary=vocabulary,
-        words=words,
+        vocabulary=read_vocabulary(vocabulary, words) if vocabulary else None,
         length=length,
         max_examples=max_examples,
     )

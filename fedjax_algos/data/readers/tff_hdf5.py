@@ -10,12 +10,10 @@ import numpy as np
 from fedjax_algos.core.files import check_array_bytes, require_regular
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import PathLike, datasets
-from fedjax_algos.data.readers.client_features import (
-    ClientFeatures,
-    client_dataset,
-    file_identity,
-)
+from fedjax_algos.data.readers.client_examples import client_dataset
+from fedjax_algos.data.readers.client_features import ClientFeatures, file_identity
 from fedjax_algos.data.readers.errors import explain_read_errors
+from fedjax_algos.data.readers.tokens import read_vocabulary
 from fedjax_algos.data.stored.client_source import ClientDataset
 
 _FIX = "fetch the file again"
@@ -87,8 +85,7 @@ def tff_hdf5(
         x=x,
         y=y,
         num_classes=num_classes,
-        vocabulary=vocabulary,
-        words=words,
+        vocabulary=read_vocabulary(vocabulary, words) if vocabulary else None,
         length=length,
         max_examples=max_examples,
     )

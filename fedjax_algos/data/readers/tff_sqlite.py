@@ -9,14 +9,12 @@ import numpy as np
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data.dataset import PathLike, datasets
-from fedjax_algos.data.readers.client_features import (
-    ClientFeatures,
-    client_dataset,
-    file_identity,
-)
+from fedjax_algos.data.readers.client_examples import client_dataset
+from fedjax_algos.data.readers.client_features import ClientFeatures, file_identity
 from fedjax_algos.data.readers.errors import explain_read_errors
 from fedjax_algos.data.readers.sqlite_files import open_tables
 from fedjax_algos.data.readers.tf_example import parse_example
+from fedjax_algos.data.readers.tokens import read_vocabulary
 from fedjax_algos.data.stored.client_source import ClientDataset
 
 # An Example has no shapes: those of TFF's data sets, by the feature and its number of values.
@@ -73,8 +71,7 @@ def tff_sqlite(
         x=x,
         y=y,
         num_classes=num_classes,
-        vocabulary=vocabulary,
-        words=words,
+        vocabulary=read_vocabulary(vocabulary, words) if vocabulary else None,
         length=length,
         max_examples=max_examples,
     )

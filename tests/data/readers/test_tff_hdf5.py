@@ -226,7 +226,7 @@ DAMAGE = {
     "pairs": (replace(PIXELS, data=np.zeros(1, PAIR)), "is no number or text"),
     "texts among images": (
         replace("examples/f1_02/pixels", shape=(3,), dtype=TEXT, data=[b"a"] * 3),
-        "give numbers",
+        "pixels is of another kind than that of the first client",
     ),
     "huge": (replace(PIXELS, shape=(1, 10**7, 10**7), dtype="f4", chunks=(1, 9, 9)), "not written"),
     "external link": (
