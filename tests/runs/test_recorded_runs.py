@@ -117,7 +117,9 @@ def test_a_recorded_run_is_repeated(name):
                 assert value == before[key]
             else:
                 now, then = float.fromhex(value), float.fromhex(before[key])
-                assert now == pytest.approx(then, rel=1e-12, abs=0), key
+                # jax 0.12 differentiates tanh with fewer operations than jax 0.10, which recorded
+                fewer = key == "flops" and jax.__version_info__ >= (0, 11)
+                assert now == pytest.approx(then, rel=0.05 if fewer else 1e-12, abs=0), key
 
 
 def main():

@@ -20,7 +20,7 @@ from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from fedjax_algos.analysis.costs.operations import CALLS, FREE, INTEGERS, RULES
+from fedjax_algos.analysis.costs.operations import CALLS, FREE, INTEGERS, RULES, scan_inputs
 from fedjax_algos.core import Dispatch
 from fedjax_algos.core.representation import describe
 
@@ -131,8 +131,8 @@ def _loop_bytes(eqn, used, from_data):
         first, num_consts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
         body, live = _live_body(eqn, used)
     else:
-        first, num_consts = 0, eqn.params["num_consts"]
-        body, live = eqn.params["jaxpr"].jaxpr, [True] * eqn.params["num_carry"]
+        first, (num_consts, num_carry) = 0, scan_inputs(eqn)
+        body, live = eqn.params["jaxpr"].jaxpr, [True] * num_carry
     after = iter(body.outvars)  # of the carries that are used
     results = [None] * num_consts + [next(after) if alive else None for alive in live]
     needed, changed, read = _used(body), 0, {}
@@ -190,9 +190,7 @@ def _equation(eqn, arguments, used):
 
 def _scan(eqn, arguments, used):
     body, length = eqn.params["jaxpr"], eqn.params["length"]
-    # newer jax has no num_consts; with 0, loops inside only have no known length
-    num_consts = eqn.params.get("num_consts", 0)
-    part, _ = _walk(body, arguments[:num_consts])
+    part, _ = _walk(body, arguments[: scan_inputs(eqn)[0]])
     if not part.loops:
         return Flops(length * part.fixed)
     return Flops(0, (Loop(lambda dispatches: length, part),))

@@ -105,3 +105,15 @@ INTEGERS: dict[str, Callable] = {
     "stop_gradient": lambda x: x,
     "copy": lambda x: x,
 }
+
+
+def scan_inputs(eqn: JaxprEqn) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many are carried.
+
+    Args:
+      eqn: of the primitive "scan".
+    """
+    if "num_consts" in eqn.params:
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    consts, carried, _ = eqn.params["ft_in"].unpack()  # trees of them, in newer jax
+    return len(list(consts)), len(list(carried))
