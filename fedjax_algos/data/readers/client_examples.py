@@ -8,7 +8,9 @@ import jax
 import numpy as np
 
 from fedjax_algos.core.limits import MAX_INT32
+from fedjax_algos.data.client_source import ClientDataset, ClientSource
 from fedjax_algos.data.dataset import checked_examples, checked_labels
+from fedjax_algos.data.images import ImageFormat
 from fedjax_algos.data.readers.client_features import ClientFeatures
 from fedjax_algos.data.readers.tokens import (
     CHARACTERS,
@@ -17,8 +19,6 @@ from fedjax_algos.data.readers.tokens import (
     num_character_sequences,
     word_sequences,
 )
-from fedjax_algos.data.stored.client_source import ClientDataset, ClientSource
-from fedjax_algos.data.stored.images import ImageFormat
 
 INPUTS = ("pixels", "image", "snippets", "tokens")  # TFF's names of what is "x"
 LABEL = "label"

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.readers.errors import explain_read_errors
+from fedjax_algos.data.read_errors import explain_read_errors
 
 
 class ClientFeatures(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 from fedjax_algos.core.files import Depth, max_text_bytes, open_regular
 from fedjax_algos.core.limits import readable_bytes
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.readers.errors import explain_read_errors
+from fedjax_algos.data.read_errors import explain_read_errors
 
 _FIX = "run LEAF's script again"
 

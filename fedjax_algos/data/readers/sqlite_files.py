@@ -8,7 +8,7 @@ from pathlib import Path
 from fedjax_algos.core.files import require_regular
 from fedjax_algos.core.limits import MAX_INT32, host_memory
 from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.readers.errors import explain_read_errors
+from fedjax_algos.data.read_errors import explain_read_errors
 
 _PLAIN = 0  # of a column that is neither hidden nor computed
 

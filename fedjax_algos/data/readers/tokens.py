@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_algos.core.files import open_regular
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.readers.errors import explain_read_errors
+from fedjax_algos.data.read_errors import explain_read_errors
 
 PADDING = 0
 _LONGEST_LINE = 2**16  # bytes of a line of a vocabulary

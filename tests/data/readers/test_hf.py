@@ -293,7 +293,7 @@ def test_missing_and_odd_folders(folder, tmp_path):
     for name, rows in (("train", 2), ("test", 0)):
         table = package.Dataset.from_dict({"image": [1] * rows, "label": [0] * rows})
         table.to_parquet(str(tmp_path / "empty" / f"{name}.parquet"))
-    with pytest.raises(ValueError, match="cannot be read .*corresponds to no data"):
+    with pytest.raises(ValueError, match=r"cannot be read .*corresponds to no data"):
         hf(name=str(tmp_path / "empty"))
 
 
