@@ -18,7 +18,7 @@ from fedjax_algos.asynchrony.sessions import Sessions
 from fedjax_algos.core.files import check_depth, max_text_bytes, open_regular, read_bounded
 from fedjax_algos.core.plain_pickle import PickledDict, read_plain_pickle
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.readers.errors import explain_read_errors
+from fedjax_algos.data.read_errors import explain_read_errors
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from fedjax_algos.core import Batch
 from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.data.images import ImageFormat, decode_image
 from fedjax_algos.data.partitioning.base import describe_counts
-from fedjax_algos.data.stored.images import ImageFormat, decode_image
 
 
 class ClientSource(NamedTuple):

@@ -101,6 +101,16 @@ def from_arrays(
 
 
 def checked_examples(x: np.ndarray, name: str) -> np.ndarray:
+    """Examples after the checks of `from_arrays`, contiguous and in native byte order.
+
+    Args:
+      x: [examples, ...].
+      name: of the array in messages.
+
+    Raises:
+      ValueError: for an empty array, a type other than numbers, NaN or infinity, and 64-bit numbers
+        that the type on the device cannot hold.
+    """
     x = np.asarray(x)
     if x.dtype.kind not in "uif" or x.dtype.itemsize > 8:
         raise ValueError(f"{name} is of type {x.dtype}; give numbers, such as uint8 or float32")
@@ -137,6 +147,17 @@ def _check_range(x: np.ndarray, name: str) -> None:
 
 
 def checked_labels(y: np.ndarray, count: int, limit: int, name: str) -> np.ndarray:
+    """Labels as int32[examples].
+
+    Args:
+      y: whole numbers, of any type.
+      count: the number of examples.
+      limit: the number of classes.
+      name: of the array in messages.
+
+    Raises:
+      ValueError: for another shape or type, or a label that is not a whole number below `limit`.
+    """
     y = np.asarray(y)
     if y.shape != (count,):
         raise ValueError(f"{name} has shape {list(y.shape)} for {count} examples; give [{count}]")

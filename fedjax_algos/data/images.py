@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_algos.core.options import Count
-from fedjax_algos.data.readers.errors import explain_read_errors
+from fedjax_algos.data.read_errors import explain_read_errors
 
 MAX_PIXELS = 2**27  # larger images are treated as errors
 

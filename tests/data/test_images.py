@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedjax_algos.data.stored import ImageFormat, decode_image
+from fedjax_algos.data.images import ImageFormat, decode_image
 
 
 def encoded(pixels, kind="PNG"):
@@ -62,6 +62,6 @@ def test_damaged_images_and_other_sizes_are_named(content, image_format, message
 
 
 def test_an_image_with_too_many_pixels_is_refused_before_it_is_decoded(monkeypatch):
-    monkeypatch.setattr("fedjax_algos.data.stored.images.MAX_PIXELS", 47)
+    monkeypatch.setattr("fedjax_algos.data.images.MAX_PIXELS", 47)
     with pytest.raises(ValueError, match="6 x 8 pixels, more than 47"):
         decode_image(encoded(PIXELS), ImageFormat(6, 8), "a")
