@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.core.limits import MAX_INT32
+from fedjax_algos.core.texts import printable
 from fedjax_algos.data.client_source import ClientDataset, ClientSource
 from fedjax_algos.data.dataset import checked_examples, checked_labels
 from fedjax_algos.data.images import ImageFormat
@@ -63,7 +64,7 @@ def client_dataset(
     train, test = train.non_empty(), test.non_empty()
     x = x or next((name for name in INPUTS if name in train.features), None)
     if x is None:
-        known = ", ".join(train.features)
+        known = printable(", ".join(train.features), 200)
         raise ValueError(f"{train.name}: has the features {known}; give x=NAME and y=NAME")
     for features in (train, test):
         features.require(x)
