@@ -39,6 +39,7 @@ def client_dataset(
     vocabulary: Vocabulary | None = None,
     length: int | None = None,
     max_examples: int | None = None,
+    max_test_examples: int | None = None,
     image_format: ImageFormat | None = None,
 ) -> ClientDataset:
     """The data set of two features, or of a text and the ids that follow in it.
@@ -51,6 +52,7 @@ def client_dataset(
       vocabulary: of the words; None if texts are sequences of characters.
       length: of a sequence; 20 words or 80 characters if None.
       max_examples: of a training client, the first ones as they are in the file.
+      max_test_examples: of all test clients together, drawn at random.
       image_format: of the decoded images, if `x` is their files.
 
     Raises:
@@ -62,6 +64,8 @@ def client_dataset(
         if (lost := int((features.counts == 0).sum()))
     )
     train, test = train.non_empty(), test.non_empty()
+    if max_test_examples is not None:
+        test = test.drawn(max_test_examples)
     x = x or next((name for name in INPUTS if name in train.features), None)
     if x is None:
         known = printable(", ".join(train.features), 200)

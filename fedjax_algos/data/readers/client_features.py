@@ -67,6 +67,37 @@ class ClientFeatures(NamedTuple):
             read=lambda client, *arguments: self.read(int(kept[client]), *arguments),
         )
 
+    def drawn(self, number: int) -> "ClientFeatures":
+        """That number of the examples, drawn at random with a fixed seed; all if there are fewer.
+
+        Args:
+          number: at least 1.
+        """
+        if number >= self.counts.sum():
+            return self
+        generator = np.random.default_rng(0)
+        rows = np.sort(generator.choice(int(self.counts.sum()), number, replace=False))
+        ends = np.cumsum(self.counts)
+        owners = np.searchsorted(ends, rows, side="right")
+        places = rows - (ends - self.counts)[owners]
+        kept, counts = np.unique(owners, return_counts=True)
+        parts = np.split(places, np.cumsum(counts)[:-1])  # of each client that is kept
+
+        def read(client: int, names: Sequence[str], limit: int | None) -> Mapping[str, Any]:
+            chosen = parts[client][:limit]
+            stored = self.read(int(kept[client]), names, int(chosen[-1]) + 1)
+            return {
+                name: [values[i] for i in chosen] if isinstance(values, list) else values[chosen]
+                for name, values in stored.items()
+            }
+
+        return self._replace(
+            client_ids=[self.client_ids[client] for client in kept.tolist()],
+            counts=counts,
+            read=read,
+            identity=f"{self.identity}; {number} examples",
+        )
+
 
 def file_identity(path: PathLike) -> str:
     """A text that changes if a file does: its size, and when it was written.

@@ -37,7 +37,7 @@ def fedjax_sqlite(
     length: Count | None = None,
     max_examples: Count | None = None,
     max_clients: Count | None = None,
-    max_test_clients: Count | None = None,
+    max_test_examples: Count | None = None,
 ) -> ClientDataset:
     """SQLite files of google/fedjax, such as federated_emnist and stackoverflow.
 
@@ -51,7 +51,9 @@ def fedjax_sqlite(
       train, test: the files.
       x, y, num_classes, vocabulary, words, length: as in `tff_hdf5`.
       max_examples: uses only the first examples or texts of each training client; None for all.
-      max_clients, max_test_clients: use only the first clients; None for all.
+      max_clients: uses only the first training clients; None for all.
+      max_test_examples: uses only this number of the test examples or texts, which are drawn at
+        random with a fixed seed; None for all.
 
     Raises:
       ValueError: if msgpack is not installed, or a file is missing or damaged, is of another form,
@@ -61,17 +63,18 @@ def fedjax_sqlite(
     """
     return client_dataset(
         _features(train, max_clients),
-        _features(test, max_test_clients),
+        _features(test),
         x=x,
         y=y,
         num_classes=num_classes,
         vocabulary=read_vocabulary(vocabulary, words) if vocabulary else None,
         length=length,
         max_examples=max_examples,
+        max_test_examples=max_test_examples,
     )
 
 
-def _features(path: PathLike, max_clients: int | None) -> ClientFeatures:
+def _features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
     clients, counts, rows = [], [], []
     with open_tables(path, _TABLES) as connection:
         query = "SELECT client_id, num_examples, rowid FROM federated_data ORDER BY rowid LIMIT ?"

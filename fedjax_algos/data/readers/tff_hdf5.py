@@ -35,7 +35,7 @@ def tff_hdf5(
     length: Count | None = None,
     max_examples: Count | None = None,
     max_clients: Count | None = None,
-    max_test_clients: Count | None = None,
+    max_test_examples: Count | None = None,
 ) -> ClientDataset:
     """TFF's HDF5 files, such as fed_emnist_train.h5, fed_cifar100, shakespeare and stackoverflow.
 
@@ -69,7 +69,9 @@ def tff_hdf5(
         are fewer.
       length: of a sequence, in words or characters; 20 words or 80 characters if None.
       max_examples: uses only the first examples or texts of each training client; None for all.
-      max_clients, max_test_clients: use only the first clients; None for all.
+      max_clients: uses only the first training clients; None for all.
+      max_test_examples: uses only this number of the test examples or texts, which are drawn at
+        random with a fixed seed; None for all.
 
     Raises:
       ValueError: if h5py is not installed, or a file is missing or damaged, is of another form, or
@@ -81,17 +83,18 @@ def tff_hdf5(
     """
     return client_dataset(
         _features(train, max_clients),
-        _features(test, max_test_clients),
+        _features(test),
         x=x,
         y=y,
         num_classes=num_classes,
         vocabulary=read_vocabulary(vocabulary, words) if vocabulary else None,
         length=length,
         max_examples=max_examples,
+        max_test_examples=max_test_examples,
     )
 
 
-def _features(path: PathLike, max_clients: int | None) -> ClientFeatures:
+def _features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
     with _examples(path) as examples:
         clients = _names(examples)[:max_clients]
         if not clients:

@@ -39,7 +39,7 @@ def tff_sqlite(
     length: Count | None = None,
     max_examples: Count | None = None,
     max_clients: Count | None = None,
-    max_test_clients: Count | None = None,
+    max_test_examples: Count | None = None,
 ) -> ClientDataset:
     """TFF's SQLite files, such as emnist_all, cifar100, shakespeare and stackoverflow.
 
@@ -58,7 +58,9 @@ def tff_sqlite(
         `heldout`.
       x, y, num_classes, vocabulary, words, length: as in `tff_hdf5`.
       max_examples: uses only the first examples or texts of each training client; None for all.
-      max_clients, max_test_clients: use only the first clients; None for all.
+      max_clients: uses only the first training clients; None for all.
+      max_test_examples: uses only this number of the test examples or texts, which are drawn at
+        random with a fixed seed; None for all.
 
     Raises:
       ValueError: if the file is missing or damaged, is of another form, or does not fit.
@@ -67,17 +69,18 @@ def tff_sqlite(
     """
     return client_dataset(
         _features(path, train_split, max_clients),
-        _features(path, test_split, max_test_clients),
+        _features(path, test_split),
         x=x,
         y=y,
         num_classes=num_classes,
         vocabulary=read_vocabulary(vocabulary, words) if vocabulary else None,
         length=length,
         max_examples=max_examples,
+        max_test_examples=max_test_examples,
     )
 
 
-def _features(path: PathLike, split: str, max_clients: int | None) -> ClientFeatures:
+def _features(path: PathLike, split: str, max_clients: int | None = None) -> ClientFeatures:
     name = f"{os.fspath(path)}, split {split}"
     counts: dict[str, int] = {}
     with open_tables(path, _TABLES) as connection:

@@ -127,12 +127,14 @@ def test_options(tff, fedjax):
             test_split="all_test",
             max_examples=2,
             max_clients=2,
-            max_test_clients=1,
+            max_test_examples=4,
         ),
-        fedjax_sqlite(train=fedjax, test=fedjax, max_examples=2, max_clients=2, max_test_clients=1),
+        fedjax_sqlite(
+            train=fedjax, test=fedjax, max_examples=2, max_clients=2, max_test_examples=4
+        ),
     ):
         assert sorted(data.train.counts.tolist()) == [1, 2]
-        assert data.test.num_clients == 1
+        assert data.test.counts.sum() == 4
         client = list(data.train.client_ids).index("f1_02")
         np.testing.assert_array_equal(data.train.examples_of(client)["y"], LABELS["f1_02"][:2])
 

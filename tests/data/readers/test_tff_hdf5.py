@@ -60,11 +60,34 @@ def test_images_of_writers(emnist):
 
 
 def test_options(emnist):
-    data = read(emnist, max_examples=2, max_clients=2, max_test_clients=1, num_classes=62)
-    assert (data.train.counts.tolist(), data.test.counts.tolist()) == ([1, 2], [1])
+    data = read(emnist, max_examples=2, max_clients=2, num_classes=62)
+    assert (data.train.counts.tolist(), data.test.counts.tolist()) == ([1, 2], [1, 3, 2])
     np.testing.assert_array_equal(data.train.examples_of(1)["y"], EMNIST["f1_02"]["label"][:2])
     assert (data.num_classes, data.notes) == (62, ())
     assert read(emnist).train.identity == read(emnist).train.identity != data.train.identity
+
+
+def test_drawn_test_examples(emnist, tmp_path):
+    """Different examples of the clients, in their order, and the same ones each time."""
+    rows = {}
+    for number in range(1, 7):
+        test = read(emnist, max_test_examples=number, num_classes=62).test
+        batches = {name: test.examples_of(i) for i, name in enumerate(test.client_ids)}
+        assert test.counts.sum() == number == sum(len(batch["y"]) for batch in batches.values())
+        for name, batch in batches.items():
+            whole = EMNIST[name]["pixels"]
+            rows[name] = [int((whole == x).all((1, 2)).argmax()) for x in batch["x"]]
+            np.testing.assert_array_equal(batch["x"], whole[rows[name]])
+            np.testing.assert_array_equal(batch["y"], EMNIST[name]["label"][rows[name]])
+            assert rows[name] == sorted(set(rows[name]))
+        again = read(emnist, max_test_examples=number, num_classes=62).test
+        assert (again.identity, list(again.client_ids)) == (test.identity, list(test.client_ids))
+    assert rows == {name: list(range(len(client["label"]))) for name, client in EMNIST.items()}
+    path = write(tmp_path / "s.h5", {name: {"snippets": v} for name, v in SNIPPETS.items()})
+    texts = read(path, length=10, max_test_examples=2).test  # of which one has two sequences
+    found = [len(texts.examples_of(i)["x"]) for i in range(texts.num_clients)]
+    assert texts.counts.tolist() == found
+    assert sum(found) in (2, 3)
 
 
 def test_several_threads_read_at_once(emnist):
