@@ -19,9 +19,10 @@ from fedjax_algos.core.checks import check_kind, check_seed
 from fedjax_algos.core.user_functions import check_problem
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.checks import check_algorithm, check_not_consumed
+from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.devices import one_copy
 from fedjax_algos.engine.local_update import initialised_row, read_row
-from fedjax_algos.engine.placement import Layout, chunk_size, round_up_size
+from fedjax_algos.engine.placement import Layout, chunk_size
 from fedjax_algos.engine.state import FederatedState, HostClientState
 from fedjax_algos.schedules.synchronous import full_steps
 

@@ -13,8 +13,8 @@ from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, unknown
 from fedjax_algos.core.pictures import PICTURE_STYLES
 from fedjax_algos.core.texts import printable
+from fedjax_algos.core.writing import writing, written
 from fedjax_algos.runs import results
-from fedjax_algos.runs.saving.files import writing, written
 
 _FACETS = ("results", "method", "seed")
 _DEFAULTS = {"metric": "test_accuracy", "x": "round"}  # which name the file

@@ -23,9 +23,9 @@ from fedjax_algos.cli.tables import non_finite_lines
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, options, parse_value
 from fedjax_algos.core.texts import printable
+from fedjax_algos.core.writing import written
 from fedjax_algos.engine.compilation import measure_compilation
 from fedjax_algos.runs import results
-from fedjax_algos.runs.saving.files import written
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.sweeps import Sweep, prepare_sweep, run_sweep
 from fedjax_algos.runs.tracking import Tracker, track_experiment

@@ -16,9 +16,9 @@ from fedjax_algos.cli.paper_tables import paper_table
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, check_value, options, parse_value
 from fedjax_algos.core.texts import printable
+from fedjax_algos.core.writing import write_text, writing
 from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.configuration_file import read_configuration
-from fedjax_algos.runs.saving.files import write_text, writing
 from fedjax_algos.runs.settings import Settings
 
 _OF_TABLES = {"text": formats.text, "markdown": formats.markdown, "latex": formats.latex}

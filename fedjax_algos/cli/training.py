@@ -29,13 +29,13 @@ from fedjax_algos.cli.options import (
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, options
 from fedjax_algos.core.texts import printable
+from fedjax_algos.core.writing import written
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.compilation import measure_compilation
 from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.client_results import summarise_client_rows
 from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import Method, methods_of, parse_spec
-from fedjax_algos.runs.saving.files import written
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.tracking import track_experiment
 

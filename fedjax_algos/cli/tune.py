@@ -20,9 +20,9 @@ from fedjax_algos.cli.tables import plain_table
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options, parse_value
 from fedjax_algos.core.texts import printable
+from fedjax_algos.core.writing import write_text
 from fedjax_algos.engine.compilation import measure_compilation
 from fedjax_algos.runs import results
-from fedjax_algos.runs.saving.files import write_text
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.tuning import Trial, Tuning, prepare_tuning, run_tuning, tuned_text
 

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, get_args
 
 from fedjax_algos.core.files import require_regular
 from fedjax_algos.core.options import (
@@ -33,7 +33,8 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
 
     Args:
       kind: what the factories make, for messages, such as "algorithm".
-      product: its type, which is checked where a factory of the user's own has made it.
+      product: its type, or a union of types, which is checked where a factory of the user's own has
+        made it.
     """
 
     def __init__(self, kind: str, product: Any = object):
@@ -73,7 +74,8 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
     def _own(self, reference: str, factory: Callable[..., T]) -> Callable[..., T]:
         """A factory of the user's own, of which the signature, keywords and results are checked."""
         arguments = _positional(next(iter(self.values())))
-        product = self.product.__name__.split(".")[-1]  # that of jax.Array has a module
+        kinds = get_args(self.product) or (self.product,)
+        product = " or ".join(kind.__name__.split(".")[-1] for kind in kinds)
         fix = f"give a function ({', '.join([*arguments, '*', '...'])}) -> {product}"
         try:
             required = [option.name for option in options(factory).values() if option.required]

@@ -1,24 +1,37 @@
 """Data sets and their readers, partitions over clients, and the flat store of examples."""
 
-from fedjax_algos.data import partitioning, readers
-from fedjax_algos.data.dataset import Dataset, datasets, from_arrays
+from fedjax_algos.data import partitioning, readers, stored
+from fedjax_algos.data.client_source import ClientDataset, ClientSource
+from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.description import describe_partition, partition_table
 from fedjax_algos.data.federated_data import FederatedData, federate
+from fedjax_algos.data.images import ImageFormat
 from fedjax_algos.data.partition_plot import plot_partition
 from fedjax_algos.data.partitioning import Partition, hold_out, partitions
+from fedjax_algos.data.registry import AnyDataset, datasets
+from fedjax_algos.data.stored import StoredData, by_client, open_federated, pack
 
 __all__ = [
+    "AnyDataset",
+    "ClientDataset",
+    "ClientSource",
     "Dataset",
     "FederatedData",
+    "ImageFormat",
     "Partition",
+    "StoredData",
+    "by_client",
     "datasets",
     "describe_partition",
     "federate",
     "from_arrays",
     "hold_out",
+    "open_federated",
+    "pack",
     "partition_table",
     "partitioning",
     "partitions",
     "plot_partition",
     "readers",
+    "stored",
 ]

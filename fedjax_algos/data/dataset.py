@@ -1,4 +1,4 @@
-"""What a data set is, the checks of its arrays, and the registry of readers."""
+"""What a data set in memory is, and the checks of its arrays."""
 
 import os
 from typing import Any, NamedTuple, TypeAlias
@@ -8,7 +8,6 @@ import numpy as np
 
 from fedjax_algos.core import Batch
 from fedjax_algos.core.limits import MAX_INT32
-from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.representation import describe
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -46,9 +45,6 @@ class Dataset(NamedTuple):
         if self.users is not None:
             facts["natural_clients"] = len(np.unique(self.users))
         return describe(self, **facts)
-
-
-datasets = Registry[Any]("dataset", Dataset)  # of a Dataset or a ClientDataset
 
 
 def from_arrays(

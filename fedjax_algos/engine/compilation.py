@@ -1,4 +1,4 @@
-"""What JAX compiles: how long it takes, and a folder that keeps it for later processes."""
+"""What JAX compiles: how long it takes, a folder that keeps it, and sizes that share programs."""
 
 import contextlib
 import dataclasses
@@ -102,3 +102,13 @@ def keep_compiled(folder: str | Path) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     reset_cache()  # otherwise JAX keeps the folder that it used first
+
+
+def round_up_size(number: int) -> int:
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, ..., so that similar shapes share a compiled program.
+
+    Args:
+      number: at least 1.
+    """
+    unit = 2 ** max((number - 1).bit_length() - 2, 0)
+    return -(-number // unit) * unit

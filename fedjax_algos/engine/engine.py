@@ -8,7 +8,6 @@ from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Algorithm
@@ -22,7 +21,10 @@ from fedjax_algos.core.checks import (
 from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe
+from fedjax_algos.core.trees import add_trees
 from fedjax_algos.core.user_functions import check_initial
+from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.checks import (
     StateCheck,
     check_algorithm,
@@ -30,6 +32,7 @@ from fedjax_algos.engine.checks import (
     check_state_memory,
 )
 from fedjax_algos.engine.client_states import give_rows
+from fedjax_algos.engine.cohort_data import CohortData, cohort_data
 from fedjax_algos.engine.devices import Devices, client_mesh, replicate, wait_on_cpu
 from fedjax_algos.engine.federated_round import FederatedRound, run_rounds
 from fedjax_algos.engine.non_finite import NonFinite, check_excluded
@@ -42,7 +45,13 @@ from fedjax_algos.engine.protocols import (
     TransferFn,
     UpdatesFn,
 )
-from fedjax_algos.engine.sharded_data import DeviceData, ShardedData, program_data, shard
+from fedjax_algos.engine.sharded_data import (
+    DeviceData,
+    RunData,
+    assign_devices,
+    program_data,
+    shard,
+)
 from fedjax_algos.engine.state import (
     FederatedState,
     HostClientState,
@@ -199,14 +208,23 @@ class _Rounds:
         return state
 
     def put_data(self, data):
-        check_kind("data", data, DeviceData, "give what federate(examples, partition) returned")
-        if self.mesh is None:
+        fix = "give what federate or open_federated returned"
+        check_kind("data", data, RunData, fix)
+        if isinstance(data, StoredData):
+            sizes = data.counts()
+            devices = assign_devices(sizes, self.mesh.size) if self.sharded else None
+            return cohort_data(self.algorithm, data, partial(self._put, sizes=sizes), devices)
+        if self.mesh is None or isinstance(data, CohortData):
             return data
-        return shard(self.mesh, data) if self.sharded else replicate(self.mesh, data)
+        return self._put(data)
+
+    def _put(self, data, sizes=None):
+        return shard(self.mesh, data, sizes) if self.sharded else replicate(self.mesh, data)
 
     def round(self, state, data, dispatches):
         self.checked.check(state, data, dispatches, ("cohort",))
-        return self._compute(state, *self._prepare(data, dispatches)[:2])
+        data, dispatches, _ = self._prepare(data, dispatches)
+        return self._compute(state, next(self._present(data, dispatches.client[None])), dispatches)
 
     def rounds(self, state, data, dispatches, number=None):
         self.checked.check(state, data, dispatches, ("rounds", "cohort"))
@@ -217,16 +235,17 @@ class _Rounds:
                 f"number={number} is out of range; give 1 to {given}, the rounds of dispatches"
             )
         data, dispatches, _ = self._prepare(data, dispatches)
-        if not self.on_host:
+        if not self.on_host and not isinstance(data, CohortData):
             inputs = replicate(self.mesh, (dispatches, np.int32(number)))
             state, metrics = wait_on_cpu(self.mesh, self.run_rounds(state, data, *inputs))
             check_excluded(self.non_finite, state.excluded)
             return state, metrics
         total = None
-        for index in range(number):
+        for index, present in enumerate(self._present(data, dispatches.client[:number])):
             of_round = jax.tree.map(lambda leaf, i=index: leaf[i], dispatches)
-            state, metrics = self._compute(state, data, of_round)
-            total = metrics if total is None else _add(total, metrics)
+            state, metrics = self._compute(state, present, of_round)
+            jax.block_until_ready(total)  # so that the examples of two cohorts are in use at most
+            total = metrics if total is None else add_trees(total, metrics)
         return state, total
 
     def updates(self, state, data, dispatches):
@@ -235,8 +254,9 @@ class _Rounds:
         if not isinstance(dispatches.client, jax.core.Tracer):
             check_dispatches(dispatches, data.num_clients, ("cohort",))
         slots = None
-        if isinstance(data, ShardedData) or self.sharded:
+        if not isinstance(data, FederatedData) or self.sharded:
             data, dispatches, order = self._prepare(data, dispatches)
+            data = next(self._present(data, dispatches.client[None]))
             slots = np.argsort(order)[np.count_nonzero(order < 0) :]
         rows, shared = self._rows(state, dispatches), state._replace(clients=())
         return self.cohort_updates(rows, shared, data, *replicate(self.mesh, (dispatches, slots)))
@@ -247,6 +267,12 @@ class _Rounds:
         devices = data.devices_of(np.asarray(dispatches.client)) if self.sharded else None
         order = self.placement.slot_order(np.asarray(dispatches.num_steps), devices)
         return device_data, fill_slots(dispatches, order, data.num_clients), order
+
+    def _present(self, data, clients):
+        """What the programs read in each round: of stored data, the examples of its cohort."""
+        if not isinstance(data, CohortData):
+            return iter([data] * len(clients))
+        return (program_data(self.mesh, self.sharded, each) for each in data.cohorts(clients))
 
     def _rows(self, state, dispatches):
         return read_rows(self.mesh, state.clients, dispatches) if self.on_host else state.clients
@@ -275,8 +301,3 @@ class _Rounds:
 def _initial_model(init, seed):
     """Compiled once for all algorithms on a problem."""
     return init(model_key(seed))
-
-
-@jax.jit
-def _add(left, right):
-    return jax.tree.map(jnp.add, left, right)

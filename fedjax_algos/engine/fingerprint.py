@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Algorithm, Dispatch, Stack
+from fedjax_algos.data.stored import StoredData
+from fedjax_algos.engine.cohort_data import CohortData
 from fedjax_algos.engine.local_update import (
     broadcast_to_client,
     draw_randomness,
@@ -17,7 +19,7 @@ from fedjax_algos.engine.local_update import (
     prelude_update,
     read_row,
 )
-from fedjax_algos.engine.sharded_data import DeviceData, ShardedData, data_shapes
+from fedjax_algos.engine.sharded_data import RunData, ShardedData, data_shapes
 from fedjax_algos.engine.state import FederatedState, row_shapes
 
 _SAMPLED_ROWS = 1000
@@ -41,7 +43,7 @@ def array_fingerprint(tree: Any) -> str:
 
 
 def algorithm_fingerprint(
-    algorithm: Algorithm, state: FederatedState, data: DeviceData, dispatch: Dispatch
+    algorithm: Algorithm, state: FederatedState, data: RunData, dispatch: Dispatch
 ) -> str:
     """Identifies an algorithm with its hyperparameters, model and local work by what it compiles.
 
@@ -96,14 +98,18 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
     return hashlib.sha256(lowered.as_text().encode()).hexdigest()[:16]
 
 
-def data_fingerprint(data: DeviceData) -> str:
+def data_fingerprint(data: RunData) -> str:
     """Identifies which client holds which examples, and the values of some of them.
 
     Args:
       data: all clients' examples, placed or not. The values of about a thousand rows, at equal
-        distances, are read.
+        distances, are read; stored data are identified by the identity of their source.
     """
     rows: tuple[Any, Any]
+    data = data.stored if isinstance(data, CohortData) else data
+    if isinstance(data, StoredData):
+        identity = np.frombuffer(data.source.identity.encode(), np.uint8)
+        return array_fingerprint((data.counts(), data.clients, identity))
     if isinstance(data, ShardedData):
         rows = data.sizes, data.parts.indices
         examples = jax.tree.map(lambda leaf: leaf[0], data.parts.examples)

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from fedjax_algos.core import ClientState, Dispatch
+from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.devices import AXIS, replicated_sharding, row_sharding
 from fedjax_algos.engine.sharded_data import ClientShards, ProgramData, local_shard
 
@@ -51,16 +52,6 @@ def chunk_size(layout: Layout, cohort_size: int) -> int:
             "for each chunk"
         )
     return min(size, cohort_size)
-
-
-def round_up_size(number: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, ..., so that similar shapes share a compiled program.
-
-    Args:
-      number: at least 1.
-    """
-    unit = 2 ** max((number - 1).bit_length() - 2, 0)
-    return -(-number // unit) * unit
 
 
 class Placement(NamedTuple):

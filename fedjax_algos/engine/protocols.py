@@ -4,7 +4,7 @@ from typing import Protocol
 
 from fedjax_algos.core import Dispatch, Metrics, Model, Params, Population, Stack
 from fedjax_algos.engine.client_states import ClientStates
-from fedjax_algos.engine.sharded_data import DeviceData
+from fedjax_algos.engine.sharded_data import DeviceData, RunData
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.engine.transfer import Transfer
 
@@ -84,9 +84,7 @@ class TransferFn(Protocol):
       dispatches: of one round, leaves [cohort].
     """
 
-    def __call__(
-        self, state: FederatedState, data: DeviceData, dispatches: Dispatch
-    ) -> Transfer: ...
+    def __call__(self, state: FederatedState, data: RunData, dispatches: Dispatch) -> Transfer: ...
 
 
 class UpdatesFn(Protocol):
@@ -107,14 +105,15 @@ class UpdatesFn(Protocol):
 class PutDataFn(Protocol):
     """Places the clients' examples on the engine's devices; to be called once.
 
-    On one device it returns the data as they are.
+    On one device it returns data in memory as they are.
 
     Args:
-      data: as `federate` returns them, the same in every process; or as this function returned
-        them.
+      data: as `federate` or `open_federated` returns them, the same in every process; or as this
+        function returned them. Those in files are read later, cohort by cohort.
 
     Raises:
-      ValueError: if the data are sharded over other devices.
+      ValueError: if the data are sharded over other devices, or in files while the algorithm's
+        clients read the examples of others.
     """
 
-    def __call__(self, data: DeviceData) -> DeviceData: ...
+    def __call__(self, data: RunData) -> DeviceData: ...

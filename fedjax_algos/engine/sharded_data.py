@@ -19,6 +19,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedjax_algos.core import Batch
 from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.data.stored import StoredData
+from fedjax_algos.engine.cohort_data import CohortData
+from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.devices import AXIS
 
 
@@ -89,7 +92,8 @@ class ShardedData(NamedTuple):
         return describe(self, clients=self.num_clients, devices=devices, examples=examples)
 
 
-DeviceData = FederatedData | ShardedData  # as the functions of an engine take them
+DeviceData = FederatedData | ShardedData | CohortData  # as the functions of an engine take them
+RunData = DeviceData | StoredData  # as `put_data` and whole runs take them
 ProgramData = FederatedData | ClientShards  # as its compiled programs read them
 
 
@@ -119,7 +123,9 @@ def assign_devices(sizes: np.ndarray, num_devices: int) -> np.ndarray:
     return device_of_client
 
 
-def shard(mesh: Mesh, data: DeviceData) -> ShardedData:
+def shard(
+    mesh: Mesh, data: FederatedData | ShardedData, sizes: np.ndarray | None = None
+) -> ShardedData:
     """Puts the examples of each client on the client's device.
 
     An example of clients on different devices is stored on each of these devices, an example of no
@@ -128,6 +134,8 @@ def shard(mesh: Mesh, data: DeviceData) -> ShardedData:
     Args:
       mesh: the devices, to which `assign_devices` assigns the clients.
       data: as `federate` returns them, the same in every process; or what this function returned.
+      sizes: int32[num_clients]: n_i, if `data` are those of a cohort of stored clients, by which
+        the clients are assigned to devices. The shards are rounded up by `round_up_size`.
 
     Raises:
       ValueError: for data that were sharded over other devices.
@@ -135,32 +143,38 @@ def shard(mesh: Mesh, data: DeviceData) -> ShardedData:
     if isinstance(data, ShardedData):
         program_data(mesh, True, data)
         return data
-    sizes, num_devices = data.counts(), mesh.size
-    device_of_client = assign_devices(sizes, num_devices)
-    device_of_index = np.repeat(device_of_client, sizes)
+    held, num_devices = data.counts(), mesh.size
+    device_of_client = assign_devices(held if sizes is None else sizes, num_devices)
+    device_of_index = np.repeat(device_of_client, held)
     ends = np.cumsum(np.bincount(device_of_index, minlength=num_devices))
-    by_device = np.asarray(data.indices)[np.argsort(device_of_index, kind="stable")]
+    assigned_rows = np.asarray(data.indices)[: len(device_of_index)]  # without the rows of zeros
+    by_device = assigned_rows[np.argsort(device_of_index, kind="stable")]
     indices = np.split(by_device, ends[:-1])  # of each device, into all examples
     # of each device: the examples that it stores, and its indices into these
     stores = [np.unique(rows, return_inverse=True) for rows in indices]
     num_rows = max(1, *(len(stored) for stored, _ in stores))
     assigned = max(1, *map(len, indices))
+    if sizes is not None:
+        num_rows = round_up_size(num_rows)
+        # as many as resident data have, where that bounds the pieces of a full gradient
+        most = int(np.bincount(device_of_client, sizes, num_devices).max())
+        assigned = min(max(round_up_size(assigned), len(data.indices)), most)
 
     def put_examples(leaf):
         rows = np.asarray(leaf)
         return _put_parts(mesh, lambda device: rows[stores[device][0]], num_rows, rows)
 
     def offsets(device):
-        return np.concatenate([[0], np.cumsum(np.where(device_of_client == device, sizes, 0))])
+        return np.concatenate([[0], np.cumsum(np.where(device_of_client == device, held, 0))])
 
     integers = np.zeros(0, np.int32)
     parts = ClientShards(
         jax.tree.map(put_examples, data.examples),
         _put_parts(mesh, lambda device: stores[device][1], assigned, integers),
-        _put_parts(mesh, offsets, len(sizes) + 1, integers),
+        _put_parts(mesh, offsets, len(held) + 1, integers),
     )
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), data)
-    return ShardedData(parts, device_of_client, sizes, shapes)
+    return ShardedData(parts, device_of_client, held, shapes)
 
 
 def _put_parts(
@@ -178,8 +192,8 @@ def _put_parts(
     return jax.make_array_from_callback((mesh.size, *shape), _by_device(mesh), padded)
 
 
-def program_data(mesh: Mesh | None, sharded: bool, data: DeviceData) -> ProgramData:
-    """What the programs of an engine read of placed data.
+def program_data(mesh: Mesh | None, sharded: bool, data: DeviceData) -> ProgramData | CohortData:
+    """What the programs of an engine read of placed data; stored data as they are.
 
     Args:
       mesh: of the engine; None for one device.
@@ -189,6 +203,8 @@ def program_data(mesh: Mesh | None, sharded: bool, data: DeviceData) -> ProgramD
     Raises:
       ValueError: for data that are not placed as the engine needs them.
     """
+    if isinstance(data, CohortData):
+        return data
     if isinstance(data, ShardedData):
         if not sharded or data.parts.offsets.sharding != _by_device(mesh):
             raise ValueError(
@@ -210,13 +226,13 @@ def program_data(mesh: Mesh | None, sharded: bool, data: DeviceData) -> ProgramD
     return data
 
 
-def data_shapes(data: DeviceData) -> FederatedData:
-    """Whole data, or the shapes of the data before sharding: enough to count with.
+def data_shapes(data: RunData) -> FederatedData:
+    """Whole data, or the shapes of data that are sharded or in files: enough to count with.
 
     Args:
       data: all clients' examples, placed or not.
     """
-    return data.shapes if isinstance(data, ShardedData) else data
+    return data if isinstance(data, FederatedData) else data.shapes
 
 
 def local_shard(data: ProgramData) -> FederatedData:

@@ -13,7 +13,7 @@ from fedjax_algos.engine.local_update import (
     local_update,
     prelude_update,
 )
-from fedjax_algos.engine.sharded_data import DeviceData, data_shapes
+from fedjax_algos.engine.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState, row_shapes
 
 
@@ -30,7 +30,7 @@ class Transfer(NamedTuple):
 
 
 def count_transfer(
-    algorithm: Algorithm, state: FederatedState, data: DeviceData, dispatches: Dispatch
+    algorithm: Algorithm, state: FederatedState, data: RunData, dispatches: Dispatch
 ) -> Transfer:
     """The bytes that one client downloads and uploads in one round; computes nothing.
 

@@ -12,6 +12,7 @@ from fedjax_algos.core import Batch, Model, Params, Row
 from fedjax_algos.core.checks import check_callable, check_kind, check_seed, check_whole
 from fedjax_algos.core.options import is_number
 from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.asynchronous.executor import Executor
 from fedjax_algos.engine.asynchronous.protocols import InFlightMemory
 from fedjax_algos.runs.inputs import check_data, check_evaluations
@@ -25,7 +26,7 @@ _MERGED_BYTES = 2**30  # the default of `merged_bytes` where waves are faster th
 
 def simulate_async(
     executor: Executor,
-    data: FederatedData,
+    data: FederatedData | StoredData,
     planner: Planner,
     system: SystemModelFactory,
     *,
@@ -45,7 +46,7 @@ def simulate_async(
 
     Args:
       executor: a compiled algorithm, of `make_executor`.
-      data: the clients' examples.
+      data: the clients' examples, as `federate` or `open_federated` returns them.
       planner: a schedule, such as `asynchrony.compass()`.
       system: clients' speeds and unavailability, such as `asynchrony.simulated()`. With the same
         seed it is the same for all methods, apart from communication, which depends on their bytes.
@@ -92,7 +93,7 @@ def simulate_async(
 
 def simulate_async_seeds(
     executor: Executor,
-    data: Mapping[int, FederatedData],
+    data: Mapping[int, FederatedData | StoredData],
     planner: Planner,
     system: SystemModelFactory,
     *,
@@ -116,7 +117,8 @@ def simulate_async_seeds(
 
     Args:
       executor: a compiled algorithm, of `make_executor`.
-      data: the clients' examples by seed. For merged plans all hold the same arrays of examples.
+      data: the clients' examples by seed. For merged plans all hold the same arrays of examples;
+        the plans of examples in files are not merged.
       planner: a schedule.
       system: clients' speeds and unavailability.
       seconds: simulated seconds, above 0.
@@ -157,6 +159,8 @@ def simulate_async_seeds(
         check_data(executor.algorithm.problem, of_seed, test)
     if merged_bytes is None:
         merged_bytes = _MERGED_BYTES if executor.wide else 0
+    if any(isinstance(of_seed, StoredData) for of_seed in data.values()):
+        merged_bytes = 0
     runs = [
         plan_run(executor, run_data, planner, system, seconds, seed, params)
         for seed, run_data in data.items()

@@ -12,19 +12,20 @@ from fedjax_algos.core.limits import check_memory
 from fedjax_algos.core.representation import describe_tree
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData, check_examples
-from fedjax_algos.engine.sharded_data import DeviceData, data_shapes
+from fedjax_algos.engine.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState, HostClientState
 from fedjax_algos.models.labels import check_labels
 
 _ROW_BYTES = 500  # of an evaluation's row, at least
 
 
-def check_data(problem: Problem, data: DeviceData, test: Batch | None) -> None:
+def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
     """Checks the examples that a run trains and is tested on.
 
     Args:
       problem: what is learned.
-      data: the clients' examples; those that are sharded were checked before.
+      data: the clients' examples; those that are sharded were checked before, and those in files
+        are checked when they are read.
       test: the examples to evaluate on, or None.
 
     Raises:
@@ -32,13 +33,16 @@ def check_data(problem: Problem, data: DeviceData, test: Batch | None) -> None:
       ValueError: for labels that the model does not have, and test examples that are not like those
         of the clients.
     """
-    check_kind("data", data, DeviceData, "give what federate(examples, partition) returned")
+    check_kind("data", data, RunData, "give what federate or open_federated returned")
     if isinstance(data, FederatedData):
         check_labels(problem, "the clients' examples", data.examples)
     if test is None:
         return
-    if isinstance(test, DeviceData):
-        raise TypeError("test is data of clients; give the examples alone, such as data.examples")
+    if isinstance(test, RunData):
+        raise TypeError(
+            "test is data of clients; give the examples alone, such as data.examples, or those of "
+            "stored data by data.load()"
+        )
     total = check_examples("test examples", test)
     _check_alike(test, data_shapes(data).examples)
     if not total:

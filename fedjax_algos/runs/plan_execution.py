@@ -20,6 +20,7 @@ from fedjax_algos.engine.fingerprint import (
     array_fingerprint,
     data_fingerprint,
 )
+from fedjax_algos.engine.sharded_data import data_shapes
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.divergence import (
     count_excluded,
@@ -64,7 +65,7 @@ def identity_of(executor: Executor, merged: MergedRuns, evaluations: int) -> dic
         "algorithm": algorithm_fingerprint(executor.algorithm, first.state, first.data, one),
         "seeds": [run.seed for run in merged.runs],
         "clients": first.data.num_clients,
-        "examples": describe_tree(first.data.examples),
+        "examples": describe_tree(data_shapes(first.data).examples),
         "partition_and_values": data_fingerprint(merged.data),
         "plan": array_fingerprint((merged.plan._replace(trace=None), merged.dispatches)),
         "evaluations": evaluations,

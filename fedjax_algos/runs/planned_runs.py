@@ -14,10 +14,12 @@ from fedjax_algos.asynchrony.system_model import SystemModelFactory
 from fedjax_algos.core import Dispatch, Model, Params, Population, Row
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.asynchronous.executor import Executor
 from fedjax_algos.engine.asynchronous.merged_plans import merge_data, merge_plans, merge_states
 from fedjax_algos.engine.asynchronous.protocols import InFlightMemory
 from fedjax_algos.engine.asynchronous.waves import Waves
+from fedjax_algos.engine.sharded_data import data_shapes
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.engine.transfer import Transfer, count_transfer
 from fedjax_algos.runs.windows import flop_counter
@@ -27,7 +29,7 @@ class PlannedRun(NamedTuple):
     """A run before its training."""
 
     seed: int
-    data: FederatedData
+    data: FederatedData | StoredData
     population: Population
     state: FederatedState  # the shapes of the initial one
     plan: Plan
@@ -75,7 +77,7 @@ class MergedRuns(NamedTuple):
     """Runs with a merged plan, or a single run."""
 
     runs: Sequence[PlannedRun]
-    data: FederatedData
+    data: FederatedData | StoredData
     plan: Plan
     dispatches: Dispatch
     waves: Waves
@@ -84,7 +86,7 @@ class MergedRuns(NamedTuple):
 
 def plan_run(
     executor: Executor,
-    data: FederatedData,
+    data: FederatedData | StoredData,
     planner: Planner,
     system: SystemModelFactory,
     seconds: float,
@@ -156,7 +158,7 @@ def _merge_within(executor, runs, max_bytes):
     plan, dispatches = merge_plans(plans, dispatches, runs[0].data.num_clients)
     state = jax.eval_shape(lambda *states: merge_states(states), *(run.state for run in runs))
     waves = executor.waves(state, plan)
-    memory = executor.memory(state, data, dispatches, waves)
+    memory = executor.memory(state, data_shapes(data), dispatches, waves)
     if len(runs) > 1 and tree_bytes(state) + memory.bytes > max_bytes:
         half = len(runs) // 2
         halves = runs[:half], runs[half:]

@@ -18,11 +18,12 @@ from fedjax_algos.analysis.statistics import records
 from fedjax_algos.analysis.summary import MethodSummary
 from fedjax_algos.analysis.timeline import idle_share, plot_staleness, plot_timeline, summarise_plan
 from fedjax_algos.core import Row
+from fedjax_algos.core.writing import written
 from fedjax_algos.data import describe_partition, partition_table, plot_partition
 from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.configuration_file import check_complete
-from fedjax_algos.runs.saving.files import read_rows, write_table, written
+from fedjax_algos.runs.saving.files import read_rows, write_table
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 
 _MAX_CLIENTS_IN_A_TIMELINE = 50  # that a picture has room for

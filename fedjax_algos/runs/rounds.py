@@ -11,9 +11,10 @@ from fedjax_algos.analysis.rows import metrics_row
 from fedjax_algos.core import Batch, Metrics, Model, Params, Population, Problem, Row
 from fedjax_algos.core.checks import check_callable, check_kind, check_not_consumed, check_whole
 from fedjax_algos.engine.checks import StateCheck
+from fedjax_algos.engine.cohort_data import CohortData
 from fedjax_algos.engine.devices import one_copy
 from fedjax_algos.engine.engine import Engine
-from fedjax_algos.engine.sharded_data import DeviceData
+from fedjax_algos.engine.sharded_data import RunData
 from fedjax_algos.engine.state import FederatedState, HostClientState
 from fedjax_algos.runs.divergence import (
     count_excluded,
@@ -39,7 +40,7 @@ class Rounds:
     def __init__(
         self,
         engine: Engine,
-        data: DeviceData,
+        data: RunData,
         *,
         cohort_size: int,
         rounds: int,
@@ -85,12 +86,20 @@ class Rounds:
         self.rows: list[Row] = []
         self.position: Position | None = None
         self.started = time.perf_counter()
+        if isinstance(self.data, CohortData):
+            self.data.reserve(self._cohorts())
         if self.start_round:  # what earlier rounds drew is drawn again
             self.flops = sum(window.flops for window in self._windows(self.start_round))
 
     def _windows(self, end):
         keeping = bool(jax.tree.leaves(self.state.origin))
         return draw_windows(self.schedule, self.count, end, self.eval_every, keeping)
+
+    def _cohorts(self):
+        """The clients of each round, drawn beside the schedule."""
+        schedule = self.draw()
+        for done in range(0, self.end, self.eval_every):
+            yield from schedule.dispatches(min(self.eval_every, self.end - done)).client
 
     def __iter__(self) -> Iterator[tuple[FederatedState, Row]]:
         windows = self._windows(self.end)
@@ -106,7 +115,9 @@ class Rounds:
                 self.state, self.data, window.dispatches, window.rounds
             )
             self.done, self.flops = self.done + window.rounds, self.flops + window.flops
-            window = next(windows, None)  # while the devices compute, for which the next line waits
+            window = next(windows, None)  # while the devices compute, for which the row waits
+            if window is not None and isinstance(self.data, CohortData):
+                self.data.read_ahead(window.dispatches.client[0])
             yield self.state, self._measured(metrics)
         if self.diverged:
             warn_of_divergence({f"seed {self.seed}": self.rows})
@@ -137,7 +148,7 @@ class Rounds:
 
 def iterate_rounds(
     engine: Engine,
-    data: DeviceData,
+    data: RunData,
     *,
     cohort_size: int,
     rounds: int,

@@ -19,7 +19,7 @@ from fedjax_algos.engine.fingerprint import (
     array_fingerprint,
     data_fingerprint,
 )
-from fedjax_algos.engine.sharded_data import DeviceData, data_shapes
+from fedjax_algos.engine.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.rounds import Rounds
 from fedjax_algos.runs.saving.arrays import fill, fill_state, state_arrays
@@ -31,7 +31,7 @@ COMPARED_ROUNDS = 20  # whose dispatches identify samplers and local work in a c
 
 def simulate(
     engine: Engine,
-    data: DeviceData,
+    data: RunData,
     *,
     cohort_size: int,
     rounds: int,
@@ -58,7 +58,8 @@ def simulate(
 
     Args:
       engine: a compiled algorithm. Other seeds on the same engine compile nothing.
-      data: the clients' examples, as `federate` or `engine.put_data` returns them.
+      data: the clients' examples, as `federate`, `engine.put_data` or `open_federated` returns
+        them. Those in files are read cohort by cohort, with the same results, one round in a call.
       cohort_size: M, the number of clients in a round.
       rounds: the number of rounds that this call runs, at least 1.
       seed: of the model, the cohorts and the clients' batches.

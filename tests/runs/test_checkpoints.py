@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import CASES, Case, small_network
+from same_runs import assert_same, without_time
 from sweep_helpers import sweep_toy
 
 import fedjax_algos as fa
@@ -35,19 +36,6 @@ def end_at(row_number, rows=None):
             raise Ended
 
     return on_evaluation
-
-
-def without_time(rows):
-    return [{key: value for key, value in row.items() if key != "wall_seconds"} for row in rows]
-
-
-def assert_same(one, other):
-    """States and rows, bit for bit; only wall time differs."""
-    leaves = [jax.tree.leaves(state_arrays(state)) for state, _ in (one, other)]
-    for left, right in zip(*leaves, strict=True):
-        assert left.dtype == right.dtype
-        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
-    assert without_time(one[1]) == without_time(other[1])
 
 
 LOCAL = fa.Local(2, lambda count: 0.1 / (1 + count), epochs=1.0, rate_by="dispatch")

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from fedjax_algos.data.dataset import Dataset, datasets
+from fedjax_algos.data.dataset import Dataset
+from fedjax_algos.data.registry import datasets
 
 
 @datasets.register

@@ -13,12 +13,13 @@ from fedjax_algos.core.limits import readable_bytes
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data.client_source import ClientDataset
-from fedjax_algos.data.dataset import PathLike, datasets
+from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.data.read_errors import explain_read_errors
 from fedjax_algos.data.readers.client_examples import client_dataset
 from fedjax_algos.data.readers.client_features import ClientFeatures, file_identity
 from fedjax_algos.data.readers.sqlite_files import open_tables
 from fedjax_algos.data.readers.tokens import read_vocabulary
+from fedjax_algos.data.registry import datasets
 
 _TABLES = {"federated_data": ("client_id", "data", "num_examples")}
 _ARRAY, _TEXTS = 1, 4  # types of fedjax's extension of msgpack

@@ -10,9 +10,10 @@ import numpy as np
 from fedjax_algos.core.files import check_array_bytes
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import Dataset, PathLike, datasets, from_arrays
+from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
 from fedjax_algos.data.readers.leaf_files import clients
 from fedjax_algos.data.readers.text import SYMBOLS, encode
+from fedjax_algos.data.registry import datasets
 
 WINDOW = 80  # characters of a shakespeare sample
 TEXT_FIELD = 4  # index of the text in a sample of sent140

@@ -19,8 +19,9 @@ except ImportError:  # this Python is built without it and cannot read such memb
 from fedjax_algos.core.files import check_array_bytes, open_regular
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import Dataset, PathLike, datasets, from_arrays
+from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
 from fedjax_algos.data.read_errors import explain_read_errors, first_line
+from fedjax_algos.data.registry import datasets
 
 _ENCRYPTED = 1  # bit of a zip member's flags
 _READ_HEADER = {  # by version; later ones are for structured types

@@ -6,7 +6,8 @@ import numpy as np
 
 from fedjax_algos.core.limits import check_memory
 from fedjax_algos.core.options import Count, NonNegative, Proportion, Range
-from fedjax_algos.data.dataset import Dataset, datasets, from_arrays
+from fedjax_algos.data.dataset import Dataset, from_arrays
+from fedjax_algos.data.registry import datasets
 
 FEATURES, CLASSES = 60, 10
 

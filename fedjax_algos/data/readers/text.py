@@ -18,8 +18,9 @@ from fedjax_algos.core.files import (
     read_bounded,
 )
 from fedjax_algos.core.options import Count, Proportion
-from fedjax_algos.data.dataset import Dataset, PathLike, datasets, from_arrays
+from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
 from fedjax_algos.data.read_errors import explain_read_errors
+from fedjax_algos.data.registry import datasets
 
 # The 80 symbols of LEAF's Shakespeare, in the order of their code points.
 LEAF_SYMBOLS = (

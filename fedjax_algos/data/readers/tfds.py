@@ -11,10 +11,11 @@ import numpy as np
 from fedjax_algos.core.files import check_array_bytes, require_regular
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import Dataset, PathLike, datasets, from_arrays
+from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
 from fedjax_algos.data.read_errors import first_line, unreadable
 from fedjax_algos.data.readers.tfrecord import read_records
 from fedjax_algos.data.readers.tokens import most_frequent_words, read_vocabulary, word_sequences
+from fedjax_algos.data.registry import datasets
 
 _INSTALL = "run: pip install tensorflow-datasets array-record google-crc32c pillow"
 _RANDOM_ACCESS = ("array_record", "parquet")

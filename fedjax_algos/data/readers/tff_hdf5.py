@@ -10,11 +10,12 @@ import numpy as np
 from fedjax_algos.core.files import check_array_bytes, require_regular
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.client_source import ClientDataset
-from fedjax_algos.data.dataset import PathLike, datasets
+from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.data.read_errors import explain_read_errors
 from fedjax_algos.data.readers.client_examples import client_dataset
 from fedjax_algos.data.readers.client_features import ClientFeatures, file_identity
 from fedjax_algos.data.readers.tokens import read_vocabulary
+from fedjax_algos.data.registry import datasets
 
 _FIX = "fetch the file again"
 _FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32 and lzf, which h5py has itself

@@ -9,13 +9,14 @@ import numpy as np
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data.client_source import ClientDataset
-from fedjax_algos.data.dataset import PathLike, datasets
+from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.data.read_errors import explain_read_errors
 from fedjax_algos.data.readers.client_examples import client_dataset
 from fedjax_algos.data.readers.client_features import ClientFeatures, file_identity
 from fedjax_algos.data.readers.sqlite_files import open_tables
 from fedjax_algos.data.readers.tf_example import parse_example
 from fedjax_algos.data.readers.tokens import read_vocabulary
+from fedjax_algos.data.registry import datasets
 
 # An Example has no shapes: those of TFF's data sets, by the feature and its number of values.
 SHAPES = {("pixels", 784): (28, 28), ("image", 3072): (32, 32, 3)}

@@ -11,7 +11,8 @@ from fedjax_algos.core import Dispatch
 from fedjax_algos.core.limits import check_memory
 from fedjax_algos.engine.asynchronous.slots import assign_slots
 from fedjax_algos.engine.asynchronous.waves import Waves, step_ends
-from fedjax_algos.engine.placement import fill_slots, round_up_size
+from fedjax_algos.engine.compilation import round_up_size
+from fedjax_algos.engine.placement import fill_slots
 
 _SLOT_BYTES = 12 * 4  # of a table, at least
 

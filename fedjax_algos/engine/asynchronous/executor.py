@@ -5,6 +5,7 @@ from which a dispatch still starts, and one row for each update that has not arr
 numbers of rows are known before any training; see `waves`.
 """
 
+import itertools
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -30,6 +31,7 @@ from fedjax_algos.engine.asynchronous.protocols import (
 from fedjax_algos.engine.asynchronous.slots import choose_slots
 from fedjax_algos.engine.asynchronous.waves import make_waves
 from fedjax_algos.engine.checks import StateCheck, check_algorithm
+from fedjax_algos.engine.cohort_data import CohortData
 from fedjax_algos.engine.devices import Devices, replicate, wait_on_cpu
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.non_finite import NonFinite, check_excluded
@@ -185,7 +187,8 @@ class _PlanRunner:
         return self._execute(state, data, arguments, partial(tables.calls, stops), resume)
 
     def _arguments(self, state, data, dispatches, waves):
-        """The arguments of `initial`."""
+        """The arguments of `initial`, which reads the shapes of an example only."""
+        data = data.empty() if isinstance(data, CohortData) else data
         dispatch = replicate(self.mesh, jax.tree.map(lambda leaf: narrow(leaf[0]), dispatches))
         initial = *state[:3], state.dispatched, state.excluded
         return initial, (state.origin, state.frozen), state.seed, data, dispatch, row_counts(waves)
@@ -202,13 +205,28 @@ class _PlanRunner:
         after, fixed = 0, (state.origin, state.frozen)
         if resume is not None:
             after, in_flight, metrics = resume(in_flight, metrics)
-        for stop, table in calls(after):
-            arguments = metrics, fixed, state.seed, data, replicate(self.mesh, table)
+        for stop, table, present in _with_data(data, calls(after)):
+            arguments = metrics, fixed, state.seed, present, replicate(self.mesh, table)
             in_flight, metrics = wait_on_cpu(self.mesh, self.run_waves(in_flight, *arguments))
+            if present is not data:  # so that the examples of one call are in use at a time
+                jax.block_until_ready(metrics)
             check_excluded(self.non_finite, in_flight.excluded)
             if stop is not None:
                 now = in_flight.state(fixed, state.seed)
                 yield PlanStop(stop, now, metrics, in_flight)
+
+
+def _with_data(data, calls):
+    """The calls with what each reads: of stored data, the examples of the clients it trains."""
+    if not isinstance(data, CohortData):
+        return ((*call, data) for call in calls)
+
+    def trained(table):
+        return table.slots.dispatch.client[: table.num_waves]
+
+    tables, upcoming = itertools.tee(calls)
+    cohorts = data.cohorts(trained(table) for _, table in upcoming)
+    return ((*call, cohort) for call, cohort in zip(tables, cohorts, strict=True))
 
 
 def _check_run(state, data, plan, dispatches, stops):
@@ -231,6 +249,11 @@ def _check_run(state, data, plan, dispatches, stops):
         raise ValueError(
             f"the plan has {plan.num_runs} runs and the state has {state.seed.size}; merge the "
             "plans, data and states of the same runs"
+        )
+    if plan.num_runs > 1 and isinstance(data, CohortData):
+        raise ValueError(
+            f"the plan has {plan.num_runs} merged runs, whose examples cannot be read from files; "
+            "run each plan by itself"
         )
     if plan.client.max(initial=0) >= data.num_clients:
         raise ValueError(

@@ -7,7 +7,7 @@ from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.core import Dispatch, Metrics
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState
 from fedjax_algos.engine.asynchronous.waves import Waves
-from fedjax_algos.engine.sharded_data import DeviceData
+from fedjax_algos.engine.sharded_data import DeviceData, RunData
 from fedjax_algos.engine.state import FederatedState
 
 
@@ -119,5 +119,5 @@ class InFlightMemoryFn(Protocol):
     """
 
     def __call__(
-        self, state: FederatedState, data: DeviceData, dispatches: Dispatch, waves: Waves
+        self, state: FederatedState, data: RunData, dispatches: Dispatch, waves: Waves
     ) -> InFlightMemory: ...

@@ -18,9 +18,9 @@ import numpy as np
 
 from fedjax_algos.core import Row
 from fedjax_algos.core.representation import describe
+from fedjax_algos.core.writing import unwritable, writing
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.saving.arrays import fill_state, flat_arrays
-from fedjax_algos.runs.saving.files import unwritable, writing
 from fedjax_algos.runs.saving.interruption import Interrupted, interruption
 
 Content = tuple[dict[str, Any], dict[str, Any]]  # a tree of arrays, and facts of JSON

@@ -1,72 +1,17 @@
-"""Files that are written whole or not at all, and tables of rows."""
+"""Tables of rows as CSV files."""
 
-import contextlib
 import csv
-import errno
 import io
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import max_text_bytes, open_regular, read_bounded
+from fedjax_algos.core.writing import written
 
 _TEXTS, _WHOLE = {"method"}, {"seed", "round"}  # columns that every row has
 _FIX = "name a folder that compare, run or sweep wrote"
 _MAX_DIGITS = 300  # of a number that fits into a float
-
-
-@contextlib.contextmanager
-def written(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; the file is renamed to `path` at the end of the block.
-
-    Args:
-      path: the file that is made or replaced.
-
-    Raises:
-      ValueError: if the file cannot be written, as on a full disk; what was at `path` before stays.
-    """
-    beside = path.with_name(f".{os.getpid()}-{path.name}")
-    with writing(path):
-        try:
-            yield beside
-            beside.replace(path)
-        finally:
-            with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turns an OSError of a `with` block, such as that of a full disk, into a ValueError.
-
-    Args:
-      path: what is written.
-
-    Raises:
-      ValueError: which names the path and the reason.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
-def unwritable(path: Path, error: Exception) -> ValueError:
-    """The error of the user's for a path that cannot be written.
-
-    Args:
-      path: what is written.
-      error: the reason; of a library, which may hide that of the system in its text.
-    """
-    reason = getattr(error, "strerror", None) or str(error)
-    if os.strerror(errno.ENOSPC) in reason:
-        reason = os.strerror(errno.ENOSPC)
-    return ValueError(
-        f"{str(path)!r} cannot be written ({reason}); what was written before is kept: make room, "
-        "or name another folder"
-    )
 
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -84,20 +29,6 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
         writer = csv.DictWriter(file, list(columns))
         writer.writeheader()
         writer.writerows(rows)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a text file.
-
-    Args:
-      path: the file.
-      text: its content.
-
-    Raises:
-      ValueError: if the file cannot be written.
-    """
-    with written(path) as beside:
-        beside.write_text(text)
 
 
 def read_rows(path: Path) -> list[Row]:

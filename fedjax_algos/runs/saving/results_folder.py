@@ -14,17 +14,11 @@ import numpy as np
 from fedjax_algos.core import Model, Row
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.core.representation import describe
+from fedjax_algos.core.writing import unwritable, write_text, writing, written
 from fedjax_algos.runs.saving.arrays import flat_arrays
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
 from fedjax_algos.runs.saving.configuration_file import check_same, read_configuration
-from fedjax_algos.runs.saving.files import (
-    read_rows,
-    unwritable,
-    write_table,
-    write_text,
-    writing,
-    written,
-)
+from fedjax_algos.runs.saving.files import read_rows, write_table
 
 _LOCK = ".lock"
 

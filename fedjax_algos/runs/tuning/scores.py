@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
-from fedjax_algos.runs.saving.files import write_text
+from fedjax_algos.core.writing import write_text
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.swept_settings import Setting
 from fedjax_algos.runs.tuning.trials import Trial

@@ -1,0 +1,73 @@
+"""Files that are written whole or not at all, and errors of the system that name the path."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """A path beside `path` to write to; the file is renamed to `path` at the end of the block.
+
+    Args:
+      path: the file that is made or replaced.
+
+    Raises:
+      ValueError: if the file cannot be written, as on a full disk; what was at `path` before stays.
+    """
+    beside = path.with_name(f".{os.getpid()}-{path.name}")
+    with writing(path):
+        try:
+            yield beside
+            beside.replace(path)
+        finally:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns an OSError of a `with` block, such as that of a full disk, into a ValueError.
+
+    Args:
+      path: what is written.
+
+    Raises:
+      ValueError: which names the path and the reason.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: Path, error: Exception) -> ValueError:
+    """The error of the user's for a path that cannot be written.
+
+    Args:
+      path: what is written.
+      error: the reason; of a library, which may hide that of the system in its text.
+    """
+    reason = getattr(error, "strerror", None) or str(error)
+    if os.strerror(errno.ENOSPC) in reason:
+        reason = os.strerror(errno.ENOSPC)
+    return ValueError(
+        f"{str(path)!r} cannot be written ({reason}); what was written before is kept: make room, "
+        "or name another folder"
+    )
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file.
+
+    Args:
+      path: the file.
+      text: its content.
+
+    Raises:
+      ValueError: if the file cannot be written.
+    """
+    with written(path) as beside:
+        beside.write_text(text)

@@ -1,0 +1,131 @@
+"""Data of clients from a packed folder, and packed folders from data that are in memory."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import jax
+import numpy as np
+
+from fedjax_algos.core import Batch
+from fedjax_algos.core.checks import check_kind, check_whole
+from fedjax_algos.core.options import check_choice
+from fedjax_algos.data.client_source import ClientDataset, ClientSource
+from fedjax_algos.data.dataset import Dataset, PathLike
+from fedjax_algos.data.partitioning.base import Partition
+from fedjax_algos.data.partitioning.checks import generator
+from fedjax_algos.data.stored.packed import packed
+from fedjax_algos.data.stored.stored_data import StoredData
+
+_CACHE_BYTES = 2**28
+
+
+def open_federated(
+    folder: PathLike,
+    split: Literal["train", "test"] = "train",
+    *,
+    num_clients: int | None = None,
+    min_examples: int = 1,
+    seed: int = 0,
+    cache_bytes: int = _CACHE_BYTES,
+) -> StoredData:
+    """The clients of a packed folder, whose examples are read when they are needed.
+
+    Args:
+      folder: of `fedjax-algos pack` or `data.pack`.
+      split: "train" or "test".
+      num_clients: if there are more, so many are drawn without replacement, in their order.
+      min_examples: clients with fewer are left out.
+      seed: of the draw.
+      cache_bytes: of examples that are kept in memory, see `StoredData`.
+
+    Raises:
+      ValueError: for a folder that is missing, incomplete or damaged, and more clients than there
+        are.
+    """
+    check_choice("split", split, ("train", "test"))
+    source = getattr(packed(path=folder), split)
+    clients = choose_clients(source.counts, num_clients, seed, min_examples)
+    return StoredData(source, clients, cache_bytes=cache_bytes)
+
+
+def choose_clients(
+    counts: np.ndarray, num_clients: int | None, seed: int, min_examples: int = 1
+) -> np.ndarray:
+    """int64[num_clients]: chooses clients as the partition `natural` does, in ascending order.
+
+    Args:
+      counts: int[clients]: n_i.
+      num_clients: N; None for all.
+      seed: of the choice.
+      min_examples: the fewest examples of a client, at least 1.
+
+    Raises:
+      ValueError: if fewer than `num_clients` clients have `min_examples`.
+    """
+    check_whole("min_examples", min_examples)
+    chosen = np.flatnonzero(counts >= min_examples)
+    if num_clients is None:
+        num_clients = max(1, len(chosen))
+    check_whole("num_clients", num_clients)
+    if num_clients > len(chosen):
+        raise ValueError(
+            f"{num_clients} clients are more than the {len(chosen)} natural clients with at least "
+            f"{min_examples} examples; use at most {len(chosen)} clients"
+        )
+    if num_clients < len(chosen):
+        chosen = np.sort(generator(seed).choice(chosen, num_clients, replace=False))
+    return chosen
+
+
+def by_client(
+    dataset: Dataset, partition: Partition, client_ids: Sequence[str] | None = None
+) -> ClientDataset:
+    """A data set in memory as one that is read client by client, for `pack`.
+
+    Args:
+      dataset: labelled examples.
+      partition: which training examples each client holds.
+      client_ids: the clients' names; None for their numbers.
+
+    Returns:
+      The test examples are those of one client, named "test".
+
+    Raises:
+      TypeError: for objects of other types.
+      ValueError: for another number of names than clients.
+    """
+    check_kind("dataset", dataset, Dataset, "give what a reader of data sets returned")
+    check_kind("partition", partition, Partition, "give Partition.of(rows of each client)")
+    names = [str(i) for i in range(partition.num_clients)] if client_ids is None else client_ids
+    if len(names) != partition.num_clients:
+        raise ValueError(
+            f"there are {len(names)} client_ids and {partition.num_clients} clients; give one each"
+        )
+    whole = Partition.of([np.arange(len(dataset.test["y"]))])
+    return ClientDataset(
+        source_of(dataset.train, partition, names),
+        source_of(dataset.test, whole, ["test"]),
+        dataset.num_classes,
+        dataset.notes,
+    )
+
+
+def source_of(examples: Batch, partition: Partition, client_ids: Sequence[str]) -> ClientSource:
+    """A source of examples that are in memory.
+
+    Args:
+      examples: {name: [total, ...]}.
+      partition: which rows each client holds.
+      client_ids: the clients' names.
+    """
+    arrays = {name: np.asarray(array) for name, array in examples.items()}
+    indices, offsets = (np.asarray(part) for part in partition)
+
+    def read(client):
+        rows = indices[offsets[client] : offsets[client + 1]]
+        return {name: array[rows] for name, array in arrays.items()}
+
+    example = {
+        name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for name, array in arrays.items()
+    }
+    return ClientSource("examples in memory", client_ids, np.diff(offsets), example, read)

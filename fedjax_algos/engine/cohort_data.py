@@ -1,0 +1,202 @@
+"""Stored examples on the devices of an engine: those of the present cohort and of the next ones.
+
+A program reads the examples of one round, or of one call on the virtual clock, as `FederatedData`
+in which all other clients hold none. So client ids, keys and batches are those of resident data,
+and no program knows of the files. The arrays end with zeros, so that the cohorts of a run have few
+different sizes, and few programs are compiled.
+"""
+
+import itertools
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_algos.core import Algorithm
+from fedjax_algos.core.limits import check_device_memory
+from fedjax_algos.core.representation import describe
+from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.data.stored import StoredData
+from fedjax_algos.engine.compilation import round_up_size
+from fedjax_algos.models.labels import check_labels
+
+_READ_AHEAD = 2  # cohorts that are read before they are asked for
+_PIECE = 128  # examples of a piece of a full gradient, if it is not a batch
+
+
+class CohortData:
+    """The examples of stored clients, put on the devices cohort by cohort.
+
+    Args:
+      stored: the clients' examples in files.
+      put: puts the examples of a cohort on the devices.
+      check: raises ValueError for examples that the model does not take.
+      least_rows: of the arrays, if there are so many examples.
+      device_of_client: int32[num_clients]: positions in the mesh, or None.
+    """
+
+    def __init__(
+        self,
+        stored: StoredData,
+        put: Callable[[FederatedData], Any],
+        check: Callable[[FederatedData], None],
+        least_rows: int,
+        device_of_client: np.ndarray | None = None,
+    ):
+        self.stored, self.put, self.check = stored, put, check
+        self.device_of_client = device_of_client
+        self.least_rows, self.total = least_rows, int(stored.counts().sum(dtype=np.int64))
+        self.most_rows = 0
+        self._ahead: OrderedDict[bytes, Future] = OrderedDict()
+        self._reader = ThreadPoolExecutor(1)
+
+    @property
+    def num_clients(self) -> int:
+        """N, the number of clients."""
+        return self.stored.num_clients
+
+    @property
+    def shapes(self) -> FederatedData:
+        """Shapes and dtypes of the examples of all clients."""
+        return self.stored.shapes
+
+    def counts(self) -> np.ndarray:
+        """int32[num_clients], on the host: n_i."""
+        return self.stored.counts()
+
+    def devices_of(self, clients: np.ndarray) -> np.ndarray:
+        """The devices of these clients, as positions in the mesh.
+
+        Args:
+          clients: int32[...]: client ids.
+        """
+        assert self.device_of_client is not None
+        return self.device_of_client[clients]
+
+    def reserve(self, cohorts: Iterable[np.ndarray]) -> None:
+        """Says which cohorts will be asked for, so that fewer programs are compiled.
+
+        Args:
+          cohorts: int32[...] each, client ids.
+
+        Raises:
+          ValueError: for a cohort that does not fit into the memory of a device.
+        """
+        for clients in cohorts:
+            self.most_rows = max(self.most_rows, self._rows_of(self._held(clients)))
+        one = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.shapes.examples
+        )
+        check_device_memory(
+            f"the {self.most_rows} examples of a cohort",
+            (1 + _READ_AHEAD) * self.most_rows * tree_bytes(one),
+            "give smaller cohorts, or fewer waves_per_call on the virtual clock",
+        )
+
+    def read_ahead(self, clients: np.ndarray) -> None:
+        """Begins to read the examples of a cohort, beside what the devices compute.
+
+        Args:
+          clients: int32[...]: client ids, as `cohort` will be asked for them.
+        """
+        wanted = self._held(clients)
+        key = wanted.tobytes()
+        if key not in self._ahead and len(self._ahead) <= _READ_AHEAD:
+            self._ahead[key] = self._reader.submit(self._read, wanted)
+
+    def cohort(self, clients: np.ndarray) -> Any:
+        """The examples of a cohort, on the devices.
+
+        Args:
+          clients: int32[...]: client ids; `num_clients` marks an empty slot.
+
+        Raises:
+          ValueError: for files that are missing or damaged, and examples that the model does not
+            take.
+        """
+        wanted = self._held(clients)
+        if wanted.tobytes() not in self._ahead:
+            self._ahead.clear()  # other cohorts were expected
+            self.read_ahead(wanted)
+        return self._ahead.pop(wanted.tobytes()).result()
+
+    def cohorts(self, clients: Iterable[np.ndarray]) -> Iterator[Any]:
+        """The examples of several cohorts, of which the next ones are read ahead.
+
+        Args:
+          clients: int32[...] each: client ids.
+        """
+        coming: deque[np.ndarray] = deque()
+        rest = iter(clients)
+        while True:
+            coming.extend(itertools.islice(rest, 1 + _READ_AHEAD - len(coming)))
+            if not coming:
+                return
+            for soon in coming:
+                self.read_ahead(soon)
+            yield self.cohort(coming.popleft())
+
+    def empty(self) -> FederatedData:
+        """One example of zeros, of no client: for shapes that do not depend on the examples."""
+        return jax.tree.map(
+            lambda leaf: np.zeros((min(len(leaf), 1), *leaf.shape[1:]), leaf.dtype), self.shapes
+        )._replace(offsets=np.zeros(self.num_clients + 1, np.int32))
+
+    def _held(self, clients):
+        """The different clients of a cohort, without the marks of empty slots."""
+        wanted = np.unique(clients)
+        return wanted[wanted < self.num_clients].astype(np.int32)
+
+    def _rows_of(self, wanted):
+        """The number of examples of some clients, rounded up."""
+        return round_up_size(max(1, int(self.counts()[wanted].sum(dtype=np.int64))))
+
+    def _read(self, wanted):
+        """Reads a cohort into arrays of the size of the largest one, or 1/2, 1/4, ... of it."""
+        rows = self._rows_of(wanted)
+        self.most_rows = max(self.most_rows, rows)
+        size = self.most_rows
+        while size // 2 >= rows:
+            size //= 2
+        # no more than all examples: the pieces of a full gradient are bounded by their number
+        cohort = self.stored.cohort(wanted, min(max(size, self.least_rows), self.total))
+        self.check(cohort)
+        return self.put(cohort)
+
+    def __repr__(self) -> str:
+        return describe(self, stored=self.stored, rows=self.most_rows)
+
+
+def cohort_data(
+    algorithm: Algorithm,
+    stored: StoredData,
+    put: Callable[..., Any],
+    device_of_client: np.ndarray | None = None,
+) -> CohortData:
+    """Stored examples for the programs of an algorithm.
+
+    Args:
+      algorithm: what reads them.
+      stored: the clients' examples in files.
+      put: puts the examples of a cohort on the devices.
+      device_of_client: int32[num_clients]: positions in the mesh, if each device holds the examples
+        of its own clients.
+
+    Raises:
+      ValueError: for an algorithm whose clients read the examples of others.
+    """
+    if algorithm.pools_examples:
+        raise ValueError(
+            "the algorithm's clients read the examples of all others, which are in files; give "
+            "federate(...) of examples in memory"
+        )
+
+    def check(cohort):
+        check_labels(algorithm.problem, "the examples of a cohort", cohort.examples)
+
+    least_rows = max(_PIECE, algorithm.local.batch_size)
+    return CohortData(stored, put, check, least_rows, device_of_client)

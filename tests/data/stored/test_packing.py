@@ -1,0 +1,278 @@
+"""Packed folders: what is read is what was packed, also after a kill, and damage is named."""
+
+import io
+import json
+
+import chex
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image
+
+from fedjax_algos.data import ClientDataset, ClientSource, ImageFormat, by_client, from_arrays, pack
+from fedjax_algos.data.partitioning import Partition
+from fedjax_algos.data.stored import open_federated, packed
+
+IMAGE = ImageFormat(4, 4, 3, shorter_side=4)
+
+
+def png(value, size=(5, 6)):
+    file = io.BytesIO()
+    Image.fromarray(np.full((*size, 3), value, np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def images(counts=(2, 1, 3), *, name="made", identity="1", first=0):
+    """Clients with images of different sizes, whose first pixel is their number."""
+
+    def read(client):
+        start = first + sum(counts[:client])
+        numbers = range(start, start + counts[client])
+        files = [png(number, (4 + number, 9)) for number in numbers]
+        return {"x": files, "y": np.array([number % 5 for number in numbers], np.int32)}
+
+    example = {
+        "x": jax.ShapeDtypeStruct((4, 4, 3), np.uint8),
+        "y": jax.ShapeDtypeStruct((), np.int32),
+    }
+    names = [f"user {number}\n\u202e" for number in range(len(counts))]
+    sizes = np.array(counts, np.int32)
+    return ClientSource(name, names, sizes, example, read, {"x": IMAGE}, identity)
+
+
+def dataset(**options):
+    return ClientDataset(images(**options), images((1,)), 5, ("left out: 3",))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    pack(dataset(), tmp_path / "packed")
+    return tmp_path / "packed"
+
+
+def test_images_are_read_as_they_were_packed(folder):
+    opened, before = packed(path=folder), images()
+    assert opened.num_classes == 5
+    assert opened.notes == ("left out: 3",)
+    assert list(opened.train.client_ids) == list(before.client_ids)
+    assert opened.train.counts.tolist() == [2, 1, 3]
+    for client in range(3):
+        assert opened.train.read(client)["x"] == before.read(client)["x"]  # the files, undecoded
+        chex.assert_trees_all_equal(opened.train.examples_of(client), before.examples_of(client))
+    assert opened.test.counts.tolist() == [1]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".lock",
+        "store.json",
+        "test",
+        "train",
+    ]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 4), min_size=1, max_size=5),
+    shape=hnp.array_shapes(max_dims=3, max_side=3),
+    dtype=st.sampled_from([np.uint8, np.int32, np.int64, np.float16, np.float32, ">f4"]),
+    data=st.data(),
+)
+def test_arrays_of_any_shape_and_type_are_read_as_they_were_packed(
+    tmp_path_factory, counts, shape, dtype, data
+):
+    total = sum(counts)
+    dtype = np.dtype(dtype)
+    finite = {"allow_nan": False, "allow_infinity": False} if dtype.kind == "f" else None
+    x = data.draw(hnp.arrays(dtype, (total, *shape), elements=finite))
+    ends = np.cumsum(counts)
+    example = {
+        "x": jax.ShapeDtypeStruct(shape, dtype),
+        "y": jax.ShapeDtypeStruct((), np.uint8),
+    }
+
+    def read(client):
+        rows = x[ends[client] - counts[client] : ends[client]]
+        return {"x": rows, "y": np.zeros(len(rows), np.uint8)}
+
+    source = ClientSource("made", list("abcde")[: len(counts)], np.array(counts), example, read)
+    path = tmp_path_factory.mktemp("arrays") / "packed"
+    pack(ClientDataset(source, source, 1), path)
+    opened = packed(path=path).train
+    for client, count in enumerate(counts):
+        values = opened.read(client)["x"]
+        assert values.dtype == dtype.newbyteorder("=")
+        assert values.shape == (count, *shape)
+        np.testing.assert_array_equal(values, read(client)["x"])
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("after", range(4))
+@pytest.mark.parametrize("sync_bytes", [1, 2**26])
+def test_an_interrupted_packing_goes_on(tmp_path, monkeypatch, after, sync_bytes):
+    """With `sync_bytes` of 1 each client is recorded, with many none before the last."""
+    monkeypatch.setattr("fedjax_algos.data.stored.packing._SYNC_BYTES", sync_bytes)
+    pack(dataset(), tmp_path / "whole")
+
+    def stop(split, done, total):
+        if (split == "test") * 3 + done > after:
+            raise Killed
+
+    path = tmp_path / "packed"
+    with pytest.raises(Killed):
+        pack(dataset(), path, on_client=stop)
+    with pytest.raises(
+        ValueError, match=r"has no store\.json: it was not packed, or not to the end"
+    ):
+        packed(path=path)
+    if sync_bytes == 1:
+        for name in ("x.data", "x.ends", "y.data", "journal"):  # what a kill leaves half-written
+            with (path / "train" / name).open("ab") as file:
+                file.write(b"abc")
+    calls = []
+    pack(dataset(), path, on_client=lambda *done: calls.append(done))
+    recorded = min(after + 1, 3) if sync_bytes == 1 else 3 * (after >= 2)
+    assert calls[: 3 - recorded] == [("train", done, 3) for done in range(recorded + 1, 4)]
+    for file in (tmp_path / "whole").rglob("*"):
+        if file.is_file():
+            assert (path / file.relative_to(tmp_path / "whole")).read_bytes() == file.read_bytes()
+
+
+def test_packing_again_writes_nothing_and_another_data_set_is_refused(folder):
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".lock"}
+    pack(dataset(), folder, on_client=pytest.fail)
+    for change in ({"identity": "2"}, {"name": "other"}):
+        with pytest.raises(ValueError, match="was packed from something else: sources was"):
+            pack(dataset(**change), folder)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_folder_with_other_files_is_not_written_to(tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds 'thesis\.txt'; name a new or an empty folder"):
+        pack(dataset(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == ["thesis.txt"]
+
+
+def flip(path, position):
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGE = {
+    "values": (lambda f: flip(f / "train/y.data", 9), r"y\.data: client 'user 1"),
+    "an image": (lambda f: flip(f / "train/x.data", -1), r"x\.data: client 'user 2"),
+    "ends": (lambda f: flip(f / "train/x.ends", 0), r"x\.data: client 'user 0"),
+    "ends that descend": (lambda f: flip(f / "train/x.ends", 7), r"x\.data: client 'user 0"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_values_are_named_with_client_and_file(folder, kind):
+    damage, name = DAMAGE[kind]
+    damage(folder)
+    source = packed(path=folder).train
+    with pytest.raises(ValueError, match=name + r".*cannot be read.*; pack it again"):
+        [source.read(client) for client in range(3)]
+
+
+def edit(folder, **changes):
+    path = folder / "store.json"
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in (facts | changes).items() if v is not None}))
+
+
+OPENING = {
+    "counts": (lambda f: flip(f / "train/counts.npy", -4), "counts, checksums or names"),
+    "checksums": (lambda f: flip(f / "test/checksums.npy", -4), "counts, checksums or names"),
+    "names": (lambda f: (f / "train/clients.json").write_text("[]"), "counts, checksums or names"),
+    "no counts": (lambda f: (f / "train/counts.npy").unlink(), "there is no such file"),
+    "short values": (lambda f: (f / "train/y.data").write_bytes(b"123"), "y.data has 3 bytes"),
+    "short ends": (lambda f: (f / "train/x.ends").write_bytes(b"123"), "x.ends has 3 bytes"),
+    "long images": (lambda f: (f / "train/x.data").open("ab").write(b"1"), "x.data has .* bytes"),
+    "another format": (lambda f: edit(f, format=7), "has format 7, and this version reads 1"),
+    "no fields": (lambda f: edit(f, fields=None), "'fields'"),
+    "no text": (lambda f: (f / "store.json").write_bytes(b"\xff{"), "cannot be read"),
+    "a list": (lambda f: (f / "store.json").write_text("[1]"), "cannot be read"),
+    "objects": (
+        lambda f: edit(f, fields={"x": {"shape": [1], "dtype": "|O", "image": None}}),
+        "x is of type object",
+    ),
+    "no folder": (lambda f: f.rename(f.with_name("moved")), "there is no such file"),
+}
+
+
+@pytest.mark.parametrize("kind", OPENING)
+def test_a_damaged_folder_is_not_opened(folder, kind):
+    damage, message = OPENING[kind]
+    damage(folder)
+    with pytest.raises(ValueError, match=message) as error:
+        packed(path=folder)
+    assert "\n" not in str(error.value)
+
+
+def bad(**change):
+    source = images()
+    if "read" in change:
+        wrong = change.pop("read")
+        change["read"] = lambda client: images().read(client) | wrong
+    return ClientDataset(source._replace(**change), images((1,)), 5)
+
+
+SCALAR = {"x": jax.ShapeDtypeStruct((), np.float32), "y": jax.ShapeDtypeStruct((), np.int32)}
+WRONG = {
+    "labels": (bad(read={"y": np.array([0, 5], np.int32)}), "client 'user 0.* has label 5; give"),
+    "number": (bad(read={"y": np.zeros(3, np.int32)}), "has 3 examples of y, not 2"),
+    "type": (bad(read={"y": np.zeros(2, np.int64)}), r"has y of int64\[\], not int32\[\]"),
+    "other fields": (
+        ClientDataset(images(), images((1,))._replace(images={}), 5),
+        "give both the same names, shapes and types",
+    ),
+    "NaN": (
+        by_client(
+            from_arrays(*2 * (np.zeros((2, 1)), np.zeros(2))), Partition.of([[0], [1]])
+        )._replace(
+            train=images()._replace(
+                example=SCALAR,
+                images={},
+                read=lambda client: {
+                    "x": np.full(images().counts[client], np.nan, np.float32),
+                    "y": np.zeros(images().counts[client], np.int32),
+                },
+            ),
+            test=images((1,))._replace(example=SCALAR, images={}),
+        ),
+        "has NaN or infinity in x",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_cannot_be_packed_is_named(tmp_path, kind):
+    wrong, message = WRONG[kind]
+    with pytest.raises(ValueError, match=message):
+        pack(wrong, tmp_path / "packed")
+    assert not (tmp_path / "packed" / "store.json").exists()
+
+
+def test_two_processes_do_not_write_one_folder(tmp_path):
+    def second(split, done, total):
+        with pytest.raises(ValueError, match="is written by another process; wait for its end"):
+            pack(dataset(), tmp_path)
+
+    pack(dataset(), tmp_path, on_client=second)
+
+
+def test_clients_are_drawn_as_by_the_natural_partition(folder):
+    data = open_federated(folder, num_clients=2, seed=3)
+    rng = np.random.default_rng(3)
+    assert data.clients.tolist() == sorted(rng.choice(np.arange(3), 2, replace=False).tolist())
+    assert open_federated(folder, min_examples=2).counts().tolist() == [2, 3]
+    with pytest.raises(ValueError, match="use at most 2 clients"):
+        open_federated(folder, min_examples=2, num_clients=3)
+    with pytest.raises(ValueError, match="split"):
+        open_federated(folder, "validation")

@@ -1,0 +1,19 @@
+"""Runs whose states and rows are compared bit for bit."""
+
+import jax
+import numpy as np
+
+from fedjax_algos.runs.saving.arrays import state_arrays
+
+
+def without_time(rows):
+    return [{key: value for key, value in row.items() if key != "wall_seconds"} for row in rows]
+
+
+def assert_same(one, other):
+    """States and rows, bit for bit; only wall time differs."""
+    leaves = [jax.tree.leaves(state_arrays(state)) for state, _ in (one, other)]
+    for left, right in zip(*leaves, strict=True):
+        assert left.dtype == right.dtype
+        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
+    assert without_time(one[1]) == without_time(other[1])
