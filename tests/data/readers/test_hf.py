@@ -13,6 +13,7 @@ from PIL import Image
 from fedjax_algos.core import files
 from fedjax_algos.data import datasets
 from fedjax_algos.data.readers.hf import hf
+from fedjax_algos.data.stored import pack, packed
 
 package = pytest.importorskip("datasets", reason="datasets, an optional package, is not installed")
 package.disable_progress_bars()
@@ -107,6 +108,17 @@ def test_a_test_split_without_clients_is_one(tmp_path):
     del test["writer"]
     data = hf(name=saved(tmp_path / "set", columns(), test), users="writer")
     assert (list(data.test.client_ids), data.test.counts.tolist()) == (["all"], [2])
+
+
+def test_packed_clients_are_the_same(folder, tmp_path):
+    """Images stay encoded."""
+    dataset = hf(name=folder, users="writer")
+    pack(dataset, tmp_path / "packed")
+    data = packed(path=tmp_path / "packed")
+    for client in range(3):
+        written, again = dataset.train.examples_of(client), data.train.examples_of(client)
+        np.testing.assert_array_equal(again["x"], written["x"])
+        np.testing.assert_array_equal(again["y"], written["y"])
 
 
 def test_sizes_of_images(tmp_path):

@@ -11,6 +11,7 @@ from fedjax_algos.core import files
 from fedjax_algos.data import datasets
 from fedjax_algos.data.readers.tff_hdf5 import tff_hdf5
 from fedjax_algos.data.readers.tokens import CHARACTERS
+from fedjax_algos.data.stored import pack, packed
 
 h5py = pytest.importorskip("h5py", reason="h5py, an optional package, is not installed")
 RNG = np.random.default_rng(0)
@@ -164,6 +165,26 @@ def test_clients_without_examples(tmp_path):
     assert list(data.train.client_ids) == sorted(EMNIST)
     assert data.notes[0] == "1 training clients have no examples and are left out"
     np.testing.assert_array_equal(data.train.examples_of(2)["y"], EMNIST["f9_00"]["label"])
+
+
+def test_packed_clients_are_the_same(emnist, tmp_path, words):
+    path = write(tmp_path / "t.h5", {c: {"tokens": v} for c, v in SENTENCES.items()})
+    other = write(tmp_path / "s.h5", {c: {"snippets": v} for c, v in SNIPPETS.items()})
+    made = (
+        read(emnist, num_classes=5),
+        read(path, vocabulary=words, length=4),
+        read(other, length=10),
+    )
+    for number, dataset in enumerate(made):
+        pack(dataset, tmp_path / str(number))
+        data = packed(path=tmp_path / str(number))
+        assert data.num_classes == dataset.num_classes
+        for source, found in zip(dataset[:2], data[:2], strict=True):
+            assert list(found.client_ids) == list(source.client_ids)
+            for client in range(source.num_clients):
+                written, again = source.examples_of(client), found.examples_of(client)
+                np.testing.assert_array_equal(again["x"], written["x"])
+                np.testing.assert_array_equal(again["y"], written["y"])
 
 
 def damaged(change):
