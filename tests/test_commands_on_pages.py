@@ -50,6 +50,15 @@ NOT_RUN = {
     "fedjax-algos run fedhbm --dataset inaturalist:DATA": "needs 186 GB; test_image_folder.py",
     "fedjax-algos run fedavg --dataset fed_isic2019:DATA": "needs 9 GB; test_fed_isic2019.py",
     "fedjax-algos run fedavg --dataset fed_ixi:DATA": "needs 444 MB; test_fed_ixi.py",
+    "curl": "needs a network",
+    "unlzma": "needs a file of the line before",
+    "tar xf DATA": "needs a file of the line before",
+    "fedjax-algos run fedhbm --dataset tff_sqlite:DATA": "needs many GB; test_sqlite.py",
+    "fedjax-algos run fedavg --dataset tff_sqlite:DATA": "needs data of TFF; test_sqlite.py",
+    "fedjax-algos run fedavg --dataset tff_hdf5:train=DATA": "needs data of TFF; test_tff_hdf5.py",
+    "fedjax-algos run fedavg --dataset fedjax_sqlite:train=DATA": "needs data; test_sqlite.py",
+    "fedjax-algos run fedavg --dataset tfds:": "needs a prepared data set; test_tfds.py",
+    "fedjax-algos run fedavg --dataset hf:": "needs a network; test_hf.py",
 }
 RUN_ELSEWHERE = {
     "docs/coming_from/fedml.md": "test_coming_from_page.py",

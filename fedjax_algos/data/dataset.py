@@ -77,8 +77,8 @@ def from_arrays(
         infinity, 64-bit numbers that the type on the device cannot hold, and labels that are not
         whole or out of range.
     """
-    x_train = _checked_examples(x_train, f"{source}: x_train")
-    x_test = _checked_examples(x_test, f"{source}: x_test")
+    x_train = checked_examples(x_train, f"{source}: x_train")
+    x_test = checked_examples(x_test, f"{source}: x_test")
     if (x_train.shape[1:], x_train.dtype) != (x_test.shape[1:], x_test.dtype):
         raise ValueError(
             f"{source}: examples are {x_train.dtype}{list(x_train.shape[1:])} in x_train and "
@@ -87,8 +87,8 @@ def from_arrays(
     limit = num_classes or _MAX_CLASSES
     if limit > MAX_INT32:
         raise ValueError(f"{source}: num_classes={limit} is out of range; give 1 to {MAX_INT32}")
-    y_train = _checked_labels(y_train, len(x_train), limit, f"{source}: y_train")
-    y_test = _checked_labels(y_test, len(x_test), limit, f"{source}: y_test")
+    y_train = checked_labels(y_train, len(x_train), limit, f"{source}: y_train")
+    y_test = checked_labels(y_test, len(x_test), limit, f"{source}: y_test")
     num_classes = num_classes or 1 + int(max(y_train.max(), y_test.max()))
     if users is not None:
         users = _numbered(users, len(x_train), f"{source}: users")
@@ -96,7 +96,17 @@ def from_arrays(
     return Dataset(train, test, num_classes, users, notes)
 
 
-def _checked_examples(x: np.ndarray, name: str) -> np.ndarray:
+def checked_examples(x: np.ndarray, name: str) -> np.ndarray:
+    """Examples after the checks of `from_arrays`, contiguous and in native byte order.
+
+    Args:
+      x: [examples, ...].
+      name: of the array in messages.
+
+    Raises:
+      ValueError: for an empty array, a type other than numbers, NaN or infinity, and 64-bit numbers
+        that the type on the device cannot hold.
+    """
     x = np.asarray(x)
     if x.dtype.kind not in "uif" or x.dtype.itemsize > 8:
         raise ValueError(f"{name} is of type {x.dtype}; give numbers, such as uint8 or float32")
@@ -132,7 +142,18 @@ def _check_range(x: np.ndarray, name: str) -> None:
         raise ValueError(f"{name} has NaN or infinity in example {start + row}; clean it first")
 
 
-def _checked_labels(y: np.ndarray, count: int, limit: int, name: str) -> np.ndarray:
+def checked_labels(y: np.ndarray, count: int, limit: int, name: str) -> np.ndarray:
+    """Labels as int32[examples].
+
+    Args:
+      y: whole numbers, of any type.
+      count: the number of examples.
+      limit: the number of classes.
+      name: of the array in messages.
+
+    Raises:
+      ValueError: for another shape or type, or a label that is not a whole number below `limit`.
+    """
     y = np.asarray(y)
     if y.shape != (count,):
         raise ValueError(f"{name} has shape {list(y.shape)} for {count} examples; give [{count}]")

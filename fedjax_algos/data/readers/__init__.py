@@ -5,6 +5,8 @@ from fedjax_algos.data.readers import (
     digits,
     fed_isic2019,
     fed_ixi,
+    fedjax_sqlite,
+    hf,
     idx,
     image_folder,
     leaf,
@@ -12,6 +14,8 @@ from fedjax_algos.data.readers import (
     synthetic,
     text,
     tfds,
+    tff_hdf5,
+    tff_sqlite,
 )
 
 __all__ = [
@@ -19,6 +23,8 @@ __all__ = [
     "digits",
     "fed_isic2019",
     "fed_ixi",
+    "fedjax_sqlite",
+    "hf",
     "idx",
     "image_folder",
     "leaf",
@@ -26,4 +32,6 @@ __all__ = [
     "synthetic",
     "text",
     "tfds",
+    "tff_hdf5",
+    "tff_sqlite",
 ]

@@ -2,17 +2,23 @@
 
 import math
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedjax_algos.core.files import check_array_bytes, require_regular
-from fedjax_algos.data.dataset import Dataset, from_arrays
+from fedjax_algos.core.options import Count
+from fedjax_algos.core.texts import printable
+from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
 from fedjax_algos.data.read_errors import first_line, unreadable
+from fedjax_algos.data.readers.tfrecord import read_records
+from fedjax_algos.data.readers.tokens import most_frequent_words, read_vocabulary, word_sequences
 from fedjax_algos.data.registry import datasets
 
-_INSTALL = "run: pip install tensorflow-datasets array-record pillow"
+_INSTALL = "run: pip install tensorflow-datasets array-record google-crc32c pillow"
+_RANDOM_ACCESS = ("array_record", "parquet")
 
 
 @datasets.register
@@ -22,21 +28,39 @@ def tfds(
     data_dir: str | None = None,
     train_split: str = "train",
     test_split: str = "test",
+    x: str | None = None,
+    y: str | None = None,
+    users: str | None = None,
+    vocabulary: PathLike | None = None,
+    words: Count = 10_000,
+    length: Count = 20,
 ) -> Dataset:
-    """An image data set of TensorFlow Datasets, such as mnist, cifar100 or emnist/balanced.
+    """A data set of TensorFlow Datasets, such as mnist, emnist/balanced or ag_news_subset.
 
-    It is read through `tfds.data_source`, which does not need TensorFlow, and nothing is
-    downloaded. The data set must have been prepared once in the format array_record (or parquet);
-    for that TFDS needs TensorFlow if it encodes images. "x" is uint8[n, height, width, channels].
+    It is read without TensorFlow, and nothing is downloaded. The data set must have been prepared
+    once, for which TFDS needs TensorFlow if it encodes images. Its files are TFRecord (the format
+    of TFDS itself), array_record or parquet.
+
+    "x" has the type and shape of its feature: images are uint8[n, height, width, channels]. Texts
+    become int32[n, length], the ids of their words as in `tff_hdf5`.
 
     Args:
       name: as in TFDS: a name, name/config or name:version.
       data_dir: the folder of TFDS' data sets; TFDS' own default if None.
       train_split, test_split: names of splits, or slices such as train[:80%].
+      x: name of the examples' feature, of one shape; None for what the data set says, or `image`.
+      y: name of the labels' feature; None for what the data set says, or `label`.
+      users: name of a feature of numbers or texts: the natural client of each training example;
+        None if there are no natural clients.
+      vocabulary: of a text: a file with a word in each line, the most frequent first; None for the
+        most frequent words of the training texts, of which equally frequent ones are in the order
+        of their first occurrence.
+      words: of a text: the number of words of the vocabulary, at most.
+      length: of a text, in words; longer ones are cut, and shorter ones padded with 0.
 
     Raises:
       ValueError: if the package is not installed, if the data set is not prepared, damaged or of
-        another format, or if it does not consist of labelled images of one shape.
+        another format, or if a feature does not exist or does not fit.
 
     Source: https://www.tensorflow.org/datasets.
     """
@@ -54,38 +78,102 @@ def tfds(
         _require_regular_files(name, data_dir)
         builder = tensorflow_datasets.builder(name, data_dir=data_dir)
         prepared = builder.is_prepared()
-        file_format, image, label = _format_and_features(builder.info)
+        file_format = builder.info.file_format.value
+        keys = builder.info.supervised_keys or ("image", "label")
+        features = dict(builder.info.features)
     except Exception as error:  # TFDS and its dependencies raise many types
         raise unreadable(source, error, "check the name") from error
     if not prepared:
         raise ValueError(f"{source}: is not prepared; {prepare}")
-    if file_format not in ("array_record", "parquet"):
+    if file_format not in ("tfrecord", *_RANDOM_ACCESS):
         raise ValueError(
-            f"{source}: has the format {file_format}, which only TensorFlow reads; remove it or "
-            f"name another data_dir, and {prepare}"
+            f"{source}: has the format {file_format}, which is not read; remove it or name another "
+            f"data_dir, and {prepare}"
         )
-    if not image:
-        raise ValueError(f"{source}: does not consist of labelled images; choose another")
-    shape, classes = builder.info.features[image].shape, builder.info.features[label].num_classes
-    if None in shape:
-        raise ValueError(f"{source}: its images have several shapes, {shape}; choose another")
+    names = [x or keys[0], y or keys[1], *([users] if users else [])]
+    shape, dtype = _check_features(features, names, source)
+    is_text = dtype == np.object_
+    columns: list[list[Any]] = []
     parts: list[np.ndarray] = []
-    size = math.prod(shape)
     for split in (train_split, test_split):
         try:
-            records = builder.as_data_source(split)
-            total = sum(part.nbytes for part in parts) + size * len(records)
-            check_array_bytes("its images", total, "name a slice, such as train[:10%]")
-            x = np.empty((len(records), *shape), np.uint8)
-            y = np.empty(len(records), np.int32)
-            for i, record in enumerate(records):
-                x[i], y[i] = record[image], record[label]
+            records, count = _records(builder, split, file_format)
+            size = 4 * (length + 1) if is_text else dtype.itemsize * math.prod(shape)
+            total = sum(part.nbytes for part in parts) + size * count
+            check_array_bytes("its examples", total, "name a slice, such as train[:10%]")
+            values = np.empty((count, *shape), dtype)
+            others = _fill(values, records, names)
         except ImportError as error:
             raise ValueError(f"{source}: {first_line(error)}; {_INSTALL}") from error
         except Exception as error:
             raise unreadable(f"{source}, split {split}", error, prepare) from error
-        parts += [x, y]
-    return from_arrays(*parts, num_classes=classes, source=source)
+        columns.append(others)
+        parts += [values, np.array(others[0])]
+    if is_text:
+        texts = parts[0].tolist()
+        known = (
+            read_vocabulary(vocabulary, words) if vocabulary else most_frequent_words(texts, words)
+        )
+        for i in (0, 2):
+            parts[i] = word_sequences(parts[i].tolist(), known, length)[:, :-1]
+    classes = getattr(features[names[1]], "num_classes", None)
+    clients = np.array(columns[0][1]) if users else None
+    x_train, y_train, x_test, y_test = parts
+    return from_arrays(
+        x_train, y_train, x_test, y_test, clients, num_classes=classes, source=source
+    )
+
+
+def _check_features(
+    features: Mapping[str, Any], names: Sequence[str], source: str
+) -> tuple[tuple[int, ...], np.dtype]:
+    """The shape and type of the examples, after a check that all features fit."""
+    listed = printable(", ".join(features), 200)
+    for name in names:
+        if not hasattr(features.get(name), "np_dtype"):
+            raise ValueError(
+                f"{source}: has no feature {name!r} of numbers or texts, only {listed}; give "
+                "x=NAME and y=NAME, or choose another"
+            )
+    shape, dtype = features[names[0]].shape, np.dtype(features[names[0]].np_dtype)
+    if None in shape:
+        raise ValueError(f"{source}: its examples have several shapes, {shape}; choose another")
+    for name in names[1:]:
+        if features[name].shape != ():
+            raise ValueError(
+                f"{source}: {name!r} has the shape {features[name].shape}; choose a feature "
+                "with one value for each example"
+            )
+    return shape, dtype
+
+
+def _records(builder: Any, split: str, file_format: str) -> tuple[Iterable[Any], int]:
+    """The decoded examples of a split, and their number."""
+    if file_format in _RANDOM_ACCESS:
+        records = builder.as_data_source(split)
+        return records, len(records)
+    parts = builder.info.splits[split].file_instructions
+    decode = builder.info.features.deserialize_example_np
+
+    def decoded() -> Iterator[Any]:
+        for part in parts:
+            try:
+                yield from map(decode, read_records(part.filename, part.skip, part.take))
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or first_line(error)
+                raise ValueError(f"{Path(part.filename).name}: {reason}") from error
+
+    return decoded(), sum(part.take for part in parts)
+
+
+def _fill(values: np.ndarray, records: Iterable[Any], names: Sequence[str]) -> list[list[Any]]:
+    """Writes the examples of all records into `values`; the columns of the other features."""
+    others: list[list[Any]] = [[] for _ in names[1:]]
+    for i, record in enumerate(records):
+        values[i] = record[names[0]]
+        for column, name in zip(others, names[1:], strict=True):
+            column.append(record[name])
+    return others
 
 
 def _require_regular_files(name: str, data_dir: str | None) -> None:
@@ -94,14 +182,3 @@ def _require_regular_files(name: str, data_dir: str | None) -> None:
     if data_dir is not None and folder is not None:
         for path in Path(data_dir, folder.group()).rglob("*"):
             require_regular(path)
-
-
-def _format_and_features(info: Any) -> tuple[str, str, str]:
-    """The file format, and the names of the image and its label, empty if there is none."""
-    image, label = info.supervised_keys or ("image", "label")
-    features = dict(info.features)
-    labelled_images = (
-        getattr(features.get(image), "np_dtype", None) == np.uint8
-        and getattr(features.get(label), "num_classes", None) is not None
-    )
-    return info.file_format.value, *((image, label) if labelled_images else ("", ""))

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
+from tf_records import masked, tfrecord
 
 from fedjax_algos.core import files
 from fedjax_algos.data import datasets
@@ -19,6 +20,10 @@ TRAIN, TEST = (
     RNG.integers(0, 256, (5, 6, 4, 3), np.uint8),
     RNG.integers(0, 256, (2, 6, 4, 3), np.uint8),
 )
+REVIEWS = {
+    "train": [("good good film", "b"), ("bad film", "a"), ("good", "b"), ("", "c")],
+    "test": [("good bad ugly", "a"), ("film", "d")],
+}
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +65,67 @@ def folder(package, tmp_path_factory):
     class Plain(Coloured):
         LABEL = np.int64
 
-    for builder in (Coloured, Ragged, Plain):
+    class Reviews(package.core.GeneratorBasedBuilder):
+        VERSION = package.core.Version("1.0.0")
+
+        def _info(self):
+            features = {
+                "review": package.features.Text(),
+                "stars": np.int64,
+                "author": package.features.Text(),
+                "year": np.int32,
+                "scores": package.features.Tensor(shape=(2,), dtype=np.float32),
+            }
+            features = package.features.FeaturesDict(features)
+            return package.core.DatasetInfo(builder=self, features=features)
+
+        def _split_generators(self, manager):
+            del manager
+            return {name: self._generate_examples(name) for name in REVIEWS}
+
+        def _generate_examples(self, name):
+            for i, (review, author) in enumerate(REVIEWS[name]):
+                scores = np.float32([i, 0.5])
+                values = {"review": review, "stars": i, "author": author, "year": 1999 + i % 2}
+                yield f"{i}", values | {"scores": scores}
+
+    for builder in (Coloured, Ragged, Plain, Reviews):
         builder(data_dir=folder, file_format="array_record").download_and_prepare()
     return folder
 
 
-def test_tfds_is_read_exactly(folder):
+def as_tfrecord(folder, target, name):
+    """A copy of a data set as TFRecord, which TFDS itself can write only with TensorFlow."""
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    shutil.copytree(folder / name, target / name)
+    (version,) = (target / name).iterdir()
+    for path in version.glob("*array_record*"):
+        reader = ArrayRecordReader(str(path))
+        records = reader.read_all()
+        reader.close()
+        path.with_name(path.name.replace("array_record", "tfrecord")).write_bytes(tfrecord(records))
+        path.unlink()
+    info = version / "dataset_info.json"
+    info.write_text(info.read_text().replace("array_record", "tfrecord"))
+    return target
+
+
+@pytest.fixture(scope="module")
+def records(folder, tmp_path_factory):
+    pytest.importorskip("google_crc32c", reason="google-crc32c is not installed")
+    target = tmp_path_factory.mktemp("tfrecord")
+    for name in ("coloured", "plain", "reviews"):
+        as_tfrecord(folder, target, name)
+    return target
+
+
+@pytest.mark.parametrize("form", ["folder", "records"])
+@pytest.mark.parametrize("name", ["coloured", "plain"])
+def test_tfds_is_read_exactly(form, name, request):
     """TFDS shuffles when it writes, so examples are matched by label."""
-    data = datasets.make(f"tfds:coloured,data_dir={folder}")
+    folder = request.getfixturevalue(form)
+    data = datasets.make(f"tfds:{name},data_dir={folder}")
     for part, images in ((data.train, TRAIN), (data.test, TEST)):
         order = np.argsort(-part["y"])
         np.testing.assert_array_equal(part["x"][order], images)
@@ -76,18 +134,52 @@ def test_tfds_is_read_exactly(folder):
     assert (data.num_classes, data.users) == (7, None)
 
 
-def test_tfds_splits_by_name(folder):
-    data = tfds(
-        name="coloured", data_dir=str(folder), train_split="train[:3]", test_split="train[3:]"
-    )
-    assert (len(data.train["y"]), len(data.test["y"])) == (3, 2)
+def test_tfds_splits_by_name(folder, records):
+    slices = {"train_split": "train[:3]", "test_split": "train[3:]"}
+    parts = [tfds(name="coloured", data_dir=str(f), **slices) for f in (folder, records)]
+    for data in parts:
+        assert (len(data.train["y"]), len(data.test["y"])) == (3, 2)
+        np.testing.assert_array_equal(data.train["x"], parts[0].train["x"])
+        np.testing.assert_array_equal(data.test["y"], parts[0].test["y"])
 
 
-def test_tfds_does_not_import_tensorflow(folder):
+@pytest.mark.parametrize("form", ["folder", "records"])
+def test_tfds_texts_and_natural_clients(form, request, tmp_path):
+    """Rows are in TFDS' own order, and have their number as the label."""
+    folder = str(request.getfixturevalue(form))
+    options = {"name": "reviews", "data_dir": folder, "x": "review", "y": "stars", "length": 3}
+    path = tmp_path / "words"
+    path.write_text("film 3\ngood 2\nbad 2\n")
+    data = tfds(**options, users="author", vocabulary=path)
+    order = np.argsort(data.train["y"])
+    begin, end = 5, 6
+    assert data.train["x"][order].tolist() == [
+        [begin, 2, 2],
+        [begin, 3, 1],
+        [begin, 2, end],
+        [begin, 4, end],
+    ]
+    assert data.users[order].tolist() == [1, 0, 1, 2]
+    assert data.test["x"][np.argsort(data.test["y"])].tolist() == [[begin, 2, 3], [begin, 1, end]]
+    assert data.num_classes == 4
+    data = tfds(**options, words=1, users="year")  # good is the most frequent word of train
+    assert data.train["x"][np.argsort(data.train["y"])][0].tolist() == [3, 1, 1]
+    assert data.users[np.argsort(data.train["y"])].tolist() == [0, 1, 0, 1]
+
+
+def test_tfds_vectors(records):
+    data = tfds(name="reviews", data_dir=str(records), x="scores", y="stars")
+    order = np.argsort(data.train["y"])
+    np.testing.assert_array_equal(data.train["x"][order], [[i, 0.5] for i in range(4)])
+    assert data.train["x"].dtype == np.float32
+
+
+def test_tfds_does_not_import_tensorflow(folder, records):
     check = (
         "import sys, fedjax_algos; from fedjax_algos.data.readers.tfds import tfds; "
         "before = {'tensorflow', 'tensorflow_datasets', 'ijson', 'PIL.Image'} & set(sys.modules); "
         f"tfds(name='coloured', data_dir={str(folder)!r}); "
+        f"tfds(name='coloured', data_dir={str(records)!r}); "
         "print(sorted(before - {'PIL.Image'}), 'tensorflow' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, text=True)
@@ -98,8 +190,16 @@ def test_tfds_does_not_import_tensorflow(folder):
     ("name", "options", "message"),
     [
         ("coloured", {"test_split": "validation"}, "split validation: cannot be read"),
-        ("ragged", {}, r"its images have several shapes, \(None, None, 3\); choose another"),
-        ("plain", {}, "does not consist of labelled images; choose another"),
+        ("ragged", {}, r"its examples have several shapes, \(None, None, 3\); choose another"),
+        (
+            "plain",
+            {"y": "class"},
+            "no feature 'class' of numbers or texts, only image, label; give",
+        ),
+        ("reviews", {}, "no feature 'image' of numbers or texts, only review, stars, author, year"),
+        ("reviews", {"x": "review", "y": "scores"}, r"'scores' has the shape \(2,\); choose"),
+        ("reviews", {"x": "year", "y": "stars"}, r"x_train has shape \[4\]; give"),
+        ("coloured", {"users": "image"}, r"'image' has the shape \(6, 4, 3\); choose a feature"),
         ("mnist", {}, "is not prepared; prepare it once, with TensorFlow: .*'array_record'"),
         ("no_such_set", {}, "cannot be read .*; check the name"),
     ],
@@ -120,7 +220,12 @@ def test_tfds_rejects_unsuitable_data_sets(folder, name, options, message):
         (
             "info",
             lambda content: content.replace(b'"array_record"', b'"tfrecord"'),
-            "has the format tfrecord, which only TensorFlow reads; remove it or name another",
+            r"split train: cannot be read \(coloured-train.tfrecord-.*: No such file",
+        ),
+        (
+            "info",
+            lambda content: content.replace(b'"array_record"', b'"riegeli"'),
+            "has the format riegeli, which is not read; remove it or name another",
         ),
     ],
 )
@@ -134,6 +239,32 @@ def test_tfds_rejects_damaged_files(folder, tmp_path, part, damage, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content[:-1], "it ends within a record"),
+        (lambda content: content[:5], r"\(coloured-test.tfrecord-00000-of-00001: it ends before"),
+        (lambda content: b"", "it ends before its last record"),
+        (lambda content: content[:20] + bytes([content[20] ^ 1]) + content[21:], "its checksum"),
+        (lambda content: b"\xff" * 8 + content[8:], "does not have its checksum"),
+        (
+            lambda content: b"\xff" * 8 + masked(b"\xff" * 8) + content[12:],
+            "it ends within a record",
+        ),
+        (lambda content: tfrecord([b"\xff"] * 2), "split test: cannot be read"),
+        (lambda content: tfrecord([b""] * 2), "split test: cannot be read"),
+    ],
+)
+@pytest.mark.usefixtures("bounded")
+def test_tfds_rejects_damaged_records(records, tmp_path, damage, message):
+    shutil.copytree(records / "coloured", tmp_path / "coloured")
+    (file,) = (tmp_path / "coloured").glob("*/*test.tfrecord*")
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(ValueError, match=message) as error:
+        tfds(name="coloured", data_dir=str(tmp_path))
+    assert str(error.value).isprintable()
+
+
 @pytest.mark.usefixtures("bounded")
 def test_tfds_refuses_pipes(folder, tmp_path):
     shutil.copytree(folder / "coloured", tmp_path / "coloured")
@@ -145,12 +276,12 @@ def test_tfds_refuses_pipes(folder, tmp_path):
 
 
 def test_tfds_computes_the_memory_of_all_images(folder, monkeypatch):
-    """There are 7 images of 6 * 4 * 3 bytes, and 5 labels of 4 bytes when the test is read."""
-    monkeypatch.setattr(files, "host_memory", lambda: 2 * 524)
+    """There are 7 images of 6 * 4 * 3 bytes, and 5 labels of 8 bytes when the test is read."""
+    monkeypatch.setattr(files, "host_memory", lambda: 2 * 544)
     assert len(tfds(name="coloured", data_dir=str(folder)).train["y"]) == 5
-    monkeypatch.setattr(files, "host_memory", lambda: 2 * 523)
+    monkeypatch.setattr(files, "host_memory", lambda: 2 * 543)
     with pytest.raises(
-        ValueError, match=r"split test: its images would need 524 bytes, more than half.*slice"
+        ValueError, match=r"split test: its examples would need 544 bytes, more than half.*slice"
     ):
         tfds(name="coloured", data_dir=str(folder))
 

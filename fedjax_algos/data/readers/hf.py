@@ -1,0 +1,236 @@
+"""Reader of data sets of Hugging Face's package `datasets`."""
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_algos.core.files import (
+    check_array_bytes,
+    max_text_bytes,
+    open_regular,
+    read_bounded,
+    require_regular,
+)
+from fedjax_algos.core.options import Count
+from fedjax_algos.core.texts import printable
+from fedjax_algos.data.client_source import ClientDataset
+from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
+from fedjax_algos.data.images import ImageFormat
+from fedjax_algos.data.read_errors import explain_read_errors, unreadable
+from fedjax_algos.data.readers.client_examples import client_dataset
+from fedjax_algos.data.readers.client_features import ClientFeatures, file_identity
+from fedjax_algos.data.readers.tokens import most_frequent_words, read_vocabulary
+from fedjax_algos.data.registry import datasets
+
+_ALL = "all"  # the client of a split that is not divided
+
+
+@datasets.register
+def hf(
+    *,
+    name: str,
+    config: str | None = None,
+    train_split: str = "train",
+    test_split: str = "test",
+    x: str = "image",
+    y: str | None = None,
+    users: str | None = None,
+    num_classes: Count | None = None,
+    image_size: Count | None = None,
+    shorter_side: Count | None = None,
+    vocabulary: PathLike | None = None,
+    words: Count = 10_000,
+    length: Count | None = None,
+) -> Dataset | ClientDataset:
+    """A data set of Hugging Face, by its name, or from a folder or file on this machine.
+
+    With `users` the values of a column are the natural clients, whose examples are read from the
+    memory-mapped Arrow files when they are needed. Without it all examples are held in memory.
+
+    Images become uint8[height, width, 3], or 1 channel if the first one is grey; numbers keep their
+    type, and texts become ids as in `tff_hdf5`. Code of a data set is never run. The package
+    downloads a data set that is not on this machine, and keeps its own copy of CSV and JSON files.
+
+    Args:
+      name: of the data set, such as ylecun/mnist; or a folder that `save_to_disk` has written, or
+        that holds files such as train.parquet and test.parquet.
+      config: which one, if the data set has several.
+      train_split, test_split: names of the splits.
+      x: name of the examples' column.
+      y: name of the labels' column; None for `label`, or for a text with `users` that has no such
+        column, the ids that follow.
+      users: name of a column of texts or whole numbers; clients are in the order of its values. A
+        test split without this column is one client. None if there are no natural clients.
+      num_classes: None for what the data set says, or one more than the largest label.
+      image_size: height and width in pixels of the middle that is cut out of each image; None if
+        all have the size of the first one.
+      shorter_side: pixels to which the shorter side of each image is scaled before; `image_size` if
+        None.
+      vocabulary: of a text: a file with a word in each line, the most frequent first. If None, it
+        has the most frequent words of the training texts if there are labels, and otherwise texts
+        are sequences of characters.
+      words: of a text: the number of words of the vocabulary, at most.
+      length: of a sequence, in words or characters; 20 words or 80 characters if None.
+
+    Raises:
+      ValueError: if the package is not installed, if the data set does not exist or is damaged, or
+        if a column does not exist or does not fit.
+
+    Source: https://huggingface.co/docs/datasets.
+    """
+    train_rows, test_rows = _load(name, config, (train_split, test_split))
+    train = _features(train_rows, f"hf {name}, split {train_split}", users)
+    in_test = users if users in test_rows.column_names else None
+    test = _features(test_rows, f"hf {name}, split {test_split}", in_test)
+    train.require(x)
+    y = "label" if y is None and "label" in train.features else y
+    known = read_vocabulary(vocabulary, words) if vocabulary else None
+    if _is_text(train_rows.features[x]):
+        if y is None and users is None:
+            raise ValueError(f"{train.name}: {x} is a text; give y=NAME of labels, or users=NAME")
+        if y is not None and known is None:
+            texts = _values(train_rows.select_columns([x]), x, train.name)
+            known = most_frequent_words(texts, words)
+    if y in train.features:
+        num_classes = num_classes or getattr(train_rows.features[y], "num_classes", None)
+    data = client_dataset(
+        train,
+        test,
+        x=x,
+        y=y,
+        num_classes=num_classes,
+        vocabulary=known,
+        length=length,
+        image_format=_image_format(train_rows, x, train.name, image_size, shorter_side),
+    )
+    return data if users else _in_memory(data)
+
+
+def _in_memory(data: ClientDataset) -> Dataset:
+    """The examples of the one client that each split has."""
+    sources = (data.train, data.test)
+    each = data.train.example["x"]
+    total = sum(int(source.counts[0]) for source in sources) * each.size * each.dtype.itemsize
+    check_array_bytes(f"{data.train.name}: its examples", total, "give users=NAME or a smaller one")
+    train, test = (source.examples_of(0) for source in sources)
+    return from_arrays(
+        train["x"],
+        train["y"],
+        test["x"],
+        test["y"],
+        num_classes=data.num_classes,
+        source=data.train.name,
+    )
+
+
+def _load(name: str, config: str | None, splits: Sequence[str]) -> list[Any]:
+    """The splits of a data set."""
+    try:
+        import datasets as huggingface
+    except ImportError as error:
+        raise ValueError("hf needs the package datasets; run: pip install datasets") from error
+    source, folder = f"hf {name}", Path(name)
+    try:
+        for path in (folder, *folder.rglob("*")) if folder.exists() else ():
+            require_regular(path)
+        if folder.is_file() or (folder / "state.json").exists():
+            raise ValueError("it has one split; give a folder with a file or folder for each")
+        saved = (folder / "dataset_dict.json").exists()
+        loaded = (
+            huggingface.load_from_disk(name) if saved else huggingface.load_dataset(name, config)
+        )
+    except Exception as error:  # the package and its dependencies raise many types
+        raise unreadable(source, error, "check the name, or fetch it again") from error
+    for split in splits:
+        if split not in loaded:
+            known = printable(", ".join(map(str, loaded)), 200)
+            raise ValueError(f"{source}: has no split {split!r}, only {known}; choose one")
+    return [loaded[split] for split in splits]
+
+
+def _features(rows: Any, name: str, users: str | None) -> ClientFeatures:
+    """The columns as features; the rows of a client are those with one value of `users`."""
+    clients, numbers = np.array([_ALL]), np.zeros(len(rows), int)
+    if users is not None:
+        if users not in rows.column_names:
+            known = printable(", ".join(rows.column_names), 200)
+            raise ValueError(f"{name}: has no column {users!r}, only {known}; choose one")
+        values = np.asarray(rows.with_format("numpy", columns=[users])[:][users])
+        if values.ndim != 1 or values.dtype.kind not in "iuUS":
+            raise ValueError(f"{name}: {users} is no column of texts or whole numbers; choose one")
+        clients, numbers = np.unique(values, return_inverse=True)
+    counts = np.bincount(numbers, minlength=len(clients))
+    order, ends = np.argsort(numbers, kind="stable"), np.cumsum(counts)
+
+    def read(client: int, names: Sequence[str], limit: int | None) -> Mapping[str, Any]:
+        mine = order[ends[client] - counts[client] : ends[client]][:limit]
+        where = f"{name}: client {clients[client]!s}"
+        part = rows.select_columns(list(names)).select(mine)
+        return {column: _values(part, column, where) for column in names}
+
+    identity = [name, *(file_identity(file["filename"]) for file in rows.cache_files)]
+    ids = [str(client) for client in clients]
+    return ClientFeatures(name, ids, counts, rows.column_names, read, "; ".join(identity))
+
+
+def _values(rows: Any, column: str, source: str) -> np.ndarray | list[bytes]:
+    """A column: an array [n, ...] of numbers, or a list of n texts or files of images."""
+    import datasets as huggingface
+
+    feature = rows.features[column]
+    try:
+        if isinstance(feature, huggingface.Image):
+            rows = rows.cast_column(column, huggingface.Image(decode=False))
+            return [_file(value) for value in rows[column]]
+        if _is_text(feature):
+            return [text.encode(errors="surrogatepass") for text in rows[column]]
+        values = rows.with_format("numpy", columns=[column])[:][column]
+        while hasattr(feature, "feature"):  # of a list
+            feature = feature.feature
+        kind = np.dtype(feature.dtype)
+        if values.dtype.kind == "f" and kind.kind != "f":
+            raise ValueError("a number is missing")
+        return values.astype(kind)  # the package makes int64 of all integers
+    except Exception as error:  # pyarrow raises many types
+        fix = "choose another column, or clean it"
+        raise unreadable(printable(f"{source}: {column}"), error, fix) from error
+
+
+def _file(value: Any) -> bytes:
+    """The content of an image, which stands in a table or in a file of its own."""
+    if value is None:
+        raise ValueError("an image is missing")
+    if value["bytes"] is not None:
+        return value["bytes"]
+    with open_regular(value["path"]) as file:
+        return read_bounded(file, max_text_bytes())
+
+
+def _is_text(feature: Any) -> bool:
+    return getattr(feature, "dtype", None) in ("string", "large_string")
+
+
+def _image_format(
+    rows: Any, x: str, source: str, image_size: int | None, shorter_side: int | None
+) -> ImageFormat | None:
+    """The format of the decoded images, which without a size is that of the first one."""
+    import datasets as huggingface
+    from PIL import Image
+
+    if not isinstance(rows.features[x], huggingface.Image):
+        if image_size is not None or shorter_side is not None:
+            raise ValueError(f"{source}: {x} is no image; leave image_size and shorter_side out")
+        return None
+    if shorter_side is not None and shorter_side < (image_size or shorter_side + 1):
+        given = f"shorter_side={shorter_side}, image_size={image_size}"
+        raise ValueError(f"{source}: {given}; give an image_size of at most shorter_side")
+    (content,) = _values(rows.select([0]), x, source)
+    with explain_read_errors(f"{source}: image 0", "choose another", Image.DecompressionBombError):
+        image = Image.open(io.BytesIO(content), formats=["JPEG", "PNG"])
+        channels = 1 if image.mode in ("1", "L") else 3
+        if image_size is None:
+            return ImageFormat(image.height, image.width, channels)
+    return ImageFormat(image_size, image_size, channels, shorter_side or image_size)

@@ -1,0 +1,202 @@
+"""Reader of the HDF5 files of TensorFlow Federated (TFF)."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedjax_algos.core.files import check_array_bytes, require_regular
+from fedjax_algos.core.options import Count
+from fedjax_algos.data.client_source import ClientDataset
+from fedjax_algos.data.dataset import PathLike
+from fedjax_algos.data.read_errors import explain_read_errors
+from fedjax_algos.data.readers.client_examples import client_dataset
+from fedjax_algos.data.readers.client_features import ClientFeatures, file_identity
+from fedjax_algos.data.readers.tokens import read_vocabulary
+from fedjax_algos.data.registry import datasets
+
+_FIX = "fetch the file again"
+_FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32 and lzf, which h5py has itself
+_TEXTS_PER_READ = 256
+_ERRORS = (KeyError, RuntimeError, TypeError)  # of h5py, besides OSError and ValueError
+
+
+@datasets.register
+def tff_hdf5(
+    *,
+    train: PathLike,
+    test: PathLike,
+    x: str | None = None,
+    y: str | None = None,
+    num_classes: Count | None = None,
+    vocabulary: PathLike | None = None,
+    words: Count = 10_000,
+    length: Count | None = None,
+    max_examples: Count | None = None,
+    max_clients: Count | None = None,
+    max_test_examples: Count | None = None,
+) -> ClientDataset:
+    """TFF's HDF5 files, such as fed_emnist_train.h5, fed_cifar100, shakespeare and stackoverflow.
+
+    The group `examples` has a group for each client, and that an array [n_i, ...] for each feature.
+    Clients are in the order of their names. One client is read at a time.
+
+    - Numbers (`pixels`, `image`) are "x" as they are, and "y" is their label, int32[n].
+    - A text becomes ids, as in TFF's baselines: 0 is padding, the symbols are 1 to V, V + 1 is any
+      other symbol, and V + 2 and V + 3 are the begin and the end of a text. A sequence is "x"
+      int32[n, length], and "y" int32[n, length] the ids that follow; there are V + 4 classes.
+
+      - With a vocabulary, V words that are separated by a blank. Each text is one sequence: begin,
+        its first `length` words, and end if there is room for it (StackOverflow, length 20).
+      - Without one, TFF's 86 characters. A text with its begin and end is cut into pieces of
+        length + 1 ids, of which the last is padded (Shakespeare, length 80).
+    - A text with labels needs a vocabulary; "x" is as above.
+
+    TFF shuffles a client's texts before it takes `max_examples`; here they are the first ones.
+
+    External and soft links, virtual datasets, data in other files, and filters that are not part of
+    h5py are refused.
+
+    Args:
+      train, test: the files.
+      x: name of a feature; None for the first that there is of pixels, image, snippets and tokens.
+      y: name of the labels; None for `label`, or for a text the ids that follow.
+      num_classes: one more than the largest label if None, for which all labels are read once.
+      vocabulary: a text with a word in each line, the most frequent first, such as TFF's
+        stackoverflow.word_count.
+      words: the number of words of it that are used, 10,000 in StackOverflow's task; all if there
+        are fewer.
+      length: of a sequence, in words or characters; 20 words or 80 characters if None.
+      max_examples: uses only the first examples or texts of each training client; None for all.
+      max_clients: uses only the first training clients; None for all.
+      max_test_examples: uses only this number of the test examples or texts, which are drawn at
+        random with a fixed seed; None for all.
+
+    Raises:
+      ValueError: if h5py is not installed, or a file is missing or damaged, is of another form, or
+        does not fit.
+
+    Source: Reddi et al., "Adaptive Federated Optimization", https://arxiv.org/abs/2003.00295;
+    https://github.com/google-parfait/tensorflow-federated, simulation/datasets and
+    simulation/baselines.
+    """
+    return client_dataset(
+        _features(train, max_clients),
+        _features(test),
+        x=x,
+        y=y,
+        num_classes=num_classes,
+        vocabulary=read_vocabulary(vocabulary, words) if vocabulary else None,
+        length=length,
+        max_examples=max_examples,
+        max_test_examples=max_test_examples,
+    )
+
+
+def _features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
+    with _examples(path) as examples:
+        clients = _names(examples)[:max_clients]
+        if not clients:
+            raise ValueError("it has no clients")
+        features = _names(_member(examples, clients[0]))
+        if not features:
+            raise ValueError(f"client {clients[0]!r} has no features")
+        groups = (_member(examples, client) for client in clients)
+        counts = [_rows(_member(group, features[0])) for group in groups]
+
+    def read(client: int, names: Sequence[str], limit: int | None) -> Mapping[str, Any]:
+        with _examples(path) as examples:
+            group = _member(examples, clients[client])
+            stored = {name: _member(group, name) for name in names}
+            for dataset in stored.values():
+                if _rows(dataset) != counts[client]:
+                    raise ValueError(
+                        f"{dataset.name!r} has {_rows(dataset)} examples, {features[0]!r} has "
+                        f"{counts[client]}"
+                    )
+            return {name: _values(dataset, limit) for name, dataset in stored.items()}
+
+    identity = file_identity(path)
+    return ClientFeatures(
+        os.fspath(path), clients, np.array(counts, np.int64), features, read, identity
+    )
+
+
+@contextlib.contextmanager
+def _examples(path: PathLike) -> Iterator[Any]:
+    """The group `examples` of a file that is open in the context."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise ValueError("tff_hdf5 needs the package h5py; run: pip install h5py") from error
+    with explain_read_errors(path, _FIX, *_ERRORS):
+        require_regular(path)
+        with h5py.File(path, "r") as file:
+            yield _member(file, "examples")
+
+
+def _member(group: Any, name: str) -> Any:
+    """What a group has under a name; a link to another place is not followed."""
+    import h5py
+
+    link = group.get(name, getlink=True) if isinstance(group, h5py.Group) else None
+    if link is None:
+        raise ValueError(f"{group.name!r} has no {name!r}")
+    if not isinstance(link, h5py.HardLink):
+        raise ValueError(f"{name!r} is a link to another place")
+    return group[name]
+
+
+def _names(group: Any) -> list[str]:
+    """What a group has, in the order of the names."""
+    import h5py
+
+    if not isinstance(group, h5py.Group):
+        raise ValueError(f"{group.name!r} is no group")
+    return sorted(group)
+
+
+def _rows(dataset: Any) -> int:
+    """The number of examples of an array."""
+    import h5py
+
+    if not isinstance(dataset, h5py.Dataset) or not dataset.shape:
+        raise ValueError(f"{dataset.name!r} is no array of examples")
+    return dataset.shape[0]
+
+
+def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
+    """The first `limit` rows of an array of numbers or texts, of which the size is known before."""
+    import h5py
+
+    name = dataset.name
+    if dataset.is_virtual or dataset.external:
+        raise ValueError(f"{name!r} has its values in another file")
+    settings = dataset.id.get_create_plist()
+    filters = {settings.get_filter(i)[0] for i in range(settings.get_nfilters())}
+    if not filters <= _FILTERS:
+        unknown = min(filters - _FILTERS)
+        raise ValueError(f"{name!r} has the filter {unknown}, which is not part of h5py")
+    text = h5py.check_string_dtype(dataset.dtype)
+    if text is None and dataset.dtype.kind not in "uif":
+        raise ValueError(f"{name!r} is of type {dataset.dtype}, which is no number or text")
+    if dataset.size and not dataset.id.get_storage_size():
+        raise ValueError(f"{name!r} was declared with shape {list(dataset.shape)}, but not written")
+    sizes = [dataset.nbytes]
+    if dataset.chunks:
+        sizes.append(int(np.prod(dataset.chunks, dtype=object)) * dataset.dtype.itemsize)
+    check_array_bytes(f"{name!r}", max(sizes), "leave examples out")
+    if text is None:
+        return dataset[:limit]
+    if dataset.ndim != 1:
+        raise ValueError(f"{name!r} has texts of shape {list(dataset.shape)}, not [examples]")
+    texts: list[bytes] = []
+    total, stop = 0, len(dataset) if limit is None else min(limit, len(dataset))
+    for start in range(0, stop, _TEXTS_PER_READ):
+        part = dataset[start : min(start + _TEXTS_PER_READ, stop)]
+        texts += [bytes(value) for value in part]
+        total += sum(map(len, texts[start:]))
+        check_array_bytes(f"{name!r}", total, "leave examples out")
+    return texts

@@ -1,0 +1,363 @@
+"""SQLite files of TFF and of google/fedjax: small ones are read exactly, hostile ones refused."""
+
+import contextlib
+import os
+import sqlite3
+import sys
+import zlib
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+from tf_records import example
+
+from fedjax_algos.core import files
+from fedjax_algos.data import datasets
+from fedjax_algos.data.readers.fedjax_sqlite import fedjax_sqlite
+from fedjax_algos.data.readers.tff_sqlite import tff_sqlite
+
+RNG = np.random.default_rng(0)
+COUNTS = {"f1_02": 3, "f0_01": 1, "f9_00": 2}
+PIXELS = {name: RNG.random((count, 28, 28), np.float32) for name, count in COUNTS.items()}
+LABELS = {name: RNG.integers(0, 5, count, np.int64) for name, count in COUNTS.items()}
+TFF_TABLES = """
+CREATE TABLE examples (split_name TEXT NOT NULL, client_id TEXT NOT NULL,
+  serialized_example_proto BLOB NOT NULL);
+CREATE INDEX idx_examples_client_id_split ON examples (split_name, client_id);
+CREATE TABLE client_metadata (client_id TEXT NOT NULL, split_name TEXT NOT NULL,
+  num_examples INTEGER NOT NULL);
+"""
+FEDJAX_TABLE = """CREATE TABLE federated_data (client_id BLOB NOT NULL PRIMARY KEY,
+  data BLOB NOT NULL, num_examples INTEGER NOT NULL);"""
+
+
+def execute(path, script, *rows):
+    """Runs a script, and then statements with their values."""
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.executescript(script)
+        for statement, values in rows:
+            connection.execute(statement, values)
+    return path
+
+
+def tff_file(path, splits):
+    """A file as TFF writes it, of serialised examples: {split: {client: [example]}}."""
+    rows = []
+    for split, clients in splits.items():
+        for client, examples in clients.items():
+            each = [("INSERT INTO examples VALUES (?, ?, ?)", (split, client, e)) for e in examples]
+            count = ("INSERT INTO client_metadata VALUES (?, ?, ?)", (client, split, len(examples)))
+            rows += [*each, count]
+    return execute(path, TFF_TABLES, *rows)
+
+
+def emnist():
+    return {
+        name: [
+            example(pixels=pixels.ravel().tolist(), label=[label])
+            for pixels, label in zip(PIXELS[name], LABELS[name], strict=True)
+        ]
+        for name in COUNTS
+    }
+
+
+def packed(values):
+    """An array in fedjax's extension of msgpack: type 1 for numbers and 4 for texts."""
+    if isinstance(values, list):
+        return msgpack.ExtType(4, msgpack.packb(((len(values),), values), use_bin_type=True))
+    parts = (values.shape, values.dtype.name, values.tobytes())
+    return msgpack.ExtType(1, msgpack.packb(parts, use_bin_type=True))
+
+
+def data_of(**arrays):
+    return zlib.compress(msgpack.packb({name: packed(v) for name, v in arrays.items()}))
+
+
+def fedjax_file(path, clients):
+    """A file as fedjax writes it: {client: (data, number of examples)}."""
+    statement = "INSERT INTO federated_data VALUES (?, ?, ?)"
+    rows = [(statement, (name.encode(), *values)) for name, values in clients.items()]
+    return execute(path, FEDJAX_TABLE, *rows)
+
+
+def fedjax_emnist():
+    return {
+        n: (data_of(pixels=PIXELS[n], label=LABELS[n].astype(np.int32)), c)
+        for n, c in COUNTS.items()
+    }
+
+
+@pytest.fixture
+def tff(tmp_path):
+    clients = emnist()
+    return tff_file(tmp_path / "emnist_all.sqlite", {"all_train": clients, "all_test": clients})
+
+
+@pytest.fixture
+def fedjax(tmp_path):
+    return fedjax_file(tmp_path / "federated_emnist.sqlite", fedjax_emnist())
+
+
+def check_emnist(data, order):
+    assert list(data.train.client_ids) == order
+    assert data.train.counts.tolist() == [COUNTS[name] for name in order]
+    assert data.num_classes == 1 + max(labels.max() for labels in LABELS.values())
+    for i, name in enumerate(order):
+        batch = data.train.examples_of(i)
+        np.testing.assert_array_equal(batch["x"], PIXELS[name])
+        np.testing.assert_array_equal(batch["y"], LABELS[name])
+        assert (batch["x"].dtype, batch["y"].dtype) == (np.float32, np.int32)
+
+
+def test_writers_of_tff(tff):
+    options = f"path={tff},train_split=all_train,test_split=all_test"
+    check_emnist(datasets.make(f"tff_sqlite:{options}"), sorted(COUNTS))
+
+
+def test_writers_of_fedjax(fedjax):
+    check_emnist(datasets.make(f"fedjax_sqlite:train={fedjax},test={fedjax}"), list(COUNTS))
+
+
+def test_options(tff, fedjax):
+    for data in (
+        tff_sqlite(
+            path=tff,
+            train_split="all_train",
+            test_split="all_test",
+            max_examples=2,
+            max_clients=2,
+            max_test_examples=4,
+        ),
+        fedjax_sqlite(
+            train=fedjax, test=fedjax, max_examples=2, max_clients=2, max_test_examples=4
+        ),
+    ):
+        assert sorted(data.train.counts.tolist()) == [1, 2]
+        assert data.test.counts.sum() == 4
+        client = list(data.train.client_ids).index("f1_02")
+        np.testing.assert_array_equal(data.train.examples_of(client)["y"], LABELS["f1_02"][:2])
+
+
+def test_images_of_integers(tmp_path):
+    """CIFAR-100 of TFF has its pixels as integers of 64 bits; other lists keep their length."""
+    images, other = RNG.integers(0, 256, (2, 32, 32, 3)), RNG.integers(0, 9, (2, 7))
+    records = [
+        example(image=image.ravel().tolist(), label=[i], coarse_label=[7], other=row.tolist())
+        for i, (image, row) in enumerate(zip(images, other, strict=True))
+    ]
+    path = tff_file(tmp_path / "c.sqlite", {"train": {"0": records}, "test": {"0": records}})
+    data = tff_sqlite(path=path)
+    assert data.train.examples_of(0)["x"].dtype == np.uint8
+    np.testing.assert_array_equal(data.train.examples_of(0)["x"], images)
+    assert data.train.examples_of(0)["y"].tolist() == [0, 1]
+    data = tff_sqlite(path=path, x="other", y="coarse_label")
+    np.testing.assert_array_equal(data.train.examples_of(0)["x"], other)
+    assert (data.train.examples_of(0)["y"].tolist(), data.num_classes) == ([7, 7], 8)
+    bad = example(image=[256] * 3072, label=[0])
+    path = tff_file(tmp_path / "b.sqlite", {"train": {"0": [bad]}, "test": {"0": records}})
+    with pytest.raises(ValueError, match="'image' has 256, which is no pixel"):
+        tff_sqlite(path=path)
+
+
+def test_texts_of_both_forms_are_the_same(tmp_path):
+    """Golden values are in test_tokens.py and test_tff_hdf5.py."""
+    words = tmp_path / "words"
+    words.write_text("one 3\nmust 2\n")
+    texts = {"7": [b"one must imagine", b"must"], "10": [b"one"]}
+    records = {c: [example(tokens=[text]) for text in each] for c, each in texts.items()}
+    path = tff_file(tmp_path / "t.sqlite", {"train": records, "test": records})
+    clients = {c: (data_of(tokens=each), len(each)) for c, each in texts.items()}
+    other = fedjax_file(tmp_path / "f.sqlite", clients)
+    options = {"vocabulary": str(words), "length": 6}
+    data = tff_sqlite(path=path, **options), fedjax_sqlite(train=other, test=other, **options)
+    assert [list(each.train.client_ids) for each in data] == [["10", "7"], ["7", "10"]]
+    (first, second) = (d.train.examples_of(i) for d, i in zip(data, (1, 0), strict=True))
+    assert first["x"].tolist() == second["x"].tolist() == [[4, 1, 2, 3, 5, 0], [4, 2, 5, 0, 0, 0]]
+    assert first["y"].tolist() == second["y"].tolist() == [[1, 2, 3, 5, 0, 0], [2, 5, 0, 0, 0, 0]]
+
+
+def test_files_are_not_changed(tff):
+    content, entries = tff.read_bytes(), os.listdir(tff.parent)
+    data = tff_sqlite(path=tff, train_split="all_train", test_split="all_test")
+    data.train.examples_of(0)
+    assert (tff.read_bytes(), os.listdir(tff.parent)) == (content, entries)
+
+
+ROWS = "SELECT 1 AS client_id, 1 AS split_name, randomblob(99999999) AS serialized_example_proto"
+TFF_DAMAGE = {
+    "no table": ("DROP TABLE examples", "no table 'examples'"),
+    "no column": ("ALTER TABLE examples RENAME COLUMN client_id TO user", "no column 'client_id'"),
+    "no split": ("UPDATE client_metadata SET split_name = 'other'", "no clients of .*, only other"),
+    "view": (f"DROP TABLE examples; CREATE VIEW examples AS {ROWS}", "no table 'examples'"),
+    "virtual table": (
+        "DROP TABLE examples; CREATE VIRTUAL TABLE examples USING fts5(client_id, "
+        "split_name, serialized_example_proto)",
+        "no table 'examples'",
+    ),
+    "computed column": (
+        "ALTER TABLE examples RENAME COLUMN client_id TO user; ALTER TABLE examples "
+        "ADD COLUMN client_id TEXT AS (user || 'a') VIRTUAL",
+        "no column 'client_id'",
+    ),
+    "too few": (
+        "UPDATE client_metadata SET num_examples = num_examples + 1",
+        "it has not the 2 examples of client_metadata",
+    ),
+    "too many": (
+        "UPDATE client_metadata SET num_examples = 2 WHERE client_id = 'f1_02'",
+        "it has not the 2 examples of client_metadata",
+    ),
+    "no number": ("UPDATE client_metadata SET num_examples = 'many'", "has b'many' examples"),
+    "negative": ("UPDATE client_metadata SET num_examples = -1", "has -1 examples"),
+    "client twice": ("INSERT INTO client_metadata SELECT * FROM client_metadata", "is in it twice"),
+    "a text": ("UPDATE examples SET serialized_example_proto = 5", "an example is no bytes"),
+    "cut": (
+        "UPDATE examples SET serialized_example_proto = CAST(substr(serialized_example_proto, "
+        "1, 99) AS BLOB)",
+        "it ends within a field",
+    ),
+    "empty": ("UPDATE examples SET serialized_example_proto = x''", "has the features ; give x="),
+    "client's name": ("UPDATE client_metadata SET client_id = CAST(x'ff' AS TEXT)", "utf-8"),
+}
+
+
+@pytest.mark.parametrize("name", TFF_DAMAGE)
+@pytest.mark.usefixtures("bounded")
+def test_damaged_files_of_tff(tff, name):
+    script, message = TFF_DAMAGE[name]
+    execute(tff, script)
+    with pytest.raises(ValueError, match=message) as error:
+        tff_sqlite(path=tff, train_split="all_train", test_split="all_test")
+    assert str(error.value).startswith(str(tff))
+    assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([example(pixels=[0.5] * 784), example(pixels=[0.5] * 784)], "no feature 'label'"),
+        ([example(pixels=[0.5] * 784, label=[1]), example(pixels=[0.5] * 784)], "has no 'label'"),
+        ([example(pixels=[0.5] * n, label=[1]) for n in (784, 9)], "lists of several lengths"),
+        ([example(pixels=[0.5] * 784, label=[-1])], "has label -1 in example 0"),
+        ([example(pixels=[float("nan")] * 784, label=[1])], "NaN or infinity"),
+        ([example(pixels=[b"a", b"b"], label=[1])], "'pixels' has 2 texts in an example"),
+        ([example(pixels=[0.5], label=[1])], r"pixels has shape \[1\]; give \[examples"),
+    ],
+)
+def test_examples_that_do_not_fit(tmp_path, records, message):
+    path = tff_file(tmp_path / "d.sqlite", {"train": {"a": records}, "test": {"a": records}})
+    with pytest.raises(ValueError, match=message) as error:
+        tff_sqlite(path=path)
+    assert str(error.value).startswith(str(path))
+
+
+def extension(code, content):
+    return zlib.compress(msgpack.packb({"pixels": msgpack.ExtType(code, content)}))
+
+
+def array(*parts):
+    return extension(1, msgpack.packb(parts))
+
+
+GOOD = fedjax_emnist()["f1_02"][0]
+FEDJAX_DAMAGE = {
+    "no zlib": (b"PK" + GOOD, "cannot be read"),
+    "truncated": (GOOD[:-9], "its data are truncated"),
+    "no msgpack": (zlib.compress(b"\xc1"), "its data are no msgpack"),
+    "no dictionary": (zlib.compress(msgpack.packb([1])), "no arrays by name"),
+    "no arrays": (zlib.compress(msgpack.packb({"pixels": {}})), "no arrays by name"),
+    "deep": (zlib.compress(b"\x91" * 10**5), "no msgpack"),
+    "another count": (data_of(pixels=PIXELS["f9_00"], label=LABELS["f9_00"]), "'pixels' has 2 ex"),
+    "another type": (extension(2, b""), "the unknown type 2"),
+    "objects": (array((3,), "O", b"0" * 24), "an array is of type object"),
+    "no type": (array((3,), "nothing", b""), "no msgpack, TypeError"),
+    "huge": (array((10**12,), "float32", b"0000"), "but has 4 bytes"),
+    "negative": (array((-1,), "float32", b""), r"of type float32 and shape \[-1\]"),
+    "scalar": (array((), "float32", b"0000"), "but has 4 bytes"),
+    "a text": (extension(4, msgpack.packb(((2,), [b"a"]))), r"has the shape \[2\], not \[1\]"),
+    "a number": (5, "it has no data"),
+    "another shape": (data_of(pixels=PIXELS["f1_02"][:, 1:], label=LABELS["f1_02"]), "one shape"),
+}
+
+
+def read_all(path):
+    source = fedjax_sqlite(train=path, test=path).train
+    return [source.examples_of(client) for client in range(source.num_clients)]
+
+
+@pytest.mark.parametrize("name", FEDJAX_DAMAGE)
+@pytest.mark.usefixtures("bounded")
+def test_damaged_files_of_fedjax(tmp_path, name):
+    data, message = FEDJAX_DAMAGE[name]
+    clients = dict(reversed((fedjax_emnist() | {"f1_02": (data, 3)}).items()))
+    path = fedjax_file(tmp_path / "d.sqlite", clients)
+    with pytest.raises(ValueError, match=message) as error:
+        read_all(path)
+    assert str(error.value).startswith(f"{path}: client 'f1_02'")
+    assert str(error.value).isprintable()
+
+
+def test_other_tables_of_fedjax(fedjax):
+    execute(fedjax, "UPDATE federated_data SET num_examples = 'many'")
+    with pytest.raises(ValueError, match="row 1 is no client with a number of examples"):
+        read_all(fedjax)
+    execute(fedjax, "DELETE FROM federated_data")
+    with pytest.raises(ValueError, match="it has no clients"):
+        read_all(fedjax)
+    execute(fedjax, "DROP TABLE federated_data")
+    with pytest.raises(ValueError, match="no table 'federated_data'"):
+        read_all(fedjax)
+
+
+@pytest.mark.usefixtures("bounded")
+def test_compressed_data_are_bounded(tmp_path, monkeypatch):
+    """100 MB of zeros in 100 kB."""
+    packer = zlib.compressobj()
+    data = b"".join(packer.compress(bytes(10**6)) for _ in range(100)) + packer.flush()
+    path = fedjax_file(tmp_path / "d.sqlite", {"a": (data, 3)})
+    monkeypatch.setattr(files, "host_memory", lambda: 64 * 5_000_000)
+    with pytest.raises(ValueError, match="its data have more than 5 MB; leave clients out"):
+        read_all(path)
+
+
+def test_the_size_of_a_value_is_bounded(tmp_path, monkeypatch):
+    path = tff_file(tmp_path / "d.sqlite", {"train": {"a": [bytes(10**6)]}})
+    monkeypatch.setattr("fedjax_algos.data.readers.sqlite_files.host_memory", lambda: 10**6)
+    with pytest.raises(ValueError, match="string or blob too big"):
+        tff_sqlite(path=path, test_split="train")
+
+
+@pytest.mark.parametrize("content", [b"no SQLite" * 99, b"SQLite format 3\0" + b"\xff" * 999])
+def test_other_files(tmp_path, content):
+    path = tmp_path / "other.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="cannot be read") as error:
+        tff_sqlite(path=path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("bounded")
+def test_truncated_missing_odd_names_and_pipes(tff, tmp_path):
+    content = tff.read_bytes()
+    (tmp_path / "cut.sqlite").write_bytes(content[: len(content) // 3])
+    os.mkfifo(tmp_path / "pipe")
+    for name, message in (
+        ("cut.sqlite", "malformed|not a database|I/O error"),
+        ("none.sqlite", "there is no such file; check the path"),
+        ("pipe", "it is a named pipe, not a regular file"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tff_sqlite(path=tmp_path / name)
+    assert not Path(tmp_path, "none.sqlite").exists()
+    odd = tmp_path / "a?mode=rwc#%41 b.sqlite"
+    odd.write_bytes(content)
+    check_emnist(
+        tff_sqlite(path=odd, train_split="all_train", test_split="all_test"), sorted(COUNTS)
+    )
+
+
+def test_without_msgpack(fedjax, monkeypatch):
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    with pytest.raises(ValueError, match="fedjax_sqlite needs msgpack; run: pip install msgpack"):
+        read_all(fedjax)
