@@ -22,7 +22,7 @@ from fedjax_algos.core.files import check_array_bytes, open_regular, require_reg
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.readers.errors import explain_read_errors
+from fedjax_algos.data.read_errors import explain_read_errors
 
 Head = Literal["loaded", "new"]
 Weights: TypeAlias = Mapping[str, np.ndarray]

@@ -1,0 +1,128 @@
+"""A population larger than the memory: peak memory, and rounds against the same cohorts in memory.
+
+COMMAND   python benchmarks/population.py --folder FOLDER
+EXPECTED  peak memory below 2 GB; a round takes less than 1.2 times as long as with resident data
+TIME      three minutes on two CPU cores
+
+The folder becomes a packed one of 340,000 clients with 40 GB of images (uint8[32, 32, 3], 20 to 57
+of a client). Its files are sparse: they take no room on the disk, and every pixel is 0, but each byte is
+read and its checksum is computed. Cohorts of 50 clients do one epoch in batches of 20.
+
+Then FedAvg trains the same cohorts from the folder and from memory, in turns, where memory holds
+the clients of these cohorts only, and the ratio of the two times of a round is printed: for a small
+CNN, and for an MLP whose rounds are so short that reading counts.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+import fedjax_algos as fa
+from fedjax_algos.data.stored.packed import FORMAT, Field, checksum, digest_of
+from fedjax_algos.schedules import Synchronous
+
+CLIENTS, COHORT, ROUNDS, BLOCKS = 340_000, 50, 5, 5
+SHAPE = (32, 32, 3)
+LOCAL = fa.Local(batch_size=20, learning_rate=0.05, epochs=1)
+
+
+def make_folder(folder, clients):
+    """Writes what `pack` would have written for images of zeros, with sparse files."""
+    fields = [Field("x", SHAPE, np.dtype("u1")), Field("y", (), np.dtype("<i4"))]
+    counts = np.random.default_rng(0).integers(20, 58, clients).astype(np.int32)
+    digests = {}
+    for split, sizes in {"train": counts, "test": np.array([1000], np.int32)}.items():
+        path = folder / split
+        path.mkdir(parents=True, exist_ok=True)
+        known = {}
+        for size in np.unique(sizes):
+            zeros = [np.zeros(size * field.example_bytes, np.uint8) for field in fields]
+            known[size] = [checksum([each]) for each in zeros]
+        for field in fields:
+            with (path / f"{field.name}.data").open("wb") as file:
+                file.truncate(int(sizes.sum(dtype=np.int64)) * field.example_bytes)
+        np.save(path / "counts.npy", sizes)
+        np.save(path / "checksums.npy", np.array([known[size] for size in sizes], np.uint32))
+        names = [f"client{number:06}" for number in range(len(sizes))]
+        (path / "clients.json").write_text(json.dumps(names))
+        digests[split] = digest_of(path)
+    facts = {
+        "format": FORMAT,
+        "fields": {field.name: field.to_json() for field in fields},
+        "num_classes": 10,
+        "notes": [],
+        "splits": digests,
+    }
+    (folder / "store.json").write_text(json.dumps(facts))
+
+
+def peak_megabytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+
+
+def train(name, problem, data, **options):
+    engine = fa.make_engine(fa.algorithms.algorithms[name](problem, LOCAL), **options)
+    start = time.perf_counter()
+    state, rows = fa.simulate(
+        engine, data, cohort_size=COHORT, rounds=4 * ROUNDS, eval_every=ROUNDS
+    )
+    jax.block_until_ready(state.server)
+    seconds = time.perf_counter() - start
+    print(f"{name}: {4 * ROUNDS} rounds in {seconds:.1f} s, loss {rows[-1]['train_loss']:.4f}")
+    print(f"peak memory {peak_megabytes():.0f} MB", flush=True)
+
+
+def compare(name, problem, data):
+    """The times of a round from files and from memory, in turns, of compiled programs."""
+    engine = fa.make_engine(fa.algorithms.fedavg(problem, LOCAL))
+    schedule = Synchronous(data.counts(), LOCAL, cohort_size=COHORT, seed=1)
+    windows = [schedule.dispatches(ROUNDS) for _ in range(BLOCKS)]
+    clients = np.concatenate([window.client for window in windows])
+    resident = jax.device_put(data.cohort(clients))
+    stored = engine.put_data(data)
+    stored.reserve(clients)
+    population = fa.Population(data.num_clients, COHORT, int(data.counts().sum(dtype=np.int64)))
+    times = {"files": [], "memory": []}
+    for number, window in enumerate([windows[0], *windows]):
+        for place, examples in {"files": stored, "memory": resident}.items():
+            state = engine.init(0, population)
+            start = time.perf_counter()
+            state, _ = engine.rounds(state, examples, window)
+            jax.block_until_ready(state.server)
+            if number:  # the first block compiles
+                times[place].append((time.perf_counter() - start) / ROUNDS)
+    ratios = [one / other for one, other in zip(*times.values(), strict=True)]
+    medians = {place: 1e3 * statistics.median(values) for place, values in times.items()}
+    print(
+        f"{name}, ms of a round: {medians['files']:.1f} from files, {medians['memory']:.1f} from memory"
+    )
+    print(f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--folder", required=True, type=Path, help="of the packed clients")
+    parser.add_argument("--clients", type=int, default=CLIENTS)
+    arguments = parser.parse_args()
+    if not (arguments.folder / "store.json").exists():
+        make_folder(arguments.folder, arguments.clients)
+    data = fa.data.open_federated(arguments.folder)
+    gigabytes = sum(f.stat().st_size for f in (arguments.folder / "train").glob("*.data")) / 1e9
+    examples = data.counts().sum(dtype=np.int64)
+    print(f"{data.num_clients} clients, {examples} examples, {gigabytes:.1f} GB")
+    problem = fa.models.models.make("cnn_fedcompass", SHAPE, 10)
+    train("fedavg", problem, data)
+    small = fa.models.models.make("mlp:hidden=16", SHAPE, 10)  # a row of client state is 200 kB
+    train("fedhbm", small, data, client_state="host")
+    compare("CNN", problem, data)
+    compare("MLP", small, data)
+
+
+if __name__ == "__main__":
+    main()
