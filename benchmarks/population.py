@@ -5,8 +5,8 @@ EXPECTED  peak memory below 2 GB; a round takes less than 1.2 times as long as w
 TIME      three minutes on two CPU cores
 
 The folder becomes a packed one of 340,000 clients with 40 GB of images (uint8[32, 32, 3], 20 to 57
-of a client). Its files are sparse: they take no room on the disk, and every pixel is 0, but each byte is
-read and its checksum is computed. Cohorts of 50 clients do one epoch in batches of 20.
+of a client). Its files are sparse: they take no room on the disk, and every pixel is 0, but each
+byte is read and its checksum is computed. Cohorts of 50 clients do one epoch in batches of 20.
 
 Then FedAvg trains the same cohorts from the folder and from memory, in turns, where memory holds
 the clients of these cohorts only, and the ratio of the two times of a round is printed: for a small
@@ -98,10 +98,8 @@ def compare(name, problem, data):
             if number:  # the first block compiles
                 times[place].append((time.perf_counter() - start) / ROUNDS)
     ratios = [one / other for one, other in zip(*times.values(), strict=True)]
-    medians = {place: 1e3 * statistics.median(values) for place, values in times.items()}
-    print(
-        f"{name}, ms of a round: {medians['files']:.1f} from files, {medians['memory']:.1f} from memory"
-    )
+    files, memory = (1e3 * statistics.median(values) for values in times.values())
+    print(f"{name}, ms of a round: {files:.1f} from files, {memory:.1f} from memory")
     print(f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
 
 
