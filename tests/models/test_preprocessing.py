@@ -13,6 +13,7 @@ import fedjax_algos as fa
 from fedjax_algos.models.preprocessing import (
     CIFAR10_MEAN,
     CIFAR10_STD,
+    augmented,
     chain,
     normalise,
     preprocessed,
@@ -176,6 +177,25 @@ def test_normalise(dtype):
     expected = (pixels / 255 - np.asarray(CIFAR10_MEAN)) / np.asarray(CIFAR10_STD)
     tolerance = 0.05 if dtype == jnp.bfloat16 else 2e-6
     np.testing.assert_allclose(np.asarray(seen, float), expected, atol=tolerance)
+
+
+def test_imagenet_normalises_and_flips():
+    """Red, green and blue are (x / 255 - mean) / deviation by torchvision's numbers."""
+    images = np.full((64, 3, 2, 3), 7, np.uint8)
+    images[:, :, 0] = 0, 128, 255
+    problem = fa.Problem(None, lambda model, batch, key, training: (batch["x"], ()), None)
+    first = [-2.1179, 0.2052, 2.64]  # of 0, 128 and 255
+    for name, flips in (("imagenet_normalised", False), ("imagenet_flipped", True)):
+        for training in (False, True):
+            apply = augmented(problem, name).apply
+            out = np.array(apply(None, {"x": jnp.asarray(images)}, jax.random.key(0), training)[0])
+            mirrored = out[:, 0, 0, 0] > -2.1
+            assert mirrored.any() == (flips and training)
+            assert not mirrored.all()
+            out[mirrored] = out[mirrored, :, ::-1]
+            np.testing.assert_allclose(out[:, :, 0], np.broadcast_to(first, (64, 3, 3)), atol=1e-4)
+            seven = (7 / 255 - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])
+            np.testing.assert_allclose(out[:, :, 1], np.broadcast_to(seven, (64, 3, 3)), atol=1e-5)
 
 
 def test_the_border_is_black_before_normalise_and_mean_after():

@@ -1,0 +1,46 @@
+"""Stochastic depth, and images of any size; `test_weights.py` has the outputs of the networks."""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_algos.models import Conv, DepthwiseConv, models
+from fedjax_algos.models.inverted_residual import InvertedResidual, Stage
+from fedjax_algos.models.residual import Normalisation
+
+
+def test_stochastic_depth_leaves_out_whole_branches_of_single_examples():
+    """The others are divided by the probability of staying, so that the mean is the same."""
+    rate, rows = 0.3, 400
+    block = InvertedResidual(
+        Stage(2, 4, 1, 1), 1, nn.silu, True, rate, Conv, partial(DepthwiseConv, use_bias=False),
+        partial(Normalisation, "group", 2, True, None),
+    )  # fmt: skip
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(rows, 2, 2, 4)), jnp.float32)
+    key = jax.random.key(0)
+    variables = jax.jit(partial(block.init, training=False))(key, x[:1])
+    whole, some = (
+        np.asarray(
+            jax.jit(partial(block.apply, training=flag))(variables, x, rngs={"dropout": key})
+        )
+        for flag in (False, True)
+    )
+    out = np.isclose(some, x, atol=1e-6).all((1, 2, 3))
+    assert out.mean() == pytest.approx(rate, abs=4 * (rate * (1 - rate) / rows) ** 0.5)
+    expected = np.where(out[:, None, None, None], x, x + (whole - x) / (1 - rate))
+    np.testing.assert_allclose(some, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18_imagenet"])
+@pytest.mark.parametrize("size", [(1, 1, 3), (33, 70)])
+def test_images_have_any_size(name, size):
+    problem = models[name](size, 5)
+    shapes = jax.eval_shape(problem.init, jax.random.key(0))
+    batch = {"x": jax.ShapeDtypeStruct((2, *size), jnp.uint8)}
+    apply = partial(problem.apply, training=True)
+    outputs, _ = jax.eval_shape(apply, shapes, batch, jax.random.key(0))
+    assert outputs.logits.shape == (2, 5)
