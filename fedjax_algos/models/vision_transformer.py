@@ -38,12 +38,9 @@ class SelfAttention(nn.Module):
         x = x.reshape(batch, tokens, 3, self.heads, width // self.heads)
         # [batch, heads, tokens, d] each, so that both products are batches of plain matrix products
         query, key, value = x.transpose(2, 0, 3, 1, 4)
-        logits = jnp.matmul(
-            query * query.shape[-1] ** -0.5,
-            key.mT,
-            preferred_element_type=jnp.promote_types(query.dtype, jnp.float32),
-        )
-        weights = jax.nn.softmax(logits).astype(value.dtype)
+        logits = query * query.shape[-1] ** -0.5 @ key.mT
+        wide = jnp.promote_types(logits.dtype, jnp.float32)  # 16 bits are too few for the sum
+        weights = jax.nn.softmax(logits.astype(wide)).astype(value.dtype)
         heads = (weights @ value).transpose(0, 2, 1, 3).reshape(batch, tokens, width)
         return nn.Dense(width, kernel_init=symmetric_uniform(width**-0.5), name="projection")(heads)
 
