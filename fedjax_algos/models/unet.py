@@ -60,8 +60,8 @@ class UNet3D(nn.Module):
 
     @nn.compact
     def __call__(self, x, training=False, mask=None):
+        self.check(x.shape[1:])
         x = x[..., None] if x.ndim == 4 else x
-        self.check_size(x.shape[1:4])
         normalisation = partial(Normalisation, self.norm, self.groups, training, mask)
         layer = partial(
             ConvolutionalLayer, normalisation=normalisation, convolutions=self.convolutions
@@ -80,11 +80,16 @@ class UNet3D(nn.Module):
             x = layer(encoded.shape[-1])(x)
         return nn.Dense(self.num_classes, **initialisers("torch", x.shape[-1]), name="head")(x)
 
-    def check_size(self, size):
-        factor = 2 ** (self.levels - 1)
-        if any(length % factor for length in size):
+    def check(self, shape):
+        if len(shape) not in (3, 4):
             raise ValueError(
-                f"volumes of {size} cannot be halved {self.levels - 1} times; pad or crop the "
+                f"examples have shape {shape}; give volumes [depth, height, width] or [depth, "
+                "height, width, channels]"
+            )
+        factor = 2 ** (self.levels - 1)
+        if any(length % factor for length in shape[:3]):
+            raise ValueError(
+                f"volumes of {shape[:3]} cannot be halved {self.levels - 1} times; pad or crop the "
                 f"examples to multiples of {factor}, or give fewer levels"
             )
 

@@ -76,8 +76,8 @@ class VisionTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, x, training=False):
+        self.check(x.shape[1:])
         x = x[..., None] if x.ndim == 3 else x
-        self.check(x.shape[1:3])
         x = _patches(x, self.patch_size)
         embed = nn.initializers.normal(x.shape[-1] ** -0.5)
         x = nn.Dense(self.width, kernel_init=embed, name="patch_embedding")(x)
@@ -115,14 +115,19 @@ class VisionTransformer(nn.Module):
         keys = jax.random.split(key, self.depth)
         return jax.lax.scan(lambda x, each: (apply(x, each), None), x, (stacked, keys))[0]
 
-    def check(self, size):
+    def check(self, shape):
+        if len(shape) not in (2, 3):
+            raise ValueError(
+                f"examples have shape {shape}; give images [height, width] or [height, width, "
+                "channels]"
+            )
         if self.width % self.heads:
             raise ValueError(
                 f"width={self.width} cannot be divided among heads={self.heads}; give a multiple"
             )
-        if any(length % self.patch_size for length in size):
+        if any(length % self.patch_size for length in shape[:2]):
             raise ValueError(
-                f"images of {size} cannot be cut into patches of {self.patch_size}x"
+                f"images of {shape[:2]} cannot be cut into patches of {self.patch_size}x"
                 f"{self.patch_size}; give a patch size that divides both, or other images"
             )
 
