@@ -68,6 +68,15 @@ def convolve_depthwise(
     return _by_shifts(padded, kernel, tuple(strides))
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _by_shifts(images, kernel, strides):
+    """The convolution of padded images."""
+    images = jax.lax.optimization_barrier(images)  # otherwise each weight would pad them again
+    weights = kernel[:, None, :, None]  # [height, 1, width, 1, 1, channels]
+    shifted = _shifted(images, kernel.shape[:2], strides)
+    return functools.reduce(jnp.add, (part * weights[i, :, j] for (i, j), part in shifted))
+
+
 def _shifted(images, window, strides):
     """For each weight of the window: its place, and the inputs that it meets at all outputs."""
     rows, columns = output_size(images.shape[1:3], window, strides, [(0, 0)] * 2)
@@ -78,11 +87,51 @@ def _shifted(images, window, strides):
             yield (i, j), images[:, i : ends[0] : down, j : ends[1] : right]
 
 
-def _by_shifts(images, kernel, strides):
-    """The convolution of padded images."""
-    shifted = _shifted(images, kernel.shape[:2], strides)
-    weights = kernel[:, None, :, None]  # [height, 1, width, 1, 1, channels]
-    return functools.reduce(jnp.add, (part * weights[i, :, j] for (i, j), part in shifted))
+def _forward(images, kernel, strides):
+    return _by_shifts(images, kernel, strides), (images, kernel)
+
+
+def _backward(strides, residuals, gradient):
+    images, kernel = residuals
+    to_kernel = _kernel_gradient(images, gradient, kernel.shape[:2], strides)
+    return _image_gradient(images, kernel, gradient, strides), to_kernel.astype(kernel.dtype)
+
+
+def _image_gradient(images, kernel, gradient, strides):
+    """The convolution of the gradient, spread by the strides, with the mirrored kernel."""
+    sides = [(0, 0, 0)]
+    for axis in (1, 2):
+        extent, stride = kernel.shape[axis - 1], strides[axis - 1]
+        rest = (images.shape[axis] - extent) % stride  # inputs that no window reaches
+        sides.append((extent - 1, extent - 1 + rest, stride - 1))
+    spread = jax.lax.pad(gradient, jnp.zeros((), gradient.dtype), [*sides, (0, 0, 0)])
+    return _by_shifts(spread, kernel[::-1, ::-1], (1, 1))
+
+
+def _kernel_gradient(images, gradient, window, strides):
+    """The sums over batch, rows and columns of shifted images times the gradient.
+
+    A CPU adds arrays several times as fast as it sums over their inner axes. So a loop over the
+    batch adds all other axes elementwise, and what remains is summed once. For strides of 1 it sees
+    columns and channels as one axis, which is longer.
+    """
+    channels = images.shape[-1]
+    count, shape = window[0] * window[1], gradient.shape[1:]
+    long = (-1, shape[1] * channels) if strides[1] == 1 else (-1, *shape[1:])
+
+    def add(totals, example):
+        image, of_outputs = example
+        parts = _shifted(image[None], window, strides)
+        own = of_outputs.reshape(long)
+        return [t + p.reshape(long) * own for t, (_, p) in zip(totals, parts, strict=True)], None
+
+    start = [jnp.zeros(gradient[0].reshape(long).shape, gradient.dtype)] * count
+    totals, _ = jax.lax.scan(add, start, (images, gradient))
+    sums = [total.reshape(-1, channels).sum(0) for total in totals]
+    return jnp.stack(sums).reshape(*window, 1, channels)
+
+
+_by_shifts.defvjp(_forward, _backward)
 
 
 class DepthwiseConv(nn.Module):
