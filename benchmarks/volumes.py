@@ -2,7 +2,7 @@
 
 COMMAND   taskset -c 0 python benchmarks/volumes.py
 EXPECTED  `convolve_3d` takes less than twice PyTorch's time, and less than all other forms
-TIME      four minutes on one CPU core
+TIME      two minutes on one CPU core
 
 The layers are those of `unet_3d` on one volume of 48x60x48. Each program is two steps of gradient
 descent on the volume and the kernel, with one thread; `mapped` are two clients with kernels of
@@ -119,6 +119,8 @@ def main():
         ]
         print(f"{size}, {channels} to {features} channels")
         for name, form in FORMS.items():
+            if name == "lax" and channels == 48:  # six seconds for a step
+                continue
             alone, memory = measure(form, given, mapped=False)
             each, _ = measure(form, given, mapped=True)
             print(
