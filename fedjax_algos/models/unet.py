@@ -8,7 +8,6 @@ Settings", NeurIPS 2022, https://arxiv.org/abs/2210.04620. It takes the network 
 """
 
 from functools import partial
-from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -22,8 +21,8 @@ from fedjax_algos.models.layers.volumes import Conv3D, max_pool_3d, upsample_3d
 from fedjax_algos.models.registry import models
 from fedjax_algos.models.residual import Norm, Normalisation
 from fedjax_algos.models.segmentation import segmenter
-from fedjax_algos.models.weights import Head, Names, load_weights
-from fedjax_algos.models.weights_of_torch import with_weights
+from fedjax_algos.models.weights import Head, load_weights
+from fedjax_algos.models.weights_of_torch import unet_3d_names, with_weights
 
 
 class ConvolutionalLayer(nn.Module):
@@ -60,8 +59,8 @@ class UNet3D(nn.Module):
 
     @nn.compact
     def __call__(self, x, training=False, mask=None):
+        self.check(x.shape[1:])
         x = x[..., None] if x.ndim == 4 else x
-        self.check_size(x.shape[1:4])
         normalisation = partial(Normalisation, self.norm, self.groups, training, mask)
         layer = partial(
             ConvolutionalLayer, normalisation=normalisation, convolutions=self.convolutions
@@ -80,34 +79,18 @@ class UNet3D(nn.Module):
             x = layer(encoded.shape[-1])(x)
         return nn.Dense(self.num_classes, **initialisers("torch", x.shape[-1]), name="head")(x)
 
-    def check_size(self, size):
-        factor = 2 ** (self.levels - 1)
-        if any(length % factor for length in size):
+    def check(self, shape):
+        if len(shape) not in (3, 4):
             raise ValueError(
-                f"volumes of {size} cannot be halved {self.levels - 1} times; pad or crop the "
+                f"examples have shape {shape}; give volumes [depth, height, width] or [depth, "
+                "height, width, channels]"
+            )
+        factor = 2 ** (self.levels - 1)
+        if any(length % factor for length in shape[:3]):
+            raise ValueError(
+                f"volumes of {shape[:3]} cannot be halved {self.levels - 1} times; pad or crop the "
                 f"examples to multiples of {factor}, or give fewer levels"
             )
-
-
-def names_of_torch(levels: int) -> Names:
-    """The names for `UNet3D` of the package `unet` and of FLamby.
-
-    Args:
-      levels: number of sizes of the volume.
-    """
-    blocks = [f"encoder.encoding_blocks.{level}" for level in range(levels - 1)]
-    blocks += ["bottom_block", *(f"decoder.decoding_blocks.{n}" for n in range(levels - 1))]
-    names: dict[str, Any] = {
-        "head/kernel": ("classifier.conv_layer.weight", lambda weight: weight[..., 0, 0, 0].T),
-        "head/bias": "classifier.conv_layer.bias",
-    }
-    for index, layer in enumerate(f"{block}.conv{n}" for block in blocks for n in (1, 2)):
-        ours = f"ConvolutionalLayer_{index}"
-        names[f"{ours}/Conv3D_0"] = f"{layer}.conv_layer"
-        names[f"{ours}/Normalisation_0"] = f"{layer}.norm_layer"
-        slope = f"{layer}.activation_layer.weight", lambda weight: weight.reshape(())
-        names[f"{ours}/PReLU_0/negative_slope"] = slope
-    return names
 
 
 @models.register
@@ -150,7 +133,7 @@ def unet_3d(
     module = UNet3D(num_classes, levels, features, norm, groups, convolutions)
     problem = segmenter(module, example_shape)
     tensors = None if weights is None else _named_once(load_weights(weights))
-    return with_weights(problem, tensors, head, [names_of_torch(levels)])
+    return with_weights(problem, tensors, head, [unet_3d_names(levels)])
 
 
 def _named_once(weights):

@@ -6,7 +6,7 @@ attention and perceptron, and a class token is classified.
 """
 
 import functools
-from typing import Annotated, Any
+from typing import Annotated
 
 import flax.linen as nn
 import jax
@@ -19,8 +19,8 @@ from fedjax_algos.models.adapters import classifier
 from fedjax_algos.models.layers.initialisation import symmetric_uniform
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 from fedjax_algos.models.registry import models
-from fedjax_algos.models.weights import Head, Names
-from fedjax_algos.models.weights_of_torch import with_weights
+from fedjax_algos.models.weights import Head
+from fedjax_algos.models.weights_of_torch import vision_transformer_names, with_weights
 
 Dropout = Annotated[float, Range(0, 1, high_open=True)]
 _xavier = nn.initializers.xavier_uniform()
@@ -38,12 +38,9 @@ class SelfAttention(nn.Module):
         x = x.reshape(batch, tokens, 3, self.heads, width // self.heads)
         # [batch, heads, tokens, d] each, so that both products are batches of plain matrix products
         query, key, value = x.transpose(2, 0, 3, 1, 4)
-        logits = jnp.matmul(
-            query * query.shape[-1] ** -0.5,
-            key.mT,
-            preferred_element_type=jnp.promote_types(query.dtype, jnp.float32),
-        )
-        weights = jax.nn.softmax(logits).astype(value.dtype)
+        logits = query * query.shape[-1] ** -0.5 @ key.mT
+        wide = jnp.promote_types(logits.dtype, jnp.float32)  # 16 bits are too few for the sum
+        weights = jax.nn.softmax(logits.astype(wide)).astype(value.dtype)
         heads = (weights @ value).transpose(0, 2, 1, 3).reshape(batch, tokens, width)
         return nn.Dense(width, kernel_init=symmetric_uniform(width**-0.5), name="projection")(heads)
 
@@ -79,8 +76,8 @@ class VisionTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, x, training=False):
+        self.check(x.shape[1:])
         x = x[..., None] if x.ndim == 3 else x
-        self.check(x.shape[1:3])
         x = _patches(x, self.patch_size)
         embed = nn.initializers.normal(x.shape[-1] ** -0.5)
         x = nn.Dense(self.width, kernel_init=embed, name="patch_embedding")(x)
@@ -118,68 +115,21 @@ class VisionTransformer(nn.Module):
         keys = jax.random.split(key, self.depth)
         return jax.lax.scan(lambda x, each: (apply(x, each), None), x, (stacked, keys))[0]
 
-    def check(self, size):
+    def check(self, shape):
+        if len(shape) not in (2, 3):
+            raise ValueError(
+                f"examples have shape {shape}; give images [height, width] or [height, width, "
+                "channels]"
+            )
         if self.width % self.heads:
             raise ValueError(
                 f"width={self.width} cannot be divided among heads={self.heads}; give a multiple"
             )
-        if any(length % self.patch_size for length in size):
+        if any(length % self.patch_size for length in shape[:2]):
             raise ValueError(
-                f"images of {size} cannot be cut into patches of {self.patch_size}x"
+                f"images of {shape[:2]} cannot be cut into patches of {self.patch_size}x"
                 f"{self.patch_size}; give a patch size that divides both, or other images"
             )
-
-
-def names_of_torch(depth: int) -> list[Names]:
-    """The names for `VisionTransformer`: torchvision's, and timm's.
-
-    Args:
-      depth: number of encoder blocks.
-    """
-    torchvision: dict[str, Any] = {
-        "class_token": "class_token",
-        "position_embedding": "encoder.pos_embedding",
-        "patch_embedding/kernel": ("conv_proj.weight", _rows_of_patches),
-        "patch_embedding/bias": "conv_proj.bias",
-        "LayerNorm_0": "encoder.ln",
-        "head": "heads.head",
-    }
-    timm: dict[str, Any] = {
-        "class_token": "cls_token",
-        "position_embedding": "pos_embed",
-        "patch_embedding/kernel": ("patch_embed.proj.weight", _rows_of_patches),
-        "patch_embedding/bias": "patch_embed.proj.bias",
-        "LayerNorm_0": "norm",
-        "head": "head",
-    }
-    # both have the rows of queries, keys and values one after the other, each head by head
-    packed = "SelfAttention_0/query_key_value"
-    for index in range(depth):
-        ours, theirs = f"EncoderBlock_{index}", f"encoder.layers.encoder_layer_{index}"
-        torchvision |= {
-            f"{ours}/LayerNorm_0": f"{theirs}.ln_1",
-            f"{ours}/{packed}/kernel": f"{theirs}.self_attention.in_proj_weight",
-            f"{ours}/{packed}/bias": f"{theirs}.self_attention.in_proj_bias",
-            f"{ours}/SelfAttention_0/projection": f"{theirs}.self_attention.out_proj",
-            f"{ours}/LayerNorm_1": f"{theirs}.ln_2",
-            f"{ours}/Dense_0": f"{theirs}.mlp.0",
-            f"{ours}/Dense_1": f"{theirs}.mlp.3",
-        }
-        theirs = f"blocks.{index}"
-        timm |= {
-            f"{ours}/LayerNorm_0": f"{theirs}.norm1",
-            f"{ours}/{packed}": f"{theirs}.attn.qkv",
-            f"{ours}/SelfAttention_0/projection": f"{theirs}.attn.proj",
-            f"{ours}/LayerNorm_1": f"{theirs}.norm2",
-            f"{ours}/Dense_0": f"{theirs}.mlp.fc1",
-            f"{ours}/Dense_1": f"{theirs}.mlp.fc2",
-        }
-    return [torchvision, timm]
-
-
-def _rows_of_patches(weight):
-    """[width, channels, rows, columns] to [inputs, width], in the order of `_patches`."""
-    return weight.transpose(2, 3, 1, 0).reshape(-1, weight.shape[0])
 
 
 def _patches(images, size):
@@ -231,7 +181,9 @@ def vit(
       ValueError: when the model is initialised, for a width or images that cannot be divided.
     """
     module = VisionTransformer(num_classes, patch_size, width, depth, heads, dropout, checkpoint)
-    problem = with_weights(classifier(module, example_shape), weights, head, names_of_torch(depth))
+    problem = with_weights(
+        classifier(module, example_shape), weights, head, vision_transformer_names(depth)
+    )
     return augmented(problem, augmentation)
 
 

@@ -1,4 +1,4 @@
-"""The names of torchvision's and timm's weights for the modules of this package's networks."""
+"""The names of PyTorch's weights, such as torchvision's and timm's, for this package's networks."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -66,6 +66,74 @@ def efficientnet_names(stages: Stages) -> list[Names]:
     return [names | {"head": "classifier.1"}, _timm_names(blocks)]
 
 
+def vision_transformer_names(depth: int) -> list[Names]:
+    """The names for `VisionTransformer`: torchvision's, and timm's.
+
+    Args:
+      depth: number of encoder blocks.
+    """
+    torchvision: dict[str, Any] = {
+        "class_token": "class_token",
+        "position_embedding": "encoder.pos_embedding",
+        "patch_embedding/kernel": ("conv_proj.weight", _rows_of_patches),
+        "patch_embedding/bias": "conv_proj.bias",
+        "LayerNorm_0": "encoder.ln",
+        "head": "heads.head",
+    }
+    timm: dict[str, Any] = {
+        "class_token": "cls_token",
+        "position_embedding": "pos_embed",
+        "patch_embedding/kernel": ("patch_embed.proj.weight", _rows_of_patches),
+        "patch_embedding/bias": "patch_embed.proj.bias",
+        "LayerNorm_0": "norm",
+        "head": "head",
+    }
+    # both have the rows of queries, keys and values one after the other, each head by head
+    packed = "SelfAttention_0/query_key_value"
+    for index in range(depth):
+        ours, theirs = f"EncoderBlock_{index}", f"encoder.layers.encoder_layer_{index}"
+        torchvision |= {
+            f"{ours}/LayerNorm_0": f"{theirs}.ln_1",
+            f"{ours}/{packed}/kernel": f"{theirs}.self_attention.in_proj_weight",
+            f"{ours}/{packed}/bias": f"{theirs}.self_attention.in_proj_bias",
+            f"{ours}/SelfAttention_0/projection": f"{theirs}.self_attention.out_proj",
+            f"{ours}/LayerNorm_1": f"{theirs}.ln_2",
+            f"{ours}/Dense_0": f"{theirs}.mlp.0",
+            f"{ours}/Dense_1": f"{theirs}.mlp.3",
+        }
+        theirs = f"blocks.{index}"
+        timm |= {
+            f"{ours}/LayerNorm_0": f"{theirs}.norm1",
+            f"{ours}/{packed}": f"{theirs}.attn.qkv",
+            f"{ours}/SelfAttention_0/projection": f"{theirs}.attn.proj",
+            f"{ours}/LayerNorm_1": f"{theirs}.norm2",
+            f"{ours}/Dense_0": f"{theirs}.mlp.fc1",
+            f"{ours}/Dense_1": f"{theirs}.mlp.fc2",
+        }
+    return [torchvision, timm]
+
+
+def unet_3d_names(levels: int) -> Names:
+    """The names for `UNet3D` of the package `unet` and of FLamby.
+
+    Args:
+      levels: number of sizes of the volume.
+    """
+    blocks = [f"encoder.encoding_blocks.{level}" for level in range(levels - 1)]
+    blocks += ["bottom_block", *(f"decoder.decoding_blocks.{n}" for n in range(levels - 1))]
+    names: dict[str, Any] = {
+        "head/kernel": ("classifier.conv_layer.weight", lambda weight: weight[..., 0, 0, 0].T),
+        "head/bias": "classifier.conv_layer.bias",
+    }
+    for index, layer in enumerate(f"{block}.conv{n}" for block in blocks for n in (1, 2)):
+        ours = f"ConvolutionalLayer_{index}"
+        names[f"{ours}/Conv3D_0"] = f"{layer}.conv_layer"
+        names[f"{ours}/Normalisation_0"] = f"{layer}.norm_layer"
+        slope = f"{layer}.activation_layer.weight", lambda weight: weight.reshape(())
+        names[f"{ours}/PReLU_0/negative_slope"] = slope
+    return names
+
+
 def _timm_names(blocks: Sequence[Any]) -> Names:
     names = _unit("stem", "conv_stem", "bn1") | _unit("last", "conv_head", "bn2")
     for stage, block, ours, units in blocks:
@@ -116,3 +184,8 @@ def _unit(ours: str, convolution: str, normalisation: str = "") -> dict[str, Any
     if not normalisation:
         convolution, normalisation = f"{convolution}.0", f"{convolution}.1"
     return {f"{ours}/convolution": convolution, f"{ours}/normalisation": normalisation}
+
+
+def _rows_of_patches(weight):
+    """[width, channels, rows, columns] to [inputs, width], in the order of the patches' pixels."""
+    return weight.transpose(2, 3, 1, 0).reshape(-1, weight.shape[0])
