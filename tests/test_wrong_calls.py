@@ -263,8 +263,14 @@ WRONG = {
         lambda: fa.simulate("fedavg", store(), cohort_size=2, rounds=1),
         r"engine='fedavg' is not of type Engine; give make_engine\(algorithm\)",
     ),
-    "a list as the data": (lambda: simulate(data=[EXAMPLES]), r"data=.* give what federate\("),
-    "examples as the data": (lambda: simulate(data=EXAMPLES), r"data=.* give what federate\("),
+    "a list as the data": (
+        lambda: simulate(data=[EXAMPLES]),
+        r"data=.* give what federate or open_",
+    ),
+    "examples as the data": (
+        lambda: simulate(data=EXAMPLES),
+        r"data=.* give what federate or open_",
+    ),
     "no rounds": (lambda: simulate(rounds=0), r"rounds=0 .* a whole number of at least 1"),
     "half a round": (lambda: simulate(rounds=1.5), r"rounds=1.5 .* a whole number of at least 1"),
     "evaluations of none": (lambda: simulate(eval_every=0), r"eval_every=0 .* at least 1"),
@@ -330,7 +336,7 @@ WRONG = {
     ),
     "no labels": (
         lambda: simulate(data=fa.federate({"x": X}, fa.Partition.of(ROWS))),
-        r"hold x .* 'y': \[exam",
+        r"hold x .* reads x and y; name the inputs x and the labels y",
     ),
     "a name as the evaluation": (
         lambda: simulate(evaluate="loss"),
