@@ -174,8 +174,8 @@ SHAPED = (fa.Dispatch, fa.ClientData, fa.FederatedData, fa.Stack, fa.Mean, fa.Fe
 @pytest.mark.parametrize("kind", SHAPED)
 def test_docstrings_give_shapes(kind):
     """Of the types that a user's functions receive."""
-    section = kind.__doc__.partition("Attributes:\n")[2]
-    entries = re.findall(r"^ {6}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    section = inspect.cleandoc(kind.__doc__).partition("Attributes:\n")[2]
+    entries = re.findall(r"^ {2}(\w+): (.*(?:\n {4}.*)*)", section, re.MULTILINE)
     assert [name for name, _ in entries] == list(kind._fields)
     unknown = {"server", "statistics", "origin", "excluded", "weight", "frozen"}  # any tree
     lacking = [name for name, text in entries if "[" not in text and name not in unknown]

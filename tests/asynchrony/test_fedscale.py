@@ -243,7 +243,7 @@ def test_wrong_sessions(files, changes, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"1": {"computation": 1,}}', "line 1 column 25"),
+        ('{"1": {"computation": 1,}}', "line 1 column 2"),  # 25, and 24 since Python 3.13
         ('{\n "1": {"computation": 1 "communication": 2}}', "line 2 column 25"),
         ('{\n "1" {}}', "Expecting ':': line 2 column 6"),
         (
