@@ -15,6 +15,9 @@ from fedjax_algos.models import compute_in, models
 
 IMAGES = {"lenet": (32, 32, 3), "cnn_fedcompass": (28, 28, 1), "cnn_fedgbo": (28, 28, 1)}
 IMAGES |= {"resnet18": (32, 32, 3), "resnet20": (32, 32, 3), "linear": (8, 8, 1), "mlp": (64,)}
+IMAGES |= dict.fromkeys(
+    ("mobilenet_v2", "efficientnet_b0", "resnet18_imagenet", "resnet50"), (32, 32, 3)
+)
 
 
 def products(jaxpr):
