@@ -17,6 +17,9 @@ IMAGES = {"lenet": (32, 32, 3), "cnn_fedcompass": (28, 28, 1), "cnn_fedgbo": (28
 IMAGES |= {"resnet18": (32, 32, 3), "resnet20": (32, 32, 3), "linear": (8, 8, 1), "mlp": (64,)}
 IMAGES |= {"vit": (8, 8, 3), "vit_b_16": (16, 16, 3), "vit_small": (16, 16, 3)}
 IMAGES |= {"unet_3d": (4, 8, 4)}
+IMAGES |= dict.fromkeys(
+    ("mobilenet_v2", "efficientnet_b0", "resnet18_imagenet", "resnet50"), (32, 32, 3)
+)
 
 
 def products(jaxpr):
