@@ -167,7 +167,7 @@ def test_losses_of_ones_own(own_file):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("mean", "the loss has shape (), but must give one value for each example"),
+        ("mean", "loss has shape (), but must give one value for each example"),
         ("pair", "returns a tuple; give a function (outputs, batch, *, ...) -> Array"),
     ],
 )
