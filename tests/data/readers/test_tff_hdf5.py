@@ -189,7 +189,11 @@ def test_layouts_of_texts(tmp_path, options):
 )
 @pytest.mark.usefixtures("bounded")
 def test_damaged_heaps_of_texts(tmp_path, options, place, value):
-    path = write(tmp_path / "t.h5", {"a": {"snippets": [b"different snippet", b"abc"]}}, **options)
+    path = write(
+        tmp_path / "t.h5",
+        {"a": {"snippets": [b"different snippet", b"different symbols"]}},
+        **options,
+    )
     content = bytearray(path.read_bytes())
     start = content.index(b"GCOL") + place
     content[start : start + len(value)] = value
