@@ -186,7 +186,10 @@ def _values(rows: Any, column: str, source: str) -> np.ndarray | list[bytes]:
             rows = rows.cast_column(column, huggingface.Image(decode=False))
             return [_file(value) for value in rows[column]]
         if _is_text(feature):
-            return [text.encode(errors="surrogatepass") for text in rows[column]]
+            texts = list(rows[column])
+            if None in texts:
+                raise ValueError("a text is missing")
+            return [text.encode(errors="surrogatepass") for text in texts]
         values = rows.with_format("numpy", columns=[column])[:][column]
         while hasattr(feature, "feature"):  # of a list
             feature = feature.feature

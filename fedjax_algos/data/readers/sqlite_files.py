@@ -5,11 +5,12 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fedjax_algos.core.files import require_regular
+from fedjax_algos.core.files import open_regular
 from fedjax_algos.core.limits import MAX_INT32, host_memory
 from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.data.read_errors import explain_read_errors
 
+_MAGIC = b"SQLite format 3\0"
 _PLAIN = 0  # of a column that is neither hidden nor computed
 
 
@@ -31,7 +32,9 @@ def open_tables(
         SQLite and ValueErrors within the context.
     """
     with explain_read_errors(path, "fetch the file again", sqlite3.Error):
-        require_regular(path)
+        with open_regular(path) as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                raise ValueError("it is no SQLite file; unpack one that ends in .lzma with unlzma")
         address = f"{Path(path).absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
             connection.text_factory = bytes

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core.files import check_array_bytes, require_regular
+from fedjax_algos.core.files import check_array_bytes, open_regular, require_regular
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.client_source import ClientDataset
 from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.data.read_errors import explain_read_errors
 from fedjax_algos.data.readers.client_examples import client_dataset
 from fedjax_algos.data.readers.client_features import ClientFeatures, file_identity
+from fedjax_algos.data.readers.hdf5_heaps import check_heaps
 from fedjax_algos.data.readers.tokens import read_vocabulary
 from fedjax_algos.data.registry import datasets
 
@@ -192,6 +193,8 @@ def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
         return dataset[:limit]
     if dataset.ndim != 1:
         raise ValueError(f"{name!r} has texts of shape {list(dataset.shape)}, not [examples]")
+    with open_regular(dataset.file.filename) as file:
+        check_heaps(dataset, file)
     texts: list[bytes] = []
     total, stop = 0, len(dataset) if limit is None else min(limit, len(dataset))
     for start in range(0, stop, _TEXTS_PER_READ):

@@ -199,7 +199,7 @@ def test_folders_of_files(tmp_path, form):
         getattr(table, f"to_{form}")(str(folder / f"{name}.{form}"))
     options = {"x": "text", "y": "number"} if form == "csv" else {"x": "vector"}
     if form == "csv":  # an empty text is no text in a CSV file
-        with pytest.raises(ValueError, match="text: cannot be read"):
+        with pytest.raises(ValueError, match="a text is missing"):
             hf(name=str(folder), **options)
         return
     data = hf(name=str(folder), users="writer", **options)
@@ -252,7 +252,7 @@ BAD = {"bytes": b"\x89PNG\r\n", "path": None}
         ({"label": [0, 1, None, 2, 0]}, "label: cannot be read .a number is missing.; choose"),
         ({"label": [0, 1, 2, 2, -1]}, "has label -1 in example 4"),
         ({"x": "vector", "vector": [[1]] * 4 + [[1, 2]]}, "vector: cannot be read"),
-        ({"x": "text", "text": [None] * 5}, "text: cannot be read"),
+        ({"x": "text", "text": [None] * 5}, "a text is missing"),
     ],
 )
 def test_damaged_columns(tmp_path, changes, message):

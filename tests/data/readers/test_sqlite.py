@@ -1,6 +1,7 @@
 """SQLite files of TFF and of google/fedjax: small ones are read exactly, hostile ones refused."""
 
 import contextlib
+import lzma
 import os
 import sqlite3
 import sys
@@ -328,11 +329,18 @@ def test_the_size_of_a_value_is_bounded(tmp_path, monkeypatch):
         tff_sqlite(path=path, test_split="train")
 
 
-@pytest.mark.parametrize("content", [b"no SQLite" * 99, b"SQLite format 3\0" + b"\xff" * 999])
-def test_other_files(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "it is no SQLite file"),
+        (lzma.compress(b"SQLite format 3\0", lzma.FORMAT_ALONE), "unpack one that ends in .lzma"),
+        (b"SQLite format 3\0" + b"\xff" * 999, "file is not a database"),
+    ],
+)
+def test_other_files(tmp_path, content, message):
     path = tmp_path / "other.sqlite"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="cannot be read") as error:
+    with pytest.raises(ValueError, match=message) as error:
         tff_sqlite(path=path)
     assert "\n" not in str(error.value)
 

@@ -167,6 +167,42 @@ def test_clients_without_examples(tmp_path):
     np.testing.assert_array_equal(data.train.examples_of(2)["y"], EMNIST["f9_00"]["label"])
 
 
+@pytest.mark.parametrize("options", [{}, {"chunks": (1,)}, {"chunks": (1,), "compression": "gzip"}])
+def test_layouts_of_texts(tmp_path, options):
+    clients = {name: {"snippets": v} for name, v in SNIPPETS.items()}
+    expected = read(write(tmp_path / "a.h5", clients), length=4).train.examples_of(1)
+    found = read(write(tmp_path / "b.h5", clients, **options), length=4).train.examples_of(1)
+    assert found["x"].tolist() == expected["x"].tolist()
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (1,)}])
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (0, b"gcol"),  # the signature of the heap
+        (4, b"\2"),  # its version
+        (8, b"\xff" * 7),  # its size
+        (24, b"\xa9"),  # that of the first text, which ends in the empty gap: HDF5 does not end
+        (24, b"\xff" * 8),
+        (56, b"\0" * 16),  # a gap of no size
+    ],
+)
+@pytest.mark.usefixtures("bounded")
+def test_damaged_heaps_of_texts(tmp_path, options, place, value):
+    path = write(
+        tmp_path / "t.h5",
+        {"a": {"snippets": [b"different snippet", b"different symbols"]}},
+        **options,
+    )
+    content = bytearray(path.read_bytes())
+    start = content.index(b"GCOL") + place
+    content[start : start + len(value)] = value
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="'/examples/a/snippets' has texts in a damaged heap") as e:
+        read(path)
+    assert str(e.value).startswith(str(path))
+
+
 def test_packed_clients_are_the_same(emnist, tmp_path, words):
     path = write(tmp_path / "t.h5", {c: {"tokens": v} for c, v in SENTENCES.items()})
     other = write(tmp_path / "s.h5", {c: {"snippets": v} for c, v in SNIPPETS.items()})
