@@ -35,6 +35,7 @@ html_theme_options = {"navbar_persistent": []}  # the search field is in the sid
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
+nb_render_markdown_format = "myst"  # with tables
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True

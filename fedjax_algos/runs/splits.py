@@ -101,4 +101,12 @@ def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
             f"partition={settings.partition!r} needs a data set with clients of its own, which "
             f"{settings.dataset!r} is not; choose another partition"
         )
-    return partitions.make(settings.partition, source, settings.clients, seed)
+    try:
+        return partitions.make(settings.partition, source, settings.clients, seed)
+    except ValueError as error:
+        if natural or dataset.users is None:
+            raise
+        own = len(np.unique(dataset.users))
+        raise ValueError(
+            f"{error}; or give partition='natural' for the {own} clients of the data set"
+        ) from error

@@ -97,3 +97,10 @@ def test_a_data_set_of_clients_in_memory(folder):
     np.testing.assert_array_equal(dataset.train["x"][order], digits.train["x"][before])
     np.testing.assert_array_equal(dataset.test["y"], digits.test["y"])
     assert np.bincount(dataset.users).tolist() == packed(path=folder).train.counts.tolist()
+
+
+def test_the_clients_of_the_data_set_are_proposed(refused, folder):
+    line = "run fedavg --dataset packed:packed --partition iid --clients 5000 --rounds 1"
+    assert "or give partition='natural' for the 12 clients of the data set" in refused(
+        *line.split()
+    )
