@@ -14,10 +14,9 @@ import optax
 
 from fedjax_algos.core import Batch, Mean, MetricValues
 from fedjax_algos.core.options import Count
+from fedjax_algos.data.readers.tokens import PADDING
 from fedjax_algos.models.adapters import Outputs
 from fedjax_algos.models.registry import losses, metrics
-
-PADDING = 0  # the class
 
 
 @losses.register

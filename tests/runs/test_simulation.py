@@ -38,6 +38,9 @@ def test_the_next_rounds_are_drawn_before_metrics_are_read():
     class Measured:
         weight = 1.0
 
+        def over_classes(self):
+            return self
+
         def value(self):
             log.append("reads")
             return 1.0
