@@ -7,8 +7,9 @@ engine knows no algorithm. Where to change what:
 - `placement.py`: how clients are placed on chunks and devices; `sharded_data.py`: which device
   holds which client's examples; `devices.py`: the mesh; `state.py`: where client state is kept.
 - `checks.py` checks the states, data and dispatches that a caller gives.
-- `engine.py` compiles rounds; `protocols.py` documents an engine's functions, `transfer.py` counts
-  bytes; `asynchronous/` executes plans.
+- `engine.py` has the engine and its options, and `compiled_rounds.py` its functions, which
+  `protocols.py` documents; `cohort_data.py` reads cohorts from files; `transfer.py` counts bytes;
+  `asynchronous/` executes plans.
 - `pure_round.py`: a round as a pure function, for loops and transformations of one's own.
 - `client_states.py`: the rows of all clients, taken out of a state or given to the first one.
 - `non_finite.py`: which updates are left out because they are not finite.

@@ -1,42 +1,19 @@
 """The engine compiles an algorithm's rounds and places what they read; it knows no algorithm.
 
-A round is two compiled functions, one for the cohort and one for the server update, which may be
-preceded by those of a prelude. With client state on the device, many rounds are one function.
+Here are what it is and its options; its functions are in `compiled_rounds.py`.
 """
 
 from functools import partial
 from typing import Literal, NamedTuple, get_args
 
-import jax
-import numpy as np
-
 from fedjax_algos.core import Algorithm
-from fedjax_algos.core.checks import (
-    as_model,
-    check_dispatches,
-    check_kind,
-    check_not_consumed,
-    check_seed,
-)
-from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe
-from fedjax_algos.core.trees import add_trees
-from fedjax_algos.core.user_functions import check_initial
-from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.data.stored import StoredData
-from fedjax_algos.engine.checks import (
-    StateCheck,
-    check_algorithm,
-    check_population,
-    check_state_memory,
-)
-from fedjax_algos.engine.client_states import give_rows
-from fedjax_algos.engine.cohort_data import CohortData, cohort_data
-from fedjax_algos.engine.devices import Devices, client_mesh, replicate, wait_on_cpu
-from fedjax_algos.engine.federated_round import FederatedRound, run_rounds
-from fedjax_algos.engine.non_finite import NonFinite, check_excluded
-from fedjax_algos.engine.placement import Layout, Placement, chunk_size, fill_slots
+from fedjax_algos.engine.checks import check_algorithm
+from fedjax_algos.engine.compiled_rounds import CompiledRounds
+from fedjax_algos.engine.devices import Devices, client_mesh
+from fedjax_algos.engine.non_finite import NonFinite
+from fedjax_algos.engine.placement import Layout, Placement, chunk_size
 from fedjax_algos.engine.protocols import (
     InitFn,
     PutDataFn,
@@ -44,21 +21,6 @@ from fedjax_algos.engine.protocols import (
     RoundsFn,
     TransferFn,
     UpdatesFn,
-)
-from fedjax_algos.engine.sharded_data import (
-    DeviceData,
-    RunData,
-    assign_devices,
-    program_data,
-    shard,
-)
-from fedjax_algos.engine.state import (
-    FederatedState,
-    HostClientState,
-    initial_state,
-    read_rows,
-    row_shapes,
-    write_rows,
 )
 from fedjax_algos.engine.transfer import count_transfer
 
@@ -145,7 +107,7 @@ def make_engine(
             "the algorithm's clients read the examples of all others, but examples='sharded' keeps "
             "most of them on other devices; give examples='replicated'"
         )
-    run = _Rounds(algorithm, placement, client_state == "host", sharded, non_finite)
+    run = CompiledRounds(algorithm, placement, client_state == "host", sharded, non_finite)
     transfer = partial(count_transfer, algorithm)
     return Engine(
         algorithm,
@@ -158,146 +120,3 @@ def make_engine(
         placement,
         non_finite,
     )
-
-
-class _Rounds:
-    """The functions of an `Engine` as methods, over the compiled ones."""
-
-    def __init__(self, algorithm, placement, on_host, sharded, non_finite):
-        self.algorithm, self.placement, self.mesh = algorithm, placement, placement.mesh
-        self.on_host, self.sharded = on_host, sharded  # client state, examples
-        self.non_finite = non_finite
-
-        def consuming(function, *fixed):
-            return jax.jit(partial(function, *fixed), donate_argnums=0)
-
-        traced = FederatedRound(algorithm, placement, not on_host, non_finite)
-        start = partial(initial_state, algorithm, placement, non_finite=non_finite)
-        self.initial_state = jax.jit(start, static_argnames=("population", "num_rows"))
-        self.run_prelude = jax.jit(traced.run_prelude)
-        self.prelude_step = consuming(traced.server_step, algorithm.prelude)
-        self.run_cohort = consuming(traced.run_cohort)
-        self.server_step = consuming(traced.server_step, algorithm)
-        self.run_rounds = jax.jit(
-            partial(run_rounds, algorithm, placement, non_finite=non_finite), donate_argnums=0
-        )
-        self.cohort_updates = jax.jit(traced.cohort_updates)
-        self.checked = StateCheck(algorithm, on_host)
-
-    def init(self, seed, population, params=None, clients=None):
-        check_seed(seed)
-        check_population(population)
-        seed, init = np.uint32(seed), self.algorithm.problem.init
-        model = as_model(init, params)
-        facts = {
-            "population": population,
-            "num_rows": 0 if self.on_host else population.num_clients,
-        }
-        model_shapes = _initial_model.eval_shape(init, seed) if model is None else model
-        check_initial(model_shapes)
-        shapes = self.initial_state.eval_shape(seed, model_shapes, **facts)
-        check_state_memory(self.placement, shapes, population)
-        if model is None:
-            model = _initial_model(init, seed)
-        # jit gives each leaf a buffer of its own, so that rounds can donate them
-        state = self.initial_state(*replicate(self.mesh, (seed, model)), **facts)
-        if self.on_host:
-            state = state._replace(clients=HostClientState(row_shapes(self.algorithm, state)))
-        if clients is not None:
-            state = give_rows(self.algorithm, self.placement, state, clients)
-        return state
-
-    def put_data(self, data):
-        fix = "give what federate or open_federated returned"
-        check_kind("data", data, RunData, fix)
-        if isinstance(data, StoredData):
-            sizes = data.counts()
-            devices = assign_devices(sizes, self.mesh.size) if self.sharded else None
-            return cohort_data(self.algorithm, data, partial(self._put, sizes=sizes), devices)
-        if self.mesh is None or isinstance(data, CohortData):
-            return data
-        return self._put(data)
-
-    def _put(self, data, sizes=None):
-        return shard(self.mesh, data, sizes) if self.sharded else replicate(self.mesh, data)
-
-    def round(self, state, data, dispatches):
-        self.checked.check(state, data, dispatches, ("cohort",))
-        data, dispatches, _ = self._prepare(data, dispatches)
-        return self._compute(state, next(self._present(data, dispatches.client[None])), dispatches)
-
-    def rounds(self, state, data, dispatches, number=None):
-        self.checked.check(state, data, dispatches, ("rounds", "cohort"))
-        given = len(dispatches.client)
-        number = given if number is None else number
-        if not 1 <= number <= given:
-            raise ValueError(
-                f"number={number} is out of range; give 1 to {given}, the rounds of dispatches"
-            )
-        data, dispatches, _ = self._prepare(data, dispatches)
-        if not self.on_host and not isinstance(data, CohortData):
-            inputs = replicate(self.mesh, (dispatches, np.int32(number)))
-            state, metrics = wait_on_cpu(self.mesh, self.run_rounds(state, data, *inputs))
-            check_excluded(self.non_finite, state.excluded)
-            return state, metrics
-        total = None
-        for index, present in enumerate(self._present(data, dispatches.client[:number])):
-            of_round = jax.tree.map(lambda leaf, i=index: leaf[i], dispatches)
-            state, metrics = self._compute(state, present, of_round)
-            jax.block_until_ready(total)  # so that the examples of two cohorts are in use at most
-            total = metrics if total is None else add_trees(total, metrics)
-        return state, total
-
-    def updates(self, state, data, dispatches):
-        check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
-        check_not_consumed(state.server)  # diagnostics have server states of their own
-        if not isinstance(dispatches.client, jax.core.Tracer):
-            check_dispatches(dispatches, data.num_clients, ("cohort",))
-        slots = None
-        if not isinstance(data, FederatedData) or self.sharded:
-            data, dispatches, order = self._prepare(data, dispatches)
-            data = next(self._present(data, dispatches.client[None]))
-            slots = np.argsort(order)[np.count_nonzero(order < 0) :]
-        rows, shared = self._rows(state, dispatches), state._replace(clients=())
-        return self.cohort_updates(rows, shared, data, *replicate(self.mesh, (dispatches, slots)))
-
-    def _prepare(self, data, dispatches):
-        """(what programs read of the data, the dispatches in their slots, the order of these)."""
-        device_data = program_data(self.mesh, self.sharded, data)
-        devices = data.devices_of(np.asarray(dispatches.client)) if self.sharded else None
-        order = self.placement.slot_order(np.asarray(dispatches.num_steps), devices)
-        return device_data, fill_slots(dispatches, order, data.num_clients), order
-
-    def _present(self, data, clients):
-        """What the programs read in each round: of stored data, the examples of its cohort."""
-        if not isinstance(data, CohortData):
-            return iter([data] * len(clients))
-        return (program_data(self.mesh, self.sharded, each) for each in data.cohorts(clients))
-
-    def _rows(self, state, dispatches):
-        return read_rows(self.mesh, state.clients, dispatches) if self.on_host else state.clients
-
-    def _compute(self, state, data, dispatches):
-        """One round of what `_prepare` returned."""
-        on_device, shared = replicate(self.mesh, dispatches), state._replace(clients=())
-        if self.algorithm.prelude is not None:
-            sums, count, excluded = self.run_prelude(shared, data, on_device)
-            server = self.prelude_step(shared.server, sums, count)
-            shared = shared._replace(server=server, excluded=excluded)
-        rows, sums, statistics, metrics, count, excluded, known = self.run_cohort(
-            self._rows(state, dispatches), shared, data, on_device
-        )
-        check_excluded(self.non_finite, excluded)
-        server = self.server_step(shared.server, sums, count)
-        if self.on_host:
-            rows = write_rows(state.clients, dispatches, rows, data.num_clients)
-        new = FederatedState(
-            server, statistics, rows, state.origin, state.seed, excluded, known, state.frozen
-        )
-        return wait_on_cpu(self.mesh, (new, metrics))
-
-
-@partial(jax.jit, static_argnums=0)
-def _initial_model(init, seed):
-    """Compiled once for all algorithms on a problem."""
-    return init(model_key(seed))

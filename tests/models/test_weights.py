@@ -5,7 +5,6 @@ computes with them, as `experiments/torchvision_models.py --golden` prints it.
 """
 
 import json
-import math
 import pickle
 import sys
 import types
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from weight_helpers import numbers, tensor
 
 import fedjax_algos as fa
 from fedjax_algos.core import Model
@@ -53,23 +53,6 @@ NETWORKS = {
         [-1577.2, 7906.5, 2497.6, 2593.9, 3518.2, 4996.3, -2042.6, 5042.8, 415.59, -449.95],
     ),
 }  # fmt: skip
-
-
-def numbers(name, shape):
-    """float64 in [0, 1), by a hash of the name and of the index."""
-    k = np.arange(math.prod(shape), dtype=np.uint64) + (np.uint64(zlib.crc32(name.encode())) << 32)
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        k = (k ^ (k >> np.uint64(33))) * np.uint64(factor)
-    return ((k >> np.uint64(40)) / 2**24).reshape(shape)
-
-
-def tensor(name, shape):
-    uniform = numbers(name, shape)
-    if len(shape) > 1:
-        value = (2 * uniform - 1) * (6 / math.prod(shape[1:])) ** 0.5
-    else:
-        value = 0.5 + uniform if name.endswith(("weight", "running_var")) else uniform - 0.5
-    return value.astype(np.float32)
 
 
 def convolution(name, features, channels, kernel, norm):

@@ -15,9 +15,7 @@ from fedjax_algos.data.dataset import Dataset, PathLike
 from fedjax_algos.data.partitioning.base import Partition
 from fedjax_algos.data.partitioning.checks import generator
 from fedjax_algos.data.stored.packed import packed
-from fedjax_algos.data.stored.stored_data import StoredData
-
-_CACHE_BYTES = 2**28
+from fedjax_algos.data.stored.stored_data import CACHE_BYTES, StoredData
 
 
 def open_federated(
@@ -27,7 +25,7 @@ def open_federated(
     num_clients: int | None = None,
     min_examples: int = 1,
     seed: int = 0,
-    cache_bytes: int = _CACHE_BYTES,
+    cache_bytes: int = CACHE_BYTES,
 ) -> StoredData:
     """The clients of a packed folder, whose examples are read when they are needed.
 

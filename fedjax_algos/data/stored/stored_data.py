@@ -19,7 +19,7 @@ from fedjax_algos.data.client_source import ClientSource
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.partitioning.base import describe_counts
 
-_CACHE_BYTES = 2**28
+CACHE_BYTES = 2**28  # the default of `cache_bytes`
 _THREADS = 8
 
 
@@ -49,7 +49,7 @@ class StoredData:
         source: ClientSource,
         clients: Sequence[int] | np.ndarray | None = None,
         *,
-        cache_bytes: int = _CACHE_BYTES,
+        cache_bytes: int = CACHE_BYTES,
         threads: int = _THREADS,
     ):
         fix = "give what open_federated or a reader of a client data set returned"
