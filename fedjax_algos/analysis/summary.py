@@ -1,19 +1,23 @@
-"""The accuracy of each method of a comparison, the costs to reach a target, and paired differences.
+"""The quality of each method of a comparison, the costs to reach a target, and paired differences.
 
-An evaluation of a model that is not finite is no best and reaches no target, whatever its
-accuracy; see `analysis.statistics.finite_quality`.
+The quality is the test accuracy, or another metric that is higher for better models. An evaluation
+of a model that is not finite is no best and reaches no target, whatever its quality; see
+`analysis.statistics.finite_quality`.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_algos.analysis.method_columns import column_by_method, quality_by_method
 from fedjax_algos.analysis.statistics import (
+    METRIC,
+    PREFIX,
     CostToTarget,
     Difference,
     Estimate,
+    check_target_metric,
     diverged,
-    finite_quality,
     first_at,
     paired_difference,
     ratio_on_common_seeds,
@@ -30,9 +34,9 @@ class MethodSummary(NamedTuple):
 
     Attributes:
       label: of the method.
-      final: the last test accuracy; NaN for a seed that has diverged.
-      best: the highest test accuracy of all evaluations, which is chosen on the test data; for a
-        seed that has diverged the highest one before.
+      final: the last quality; NaN for a seed that has diverged.
+      best: the highest quality of all evaluations, which is chosen on the test data; for a seed
+        that has diverged the highest one before.
       rounds: up to the first evaluation at the target.
       upload_bytes: of all clients, up to that evaluation.
       simulated_seconds: up to that evaluation.
@@ -72,8 +76,8 @@ class PairedSummary(NamedTuple):
 
     Attributes:
       label: of the method.
-      final: difference of the last test accuracy.
-      best: difference of the highest test accuracy, on the same seeds as that of the last one.
+      final: difference of the last quality.
+      best: difference of the highest quality, on the same seeds as that of the last one.
       rounds_ratio: of the rounds to the target.
       upload_bytes_ratio: of the uploads of all clients.
       simulated_seconds_ratio: of the simulated times.
@@ -93,45 +97,13 @@ class PairedSummary(NamedTuple):
     seeds_common: int
 
 
-def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
-    """The values of one column, by method.
-
-    Args:
-      rows: with `method` and `seed`; all methods have the same seeds. Evaluations are the same for
-        all seeds of a method, except that the rows of a diverged run end early.
-      column: its name.
-
-    Returns:
-      float64[seeds, evaluations] for each method; NaN where a row lacks the column, and after the
-      end of a diverged run.
-
-    Raises:
-      ValueError: for a method that has no rows on a seed.
-    """
-    seeds = dict.fromkeys(row["seed"] for row in rows)
-    curves: dict[str, dict[float, list[float]]] = {}
-    for row in rows:
-        by_seed = curves.setdefault(row["method"], {seed: [] for seed in seeds})
-        by_seed[row["seed"]].append(row.get(column, np.nan))
-    for method, by_seed in curves.items():
-        longest = max(map(len, by_seed.values()))
-        for seed, curve in by_seed.items():
-            if not curve:
-                raise ValueError(
-                    f"method {method!r} has no rows on seed {seed:g}; give the rows of all methods "
-                    "on the same seeds"
-                )
-            curve.extend([np.nan] * (longest - len(curve)))
-    return {method: np.array([*by_seed.values()], float) for method, by_seed in curves.items()}
-
-
 COSTS = {  # fields of the summaries, and their columns
     "rounds": "round",
     "upload_bytes": "upload_bytes",
     "simulated_seconds": "simulated_seconds",
     "flops": "flops",
 }
-_QUALITY = "quality"  # the test accuracy, NaN where the model is not finite
+_QUALITY = "quality"
 
 
 class _Method(NamedTuple):
@@ -153,20 +125,25 @@ class _Method(NamedTuple):
 
 
 def summarise(
-    rows: list[Row], target: float | None = None, reference: str | None = None
+    rows: list[Row],
+    target: float | None = None,
+    reference: str | None = None,
+    *,
+    metric: str = METRIC,
 ) -> list[MethodSummary]:
     """Summarises a comparison, one entry for each method.
 
     Args:
       rows: of all methods on the same seeds.
-      target: the test accuracy to reach. If None, it is the best accuracy of the reference, on each
-        seed the one of that seed. A seed on which the reference has diverged has no target then:
-        its best would be that of a model that is hardly trained.
+      target: the quality to reach. If None, it is the best one of the reference on the same seed. A
+        seed on which the reference has diverged has no target then: its best would be that of a
+        model that is hardly trained.
       reference: the label of a method; None: the first.
+      metric: column of the quality, such as "test_dice_score"; see `check_target_metric`.
 
     Raises:
-      ValueError: if no row has a test accuracy or a wall time, for an unknown reference, and as for
-        `column_by_method`.
+      ValueError: if no row has the metric or a wall time, for an unknown reference, a metric that
+        is lower for better models, and as for `column_by_method`.
     """
     seeds = _seeds(rows)
     return [
@@ -183,12 +160,16 @@ def summarise(
             ),
             seconds=own.seconds,
         )
-        for label, own in _methods(rows, target, reference).items()
+        for label, own in _methods(rows, target, reference, metric).items()
     ]
 
 
 def summarise_pairs(
-    rows: list[Row], target: float | None = None, reference: str | None = None
+    rows: list[Row],
+    target: float | None = None,
+    reference: str | None = None,
+    *,
+    metric: str = METRIC,
 ) -> list[PairedSummary]:
     """Compares each method with the reference on the same seeds, one entry for each other method.
 
@@ -196,11 +177,12 @@ def summarise_pairs(
       rows: of all methods on the same seeds.
       target: as in `summarise`.
       reference: the label of a method; None: the first.
+      metric: as in `summarise`.
 
     Raises:
       ValueError: as for `summarise`.
     """
-    methods = _methods(rows, target, reference)
+    methods = _methods(rows, target, reference, metric)
     seeds = _seeds(rows)
     base_label = next(iter(methods)) if reference is None else reference
     base, lines = methods.pop(base_label), []
@@ -219,14 +201,18 @@ def summarise_pairs(
     return lines
 
 
-def _methods(rows, target, reference) -> dict[str, _Method]:
+def _methods(rows, target, reference, metric) -> dict[str, _Method]:
     """What is measured of each method, by label."""
-    measured = set().union(*rows) & {"test_accuracy", *COSTS.values(), "wall_seconds"}
-    for name in ("test_accuracy", "wall_seconds"):
-        if name not in measured:
+    names = dict.fromkeys(name for row in rows for name in row)
+    if metric != METRIC:
+        of_tests = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
+        check_target_metric(metric.removeprefix(PREFIX), of_tests)
+    for name in (metric, "wall_seconds"):
+        if name not in names:
             raise ValueError(f"the rows have no {name}; give those that compare or run measured")
+    measured = names.keys() & {*COSTS.values(), "wall_seconds"}
     columns = {name: column_by_method(rows, name) for name in measured}
-    columns[_QUALITY] = quality_by_method(rows)
+    columns[_QUALITY] = quality_by_method(rows, metric)
     labels = list(columns[_QUALITY])
     reference = labels[0] if reference is None else reference
     check_choice("reference", reference, labels)
@@ -236,15 +222,6 @@ def _methods(rows, target, reference) -> dict[str, _Method]:
     if target is None:
         targets = np.where(diverged(quality), np.nan, _best(quality))
     return {label: _method(own[label], targets) for label in labels}
-
-
-def quality_by_method(rows: list[Row]) -> dict[str, np.ndarray]:
-    """The test accuracy of each method, NaN where the model is not finite; see `column_by_method`.
-
-    Args:
-      rows: of all methods on the same seeds.
-    """
-    return column_by_method([row | {_QUALITY: finite_quality(row)} for row in rows], _QUALITY)
 
 
 def _seeds(rows):

@@ -1,6 +1,14 @@
 """The tables of results: each method or setting by itself, and against the reference."""
 
-from fedjax_algos.analysis.statistics import MAX_SEEDS_OF_VALUES, describe_costs, describe_estimates
+from typing import NamedTuple
+
+from fedjax_algos.analysis.statistics import (
+    MAX_SEEDS_OF_VALUES,
+    METRIC,
+    PREFIX,
+    describe_costs,
+    describe_estimates,
+)
 from fedjax_algos.analysis.summary import (
     MethodSummary,
     PairedSummary,
@@ -10,6 +18,7 @@ from fedjax_algos.analysis.summary import (
 from fedjax_algos.cli.columns import Column, ResultTable, Share, amounts, percentages
 from fedjax_algos.core import Row
 from fedjax_algos.core.texts import printable
+from fedjax_algos.runs.settings import Settings
 
 _MAX_CHARACTERS = 80  # of a label in a note
 _WITHOUT = (
@@ -17,16 +26,49 @@ _WITHOUT = (
     "lowest..highest, of one or two their values."
 )
 _CHOSEN_BY_TEST_DATA = (
-    "The settings are in the order of their final test accuracy: to choose one from this table is "
+    "The settings are in the order of their final {}: to choose one from this table is "
     "to choose it by test data. `fedjax-algos tune` chooses on held-out examples instead."
 )
-_CHOSEN_ON_TEST_DATA = "best: the highest test accuracy over the evaluations, chosen on test data."
+_CHOSEN_ON_TEST_DATA = "best: the highest {} over the evaluations, chosen on test data."
+
+
+class Goal(NamedTuple):
+    """By what methods are compared.
+
+    Attributes:
+      target: the quality to reach; None: the reference's best on the same seed.
+      reference: the label of a method; None: the first.
+      metric: column of the quality.
+    """
+
+    target: float | None
+    reference: str | None
+    metric: str = METRIC
+
+
+def goal_of(settings: Settings) -> Goal:
+    """By what the settings compare methods.
+
+    Args:
+      settings: of all methods.
+    """
+    return Goal(settings.target, settings.reference, PREFIX + settings.target_metric)
+
+
+def quality_name(metric: str) -> str:
+    """What texts call a metric, such as "test accuracy".
+
+    Args:
+      metric: its column.
+    """
+    return printable(metric.replace("_", " "), _MAX_CHARACTERS)
 
 
 def method_tables(
     rows: list[Row],
     target: float | None = None,
     reference: str | None = None,
+    metric: str = METRIC,
     *,
     is_sweep: bool = False,
 ) -> list[ResultTable]:
@@ -39,25 +81,29 @@ def method_tables(
 
     Args:
       rows: of all methods on the same seeds.
-      target: the test accuracy to reach; None: the reference's best on the same seed.
+      target: the quality to reach; None: the reference's best on the same seed.
       reference: the label of a method; None: the first.
-      is_sweep: whether they are settings in the order of their final test accuracy.
+      metric: column of the quality.
+      is_sweep: whether they are settings in the order of their final quality.
     """
-    summary = summarise(rows, target, reference)
+    summary = summarise(rows, target, reference, metric=metric)
+    quality = quality_name(metric)
     if is_sweep and target is None and reference is None:
-        return [_of_settings(summary)]
-    pairs = [] if is_sweep and reference is None else summarise_pairs(rows, target, reference)
+        return [_of_settings(summary, quality)]
+    pairs = []
+    if reference is not None or not is_sweep:
+        pairs = summarise_pairs(rows, target, reference, metric=metric)
     name = printable(summary[0].label if reference is None else reference, _MAX_CHARACTERS)
-    goal = f"{name}'s best accuracy on the same seed"
+    goal = f"{name}'s best {quality.removeprefix('test ')} on the same seed"
     if target is not None:
-        goal = f"a test accuracy of {100 * target:g}%"
-    tables = [_of_methods(summary, goal)]
+        goal = f"a {quality} of {100 * target:g}%"
+    tables = [_of_methods(summary, goal, quality)]
     if is_sweep:
-        tables[0].notes.append(_CHOSEN_BY_TEST_DATA)
+        tables[0].notes.append(_CHOSEN_BY_TEST_DATA.format(quality))
     return [*tables, _of_pairs(pairs, name)] if pairs else tables
 
 
-def _of_methods(summary: list[MethodSummary], goal: str) -> ResultTable:
+def _of_methods(summary: list[MethodSummary], goal: str, quality: str) -> ResultTable:
     costs = _costs(summary)
     on_clock = any(column.heading == "simulated time" for column in costs)
     of_all = " (of all clients)" if len(costs) > 1 else ""
@@ -66,8 +112,8 @@ def _of_methods(summary: list[MethodSummary], goal: str) -> ResultTable:
         names = names.replace("rounds", "rounds (server steps)")
     seeds, each = summary[0].seeds, describe_costs(summary[0].seeds_with_target)
     notes = [
-        f"final, best: test accuracy in %, {describe_estimates(seeds)}.",
-        _CHOSEN_ON_TEST_DATA,
+        f"final, best: {quality} in %, {describe_estimates(seeds)}.",
+        _CHOSEN_ON_TEST_DATA.format(quality),
         f"{names}{of_all}: to {goal}{f', {each}' if each else ''}.",
         "reached: seeds that reach it. wall time: of one seed"
         + ", or of all seeds whose plans are merged" * on_clock
@@ -85,7 +131,7 @@ def _of_methods(summary: list[MethodSummary], goal: str) -> ResultTable:
     return ResultTable(columns, notes)
 
 
-def _of_settings(summary: list[MethodSummary]) -> ResultTable:
+def _of_settings(summary: list[MethodSummary], quality: str) -> ResultTable:
     """One line for each setting of a sweep."""
     columns = [
         Column("setting", [line.label for line in summary]),
@@ -94,9 +140,9 @@ def _of_settings(summary: list[MethodSummary]) -> ResultTable:
         Column("diverged", [Share(line.seeds_diverged, line.seeds) for line in summary]),
     ]
     notes = [
-        f"final, best: test accuracy in %, {describe_estimates(summary[0].seeds)}.",
-        _CHOSEN_ON_TEST_DATA,
-        _CHOSEN_BY_TEST_DATA,
+        f"final, best: {quality} in %, {describe_estimates(summary[0].seeds)}.",
+        _CHOSEN_ON_TEST_DATA.format(quality),
+        _CHOSEN_BY_TEST_DATA.format(quality),
     ]
     return ResultTable(columns, notes)
 

@@ -41,7 +41,9 @@ HELP = {
     "server_learning_rate": "rate of the server's step [the method's own]",
     "seeds": "a number of seeds (5: 0 to 4), a range (10-14) or a list (3,7); `1000,` is one seed",
     "eval_every": "rounds between evaluations",
-    "target": "test accuracy whose rounds and upload are measured [the reference's best]",
+    "target": "quality whose rounds and upload are measured [the reference's best]",
+    "target_metric": "the quality by which methods are compared: accuracy, or one of --metrics or "
+    "of the model that is higher for better models, such as dice_score",
     "reference": "label of the method that the others are compared with [the first]",
     "test_examples": "if there are more, so many are drawn for evaluation [all]",
     "evaluate_clients": "at the end, evaluates each client's own model on its train examples or on "

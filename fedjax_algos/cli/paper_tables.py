@@ -4,23 +4,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedjax_algos.analysis.papers import Final, FirstTime, Maximum, Target
-from fedjax_algos.analysis.statistics import describe_estimates
+from fedjax_algos.analysis.statistics import METRIC, describe_estimates
 from fedjax_algos.cli.columns import Column, Marked, ResultTable, Share, amounts, percentages
+from fedjax_algos.cli.method_tables import quality_name
 
-_BEST = "best: each seed's highest test accuracy, chosen on test data"
+_BEST = "best: each seed's highest {quality}, chosen on test data"
 _REACHED = "reached: seeds that reach the target."
 _LEFT_OUT = (
     "*: without the seeds that do not reach the target, so that the mean over all is larger."
 )
 
 
-def paper_table(lines: Sequence[Any]) -> ResultTable:
+def paper_table(lines: Sequence[Any], metric: str = METRIC) -> ResultTable:
     """The table of a paper's summary, with one line for each method.
 
     Args:
       lines: of `papers.of_paper`.
+      metric: column of the quality.
     """
     columns, notes = _MAKE[type(lines[0])](lines)
+    notes = [note.format(quality=quality_name(metric)) for note in notes]
     if any(line.seeds_diverged for line in lines):
         diverged = [Share(line.seeds_diverged, line.seeds) for line in lines]
         columns.append(Column("diverged", diverged))
@@ -42,7 +45,7 @@ def _fedgbo(lines: Sequence[Maximum]) -> tuple[list[Column], list[str]]:
             amounts(f"flops{heading}", [cost and cost.flops for cost in costs], "FLOP"),
         ]
     notes = [
-        "best: the highest mean over seeds of the test accuracy in % at one evaluation, chosen on "
+        "best: the highest mean over seeds of the {quality} in % at one evaluation, chosen on "
         f"test data; {describe_estimates(lines[0].seeds)}.",
         "best of seeds: the mean of each seed's highest, chosen on test data.",
         "rounds, upload, flops (of all clients): to the first evaluation at the best mean, or at "
@@ -81,8 +84,8 @@ def _ghbm(lines: Sequence[Final]) -> tuple[list[Column], list[str]]:
         Column("reached", [Share(line.seeds_reaching, line.seeds) for line in lines]),
     ]
     notes = [
-        f"final: mean test accuracy of the last rounds in %, {describe_estimates(lines[0].seeds)}.",
-        "rounds, traffic (down and up, of all clients), time: to the reference's final accuracy, "
+        f"final: mean {{quality}} of the last rounds in %, {describe_estimates(lines[0].seeds)}.",
+        "rounds, traffic (down and up, of all clients), time: to the reference's final value, "
         "means over seeds; the reference is charged for its whole run.",
         *_mark_note(columns, "*: seeds that do not reach it are charged for their whole runs."),
         "overhead: bytes of a round, divided by the reference's. saved: share of the reference's, "

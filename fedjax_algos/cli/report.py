@@ -9,7 +9,7 @@ from rich.text import Text
 
 from fedjax_algos.cli import tables
 from fedjax_algos.cli.columns import ResultTable
-from fedjax_algos.cli.method_tables import method_tables
+from fedjax_algos.cli.method_tables import goal_of, method_tables
 from fedjax_algos.cli.options import Command, check_path
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_value, options
@@ -68,9 +68,7 @@ def _settings(folder: Path, configuration: dict[str, Any]) -> Settings:
 def _tables(
     folder: Path, rows: list[Row], configuration: dict[str, Any], settings: Settings
 ) -> ReportTables:
-    shown = method_tables(
-        rows, settings.target, settings.reference, is_sweep="grid" in configuration
-    )
+    shown = method_tables(rows, *goal_of(settings), is_sweep="grid" in configuration)
     methods = [_of_results(each) for each in shown]
     clients = None
     if settings.evaluate_clients != "none":

@@ -12,7 +12,7 @@ from fedjax_algos.analysis import plots
 from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.cli import formats
 from fedjax_algos.cli.environment import make_trackers, results_folder, start_jax, training
-from fedjax_algos.cli.method_tables import method_tables
+from fedjax_algos.cli.method_tables import goal_of, method_tables
 from fedjax_algos.cli.options import (
     Command,
     flag,
@@ -33,7 +33,7 @@ from fedjax_algos.runs.tracking import Tracker, track_experiment
 _MEMORY_HELP = "bytes for the states of a call's runs [2**30, or more if those at once need it]"
 _LEFT_OUT = ("evaluate_clients", "held_out", "personal_steps")
 _OF_FILES = {
-    "target": "test accuracy whose costs are in summary.csv and in `report` [the reference's best]",
+    "target": "quality whose costs are in summary.csv and in `report` [the reference's best]",
     "reference": "label of the setting that the others are compared with there [the first]",
 }
 _MAX_DRAWN = 10  # settings in the figure, the best ones
@@ -75,15 +75,16 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
             return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
         with training(folder.path):
             rows, notes = _run(prepared, folder, own, trackers)
-        rows = _best_first(rows)
-        summary = summarise(rows, settings.target, settings.reference)
+        goal = goal_of(settings)
+        rows = _best_first(rows, goal.metric)
+        summary = summarise(rows, goal.target, goal.reference, metric=goal.metric)
         results.write(folder.path, prepared.experiment, rows, summary)
         best = [line.label for line in summary[:_MAX_DRAWN]]
         with written(folder.path / "accuracy.png") as beside:
             plots.plot_metric(rows, beside, methods=best)
         ended = results.at_end(prepared.experiment, compiled)
         folder.complete(record | ended | {"sweep_notes": notes})
-    tables = method_tables(rows, settings.target, settings.reference, is_sweep=True)
+    tables = method_tables(rows, *goal, is_sweep=True)
     click.echo(f"\n{formats.text(tables)}")
     for line in non_finite_lines(rows):
         click.echo(line)
@@ -133,10 +134,11 @@ def _run(
     return rows, notes
 
 
-def _best_first(rows: list[Row]) -> list[Row]:
-    """Rows in the order of their setting's mean final accuracy; diverged settings come last."""
+def _best_first(rows: list[Row], metric: str) -> list[Row]:
+    """Rows in the order of their setting's mean final quality; diverged settings come last."""
     ranked = sorted(
-        summarise(rows), key=lambda line: (math.isnan(line.final.mean), -line.final.mean)
+        summarise(rows, metric=metric),
+        key=lambda line: (math.isnan(line.final.mean), -line.final.mean),
     )
     order = [line.label for line in ranked]
     return sorted(rows, key=lambda row: order.index(row["method"]))

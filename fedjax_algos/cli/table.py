@@ -7,10 +7,10 @@ import click
 
 from fedjax_algos.analysis import papers
 from fedjax_algos.analysis.plots import SEPARATOR
-from fedjax_algos.analysis.statistics import records
+from fedjax_algos.analysis.statistics import PREFIX, check_target_metric, records
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
 from fedjax_algos.cli import formats
-from fedjax_algos.cli.method_tables import method_tables
+from fedjax_algos.cli.method_tables import Goal, method_tables
 from fedjax_algos.cli.options import Command, check_path
 from fedjax_algos.cli.paper_tables import paper_table
 from fedjax_algos.core import Row
@@ -38,7 +38,13 @@ _OF_RECORDS = {"csv": formats.as_csv, "json": formats.as_json}
 @click.option(
     "--target",
     metavar="VALUE",
-    help="test accuracy to reach [the run's, else the reference's best]",
+    help="quality to reach [the run's, else the reference's best]",
+)
+@click.option(
+    "--target-metric",
+    metavar="VALUE",
+    help="the quality: a metric that the runs measured, such as balanced_accuracy [the run's, else "
+    "accuracy]",
 )
 @click.option(
     "--reference",
@@ -51,12 +57,14 @@ def table(
     form: str,
     paper: str | None,
     target: str | None,
+    target_metric: str | None,
     reference: str | None,
     out: str | None,
 ) -> None:
     """Show one or more results folders as a table, with the columns of compare or of a paper.
 
-    A target and a reference that were given to the runs hold here too, if all folders share them.
+    A target, its metric and a reference that were given to the runs hold here too, if all folders
+    share them.
 
     text, markdown and latex have units and notes on the columns. csv and json have plain numbers:
     shares from 0 to 1, bytes, operations and seconds.
@@ -71,14 +79,15 @@ def table(
     rows = results.read_folders(folders)
     configurations = [read_configuration(Path(folder)) or {} for folder in folders]
     given = None if target is None else parse_value(options(Settings)["target"], target)
-    goal, base = _goal(folders, configurations, paper, given, reference)
+    goal = _goal(folders, configurations, paper, given, target_metric, reference)
     is_sweep = any("grid" in configuration for configuration in configurations)
     if form in _OF_RECORDS:
-        text = _OF_RECORDS[form](_records(rows, paper, goal, base, is_sweep))
+        text = _OF_RECORDS[form](_records(rows, paper, goal, is_sweep))
     elif paper is not None:
-        text = _OF_TABLES[form]([paper_table(papers.of_paper(rows, paper, base, goal))])
+        lines = papers.of_paper(rows, paper, goal.reference, goal.target, metric=goal.metric)
+        text = _OF_TABLES[form]([paper_table(lines, goal.metric)])
     else:
-        text = _OF_TABLES[form](method_tables(rows, goal, base, is_sweep=is_sweep))
+        text = _OF_TABLES[form](method_tables(rows, *goal, is_sweep=is_sweep))
     if out is None:
         return click.echo(text, nl=False)
     path = Path(out)
@@ -94,23 +103,27 @@ def _goal(
     configurations: list[dict[str, Any]],
     paper: str | None,
     target: float | None,
+    target_metric: str | None,
     reference: str | None,
-) -> tuple[float | None, str | None]:
-    """The target and the reference: those given, else those of the folders that the table has."""
+) -> Goal:
+    """What is given, else what the folders have that the table has; a target has its metric."""
     papers.check_paper(paper, reference, target)
-    if target is None and paper not in papers.WITHOUT_TARGET:
+    own = _shared(folders, configurations, "target_metric")
+    metric = target_metric or own or "accuracy"
+    check_target_metric(metric)
+    if target is None and metric == own and paper not in papers.WITHOUT_TARGET:
         target = _shared(folders, configurations, "target")
     if reference is None and paper not in papers.WITHOUT_REFERENCE:
         reference = _shared(folders, configurations, "reference")
         if reference is not None and len(folders) > 1:
             reference = f"{results.folder_names(folders)[0]}{SEPARATOR}{reference}"
-    return target, reference
+    return Goal(target, reference, PREFIX + metric)
 
 
 def _shared(folders: tuple[str, ...], configurations: list[dict[str, Any]], name: str) -> Any:
     """A setting that all folders have with the same value, else None."""
     option = options(Settings)[name]
-    values = [own.get("settings", {}).get(name) for own in configurations]
+    values = [own.get("settings", {}).get(name, option.default) for own in configurations]
     for folder, value in zip(folders, values, strict=True):
         try:
             check_value(option, value, "")
@@ -119,14 +132,16 @@ def _shared(folders: tuple[str, ...], configurations: list[dict[str, Any]], name
     return values[0] if all(value == values[0] for value in values) else None
 
 
-def _records(rows: list[Row], paper, target, reference, is_sweep) -> list[dict]:
+def _records(rows: list[Row], paper, goal: Goal, is_sweep) -> list[dict]:
+    target, reference, metric = goal
     if paper is not None:
-        return records(papers.of_paper(rows, paper, reference, target))
-    own = records(summarise(rows, target, reference))
+        return records(papers.of_paper(rows, paper, reference, target, metric=metric))
+    own = records(summarise(rows, target, reference, metric=metric))
     if is_sweep and reference is None:  # as in `method_tables`
         return own
     base = own[0]["label"] if reference is None else reference
-    pairs = {each["label"]: each for each in records(summarise_pairs(rows, target, reference))}
+    lines = records(summarise_pairs(rows, target, reference, metric=metric))
+    pairs = {each["label"]: each for each in lines}
     without = dict.fromkeys(next(iter(pairs.values()), {}))  # the reference has no pair
     without |= {"reference": base} if pairs else {}
     return [each | without | pairs.get(each["label"], {}) | each for each in own]

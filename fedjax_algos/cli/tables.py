@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedjax_algos.analysis.evaluation import ClientSummary
+from fedjax_algos.analysis.method_columns import quality_by_method
 from fedjax_algos.analysis.statistics import diverged
-from fedjax_algos.analysis.summary import quality_by_method
 from fedjax_algos.cli.columns import MISSING
 from fedjax_algos.core import Row
 from fedjax_algos.core.texts import printable

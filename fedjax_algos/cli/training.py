@@ -16,7 +16,7 @@ from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.cli import formats, tables
 from fedjax_algos.cli.config_file import ConfigFile, read_config
 from fedjax_algos.cli.environment import make_trackers, results_folder, start_jax, training
-from fedjax_algos.cli.method_tables import method_tables
+from fedjax_algos.cli.method_tables import goal_of, method_tables
 from fedjax_algos.cli.options import (
     Command,
     Commands,
@@ -43,8 +43,9 @@ console = Console(stderr=True)
 _NO_FILE = ConfigFile()
 # settings that say which runs are compared, how they are measured, and how they are computed
 _NOT_TUNED = {
-    "seeds", "target", "reference", "eval_every", "evaluations", "evaluate_clients", "held_out",
-    "personal_steps", "layout", "devices", "client_state", "examples",
+    "seeds", "target", "target_metric", "reference", "eval_every", "evaluations",
+    "evaluate_clients", "held_out", "personal_steps", "layout", "devices", "client_state",
+    "examples",
 }  # fmt: skip
 # settings on which the fastest layout depends most
 _OF_LAYOUT = ("layout", "devices", "dataset", "model", "batch_size", "seconds")
@@ -66,7 +67,8 @@ def compare(methods: tuple[str, ...], **values: Any) -> None:
     package.module:fedspeed. On the virtual clock (--seconds) a schedule may follow:
     fedbuff@buffered:size=5.
 
-    Costs are those to reach the reference's best accuracy, unless --target is given.
+    Costs are those to reach the reference's best accuracy (or --target-metric), unless --target is
+    given.
 
     A file has the options as keys (local_steps = 5) and methods = ["fedavg", "fedprox:mu=0.1"].
     Options and methods of the command line replace those of the file.
@@ -156,7 +158,8 @@ def train(
       file: of settings, which may say how the methods were tuned.
     """
     start, trackers = time.perf_counter(), make_trackers(values["track"])
-    reference = settings.reference
+    goal = goal_of(settings)
+    reference = goal.reference
     if reference is not None:
         check_choice("reference", reference, [method.label for method in methods])
     with measure_compilation() as compiled, results_folder(values, name) as folder:
@@ -175,14 +178,14 @@ def train(
                 track_experiment(trackers, folder, experiment, show) as add_row,
             ):
                 rows = comparison.run(experiment, add_row, _show_memory, folder)
-        summary = summarise(rows, settings.target, reference)
+        summary = summarise(rows, goal.target, reference, metric=goal.metric)
         results.write(folder.path, experiment, rows, summary)
         of_clients = results.write_clients(folder, experiment)
         unit = "round" if settings.seconds is None else "simulated_seconds"
         with written(folder.path / "accuracy.png") as beside:
             plots.plot_metric(rows, beside, x=unit)
         folder.complete(record | results.at_end(experiment, compiled))
-    click.echo(f"\n{formats.text(method_tables(rows, settings.target, reference))}")
+    click.echo(f"\n{formats.text(method_tables(rows, *goal))}")
     if file.tuning:
         click.echo(tables.tuning_line(file.tuning, settings))
     if of_clients:
@@ -235,7 +238,7 @@ def _progress(settings: Settings, methods: list[Method]) -> Iterator[Callable[[R
         TimeElapsedColumn(),
         TextColumn("{task.fields[status]}", markup=False),
     ]
-    span = settings.seconds or settings.rounds
+    span, name = settings.seconds or settings.rounds, settings.target_metric.replace("_", " ")
     with Progress(*columns, console=console) as progress:
         total = span * len(settings.seeds)
         tasks = {
@@ -249,7 +252,7 @@ def _progress(settings: Settings, methods: list[Method]) -> Iterator[Callable[[R
             progress.start_task(task)
             reached[row["method"], row["seed"]] = row["round" if rounds else "simulated_seconds"]
             done = sum(now for (label, _), now in reached.items() if label == row["method"])
-            status = f"seed {row['seed']}: accuracy {row['test_accuracy']:.3f}"
+            status = f"seed {row['seed']}: {name} {row[goal_of(settings).metric]:.3f}"
             progress.update(task, completed=done, status=status)
 
         yield show

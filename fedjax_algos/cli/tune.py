@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from fedjax_algos.cli.environment import results_folder, start_jax, training
+from fedjax_algos.cli.method_tables import quality_name
 from fedjax_algos.cli.options import (
     Command,
     settings_of,
@@ -30,7 +31,9 @@ _SEEDS = "1000-1002"  # not those of `compare`
 # what clients hold out is --validation; rows are of held-out examples, which no tracker names so
 _LEFT_OUT = ("evaluate_clients", "held_out", "personal_steps", "track")
 _OF_COMPARE = {
-    "target": "test accuracy whose costs `compare --config` shows; not used here",
+    "target": "quality whose costs `compare --config` shows; not used here",
+    "target_metric": "metric of which a setting's score is the mean on held-out examples, such as "
+    "dice_score",
     "reference": "label of the method that the others are compared with then; not used here",
 }
 _GRID_HELP = (
@@ -65,8 +68,8 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
 
     fedavg fedprox --grid client_learning_rate=0.01..1 --grid fedprox:mu=0.001,0.01 --trials 20
     tries 20 settings of each method. Each client holds out some of its training examples; the score
-    of a setting is the mean accuracy on them. The best settings are written to tuned.toml, which
-    compare --config takes as it is.
+    of a setting is the mean accuracy on them, or that of --target-metric. The best settings are
+    written to tuned.toml, which compare --config takes as it is.
     """
     start = time.perf_counter()
     with measure_compilation() as compiled, results_folder(values, "tune") as folder:
@@ -163,8 +166,8 @@ def _legend(tuning: Tuning) -> str:
     """The meaning of the columns."""
     settings = tuning.experiment.settings
     text = (
-        f"score: accuracy in % on {100 * settings.held_out:g}% of each client's training examples, "
-        "which are not trained on; test data are not used.\n"
+        f"score: {quality_name(settings.target_metric)} in % on {100 * settings.held_out:g}% of "
+        "each client's training examples, which are not trained on; test data are not used.\n"
         f"Each method: {_stages(tuning)}, with seeds {', '.join(map(str, settings.seeds))}; the "
         "mean over the last fifth of the evaluations and over seeds.\n"
         "at the edge: the smallest or largest value that was tried; a wider grid may be better.\n"

@@ -25,7 +25,7 @@ from fedjax_algos.engine.autotune import LayoutChoice, autotune_layout
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.fingerprint import data_fingerprint
 from fedjax_algos.engine.placement import default_layout
-from fedjax_algos.runs.inputs import check_accuracy
+from fedjax_algos.runs.inputs import check_metrics
 from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.planned_runs import check_server_steps
 from fedjax_algos.runs.settings import Settings
@@ -123,7 +123,7 @@ def prepare(
     if isinstance(dataset, ClientDataset) and not in_files:
         dataset = in_memory(dataset, settings.test_examples)
     test, labels = load_test_examples(settings, dataset), None
-    check_accuracy(problem, test)
+    check_metrics(problem, test, settings.target_metric)
     if isinstance(dataset, Dataset):
         labels = np.asarray(dataset.train["y"])
         dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.analysis.evaluation import make_evaluate
+from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.core import Batch, Problem
 from fedjax_algos.core.checks import check_callable, check_kind, check_whole
 from fedjax_algos.core.limits import check_memory
@@ -53,17 +54,18 @@ def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
     check_labels(problem, "the test examples", test)
 
 
-def check_accuracy(problem: Problem, test: Batch) -> None:
-    """Checks that evaluations measure the accuracy, by which methods are compared.
+def check_metrics(problem: Problem, test: Batch, target_metric: str = "accuracy") -> None:
+    """Checks that evaluations measure the accuracy, and the metric by which methods are compared.
 
     Nothing is computed; so mistakes in metrics appear before anything is trained.
 
     Args:
       problem: what is learned.
       test: the examples to evaluate on.
+      target_metric: the metric by which methods are compared.
 
     Raises:
-      ValueError: for a problem without it, or metrics that the examples do not have.
+      ValueError: for a problem without them, or metrics that the examples do not have.
     """
     check_labels(problem, "the test examples", test)
     model = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
@@ -74,6 +76,7 @@ def check_accuracy(problem: Problem, test: Batch) -> None:
             f"the model measures {one_of(measured)}, but no accuracy, by which methods are "
             "compared; give metrics=accuracy, or FILE.py:NAME with a metric of that name"
         )
+    check_target_metric(target_metric, measured)
 
 
 def check_test_rows(test_rows: Any, data: FederatedData) -> None:

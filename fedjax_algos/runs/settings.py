@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Annotated, Any, Literal
 
+from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.asynchrony import system_of
 from fedjax_algos.core import Batches, Local, Problem
 from fedjax_algos.core.checks import check_whole
@@ -57,7 +58,9 @@ class Settings:
     - Clients clip their gradients to the norm `clip_norm` and then add `weight_decay` times the
       params, after the algorithm's own correction and before the `client_optimizer`; 0 switches
       either off.
-    - `target` is the test accuracy whose cost is measured; None: the reference's best one.
+    - `target` is the quality whose cost is measured; None: the reference's best one. The quality
+      is the `target_metric` on test examples: the accuracy, or one of the `metrics` that is higher
+      for better models, such as "dice_score". Methods are compared and tuned by it.
     - `reference` is the label of the method that the others are compared with; None: the first.
     - `seconds`: run on the virtual clock for so many simulated seconds, each method on its own
       schedule, in the same `system`, with `evaluations` evaluations. All clients take part, and
@@ -106,6 +109,7 @@ class Settings:
     seeds: tuple[int, ...] = (0,)
     eval_every: Count = 5
     target: Annotated[float, Range(0, 1, low_open=True)] | None = None
+    target_metric: str = "accuracy"
     reference: str | None = None
     test_examples: Count | None = None
     evaluate_clients: Literal["none", "train", "held_out"] = "none"
@@ -175,6 +179,7 @@ class Settings:
         system_of(self.system, self.batch_size)
         losses.parse(self.loss or "cross_entropy")
         metrics.parse_all(self.metrics or "accuracy")
+        check_target_metric(self.target_metric)
         if self.client_optimizer is not None:
             client_optimizers.parse(self.client_optimizer)
 

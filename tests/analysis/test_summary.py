@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from summary_helpers import ALL_DIVERGED, FIRST, HALF_DIVERGED, NAN, OTHER, rows
 
+from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
 
 
@@ -137,3 +138,34 @@ def test_pairs_name_the_diverged_seeds():
 def test_an_unknown_reference_is_refused():
     with pytest.raises(ValueError, match="reference='frist' is unknown; choose first or other"):
         summarise(rows("first", FIRST) + rows("other", OTHER), reference="frist")
+
+
+def with_dice(measured):
+    """The same rows with a Dice score, which falls as the accuracy rises."""
+    return [row | {"test_dice_score": 1 - row["test_accuracy"]} for row in measured]
+
+
+def test_the_quality_may_be_another_metric():
+    """First's Dice scores are .9, .5, .4 and .9, .3, .4; other's are .9, .8, .2 and .9, .8, .1."""
+    measured = with_dice(rows("first", FIRST) + rows("other", OTHER))
+    first, other = summarise(measured, target=0.6, metric="test_dice_score")
+    assert first.final.values == pytest.approx((0.4, 0.4))
+    assert other.best.values == pytest.approx((0.9, 0.9))
+    assert (first.rounds.costs, first.seeds_reaching) == ((0, 0), 2)
+    assert summarise(measured, target=0.6)[0].rounds.costs == (20, 10)
+    (pair,) = summarise_pairs(measured, metric="test_dice_score")
+    assert pair.final.estimate.values == pytest.approx((-0.2, -0.3))
+
+
+def test_a_metric_is_measured_and_rises():
+    measured = with_dice(rows("first", FIRST))
+    message = "target_metric='dice' is not measured; choose accuracy or dice_score, or name it in"
+    with pytest.raises(ValueError, match=message):
+        summarise(measured, metric="test_dice")
+    with pytest.raises(ValueError, match="target_metric='loss' is lower for better models"):
+        summarise(measured, metric="test_loss")
+    with pytest.raises(ValueError, match="'word_error' is lower for better models, and targets"):
+        check_target_metric("word_error")
+    with pytest.raises(ValueError, match="'glossiness' is not measured; name it in metrics too"):
+        check_target_metric("glossiness", ["loss"])
+    check_target_metric("dice_score")

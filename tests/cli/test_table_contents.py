@@ -52,6 +52,29 @@ def test_the_target_and_the_reference_of_the_runs_hold_in_their_table(command, r
     assert "bad/config.json': target='high' is no number" in refused("table", "bad")
 
 
+def test_a_target_has_its_metric(command, refused, here):
+    both = rows("fedavg", FIRST) + rows("other", OTHER)
+    both = [row | {"test_dice_score": 0.9 * row["test_accuracy"]} for row in both]
+    own = {"seeds": [0, 1], "target": 0.65, "target_metric": "dice_score"}
+    write_folder(here / "a", both, settings=own)
+    write_folder(here / "b", both, settings={"seeds": [0, 1], "target": 0.65})
+    assert command("table", "a") == formats.text(method_tables(both, 0.65, None, "test_dice_score"))
+    # the target of the run is not that of another metric
+    out = command("table", "a", "--target-metric", "accuracy")
+    assert out == formats.text(method_tables(both))
+    assert "to a test accuracy of 65%" in command("table", "b")
+    out = command("table", "b", "--target-metric", "dice_score", "--target", "0.5")
+    assert "to a test dice score of 50%" in out
+    # folders of different metrics share none, and so no target
+    assert "to a: fedavg's best accuracy on the same seed" in command("table", "a", "b")
+    assert "72.0, 81.0" in command("table", "a", "--paper", "fedgbo")  # of accuracies .8 and .9
+    out = command("table", "a", "--paper", "fedlga")
+    assert "each seed's highest test dice score, chosen on test data" in out
+    message = "target_metric='dice' is not measured; choose accuracy or dice_score, or name it in"
+    assert message in refused("table", "a", "--target-metric", "dice")
+    assert "'loss' is lower for better models" in refused("table", "a", "--target-metric", "loss")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

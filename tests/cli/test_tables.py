@@ -106,3 +106,15 @@ def test_diverged_runs_are_printed():
     assert "all none (without seeds 0, 1) none (without seeds 0, 1) - - 0/2" in lines
     assert "fine +40.0 (without seed 0) +40.0 (without seed 0) 1.00 1.00 1/2" in lines
     assert any(line.startswith("without: seeds on which one of the two") for line in lines)
+
+
+def test_the_texts_name_the_metric():
+    measured = [row | {"test_dice_score": row["test_accuracy"]} for row in BOTH]
+    lines = printed(measured, target=0.85, metric="test_dice_score")
+    assert "final, best: test dice score in %, of each of 2 seeds." in lines
+    assert "best: the highest test dice score over the evaluations, chosen on test data." in lines
+    assert any("to a test dice score of 85%, of each" in line for line in lines)
+    lines = printed(measured, metric="test_dice_score")
+    assert any("to first's best dice score on the same seed" in line for line in lines)
+    lines = printed(measured, metric="test_dice_score", is_sweep=True)
+    assert any("in the order of their final test dice score: " in line for line in lines)

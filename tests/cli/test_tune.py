@@ -45,6 +45,29 @@ def test_tune_then_compare_then_repeat(command, here, read_table):
     assert_same_metrics(read_table, here / "results" / "compare", here / "results" / "compare-2")
 
 
+def test_a_target_of_another_metric(command, refused, here):
+    line = ["--grid", "client_learning_rate=0.1,1", *SMALL, "--seeds", "1,"]
+    dice = ["--metrics", "balanced_accuracy", "--target-metric", "balanced_accuracy"]
+    out = command("tune", "fedavg", *line, *dice, "--target", "0.01", "--out", "tuned")
+    assert "score: balanced accuracy in % on 20% of each client's training examples" in out
+    written = (here / "tuned" / "tuned.toml").read_text()
+    assert 'score = "mean balanced_accuracy on the validation examples' in written
+    again = ["compare", "--config", "tuned/tuned.toml", "--seeds", "3,", "--out", "compared"]
+    out = command(*again)
+    assert "(of all clients): to a test balanced accuracy of 1%." in out
+    assert "tuned without test data" in out
+    kept = json.loads((here / "compared" / "config.json").read_text())["settings"]
+    assert (kept["target"], kept["target_metric"]) == (0.01, "balanced_accuracy")
+    assert command("table", "compared").splitlines()[0] in out
+    command("report", "compared")
+    page = (here / "compared" / "report.html").read_text()
+    assert "to a test balanced accuracy of 1%." in page
+    assert page.index('"test_balanced_accuracy"') < page.index('"test_accuracy"')
+    message = "target_metric='balanced' is not measured; choose accuracy or balanced_accuracy, or"
+    assert message in refused(*again[:-1], "other", "--target-metric", "balanced")
+    assert "'loss' is lower for better" in refused("compare", "--target-metric", "loss")
+
+
 def test_which_model_is_scored(command, here):
     line = ["--grid", "client_learning_rate=0.1,1", *SMALL, "--seeds", "1,"]
     out = command("tune", "fedavg", "ditto", *line, "--out", "tuned")

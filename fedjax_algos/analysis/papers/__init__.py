@@ -10,8 +10,7 @@ from fedjax_algos.analysis.papers.fedcompass import FirstTime, time_to_target
 from fedjax_algos.analysis.papers.fedgbo import Cost, Maximum, maximum_and_cost
 from fedjax_algos.analysis.papers.fedlga import Target, rounds_to_target
 from fedjax_algos.analysis.papers.ghbm import Final, final_quality
-from fedjax_algos.analysis.papers.runs import METRIC
-from fedjax_algos.analysis.statistics import TOLERANCE
+from fedjax_algos.analysis.statistics import METRIC, TOLERANCE
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import unknown
 
@@ -40,7 +39,12 @@ WITHOUT_REFERENCE = ("fedlga",)
 
 
 def of_paper(
-    rows: list[Row], paper: str, reference: str | None = None, target: float | None = None
+    rows: list[Row],
+    paper: str,
+    reference: str | None = None,
+    target: float | None = None,
+    *,
+    metric: str = METRIC,
 ) -> list[Any]:
     """Summarises a comparison as one of the papers does.
 
@@ -50,7 +54,8 @@ def of_paper(
         `final_quality`, "fedcompass" for `time_to_target`.
       reference: the method that the others are compared with; None is "fedcompass" for FedCompass
         and "fedavg" for the others. FedLGA has none.
-      target: the test accuracy to reach, for FedLGA and FedCompass only.
+      target: the quality to reach, for FedLGA and FedCompass only.
+      metric: column of the quality; higher is better.
 
     Returns:
       One entry for each method.
@@ -62,14 +67,14 @@ def of_paper(
     if reference is None:
         reference = "fedcompass" if paper == "fedcompass" else "fedavg"
     if paper == "fedgbo":
-        return maximum_and_cost(rows, reference)
+        return maximum_and_cost(rows, reference, metric=metric)
     if paper == "ghbm":
-        return final_quality(rows, reference)
+        return final_quality(rows, reference, metric=metric)
     if target is None:
-        raise ValueError(f"paper={paper} needs target; give a test accuracy such as 0.9")
+        raise ValueError(f"paper={paper} needs target; give a quality such as 0.9")
     if paper == "fedlga":
-        return rounds_to_target(rows, target)
-    return time_to_target(rows, target, reference)
+        return rounds_to_target(rows, target, metric=metric)
+    return time_to_target(rows, target, reference, metric=metric)
 
 
 def check_paper(paper: str | None, reference: str | None, target: float | None) -> None:

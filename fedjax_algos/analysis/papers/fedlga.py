@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from fedjax_algos.analysis.papers.runs import METRIC, check_target, runs_of
-from fedjax_algos.analysis.statistics import Estimate
+from fedjax_algos.analysis.papers.runs import check_target, runs_of
+from fedjax_algos.analysis.statistics import METRIC, Estimate
 from fedjax_algos.core import Row
 
 

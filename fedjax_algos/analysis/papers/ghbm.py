@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_algos.analysis.papers.runs import METRIC, Seeds, runs_of
-from fedjax_algos.analysis.statistics import Estimate, first_at
+from fedjax_algos.analysis.papers.runs import Seeds, runs_of
+from fedjax_algos.analysis.statistics import METRIC, Estimate, first_at
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 

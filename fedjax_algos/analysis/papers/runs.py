@@ -7,8 +7,6 @@ import numpy as np
 from fedjax_algos.analysis.statistics import diverged, finite_quality, first_at
 from fedjax_algos.core import Row
 
-METRIC = "test_accuracy"
-
 
 class Run(NamedTuple):
     """One method on one seed. Columns are NaN where a row lacks them."""

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_algos.analysis.method_columns import column_by_method
 from fedjax_algos.analysis.plots.columns import Limits
 from fedjax_algos.analysis.statistics import (
     MIN_SEEDS_OF_AN_INTERVAL,
@@ -11,7 +12,6 @@ from fedjax_algos.analysis.statistics import (
     choose_spread,
     spread,
 )
-from fedjax_algos.analysis.summary import column_by_method
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 

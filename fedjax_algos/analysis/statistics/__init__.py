@@ -1,6 +1,11 @@
 """Statistics over seeds: estimates, paired differences, and costs to reach a target."""
 
-from fedjax_algos.analysis.statistics.divergence import diverged, finite_quality
+from fedjax_algos.analysis.statistics.divergence import (
+    METRIC,
+    PREFIX,
+    diverged,
+    finite_quality,
+)
 from fedjax_algos.analysis.statistics.estimates import (
     MAX_SEEDS_OF_VALUES,
     MIN_SEEDS_OF_AN_INTERVAL,
@@ -16,6 +21,7 @@ from fedjax_algos.analysis.statistics.records import records
 from fedjax_algos.analysis.statistics.targets import (
     TOLERANCE,
     CostToTarget,
+    check_target_metric,
     describe_costs,
     first_at,
     ratio_on_common_seeds,
@@ -23,12 +29,15 @@ from fedjax_algos.analysis.statistics.targets import (
 
 __all__ = [
     "MAX_SEEDS_OF_VALUES",
+    "METRIC",
     "MIN_SEEDS_OF_AN_INTERVAL",
+    "PREFIX",
     "SPREADS",
     "TOLERANCE",
     "CostToTarget",
     "Difference",
     "Estimate",
+    "check_target_metric",
     "choose_spread",
     "confidence_half_width",
     "describe_costs",

@@ -6,8 +6,11 @@ import numpy as np
 
 from fedjax_algos.core import Row
 
+PREFIX = "test_"  # of the columns of an evaluation on test examples
+METRIC = f"{PREFIX}accuracy"  # by which methods are compared, unless another one is named
 
-def finite_quality(row: Row, metric: str = "test_accuracy") -> float:
+
+def finite_quality(row: Row, metric: str = METRIC) -> float:
     """The quality of an evaluation; NaN if its model is not finite.
 
     A model of NaN always predicts class 0, whose accuracy is finite, so the test loss decides as

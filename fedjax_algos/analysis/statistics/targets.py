@@ -1,12 +1,14 @@
 """Costs to reach a target, where some seeds may not reach it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import numpy as np
 
 from fedjax_algos.analysis.statistics.estimates import MAX_SEEDS_OF_VALUES
+from fedjax_algos.core.options import one_of
 
+_LOWER_IS_BETTER = {"loss", "error", "perplexity"}  # words of a metric's name
 TOLERANCE = 1e-6  # 0.9 in float32 is below 0.9
 
 
@@ -84,6 +86,34 @@ def _cost(cost: float, horizon: float, show: Callable[[float], str]) -> str:
     if np.isfinite(cost):
         return show(cost)
     return f"> {show(horizon)}" if np.isfinite(horizon) else "diverged"
+
+
+def check_target_metric(name: str, measured: Collection[str] | None = None) -> None:
+    """Checks that a metric may have a target: it is measured, and a better model has a higher one.
+
+    Args:
+      name: such as "dice_score", without the `test_` of its column.
+      measured: the names of the metrics that are measured; None: not known yet.
+
+    Raises:
+      ValueError: for a loss, an error or a perplexity, which the name says, and for a metric that
+        is not measured.
+    """
+    if _falls(name):
+        raise ValueError(
+            f"target_metric={name!r} is lower for better models, and targets are reached from "
+            f"below; choose another metric, or measure one of your own, such as 1 / (1 + {name})"
+        )
+    if measured is not None and name not in measured:
+        known = [other for other in measured if not _falls(other)]
+        raise ValueError(
+            f"target_metric={name!r} is not measured; "
+            f"{f'choose {one_of(known)}, or ' if known else ''}name it in metrics too"
+        )
+
+
+def _falls(name):
+    return not _LOWER_IS_BETTER.isdisjoint(name.split("_"))
 
 
 def first_at(quality: np.ndarray, target: float) -> int | None:

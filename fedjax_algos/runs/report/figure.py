@@ -8,24 +8,25 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_algos.analysis.method_columns import column_by_method
 from fedjax_algos.analysis.plots import axes_of, method_styles
-from fedjax_algos.analysis.statistics import SPREADS, choose_spread, spread
-from fedjax_algos.analysis.summary import column_by_method
+from fedjax_algos.analysis.statistics import METRIC, SPREADS, choose_spread, spread
 from fedjax_algos.core import Row
 from fedjax_algos.core.texts import printable
 from fedjax_algos.runs.report.html import Html, element, picture
 
-_FIRST_METRICS = ("test_accuracy", "test_loss", "train_loss")
+_FIRST_METRICS = (METRIC, "test_loss", "train_loss")
 _MAX_METHODS = 20  # in the figure; a page with a thousand settings would be slow
 _MAX_CHARACTERS = 80  # of a label
 _DIGITS = 6  # of the numbers, which are drawn
 
 
-def figure_data(rows: list[Row]) -> dict[str, Any]:
+def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
     """The lines of the figure: means over the seeds, and the ends of the bands around them.
 
     Args:
       rows: of all methods and seeds.
+      metric: that is shown first: the quality by which methods are compared.
 
     Returns:
       Values of JSON: `axes` and `metrics`, each with a name, a label and a unit, and `methods`
@@ -40,8 +41,9 @@ def figure_data(rows: list[Row]) -> dict[str, Any]:
     axes = axes_of(columns)
     if "simulated_seconds" in axes:  # the virtual clock
         axes = {"simulated_seconds": axes["simulated_seconds"], **axes}
-    others = [name for name in columns if name not in axes and name not in _FIRST_METRICS]
-    metrics = [name for name in _FIRST_METRICS if name in columns] + others
+    first = dict.fromkeys((metric, *_FIRST_METRICS))
+    others = [name for name in columns if name not in axes and name not in first]
+    metrics = [name for name in first if name in columns] + others
     labels = list(next(iter(given.values())))
     styles = method_styles(labels)  # those that other figures of the folder have
     return {
@@ -51,7 +53,7 @@ def figure_data(rows: list[Row]) -> dict[str, Any]:
                 "name": name,
                 "label": printable(name.replace("_", " "), _MAX_CHARACTERS),
                 "unit": "",
-                "percent": "accuracy" in name,
+                "percent": "accuracy" in name or name == metric,
             }
             for name in metrics
         ],

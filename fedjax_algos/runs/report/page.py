@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
+from fedjax_algos.analysis.statistics import PREFIX
 from fedjax_algos.core import Row
 from fedjax_algos.runs.report import sections
 from fedjax_algos.runs.report.figure import as_script, figure, figure_data
@@ -43,7 +44,7 @@ def make_report(
       tables: made of the rows.
     """
     on_virtual_clock = settings.seconds is not None
-    data = figure_data(rows)
+    data = figure_data(rows, PREFIX + settings.target_metric)
     methods = list(dict.fromkeys(row["method"] for row in rows))
     parts = {
         "Settings": sections.settings_section(configuration),

@@ -69,4 +69,4 @@ def _read(path: Path) -> dict[str, float | None]:
 
 
 def _is_score(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and 0 <= value <= 1)
+    return value is None or (isinstance(value, float) and math.isfinite(value))

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.algorithms import algorithms
+from fedjax_algos.analysis.statistics import PREFIX
 from fedjax_algos.asynchrony import schedules, system_of
 from fedjax_algos.core import Row
 from fedjax_algos.core.representation import describe
@@ -20,7 +21,6 @@ from fedjax_algos.runs.saving.checkpoints import Checkpoints
 from fedjax_algos.runs.swept_settings import Setting
 
 LAST_SHARE = 0.2  # of a run, whose evaluations make its score
-_METRIC = "test_accuracy"  # of the rows, here on held-out examples
 
 
 class Trial(NamedTuple):
@@ -29,7 +29,7 @@ class Trial(NamedTuple):
     Attributes:
       setting: the method with its values.
       length: rounds or simulated seconds.
-      scores: by seed, the mean accuracy on the held-out examples over the evaluations in the last
+      scores: by seed, the mean quality on the held-out examples over the evaluations in the last
         fifth of the run; NaN for a run whose model was not finite, or whose last updates were all
         left out.
     """
@@ -56,18 +56,19 @@ def best_first(trials: Sequence[Trial]) -> list[Trial]:
     return sorted(trials, key=lambda trial: (math.isnan(trial.score), -trial.score))
 
 
-def run_score(rows: Sequence[Row]) -> float:
+def run_score(rows: Sequence[Row], target_metric: str = "accuracy") -> float:
     """The score of a run; see `Trial`.
 
     Args:
       rows: of one run, the first one before any training.
+      target_metric: that is scored.
     """
     losses = [rows[-1].get(name, 0.0) for name in ("test_loss", "train_loss")]
     if not np.isfinite(losses).all():
         return math.nan
     axis = "simulated_seconds" if "simulated_seconds" in rows[-1] else "round"
     start = (1 - LAST_SHARE) * rows[-1][axis]
-    return float(np.mean([row[_METRIC] for row in rows if row[axis] > start]))
+    return float(np.mean([row[PREFIX + target_metric] for row in rows if row[axis] > start]))
 
 
 def try_in_rounds(
@@ -109,10 +110,11 @@ def try_in_rounds(
         devices=settings.devices or default_num_devices(),
         non_finite=settings.non_finite,
     )
-    return [
-        Trial(each, rounds, {s: run_score(rows[each.method.label, s]) for s in experiment.data})
-        for each in chosen
-    ]
+
+    def scores(label: str) -> dict[int, float]:
+        return {s: run_score(rows[label, s], settings.target_metric) for s in experiment.data}
+
+    return [Trial(each, rounds, scores(each.method.label)) for each in chosen]
 
 
 def held_out_rows(experiment: Experiment) -> dict[int, np.ndarray]:
@@ -173,4 +175,4 @@ def try_on_the_clock(
         on_evaluation=report,
         evaluate=experiment.evaluate,
     )
-    return run_score(rows)
+    return run_score(rows, settings.target_metric)

@@ -67,9 +67,9 @@ def _record(tuning: Tuning, best: Mapping[str, Trial]) -> dict[str, Any]:
         "test_data": "not used",
         "validation": settings.held_out,
         "validation_examples": min(map(len, rows.values())),
-        "score": f"mean accuracy on the validation examples, which each client holds out of its "
-        f"training examples, over the evaluations in the last {100 * LAST_SHARE:g}% of a run and "
-        "over the seeds",
+        "score": f"mean {settings.target_metric} on the validation examples, which each client "
+        "holds out of its training examples, over the evaluations in the last "
+        f"{100 * LAST_SHARE:g}% of a run and over the seeds",
         "seeds": list(settings.seeds),
         "settings_of_each_method": tuning.stages[0].settings,
         "budget_of_each_method": f"{tuning.budget:g} {unit} over all settings and seeds",

@@ -20,6 +20,8 @@ def test_a_score_is_the_mean_of_the_last_fifth():
     assert math.isnan(run_score([*rows, row(105, 0.5, math.nan)]))
     clock = [r | {"simulated_seconds": r["round"] / 10, "round": 1} for r in rows]
     assert run_score(clock) == pytest.approx(0.2)
+    dice = [row(0, 0.0), row(4, 0.5), row(5, 0.9) | {"test_dice_score": 0.25}]
+    assert run_score(dice, "dice_score") == 0.25
 
 
 def test_settings_with_a_run_that_is_not_finite_come_last():
@@ -29,7 +31,7 @@ def test_settings_with_a_run_that_is_not_finite_come_last():
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"stage 1": "x"}', '{"stage 1": NaN}', '{"stage 1": 2.0}']
+    "content", ["", "{", "[]", '{"stage 1": "x"}', '{"stage 1": NaN}', '{"stage 1": true}']
 )
 def test_damaged_scores(tmp_path, content):
     (tmp_path / "scores.json").write_text(content)
