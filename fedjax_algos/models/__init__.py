@@ -19,6 +19,7 @@ from fedjax_algos.models.preprocessing import (
     preprocessed,
     random_crop,
     random_flip,
+    random_resized_crop,
 )
 from fedjax_algos.models.recurrent import Recurrent, gru, lstm, lstm_words
 from fedjax_algos.models.registry import losses, metrics, models
@@ -66,6 +67,7 @@ __all__ = [
     "pretrained",
     "random_crop",
     "random_flip",
+    "random_resized_crop",
     "resnet18",
     "resnet18_imagenet",
     "resnet20",

@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core import Key, Problem
+from fedjax_algos.models.resizing import draw_box, linear_weights
 
-# (images [batch, height, width, channels], key, training) -> images of the same shape
+# (images [batch, height, width, channels], key, training) -> images
 Preprocess: TypeAlias = Callable[[jax.Array, Key, bool], jax.Array]
 
 # CIFAR-10's, which the code of FedGBO and of GHBM also uses for CIFAR-100
@@ -107,6 +108,64 @@ def random_crop(padding: int = 4, *, per_batch: bool = False) -> Preprocess:
     return preprocess
 
 
+def random_resized_crop(
+    size: int | None = None,
+    *,
+    area: tuple[float, float] = (0.08, 1.0),
+    aspect: tuple[float, float] = (3 / 4, 4 / 3),
+) -> Preprocess:
+    """Cuts a random box out of each image and resizes it, as torchvision's `RandomResizedCrop`.
+
+    The box has a share of the image's area and a ratio of its sides that are drawn from `area` and
+    `aspect`; see `draw_box`. It is resized by bilinear interpolation with antialiasing to `size` x
+    `size`. The dtype is kept: integers are rounded, halves to even. Pillow, which torchvision uses
+    for images that are no tensors, also rounds between the two axes, so single values may differ
+    by 1.
+
+    Evaluation cuts the middle of `size` x `size` out, and leaves images of this size unchanged. The
+    readers of images have scaled the shorter side before, so this is torchvision's evaluation.
+
+    Szegedy et al., "Going Deeper with Convolutions", CVPR 2015, https://arxiv.org/abs/1409.4842,
+    section 6.
+
+    Args:
+      size: pixels of both sides of the result, at least 1; None keeps the height and the width.
+      area: the smallest and the largest share of the area, above 0 and at most 1.
+      aspect: the smallest and the largest width of a box divided by its height, above 0.
+
+    Raises:
+      ValueError: for values out of range; when the result is called, for images that are not
+        [batch, height, width, channels], and in evaluation for images that are smaller than `size`.
+    """
+    if size is not None and size < 1:
+        raise ValueError(f"size={size} is out of range; give at least 1, or None")
+    if not 0 < area[0] <= area[1] <= 1:
+        raise ValueError(
+            f"area={area} is out of range; give two shares in order, such as (0.08, 1)"
+        )
+    if not 0 < aspect[0] <= aspect[1]:
+        raise ValueError(f"aspect={aspect} is out of range; give two ratios in order, above 0")
+
+    def preprocess(images, key, training):
+        _check_images(images)
+        height, width = images.shape[1:3]
+        rows, columns = (height, width) if size is None else (size, size)
+        if not training:
+            return _middle(images, rows, columns)
+
+        def crop(image, key):
+            top, left, *sides = draw_box(key, height, width, area, aspect)
+            down = linear_weights(top, sides[0], height, rows)
+            across = linear_weights(left, sides[1], width, columns)
+            return jnp.einsum("rh,hwc,sw->rsc", down, image.astype(down.dtype), across)
+
+        cut = jax.vmap(crop)(jnp.asarray(images), _keys(key, images))
+        integers = jnp.issubdtype(images.dtype, jnp.integer)
+        return (jnp.round(cut) if integers else cut).astype(images.dtype)
+
+    return preprocess
+
+
 def random_flip(*, per_batch: bool = False) -> Preprocess:
     """Mirrors each image left to right with probability 1/2; evaluation leaves images unchanged.
 
@@ -164,7 +223,13 @@ def preprocessed(problem: Problem, preprocess: Preprocess, field: str = "x") -> 
 
 
 Augmentation = Literal[
-    "none", "normalised", "cifar", "cifar_by_batch", "imagenet_normalised", "imagenet_flipped"
+    "none",
+    "normalised",
+    "cifar",
+    "cifar_by_batch",
+    "imagenet_normalised",
+    "imagenet_flipped",
+    "imagenet_cropped",
 ]
 
 
@@ -177,14 +242,16 @@ def augmented(problem: Problem, augmentation: Augmentation) -> Problem:
         flips each training image before that; "cifar_by_batch" uses one offset and one decision for
         a whole batch, as the code of FedGBO and of GHBM; "none" returns the problem unchanged.
         "imagenet_normalised" uses ImageNet's means and standard deviations, which pretrained
-        weights expect; "imagenet_flipped" flips training images before that. Neither resizes or
-        crops.
+        weights expect; "imagenet_flipped" flips training images before that, and "imagenet_cropped"
+        cuts random boxes out of them first, which are resized to the size of the image.
     """
     if augmentation == "none":
         return problem
     if augmentation.startswith("imagenet"):
-        flips = [random_flip()] if augmentation == "imagenet_flipped" else []
-        return preprocessed(problem, chain(*flips, normalise(IMAGENET_MEAN, IMAGENET_STD)))
+        crops = [random_resized_crop()] if augmentation == "imagenet_cropped" else []
+        flips = [random_flip()] if augmentation != "imagenet_normalised" else []
+        normal = normalise(IMAGENET_MEAN, IMAGENET_STD)
+        return preprocessed(problem, chain(*crops, *flips, normal))
     normal = normalise(CIFAR10_MEAN, CIFAR10_STD)
     if augmentation == "normalised":
         return preprocessed(problem, normal)
@@ -197,6 +264,18 @@ def _keys(key, images):
     """A key for each row, independent of the number of rows."""
     rows = jnp.arange(images.shape[0], dtype=jnp.uint32)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
+
+
+def _middle(images, rows, columns):
+    """The middle of rows x columns; of an odd rest one more pixel is cut off below and right."""
+    rest = images.shape[1] - rows, images.shape[2] - columns
+    if min(rest) < 0:
+        raise ValueError(
+            f"images of {images.shape[1:3]} are smaller than size={rows}; give a smaller size, or "
+            "larger images"
+        )
+    top, left = rest[0] // 2, rest[1] // 2
+    return images[:, top : top + rows, left : left + columns]
 
 
 def _check_images(images):
