@@ -13,7 +13,7 @@ def freeze(problem: Problem, trainable: Pattern) -> Problem:
     clients' rows, or of the versions of asynchronous training. `params` of the new problem is a
     dictionary of the trainable leaves by path.
 
-    Pretrained weights are given to a run as `params=freeze_model(problem, trainable, params)`.
+    Pretrained weights are given to a run as `params=freeze_model(problem, trainable, model)`.
 
     Args:
       problem: what is learned.
@@ -27,8 +27,7 @@ def freeze(problem: Problem, trainable: Pattern) -> Problem:
     require_match("freeze: trainable", parts, trainable)
 
     def init(key):
-        model = problem.init(key)
-        return freeze_model(problem, trainable, model.params)._replace(statistics=model.statistics)
+        return freeze_model(problem, trainable, problem.init(key))
 
     def apply(model, batch, key, training):
         both = model.params | model.frozen
@@ -38,15 +37,28 @@ def freeze(problem: Problem, trainable: Pattern) -> Problem:
     return problem._replace(init=init, apply=apply)
 
 
-def freeze_model(problem: Problem, trainable: Pattern, params: Params) -> Model:
+def freeze_model(problem: Problem, trainable: Pattern, model: Model | Params) -> Model:
     """The model of `freeze(problem, trainable)` with given params, such as pretrained ones.
 
     Args:
       problem: the whole problem, which was given to `freeze`.
       trainable: as for `freeze`.
-      params: of the whole model.
+      model: the whole model, with its statistics; of a problem without statistics the params
+        suffice.
+
+    Raises:
+      ValueError: for params alone, where the problem has statistics.
     """
     parts = split_params(problem, trainable)
-    leaves = list(zip(parts.paths, jax.tree.leaves(params), parts.own, strict=True))
+    if not isinstance(model, Model):
+        shapes = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
+        if jax.tree.leaves(shapes.statistics):
+            raise ValueError(
+                "freeze_model: the model is params alone, but the problem has statistics, such as "
+                "BatchNorm's; give fedjax_algos.Model(params, statistics)"
+            )
+        model = Model(model)
+    leaves = list(zip(parts.paths, jax.tree.leaves(model.params), parts.own, strict=True))
     trained = {path: leaf for path, leaf, own in leaves if own}
-    return Model(trained, frozen={path: leaf for path, leaf, own in leaves if not own})
+    frozen = {path: leaf for path, leaf, own in leaves if not own}
+    return Model(trained, model.statistics, frozen)

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from flax import linen as nn
 from flax import nnx
 from helpers import small_network
 
@@ -11,7 +12,7 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import immediate, traced
 from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.trees import tree_bytes
-from fedjax_algos.models import freeze, freeze_model, nnx_classifier
+from fedjax_algos.models import classifier, freeze, freeze_model, nnx_classifier
 from fedjax_algos.schedules import Synchronous
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -157,6 +158,33 @@ def test_pretrained_params_are_split_by_the_same_pattern(toy):
     outputs, _ = problem.apply(model, batch, jax.random.key(0), False)
     expected, _ = toy.problem.apply(fa.Model(whole), batch, jax.random.key(0), False)
     np.testing.assert_array_equal(outputs.logits, expected.logits)
+
+
+class Normalised(nn.Module):
+    """A dense layer between two BatchNorms."""
+
+    @nn.compact
+    def __call__(self, x, training=False):
+        x = nn.BatchNorm(use_running_average=not training)(x)
+        x = nn.Dense(3)(x)
+        return nn.BatchNorm(use_running_average=not training)(x)
+
+
+def test_pretrained_statistics_are_kept():
+    problem = classifier(Normalised(), (4,))
+    whole = problem.init(model_key(3))
+    moved = jax.tree.map(lambda leaf: leaf + np.arange(leaf.size) / 7, whole.statistics)
+    whole = whole._replace(statistics=moved)
+    model = freeze_model(problem, "Dense_0/*", whole)
+    assert sorted(model.params) == ["Dense_0/bias", "Dense_0/kernel"]
+    jax.tree.map(np.testing.assert_array_equal, model.statistics, moved)
+    batch = {"x": np.random.default_rng(0).normal(size=(5, 4))}
+    key = jax.random.key(0)
+    outputs, _ = freeze(problem, "Dense_0/*").apply(model, batch, key, False)
+    expected, _ = problem.apply(whole, batch, key, False)
+    np.testing.assert_array_equal(outputs.logits, expected.logits)
+    with pytest.raises(ValueError, match=r"has statistics, such as BatchNorm's; give fedjax_algos"):
+        freeze_model(problem, "Dense_0/*", whole.params)
 
 
 def test_wrong_calls(toy):
