@@ -70,13 +70,17 @@ class Recurrent(nn.Module):
         else:
             inputs, bias = nn.initializers.lecun_normal(), nn.initializers.zeros
             recurrents = _orthogonal_blocks(num_gates)
-        kernel = self.param("input_kernel", inputs, (x.shape[-1], num_gates * width))
-        input_bias = self.param("input_bias", bias, (num_gates * width,))
-        recurrent_kernel = self.param("recurrent_kernel", recurrents, (width, num_gates * width))
+
+        def param(name, draw, *shape):
+            return self.param(name, draw, shape, jnp.float32)  # as in Flax's layers, also with x64
+
+        kernel = param("input_kernel", inputs, x.shape[-1], num_gates * width)
+        input_bias = param("input_bias", bias, num_gates * width)
+        recurrent_kernel = param("recurrent_kernel", recurrents, width, num_gates * width)
         if self.biases == "torch":
-            recurrent_bias = self.param("recurrent_bias", bias, (num_gates * width,))
+            recurrent_bias = param("recurrent_bias", bias, num_gates * width)
         elif self.cell == "gru":
-            candidate = self.param("recurrent_bias", bias, (width,))
+            candidate = param("recurrent_bias", bias, width)
             recurrent_bias = jnp.concatenate([jnp.zeros(2 * width, candidate.dtype), candidate])
         else:
             recurrent_bias = jnp.zeros(num_gates * width, x.dtype)
@@ -95,7 +99,8 @@ class Recurrent(nn.Module):
             hidden = update(gates(x, *input_parts), hidden, gates(hidden[0], *recurrent_parts))
             return hidden, hidden[0]
 
-        initial = (jnp.zeros((x.shape[0], width), x.dtype),) * num_states
+        dtype = jnp.promote_types(x.dtype, kernel.dtype)
+        initial = (jnp.zeros((x.shape[0], width), dtype),) * num_states
         _, outputs = jax.lax.scan(advance, initial, x.swapaxes(0, 1))
         return outputs.swapaxes(0, 1)
 

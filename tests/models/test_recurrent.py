@@ -65,3 +65,20 @@ def test_the_gru_with_flax_biases_agrees_with_flax():
     }
     outputs = fa.models.Recurrent("gru", 5, biases="flax").apply({"params": mine}, x)
     np.testing.assert_allclose(outputs, theirs.apply(variables, x), atol=1e-6)
+
+
+@pytest.mark.parametrize("biases", ["torch", "flax"])
+@pytest.mark.parametrize("name", ["gru", "lstm", "lstm_words"])
+@pytest.mark.parametrize("initialisation", ["torch", "flax"])
+def test_models_with_x64(name, biases, initialisation):
+    """The same params as without it, in float32; wider ones and wider inputs give wider outputs."""
+    options = {"embedding": 3, "hidden": 4, "biases": biases, "initialisation": initialisation}
+    problem = fa.models.models[name]((5,), 7, **options)
+    before = jax.eval_shape(problem.init, jax.random.key(0))
+    with jax.enable_x64(True):
+        assert jax.eval_shape(problem.init, jax.random.key(0)) == before
+        wide = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float64), before)
+        batch = {"x": jax.ShapeDtypeStruct((2, 5), np.int32)}
+        for model, dtype in (before, np.float32), (wide, np.float64):
+            apply = lambda model, batch: problem.apply(model, batch, jax.random.key(0), True)  # noqa: E731
+            assert jax.eval_shape(apply, model, batch)[0].logits.dtype == dtype
