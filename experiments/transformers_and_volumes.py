@@ -98,11 +98,19 @@ def print_golden():
             img_size=8, depth=2, num_heads=3, embed_dim=12, **small
         ),
     }
+    other = timm.models.VisionTransformer(
+        img_size=(12, 20), depth=2, num_heads=3, embed_dim=12, **small
+    )
     with torch.inference_mode():
         for name, made in models.items():
             model, shapes = fill(made)
             y = model(channels_first(images((1, 8, 8, 3))))
             print(name, len(shapes), [float(f"{value:.6g}") for value in y[0]])
+        # the last model's weights, for images of 12 x 20
+        weights = timm.models.vision_transformer.checkpoint_filter_fn(model.state_dict(), other)
+        other.load_state_dict(weights)
+        y = other.eval()(channels_first(images((1, 12, 20, 3))))
+        print("timm, other images", [float(f"{value:.6g}") for value in y[0]])
         model, tensors = unet(2, 2)
         y = model(channels_first(images((1, 2, 4, 6, 1))))
         first = np.moveaxis(y.numpy(), 1, -1).reshape(-1)[:10]

@@ -173,17 +173,18 @@ def vit(
         keeping it: a fifth of the memory for 12 blocks. It changes no result, but with dropout
         other entries are drawn.
       augmentation: preprocessing of the images; see `augmented`.
-      weights: a file of torchvision's or timm's weights; see `pretrained`. They are of one size of
-        images: positions are not interpolated.
+      weights: a file of torchvision's or timm's weights; see `pretrained`. The positions of square
+        images are resized to other images by bicubic interpolation, as in timm; see
+        `resize_positions`.
       head: "new" leaves out the file's last layer, for other classes.
 
     Raises:
       ValueError: when the model is initialised, for a width or images that cannot be divided.
     """
     module = VisionTransformer(num_classes, patch_size, width, depth, heads, dropout, checkpoint)
-    problem = with_weights(
-        classifier(module, example_shape), weights, head, vision_transformer_names(depth)
-    )
+    rows, columns = (length // patch_size for length in (*example_shape, 1, 1)[:2])
+    names = vision_transformer_names(depth, (rows, columns))
+    problem = with_weights(classifier(module, example_shape), weights, head, names)
     return augmented(problem, augmentation)
 
 
@@ -208,8 +209,7 @@ def vit_b_16(
       dropout: as for `vit`.
       checkpoint: as for `vit`.
       augmentation: preprocessing of the images; see `augmented`.
-      weights: a file of torchvision's or timm's weights; see `pretrained`. They are of one size of
-        images: positions are not interpolated.
+      weights: as for `vit`.
       head: "new" leaves out the file's last layer, for other classes.
     """
     return vit(
@@ -250,8 +250,7 @@ def vit_small(
       dropout: as for `vit`.
       checkpoint: as for `vit`.
       augmentation: preprocessing of the images; see `augmented`.
-      weights: a file of torchvision's or timm's weights; see `pretrained`. They are of one size of
-        images: positions are not interpolated.
+      weights: as for `vit`.
       head: "new" leaves out the file's last layer, for other classes.
     """
     return vit(

@@ -1,10 +1,12 @@
 """The names of PyTorch's weights, such as torchvision's and timm's, for this package's networks."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from fedjax_algos.core import Problem
 from fedjax_algos.data.dataset import PathLike
+from fedjax_algos.models.resizing import resize_positions
 from fedjax_algos.models.weights import Head, Names, Weights, pretrained
 
 Stages: TypeAlias = Sequence[Any]  # each with a number of blocks and an expansion
@@ -66,15 +68,17 @@ def efficientnet_names(stages: Stages) -> list[Names]:
     return [names | {"head": "classifier.1"}, _timm_names(blocks)]
 
 
-def vision_transformer_names(depth: int) -> list[Names]:
+def vision_transformer_names(depth: int, grid: tuple[int, int]) -> list[Names]:
     """The names for `VisionTransformer`: torchvision's, and timm's.
 
     Args:
       depth: number of encoder blocks.
+      grid: rows and columns of the patches, to which the positions are resized.
     """
+    positions = functools.partial(resize_positions, grid=grid)
     torchvision: dict[str, Any] = {
         "class_token": "class_token",
-        "position_embedding": "encoder.pos_embedding",
+        "position_embedding": ("encoder.pos_embedding", positions),
         "patch_embedding/kernel": ("conv_proj.weight", _rows_of_patches),
         "patch_embedding/bias": "conv_proj.bias",
         "LayerNorm_0": "encoder.ln",
@@ -82,7 +86,7 @@ def vision_transformer_names(depth: int) -> list[Names]:
     }
     timm: dict[str, Any] = {
         "class_token": "cls_token",
-        "position_embedding": "pos_embed",
+        "position_embedding": ("pos_embed", positions),
         "patch_embedding/kernel": ("patch_embed.proj.weight", _rows_of_patches),
         "patch_embedding/bias": "patch_embed.proj.bias",
         "LayerNorm_0": "norm",

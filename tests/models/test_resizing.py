@@ -1,4 +1,4 @@
-"""Random resized crops: the boxes of torchvision, and Pillow's interpolation."""
+"""Random resized crops: the boxes of torchvision, and Pillow's interpolation; positions of timm."""
 
 import math
 
@@ -9,7 +9,12 @@ import pytest
 from scipy import stats
 
 from fedjax_algos.models import preprocessing, random_resized_crop
-from fedjax_algos.models.resizing import draw_box, linear_weights
+from fedjax_algos.models.resizing import (
+    cubic_weights,
+    draw_box,
+    linear_weights,
+    resize_positions,
+)
 
 AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
 KEYS = jax.random.split(jax.random.key(0), 3000)
@@ -157,3 +162,32 @@ class _Identity:
     @staticmethod
     def apply(model, batch, key, training):
         return batch["x"]
+
+
+@pytest.mark.parametrize(("pixels", "outputs"), [(3, 5), (14, 24), (14, 7), (5, 5), (7, 1)])
+def test_cubic_weights_are_those_of_jax(pixels, outputs):
+    line = np.random.default_rng(0).normal(size=pixels).astype(np.float32)
+    expected = jax.image.resize(line, (outputs,), "bicubic")
+    np.testing.assert_allclose(cubic_weights(pixels, outputs) @ line, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("side", "grid", "printed"),
+    [
+        # `timm.layers.resample_abs_pos_embed` of k**2 % 11 with torch 2.9; the first is the token's
+        (2, (3, 3), [0, 0.24602, 2.203948, 4.161877, 5.032895, 4.75, 4.467105, 9.819771, 7.296053,
+                     4.772334]),
+        (3, (2, 4), [0, 5.866066, 4.449078, 2.848407, 2.067535, 9.5695, 4.678286, 2.159489,
+                     3.592175]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_positions_are_those_of_timm(side, grid, printed, dtype):
+    width = 2 if side == 3 else 1
+    values = np.arange((side**2 + 1) * width) ** 2 % 11
+    embedding = values.reshape(1, -1, width).astype(dtype)
+    resized = resize_positions(embedding, grid)
+    assert resized.shape == (1, grid[0] * grid[1] + 1, width)
+    assert resized.dtype == (np.float64 if dtype == np.float64 else np.float32)
+    np.testing.assert_allclose(resized[0, :, 0], printed, rtol=1e-5)
+    assert resize_positions(embedding, (side, side)) is embedding

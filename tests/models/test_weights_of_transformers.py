@@ -121,6 +121,24 @@ def test_outputs_are_those_of_pytorch(case, tmp_path):
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_positions_of_other_images():
+    """The weights of images of 8x8 for images of 12x20; the outputs are timm's."""
+    tensors = {name: tensor(name, shape) for name, shape in of_timm().items()}
+    x = (2 * numbers("images", (1, 12, 20, 3)) - 1).astype(np.float32)
+
+    def evaluate(key):
+        problem = vit((12, 20, 3), 10, **SMALL, weights=tensors)
+        return problem.apply(problem.init(key), {"x": x}, key, False)[0].logits
+
+    expected = [0.430909, 1.26149, 2.90457, 0.765437, 2.18577, 2.33704, -3.70185, -3.19268]
+    np.testing.assert_allclose(np.asarray(jax.jit(evaluate)(KEY))[0, :8], expected, rtol=2e-5)
+    tensors["pos_embed"] = tensor("pos_embed", (1, 4, 12))
+    with pytest.raises(
+        ValueError, match=r"'pos_embed' becomes \[1, 4, 12\], but position_embedding"
+    ):
+        vit((12, 20, 3), 10, **SMALL, weights=tensors)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_tensor_that_is_missing_is_named(case, tmp_path):
     shapes, make, *_ = CASES[case]
