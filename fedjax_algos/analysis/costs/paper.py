@@ -18,8 +18,11 @@ import jax
 
 from fedjax_algos.core import Batch, Problem
 from fedjax_algos.models.layers.convolution import Conv
+from fedjax_algos.models.layers.depthwise import DepthwiseConv
+from fedjax_algos.models.layers.volumes import Conv3D
 from fedjax_algos.models.layers.windows import output_size, pads, pair
 from fedjax_algos.models.recurrent import Recurrent
+from fedjax_algos.models.vision_transformer import SelfAttention, VisionTransformer
 
 
 class PaperCosts(NamedTuple):
@@ -165,17 +168,26 @@ def paper_macs(problem: Problem, example: Batch) -> int:
     """Multiply-adds of one example's forward pass, as Thop counts them.
 
     - Convolution: kernel height * width * channels, plus 1 with a bias, for each output element.
+    - Transposed convolution: kernel height * width * channels out, for each input element, plus 1
+      with a bias for each output element. Thop takes the convolution's formula here, with the
+      outputs that a stride adds.
     - Dense layer: inputs * outputs, without the bias.
+    - Attention: 2 * tokens^2 * width, of both products; the dense layers count as such.
     - GRU layer of width h over i inputs: `3 ((h + i) h + 3 h) + 4 h` for each step in time; LSTM
       layer: `4 ((h + i) h + 3 h) + 4 h`; with and without biases.
-    - Embeddings, activations, pooling and losses: 0.
+    - Embeddings, positions, activations, normalisations, pooling and losses: 0.
+
+    Depthwise and three-dimensional convolutions follow the rule of convolutions. Thop counts no
+    products of attention, and 2 or 4 operations for each element that is normalised; without them,
+    the numbers of networks for ImageNet are those of torchvision's table of weights.
 
     Args:
       problem: a classifier made from a Linen module.
       example: one example, arrays or shapes without a batch axis.
 
     Raises:
-      ValueError: for parameters of another layer, or outside of Linen modules.
+      ValueError: for parameters of another layer, or outside of Linen modules, as those of a
+        transformer with `checkpoint=True`, which has the costs of one without.
     """
     counted: dict[tuple[str, ...], int] = {}
     macs = 0
@@ -186,7 +198,8 @@ def paper_macs(problem: Problem, example: Batch) -> int:
         module = context.module
         tree = module.variables.get("params", {}) if module.scope is not None else {}
         own = {name: leaf for name, leaf in tree.items() if not isinstance(leaf, Mapping)}
-        if own and context.method_name != "setup":
+        has_rule = context.method_name == "__call__" and isinstance(module, SelfAttention)
+        if has_rule or (own and context.method_name != "setup"):
             macs += _macs_of(module, context.method_name, own, args, outputs)
             counted[module.path] = sum(leaf.size for leaf in own.values())
         return outputs
@@ -209,6 +222,8 @@ def paper_macs(problem: Problem, example: Batch) -> int:
 
 
 def _macs_of(module, method, own, args, outputs):
+    if isinstance(module, VisionTransformer):
+        return 0  # in each of its methods: its own params are the class token and the positions
     rules = [rule for kind, rule in _RULES.items() if isinstance(module, kind)]
     if method != "__call__" or not rules:
         raise ValueError(
@@ -233,16 +248,34 @@ def _convolution(module, own, args, outputs):
     return number * (math.prod(own["kernel"].shape[:-1]) + ("bias" in own))
 
 
+def _transposed_convolution(module, own, args, outputs):
+    """Each input is multiplied by the whole kernel, whatever the stride."""
+    *window, first, second = own["kernel"].shape
+    features = first if module.transpose_kernel else second
+    return args[0].size * math.prod(window) * features + ("bias" in own) * outputs.size
+
+
+def _attention(module, own, args, outputs):
+    examples, tokens, width = args[0].shape
+    return 2 * examples * tokens**2 * width
+
+
 def _recurrent(module, own, args, outputs):
     (examples, times, inputs), h = args[0].shape, module.width
     gates = {"gru": 3, "lstm": 4}[module.cell]
     return examples * times * (gates * ((h + inputs) * h + 3 * h) + 4 * h)
 
 
+def _nothing(module, own, args, outputs):
+    return 0
+
+
+_WITHOUT_PRODUCTS = (nn.Embed, nn.BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.PReLU)
 _RULES: dict[type[nn.Module], Callable[..., Any]] = {
     Conv: _convolution,
-    nn.Conv: _product,
-    nn.Dense: _product,
+    **dict.fromkeys((nn.Conv, Conv3D, DepthwiseConv, nn.Dense), _product),
+    nn.ConvTranspose: _transposed_convolution,
     Recurrent: _recurrent,
-    nn.Embed: lambda module, own, args, outputs: 0,
+    SelfAttention: _attention,
+    **dict.fromkeys(_WITHOUT_PRODUCTS, _nothing),
 }

@@ -230,10 +230,59 @@ def test_layers_of_other_kinds():
     assert paper_macs(lstm, text) == 5 * (4 * (7 * 4 + 12) + 16) + 4 * 11
 
 
+IMAGENET = (224, 224, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "macs", "biases"),
+    [
+        # `torch.utils.flop_counter` of torch 2.13 for torchvision's networks, timm's ViT-S and
+        # FLamby's U-Net, divided by 2; it leaves out biases, and torchvision's table has the same
+        # numbers: .301, .386, 1.814, 4.089 and 17.564 billions
+        ("mobilenet_v2", IMAGENET, 1000, 300_774_272, 0),
+        # of squeeze-and-excitation, which has the same number of inputs as of outputs
+        ("efficientnet_b0", IMAGENET, 1000, 385_814_752, 9340),
+        ("resnet18_imagenet", IMAGENET, 1000, 1_814_073_344, 0),
+        ("resnet50", IMAGENET, 1000, 4_089_184_256, 0),
+        ("vit_b_16", IMAGENET, 1000, 17_563_828_224, 0),
+        ("vit_small", IMAGENET, 1000, 4_598_882_304, 0),
+        ("unet_3d", (48, 60, 48), 2, 6_782_607_360, 48 * 60 * 48 * 8),  # of the first layer
+    ],
+)
+def test_known_networks(name, shape, classes, macs, biases):
+    problem = models[name](shape, classes)
+    found = paper_macs(problem, {"x": jax.ShapeDtypeStruct(shape, np.float32)})
+    assert found - biases == macs
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_transposed_convolutions(turned):
+    """Each of the 5 * 7 inputs of 4 channels meets a kernel of 3 * 3 for 6 channels."""
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.ConvTranspose(6, (3, 3), (2, 2), transpose_kernel=turned)(x)
+            return x.mean((1, 2))
+
+    example = {"x": jax.ShapeDtypeStruct((5, 7, 4), np.float32)}
+    assert paper_macs(classifier(Net(), (5, 7, 4)), example) == 5 * 7 * 4 * 9 * 6 + 10 * 14 * 6
+
+
 def test_what_has_no_rule_is_named():
-    image = {"x": jax.ShapeDtypeStruct((32, 32, 3), np.float32)}
-    with pytest.raises(ValueError, match=r"GroupNorm.__call__ of the module 'Normalisation_0/"):
-        paper_macs(models["resnet20"]((32, 32, 3), 10), image)
+    class Scaled(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return x * self.param("factor", nn.initializers.ones, (1, 3))
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return Scaled()(x)
+
+    image = {"x": jax.ShapeDtypeStruct((3,), np.float32)}
+    with pytest.raises(ValueError, match=r"Scaled.__call__ of the module 'Scaled_0' has parameter"):
+        paper_macs(classifier(Net(), (3,)), image)
     other = nnx_classifier(lambda rngs: nnx.Linear(3, 2, rngs=rngs))
     with pytest.raises(ValueError, match="8 of the model's 8 parameters belong to no Linen module"):
         paper_macs(other, {"x": jax.ShapeDtypeStruct((3,), np.float32)})
