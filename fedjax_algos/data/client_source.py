@@ -26,6 +26,8 @@ class ClientSource(NamedTuple):
         it at once.
       images: by name, how encoded images are decoded.
       identity: a text that changes if the content does.
+      image_name: `(client, number) -> text`, what messages call an image of a client, such as the
+        path of its file; None for its number.
     """
 
     name: str
@@ -35,6 +37,7 @@ class ClientSource(NamedTuple):
     read: Callable[[int], Mapping[str, Any]]
     images: Mapping[str, ImageFormat] = {}
     identity: str = ""
+    image_name: Callable[[int, int], str] | None = None
 
     @property
     def num_clients(self) -> int:
@@ -48,14 +51,15 @@ class ClientSource(NamedTuple):
           client: the client's id, from 0.
 
         Raises:
-          ValueError: for a file that is missing or damaged, which is named with the client.
+          ValueError: for a file that is missing or damaged; it and its client are named.
         """
-        stored = dict(self.read(client))
+        stored, name_of = dict(self.read(client)), self.image_name
         for key, image_format in self.images.items():
             where = f"{self.name}: client {self.client_ids[client]!r}"
             images = np.empty((len(stored[key]), *self.example[key].shape), np.uint8)
             for number, content in enumerate(stored[key]):
-                images[number] = decode_image(content, image_format, f"{where}, image {number}")
+                name = f"image {number}" if name_of is None else name_of(client, number)
+                images[number] = decode_image(content, image_format, f"{where}, {name}")
             stored[key] = images
         return stored
 

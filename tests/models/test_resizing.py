@@ -174,7 +174,7 @@ def test_cubic_weights_are_those_of_jax(pixels, outputs):
 @pytest.mark.parametrize(
     ("side", "grid", "printed"),
     [
-        # `timm.layers.resample_abs_pos_embed` of k**2 % 11 with torch 2.13; the first is the token's
+        # `timm.layers.resample_abs_pos_embed` of k**2 % 11 by torch 2.13; first the token's
         (2, (3, 3), [0, 0.24602, 2.203948, 4.161877, 5.032895, 4.75, 4.467105, 9.819771, 7.296053,
                      4.772334]),
         (3, (2, 4), [0, 5.866066, 4.449078, 2.848407, 2.067535, 9.5695, 4.678286, 2.159489,

@@ -72,14 +72,22 @@ class ImageFiles:
         Raises:
           ValueError: for a file that is missing, cannot be read, or is too large.
         """
-        path = self._found().get(image, "") if self._searched else self._path(image)
-        shown = path or self.pattern.replace("{id}", image)
+        shown = self.path_of(image)
         name = f"{self.folder}: {owner}, {shown}"
         with (
             explain_read_errors(name, "fetch the file again"),
             open_regular(self.folder / shown) as file,
         ):
             return read_bounded(file, MAX_IMAGE_BYTES)
+
+    def path_of(self, image: str) -> str:
+        """The path of an image in the folder; one that was searched and not found keeps its `*`.
+
+        Args:
+          image: its id.
+        """
+        path = self._found().get(image, "") if self._searched else self._path(image)
+        return path or self.pattern.replace("{id}", image)
 
     def _path(self, image: str) -> str:
         return _ID.sub(lambda field: image[int(field[1])] if field[1] else image, self.pattern)
@@ -173,6 +181,9 @@ def image_source(
         contents = [files.read(ids[row], f"client '{name}'") for row in own]
         return {"x": contents, "y": labels[own]}
 
+    def image_name(number: int, of_client: int) -> str:
+        return files.path_of(ids[rows[kept[number]][of_client]])
+
     height, width, channels, _ = image_format
     classes = hashlib.sha256(labels.astype("<i4").tobytes()).hexdigest()
     example = {
@@ -187,5 +198,6 @@ def image_source(
         read,
         {"x": image_format},
         f"{table.digest} {classes} {files.pattern} {tuple(image_format)} {client} {min_examples}",
+        image_name,
     )
     return source, notes

@@ -136,6 +136,9 @@ def test_gldv2(tmp_path):
     assert data.train.examples_of(0)["y"].tolist() == [0, 1]
     np.testing.assert_array_equal(data.train.examples_of(1)["x"][0], picture(0)[1])
     np.testing.assert_array_equal(data.test.examples_of(0)["x"][0], picture(3)[1])
+    (tmp_path / "f/f/e/ffe2.jpg").write_bytes(b"\xff\xd8")
+    with pytest.raises(ValueError, match=r"client '52', f/f/e/ffe2.jpg: cannot be read"):
+        data.train.examples_of(0)
     assert datasets.parse("gldv2:DATA,train=mini_gld_train_split.csv")[1]["path"] == "DATA"
     assert gldv2.__wrapped__.__kwdefaults__["image_size"] == 224
 
@@ -161,6 +164,11 @@ def test_inaturalist(tmp_path):
     np.testing.assert_array_equal(data.train.examples_of(0)["x"], expected)
     np.testing.assert_array_equal(data.train.examples_of(1)["x"][0], picture(2)[1])
     np.testing.assert_array_equal(data.test.examples_of(0)["x"][0], picture(3)[1])
+    (tmp_path / "train_val_images/Plantae/[x]/b*.jpg").write_bytes(b"")
+    with pytest.raises(
+        ValueError, match=r"client '7', train_val_images/Plantae/\[x\]/b\*.jpg: cann"
+    ):
+        data.train.examples_of(0)
     (tmp_path / "train_val_images/Plantae/Salix/dd.jpg").unlink()
     data = inaturalist(path=tmp_path, **SMALL)
     with pytest.raises(ValueError, match=r"client 'part 0', .*/dd.jpg: there is no such file"):
@@ -253,11 +261,11 @@ def test_damaged_tables_are_refused(folder, name, content, message):
     ("name", "content", "message"),
     [
         ("b2.jpg", None, "client 'bo', b2.jpg: there is no such file; check the path"),
-        ("b2.jpg", b"", "client 'bo', image 1: cannot be read"),
-        ("b2.jpg", b"no image at all", "client 'bo', image 1: cannot be read"),
-        ("b2.jpg", picture(2, "GIF")[0], "client 'bo', image 1: cannot be read"),
-        ("b2.jpg", picture(2)[0][:-40], "client 'bo', image 1: cannot be read"),
-        ("b2.jpg", picture(2, "JPEG", (64, 64, 3))[0][:900], "client 'bo', image 1: cannot be r"),
+        ("b2.jpg", b"", "client 'bo', b2.jpg: cannot be read"),
+        ("b2.jpg", b"no image at all", "client 'bo', b2.jpg: cannot be read"),
+        ("b2.jpg", picture(2, "GIF")[0], "client 'bo', b2.jpg: cannot be read"),
+        ("b2.jpg", picture(2)[0][:-40], "client 'bo', b2.jpg: cannot be read"),
+        ("b2.jpg", picture(2, "JPEG", (64, 64, 3))[0][:900], "client 'bo', b2.jpg: cannot be r"),
     ],
 )
 def test_missing_and_damaged_images_are_found_when_they_are_read(folder, name, content, message):
