@@ -1,7 +1,8 @@
 """FedLGA: the server extends the updates of clients that did only a part of their work.
 
-Li et al., "FedLGA: Towards System-Heterogeneity of Federated Learning via Local Gradient
-Approximation", IEEE Transactions on Cybernetics 2023, https://arxiv.org/abs/2112.11989.
+Li et al., "FedLGA: Toward System-Heterogeneity of Federated Learning via Local Gradient
+Approximation", IEEE Transactions on Cybernetics 2024, https://arxiv.org/abs/2112.11989 (there
+"Towards").
 
 There is no released code, and the text leaves open what the server knows. This file reads it so:
 clients upload Delta_i = w_i - w (the sign of the paper's Algorithm 1) and their number of steps S_i

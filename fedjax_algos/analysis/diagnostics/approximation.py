@@ -127,8 +127,8 @@ def approximation_error(
     With the fallback "max", the clients that did the largest share of their work are not
     approximated, and keep their error.
 
-    Source: Li et al., "FedLGA: Towards System-Heterogeneity of Federated Learning via Local
-    Gradient Approximation", 2023, https://arxiv.org/abs/2112.11989.
+    Source: Li et al., "FedLGA: Toward System-Heterogeneity of Federated Learning via Local
+    Gradient Approximation", 2024, https://arxiv.org/abs/2112.11989.
 
     Args:
       updates: of `partial_updates`; one result serves any number of settings.

@@ -37,8 +37,8 @@ def rounds_to_target(rows: list[Row], target: float, *, metric: str = METRIC) ->
     `wall_seconds` include compilation if the run is the first of its method in the process.
 
     Source: Tables IV ("single" is `seconds_per_round`, "total" is `seconds`) and V of Li et al.,
-    "FedLGA: Towards System-Heterogeneity of Federated Learning via Local Gradient Approximation",
-    2023, https://arxiv.org/abs/2112.11989. Means over several seeds are our extension.
+    "FedLGA: Toward System-Heterogeneity of Federated Learning via Local Gradient Approximation",
+    2024, https://arxiv.org/abs/2112.11989. Means over several seeds are our extension.
 
     Args:
       rows: of all methods.
