@@ -104,6 +104,19 @@ def test_measures_of_a_run(runner, measure, expected):
     assert runner.value_of(curve, **measure) == expected
 
 
+def test_measures_of_another_metric(runner):
+    dice = {"metric": "test_dice_score"}
+    curve = rows(CURVE, test_dice_score=[0.2, 0.3, 0.1, 0.9, 0.4, 0.6])
+    curve[3]["test_loss"] = math.inf  # not finite, and so neither the best nor at the target
+    assert runner.value_of(curve, **dice, first="round", target=0.5) == "50"
+    assert runner.value_of(curve, **dice, best=True) == "60"
+    assert runner.value_of(curve, **dice, last=0.4) == "50"
+    assert runner.value_of(curve, **dice, at=20, column="test_accuracy", scale=0.01) == "70"
+    runs = {("fedavg", 0): curve, ("other", 0): rows(CURVE, test_dice_score=[0.0, 0.6] + [0] * 4)}
+    found = runner.measured(runs, reference="fedavg", first="round", **dice)
+    assert found == {("fedavg", 0): "50", ("other", 0): "10"}
+
+
 def test_the_end_of_a_run_on_the_virtual_clock_is_in_seconds(runner):
     curve = rows(CURVE, simulated_seconds=[0, 2, 4, 6, 8, 100])
     assert runner.value_of(curve, last=0.5) == "75"

@@ -21,7 +21,7 @@ from pathlib import Path
 import tomli_w
 
 from fedjax_algos.analysis.claims import write_measured
-from fedjax_algos.analysis.statistics import TOLERANCE, finite_quality
+from fedjax_algos.analysis.statistics import METRIC, TOLERANCE, finite_quality
 from fedjax_algos.runs.results import read_folders
 
 TIME = "simulated_seconds"
@@ -71,8 +71,9 @@ def measured(runs, *, reference=None, **how):
     """One value for each method and seed, as a text."""
     if reference is None:
         return {key: value_of(rows, **how) for key, rows in runs.items()}
-    return {  # the target is the best accuracy of the reference on the same seed
-        (method, seed): value_of(rows, target=best(runs[reference, seed]), **how)
+    metric = how.get("metric", METRIC)
+    return {  # the target is the best quality of the reference on the same seed
+        (method, seed): value_of(rows, target=best(runs[reference, seed], metric), **how)
         for (method, seed), rows in runs.items()
     }
 
@@ -83,42 +84,44 @@ def value_of(rows, *, first=None, target=None, last=None, at=None, column=None, 
     Args:
       rows: of the run.
       first: column of a cost; its value at the first evaluation that reaches `target`.
-      target: test accuracy to reach.
+      target: quality to reach.
       last: mean of the column over this share of the run, at its end.
       at: the column's value at the last evaluation up to this round or simulated second.
-      column: for `last` and `at`; test_accuracy without it.
-      scale: what the value is divided by; for accuracies .01, so that they are in percent.
-      how: best=True is the highest test accuracy.
+      column: for `last` and `at`; that of the quality without it.
+      scale: what the value is divided by; for the quality .01, so that it is in percent.
+      how: best=True is the highest quality; metric is its column, test_accuracy without it.
     """
+    metric = how.get("metric", METRIC)
     if first is not None:
-        reached = [row for row in rows if finite_quality(row) >= target - TOLERANCE]
-        if not reached and math.isnan(finite_quality(rows[-1])):
+        reached = [row for row in rows if finite_quality(row, metric) >= target - TOLERANCE]
+        if not reached and math.isnan(finite_quality(rows[-1], metric)):
             return ""  # it has diverged, and may have ended early
         value = (reached or rows)[0 if reached else -1][first] / (scale or 1)
         return f"{value:.6g}" if reached else f">{value:.6g}"
-    column = column or "test_accuracy"
+    column = column or metric
     clock = TIME if TIME in rows[-1] else "round"
     if how.get("best"):
-        value = best(rows)
+        value = best(rows, metric)
     elif last is not None:
         start = (1 - last) * rows[-1][clock]
-        chosen = [number(row, column) for row in rows if row[clock] > start]
+        chosen = [number(row, column, metric) for row in rows if row[clock] > start]
         value = sum(chosen) / len(chosen)
     else:
-        value = number([row for row in rows if row[clock] <= at][-1], column)
-    scale = scale or (0.01 if column == "test_accuracy" else 1)
+        value = number([row for row in rows if row[clock] <= at][-1], column, metric)
+    scale = scale or (0.01 if column == metric else 1)
     return f"{value / scale:.6g}" if math.isfinite(value) else ""
 
 
-def number(row, column):
+def number(row, column, metric):
     """A value of a row; NaN if the model is not finite or nothing was measured."""
-    value = finite_quality(row) if column == "test_accuracy" else row.get(column)
+    value = finite_quality(row, metric) if column == metric else row.get(column)
     return math.nan if value is None or value == "" else float(value)
 
 
-def best(rows):
-    """The highest test accuracy of a run."""
-    return max((q for q in map(finite_quality, rows) if math.isfinite(q)), default=math.nan)
+def best(rows, metric):
+    """The highest quality of a run."""
+    values = [finite_quality(row, metric) for row in rows]
+    return max((value for value in values if math.isfinite(value)), default=math.nan)
 
 
 if __name__ == "__main__":
