@@ -7,6 +7,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.cli import tables
 from fedjax_algos.cli.columns import ResultTable
 from fedjax_algos.cli.method_tables import goal_of, method_tables
@@ -60,6 +61,7 @@ def _settings(folder: Path, configuration: dict[str, Any]) -> Settings:
         settings = Settings(**{**given, "seeds": tuple(given["seeds"])})
         for option in known.values():
             check_value(option, getattr(settings, option.name), "")
+        check_target_metric(settings.target_metric)
     except ValueError as error:
         raise ValueError(f"{str(folder / 'config.json')!r}: {error}") from error
     return settings

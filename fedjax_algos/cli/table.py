@@ -127,6 +127,8 @@ def _shared(folders: tuple[str, ...], configurations: list[dict[str, Any]], name
     for folder, value in zip(folders, values, strict=True):
         try:
             check_value(option, value, "")
+            if name == "target_metric":
+                check_target_metric(value)
         except ValueError as error:
             raise ValueError(f"{str(Path(folder, 'config.json'))!r}: {error}") from error
     return values[0] if all(value == values[0] for value in values) else None

@@ -73,6 +73,8 @@ def test_a_target_has_its_metric(command, refused, here):
     message = "target_metric='dice' is not measured; choose accuracy or dice_score, or name it in"
     assert message in refused("table", "a", "--target-metric", "dice")
     assert "'loss' is lower for better models" in refused("table", "a", "--target-metric", "loss")
+    write_folder(here / "bad", both, settings=own | {"target_metric": 5})
+    assert "bad/config.json': target_metric=5 is no text; give the name" in refused("table", "bad")
 
 
 @pytest.mark.parametrize(

@@ -96,9 +96,11 @@ def check_target_metric(name: str, measured: Collection[str] | None = None) -> N
       measured: the names of the metrics that are measured; None: not known yet.
 
     Raises:
-      ValueError: for a loss, an error or a perplexity, which the name says, and for a metric that
-        is not measured.
+      ValueError: for another value than a text, such as that of a damaged file; for a loss, an
+        error or a perplexity, which the name says; and for a metric that is not measured.
     """
+    if not isinstance(name, str):
+        raise ValueError(f"target_metric={name!r} is no text; give the name of a metric")
     if _falls(name):
         raise ValueError(
             f"target_metric={name!r} is lower for better models, and targets are reached from "
