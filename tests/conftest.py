@@ -7,6 +7,8 @@ import tracemalloc
 from importlib import metadata
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Nearly all time here is compilation; processes that tests start inherit this.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
 if metadata.version("jaxlib").startswith("0.10."):  # other versions may not know these flags
     quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick}"  # compiles twice as fast
@@ -17,7 +19,6 @@ import pytest
 
 gc.set_threshold(200_000, 20, 20)  # tracing makes many objects, and few cycles of them
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_disable_most_optimizations", True)  # nearly all time here is compilation
 jax.config.update("jax_num_cpu_devices", 8)  # tests that name no devices run on the first one
 
 
