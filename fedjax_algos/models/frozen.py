@@ -21,8 +21,13 @@ def freeze(problem: Problem, trainable: Pattern) -> Problem:
         last layer of `mlp`, or a function from a path to a bool.
 
     Raises:
-      ValueError: if the pattern matches none of the params.
+      ValueError: if the pattern matches none of the params, or the model has frozen arrays already.
     """
+    if jax.tree.leaves(_shapes(problem).frozen):
+        raise ValueError(
+            "freeze: the model has frozen arrays already; give one pattern to the problem that has "
+            "none"
+        )
     parts = split_params(problem, trainable)
     require_match("freeze: trainable", parts, trainable)
 
@@ -51,8 +56,7 @@ def freeze_model(problem: Problem, trainable: Pattern, model: Model | Params) ->
     """
     parts = split_params(problem, trainable)
     if not isinstance(model, Model):
-        shapes = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
-        if jax.tree.leaves(shapes.statistics):
+        if jax.tree.leaves(_shapes(problem).statistics):
             raise ValueError(
                 "freeze_model: the model is params alone, but the problem has statistics, such as "
                 "BatchNorm's; give fedjax_algos.Model(params, statistics)"
@@ -62,3 +66,7 @@ def freeze_model(problem: Problem, trainable: Pattern, model: Model | Params) ->
     trained = {path: leaf for path, leaf, own in leaves if own}
     frozen = {path: leaf for path, leaf, own in leaves if not own}
     return Model(trained, model.statistics, frozen)
+
+
+def _shapes(problem):
+    return jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))

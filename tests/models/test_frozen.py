@@ -191,6 +191,8 @@ def test_wrong_calls(toy):
     with pytest.raises(ValueError, match=r"freeze: trainable='last' matches none of the params"):
         freeze(toy.problem, "last")
     problem = freeze(toy.problem, "out")
+    with pytest.raises(ValueError, match="the model has frozen arrays already; give one pattern"):
+        freeze(problem, "out")
     engine = fa.make_engine(algorithms["fedavg"](problem, LOCAL))
     params = problem.init(model_key(0)).params
     with pytest.raises(
