@@ -18,9 +18,10 @@ from fedjax_algos.engine.row_files import RowFiles
 class RowsOnDisk(NamedTuple):
     """Rows of client state on disk, as the `client_state` of `make_engine`.
 
-    Memory holds the rows of one cohort, and 12 bytes for each client. Each run has files of its
-    own, so several runs may share a folder. They need the room of the rows that have been written,
-    and with checkpoints that of the rows that have changed since the oldest one that is kept.
+    Memory holds the rows of one cohort, and 12 bytes for each client. Each run, and each process of
+    it, has files of its own, so several runs may share a folder. They need the room of the rows
+    that have been written, and with checkpoints also that of the rows that have changed since the
+    oldest one that is kept.
 
     What a run writes is in a file without a name, which ends with the run or its process. The first
     checkpoint makes a file `NUMBER.rows`, which has the rows of the run's checkpoints: they can go

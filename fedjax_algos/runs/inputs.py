@@ -178,7 +178,7 @@ def check_room_for_rows(state: FederatedState, num_rows: int) -> None:
     what = f"the state of {num_rows} clients"
     if isinstance(state.clients, HostClientState):
         size = num_rows * tree_bytes(state.clients.blank)
-        fix = "give fewer clients or rounds, a smaller model, or client_state=RowsOnDisk(folder)"
+        fix = "give fewer clients or rounds, or a smaller model, or keep client_state on disk"
         check_memory(what, size, fix)
     if isinstance(state.clients, DiskClientState):
         state.clients.files.check_room(what, num_rows)

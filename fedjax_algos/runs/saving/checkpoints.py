@@ -232,8 +232,9 @@ def load_state(folder: str | Path, like: FederatedState) -> tuple[FederatedState
 
     Args:
       folder: that was given as `checkpoints`.
-      like: the initial state of the same run, as `engine.init` makes it. Rows on disk are read from
-        the folder of its engine; the run itself may go on meanwhile.
+      like: the initial state of the same run, as `engine.init` makes it. Rows on disk stay in the
+        folder of its engine, and each is read when it is needed; that is an error once a run that
+        goes on has replaced the row.
 
     Returns:
       The state, on the devices of `like`, and the rows of the evaluations until then.
