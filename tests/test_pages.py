@@ -96,9 +96,13 @@ def test_the_costs_of_a_client(capsys):
 def test_large_populations(tmp_path, monkeypatch):
     """docs/large_populations.md: what is packed is opened, and sources of one's own are trained."""
     monkeypatch.chdir(tmp_path)
-    names = {}
+    names, losses = {}, []
     for program in programs("docs/large_populations.md"):
         exec(program, names)
-    assert names["history"][-1]["train_loss"] < 1.5
+        losses.append(names["history"][-1]["train_loss"])
+    assert losses[1] < 1.5  # three classes; the others have ten
+    assert max(losses) < 2
+    assert 0 < len(names["state"].clients) <= 40
+    assert len(list((tmp_path / "rows").glob("*.rows"))) == 1
     assert names["data"].num_clients == 40
     assert len(names["test"]["y"]) == 200

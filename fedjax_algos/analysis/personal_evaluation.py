@@ -23,7 +23,7 @@ from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.devices import one_copy
 from fedjax_algos.engine.local_update import initialised_row, read_row
 from fedjax_algos.engine.placement import Layout, chunk_size
-from fedjax_algos.engine.state import FederatedState, HostClientState
+from fedjax_algos.engine.state import FederatedState, RowTable
 from fedjax_algos.schedules.synchronous import full_steps
 
 _MAX_ROWS = 128  # rows of host memory that the device holds at once
@@ -223,7 +223,7 @@ def make_evaluate_own(
 
 def _pieces(rows, num_clients, device):
     """(ids of clients, their rows), of equal shapes; id num_clients pads the last piece."""
-    if not isinstance(rows, HostClientState):
+    if not isinstance(rows, RowTable):
         yield np.arange(num_clients, dtype=np.int32), jax.device_put(rows, device)
         return
     size = min(num_clients, _MAX_ROWS)

@@ -59,7 +59,8 @@ HELP = {
     "devices": "number of devices that share a cohort, a wave, or the runs of a sweep [1, because "
     "more change the rounding; sweep, which does not depend on it: all, of a CPU one a core; "
     "with --layout tuned: measured]",
-    "client_state": "where the clients' own state is kept between rounds: device or host",
+    "client_state": "where the clients' own state is kept between rounds: device, host, or "
+    "disk, in the results folder until the runs have ended",
     "examples": "replicated on all devices, or sharded by client",
     "compilation_cache": "keeps compiled programs, and reads those of earlier runs [none]",
     "out": "results folder",

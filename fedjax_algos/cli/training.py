@@ -165,7 +165,9 @@ def train(
     with measure_compilation() as compiled, results_folder(values, name) as folder:
         start_jax(settings.devices, values["compilation_cache"])
         layout = (folder.configuration or {}).get("layout") or file.layout
-        experiment = prepare(settings, methods, layout=layout, files=True)
+        experiment = prepare(
+            settings, methods, layout=layout, files=True, client_state_folder=folder.client_state
+        )
         extra = {"tuning": dict(file.tuning)} if file.tuning else {}
         record = results.configuration(experiment, values.get("config"), extra)
         folder.begin(record)

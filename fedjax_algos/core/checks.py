@@ -184,8 +184,8 @@ def is_deleted(leaf: Any) -> bool:
     Args:
       leaf: an array of any kind.
     """
-    concrete = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
-    return concrete and leaf.is_deleted()
+    deleted = getattr(leaf, "is_deleted", None)  # also of rows on disk, which the engine has
+    return deleted is not None and not isinstance(leaf, jax.core.Tracer) and deleted()
 
 
 def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ...]) -> None:

@@ -5,7 +5,8 @@ engine knows no algorithm. Where to change what:
 
 - `federated_round.py`: what a round computes; `local_update.py`: what one client computes in it.
 - `placement.py`: how clients are placed on chunks and devices; `sharded_data.py`: which device
-  holds which client's examples; `devices.py`: the mesh; `state.py`: where client state is kept.
+  holds which client's examples; `devices.py`: the mesh; `state.py`: where client state is kept,
+  `disk_client_state.py`: its rows on disk, in `row_files.py`.
 - `checks.py` checks the states, data and dispatches that a caller gives.
 - `engine.py` has the engine and its options, and `compiled_rounds.py` its functions, which
   `protocols.py` documents; `cohort_data.py` reads cohorts from files; `transfer.py` counts bytes;
@@ -20,6 +21,7 @@ from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, 
 from fedjax_algos.engine.autotune import LayoutChoice, LayoutTiming, autotune_layout
 from fedjax_algos.engine.client_states import ClientStates, client_states
 from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation
+from fedjax_algos.engine.disk_client_state import DiskClientState, RowsOnDisk
 from fedjax_algos.engine.engine import Engine, make_engine
 from fedjax_algos.engine.non_finite import Excluded, NonFiniteUpdateError
 from fedjax_algos.engine.placement import Placement
@@ -39,6 +41,7 @@ from fedjax_algos.engine.transfer import Transfer
 __all__ = [
     "ClientStates",
     "Compilation",
+    "DiskClientState",
     "Engine",
     "Excluded",
     "Executor",
@@ -54,6 +57,7 @@ __all__ = [
     "PutDataFn",
     "RoundFn",
     "RoundsFn",
+    "RowsOnDisk",
     "ShardedData",
     "Transfer",
     "TransferFn",

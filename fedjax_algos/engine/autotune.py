@@ -12,6 +12,7 @@ from fedjax_algos.core import Algorithm, Dispatch, Population
 from fedjax_algos.core.checks import check_dispatches, check_kind
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.devices import client_mesh, default_num_devices
+from fedjax_algos.engine.disk_client_state import ClientStatePlace
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.placement import default_layout
 
@@ -69,7 +70,7 @@ def autotune_layout(
     dispatches: Dispatch,
     *,
     devices: int | None = None,
-    client_state: Literal["device", "host"] = "device",
+    client_state: ClientStatePlace = "device",
     examples: Literal["replicated", "sharded"] = "replicated",
     seconds: float = 5.0,
     clock: Callable[[], float] = time.perf_counter,

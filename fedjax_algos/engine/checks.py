@@ -23,7 +23,7 @@ from fedjax_algos.core.user_functions import check_problem
 from fedjax_algos.engine.devices import row_sharding
 from fedjax_algos.engine.placement import Placement
 from fedjax_algos.engine.sharded_data import DeviceData
-from fedjax_algos.engine.state import FederatedState, HostClientState
+from fedjax_algos.engine.state import FederatedState, RowTable, place_of
 
 _OWN_STATE = "give what engine.init or the last round of this algorithm returned"
 
@@ -112,11 +112,11 @@ class StateCheck:
 
     Args:
       algorithm: whose states they are.
-      on_host: whether the rows of client state are in host memory.
+      place: where the rows of client state are: "device", "host" or "disk".
     """
 
-    def __init__(self, algorithm: Algorithm, on_host: bool = False):
-        self.algorithm, self.on_host = algorithm, on_host
+    def __init__(self, algorithm: Algorithm, place: str = "device"):
+        self.algorithm, self.place = algorithm, place
         self.known: set[Any] = set()  # shapes of states that have been compared
 
     def check(
@@ -158,9 +158,9 @@ class StateCheck:
         check_kind("state", state, FederatedState, _OWN_STATE)
         check_not_consumed(state.server)
         leaves, structure = jax.tree.flatten(state.server)
-        rows = jax.tree.leaves(state.clients)
+        rows = [] if isinstance(state.clients, RowTable) else jax.tree.leaves(state.clients)
         shapes = tuple(np.shape(leaf) for leaf in leaves)
-        of_rows = () if self.on_host else tuple(np.shape(leaf) for leaf in rows)
+        of_rows = tuple(np.shape(leaf) for leaf in rows)
         marks = np.shape(state.dispatched)
         key = structure, shapes, of_rows, marks, type(state.clients), data.num_clients
         if key not in self.known:
@@ -171,15 +171,15 @@ class StateCheck:
         """Compares a state with the shapes of the algorithm's own."""
         model = jax.eval_shape(self.algorithm.problem.init, jax.eval_shape(jax.random.key, 0))
         _check_server(self.algorithm, model.params, state.server, num_clients)
-        if isinstance(state.clients, HostClientState) != self.on_host:
-            places = ("host", "device") if self.on_host else ("device", "host")
+        place = place_of(state.clients)
+        if place != self.place:
             raise ValueError(
-                f"the engine has client_state={places[0]!r}, but the state's rows are on the "
-                f"{places[1]}; {_OWN_STATE}"
+                f"the engine has client_state={self.place!r}, but the state's rows are on the "
+                f"{place}; {_OWN_STATE}"
             )
         key = jax.eval_shape(jax.random.key, 0)
         row = jax.eval_shape(self.algorithm.client_init, model.params, key)
-        if self.on_host:
+        if isinstance(state.clients, RowTable):
             if max(state.clients, default=0) >= num_clients:
                 raise ValueError(
                     f"the state has a row of client {max(state.clients)}, but the data have "

@@ -14,7 +14,7 @@ from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.engine.checks import check_not_consumed
 from fedjax_algos.engine.devices import row_sharding
 from fedjax_algos.engine.placement import Placement
-from fedjax_algos.engine.state import FederatedState, HostClientState, row_shapes
+from fedjax_algos.engine.state import FederatedState, RowTable, row_shapes
 
 if TYPE_CHECKING:
     from fedjax_algos.engine.asynchronous.executor import Executor
@@ -47,7 +47,8 @@ def client_states(engine: "Engine | Executor", state: FederatedState) -> ClientS
 
     Args:
       engine: an engine or an executor of the algorithm.
-      state: of a run; not consumed. Its rows are copied, those in host memory to NumPy arrays.
+      state: of a run; not consumed. Its rows are copied, those that are not on
+        the devices to NumPy arrays.
 
     Raises:
       TypeError: for an object of another type.
@@ -64,7 +65,7 @@ def client_states(engine: "Engine | Executor", state: FederatedState) -> ClientS
     if jnp.ndim(state.seed):
         raise ValueError(f"the state is that of {state.seed.size} merged runs; give that of one")
     client_init = engine.algorithm.client_init
-    if not isinstance(state.clients, HostClientState):
+    if not isinstance(state.clients, RowTable):
         rows = _all_rows(client_init, state.origin, state.seed, state.clients, state.dispatched)
         return ClientStates(rows, state.dispatched)
     dispatched = np.asarray(state.dispatched)
@@ -117,13 +118,16 @@ def give_rows(
     _check_rows(given, shapes, num_clients)
     marks = np.broadcast_to(np.asarray(given.dispatched), num_clients)
     dispatched = jax.device_put(marks.copy(), state.dispatched.sharding)
-    if isinstance(state.clients, HostClientState):
+    if isinstance(state.clients, RowTable):
         rows = jax.device_get(given.rows)
-        for client in np.flatnonzero(marks).tolist():
-            state.clients[client] = jax.tree.map(
-                lambda leaf, like, i=client: np.array(leaf[i], like.dtype), rows, shapes
+        table = state.clients.write(
+            (
+                client,
+                jax.tree.map(lambda leaf, like, i=client: leaf[i].astype(like.dtype), rows, shapes),
             )
-        return state._replace(dispatched=dispatched)
+            for client in np.flatnonzero(marks).tolist()
+        )
+        return state._replace(clients=table, dispatched=dispatched)
 
     def place(leaf: Any, like: Any) -> jax.Array:
         copied = jnp.array(leaf, like.dtype)  # rounds consume it

@@ -26,6 +26,7 @@ from fedjax_algos.engine.checks import StateCheck, check_population, check_state
 from fedjax_algos.engine.client_states import give_rows
 from fedjax_algos.engine.cohort_data import CohortData, cohort_data
 from fedjax_algos.engine.devices import replicate, wait_on_cpu
+from fedjax_algos.engine.disk_client_state import DiskClientState, RowsOnDisk, place_name
 from fedjax_algos.engine.federated_round import FederatedRound, run_rounds
 from fedjax_algos.engine.non_finite import check_excluded
 from fedjax_algos.engine.placement import fill_slots
@@ -52,20 +53,21 @@ class CompiledRounds:
     Args:
       algorithm: what is computed.
       placement: layout and devices.
-      on_host: whether the rows of client state are in host memory.
+      client_state: where its rows are: "device", "host" or `RowsOnDisk`.
       sharded: whether each device holds the examples of its own clients only.
       non_finite: "exclude", "error" or "keep".
     """
 
-    def __init__(self, algorithm, placement, on_host, sharded, non_finite):
+    def __init__(self, algorithm, placement, client_state, sharded, non_finite):
         self.algorithm, self.placement, self.mesh = algorithm, placement, placement.mesh
-        self.on_host, self.sharded = on_host, sharded  # client state, examples
+        self.client_state, self.sharded = client_state, sharded
+        self.on_device = client_state == "device"
         self.non_finite = non_finite
 
         def consuming(function, *fixed):
             return jax.jit(partial(function, *fixed), donate_argnums=0)
 
-        traced = FederatedRound(algorithm, placement, not on_host, non_finite)
+        traced = FederatedRound(algorithm, placement, self.on_device, non_finite)
         start = partial(initial_state, algorithm, placement, non_finite=non_finite)
         self.initial_state = jax.jit(start, static_argnames=("population", "num_rows"))
         self.run_prelude = jax.jit(traced.run_prelude)
@@ -76,7 +78,7 @@ class CompiledRounds:
             partial(run_rounds, algorithm, placement, non_finite=non_finite), donate_argnums=0
         )
         self.cohort_updates = jax.jit(traced.cohort_updates)
-        self.checked = StateCheck(algorithm, on_host)
+        self.checked = StateCheck(algorithm, place_name(client_state))
 
     def init(self, seed, population, params=None, clients=None):
         check_seed(seed)
@@ -85,7 +87,7 @@ class CompiledRounds:
         model = as_model(init, params)
         facts = {
             "population": population,
-            "num_rows": 0 if self.on_host else population.num_clients,
+            "num_rows": population.num_clients if self.on_device else 0,
         }
         model_shapes = _initial_model.eval_shape(init, seed) if model is None else model
         check_initial(model_shapes)
@@ -95,8 +97,8 @@ class CompiledRounds:
             model = _initial_model(init, seed)
         # jit gives each leaf a buffer of its own, so that rounds can donate them
         state = self.initial_state(*replicate(self.mesh, (seed, model)), **facts)
-        if self.on_host:
-            state = state._replace(clients=HostClientState(row_shapes(self.algorithm, state)))
+        if not self.on_device:
+            state = state._replace(clients=self._no_rows(state, population.num_clients))
         if clients is not None:
             state = give_rows(self.algorithm, self.placement, state, clients)
         return state
@@ -129,7 +131,7 @@ class CompiledRounds:
                 f"number={number} is out of range; give 1 to {given}, the rounds of dispatches"
             )
         data, dispatches, _ = self._prepare(data, dispatches)
-        if not self.on_host and not isinstance(data, CohortData):
+        if self.on_device and not isinstance(data, CohortData):
             inputs = replicate(self.mesh, (dispatches, np.int32(number)))
             state, metrics = wait_on_cpu(self.mesh, self.run_rounds(state, data, *inputs))
             check_excluded(self.non_finite, state.excluded)
@@ -169,7 +171,14 @@ class CompiledRounds:
         return (program_data(self.mesh, self.sharded, each) for each in data.cohorts(clients))
 
     def _rows(self, state, dispatches):
-        return read_rows(self.mesh, state.clients, dispatches) if self.on_host else state.clients
+        table = state.clients
+        return table if self.on_device else read_rows(self.mesh, table, dispatches)
+
+    def _no_rows(self, state, num_clients):
+        shapes = row_shapes(self.algorithm, state)
+        if isinstance(self.client_state, RowsOnDisk):
+            return DiskClientState(self.client_state.folder, shapes, num_clients)
+        return HostClientState(shapes)
 
     def _compute(self, state, data, dispatches):
         """One round of what `_prepare` returned."""
@@ -183,7 +192,7 @@ class CompiledRounds:
         )
         check_excluded(self.non_finite, excluded)
         server = self.server_step(shared.server, sums, count)
-        if self.on_host:
+        if not self.on_device:
             rows = write_rows(state.clients, dispatches, rows, data.num_clients)
         new = FederatedState(
             server, statistics, rows, state.origin, state.seed, excluded, known, state.frozen

@@ -12,6 +12,7 @@ from fedjax_algos.core.representation import describe
 from fedjax_algos.engine.checks import check_algorithm
 from fedjax_algos.engine.compiled_rounds import CompiledRounds
 from fedjax_algos.engine.devices import Devices, client_mesh
+from fedjax_algos.engine.disk_client_state import ClientStatePlace, place_name
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placement import Layout, Placement, chunk_size
 from fedjax_algos.engine.protocols import (
@@ -58,7 +59,7 @@ class Engine(NamedTuple):
 def make_engine(
     algorithm: Algorithm,
     layout: Layout = "auto",
-    client_state: Literal["device", "host"] = "device",
+    client_state: ClientStatePlace = "device",
     devices: Devices = None,
     examples: Literal["replicated", "sharded"] = "replicated",
     non_finite: NonFinite = "exclude",
@@ -77,7 +78,8 @@ def make_engine(
         `autotune_layout` measures instead. Layouts differ by rounding.
       client_state: where the rows of client state are kept: "device", one row for each client, or
         "host", one for each client that has been dispatched, with the cohort's rows on the device
-        during a round.
+        during a round. `RowsOnDisk(folder)` keeps the latter on disk. Results are the same, bit for
+        bit.
       devices: over which the cohort is divided; see `client_mesh`. Each device holds the server
         state. The table of rows is divided over them if the number of clients is a multiple of
         theirs. The layout is that of each device's part of the cohort.
@@ -97,7 +99,7 @@ def make_engine(
     """
     check_algorithm(algorithm)
     chunk_size(layout, 1)  # raises if the layout is unknown
-    check_choice("client_state", client_state, ("device", "host"))
+    place_name(client_state)  # raises if the place is unknown
     check_choice("examples", examples, ("replicated", "sharded"))
     check_choice("non_finite", non_finite, get_args(NonFinite))
     placement = Placement(layout, client_mesh(devices))
@@ -107,7 +109,7 @@ def make_engine(
             "the algorithm's clients read the examples of all others, but examples='sharded' keeps "
             "most of them on other devices; give examples='replicated'"
         )
-    run = CompiledRounds(algorithm, placement, client_state == "host", sharded, non_finite)
+    run = CompiledRounds(algorithm, placement, client_state, sharded, non_finite)
     transfer = partial(count_transfer, algorithm)
     return Engine(
         algorithm,

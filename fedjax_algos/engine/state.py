@@ -1,5 +1,6 @@
-"""What a run carries from round to round, and the rows of client state in host memory."""
+"""What a run carries from round to round, and the rows of client state that are off the devices."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ from fedjax_algos.core.checks import check_not_consumed
 from fedjax_algos.core.keys import client_key, model_key
 from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.engine.devices import replicate
+from fedjax_algos.engine.disk_client_state import DiskClientState
 from fedjax_algos.engine.non_finite import Excluded, NonFinite
 from fedjax_algos.engine.placement import Placement
 
@@ -34,8 +36,8 @@ class FederatedState(NamedTuple):
     Attributes:
       server: the algorithm's server state, with the global model as `server.params`.
       statistics: of the model: the plain mean over the last cohort, `()` if it has none.
-      clients: the clients' rows: leaves [num_clients, ...], or a `HostClientState`; `()` if
-        clients keep no state.
+      clients: the clients' rows: leaves [num_clients, ...], or a `HostClientState`, or
+        a `DiskClientState`; `()` if clients keep no state.
       origin: theta_0, from which rows are initialised; `()` if clients keep no state.
       seed: uint32[]: of the run.
       excluded: updates that were not finite; `()` if they are kept.
@@ -91,7 +93,7 @@ def initial_state(
       seed: uint32[]: of the run.
       model: the initial model; None for the problem's own initialisation.
       population: static facts about the clients.
-      num_rows: rows of the client state table: N, or 0 if the rows are in host memory.
+      num_rows: rows of the client state table: N, or 0 if the rows are not on the devices.
       non_finite: what is done with updates that are not finite.
     """
     if model is None:
@@ -143,13 +145,37 @@ class HostClientState(dict[int, ClientState]):
     def __repr__(self) -> str:
         return describe(self, clients=len(self), row=describe_tree(self.blank))
 
+    def write(self, rows: Iterable[tuple[int, ClientState]]) -> "HostClientState":
+        """Writes rows in place, and returns this object.
 
-def read_rows(mesh: Mesh | None, table: HostClientState, dispatches: Dispatch) -> ClientState:
+        Args:
+          rows: clients and their rows, of the shapes of `blank`. They are copied.
+        """
+        for client, row in rows:
+            self[client] = jax.tree.map(np.array, row)
+        return self
+
+
+RowTable = HostClientState | DiskClientState  # of rows that are not on the devices
+
+
+def place_of(clients: ClientState | RowTable) -> str:
+    """Where rows of client state are: "device", "host" or "disk".
+
+    Args:
+      clients: of a state.
+    """
+    if isinstance(clients, HostClientState):
+        return "host"
+    return "disk" if isinstance(clients, DiskClientState) else "device"
+
+
+def read_rows(mesh: Mesh | None, table: RowTable, dispatches: Dispatch) -> ClientState:
     """Copies the rows of a cohort to the devices.
 
     Args:
       mesh: the devices, which all receive all rows; None for the default device.
-      table: the rows in host memory.
+      table: the rows.
       dispatches: of one round, leaves [slots]; empty slots read rows of zeros.
 
     Returns:
@@ -160,19 +186,19 @@ def read_rows(mesh: Mesh | None, table: HostClientState, dispatches: Dispatch) -
 
 
 def write_rows(
-    table: HostClientState, dispatches: Dispatch, rows: ClientState, num_clients: int
-) -> HostClientState:
+    table: RowTable, dispatches: Dispatch, rows: ClientState, num_clients: int
+) -> RowTable:
     """Writes the rows of a cohort into the table, in place, and returns the table.
 
     Args:
-      table: the rows in host memory.
+      table: the rows; on disk they are consumed.
       dispatches: of one round, leaves [slots].
       rows: leaves [slots, ...], on the devices.
       num_clients: N, which marks an empty slot, whose row is not written.
     """
     rows = jax.device_get(rows)
-    for slot, client in enumerate(dispatches.client):
-        if client < num_clients:
-            # copies: views would keep the whole cohort's rows alive
-            table[int(client)] = jax.tree.map(lambda leaf, i=slot: leaf[i].copy(), rows)
-    return table
+    return table.write(
+        (int(client), jax.tree.map(lambda leaf, i=slot: leaf[i], rows))
+        for slot, client in enumerate(dispatches.client)
+        if client < num_clients
+    )

@@ -2,6 +2,7 @@
 
 import types
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from fedjax_algos.data import (
 )
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
 from fedjax_algos.engine.autotune import LayoutChoice, autotune_layout
+from fedjax_algos.engine.disk_client_state import ClientStatePlace, RowsOnDisk
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.fingerprint import data_fingerprint
 from fedjax_algos.engine.placement import default_layout
@@ -97,6 +99,7 @@ def prepare(
     layout: Mapping[str, Any] | None = None,
     *,
     files: bool = False,
+    client_state_folder: Path | None = None,
 ) -> Experiment:
     """Loads the data, splits it for each seed, and builds all methods.
 
@@ -110,6 +113,7 @@ def prepare(
         goes on.
       files: whether the examples of a `ClientDataset` may stay in files. They are read into memory
         where they may not, and where the settings or a method need those of all clients.
+      client_state_folder: where client state is kept if the settings have it on disk.
 
     Raises:
       ValueError: for settings that are wrong, before anything is trained.
@@ -144,7 +148,8 @@ def prepare(
             choice = LayoutChoice(layout["layout"], layout["devices"], (), "measured")
         else:
             choice = _layout(settings, next(iter(algorithms.values())), data_by_seed)
-        placed = choice.layout, settings.client_state, choice.devices, settings.examples
+        place = _place(settings, client_state_folder)
+        placed = choice.layout, place, choice.devices, settings.examples
         arguments = *placed, settings.non_finite
         engines = {label: make_engine(a, *arguments) for label, a in algorithms.items()}
     return Experiment(
@@ -189,6 +194,17 @@ def _client_data(
     return {seed: split_held_out(settings, dataset, seed) for seed in settings.seeds}
 
 
+def _place(settings: Settings, folder: Path | None) -> ClientStatePlace:
+    """Where the engines keep client state."""
+    if settings.client_state != "disk":
+        return settings.client_state
+    if folder is None:
+        raise ValueError(
+            "client_state='disk' has no folder; give prepare(..., client_state_folder=...)"
+        )
+    return RowsOnDisk(folder)
+
+
 def _layout(settings: Settings, algorithm: Algorithm, data_by_seed: dict[int, Any]) -> LayoutChoice:
     """A fixed rule for each backend, or what the settings name; timed only if they say so."""
     if settings.layout == "auto":
@@ -202,7 +218,7 @@ def _layout(settings: Settings, algorithm: Algorithm, data_by_seed: dict[int, An
         data,
         jax.tree.map(lambda leaf: leaf[0], dispatches),
         devices=settings.devices,
-        client_state=settings.client_state,
+        client_state="device" if settings.client_state == "device" else "host",
         examples=settings.examples,
     )
 

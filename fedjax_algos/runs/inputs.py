@@ -16,6 +16,7 @@ from fedjax_algos.core.representation import describe_tree
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.user_functions import check_initial
 from fedjax_algos.data.federated_data import FederatedData, check_examples
+from fedjax_algos.engine.disk_client_state import DiskClientState
 from fedjax_algos.engine.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState, HostClientState
 from fedjax_algos.models.labels import check_labels
@@ -167,8 +168,8 @@ def check_evaluations(evaluations: int, fix: str) -> None:
     check_memory(f"the rows of {evaluations} evaluations", evaluations * _ROW_BYTES, fix)
 
 
-def check_host_rows(state: FederatedState, num_rows: int) -> None:
-    """Checks that rows of client state in host memory will fit into it.
+def check_room_for_rows(state: FederatedState, num_rows: int) -> None:
+    """Checks that rows of client state that are not on the devices will fit where they are kept.
 
     Args:
       state: of the run.
@@ -177,9 +178,10 @@ def check_host_rows(state: FederatedState, num_rows: int) -> None:
     Raises:
       ValueError: if they do not.
     """
+    what = f"the state of {num_rows} clients"
     if isinstance(state.clients, HostClientState):
-        check_memory(
-            f"the state of {num_rows} clients",
-            num_rows * tree_bytes(state.clients.blank),
-            "give fewer clients or rounds, or a smaller model",
-        )
+        size = num_rows * tree_bytes(state.clients.blank)
+        fix = "give fewer clients or rounds, or a smaller model, or keep client_state on disk"
+        check_memory(what, size, fix)
+    if isinstance(state.clients, DiskClientState):
+        state.clients.files.check_room(what, num_rows)

@@ -15,7 +15,7 @@ from fedjax_algos.engine.cohort_data import CohortData
 from fedjax_algos.engine.devices import one_copy
 from fedjax_algos.engine.engine import Engine
 from fedjax_algos.engine.sharded_data import RunData
-from fedjax_algos.engine.state import FederatedState, HostClientState
+from fedjax_algos.engine.state import FederatedState, place_of
 from fedjax_algos.runs.divergence import (
     count_excluded,
     has_diverged,
@@ -23,7 +23,7 @@ from fedjax_algos.runs.divergence import (
     training_mean,
     warn_of_divergence,
 )
-from fedjax_algos.runs.inputs import check_data, check_host_rows, check_rounds
+from fedjax_algos.runs.inputs import check_data, check_room_for_rows, check_rounds
 from fedjax_algos.runs.windows import draw_windows, flop_counter
 from fedjax_algos.schedules import LocalWork, Sampler, Synchronous, uniform
 from fedjax_algos.schedules.synchronous import Position
@@ -75,11 +75,11 @@ class Rounds:
         if state is None:
             state = engine.init(seed, population, params)
         else:
-            on_host = isinstance(state.clients, HostClientState)
-            StateCheck(engine.algorithm, on_host).check_state(state, self.data)
+            place = place_of(state.clients)
+            StateCheck(engine.algorithm, place).check_state(state, self.data)
         self.state, self.start_round = state, start_round or 0
         self.done, self.end = self.start_round, self.start_round + rounds
-        check_host_rows(state, min(data.num_clients, self.end * cohort_size))
+        check_room_for_rows(state, min(data.num_clients, self.end * cohort_size))
         self.evaluate_model = make_evaluate_model(engine.algorithm.problem, test, evaluate)
         self.count = flop_counter(engine.algorithm, state, self.data)
         self.flops, self.diverged = 0.0, False

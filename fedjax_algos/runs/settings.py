@@ -32,9 +32,9 @@ from fedjax_algos.schedules.synchronous import check_dispatch_memory
 
 # values that only synchronous rounds can have, and what to give elsewhere
 _ONLY_IN_ROUNDS = {
-    "layout": ("tuned", "auto"),
-    "client_state": ("host", "device"),
-    "examples": ("sharded", "replicated"),
+    "layout": (("tuned",), "auto"),
+    "client_state": (("host", "disk"), "device"),
+    "examples": (("sharded",), "replicated"),
 }
 
 
@@ -46,7 +46,7 @@ class Settings:
     registries, which may carry options, as in `dirichlet:alpha=0.3`. `clients` is their number,
     `rounds` that of the rounds, evaluated every `eval_every` rounds, for each of the `seeds`.
     `batch_size`, `batches` and `rate_by` are those of `Local`, and `client_state` that of
-    `make_engine`. The other fields:
+    `make_engine`, where "disk" is a folder beside the results. The other fields:
 
     - `loss` replaces that of the model, which is cross-entropy, in training and in evaluation.
     - `metrics` are measured beside those of the model; see `with_metrics`.
@@ -65,8 +65,8 @@ class Settings:
     - `seconds`: run on the virtual clock for so many simulated seconds, each method on its own
       schedule, in the same `system`, with `evaluations` evaluations. All clients take part, and
       `cohort`, `sampler`, `work`, `rounds`, `eval_every` and named layouts have no effect;
-      `local_epochs`, layout "tuned", `client_state` "host" and sharded `examples` are refused.
-      `local_steps` is then the work of the schedules that do not choose it.
+      `local_epochs`, layout "tuned", `client_state` "host" and "disk", and sharded `examples` are
+      refused. `local_steps` is then the work of the schedules that do not choose it.
     - `layout` "auto" is sequential on a CPU and vmapped elsewhere. "tuned" times layouts (see
       `autotune_layout`), so that two machines may round differently.
     - `devices`: over which a cohort, a wave or the runs of a sweep are divided. None is one device
@@ -120,7 +120,7 @@ class Settings:
     evaluations: Count = 20
     layout: str = "auto"
     devices: Count | None = None
-    client_state: Literal["device", "host"] = "device"
+    client_state: Literal["device", "host", "disk"] = "device"
     examples: Literal["replicated", "sharded"] = "replicated"
     non_finite: NonFinite = "exclude"
 
@@ -194,8 +194,8 @@ class Settings:
           ValueError: for a setting that has this value.
         """
         for name in names:
-            value, other = _ONLY_IN_ROUNDS[name]
-            if getattr(self, name) == value:
+            (values, other), value = _ONLY_IN_ROUNDS[name], getattr(self, name)
+            if value in values:
                 raise ValueError(f"{name}={value!r} is not for {what}; give {name}={other!r}")
 
     @property

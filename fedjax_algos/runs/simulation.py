@@ -20,9 +20,9 @@ from fedjax_algos.engine.fingerprint import (
     data_fingerprint,
 )
 from fedjax_algos.engine.sharded_data import RunData, data_shapes
-from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.engine.state import FederatedState, place_of
 from fedjax_algos.runs.rounds import Rounds
-from fedjax_algos.runs.saving.arrays import fill, fill_state, state_arrays
+from fedjax_algos.runs.saving.arrays import fill, fill_state, saved_arrays
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, Content, RunSaver, Saved
 from fedjax_algos.schedules import LocalWork, Sampler, uniform
 
@@ -119,15 +119,15 @@ def simulate(
     model = array_fingerprint(one_copy(run.state.server.params)) if checkpoints else ""
     saver = RunSaver(checkpoints, partial(_identity, run, run.state, model))
     stopped = False
-    if saved := saver.restore():
-        _restore(run, saved)
+    if (saved := saver.restore()) and saver.checkpoints:
+        _restore(run, saved, saver.checkpoints)
         for row in run.rows:
             stopped = report(row, run.state if row is run.rows[-1] else None)
     for latest, row in () if stopped else run:
         stopped = report(row, latest)
         if run.position is not None:
             last = run.ended or stopped
-            saver.after_evaluation(run.done, partial(_content, run), last=last)
+            saver.after_evaluation(run.done, partial(_content, run, saver), last=last)
         if stopped:
             break
     return run.state, run.rows
@@ -149,19 +149,21 @@ def _reporter(on_evaluation: Any) -> Callable[[Row, FederatedState | None], bool
     return report
 
 
-def _restore(run: Rounds, saved: Saved) -> None:
+def _restore(run: Rounds, saved: Saved, checkpoints: Checkpoints) -> None:
     """Puts a run where a checkpoint was made."""
-    run.state = fill_state(run.state, saved.arrays)
+    run.state = fill_state(run.state, saved.arrays, checkpoints.folder, saved.position)
     run.schedule.go_to(fill(run.schedule.position(), saved.arrays, "schedule"))
     run.done, run.rows = saved.position, saved.facts["rows"]
     run.flops, run.diverged = saved.facts["flops"], saved.facts["diverged"]
     run.started -= run.rows[-1]["wall_seconds"]
 
 
-def _content(run: Rounds) -> Content:
+def _content(run: Rounds, saver: RunSaver) -> Content:
     """What a checkpoint holds."""
     facts = {"rows": run.rows, "flops": run.flops, "diverged": run.diverged}
-    return state_arrays(run.state) | {"schedule": run.position}, facts
+    folder = saver.checkpoints.folder if saver.checkpoints else ""  # called only if there are some
+    arrays = saved_arrays(run.state, folder, run.done, saver.kept)
+    return arrays | {"schedule": run.position}, facts
 
 
 def _identity(run: Rounds, state: FederatedState, model: str) -> dict[str, Any]:
@@ -180,6 +182,7 @@ def _identity(run: Rounds, state: FederatedState, model: str) -> dict[str, Any]:
         "rounds": run.rounds,
         "eval_every": run.eval_every,
         "non_finite": engine.non_finite,
+        "client_state": place_of(run.state.clients),
         "layout": str(engine.placement.layout),
         "devices": engine.placement.num_devices,
     }

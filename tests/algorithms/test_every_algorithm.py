@@ -9,6 +9,7 @@ import pytest
 from helpers import CASES, Case, fixed, one_round, small_network, stored
 
 import fedjax_algos as fa
+from fedjax_algos.engine.disk_client_state import DiskClientState
 from fedjax_algos.engine.state import HostClientState
 from fedjax_algos.models.adapters import Outputs
 from fedjax_algos.schedules import Synchronous
@@ -70,22 +71,23 @@ def test_flat_params_a_cohort_of_one_and_a_pause(case):
 
 
 @pytest.mark.parametrize("case", STATEFUL, ids=str)
-def test_client_state_on_the_host_gives_the_same_bits(case):
+def test_client_state_on_the_host_and_on_disk_gives_the_same_bits(case, tmp_path):
     toy = small_network()
     algorithm = case.build(toy.problem, LOCAL)
     dispatches = schedule(toy.data, [(0, 1), (2, 1), (1, 0)])
     ends = []
-    for place in ("device", "host"):
+    for place in ("device", "host", fa.RowsOnDisk(tmp_path)):
         engine = fa.make_engine(algorithm, 2, client_state=place)
         state = engine.init(0, fa.Population(4, 2, 17))
         ends.append(advance(engine, toy.data, state, dispatches, range(3)))
-    on_device, on_host = ends
-    chex.assert_trees_all_equal(on_device.server, on_host.server)
-    assert isinstance(on_host.clients, HostClientState)
-    assert sorted(on_host.clients) == [0, 1, 2]  # client 3 was never sampled
-    for client, row in on_host.clients.items():
-        expected = jax.tree.map(lambda leaf, c=client: leaf[c], on_device.clients)
-        chex.assert_trees_all_equal(expected, row)
+    on_device, *others = ends
+    assert [type(state.clients) for state in others] == [HostClientState, DiskClientState]
+    for state in others:
+        chex.assert_trees_all_equal(on_device.server, state.server)
+        assert sorted(state.clients) == [0, 1, 2]  # client 3 was never sampled
+        for client, row in state.clients.items():
+            expected = jax.tree.map(lambda leaf, c=client: leaf[c], on_device.clients)
+            chex.assert_trees_all_equal(expected, row)
 
 
 def test_the_list_of_stateful_algorithms_is_complete():
@@ -128,8 +130,13 @@ def test_a_hundred_thousand_clients_with_state_on_the_host():
 def test_unknown_place_of_client_state():
     toy = small_network()
     algorithm = Case("scaffold", {}).build(toy.problem, LOCAL)
-    with pytest.raises(ValueError, match="client_state='disk' is unknown; choose device or host"):
-        fa.make_engine(algorithm, client_state="disk")
+    for place, error, message in (
+        ("cloud", ValueError, "client_state='cloud' is unknown; choose device or host"),
+        ("disk", ValueError, r"'disk' has no folder; give client_state=fedjax_algos\.RowsOnDisk"),
+        (fa.RowsOnDisk(3), TypeError, "RowsOnDisk: folder=3 is not of type str or Path; give a"),
+    ):
+        with pytest.raises(error, match=message):
+            fa.make_engine(algorithm, client_state=place)
 
 
 def test_a_client_twice_in_a_cohort_is_an_error_for_stateful_algorithms():

@@ -42,12 +42,14 @@ def test_every_client_is_evaluated_with_its_own_model(layout):
     check_metrics(evaluate(state, stored(held_out())), params, held_out(), 1e-12)
 
 
-@pytest.mark.parametrize("options", [{"client_state": "host"}, {"devices": 2}], ids=str)
-def test_rows_elsewhere_give_the_same_metrics(options, monkeypatch):
-    """In host memory, in two pieces, and divided over two devices."""
+@pytest.mark.parametrize("where", ["host", "disk", "two devices"])
+def test_rows_elsewhere_give_the_same_metrics(where, monkeypatch, tmp_path):
+    """In host memory and on disk, in two pieces, and divided over two devices."""
     monkeypatch.setattr("fedjax_algos.analysis.personal_evaluation._MAX_ROWS", 3)
     case = Case("fedrep", {"head": "out", "body_share": 0.5})
-    algorithm, engine, state = trained(case, **options)
+    places = {"host": "host", "disk": fa.RowsOnDisk(tmp_path)}
+    given = {"client_state": places[where]} if where in places else {"devices": 2}
+    algorithm, engine, state = trained(case, **given)
     evaluate = fa.make_evaluate_own(algorithm)
     params = own_params(algorithm, engine, state)
     check_metrics(evaluate(state, network().data), params, network().clients, 1e-12)

@@ -28,7 +28,7 @@ SMALL = "--model linear --clients 8 --batch-size 4 --local-steps 2 --seeds 2"
 ROUNDS = f"--rounds 6 --eval-every 2 --cohort 2 {SMALL}"
 COMMANDS = {
     "rounds": f"compare scaffold fedavg {ROUNDS}",
-    "rows on the host": f"run scaffold --client-state host {ROUNDS}",
+    "rows on disk": f"run scaffold --client-state disk {ROUNDS}",
     "virtual clock": f"run fedcompass --seconds 60 --evaluations 4 {SMALL}",
     "sweep": f"sweep fedavg --grid client_learning_rate=0.1,0.2 --devices 2 {ROUNDS}",
 }
@@ -109,6 +109,8 @@ def test_an_interrupted_command_goes_on(name, here, signal_at, json_lines, capsy
         assert line == f"interrupted ({which.name}); go on with: {command}"
         assert not json.loads((here / "parts" / "config.json").read_text())["complete"]
         assert check_tracked(here / "parts") > 0  # the trackers were closed
+        rows_on_disk = [*(here / "parts" / "client_state").glob("*.rows")]
+        assert len(rows_on_disk) == (name == "rows on disk")  # those of the run that goes on
     with pytest.raises(SystemExit):
         main(["plot", "parts"])
     assert "parts' is not complete: " in capsys.readouterr().err

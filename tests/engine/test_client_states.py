@@ -1,6 +1,7 @@
 """The rows of all clients: as the next dispatch reads them, taken out of a run and given to one."""
 
 import functools
+import tempfile
 
 import chex
 import jax
@@ -12,6 +13,7 @@ from helpers import Case, fixed, one_round, quadratics, random_rows, small_netwo
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import FixedSystem, schedules
 from fedjax_algos.core.keys import client_key
+from fedjax_algos.engine.disk_client_state import DiskClientState
 from fedjax_algos.engine.state import HostClientState
 from fedjax_algos.schedules import Synchronous
 
@@ -19,9 +21,11 @@ LOCAL = fa.Local(batch_size=2, learning_rate=0.1, steps=1)
 SETS = [(0, 1), (2, 1), (1, 0)]
 POPULATION = fa.Population(4, 2, 17)
 SEED = 3
+FOLDER = tempfile.TemporaryDirectory()  # of the tests in this process
 PLACES = {
     "device": {},
     "host": {"client_state": "host"},
+    "disk": {"client_state": fa.RowsOnDisk(FOLDER.name)},
     "two devices": {"devices": 2},
 }
 by_place = pytest.mark.parametrize("place", PLACES)
@@ -101,12 +105,12 @@ def test_given_rows_are_copied_and_replace_the_initial_ones():
     toy = small_network()
     rows = jax.tree.map(lambda leaf: np.full((4, *leaf.shape), 7.0, leaf.dtype), toy_params(toy))
     ends = []
-    for place in ("device", "host"):
+    for place, kind in (("device", dict), ("host", HostClientState), ("disk", DiskClientState)):
         engine = engine_of(place)
         state = engine.init(SEED, POPULATION, clients=fa.ClientStates(rows))
         state, _ = engine.rounds(state, toy.data, dispatches_of(toy.data, ALL_SETS), 3)
         ends.append(fa.client_states(engine, state))
-        assert isinstance(state.clients, HostClientState) == (place == "host")
+        assert type(state.clients) is kind
     expected = moved(rows, [2, 3, 1, 0])
     for end in ends:
         chex.assert_trees_all_equal(end.rows, expected)

@@ -30,9 +30,10 @@ def test_more_devices_than_clients(name, devices, x64):
     chex.assert_trees_all_close(expected, result, rtol=1e-11)
 
 
-@pytest.mark.parametrize("client_state", ["device", "host"])
-def test_rows_and_updates_equal_those_of_one_device(client_state, x64):
+@pytest.mark.parametrize("place", ["device", "host", "disk"])
+def test_rows_and_updates_equal_those_of_one_device(place, x64, tmp_path):
     toy = small_network()
+    client_state = fa.RowsOnDisk(tmp_path) if place == "disk" else place
     algorithm = Case("scaffold", {}).build(toy.problem, LOCAL)
     counts = toy.data.counts()
     dispatches, tables, stacks = first_dispatches(counts, 2), [], []
@@ -45,7 +46,7 @@ def test_rows_and_updates_equal_those_of_one_device(client_state, x64):
         with Compilations() as later:
             state, _ = engine.round(state, data, one_round(dispatches, 1))
         assert later.count == 0
-        rows = dict(state.clients) if client_state == "host" else state.clients
+        rows = state.clients if place == "device" else dict(state.clients)
         tables.append(jax.tree.map(np.asarray, rows))
     assert stacks[1].dispatches.client.tolist() == list(SETS[1])
     assert stacks[1].mask.tolist() == [True] * 3

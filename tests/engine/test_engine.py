@@ -315,9 +315,10 @@ def test_a_round_reads_nothing_and_sends_only_its_dispatches(name, unreadable):
         state, _ = engine.rounds(state, toy.data, dispatches)
 
 
-@pytest.mark.parametrize("client_state", ["device", "host"])
-def test_three_hundred_rounds_keep_no_memory(client_state):
+@pytest.mark.parametrize("client_state", ["device", "host", "disk"])
+def test_three_hundred_rounds_keep_no_memory(client_state, tmp_path):
     toy = small_network()
+    client_state = fa.RowsOnDisk(tmp_path) if client_state == "disk" else client_state
     algorithm = Case("scaffold", {}).build(toy.problem, LOCAL)
     engine = fa.make_engine(algorithm, client_state=client_state)
     schedule = Synchronous(toy.data.counts(), LOCAL, cohort_size=3, seed=0)

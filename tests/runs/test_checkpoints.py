@@ -93,9 +93,11 @@ def test_rounds_go_on(name, tmp_path):
 
 
 @pytest.mark.parametrize("case", STATEFUL, ids=str)
-def test_rounds_go_on_with_client_rows_on_the_host(case, tmp_path):
+@pytest.mark.parametrize("on_disk", [False, True], ids=["host", "disk"])
+def test_rounds_go_on_with_client_rows_elsewhere(on_disk, case, tmp_path):
     algorithm = case.build(TOY.problem, LOCAL)
-    check_rounds(fa.make_engine(algorithm, client_state="host"), tmp_path)
+    place = fa.RowsOnDisk(tmp_path / "rows") if on_disk else "host"
+    check_rounds(fa.make_engine(algorithm, client_state=place), tmp_path / "checkpoints")
 
 
 def test_rounds_go_on_with_sharded_examples_and_rows(tmp_path):

@@ -121,7 +121,7 @@ def test_the_layout_is_a_fixed_rule_unless_it_is_tuned(monkeypatch, changes, exp
     assert experiment.layout == expected
 
 
-def test_a_tuned_layout_is_measured_on_a_round(monkeypatch):
+def test_a_tuned_layout_is_measured_on_a_round(monkeypatch, tmp_path):
     choice, shapes = LayoutChoice("vmapped", 2, (), "measured"), []
 
     def autotune(algorithm, data, dispatches, **options):
@@ -130,11 +130,15 @@ def test_a_tuned_layout_is_measured_on_a_round(monkeypatch):
         return choice
 
     monkeypatch.setattr(experiment_module, "autotune_layout", autotune)
-    changes = {"layout": "tuned", "devices": 3, "client_state": "host", "examples": "sharded"}
+    changes = {"layout": "tuned", "devices": 3, "client_state": "disk", "examples": "sharded"}
     settings = Settings(**vars(SMALL) | changes)
-    experiment = prepare(settings, methods_of(("fedavg", "fedprox"), settings))
+    methods = methods_of(("fedavg", "fedprox"), settings)
+    experiment = prepare(settings, methods, client_state_folder=tmp_path / "rows")
     assert experiment.layout is choice
     assert shapes == [(4,)]
+    assert list(tmp_path.iterdir()) == []  # it is timed with rows on the host
+    with pytest.raises(ValueError, match="client_state='disk' has no folder; give prepare"):
+        prepare(settings, methods)
 
 
 def test_waves_use_one_device_unless_it_is_given(monkeypatch):

@@ -59,6 +59,8 @@ def rounds() -> fa.FederatedState:
     local = fa.Local(batch_size=5, learning_rate=0.05, steps=10)
     data = federated_data()
     engine = fa.make_engine(fa.algorithms.fedavg(problem, local), "vmapped", devices=1)
+    on_disk = fa.make_engine(engine.algorithm, client_state=fa.RowsOnDisk("rows"))
+    print(on_disk.placement.layout)
     state, history = fa.simulate(
         engine, data, cohort_size=4, rounds=20, test={"x": jnp.ones((2, 8)), "y": jnp.zeros(2)}
     )

@@ -1,12 +1,14 @@
 """The arrays of a checkpoint by name, and trees and states that are filled from them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from fedjax_algos.engine.state import FederatedState, HostClientState
+from fedjax_algos.engine.disk_client_state import DiskClientState
+from fedjax_algos.engine.state import FederatedState, HostClientState, RowTable
 
 
 def flat_arrays(tree: Any) -> dict[str, Any]:
@@ -54,13 +56,13 @@ def fill(like: Any, arrays: Mapping[str, np.ndarray], prefix: str = "") -> Any:
 
 
 def state_arrays(state: FederatedState) -> dict[str, Any]:
-    """A state as a tree of arrays, with rows in host memory as tables of their clients.
+    """A state as a tree of arrays, with rows that are not on devices as tables of their clients.
 
     Args:
       state: of a run.
     """
     tree = state._asdict()
-    if isinstance(state.clients, HostClientState):
+    if isinstance(state.clients, RowTable):
         ids = np.array(sorted(state.clients), np.int32)
         rows = [state.clients[client] for client in ids.tolist()]
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *rows) if rows else ()
@@ -68,23 +70,64 @@ def state_arrays(state: FederatedState) -> dict[str, Any]:
     return tree
 
 
-def fill_state(like: FederatedState, arrays: Mapping[str, np.ndarray]) -> FederatedState:
+def saved_arrays(
+    state: FederatedState, folder: str | Path, position: int, kept: Iterable[int]
+) -> dict[str, Any]:
+    """A state as a checkpoint holds it: `state_arrays`, but rows on disk stay in their file.
+
+    Args:
+      state: of a run.
+      folder: of the checkpoints.
+      position: of the checkpoint.
+      kept: the positions of the checkpoints that there are.
+
+    Raises:
+      ValueError: if rows on disk cannot be written.
+    """
+    if not isinstance(state.clients, DiskClientState):
+        return state_arrays(state)
+    owner = str(Path(folder).absolute())
+    tree = state._replace(clients=())._asdict()
+    return tree | {"clients": state.clients.save(owner, position, kept)}
+
+
+def fill_state(
+    like: FederatedState, arrays: Mapping[str, np.ndarray], folder: str | Path, position: int
+) -> FederatedState:
     """The state of a checkpoint.
 
     Args:
       like: the initial state of the same run.
-      arrays: of `Saved`, which were made by `state_arrays`.
+      arrays: of `Saved`, which were made by `saved_arrays`.
+      folder: of the checkpoints.
+      position: of the checkpoint.
 
     Raises:
-      ValueError: for a state of another algorithm, model or population.
+      ValueError: for a state of another algorithm, model or population, and for rows that were kept
+        elsewhere.
     """
     clients = like.clients
     state = FederatedState(**fill(like._replace(clients=())._asdict(), arrays))
-    if not isinstance(clients, HostClientState):
+    if not isinstance(clients, RowTable):
         return state._replace(clients=fill(clients, arrays, "clients"))
-    ids = arrays.get("clients/ids", np.zeros(0, np.int32)).tolist()
-    blank = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(ids), *leaf.shape)), clients.blank)
-    rows = fill(blank, arrays, "clients/rows")
-    for number, client in enumerate(ids):
-        clients[client] = jax.tree.map(lambda leaf, i=number: leaf[i].copy(), rows)
+    ids = arrays.get("clients/ids", np.zeros(0, np.int32))
+    if not np.array_equal(ids, np.flatnonzero(state.dispatched)):
+        raise ValueError(
+            f"the checkpoint in {str(folder)!r} has rows of {len(ids)} clients that are not on the "
+            f"devices, but {np.sum(state.dispatched)} clients have been dispatched; give the "
+            "client_state that the run had"
+        )
+    if isinstance(clients, HostClientState):
+        blank = jax.tree.map(
+            lambda leaf: np.broadcast_to(leaf, (len(ids), *leaf.shape)), clients.blank
+        )
+        rows = fill(blank, arrays, "clients/rows")
+        each = (jax.tree.map(lambda leaf, i=i: leaf[i], rows) for i in range(len(ids)))
+        return state._replace(clients=clients.write(zip(ids.tolist(), each, strict=True)))
+    fill(clients.blank, arrays, "clients/blank")  # raises for rows of other shapes
+    if len(ids):
+        tables = {
+            name: arrays[f"clients/{name}"] for name in ("ids", "places", "checksums", "file")
+        }
+        clients.files.open_saved(str(Path(folder).absolute()), position, tables)
     return state._replace(clients=clients)

@@ -105,6 +105,11 @@ class RunSaver:
         if Path(checkpoints.folder).exists():
             self.manager = _open(checkpoints)
 
+    @property
+    def kept(self) -> list[int]:
+        """The positions of the checkpoints that there are."""
+        return [] if self.manager is None else list(self.manager.all_steps())
+
     def restore(self) -> Saved | None:
         """The last checkpoint, or None if there is none.
 
@@ -227,7 +232,9 @@ def load_state(folder: str | Path, like: FederatedState) -> tuple[FederatedState
 
     Args:
       folder: that was given as `checkpoints`.
-      like: the initial state of the same run, as `engine.init` makes it.
+      like: the initial state of the same run, as `engine.init` makes it. Rows on disk stay in the
+        folder of its engine, and each is read when it is needed; that is an error once a run that
+        goes on has replaced the row.
 
     Returns:
       The state, on the devices of `like`, and the rows of the evaluations until then.
@@ -243,4 +250,5 @@ def load_state(folder: str | Path, like: FederatedState) -> tuple[FederatedState
             "checkpoints"
         )
     saved = _read(manager)
-    return fill_state(like, saved.arrays), saved.facts["rows"]
+    state = fill_state(like, saved.arrays, folder, saved.position)
+    return state, saved.facts["rows"]

@@ -46,6 +46,11 @@ class ResultsFolder:
         return read_configuration(self.path)
 
     @property
+    def client_state(self) -> Path:
+        """The folder of the rows of client state on disk, until all runs have ended."""
+        return self.path / "client_state"
+
+    @property
     def is_complete(self) -> bool:
         """Whether all runs have ended and all files are written."""
         return bool((self.configuration or {}).get("complete"))
@@ -149,12 +154,13 @@ class ResultsFolder:
         return Checkpoints(folder / "checkpoints", self.every, self.keep, last=not alone)
 
     def complete(self, configuration: dict[str, Any]) -> None:
-        """Removes all checkpoints, and marks the folder as complete.
+        """Removes all checkpoints and rows of client state, and marks the folder as complete.
 
         Args:
           configuration: as of `begin`, and what is known at the end.
         """
-        for folder in [*self.path.glob("runs/checkpoints"), *self.path.glob("runs/*/checkpoints")]:
+        checkpoints = [*self.path.glob("runs/checkpoints"), *self.path.glob("runs/*/checkpoints")]
+        for folder in [*checkpoints, self.client_state]:
             shutil.rmtree(folder, ignore_errors=True)
         self.write_configuration(configuration, complete=True)
 

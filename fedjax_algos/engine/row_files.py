@@ -1,0 +1,256 @@
+"""Rows of one size in files, as bytes: a scratch file, and the file of a run's checkpoints.
+
+A row that is written goes to the scratch file, which has no name, so that nothing is left of it
+when the process ends, however it ends. A checkpoint moves the rows of the scratch file to places of
+the saved file that no checkpoint refers to. So no row of a checkpoint is ever overwritten, and a
+process may end between any two writes.
+"""
+
+import contextlib
+import math
+import os
+import secrets
+import tempfile
+import weakref
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from shutil import disk_usage
+from typing import Any
+
+import numpy as np
+
+from fedjax_algos.core.limits import readable_bytes
+from fedjax_algos.core.writing import writing
+
+_NOWHERE = -1
+_NONE = np.zeros(0, np.int32)
+
+
+class RowFiles:
+    """The rows of a run's clients. The tables have 12 bytes for each client.
+
+    Args:
+      folder: of both files; it is made when the first row is written.
+      row_bytes: of a row.
+      num_clients: N.
+    """
+
+    def __init__(self, folder: Path, row_bytes: int, num_clients: int):
+        self.folder, self.row_bytes = folder, row_bytes
+        self.recent = np.full(num_clients, _NOWHERE, np.int32)  # places in the scratch file
+        self.saved = np.full(num_clients, _NOWHERE, np.int32)  # in the saved file, if not recent
+        self.checksums = np.zeros(num_clients, np.uint32)  # CRC-32 of the rows
+        self.num_recent = 0
+        self.scratch: Any = None
+        self.reader: Any = None  # of the saved file
+        self.number = 0  # in the name of the saved file
+        self.owner = ""  # the folder of the checkpoints that refer to it
+        self.position = _NOWHERE  # of the last of them
+        # places by the position of the last checkpoint that refers to them
+        self.unused: list[tuple[int, np.ndarray]] = []
+
+    def written(self) -> np.ndarray:
+        """The clients whose rows have been written, ascending, int[rows]."""
+        return np.flatnonzero((self.recent >= 0) | (self.saved >= 0))
+
+    def has(self, client: int) -> bool:
+        """Whether a client's row has been written.
+
+        Args:
+          client: its id, of any integer.
+        """
+        known = 0 <= client < len(self.saved)
+        return bool(known and max(self.recent[client], self.saved[client]) >= 0)
+
+    def read(self, client: int) -> bytearray:
+        """A row that has been written.
+
+        Args:
+          client: its id.
+
+        Raises:
+          ValueError: if it is not as it was written.
+        """
+        is_recent = self.recent[client] >= 0
+        file, place = (self.scratch, self.recent) if is_recent else (self.reader, self.saved)
+        row = bytearray(self.row_bytes)
+        rest = memoryview(row)
+        with contextlib.suppress(OSError):  # what could not be read stays 0
+            file.seek(int(place[client]) * self.row_bytes)
+            while rest and (count := file.readinto(rest)):
+                rest = rest[count:]
+        if rest or zlib.crc32(row) != self.checksums[client]:
+            where = self.folder if is_recent else self._path(self.number)
+            raise ValueError(
+                f"the row of client {client} in {str(where)!r} is not as it was written: the file "
+                "was damaged, or a run that went on from the same checkpoint has replaced the row; "
+                "go on from the last checkpoint, or start the run again"
+            )
+        return row
+
+    def write(self, client: int, row: bytes) -> None:
+        """Writes a row to the scratch file.
+
+        Args:
+          client: its id.
+          row: of `row_bytes` bytes.
+
+        Raises:
+          ValueError: if it cannot be written, as on a full disk.
+        """
+        place = int(self.recent[client])
+        place = self.num_recent if place < 0 else place
+        with writing(self.folder):
+            if self.scratch is None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                file = tempfile.TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115
+                self.scratch = self._closed_at_end(file)
+            _write_at(self.scratch, place * self.row_bytes, row)
+        self.num_recent = max(self.num_recent, place + 1)
+        self.recent[client], self.checksums[client] = place, zlib.crc32(row)
+
+    def check_room(self, what: str, num_rows: int) -> None:
+        """Checks that the disk has room for rows.
+
+        Args:
+          what: needs it.
+          num_rows: so many clients will have rows, those that have been written included.
+
+        Raises:
+          ValueError: if it has not.
+        """
+        there_is = next(
+            each for each in (self.folder, *self.folder.absolute().parents) if each.exists()
+        )
+        needed, free = (num_rows - len(self.written())) * self.row_bytes, disk_usage(there_is).free
+        if needed > free:
+            raise ValueError(
+                f"{what} would need {readable_bytes(needed)} in {str(self.folder)!r}, but there "
+                f"are {readable_bytes(free)}; make room, name a folder on another disk, or give "
+                "fewer clients or rounds"
+            )
+
+    def save(self, owner: str, position: int, kept: Iterable[int]) -> dict[str, Any]:
+        """Moves the rows of the scratch file to the saved file; then the tables change.
+
+        The first checkpoint makes the saved file, and so does the first one in another folder: then
+        all rows are copied.
+
+        Args:
+          owner: the folder of the checkpoints.
+          position: of the checkpoint that is being made.
+          kept: the positions of the checkpoints that there are.
+
+        Returns:
+          What `open_saved` needs, as arrays by name; nothing if no row has been written.
+
+        Raises:
+          ValueError: if the rows cannot be written, as on a full disk, or read. The checkpoints
+            that there are stay as they were.
+        """
+        begins = owner != self.owner or self.reader is None
+        clients = self.written() if begins else np.flatnonzero(self.recent >= 0)
+        if begins and not len(clients):
+            return {}
+        number, end = (self._new_file(), 0) if begins else (self.number, self._end())
+        oldest = min(kept, default=math.inf)
+        unused = [] if begins else self.unused
+        held = [(last, places) for last, places in unused if last >= oldest]
+        free = np.concatenate([_NONE, *(places for last, places in unused if last < oldest)])
+        added = np.arange(end, end + max(len(clients) - len(free), 0), dtype=np.int32)
+        places = np.concatenate([free[: len(clients)], added])
+        try:
+            self._copy(clients, number, places)
+        except BaseException:
+            if begins:
+                self._path(number).unlink(missing_ok=True)
+            raise
+        if begins:
+            self.reader = self._closed_at_end(self._path(number).open("rb", buffering=0))
+            self.unused = []
+        else:
+            replaced = self.saved[clients]
+            replaced = (self.position, replaced[replaced >= 0])
+            self.unused = [*held, (_NOWHERE, free[len(clients) :]), replaced]
+        self.saved[clients] = places
+        self.recent[:], self.num_recent = _NOWHERE, 0
+        if self.scratch is not None:
+            self.scratch.truncate(0)
+        self.number, self.owner, self.position = number, owner, position
+        ids = np.flatnonzero(self.saved >= 0).astype(np.int32)
+        tables = {"ids": ids, "places": self.saved[ids], "checksums": self.checksums[ids]}
+        return tables | {"file": np.int32(number)}
+
+    def open_saved(self, owner: str, position: int, tables: Mapping[str, np.ndarray]) -> None:
+        """Reads the tables of a checkpoint in place of having written its rows.
+
+        Args:
+          owner: the folder of the checkpoints.
+          position: of the checkpoint.
+          tables: what `save` returned.
+
+        Raises:
+          ValueError: if the saved file is missing or cut off.
+        """
+        ids, places = tables["ids"], tables["places"]
+        path = self._path(int(tables["file"]))
+        try:
+            self.reader = self._closed_at_end(path.open("rb", buffering=0))
+        except OSError as error:
+            raise ValueError(
+                f"{str(path)!r} cannot be read ({error.strerror}), but the checkpoint in {owner!r} "
+                "has the clients' rows there; give the folder of client state that the run had"
+            ) from error
+        self.number, self.owner, self.position = int(tables["file"]), owner, position
+        if self._size() < (int(places.max()) + 1) * self.row_bytes:
+            raise ValueError(
+                f"{str(path)!r} has {self._size()} bytes, but rows of the checkpoint in {owner!r} "
+                f"end at {(int(places.max()) + 1) * self.row_bytes}: the file was cut off; start "
+                "the run again, with another folder of checkpoints"
+            )
+        self.saved[ids], self.checksums[ids] = places, tables["checksums"]
+        others = np.setdiff1d(np.arange(self._end(), dtype=np.int32), places)
+        self.unused = [(position, others)]
+
+    def remove(self) -> None:
+        """Removes the saved file; its checkpoints cannot go on any more."""
+        if self.reader is not None:
+            self._path(self.number).unlink(missing_ok=True)
+
+    def _path(self, number):
+        return self.folder / f"{number:08x}.rows"
+
+    def _size(self):
+        return os.fstat(self.reader.fileno()).st_size
+
+    def _end(self):
+        """The first place behind the rows of the saved file; a kill may have left part of one."""
+        return self._size() // self.row_bytes
+
+    def _new_file(self):
+        """The number of a new saved file."""
+        while True:
+            number = secrets.randbelow(2**31 - 1) + 1
+            with writing(self._path(number)), contextlib.suppress(FileExistsError):
+                self._path(number).open("xb").close()
+                return number
+
+    def _copy(self, clients, number, places):
+        path = self._path(number)
+        with writing(path), path.open("r+b", buffering=0) as file:
+            for client, place in zip(clients.tolist(), places.tolist(), strict=True):
+                _write_at(file, place * self.row_bytes, self.read(client))
+            os.fsync(file.fileno())
+
+    def _closed_at_end(self, file):
+        weakref.finalize(self, file.close)
+        return file
+
+
+def _write_at(file, offset, row):
+    """Also where the system writes a part at a time."""
+    file.seek(offset)
+    rest = memoryview(row)
+    while rest:
+        rest = rest[file.write(rest) :]
