@@ -64,6 +64,15 @@ def escape(app, what, name, obj, options, lines):
     lines[:] = "`".join(parts).split("\n")
 
 
+def signature(app, what, name, obj, options, given, returned):
+    """Shortens defaults without a name; leaves out the signature of a protocol's `__init__`."""
+    if getattr(obj, "_is_protocol", False) or given is None:
+        return "", returned
+    given = re.sub(r", parent=<[^>]*>, name=None", "", given)  # of Flax's modules
+    given = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", given)
+    return re.sub(r"<function [^>]*?(<locals>[^>]*)?>", "...", given), returned
+
+
 def skip(app, what, name, obj, skipped, options):
     """Skips the fields of a NamedTuple, which its docstring describes."""
     return True if type(obj).__name__ == "_tuplegetter" else None
@@ -94,6 +103,7 @@ class Registered(SphinxDirective):
 def setup(app):
     """Connects the hooks; they run after those of napoleon."""
     app.connect("autodoc-process-docstring", escape)
+    app.connect("autodoc-process-signature", signature)
     app.connect("autodoc-skip-member", skip)
     app.connect("source-read", place)
     app.add_directive("registered", Registered)
