@@ -35,7 +35,7 @@ def method_tables(
     It is a table with one line for each method, and one of the others against the reference.
     Columns that were not measured are left out. The first setting of a sweep is the best one by
     test data, so nothing is compared with it: the second table is there only with a reference, and
-    costs only with a reference or a target.
+    costs only with a reference or a target. One method alone has costs only with a target.
 
     Args:
       rows: of all methods on the same seeds.
@@ -46,6 +46,8 @@ def method_tables(
     summary = summarise(rows, target, reference)
     if is_sweep and target is None and reference is None:
         return [_of_settings(summary)]
+    if len(summary) == 1 and target is None:
+        return [_of_one_method(summary)]
     pairs = [] if is_sweep and reference is None else summarise_pairs(rows, target, reference)
     name = printable(summary[0].label if reference is None else reference, _MAX_CHARACTERS)
     goal = f"{name}'s best accuracy on the same seed"
@@ -69,9 +71,7 @@ def _of_methods(summary: list[MethodSummary], goal: str) -> ResultTable:
         f"final, best: test accuracy in %, {describe_estimates(seeds)}.",
         _CHOSEN_ON_TEST_DATA,
         f"{names}{of_all}: to {goal}{f', {each}' if each else ''}.",
-        "reached: seeds that reach it. wall time: of one seed"
-        + ", or of all seeds whose plans are merged" * on_clock
-        + ".",
+        f"reached: seeds that reach it. {_wall_time(on_clock)}",
     ]
     notes[3:3] = [*_censored(costs, summary[0].seeds_with_target), *_without_target(summary[0])]
     columns = [
@@ -99,6 +99,28 @@ def _of_settings(summary: list[MethodSummary]) -> ResultTable:
         _CHOSEN_BY_TEST_DATA,
     ]
     return ResultTable(columns, notes)
+
+
+def _of_one_method(summary: list[MethodSummary]) -> ResultTable:
+    """Without costs: those to its own best accuracy say little."""
+    columns = [
+        Column("method", [line.label for line in summary]),
+        percentages("final", [line.final for line in summary]),
+        percentages("best", [line.best for line in summary]),
+        Column("diverged", [Share(line.seeds_diverged, line.seeds) for line in summary]),
+        Column("wall time", [line.seconds for line in summary], ".2f", unit="s"),
+    ]
+    notes = [
+        f"final, best: test accuracy in %, {describe_estimates(summary[0].seeds)}.",
+        _CHOSEN_ON_TEST_DATA,
+        _wall_time(any(line.simulated_seconds is not None for line in summary)),
+        "Costs to a test accuracy are shown with --target.",
+    ]
+    return ResultTable(columns, notes)
+
+
+def _wall_time(on_clock: bool) -> str:
+    return f"wall time: of one seed{', or of all seeds whose plans are merged' * on_clock}."
 
 
 def _censored(costs: list[Column], seeds: int) -> list[str]:
