@@ -37,6 +37,7 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 nb_render_markdown_format = "myst"  # with tables
 nb_execution_mode = "force"
+nb_merge_streams = True  # what a cell prints is one block
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_execution_timeout = 300
