@@ -67,7 +67,9 @@ def escape(app, what, name, obj, options, lines):
 
 def signature(app, what, name, obj, options, given, returned):
     """Shortens defaults without a name; leaves out the signature of a protocol's `__init__`."""
-    if getattr(obj, "_is_protocol", False) or given is None:
+    if given is None:
+        return None
+    if getattr(obj, "_is_protocol", False):
         return "", returned
     given = re.sub(r", parent=<[^>]*>, name=None", "", given)  # of Flax's modules
     given = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", given)
