@@ -48,6 +48,7 @@ autodoc_preserve_defaults = True  # as they are written, not as they are represe
 napoleon_attr_annotations = False
 napoleon_use_rtype = False
 
+LONG_NAME = 28  # characters
 INCLUDED = {
     "CONTRIBUTING.md": "contributing",
     "CHANGELOG.md": "changelog",
@@ -58,7 +59,10 @@ INCLUDED = {
 
 def escape(app, what, name, obj, options, lines):
     """Escapes what reStructuredText would read as markup in a docstring, outside of code."""
-    parts = "\n".join(lines).split("`")
+    whole = "\n".join(lines)
+    # napoleon takes what stands before a colon in Returns for a type, and emphasises it
+    whole = re.sub(r"^(:returns: |  +)\*([^*\n]+)\* -- ", r"\1\2: ", whole, flags=re.MULTILINE)
+    parts = whole.split("`")
     for index in range(0, len(parts), 2):
         text = re.sub(r"(?<!\\)([|*])", r"\\\1", parts[index])
         parts[index] = rf"\ {text}" if index and text[:1].isalnum() else text  # a plural's s
@@ -87,6 +91,13 @@ def place(app, docname, source):
         source[0] = source[0].replace(f"](../{file}", f"]({page}.md")
 
 
+def mark_long(app, doctree, docname):
+    """Marks names that may be wider than a phone's screen, which site.css breaks."""
+    for literal in doctree.findall(nodes.literal):
+        if max(map(len, literal.astext().split()), default=0) > LONG_NAME:
+            literal["classes"].append("long")
+
+
 class Registered(SphinxDirective):
     """Documents the members of a registry: `{registered} fedjax_algos.data.datasets`."""
 
@@ -109,4 +120,5 @@ def setup(app):
     app.connect("autodoc-process-signature", signature)
     app.connect("autodoc-skip-member", skip)
     app.connect("source-read", place)
+    app.connect("doctree-resolved", mark_long)
     app.add_directive("registered", Registered)
