@@ -204,14 +204,16 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
       name: the unknown name.
       names: the known ones.
     """
-    names = list(names)
-    if near := difflib.get_close_matches(name, names, n=1):
-        fix = f"did you mean {near[0]}?"
-    elif len(names) > _MAX_NAMES:
-        shown = difflib.get_close_matches(name, names, n=_NEAREST, cutoff=0)
-        fix = f"choose {', '.join(shown)} or one of {len(names) - len(shown)} others"
+    known = {each.lstrip("-"): each for each in names}  # the dashes of options are not alike
+    plain = name.lstrip("-")
+    if near := difflib.get_close_matches(plain, known, n=1):
+        fix = f"did you mean {known[near[0]]}?"
+    elif len(known) > _MAX_NAMES:
+        nearest = difflib.get_close_matches(plain, known, n=_NEAREST, cutoff=0)
+        shown = [known[each] for each in nearest]
+        fix = f"choose {', '.join(shown)} or one of {len(known) - len(shown)} others"
     else:
-        fix = f"choose {one_of(names)}" if names else "there is none"
+        fix = f"choose {one_of(known.values())}" if known else "there is none"
     return f"unknown {what} {name!r}; {fix}"
 
 
