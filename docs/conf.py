@@ -37,6 +37,7 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 nb_render_markdown_format = "myst"  # with tables
 nb_execution_mode = "force"
+nb_merge_streams = True  # what a cell prints is one block
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_execution_timeout = 300
@@ -47,6 +48,7 @@ autodoc_preserve_defaults = True  # as they are written, not as they are represe
 napoleon_attr_annotations = False
 napoleon_use_rtype = False
 
+LONG_NAME = 28  # characters
 INCLUDED = {
     "CONTRIBUTING.md": "contributing",
     "CHANGELOG.md": "changelog",
@@ -57,11 +59,25 @@ INCLUDED = {
 
 def escape(app, what, name, obj, options, lines):
     """Escapes what reStructuredText would read as markup in a docstring, outside of code."""
-    parts = "\n".join(lines).split("`")
+    whole = "\n".join(lines)
+    # napoleon takes what stands before a colon in Returns for a type, and emphasises it
+    whole = re.sub(r"^(:returns: |  +)\*([^*\n]+)\* -- ", r"\1\2: ", whole, flags=re.MULTILINE)
+    parts = whole.split("`")
     for index in range(0, len(parts), 2):
         text = re.sub(r"(?<!\\)([|*])", r"\\\1", parts[index])
         parts[index] = rf"\ {text}" if index and text[:1].isalnum() else text  # a plural's s
     lines[:] = "`".join(parts).split("\n")
+
+
+def signature(app, what, name, obj, options, given, returned):
+    """Shortens defaults without a name; leaves out the signature of a protocol's `__init__`."""
+    if given is None:
+        return None
+    if getattr(obj, "_is_protocol", False):
+        return "", returned
+    given = re.sub(r", parent=<[^>]*>, name=None", "", given)  # of Flax's modules
+    given = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", given)
+    return re.sub(r"<function [^>]*?(<locals>[^>]*)?>", "...", given), returned
 
 
 def skip(app, what, name, obj, skipped, options):
@@ -73,6 +89,13 @@ def place(app, docname, source):
     """Points links to files outside of this folder to the pages that include them."""
     for file, page in INCLUDED.items():
         source[0] = source[0].replace(f"](../{file}", f"]({page}.md")
+
+
+def mark_long(app, doctree, docname):
+    """Marks names that may be wider than a phone's screen, which site.css breaks."""
+    for literal in doctree.findall(nodes.literal):
+        if max(map(len, literal.astext().split()), default=0) > LONG_NAME:
+            literal["classes"].append("long")
 
 
 class Registered(SphinxDirective):
@@ -94,6 +117,8 @@ class Registered(SphinxDirective):
 def setup(app):
     """Connects the hooks; they run after those of napoleon."""
     app.connect("autodoc-process-docstring", escape)
+    app.connect("autodoc-process-signature", signature)
     app.connect("autodoc-skip-member", skip)
     app.connect("source-read", place)
+    app.connect("doctree-resolved", mark_long)
     app.add_directive("registered", Registered)

@@ -1,12 +1,18 @@
 """The Python on the pages of docs/ that have no test of their own, and a list of all that do."""
 
+import itertools
+import re
 import subprocess
 import sys
 
 import numpy as np
-from helpers import ROOT, programs
+import pytest
+from helpers import FENCED, PAGES, ROOT, programs
 
 from fedjax_algos.cli import main
+
+INCLUDED = ("CONTRIBUTING.md", "benchmarks/README.md", "experiments/papers/README.md")
+OF_SITE = [page for page in PAGES if page.startswith("docs/") or page in INCLUDED]
 
 
 def test_every_program_on_a_page_is_run_by_a_test():
@@ -30,6 +36,29 @@ def test_every_program_on_a_page_is_run_by_a_test():
         "docs/results.md",
         "docs/transformations.md",  # test_transformations_page.py
     }
+
+
+@pytest.mark.parametrize("page", OF_SITE)
+def test_code_is_as_wide_as_the_column(page):
+    """100 characters fit at 1280 px (docs/_static/site.css); commands are broken before that."""
+    text = (ROOT / page).read_text()
+    for block in FENCED.finditer(text):
+        language, lines = block[2].strip(), block[3].splitlines()
+        if re.search("python|yaml|text", language):
+            assert max(map(len, lines), default=0) <= 100
+        if language == "sh":
+            words = [line.removesuffix(" \\").split() for line in lines]
+            long = [w for line, w in zip(lines, words, strict=True) if len(line) > 88]
+            assert [w for w in long if len(w) > 2] == []
+
+
+@pytest.mark.parametrize("page", OF_SITE)
+def test_headings_are_in_order(page):
+    """One title, unless the page only includes another one, and no level is left out."""
+    outside = FENCED.sub("", (ROOT / page).read_text())
+    levels = [len(marks) for marks in re.findall(r"^(#+) ", outside, re.MULTILINE)]
+    assert levels.count(1) == bool(levels)
+    assert all(after <= before + 1 for before, after in itertools.pairwise([0, *levels]))
 
 
 def test_the_first_page(capsys):

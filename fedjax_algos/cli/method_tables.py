@@ -77,7 +77,7 @@ def method_tables(
     It is a table with one line for each method, and one of the others against the reference.
     Columns that were not measured are left out. The first setting of a sweep is the best one by
     test data, so nothing is compared with it: the second table is there only with a reference, and
-    costs only with a reference or a target.
+    costs only with a reference or a target. One method alone has costs only with a target.
 
     Args:
       rows: of all methods on the same seeds.
@@ -90,6 +90,8 @@ def method_tables(
     quality = quality_name(metric)
     if is_sweep and target is None and reference is None:
         return [_of_settings(summary, quality)]
+    if len(summary) == 1 and target is None:
+        return [_of_one_method(summary, quality)]
     pairs = []
     if reference is not None or not is_sweep:
         pairs = summarise_pairs(rows, target, reference, metric=metric)
@@ -115,9 +117,7 @@ def _of_methods(summary: list[MethodSummary], goal: str, quality: str) -> Result
         f"final, best: {quality} in %, {describe_estimates(seeds)}.",
         _CHOSEN_ON_TEST_DATA.format(quality),
         f"{names}{of_all}: to {goal}{f', {each}' if each else ''}.",
-        "reached: seeds that reach it. wall time: of one seed"
-        + ", or of all seeds whose plans are merged" * on_clock
-        + ".",
+        f"reached: seeds that reach it. {_wall_time(on_clock)}",
     ]
     notes[3:3] = [*_censored(costs, summary[0].seeds_with_target), *_without_target(summary[0])]
     columns = [
@@ -145,6 +145,28 @@ def _of_settings(summary: list[MethodSummary], quality: str) -> ResultTable:
         _CHOSEN_BY_TEST_DATA.format(quality),
     ]
     return ResultTable(columns, notes)
+
+
+def _of_one_method(summary: list[MethodSummary], quality: str) -> ResultTable:
+    """Without costs: those to its own best accuracy say little."""
+    columns = [
+        Column("method", [line.label for line in summary]),
+        percentages("final", [line.final for line in summary]),
+        percentages("best", [line.best for line in summary]),
+        Column("diverged", [Share(line.seeds_diverged, line.seeds) for line in summary]),
+        Column("wall time", [line.seconds for line in summary], ".2f", unit="s"),
+    ]
+    notes = [
+        f"final, best: {quality} in %, {describe_estimates(summary[0].seeds)}.",
+        _CHOSEN_ON_TEST_DATA.format(quality),
+        _wall_time(any(line.simulated_seconds is not None for line in summary)),
+        f"Costs to a {quality} are shown with --target.",
+    ]
+    return ResultTable(columns, notes)
+
+
+def _wall_time(on_clock: bool) -> str:
+    return f"wall time: of one seed{', or of all seeds whose plans are merged' * on_clock}."
 
 
 def _censored(costs: list[Column], seeds: int) -> list[str]:

@@ -19,12 +19,13 @@ from fedjax_algos.cli.options import (
     settings_of,
     shared_options,
 )
+from fedjax_algos.cli.progress import CompilingColumn
 from fedjax_algos.cli.tables import non_finite_lines
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, options, parse_value
 from fedjax_algos.core.texts import printable
 from fedjax_algos.core.writing import written
-from fedjax_algos.engine.compilation import measure_compilation
+from fedjax_algos.engine.compilation import Compilation, measure_compilation
 from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.sweeps import Sweep, prepare_sweep, run_sweep
@@ -74,7 +75,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
         if folder.is_complete:
             return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
         with training(folder.path):
-            rows, notes = _run(prepared, folder, own, trackers)
+            rows, notes = _run(prepared, folder, own, trackers, compiled)
         goal = goal_of(settings)
         rows = _best_first(rows, goal.metric)
         summary = summarise(rows, goal.target, goal.reference, metric=goal.metric)
@@ -112,13 +113,20 @@ def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, 
 
 
 def _run(
-    prepared: Sweep, folder: ResultsFolder, own: dict[str, Any], trackers: list[Tracker]
+    prepared: Sweep,
+    folder: ResultsFolder,
+    own: dict[str, Any],
+    trackers: list[Tracker],
+    compiled: Compilation,
 ) -> tuple[list[Row], list[str]]:
     """The rows and the notes, while a bar shows the progress of all runs."""
     console, settings = Console(stderr=True), prepared.experiment.settings
     columns = [TextColumn(f"{len(prepared.runs)} runs"), BarColumn(), MofNCompleteColumn()]
-    with Progress(*columns, TextColumn("rounds"), TimeElapsedColumn(), console=console) as progress:
+    compiling = CompilingColumn(compiled)
+    more = TextColumn("rounds"), TimeElapsedColumn(), compiling
+    with Progress(*columns, *more, console=console) as progress:
         task = progress.add_task("", total=len(prepared.runs) * settings.rounds)
+        compiling.current = task
         reached: dict[tuple[str, int], int] = {}  # rounds, by method and seed
 
         def show(row: Row) -> None:

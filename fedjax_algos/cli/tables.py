@@ -77,11 +77,12 @@ def clients_legend(settings: Settings) -> str:
     Args:
       settings: of the comparison.
     """
-    steps = f" after {settings.personal_steps} more local steps" if settings.personal_steps else ""
+    steps = f", after {settings.personal_steps} more local steps" if settings.personal_steps else ""
     where = settings.evaluate_clients.replace("_", "-")
     mean = ", mean of the seeds" if len(settings.seeds) > 1 else ""
     return (
-        f"accuracy in % of each client's own model{steps}, on its {where} examples{mean}.\n"
+        f"accuracy in % on each client's {where} examples{mean}: of its own model or, if the "
+        f"method makes none, of the global one{steps}.\n"
         "mean, spread (the standard deviation) and worst tenth are over clients, pooled over "
         "examples.\n"
     )

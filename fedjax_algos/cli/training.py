@@ -26,12 +26,13 @@ from fedjax_algos.cli.options import (
     shared_options,
     text_options,
 )
+from fedjax_algos.cli.progress import CompilingColumn
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, options
 from fedjax_algos.core.texts import printable
 from fedjax_algos.core.writing import written
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
-from fedjax_algos.engine.compilation import measure_compilation
+from fedjax_algos.engine.compilation import Compilation, measure_compilation
 from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.client_results import summarise_client_rows
 from fedjax_algos.runs.experiment import Experiment, prepare
@@ -176,10 +177,10 @@ def train(
         with training(folder.path):
             _introduce(experiment)
             with (
-                _progress(settings, methods) as show,
+                _progress(settings, methods, compiled) as (start_method, show),
                 track_experiment(trackers, folder, experiment, show) as add_row,
             ):
-                rows = comparison.run(experiment, add_row, _show_memory, folder)
+                rows = comparison.run(experiment, add_row, _show_memory, folder, start_method)
         summary = summarise(rows, goal.target, reference, metric=goal.metric)
         results.write(folder.path, experiment, rows, summary)
         of_clients = results.write_clients(folder, experiment)
@@ -229,15 +230,21 @@ def _show_memory(label: str, memory: InFlightMemory) -> None:
 
 
 @contextlib.contextmanager
-def _progress(settings: Settings, methods: list[Method]) -> Iterator[Callable[[Row], None]]:
-    """Shows a bar for each method, over all seeds; yields a function to call with each row."""
-    rounds = settings.seconds is None
+def _progress(
+    settings: Settings, methods: list[Method], compiled: Compilation
+) -> Iterator[tuple[Callable[[str], None], Callable[[Row], None]]]:
+    """Shows a bar for each method, over all seeds.
+
+    Yields a function to call with the label of each method that starts, and one for each row.
+    """
+    rounds, compiling = settings.seconds is None, CompilingColumn(compiled)
     columns = [
         TextColumn("{task.description:<16}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("rounds" if rounds else "simulated seconds"),
         TimeElapsedColumn(),
+        compiling,
         TextColumn("{task.fields[status]}", markup=False),
     ]
     span, name = settings.seconds or settings.rounds, settings.target_metric.replace("_", " ")
@@ -249,12 +256,15 @@ def _progress(settings: Settings, methods: list[Method]) -> Iterator[Callable[[R
         }
         reached: dict[tuple[str, int], float] = {}  # by method and seed
 
+        def start(label: str) -> None:
+            compiling.current = tasks[label]
+            progress.start_task(tasks[label])
+
         def show(row: Row) -> None:
             task = tasks[row["method"]]
-            progress.start_task(task)
             reached[row["method"], row["seed"]] = row["round" if rounds else "simulated_seconds"]
             done = sum(now for (label, _), now in reached.items() if label == row["method"])
             status = f"seed {row['seed']}: {name} {row[goal_of(settings).metric]:.3f}"
             progress.update(task, completed=done, status=status)
 
-        yield show
+        yield start, show

@@ -17,12 +17,13 @@ from fedjax_algos.cli.options import (
     settings_of,
     shared_options,
 )
+from fedjax_algos.cli.progress import CompilingColumn
 from fedjax_algos.cli.tables import plain_table
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options, parse_value
 from fedjax_algos.core.texts import printable
 from fedjax_algos.core.writing import write_text
-from fedjax_algos.engine.compilation import measure_compilation
+from fedjax_algos.engine.compilation import Compilation, measure_compilation
 from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.tuning import Trial, Tuning, prepare_tuning, run_tuning, tuned_text
@@ -90,7 +91,7 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
         if folder.is_complete:
             return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
         with training(folder.path):
-            trials = _run(tuning, folder)
+            trials = _run(tuning, folder, compiled)
         path = folder.path / "tuned.toml"
         write_text(path, tuned_text(tuning, trials))
         folder.complete(record | results.at_end(tuning.experiment, compiled))
@@ -101,13 +102,16 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
     click.echo(f"go on with: fedjax-algos compare --config {printable(path)}")
 
 
-def _run(tuning: Tuning, folder: ResultsFolder) -> dict[str, list[list[Trial]]]:
+def _run(
+    tuning: Tuning, folder: ResultsFolder, compiled: Compilation
+) -> dict[str, list[list[Trial]]]:
     """The trials, while a bar for each method shows its progress."""
     console, clock = Console(stderr=True), tuning.experiment.settings.seconds is not None
     for note in [_budget(tuning), *tuning.experiment.notes]:
         console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
     columns = [TextColumn("{task.description:<16}", markup=False), BarColumn()]
-    more = TaskProgressColumn(), TimeElapsedColumn()
+    compiling = CompilingColumn(compiled)
+    more = TaskProgressColumn(), TimeElapsedColumn(), compiling
     with Progress(*columns, *more, console=console) as progress:
         tasks = {
             space.method.label: progress.add_task(
@@ -117,15 +121,18 @@ def _run(tuning: Tuning, folder: ResultsFolder) -> dict[str, list[list[Trial]]]:
         }
         last: dict[tuple[Any, ...], float] = {}
 
+        def start(label: str) -> None:
+            compiling.current = tasks[label]
+            progress.start_task(tasks[label])
+
         def show(label: str, row: Row) -> None:
             now = row["simulated_seconds" if clock else "round"]
             key = row["method"], row["seed"]
-            progress.start_task(tasks[label])
             before = last.get(key, 0)
             progress.advance(tasks[label], now - before if now > before else now)
             last[key] = now
 
-        return run_tuning(tuning, folder, show)
+        return run_tuning(tuning, folder, show, start)
 
 
 def _table(tuning: Tuning, trials: Mapping[str, Sequence[Sequence[Trial]]]) -> Table:

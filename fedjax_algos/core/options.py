@@ -19,6 +19,9 @@ import numpy as np
 
 from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
 
+_MAX_NAMES = 15  # that an error message lists; of more it lists the nearest
+_NEAREST = 5
+
 
 class Range(NamedTuple):
     """Numbers from `low` to `high`, both included unless they are open.
@@ -194,17 +197,23 @@ def one_of(names: Iterable[str]) -> str:
 
 
 def unknown(what: str, name: str, names: Iterable[str]) -> str:
-    """An error message for an unknown name, with the nearest known one.
+    """An error message for an unknown name, with the nearest known one, or with all of a few.
 
     Args:
       what: what is named, such as "option".
       name: the unknown name.
       names: the known ones.
     """
-    names = list(names)
-    near = difflib.get_close_matches(name, names, n=1)
-    fix = f"choose {one_of(names)}" if names else "there is none"
-    fix = f"did you mean {near[0]}?" if near else fix
+    known = {each.lstrip("-"): each for each in names}  # the dashes of options are not alike
+    plain = name.lstrip("-")
+    if near := difflib.get_close_matches(plain, known, n=1):
+        fix = f"did you mean {known[near[0]]}?"
+    elif len(known) > _MAX_NAMES:
+        nearest = difflib.get_close_matches(plain, known, n=_NEAREST, cutoff=0)
+        shown = [known[each] for each in nearest]
+        fix = f"choose {', '.join(shown)} or one of {len(known) - len(shown)} others"
+    else:
+        fix = f"choose {one_of(known.values())}" if known else "there is none"
     return f"unknown {what} {name!r}; {fix}"
 
 

@@ -28,7 +28,10 @@ class Compilation:
       trace_seconds: from Python to jaxprs, including those of `count_flops`.
       lower_seconds: from jaxprs to the backend's input.
       backend_seconds: from there to programs, or to read them.
+      is_compiling: whether the backend compiles or reads a program now.
     """
+
+    is_compiling = False  # no field: it is not recorded
 
     programs: int = 0
     from_cache: int = 0
@@ -61,6 +64,7 @@ def measure_compilation() -> Iterator[Compilation]:
         if phase := _PHASES.get(event):
             setattr(measured, phase, getattr(measured, phase) + duration_secs)
             measured.programs += phase == "backend_seconds"
+            measured.is_compiling = phase == "lower_seconds"
 
     def count_hit(event: str, **details: Any) -> None:
         measured.from_cache += event == _CACHE_HIT

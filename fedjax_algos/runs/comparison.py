@@ -32,6 +32,7 @@ def run(
     on_evaluation: Callable[[Row], None] = lambda row: None,
     on_memory: Callable[[str, InFlightMemory], None] = lambda label, memory: None,
     folder: ResultsFolder | None = None,
+    on_start: Callable[[str], None] = lambda label: None,
 ) -> list[Row]:
     """Runs every method on every seed.
 
@@ -44,6 +45,7 @@ def run(
         number of models and updates in flight.
       folder: where rows, last models and checkpoints are written as they come, and which says what
         has ended before; of `open_folder`, after its `begin`.
+      on_start: called with the label of each method before it is run.
 
     Returns:
       Rows of `simulate` or `simulate_async`, after the columns `method` (its label) and `seed`.
@@ -89,6 +91,7 @@ def run(
         label, engine = method.label, experiment.engines[method.label]
         histories: dict[int, list[Row]] = {seed: [] for seed in experiment.data}
         show = partial(report, label, histories)
+        on_start(label)
         if settings.seconds is not None:
             with named_errors(f"{label}: "):
                 results = simulate_async_seeds(

@@ -21,7 +21,8 @@ HELD_OUT = ["--evaluate-clients", "held_out", "--held-out", "0.3"]
 def test_compare_evaluates_each_client(command, here, read_table):
     """The values are those of `make_evaluate_own` on examples that no client trained on."""
     out = command("compare", "fedavg", "ditto", *SMALL, *HELD_OUT, "--seeds", "2")
-    for word in ("worst tenth", "pooled", "own model, on its held-out examples, mean of the seeds"):
+    legend = "each client's held-out examples, mean of the seeds: of its own model or"
+    for word in ("worst tenth", "pooled", legend):
         assert word in out
     folder = here / "results" / "compare"
     written = read_table(folder / "clients.csv")
@@ -56,7 +57,8 @@ def test_on_the_virtual_clock_after_more_steps(command, read_table, here):
     options = ["--model", "linear", "--clients", 6, "--seconds", 40, "--evaluations", 2]
     personal = ["--evaluate-clients", "train", "--personal-steps", 3]
     out = command("run", "fedbuff", *options, "--local-steps", 2, *personal)
-    assert "own model after 3 more local steps, on its train examples." in out
+    assert "on each client's train examples: of its own model or" in out
+    assert "of the global one, after 3 more local steps." in out
     rows = read_table(here / "results" / "fedbuff" / "clients.csv")
     assert [int(row["client"]) for row in rows] == list(range(6))
     page = Page(here / command("report", "results/fedbuff").strip())

@@ -66,6 +66,15 @@ def test_the_notes_name_the_target_and_the_reference():
     assert len(method_tables(rows("first", FIRST))) == 1
 
 
+def test_one_method_has_costs_only_with_a_target():
+    heading, line, *notes = printed(rows("first", FIRST))
+    assert heading.split("  ")[-1] == "wall time"
+    assert [name for name in ("rounds", "upload", "reached") if name in heading] == []
+    assert line.split()[-3:-1] == ["0/2", "1.50"]
+    assert "Costs to a test accuracy are shown with --target." in notes
+    assert "rounds" in printed(rows("first", FIRST), target=0.65)[0]
+
+
 def test_flops_and_simulated_time_are_shown_where_they_were_measured():
     measured = rows("first", FIRST, flops=3.14e11) + rows("other", OTHER)
     heading, first, other, *notes = printed(measured)
@@ -74,10 +83,13 @@ def test_flops_and_simulated_time_are_shown_where_they_were_measured():
     assert other.split()[-4] == "-"
     assert any("rounds, upload, flops (of all clients): to" in line for line in notes)
     assert not any("flops" in line or "simulated" in line for line in printed(BOTH))
-    lines = printed(rows("first", FIRST, simulated_seconds=0.5))
+    clocked = rows("first", FIRST, simulated_seconds=0.5)
+    merged = "wall time: of one seed, or of all seeds whose plans are merged."
+    assert merged in printed(clocked)
+    lines = printed(clocked + rows("other", OTHER, simulated_seconds=0.5))
     assert " ".join(lines[1].split()[-13:]) == ("20, 10 10 s, 5 s 2.0 kB, 1.0 kB 2/2 1.50 s")
     assert any("rounds (server steps), simulated time, upload" in line for line in lines)
-    assert any("or of all seeds whose plans are merged." in line for line in lines)
+    assert any(merged in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +104,7 @@ def test_flops_and_simulated_time_are_shown_where_they_were_measured():
     ],
 )
 def test_flops_have_a_prefix(flops, shown):
-    assert shown in printed(rows("first", [[0.1, 0.5]], flops=flops / 10))[1]
+    assert shown in printed(rows("first", [[0.1, 0.5]], flops=flops / 10), target=0.5)[1]
 
 
 @pytest.mark.filterwarnings("error")

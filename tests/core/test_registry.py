@@ -12,7 +12,7 @@ from helpers import one_round, quadratics
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.core.options import Range, options
+from fedjax_algos.core.options import Range, options, unknown
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.schedules import Synchronous
 
@@ -104,6 +104,15 @@ def test_right_values_pass():
 )
 def test_specs(spec, expected):
     assert things.parse(spec) == ("lamp", expected)
+
+
+def test_of_many_names_the_nearest_are_shown():
+    names = [f"--{letter}{letter}-steps" for letter in "abcdefghijklmnop"] + ["--mu-first"]
+    message = unknown("option", "--mu", names)
+    assert message.startswith("unknown option '--mu'; choose --mu-first, ")
+    assert message.endswith(" or one of 12 others")
+    assert message.count("--") == 1 + 5
+    assert unknown("option", "x", names[:15]).count("--") == 15
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,15 @@ def test_a_program_is_counted_once_and_only_in_the_block():
     assert first.endswith(" s to compile 1 program")
 
 
+def test_it_is_known_while_a_program_is_compiled():
+    with measure_compilation() as compiled:
+        lowered = jax.jit(lambda x: 5 * x).lower(np.ones(3, np.float32))
+        assert compiled.is_compiling
+        lowered.compile()
+        assert not compiled.is_compiling
+    assert compiled.programs == 1
+
+
 def read(folder):
     """What was compiled, and the metrics of each method without their wall time."""
     with (folder / "metrics.csv").open() as file:

@@ -156,6 +156,7 @@ def run_tuning(
     tuning: Tuning,
     folder: ResultsFolder,
     on_evaluation: Callable[[str, Row], None] = lambda label, row: None,
+    on_start: Callable[[str], None] = lambda label: None,
 ) -> dict[str, list[list[Trial]]]:
     """Runs all stages.
 
@@ -165,6 +166,7 @@ def run_tuning(
         `trials.csv` at the end.
       on_evaluation: called with the method's label and each row that is computed, whose `test_`
         columns are of held-out examples.
+      on_start: called with the label of each method before its trials.
 
     Returns:
       The trials of each method by label, in the order of their scores, for each stage.
@@ -173,6 +175,7 @@ def run_tuning(
     known = Scores(folder)
     results: dict[str, list[list[Trial]]] = {}
     for space in tuning.spaces:
+        on_start(space.method.label)
         show = partial(on_evaluation, space.method.label)
         if tuning.search == "optuna":
             results[space.method.label] = [_run_batches(tuning, space, known, show)]
