@@ -146,7 +146,7 @@ def test_list_json_is_an_array_of_names_and_nothing_else(command, what, one):
 
 def test_every_algorithm_has_a_command(command):
     listed = command("run", "--help")
-    for name in algorithms:
+    for name in (name for name in algorithms if ":" not in name):  # other tests add files
         assert f"  {name} " in listed
         assert "--client-learning-rate" in command("run", name, "--help")
 
