@@ -183,7 +183,7 @@ def test_every_setting_is_one_of_compare():
     for path in PAPERS.glob("*/*.toml"):
         content = tomllib.loads(path.read_text())
         if path.name == "paper.toml" or (
-            "settings" not in content and not path.name.startswith("full_")
+            "settings" not in content and not path.name.startswith(("full_", "small_"))
         ):
             continue
         settings = content.get("settings", content)

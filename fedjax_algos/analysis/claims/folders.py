@@ -8,7 +8,8 @@ from fedjax_algos.analysis.claims.verdicts import Judged, judge
 from fedjax_algos.core.options import unknown
 
 _PAPER = "paper.toml"
-_SETTINGS = "full_"  # begins the names of files with a paper's own settings, which are no claims
+# begin the names of files with a paper's own settings and of their stand-ins, which are no claims
+_SETTINGS = ("full_", "small_")
 
 
 class PaperClaims(NamedTuple):
