@@ -8,9 +8,9 @@ The folder becomes a packed one of 340,000 clients with 40 GB of images (uint8[3
 of a client). Its files are sparse: they take no room on the disk, and every pixel is 0, but each
 byte is read and its checksum is computed. Cohorts of 50 clients do one epoch in batches of 20.
 
-Then FedAvg trains the same cohorts from the folder and from memory, in turns, where memory holds
-the clients of these cohorts only, and the ratio of the two times of a round is printed: for a small
-CNN, and for an MLP whose rounds are so short that reading counts.
+Then the same cohorts are trained from the folder and from memory, in turns, where memory holds the
+clients of these cohorts only, and the ratio of the two times of a round is printed: for FedAvg and
+FedHBM with a small CNN, and for FedAvg with an MLP whose rounds are so short that reading counts.
 
 FedHBM keeps a row of 200 kB for each client, on disk and on the host. Rows on disk are trained
 first, so the peak memory that is printed after each of the two is that of rows on disk, and then
@@ -116,9 +116,9 @@ def compare(name, data, places):
     print(f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
 
 
-def compare_examples(name, problem, data):
+def compare_examples(name, algorithm, data, **options):
     """Examples in files, and in memory those of the clients of these cohorts."""
-    engine, (_, clients) = fa.make_engine(fa.algorithms.fedavg(problem, LOCAL)), windows_of(data)
+    engine, (_, clients) = fa.make_engine(algorithm, **options), windows_of(data)
     stored, resident = engine.put_data(data), jax.device_put(data.cohort(clients))
     stored.reserve(clients)
     compare(name, data, {"from files": (engine, stored), "from memory": (engine, resident)})
@@ -152,9 +152,11 @@ def main():
     rows = fa.RowsOnDisk(arguments.folder / "rows")
     train("fedhbm", small, data, client_state=rows)
     train("fedhbm", small, data, client_state="host")
-    compare_examples("CNN", problem, data)
-    compare_examples("MLP", small, data)
-    compare_rows("FedHBM with the MLP", small, data, rows)
+    fedavg, fedhbm = fa.algorithms.fedavg, fa.algorithms.fedhbm
+    compare_examples("FedAvg, CNN", fedavg(problem, LOCAL), data)
+    compare_examples("FedAvg, MLP", fedavg(small, LOCAL), data)
+    compare_examples("FedHBM, CNN", fedhbm(problem, LOCAL), data, client_state="host")
+    compare_rows("FedHBM, MLP", small, data, rows)
 
 
 if __name__ == "__main__":

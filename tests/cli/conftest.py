@@ -127,11 +127,13 @@ def attempt(here, untrained):
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     handler = signal.signal(signal.SIGALRM, stop)
 
+    def facts(entry):
+        """The mode and the time of the last change; opening a lock may change its time."""
+        s = entry.lstat()
+        return s.st_mode, not (stat.S_ISDIR(s.st_mode) or entry.name == ".lock") and s.st_mtime_ns
+
     def content():
-        entries = [(str(entry), entry.lstat()) for entry in here.rglob("*")]
-        return {
-            name: (s.st_mode, not stat.S_ISDIR(s.st_mode) and s.st_mtime_ns) for name, s in entries
-        }
+        return {str(entry): facts(entry) for entry in here.rglob("*")}
 
     def run(*arguments):
         before, out, err = content(), io.StringIO(), io.StringIO()
@@ -142,6 +144,8 @@ def attempt(here, untrained):
             warnings.catch_warnings(record=True) as told,
         ):
             warnings.simplefilter("always")
+            # an older flax calls what a newer jax deprecates; nobody sees that
+            warnings.filterwarnings("ignore", "jax.core", DeprecationWarning, "flax")
             try:
                 main(list(arguments))
                 outcome = "done"
