@@ -7,8 +7,8 @@ from rich.text import Text
 from fedjax_algos.engine.compilation import Compilation
 
 
-class CompilingColumn(ProgressColumn):
-    """Says `compiling` beside the bar of the current task while a program is compiled.
+class StatusColumn(ProgressColumn):
+    """The status of each task, or `compiling` for the current one while a program is compiled.
 
     Attributes:
       current: the task that runs now, set by the command; None before the first one.
@@ -25,5 +25,6 @@ class CompilingColumn(ProgressColumn):
         Args:
           task: of the bar.
         """
-        is_compiling = task.id == self.current and self._compiled.is_compiling
-        return Text("compiling" if is_compiling else "")
+        runs = task.id == self.current and not task.finished
+        is_compiling = runs and self._compiled.is_compiling
+        return Text("compiling" if is_compiling else task.fields.get("status", ""))

@@ -19,7 +19,7 @@ from fedjax_algos.cli.options import (
     settings_of,
     shared_options,
 )
-from fedjax_algos.cli.progress import CompilingColumn
+from fedjax_algos.cli.progress import StatusColumn
 from fedjax_algos.cli.tables import non_finite_lines
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, options, parse_value
@@ -122,11 +122,11 @@ def _run(
     """The rows and the notes, while a bar shows the progress of all runs."""
     console, settings = Console(stderr=True), prepared.experiment.settings
     columns = [TextColumn(f"{len(prepared.runs)} runs"), BarColumn(), MofNCompleteColumn()]
-    compiling = CompilingColumn(compiled)
-    more = TextColumn("rounds"), TimeElapsedColumn(), compiling
+    status = StatusColumn(compiled)
+    more = TextColumn("rounds"), TimeElapsedColumn(), status
     with Progress(*columns, *more, console=console) as progress:
         task = progress.add_task("", total=len(prepared.runs) * settings.rounds)
-        compiling.current = task
+        status.current = task
         reached: dict[tuple[str, int], int] = {}  # rounds, by method and seed
 
         def show(row: Row) -> None:

@@ -26,7 +26,7 @@ from fedjax_algos.cli.options import (
     shared_options,
     text_options,
 )
-from fedjax_algos.cli.progress import CompilingColumn
+from fedjax_algos.cli.progress import StatusColumn
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, options
 from fedjax_algos.core.texts import printable
@@ -237,15 +237,14 @@ def _progress(
 
     Yields a function to call with the label of each method that starts, and one for each row.
     """
-    rounds, compiling = settings.seconds is None, CompilingColumn(compiled)
+    rounds, status = settings.seconds is None, StatusColumn(compiled)
     columns = [
         TextColumn("{task.description:<16}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("rounds" if rounds else "simulated seconds"),
         TimeElapsedColumn(),
-        compiling,
-        TextColumn("{task.fields[status]}", markup=False),
+        status,
     ]
     span, name = settings.seconds or settings.rounds, settings.target_metric.replace("_", " ")
     with Progress(*columns, console=console) as progress:
@@ -257,14 +256,14 @@ def _progress(
         reached: dict[tuple[str, int], float] = {}  # by method and seed
 
         def start(label: str) -> None:
-            compiling.current = tasks[label]
+            status.current = tasks[label]
             progress.start_task(tasks[label])
 
         def show(row: Row) -> None:
             task = tasks[row["method"]]
             reached[row["method"], row["seed"]] = row["round" if rounds else "simulated_seconds"]
             done = sum(now for (label, _), now in reached.items() if label == row["method"])
-            status = f"seed {row['seed']}: {name} {row[goal_of(settings).metric]:.3f}"
-            progress.update(task, completed=done, status=status)
+            seen = f"seed {row['seed']}: {name} {row[goal_of(settings).metric]:.3f}"
+            progress.update(task, completed=done, status=seen)
 
         yield start, show

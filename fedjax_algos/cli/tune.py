@@ -17,7 +17,7 @@ from fedjax_algos.cli.options import (
     settings_of,
     shared_options,
 )
-from fedjax_algos.cli.progress import CompilingColumn
+from fedjax_algos.cli.progress import StatusColumn
 from fedjax_algos.cli.tables import plain_table
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options, parse_value
@@ -110,8 +110,8 @@ def _run(
     for note in [_budget(tuning), *tuning.experiment.notes]:
         console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
     columns = [TextColumn("{task.description:<16}", markup=False), BarColumn()]
-    compiling = CompilingColumn(compiled)
-    more = TaskProgressColumn(), TimeElapsedColumn(), compiling
+    status = StatusColumn(compiled)
+    more = TaskProgressColumn(), TimeElapsedColumn(), status
     with Progress(*columns, *more, console=console) as progress:
         tasks = {
             space.method.label: progress.add_task(
@@ -122,7 +122,7 @@ def _run(
         last: dict[tuple[Any, ...], float] = {}
 
         def start(label: str) -> None:
-            compiling.current = tasks[label]
+            status.current = tasks[label]
             progress.start_task(tasks[label])
 
         def show(label: str, row: Row) -> None:
