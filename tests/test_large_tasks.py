@@ -123,7 +123,7 @@ def test_a_stand_in_differs_in_little(path):
         spec.replace("min_steps=20,max_steps=100", "min_steps=2,max_steps=10") for spec in kept
     ]
     assert list(small_specs) == short
-    family = re.match(r"(?:\S+\.py:)?([a-z]+)", small.model)[1]
+    family = (re.search("network=([a-z]+)", small.model) or re.match("([a-z]+)", small.model))[1]
     assert full.model.startswith(family)
 
 

@@ -4,6 +4,8 @@ The blocks are those of `mobilenet_v2` and `efficientnet_b0`; there are fewer of
 compile in seconds. Weights of the whole networks do not fit.
 """
 
+from typing import Literal
+
 import flax.linen as nn
 
 from fedjax_algos.core import Problem
@@ -16,48 +18,29 @@ from fedjax_algos.models.inverted_residual import (
 )
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 
+NETWORKS = {"mobilenet_v2": MOBILENET_V2, "efficientnet_b0": EFFICIENTNET_B0}
 
-def mobilenet_v2(
+
+def first_stages(
     example_shape: tuple[int, ...],
     num_classes: int,
     *,
+    network: Literal["mobilenet_v2", "efficientnet_b0"] = "mobilenet_v2",
     stages: Count = 2,
     augmentation: Augmentation = "none",
 ) -> Problem:
-    """MobileNetV2 that ends after the first stages.
+    """A network that ends after the first stages, without dropout, which small images do not bear.
 
     Args:
       example_shape: of one image, [height, width, channels].
       num_classes: number of labels.
+      network: whose stages these are.
       stages: of the seven, those that are kept.
       augmentation: preprocessing of the images.
     """
-    return _network(example_shape, num_classes, MOBILENET_V2[:stages], False, augmentation)
-
-
-def efficientnet_b0(
-    example_shape: tuple[int, ...],
-    num_classes: int,
-    *,
-    stages: Count = 2,
-    augmentation: Augmentation = "none",
-) -> Problem:
-    """EfficientNet-B0 that ends after the first stages.
-
-    Args:
-      example_shape: of one image, [height, width, channels].
-      num_classes: number of labels.
-      stages: of the seven, those that are kept.
-      augmentation: preprocessing of the images.
-    """
-    return _network(example_shape, num_classes, EFFICIENTNET_B0[:stages], True, augmentation)
-
-
-def _network(example_shape, num_classes, stages, efficient, augmentation):
-    """Without dropout, which small images and few steps do not bear."""
-    activation = nn.silu if efficient else nn.relu6
+    efficient = network == "efficientnet_b0"
     module = InvertedResidualNetwork(
-        stages, num_classes, activation, efficient, 0.0, 0.0, "batch", 8, "auto",
-        nn.initializers.normal(0.01),
+        NETWORKS[network][:stages], num_classes, nn.silu if efficient else nn.relu6, efficient,
+        0.0, 0.0, "batch", 8, "auto", nn.initializers.normal(0.01),
     )  # fmt: skip
     return augmented(classifier(module, example_shape), augmentation)

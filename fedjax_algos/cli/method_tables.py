@@ -112,18 +112,15 @@ def _of_methods(summary: list[MethodSummary], goal: str, quality: str) -> Result
     names = ", ".join(column.heading for column in costs)
     if on_clock:
         names = names.replace("rounds", "rounds (server steps)")
-    seeds, each = summary[0].seeds, describe_costs(summary[0].seeds_with_target)
+    each = describe_costs(summary[0].seeds_with_target)
     notes = [
-        f"final, best: {quality} in %, {describe_estimates(seeds)}.",
-        _CHOSEN_ON_TEST_DATA.format(quality),
+        *_about_qualities(summary, quality),
         f"{names}{of_all}: to {goal}{f', {each}' if each else ''}.",
         f"reached: seeds that reach it. {_wall_time(on_clock)}",
     ]
     notes[3:3] = [*_censored(costs, summary[0].seeds_with_target), *_without_target(summary[0])]
     columns = [
-        Column("method", [line.label for line in summary]),
-        percentages("final", [line.final for line in summary]),
-        percentages("best", [line.best for line in summary]),
+        *_qualities("method", summary),
         *costs,
         Column("reached", [Share(line.seeds_reaching, line.seeds_with_target) for line in summary]),
         Column("wall time", [line.seconds for line in summary], ".2f", unit="s"),
@@ -131,17 +128,29 @@ def _of_methods(summary: list[MethodSummary], goal: str, quality: str) -> Result
     return ResultTable(columns, notes)
 
 
+def _qualities(heading: str, summary: list[MethodSummary]) -> list[Column]:
+    return [
+        Column(heading, [line.label for line in summary]),
+        percentages("final", [line.final for line in summary]),
+        percentages("best", [line.best for line in summary]),
+    ]
+
+
+def _about_qualities(summary: list[MethodSummary], quality: str) -> list[str]:
+    return [
+        f"final, best: {quality} in %, {describe_estimates(summary[0].seeds)}.",
+        _CHOSEN_ON_TEST_DATA.format(quality),
+    ]
+
+
 def _of_settings(summary: list[MethodSummary], quality: str) -> ResultTable:
     """One line for each setting of a sweep."""
     columns = [
-        Column("setting", [line.label for line in summary]),
-        percentages("final", [line.final for line in summary]),
-        percentages("best", [line.best for line in summary]),
+        *_qualities("setting", summary),
         Column("diverged", [Share(line.seeds_diverged, line.seeds) for line in summary]),
     ]
     notes = [
-        f"final, best: {quality} in %, {describe_estimates(summary[0].seeds)}.",
-        _CHOSEN_ON_TEST_DATA.format(quality),
+        *_about_qualities(summary, quality),
         _CHOSEN_BY_TEST_DATA.format(quality),
     ]
     return ResultTable(columns, notes)
@@ -150,15 +159,12 @@ def _of_settings(summary: list[MethodSummary], quality: str) -> ResultTable:
 def _of_one_method(summary: list[MethodSummary], quality: str) -> ResultTable:
     """Without costs: those to its own best accuracy say little."""
     columns = [
-        Column("method", [line.label for line in summary]),
-        percentages("final", [line.final for line in summary]),
-        percentages("best", [line.best for line in summary]),
+        *_qualities("method", summary),
         Column("diverged", [Share(line.seeds_diverged, line.seeds) for line in summary]),
         Column("wall time", [line.seconds for line in summary], ".2f", unit="s"),
     ]
     notes = [
-        f"final, best: {quality} in %, {describe_estimates(summary[0].seeds)}.",
-        _CHOSEN_ON_TEST_DATA.format(quality),
+        *_about_qualities(summary, quality),
         _wall_time(any(line.simulated_seconds is not None for line in summary)),
         f"Costs to a {quality} are shown with --target.",
     ]

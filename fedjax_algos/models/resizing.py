@@ -76,38 +76,13 @@ def linear_weights(start: jax.Array, length: jax.Array, pixels: int, outputs: in
     return weights / weights.sum(1, keepdims=True)
 
 
-def cubic_weights(pixels: int, outputs: int) -> np.ndarray:
-    """The weights of all pixels of an axis in output pixels, by bicubic interpolation.
-
-    The kernel is Keys's with a = -1/2, and wider by `pixels / outputs` where the axis becomes
-    smaller (antialiasing): that of Pillow, of `jax.image.resize`, and of PyTorch with
-    `antialias=True`. Without it PyTorch has a = -3/4.
-
-    Keys, "Cubic Convolution Interpolation for Digital Image Processing", IEEE Transactions on
-    Acoustics, Speech, and Signal Processing 1981, https://doi.org/10.1109/TASSP.1981.1163711.
-
-    Args:
-      pixels: of the axis.
-      outputs: pixels of the result.
-
-    Returns:
-      float64[outputs, pixels]; rows have the sum 1.
-    """
-    scale = pixels / outputs
-    centres = (np.arange(outputs) + 0.5) * scale - 0.5
-    x = np.abs(np.arange(pixels) - centres[:, None]) / max(scale, 1.0)
-    near, far = (1.5 * x - 2.5) * x**2 + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
-    weights = np.where(x < 1, near, np.where(x < 2, far, 0))
-    return weights / weights.sum(1, keepdims=True)
-
-
 def resize_positions(embedding: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
     """The position embedding of a vision transformer for images of another size.
 
-    Positions of patches are resized as an image (`cubic_weights`), as timm does it; that of the
-    class token, the first one, stays. Torchvision's `interpolate_embeddings` puts the outer
-    positions on each other (`align_corners=True`) and has a = -3/4 without antialiasing, so its
-    result is another one.
+    Positions of patches are resized as an image, as timm does it: by `jax.image.resize`, bicubic
+    with a = -1/2 and antialiasing. That of the class token, the first one, stays. Torchvision's
+    `interpolate_embeddings` puts the outer positions on each other (`align_corners=True`) and has
+    a = -3/4 without antialiasing, so its result is another one.
 
     Args:
       embedding: float[1, 1 + patches, width]; the patches are a square, row by row.
@@ -123,8 +98,8 @@ def resize_positions(embedding: np.ndarray, grid: tuple[int, int]) -> np.ndarray
         return embedding
     narrow = np.dtype(embedding.dtype).itemsize < 4  # timm interpolates in float32
     dtype = np.float32 if narrow else embedding.dtype
-    image = embedding[0, 1:].astype(np.float64).reshape(side, side, -1)
-    down, across = (cubic_weights(side, length) for length in grid)
-    resized = np.einsum("rh,hwc,sw->rsc", down, image, across)
-    resized = resized.reshape(1, grid[0] * grid[1], -1).astype(dtype)
+    image = embedding[0, 1:].reshape(side, side, -1).astype(dtype)
+    with jax.ensure_compile_time_eval():  # also where a model is made in a function that is traced
+        resized = jax.image.resize(image, (*grid, image.shape[-1]), "bicubic")
+    resized = np.asarray(resized, dtype).reshape(1, grid[0] * grid[1], -1)
     return np.concatenate([embedding[:, :1].astype(dtype), resized], 1)

@@ -9,12 +9,7 @@ import pytest
 from scipy import stats
 
 from fedjax_algos.models import preprocessing, random_resized_crop
-from fedjax_algos.models.resizing import (
-    cubic_weights,
-    draw_box,
-    linear_weights,
-    resize_positions,
-)
+from fedjax_algos.models.resizing import draw_box, linear_weights, resize_positions
 
 AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
 KEYS = jax.random.split(jax.random.key(0), 3000)
@@ -162,13 +157,6 @@ class _Identity:
     @staticmethod
     def apply(model, batch, key, training):
         return batch["x"]
-
-
-@pytest.mark.parametrize(("pixels", "outputs"), [(3, 5), (14, 24), (14, 7), (5, 5), (7, 1)])
-def test_cubic_weights_are_those_of_jax(pixels, outputs):
-    line = np.random.default_rng(0).normal(size=pixels).astype(np.float32)
-    expected = jax.image.resize(line, (outputs,), "bicubic")
-    np.testing.assert_allclose(cubic_weights(pixels, outputs) @ line, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
