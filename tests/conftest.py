@@ -1,9 +1,11 @@
-"""Strict modes, quick compilation, eight devices; fixtures for float64, reads and bounds."""
+"""Which tests run, strict modes, quick compilation, devices; float64, reads and bounds."""
 
 import gc
 import os
 import signal
 import tracemalloc
+import zlib
+from collections import Counter
 from importlib import metadata
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -20,6 +22,50 @@ import pytest
 gc.set_threshold(200_000, 20, 20)  # tracing makes many objects, and few cycles of them
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 8)  # tests that name no devices run on the first one
+
+CASES = 10  # of so many cases of a `sampled` test, one is run without --all
+LEFT_OUT = "pytest --all runs them"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", help="run slow tests and all cases too")
+
+
+def pytest_configure(config):
+    """Tests of files, folders or names that are given are all run."""
+    whole_suite = config.args_source == pytest.Config.ArgsSource.TESTPATHS
+    config.option.all |= not whole_suite or bool(config.option.keyword)
+    if hasattr(config, "workerinput"):
+        config.option.all = config.workerinput["all"]  # a worker has other arguments
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    node.workerinput["all"] = node.config.option.all
+
+
+def pytest_collection_modifyitems(config, items):
+    """Skips, without --all, `slow` tests and most cases of `sampled` tests.
+
+    Which cases are run depends on the test's name, so that an algorithm that one test leaves out is
+    met in others.
+    """
+    skip = pytest.mark.skip(reason=LEFT_OUT)
+    cases = Counter(item.nodeid.partition("[")[0] for item in items)
+    position = Counter()
+    for item in items if not config.option.all else ():
+        test = item.nodeid.partition("[")[0]
+        first = zlib.crc32(test.encode()) % min(cases[test], CASES)
+        left_out = (position[test] - first) % CASES != 0
+        position[test] += 1
+        if item.get_closest_marker("slow") or (item.get_closest_marker("sampled") and left_out):
+            item.add_marker(skip)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
+    if left_out := sum(LEFT_OUT in reason for reason in skipped):
+        terminalreporter.write_line(f"{left_out} of the skipped tests are slow: {LEFT_OUT}")
 
 
 @pytest.fixture(scope="module")

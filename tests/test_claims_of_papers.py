@@ -201,6 +201,7 @@ def test_results_are_small():
     assert all(size < 2**20 for size in sizes.values())
 
 
+@pytest.mark.slow
 def test_a_claim_is_run_from_its_file(tmp_path):
     """On digits, so that it needs no files."""
     path = tmp_path / "digits.toml"

@@ -20,6 +20,7 @@ def scratch(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", PEERS)
 def test_the_same_experiment_learns(name, capsys):
     """FedAvg on the digits, as on all pages, and what a page asserts."""
@@ -48,6 +49,7 @@ def test_the_code_for_the_other_library_is_marked_and_is_python(name):
         assert "fedjax_algos" not in block
 
 
+@pytest.mark.slow
 def test_the_command_is_the_program(capsys):
     """docs/coming_from/fedml.md: its command and its Python are the same run."""
     page = "docs/coming_from/fedml.md"
@@ -64,6 +66,7 @@ def test_the_command_is_the_program(capsys):
     )
 
 
+@pytest.mark.slow
 def test_the_questions(capsys):
     """docs/faq.md, from top to bottom, with what it asserts."""
     names = {}

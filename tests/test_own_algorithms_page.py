@@ -38,6 +38,7 @@ def test_the_page_has_its_parts():
     assert len(LOOPS) == 5
 
 
+@pytest.mark.slow
 def test_the_loops_run_and_what_they_assert_holds(capsys):
     names = {}
     for text in LOOPS:
@@ -45,6 +46,7 @@ def test_the_loops_run_and_what_they_assert_holds(capsys):
     assert capsys.readouterr().out.startswith("0 ")
 
 
+@pytest.mark.slow
 def test_the_command_compares_the_files():
     (command,) = re.findall(r"```sh\n(.*?)\n```", PAGE, re.DOTALL)
     program, *arguments = command.replace("\\\n", "").split()
@@ -153,6 +155,7 @@ def flat(tree):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("spec", CASES)
 def test_an_algorithm_is_the_one_of_its_paper(spec):
@@ -181,6 +184,7 @@ def test_the_rows_are_those_of_the_paper(spec):
         np.testing.assert_allclose(flat(one_round(state.clients, client)), row, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_a_client_that_lies_moves_the_median_less_than_the_mean():
     problem, _ = vectors()

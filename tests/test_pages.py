@@ -61,6 +61,7 @@ def test_headings_are_in_order(page):
     assert all(after <= before + 1 for before, after in itertools.pairwise([0, *levels]))
 
 
+@pytest.mark.slow
 def test_the_first_page(capsys):
     """docs/index.md: FedGBO learns."""
     (program,) = programs("docs/index.md")
@@ -86,6 +87,7 @@ def test_an_adapter(capsys):
     assert end["test_accuracy"] > start["test_accuracy"] + 0.2
 
 
+@pytest.mark.slow
 def test_two_devices():
     """docs/devices.md: in a process of its own, because the devices are made before jax starts."""
     (program,) = programs("docs/devices.md")
@@ -95,6 +97,7 @@ def test_two_devices():
     assert 0.6 < float(accuracy) <= 1
 
 
+@pytest.mark.slow
 def test_a_saved_model(tmp_path, monkeypatch, capsys):
     """docs/results.md: it is read without the package."""
     monkeypatch.chdir(tmp_path)
@@ -122,6 +125,7 @@ def test_the_costs_of_a_client(capsys):
     assert capsys.readouterr().out == f"{sent}\n{memory}\n"
 
 
+@pytest.mark.slow
 def test_large_populations(tmp_path, monkeypatch):
     """docs/large_populations.md: what is packed is opened, and sources of one's own are trained."""
     monkeypatch.chdir(tmp_path)

@@ -100,6 +100,7 @@ def test_files_that_a_page_names_exist(name):
 EXAMPLE = re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_contributed_algorithm_is_one_file_and_nothing_else(tmp_path, x64):
     """CONTRIBUTING's file, loaded by its path, against a loop in NumPy."""
     (text,) = EXAMPLE

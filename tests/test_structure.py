@@ -79,6 +79,7 @@ def test_imports_point_downwards(folder):
             assert imported in allowed, f"{path.relative_to(ROOT)} imports {module}.{name}"
 
 
+@pytest.mark.slow
 def test_no_private_name_is_imported():
     tests = Path(__file__).parent
     for path in [*ROOT.rglob("*.py"), *tests.rglob("*.py")]:

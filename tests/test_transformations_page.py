@@ -5,12 +5,14 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 
 import fedjax_algos as fa
 
 PAGE = (Path(__file__).parent.parent / "docs" / "transformations.md").read_text()
 
 
+@pytest.mark.slow
 def test_its_programs_run(capsys):
     names = {}
     for program in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):

@@ -727,6 +727,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_call_names_the_value_and_the_fix(name, monkeypatch):
     call, message = WRONG[name]
@@ -772,6 +773,7 @@ def test_a_consumed_state_still_shows_what_it_held():
     assert "kernel float32[3, 2]" in repr(consumed())
 
 
+@pytest.mark.slow
 def test_right_calls_pass():
     """The neighbours of the wrong calls above: seeds of 32 bits, numbers of NumPy, no labels."""
     _, rows = simulate(seed=np.uint32(2**32 - 1), rounds=np.int64(1), test=EXAMPLES)

@@ -52,6 +52,7 @@ def schedule(data, cohorts, local=LOCAL):
     ).dispatches(len(cohorts))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_flat_params_a_cohort_of_one_and_a_pause(case):
     """Four rounds of one client each, with the state stored and restored after the second."""
@@ -70,6 +71,7 @@ def test_flat_params_a_cohort_of_one_and_a_pause(case):
     chex.assert_trees_all_equal(state, again)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", STATEFUL, ids=str)
 def test_client_state_on_the_host_and_on_disk_gives_the_same_bits(case, tmp_path):
     toy = small_network()

@@ -49,6 +49,7 @@ IS_FEDAVG = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("identity", IS_FEDAVG)
 def test_is_fedavg(identity):
     name, settings = IS_FEDAVG[identity]
@@ -60,6 +61,7 @@ def test_the_two_weightings_differ():
     assert_differ(play("fedavg", **U), play("fedavg", **E))
 
 
+@pytest.mark.slow
 def test_g8_terms_with_factor_zero_do_not_change_the_minibatches():
     """G8 with drawn batches."""
     short = (("batches", "short"),)

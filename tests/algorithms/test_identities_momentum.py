@@ -36,6 +36,7 @@ def test_h3_ghbm_over_one_round_is_fedcm(eta):
         assert_differ(play("fedcm", steps=STEPS, compiled=(("decay", 0.2),), **settings), ghbm)
 
 
+@pytest.mark.slow
 def test_h3b_fedgbo_is_fedcm_and_ghbm():
     """The mean delta divided by (rate * K) is itself the moving average of gradients."""
     expected = play("fedgbo", optimizer="sgdm", beta=0.9)

@@ -198,6 +198,7 @@ def test_fedbn_keeps_its_params():
     assert_transcribed("fedbn", rounds(), norm="offset")
 
 
+@pytest.mark.slow
 def test_fedbn_keeps_its_statistics():
     """A client's statistics are the running mean of its own examples alone."""
     toy = small_network()
@@ -256,6 +257,7 @@ def loss(params, client):
     return 0.5 * np.mean((x @ params["slope"] + params["offset"] - y) ** 2)
 
 
+@pytest.mark.slow
 def test_ifca():
     problem = clustered()
     local = fa.Local(3, RATE, steps=1, batches="full")
@@ -297,6 +299,7 @@ IS_FEDAVG = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("identity", IS_FEDAVG)
 def test_is_fedavg(identity):
     name, settings = IS_FEDAVG[identity]

@@ -19,6 +19,7 @@ LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=4)
 NUMBER = -1  # the dispatch number of fine-tuning
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", ["auto", "vmapped", 2, 3, "sequential"])
 def test_fine_tuning_equals_a_loop_in_every_layout(layout):
     toy = network()

@@ -114,6 +114,7 @@ def test_of_clients_that_train_further(layout):
     )
 
 
+@pytest.mark.slow
 def test_of_clients_with_models_of_their_own():
     problem, clients = task()
     data = stored(clients)
@@ -154,6 +155,7 @@ def test_summaries_over_clients():
     )
 
 
+@pytest.mark.slow
 def test_inside_a_mapped_scan_of_rounds():
     """A pure round of each of two seeds, and its evaluation, in one call."""
     problem, clients = task()

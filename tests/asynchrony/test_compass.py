@@ -571,6 +571,7 @@ class Literal:
         return self.made, best
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=250)
 @given(
     SEEDS,
@@ -665,6 +666,7 @@ def check_clients(plan, system, now):
             assert trace.latest[last] >= now
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=1000)
 @given(
     SEEDS,

@@ -61,6 +61,7 @@ def plan_of(schedule):
     return schedules.make(SPECS[schedule])(FixedSystem([1.0, 1.3, 2.1]), 3, seconds=60)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_every_algorithm_on_every_schedule(case):
     if case.name == "fedmax":  # scalar outputs have no features
@@ -103,6 +104,7 @@ def test_every_schedule_is_tested():
     assert set(SPECS) == set(schedules)
 
 
+@pytest.mark.slow
 def test_your_own_algorithm_runs_where_its_fields_allow():
     """FedAvg with half of its step, restricted to one schedule, equals FedAvg's first step."""
     toy = quadratics([[1.0], [2.0]], [[1.0], [-1.0]])

@@ -316,6 +316,7 @@ def test_the_batch_size_is_that_of_the_run_unless_it_is_given(files):
         system_of(spec, 8)(0, upload_bytes=-1)
 
 
+@pytest.mark.slow
 def test_on_the_command_line(files, tmp_path, capsys):
     paths, out = files(), tmp_path / "out"
     system = f"fedscale:devices={paths['devices']},behaviour={paths['behaviour']},order=file"

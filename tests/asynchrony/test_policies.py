@@ -530,6 +530,7 @@ def check_contributions(plan):
     assert (plan.version[plan.dispatch] <= plan.step).all()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=PLANS_OF_EACH)
 @given(SYSTEMS, st.integers(1, 3), st.data())
 def test_every_buffered_timeline(drawn, num_steps, data):
@@ -544,6 +545,7 @@ def test_every_buffered_timeline(drawn, num_steps, data):
         check_busy(system, num_clients, places or num_clients, plan, end)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=PLANS_OF_EACH)
 @given(SYSTEMS, st.integers(1, 3), st.data())
 def test_every_immediate_timeline(drawn, num_steps, data):
@@ -603,6 +605,7 @@ def test_every_barrier_timeline(drawn, num_steps, data):
         check_rounds(system, np.zeros(num_clients, int), plan, end)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=PLANS_OF_EACH)
 @given(SYSTEMS, st.integers(1, 3), st.data())
 def test_every_tiered_timeline(drawn, num_steps, data):

@@ -10,6 +10,7 @@ import json
 import zipfile
 
 import numpy as np
+import pytest
 import tomli_w
 from bad_input_helpers import quick, small
 from claim_helpers import CLAIM, PAPER, write_paper
@@ -32,6 +33,7 @@ TEXTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_files_of_settings(attempt, here):
     file = here / "a.toml"
     line = ["compare", "--config", "a.toml"]
@@ -81,6 +83,7 @@ SEEN = {
 }
 
 
+@pytest.mark.slow
 def test_files_of_claims(attempt, here):
     folder = write_paper(here)
     file, paper, seen = (folder / n for n in ("table_1.toml", "paper.toml", "table_1.csv"))
@@ -187,6 +190,7 @@ def test_tables_of_results(attempt, here):
             assert attempt("plot", "there") == "done"
 
 
+@pytest.mark.slow
 def test_options_of_plot_and_table(attempt, here):
     folder = here / "there"
     folder.mkdir()
@@ -288,6 +292,7 @@ def test_configurations_of_results(attempt, here):
 ODD = (None, True, -1, 1e300, "x", "", [1], {"a": [None]}, [{}], "\ud800</script>")
 
 
+@pytest.mark.slow
 def test_entries_of_a_configuration_in_a_report(attempt, here):
     """Each is refused or shown."""
     folder = here / "there"
@@ -346,6 +351,7 @@ def archive(arrays):
     return file.getvalue()
 
 
+@pytest.mark.slow
 def test_data_sets(attempt, here):
     file = here / "a.npz"
     line = ["run", "fedavg", *small(clients="3", cohort="2"), "--partition", "iid", "--dataset"]

@@ -94,6 +94,7 @@ def test_compare(command, refused, here, read_table):
     )
 
 
+@pytest.mark.slow
 def test_run_twice_gives_the_same_numbers_in_a_new_folder(command, here, read_table):
     options = ["run", "fedgbo", "--optimizer", "rmsprop", "--beta", "0.5", *SMALL]
     command(*options)
@@ -108,6 +109,7 @@ def test_run_twice_gives_the_same_numbers_in_a_new_folder(command, here, read_ta
         assert float(a["test_loss"]) == pytest.approx(float(b["test_loss"]), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_epochs_and_rates_are_shared_options(command, here):
     settings = "--clients 12 --cohort 4 --rounds 1 --local-epochs 2 --batch-size 50 --model mlp:8"
     rates = "--client-learning-rate 0.5 --server-learning-rate 0.25 --seeds 3,5"
@@ -151,6 +153,7 @@ def test_every_algorithm_has_a_command(command):
         assert "--client-learning-rate" in command("run", name, "--help")
 
 
+@pytest.mark.slow
 def test_a_tuned_layout_is_recorded(command, here, monkeypatch):
     timing = LayoutTiming("vmapped", 2, 0.5, 3.0)
     choice = LayoutChoice("vmapped", 2, (timing,), "measured")
@@ -165,6 +168,7 @@ def test_a_tuned_layout_is_recorded(command, here, monkeypatch):
     }
 
 
+@pytest.mark.slow
 def test_a_method_that_diverges_is_shown_as_such(command, here, read_table):
     """In contrast to one whose updates were all left out: its model is finite, but not trained."""
     small = "--model mlp:8 --clients 12 --cohort 2 --rounds 2 --eval-every 1 --local-steps 2"
@@ -184,6 +188,7 @@ def test_a_method_that_diverges_is_shown_as_such(command, here, read_table):
     assert summary[1]["final_lowest"] == summary[1]["best_lowest"]
 
 
+@pytest.mark.slow
 def test_updates_and_models_that_are_not_finite_are_told(command, capsys, here, read_table):
     small = "--model mlp:8 --clients 12 --cohort 2 --rounds 2 --eval-every 1 --local-steps 2"
     out = command("run", "fedavg", *small.split(), "--client-learning-rate", "1e30")

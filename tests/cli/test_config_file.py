@@ -18,6 +18,7 @@ methods = ["fedprox:mu=0.5", "fedprox:mu=1"]
 """
 
 
+@pytest.mark.slow
 def test_a_config_file_is_overridden_by_the_command_line(command, here, read_table):
     (here / "study.toml").write_text(CONFIG)
     given = "--rounds 3 --local-epochs 0.5 --target 0.01 --seeds 1 --out there"
@@ -38,6 +39,7 @@ def test_a_config_file_is_overridden_by_the_command_line(command, here, read_tab
     assert [row["rounds"] for row in read_table(here / "there" / "summary.csv")] == ["0.0", "0.0"]
 
 
+@pytest.mark.slow
 def test_methods_of_the_command_line_replace_those_of_a_file(command, here):
     (here / "study.toml").write_text(CONFIG.replace("[3, 5]", '"3-4"').replace("50", "1"))
     command("compare", "fedavg", "--config", "study.toml")

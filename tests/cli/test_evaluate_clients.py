@@ -18,6 +18,7 @@ SMALL = [part for name, value in SHAPE.items() for part in (f"--{name.replace('_
 HELD_OUT = ["--evaluate-clients", "held_out", "--held-out", "0.3"]
 
 
+@pytest.mark.slow
 def test_compare_evaluates_each_client(command, here, read_table):
     """The values are those of `make_evaluate_own` on examples that no client trained on."""
     out = command("compare", "fedavg", "ditto", *SMALL, *HELD_OUT, "--seeds", "2")
@@ -53,6 +54,7 @@ def resume(folder):
     return "--out", folder, "--resume"
 
 
+@pytest.mark.slow
 def test_on_the_virtual_clock_after_more_steps(command, read_table, here):
     options = ["--model", "linear", "--clients", 6, "--seconds", 40, "--evaluations", 2]
     personal = ["--evaluate-clients", "train", "--personal-steps", 3]

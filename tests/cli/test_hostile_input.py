@@ -310,6 +310,7 @@ def test_any_settings_end_in_one_line(here, capsys, text):
     assert output.err.endswith("\n")
 
 
+@pytest.mark.slow
 def test_names_are_no_markup_while_a_run_goes_on(capsys, here):
     """The name of a data set is shown before the run; a note of its reader as well."""
     lines = "\n".join(["some text of a role that is long enough for its windows"] * 3)

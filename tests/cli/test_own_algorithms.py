@@ -92,6 +92,7 @@ def test_compare(command, here, read_table):
     assert methods["tiered"]["algorithm"] == packaged
 
 
+@pytest.mark.slow
 def test_namesakes(command, here):
     absolute = here / "my_file.py"
     specs = "fedavg", f"{absolute}:fedavg", "my_file.py:fedspeed:0.2", "my_file.py:fedspeed"
@@ -104,6 +105,7 @@ def test_namesakes(command, here):
     ]
 
 
+@pytest.mark.slow
 def test_run_has_its_options(command, here):
     text = command("run", "my_file.py:fedspeed", "--help")
     assert "FedSpeed, or nearly." in text
@@ -118,6 +120,7 @@ def test_run_has_its_options(command, here):
     assert "my_file" not in listed
 
 
+@pytest.mark.slow
 def test_sweep(command, here, read_table):
     command("sweep", "my_file.py:fedspeed", "--grid", "rho=0.1,0.2", *SMALL, "--out", "out")
     config = json.loads((here / "out" / "config.json").read_text())
@@ -126,6 +129,7 @@ def test_sweep(command, here, read_table):
     assert labels == {"fedspeed rho=0.1", "fedspeed rho=0.2"}
 
 
+@pytest.mark.slow
 def test_the_virtual_clock(command, here):
     """A schedule of its own or a given one, in a folder whose name contains an @."""
     folder = here / "me@home"

@@ -52,6 +52,7 @@ def rows_of(path):
         ]
 
 
+@pytest.mark.slow
 def test_the_rows_are_those_of_the_same_clients_in_memory(command, folder, here):
     """With centralised training, which reads the examples of all clients, all are in memory."""
     methods = ["fedavg", "scaffold"]
@@ -70,6 +71,7 @@ def test_the_rows_are_those_of_the_same_clients_in_memory(command, folder, here)
     command("report", "files")
 
 
+@pytest.mark.slow
 def test_some_clients_and_some_test_examples(command, folder, here):
     some = "run scaffold --dataset packed:packed --partition natural:min_examples=50 --clients 5"
     rest = "--model linear --cohort 2 --rounds 2 --local-steps 1 --test-examples 50 --out some"
@@ -83,6 +85,7 @@ def test_some_clients_and_some_test_examples(command, folder, here):
     assert accuracy * 50 == pytest.approx(round(accuracy * 50), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_commands_that_need_all_examples_read_them(command, folder):
     small = "--dataset packed:packed --clients 6 --model linear --rounds 2 --local-steps 1"
     line = "sweep fedavg --grid client_learning_rate=0.1,0.3 --partition iid --cohort 3 --seeds 1"

@@ -14,6 +14,7 @@ SMALL = (
 GRID = ["--grid", "client_learning_rate=0.1,0.2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "bars"),
     [

@@ -92,6 +92,7 @@ def check_tracked(folder):
     return len(files)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_interrupted_command_goes_on(name, here, signal_at, json_lines, capsys):
     arguments = COMMANDS[name].split()
@@ -150,6 +151,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow
 def test_other_runs_are_refused(interrupted, refused):
     for change, difference in OTHERS.items():
         other = COMMANDS["rounds"].replace(*change).split()
@@ -164,12 +166,14 @@ def test_other_runs_are_refused(interrupted, refused):
     assert "is not empty; name another folder or remove it or, if it holds a run that" in error
 
 
+@pytest.mark.slow
 def test_a_reader_says_what_is_missing(interrupted, refused):
     assert "'parts' is not complete: 0 of 4 runs have ended; go on with" in refused(
         "table", "parts"
     )
 
 
+@pytest.mark.slow
 def test_an_unreadable_configuration_is_refused(interrupted, refused):
     whole = (interrupted / "config.json").read_text()
     for content in ("", whole[: len(whole) // 2], "[]", "{}"):
@@ -247,6 +251,7 @@ def small_disk(tmp_path):
         subprocess.run(["umount", str(path)], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kilobytes", [8, 40, 100])
 def test_a_full_disk_is_one_line_and_keeps_what_was_written(kilobytes, small_disk, capsys):
     disk = small_disk(kilobytes)

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 MOMENTS = 10
 # The processes are forked from one that has imported everything, and started nothing.
 PROGRAM = f"""
@@ -39,6 +41,7 @@ print(json.dumps([end(number) for number in range({MOMENTS})]))
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_never_ends_in_a_crash(here):
     """At ten moments from the first line that a run prints, the compilation of its rounds on."""
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -23,6 +23,7 @@ def assert_same_metrics(read_table, first, second):
         assert one | {"wall_seconds": 0} == other | {"wall_seconds": 0}
 
 
+@pytest.mark.slow
 def test_tune_then_compare_then_repeat(command, here, read_table):
     out = command(*TUNE, *SMALL, "--seeds", "20,21", "--out", "tuned")
     assert (
@@ -45,6 +46,7 @@ def test_tune_then_compare_then_repeat(command, here, read_table):
     assert_same_metrics(read_table, here / "results" / "compare", here / "results" / "compare-2")
 
 
+@pytest.mark.slow
 def test_a_target_of_another_metric(command, refused, here):
     line = ["--grid", "client_learning_rate=0.1,1", *SMALL, "--seeds", "1,"]
     dice = ["--metrics", "balanced_accuracy", "--target-metric", "balanced_accuracy"]
@@ -68,6 +70,7 @@ def test_a_target_of_another_metric(command, refused, here):
     assert "'loss' is lower for better" in refused("compare", "--target-metric", "loss")
 
 
+@pytest.mark.slow
 def test_which_model_is_scored(command, here):
     line = ["--grid", "client_learning_rate=0.1,1", *SMALL, "--seeds", "1,"]
     out = command("tune", "fedavg", "ditto", *line, "--out", "tuned")
@@ -79,6 +82,7 @@ def test_which_model_is_scored(command, here):
 CLOCK = (*SMALL[:4], "--local-steps", "2", "--seconds", "2", "--evaluations", "2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("small", [SMALL, CLOCK])
 def test_tuning_does_not_see_the_test_data(command, here, monkeypatch, small):
     """Other labels and images of the test set change nothing that tuning writes."""
@@ -194,6 +198,7 @@ def test_a_layout_that_was_timed_is_that_of_the_same_work(used, here, line, kept
     assert used("--config", "a.json", *line.split()).layout == (layout if kept else None)
 
 
+@pytest.mark.slow
 def test_a_run_on_the_virtual_clock_is_repeated(command, here, read_table):
     line = "fedavg fedbuff:alpha=0.5@buffered:size=2 --seconds 3 --clients 4 --seeds 1"
     command("compare", *line.split(), *SMALL[:2], *SMALL[-2:], "--evaluations", "2")

@@ -19,6 +19,7 @@ def view(count):
     return ClientData(examples, jnp.arange(count), jnp.int32(0), jnp.int32(count), words, ())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("count", [1, 3, 8, 11])
 def test_every_epoch_sees_every_example_once(count):
     data, batch_size = view(count), 4

@@ -51,6 +51,7 @@ def descended(transform, rate):
     return jax.lax.scan(step, (params, transform.init(params)), shifts)[1]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rate", [0.03, 2.0])
 @pytest.mark.parametrize("spec", OFFERED + WITH_OPTIONS)
 def test_steps_are_those_of_optax_with_the_rate(spec, rate):

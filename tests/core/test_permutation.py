@@ -35,6 +35,7 @@ def test_large_permutations_stay_in_range_without_repeats(size, seed):
     assert len(set(entries.tolist())) == LIMIT
 
 
+@pytest.mark.slow
 def test_access_is_random():
     words = permutation_words(jax.random.key(3))
     where = jnp.asarray([[7, 0], [41, 7]])
@@ -58,6 +59,7 @@ def many_shuffles():
     return draw
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("series", [False, True], ids=["keys", "series"])
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
 def test_all_small_shuffles_are_equally_likely(many_shuffles, size, series):

@@ -55,6 +55,7 @@ def test_fonts_and_width(draw, width, style, tmp_path):
     assert (float(wide) == pytest.approx(72 * width)) == (style == "paper")
 
 
+@pytest.mark.sampled
 @EACH
 def test_the_same_bytes_in_each_format(draw, width, tmp_path):
     for suffix, start in {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}.items():

@@ -86,6 +86,7 @@ def test_other_values_are_refused_and_nothing_is_run(value, protocol):
     assert not RUN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -139,6 +139,7 @@ def test_every_number_of_an_algorithm_declares_its_range(name):
             assert option.range is not None, option.name
 
 
+@pytest.mark.slow
 def test_a_sweep_builds_the_algorithm_inside_one_program():
     """Hyper-parameters may be tracers: three values of mu in one program, and one by one."""
     toy = quadratics([[1.0], [2.0], [0.5]], [[1.0], [-1.0], [3.0]])

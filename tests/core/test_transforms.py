@@ -89,6 +89,7 @@ def test_optimisers_with_a_rate_are_refused_each_time(name):
             check_transform("mine", WRONG[name], PROBLEM)
 
 
+@pytest.mark.slow
 def test_while_tracing():
     """What depends on a tracer passes; what does not is probed as ever, and nothing is leaked."""
 

@@ -100,6 +100,7 @@ def test_invalid_labels_and_partitions_are_rejected(labels, partition, message, 
         plot_partition(labels, partition, tmp_path / "picture.png")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("num_clients", "num_classes"), [(1, 1), (1, 60), (10, 10), (40, 40), (41, 1), (1000, 100)]
 )

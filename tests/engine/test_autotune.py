@@ -252,6 +252,7 @@ assert {t[:2] for t in choice.timings} == {("sequential", 2), ("sequential", 1),
 """
 
 
+@pytest.mark.slow
 def test_real_rounds_on_two_devices():
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     subprocess.run(

@@ -19,6 +19,7 @@ def first_dispatches(counts, rounds=1):
     return schedule.dispatches(rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "devices"), [("scaffold", 4), ("fedlga", 8), ("fedhbm", 8)])
 def test_more_devices_than_clients(name, devices, x64):
     """Devices without a client contribute nothing; rows and stacks keep their order."""
@@ -30,6 +31,7 @@ def test_more_devices_than_clients(name, devices, x64):
     chex.assert_trees_all_close(expected, result, rtol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["device", "host", "disk"])
 def test_rows_and_updates_equal_those_of_one_device(place, x64, tmp_path):
     toy = small_network()

@@ -141,6 +141,7 @@ def test_a_diverged_client_is_not_hidden_if_it_is_kept():
     assert not np.isfinite(state.server.params["out"]).all()
 
 
+@pytest.mark.slow
 def test_batches_are_equal_in_every_layout():
     """The examples of every dispatch, bit for bit, with clients of different sizes."""
 
@@ -248,6 +249,7 @@ print(hashlib.sha256(b"".join(leaves)).hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_same_seed_same_bits_in_two_processes():
     digests = [
         subprocess.run(
@@ -296,6 +298,7 @@ def test_unknown_layouts_are_refused(layout):
         fa.make_engine(algorithm, layout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scaffold", "mime", "fedlga"])
 def test_a_round_reads_nothing_and_sends_only_its_dispatches(name, unreadable):
     toy = small_network()
@@ -315,6 +318,7 @@ def test_a_round_reads_nothing_and_sends_only_its_dispatches(name, unreadable):
         state, _ = engine.rounds(state, toy.data, dispatches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client_state", ["device", "host", "disk"])
 def test_three_hundred_rounds_keep_no_memory(client_state, tmp_path):
     toy = small_network()

@@ -33,6 +33,7 @@ def layouts_of(case):
     return [*LAYOUTS, ON_DEVICES | {"examples": examples}]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_layouts_agree_in_float64(case):
     first, *others = histories(case, SETS, layouts_of(case))

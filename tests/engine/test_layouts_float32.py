@@ -24,11 +24,13 @@ def check(case):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.abs(a).max())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", sorted(set(BY_NAME) - set(STRUCTURES)))
 def test_layouts_agree_in_float32(name):
     check(BY_NAME[name])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", STRUCTURES)
 @pytest.mark.usefixtures("optimised")
 def test_layouts_agree_in_optimised_float32(name):

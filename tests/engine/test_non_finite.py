@@ -59,6 +59,7 @@ def host(tree):
     return jax.tree.map(np.array, tree)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_a_poisoned_client_is_as_if_it_were_not_in_the_cohort(case):
     """Bit for bit: the same program runs with empty slots in its place. Then no client is left."""
@@ -100,6 +101,7 @@ def test_a_poisoned_client_is_as_if_it_were_not_in_the_cohort(case):
     assert [int(leaf) for leaf in nothing_left.excluded] == [3 * uploads, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scaffold", "fedlga", "mime"])
 def test_layouts_agree(name):
     """Sums with client state, a stack, and a prelude; rows on the device or on the host."""
@@ -122,6 +124,7 @@ def test_layouts_agree(name):
         chex.assert_trees_all_close(ends[0], end, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("part", ["row", "update", "metrics", "statistics"])
 def test_the_parts_of_an_update_are_all_checked(part):
     """The clients' rows count their updates; that of the client that is left out does not move."""

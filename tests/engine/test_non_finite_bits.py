@@ -13,6 +13,7 @@ pytestmark = pytest.mark.usefixtures("optimised", "x64")
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", ["sequential", "vmapped"])
 @pytest.mark.parametrize("name", ["scaffold", "mime", "fedlga"])
 def test_finite_updates_give_the_same_bits_whether_they_are_checked_or_not(name, layout):

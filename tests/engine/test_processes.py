@@ -45,6 +45,7 @@ open(out, "w").writelines(lines)  # printed text could be mixed with other outpu
 """
 
 
+@pytest.mark.slow
 def test_two_processes_of_two_devices(tmp_path):
     """Both report the results of one process with one device."""
     with socket.socket() as probe:

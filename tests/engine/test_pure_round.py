@@ -58,6 +58,7 @@ def float_options(case):
     return [o.name for o in options(algorithms[case.name]).values() if o.kind is float]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", ONE_EACH.values(), ids=str)
 def test_every_algorithm_in_all_transformations(case, toy, dispatches):
     """A `scan` has the engine's bits; `vmap`, `grad`, `jacfwd` and central differences agree."""
@@ -110,6 +111,7 @@ def test_every_algorithm_in_all_transformations(case, toy, dispatches):
     np.testing.assert_allclose(values[-1], other.server.params["x"] + loss, rtol=1e-12)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", [2, "sequential"])
 @pytest.mark.parametrize("name", ["scaffold", "centralised"])
 def test_chunks_of_clients_equal_the_engine(name, layout, toy, dispatches):
@@ -127,6 +129,7 @@ def test_chunks_of_clients_equal_the_engine(name, layout, toy, dispatches):
     chex.assert_trees_all_equal(state, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "batches"), [("mime", "short"), ("fednova", "full")])
 def test_bounds_change_neither_results_nor_counts(name, batches, toy):
     ends, flops = [], []
@@ -157,6 +160,7 @@ def test_more_steps_than_the_bound_are_never_cut_off(toy, dispatches):
         fa.make_executor(algorithm)
 
 
+@pytest.mark.slow
 def test_gradients_with_respect_to_weights_and_examples(toy, dispatches):
     """Of the final model with respect to p_i, one for each client, and to all examples.
 
@@ -189,6 +193,7 @@ def test_gradients_with_respect_to_weights_and_examples(toy, dispatches):
     assert (np.asarray(gradient[0]) != 0).all()
 
 
+@pytest.mark.slow
 def test_seeds_inside_a_mesh_of_ones_own(toy):
     """A whole simulation, its schedule included, mapped over two devices and two seeds on each."""
     algorithm, counts = algorithms["fedhbm"](toy.problem, LOCAL), toy.data.counts()
@@ -211,6 +216,7 @@ def test_seeds_inside_a_mesh_of_ones_own(toy):
         chex.assert_trees_all_close(state, expected, rtol=1e-12)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", ONE_EACH.values(), ids=str)
 def test_every_algorithm_lowers_for_accelerators(case, toy, dispatches):
     """For CUDA and TPU, without callbacks and float64: a pure round and the engine's rounds."""

@@ -124,6 +124,7 @@ def test_numpy_data_are_placed_with_jax_dtypes():
 # equal results
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "hyperparameters", "client_state", "devices", "layout"),
     [
@@ -168,6 +169,7 @@ def test_rounds_and_updates_equal_those_of_one_device(
     chex.assert_trees_all_close(*results, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_simulate_gives_the_same_rows(x64):
     toy = small_network()
     test = {"x": np.ones((5, 3)), "y": np.ones(5)}
@@ -187,6 +189,7 @@ def test_on_one_device_data_stay_as_they_are():
     assert engine.put_data(toy.data) is toy.data
 
 
+@pytest.mark.slow
 def test_rounds_read_nothing_and_other_cohorts_compile_nothing(request, monkeypatch):
     """Only dispatches are sent; cohorts with equal maxima on a device share programs."""
     toy = small_network()

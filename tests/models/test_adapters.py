@@ -102,6 +102,7 @@ def test_nnx_modules():
     chex.assert_trees_all_equal(same, model.statistics)
 
 
+@pytest.mark.slow
 def test_nnx_and_linen_train_equally():
     """The same dense layer from the same params gives the same rounds."""
     x = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)

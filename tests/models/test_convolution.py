@@ -36,6 +36,7 @@ def assert_same(left, right, atol=1e-12):
     chex.assert_trees_all_close(left, right, rtol=0, atol=atol)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("implementation", ["auto", "patches", "lax"])
 @pytest.mark.parametrize(
     ("size", "kernel", "strides", "padding"),
@@ -64,6 +65,7 @@ def test_conv_agrees_with_flax(size, kernel, strides, padding, implementation):
     assert_same(value_and_gradients(mine.apply, params, x), expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("implementation", ["auto", "winograd"])
 @pytest.mark.parametrize("padding", ["SAME", ((2, 0), (1, 4))])
 @pytest.mark.parametrize("size", [(8, 6), (7, 6), (5, 7)])
@@ -77,6 +79,7 @@ def test_winograd_agrees_with_the_convolution(size, padding, implementation):
     assert_same(mine, expected, atol=1e-10)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("implementation", ["auto", "patches", "winograd", "lax"])
 @pytest.mark.parametrize(("size", "pool"), [((7, 6), (2, 2)), ((9, 8), (3, 4)), ((6, 6), (2, 2))])
 def test_outputs_are_cut_to_whole_pools(size, pool, implementation):

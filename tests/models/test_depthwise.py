@@ -64,6 +64,7 @@ def test_values_and_gradients_are_those_of_the_definition(size, window, strides,
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kernel", "strides", "padding"),
     [((3, 3), 1, "SAME"), ((3, 3), 2, 1), ((5, 5), 2, 2), ((3, 2), (1, 2), "VALID")],

@@ -42,6 +42,7 @@ def toy():
     return small_network()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", NAMES)
 def test_training_is_as_if_they_were_constants(name, toy):
     """Two rounds; the frozen params are in no broadcast, update, row or server state."""
@@ -61,6 +62,7 @@ def test_training_is_as_if_they_were_constants(name, toy):
     np.testing.assert_array_equal(frozen.frozen["hidden/w"], initial["w"])
 
 
+@pytest.mark.slow
 def test_merged_plans_have_frozen_params_for_each_seed(toy):
     """Seeds together and alone, on the virtual clock; versions and updates are the adapter's."""
     problem = freeze(toy.problem, "out")
@@ -99,6 +101,7 @@ def test_merged_plans_have_frozen_params_for_each_seed(toy):
     assert memory.version_bytes == memory.version_rows * 4 * 8  # the trained layer has 4 params
 
 
+@pytest.mark.slow
 def test_runs_of_a_sweep_and_checkpoints(toy, tmp_path):
     """Each run of a sweep is evaluated with its own frozen params; a checkpoint knows them."""
     problem = freeze(toy.problem, "out")
@@ -118,6 +121,7 @@ def test_runs_of_a_sweep_and_checkpoints(toy, tmp_path):
         jax.tree.map(np.testing.assert_array_equal, again, state)
 
 
+@pytest.mark.slow
 def test_an_adapter_of_a_pretrained_model():
     """LoRA on an NNX layer: only its two factors are sent, and a client moves nothing else."""
 

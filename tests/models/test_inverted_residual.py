@@ -35,6 +35,7 @@ def test_stochastic_depth_leaves_out_whole_branches_of_single_examples():
     np.testing.assert_allclose(some, expected, atol=1e-5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18_imagenet"])
 @pytest.mark.parametrize("size", [(1, 1, 3), (33, 70)])
 def test_images_have_any_size(name, size):

@@ -104,6 +104,7 @@ def sentences(number=7, seed=1):
     return {"x": tokens[:, :-1], "y": tokens[:, 1:]}
 
 
+@pytest.mark.slow
 def test_each_position_predicts_from_what_was_read_before():
     """At the last position it is the model of one word; later tokens have no effect."""
     every, last, examples = model(), model("last"), sentences()
@@ -120,6 +121,7 @@ def test_each_position_predicts_from_what_was_read_before():
     assert (logits[:, 3:] != again[:, 3:]).any()
 
 
+@pytest.mark.slow
 def test_a_run_learns_the_next_word():
     """And its accuracy is that of all counted tokens, however many a batch has."""
     problem, examples = with_metrics(model(), "token_accuracy:counted=all"), sentences(40)

@@ -89,6 +89,7 @@ def test_values_are_those_of_numpy(spec, value):
     assert problem._replace(loss=None) == LINEAR._replace(loss=None)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", sorted(name for name in losses if ":" not in name))
 def test_gradients_are_finite_where_the_label_is_certain(name):
     """In float32, where the probability of a label is 1 or 0."""
@@ -110,6 +111,7 @@ def test_equal_texts_give_one_object():
     assert LINEAR.loss is cross_entropy
 
 
+@pytest.mark.slow
 def test_a_run_trains_and_evaluates_with_the_loss():
     """The mean squared error of a linear model: a step of each of 4 clients in NumPy."""
     settings = Settings(**vars(SMALL) | {"loss": "squared_error", "local_steps": 1})

@@ -62,6 +62,7 @@ def of(name, logits, labels, **options):
     return metrics[name](Outputs(jnp.asarray(logits)), {"y": jnp.asarray(labels)}, **options)
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5))
 def test_values_are_those_of_scikit_learn(seed, k):
@@ -144,15 +145,18 @@ def check_columns(rows, plain):
         assert row["test_accuracy"] < added["test_top_3_accuracy"] <= 1
 
 
+@pytest.mark.slow
 def test_columns_of_a_comparison():
     check_columns(rows_of(metrics=BOTH), rows_of())
 
 
+@pytest.mark.slow
 def test_columns_on_the_virtual_clock():
     clock = {"seconds": 4.0, "evaluations": 2, "eval_every": 5}
     check_columns(rows_of(metrics=BOTH, **clock), rows_of(**clock))
 
 
+@pytest.mark.slow
 def test_a_sweep_measures_what_a_comparison_measures():
     settings = Settings(**vars(SMALL) | {"metrics": BOTH})
     rows, _ = run_sweep(prepare_sweep(settings, "fedavg", {"client_learning_rate": [0.1]}))

@@ -50,6 +50,7 @@ def test_every_model_has_a_case():
     assert {spec.partition(":")[0] for spec, *_ in COUNTS} == set(models)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("spec", "shape", "classes", "expected"), COUNTS)
 def test_parameter_counts(spec, shape, classes, expected):
     problem = models.make(spec, shape, classes)
@@ -57,6 +58,7 @@ def test_parameter_counts(spec, shape, classes, expected):
     assert sum(leaf.size for leaf in jax.tree.leaves(model.params)) == expected
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("spec", "shape", "classes", "expected"), COUNTS)
 def test_shapes_of_outputs(spec, shape, classes, expected):
     del expected
@@ -92,6 +94,7 @@ def by_flax(params, x):
     return x
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     ("name", "size"),
@@ -123,6 +126,7 @@ def test_images_too_small_for_the_pools_are_rejected():
         models["cnn_fedgbo"]((10, 9), 10).init(jax.random.key(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["mlp", "cnn_fedgbo", "gru"])
 def test_torch_initialisation_is_uniform_within_the_bound(spec):
     shape = TEXT if spec == "gru" else GREY

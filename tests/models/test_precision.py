@@ -33,6 +33,7 @@ def products(jaxpr):
                     yield from products(getattr(inner, "jaxpr", inner))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32], ids=["pixels", "floats"])
 @pytest.mark.parametrize("name", sorted(models))
 def test_every_model_multiplies_in_bfloat16(name, dtype):
@@ -67,6 +68,7 @@ def digits():
     return dataset, fa.federate(dataset.train, fa.Partition.of(rows))
 
 
+@pytest.mark.slow
 def test_it_learns_as_float32_does():
     """The test loss after 20 rounds of FedAvg is within 2% of that in float32."""
     dataset, data = digits()

@@ -144,6 +144,7 @@ def test_evaluation_only_normalises(name):
     np.testing.assert_array_equal(seen, expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", PARTS)
 def test_an_image_depends_on_key_and_row_only(name):
     """Not on vmap, jit, the number of rows, or the other images."""
@@ -255,6 +256,7 @@ def test_preprocessed_changes_only_the_images():
         outputs_of(moved, batch, key, True)
 
 
+@pytest.mark.slow
 def test_rounds_agree_in_all_layouts():
     """Clients with 5, 1, 8 and 3 uint8 images have the same augmentation in all layouts."""
     rng = np.random.default_rng(0)

@@ -38,6 +38,7 @@ def test_weights_are_those_of_a_loop(start, length):
     np.testing.assert_allclose(weights @ line, resized(line[start : start + length], 4), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_values_that_pillow_gives():
     """`Image.resize((3, 2), BILINEAR)` of Pillow 13, in floats."""
     image = np.arange(20.0).reshape(4, 5) ** 2
@@ -97,6 +98,7 @@ def test_the_box_if_none_fits(size, box):
     assert drawn.ravel().tolist() == list(expected)
 
 
+@pytest.mark.slow
 def test_images_are_cut_and_resized():
     """Integers are rounded, and an image does not depend on the others of its batch."""
     rng = np.random.default_rng(1)
@@ -134,6 +136,7 @@ def test_values_out_of_range(option):
         random_resized_crop(**{option: value})
 
 
+@pytest.mark.slow
 def test_the_augmentation_of_a_model():
     """Boxes, flips and ImageNet's normalisation in training, the last alone in evaluation."""
     images = np.random.default_rng(2).integers(0, 256, (3, 6, 6, 3)).astype(np.uint8)
@@ -159,6 +162,7 @@ class _Identity:
         return batch["x"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("side", "grid", "printed"),
     [

@@ -50,6 +50,7 @@ def of_numpy(name, logits, labels):
     return values
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("space", [(6,), (3, 4), (2, 3, 4)])
 @pytest.mark.parametrize("name", ["cross_entropy", "dice", "soft_dice_score", "dice_score"])
 def test_values_are_those_of_numpy(name, space):
@@ -90,6 +91,7 @@ def test_known_overlaps(predicted, labels, hard, soft):
 OF_VOXELS = ["brier", "cross_entropy", "cross_entropy:0.2", "focal", "hinge", "squared_error"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", OF_VOXELS)
 def test_the_loss_of_several_labels_is_the_mean_of_theirs(name):
     """Each loss of one label for each example, at each voxel."""
@@ -127,6 +129,7 @@ def images(number=6, seed=3):
     return {"x": x, "y": (x + 0.3 * rng.normal(size=x.shape) > 0).astype(np.int32)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cross_entropy", "dice"])
 def test_short_batches_train_on_their_real_examples(name):
     """A step on 5 examples in a batch of 8, against the gradient of these 5 alone."""

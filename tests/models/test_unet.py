@@ -32,6 +32,7 @@ def outputs_of(norm):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_masked_rows_change_nothing(norm):
     x, mask = volumes(3), jnp.array([True, True, False])
@@ -68,6 +69,7 @@ def test_batch_norm_moves_its_statistics_by_a_tenth():
     np.testing.assert_allclose(own["var"], expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_loss_of_an_example_is_the_mean_over_its_voxels():
     problem = small("group")
     batch = {
@@ -97,6 +99,7 @@ def test_a_segmenter_takes_a_loss():
     assert fa.models.with_loss(small("group"), "dice").loss is losses["dice"]
 
 
+@pytest.mark.slow
 def test_clients_learn_a_threshold():
     """Each voxel's label is whether it is positive; FedAvg reaches a Dice score above 0.9."""
     x = np.random.default_rng(0).normal(size=(24, 2, 4, 4, 1)).astype("float32")

@@ -78,6 +78,7 @@ def loss(problem, params, x):
     return jnp.sin(logits_of(problem, params, x, True)).sum()
 
 
+@pytest.mark.slow
 def test_checkpoints_change_memory_and_not_gradients():
     plain, checkpointed = (
         vit(SHAPE, 5, **SMALL | {"depth": 5}, checkpoint=given) for given in (False, True)
@@ -99,6 +100,7 @@ def test_checkpoints_change_memory_and_not_gradients():
     assert sizes[1] < 0.5 * sizes[0]
 
 
+@pytest.mark.slow
 def test_clients_with_their_own_params_are_mapped():
     problem = vit(SHAPE, 5, **SMALL)
     each = [random_params(problem, seed) for seed in (0, 1)]
@@ -111,6 +113,7 @@ def test_clients_with_their_own_params_are_mapped():
         chex.assert_trees_all_close(own, single(each[index], x[index]), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_dropout_depends_on_the_key_and_only_in_training():
     problem = vit(SHAPE, 5, **SMALL, dropout=0.5)
     params, x = random_params(problem), jnp.ones((1, *SHAPE))
@@ -129,6 +132,7 @@ def test_dropout_depends_on_the_key_and_only_in_training():
     assert np.abs(draws[0] - draws[2]).max() > 0.01
 
 
+@pytest.mark.slow
 def test_in_bfloat16_the_logits_differ_by_its_rounding():
     problem = vit(SHAPE, 5, **SMALL)
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), random_params(problem))

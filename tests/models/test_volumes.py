@@ -40,6 +40,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("implementation", "window", "strides", "padding", "channels"), CASES)
 def test_each_client_in_a_loop_has_the_gradients_of_lax(
     implementation, window, strides, padding, channels
@@ -72,6 +73,7 @@ def test_the_gradient_keeps_the_planes_and_not_the_patches():
     assert sum(leaf.size for leaf in jax.tree.leaves(kept)) <= 3.1 * x.size + 2 * kernel.size
 
 
+@pytest.mark.slow
 def test_the_layer_has_the_parameters_and_results_of_flax():
     x, key = jnp.asarray(draw(2, 4, 5, 6, 3)), jax.random.key(0)
     for use_bias, padding in itertools.product((True, False), ("SAME", "VALID")):
@@ -101,6 +103,7 @@ def test_volumes_that_are_too_small_and_unknown_paddings_are_rejected():
         convolve_3d(x, kernel, implementation="fft")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "window"), [((4, 6, 2), (2, 2, 2)), ((5, 7, 4), (2, 3, 2))])
 def test_pooling_agrees_with_flax_also_for_equal_entries(size, window):
     x = jnp.asarray(np.random.default_rng(0).integers(0, 3, (2, *size, 3)).astype(float))
@@ -118,6 +121,7 @@ def test_interpolation_is_that_of_resized_images():
     np.testing.assert_allclose(upsample_3d(x), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_interpolation_of_a_plane_is_the_plane():
     """An affine function of the voxels' centres, which lie at a quarter and three quarters."""
     coarse = np.stack(np.meshgrid(*[np.arange(4)] * 3, indexing="ij"), -1)

@@ -136,6 +136,7 @@ def weights_of(name):
     return {key: tensor(key, shape) for key, shape in SHAPES[name].items() if shape}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", NETWORKS)
 def test_outputs_are_those_of_torchvision(name, tmp_path):
     checksum, expected = NETWORKS[name]
@@ -225,6 +226,7 @@ def parts(params, *names):
     return [params[name] for name in names]
 
 
+@pytest.mark.slow
 def test_a_new_head_is_drawn_and_the_rest_is_loaded(tmp_path):
     path = tmp_path / "weights.safetensors"
     weights = weights_of("mobilenet_v2")
@@ -253,6 +255,7 @@ def test_weights_for_batch_norm_do_not_fit_group_norm():
     assert pretrained(problem, kept, names) is not problem
 
 
+@pytest.mark.slow
 def test_runs_start_from_the_weights(small):
     """In the engine, in mapped initialisations and frozen; the program does not contain them."""
     problem, weights = small

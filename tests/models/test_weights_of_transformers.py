@@ -121,6 +121,7 @@ def test_outputs_are_those_of_pytorch(case, tmp_path):
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_positions_of_other_images():
     """The weights of images of 8x8 for images of 12x20; the outputs are timm's."""
     tensors = {name: tensor(name, shape) for name, shape in of_timm().items()}

@@ -32,6 +32,7 @@ def run():
     return run
 
 
+@pytest.mark.slow
 def test_rows_count_what_has_arrived(run):
     """Four clients at 1, 2, 2.5 and 10 seconds a dispatch, for 10 seconds."""
     system = traced(np.array([1.0, 2.0, 2.5, 10.0]) / 5)
@@ -115,6 +116,7 @@ def test_wrong_schedules(spec, settings, message):
         Method.of(spec, settings)
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path, capsys):
     out = tmp_path / "out"
     arguments = "compare fedavg fedcompass@compass:min_steps=2,max_steps=6 --seconds 12 --clients 4"
@@ -141,6 +143,7 @@ def test_command_line(tmp_path, capsys):
     assert "slowest client / the fastest: 1 (seed 0)" in printed.err
 
 
+@pytest.mark.slow
 def test_speeds_of_every_seed_are_recorded(tmp_path, capsys):
     out = tmp_path / "out"
     arguments = "run fedasync --seconds 3 --clients 3 --model linear --partition iid --seeds 2"
@@ -192,6 +195,7 @@ def test_summaries_of_the_papers(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedhbm", "localghbm"])
 def test_the_dispatch_after_a_lost_first_one_has_no_anchor(name):
     """Client 0 loses its first dispatch: the first arrival equals FedAvg's, the next does not."""

@@ -22,6 +22,7 @@ sweep_toy = functools.partial(sweep_helpers.sweep_toy, local=FULL)
 separately = functools.partial(sweep_helpers.separately, local=FULL)
 
 
+@pytest.mark.slow
 def test_whole_numbers_have_a_program_each():
     rows, notes = sweep_toy("ghbm", {"tau": [1, 2], "beta": [0.3, 0.6]}, devices=2)
     assert [note.split(",")[0] for note in notes] == ["4 runs in a program"] * 2
@@ -31,6 +32,7 @@ def test_whole_numbers_have_a_program_each():
     assert_same_rows(rows[3 * 5 : 3 * 6], separately(algorithms["ghbm"], 7, tau=2, beta=0.3))
 
 
+@pytest.mark.slow
 def test_objects_have_a_program_each():
     transforms = [optax.scale_by_adam(), optax.scale_by_rms()]
     rows, notes = sweep_toy("fedavg", {"server_transform": transforms}, [0])
@@ -41,6 +43,7 @@ def test_objects_have_a_program_each():
     assert_same_rows(rows[3:], separately(algorithms["fedavg"], 0, server_transform=transforms[1]))
 
 
+@pytest.mark.slow
 def test_equal_numbers_of_other_types_are_other_values():
     def typed(problem, local, *, uniform: object = None):
         return FEDPROX(problem, local, weighting="uniform" if uniform is True else "examples")
@@ -71,6 +74,7 @@ def sometimes(problem, local, *, mu: NonNegative = 0.1, threshold: Positive = 0.
 READ = "{}: read as a value, so a program for each"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factory", "thresholds", "expected"),
     [
@@ -98,6 +102,7 @@ def test_a_traced_value_that_is_no_option_is_an_error_of_jax():
         sweep_toy(broken, {"mu": [0.3, 0.6]})
 
 
+@pytest.mark.slow
 def test_an_algorithm_sees_each_run_s_client_rate():
     """As a number in its `local`; a function of the rate can be called on the host only."""
 

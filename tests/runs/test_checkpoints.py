@@ -58,6 +58,7 @@ def check_rounds(engine, folder, **options):
     assert rows == result[1]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", FIRST_OF_NAME, ids=str)
 def test_every_bit_of_every_algorithms_state_is_restored(case, tmp_path):
     """A run is a function of its state and of the schedule; here each array has random bits."""
@@ -85,6 +86,7 @@ ONE_OF_A_KIND = ["fedavg", "fedadam", "fedgbo", "mimelite", "mime", "scaffold", 
 ONE_OF_A_KIND += ["ghbm", "localghbm", "fedhbm", "fedlga", "apfl", "ifca", "fedbn"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ONE_OF_A_KIND)
 def test_rounds_go_on(name, tmp_path):
     (case,) = (case for case in FIRST_OF_NAME if case.name == name)
@@ -92,6 +94,7 @@ def test_rounds_go_on(name, tmp_path):
     check_rounds(engine, tmp_path, rounds=6)  # calls of two rounds only, so one program
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", STATEFUL, ids=str)
 @pytest.mark.parametrize("on_disk", [False, True], ids=["host", "disk"])
 def test_rounds_go_on_with_client_rows_elsewhere(on_disk, case, tmp_path):
@@ -100,6 +103,7 @@ def test_rounds_go_on_with_client_rows_elsewhere(on_disk, case, tmp_path):
     check_rounds(fa.make_engine(algorithm, client_state=place), tmp_path / "checkpoints")
 
 
+@pytest.mark.slow
 def test_rounds_go_on_with_sharded_examples_and_rows(tmp_path):
     algorithm = Case("scaffold", {}).build(TOY.problem, LOCAL)
     check_rounds(fa.make_engine(algorithm, devices=2, examples="sharded"), tmp_path)
@@ -138,6 +142,7 @@ def run_async(executor, planner, seeds=(3,), **options):
     )  # fmt: skip
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", list(asynchronous_cases()), ids=str)
 def test_the_virtual_clock_goes_on(case, tmp_path):
     executor = fa.make_executor(case.build(TOY.problem, ASYNC_LOCAL), slots=2, waves_per_call=2)
@@ -155,6 +160,7 @@ def test_the_virtual_clock_goes_on(case, tmp_path):
         assert rows == result[3].rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("merged_bytes", [2**30, 0], ids=["merged", "one after another"])
 def test_several_seeds_on_the_virtual_clock_go_on(merged_bytes, tmp_path):
     algorithm = Case("fedcompass", {"variant": "momentum"}).build(TOY.problem, ASYNC_LOCAL)
@@ -171,6 +177,7 @@ def test_several_seeds_on_the_virtual_clock_go_on(merged_bytes, tmp_path):
         assert_same(result[seed][:2], expected[seed][:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"memory": 4000, "devices": 2}], ids=["one call", "calls"])
 def test_a_sweep_goes_on(options, tmp_path):
     """Also with a grid of values that are constants of programs, which are tried as arguments."""
@@ -265,6 +272,7 @@ def test_numbers_out_of_range_are_refused(tmp_path):
             run(fedavg(), checkpoints=Checkpoints(tmp_path, **wrong))
 
 
+@pytest.mark.slow
 def test_simulate_async_takes_a_folder(tmp_path):
     executor = fa.make_executor(Case("fedasync", {}).build(TOY.problem, ASYNC_LOCAL), slots=1)
     arguments = executor, TOY.data, immediate(steps=2), traced(np.full(4, 1.0))

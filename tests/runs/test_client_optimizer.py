@@ -61,6 +61,7 @@ BY_HAND = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("spec", BY_HAND)
 def test_local_steps_are_those_of_numpy(spec):
     """Two rounds, so the state of the second one starts anew."""
@@ -105,6 +106,7 @@ def method_of(name, client_optimizer="signum"):
     return Method(name, name, options, 0.05, "", client_optimizer)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", sorted(set(ONE_EACH) - REFUSING))
 def test_the_optimiser_changes_the_numbers_of_an_algorithm(name):
     """Of the global model and, if there are some, of the clients' own ones."""
@@ -199,6 +201,7 @@ def test_labels_and_settings():
         Settings(client_optimizer="adam:b1=2").check()
 
 
+@pytest.mark.slow
 def test_a_comparison_and_a_sweep_of_optimisers_have_the_same_numbers():
     """So each method and each setting of a grid has its own optimiser."""
     names = ("sgd", "yogi")

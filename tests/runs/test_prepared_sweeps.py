@@ -29,6 +29,7 @@ def check(method, grid, specs, programs, **changes):
             np.testing.assert_allclose(row[name], other[name], rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_choices_have_a_program_each():
     check(
         "fedgbo:client_learning_rate=0.2",
@@ -41,6 +42,7 @@ def test_choices_have_a_program_each():
     )
 
 
+@pytest.mark.slow
 def test_settings_of_the_local_work_have_a_program_each():
     grid = {"local_steps": [1, 3], "rate_schedule": ["inverse"]}
     rows, notes = run_sweep(prepare_sweep(SMALL, "fedavg", grid))
@@ -64,6 +66,7 @@ def test_representations():
 
 
 # the last test of this file, because the fixture is for the rest of the file
+@pytest.mark.slow
 @pytest.mark.usefixtures("optimised")
 def test_real_numbers_share_a_program():
     """With the compiler's optimisations, as in real runs."""

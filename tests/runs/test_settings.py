@@ -38,6 +38,7 @@ def losses(**changes):
     return [row["test_loss"] for row in run(**changes)]
 
 
+@pytest.mark.slow
 def test_a_fraction_of_the_clients_is_a_cohort():
     assert Settings(cohort=0.34, clients=12).cohort_size == 4
     assert Settings(cohort=0.1, clients=12).cohort_size == 1
@@ -51,12 +52,14 @@ def test_a_fraction_of_the_clients_is_a_cohort():
     ]
 
 
+@pytest.mark.slow
 def test_half_an_epoch_is_half_of_its_steps():
     """12 IID clients hold 119 or 120 examples: 4 batches of 30."""
     half = losses(local_steps=None, local_epochs=0.5, batch_size=30)
     assert half == losses(local_steps=2, batch_size=30)
 
 
+@pytest.mark.slow
 def test_work_shortens_local_updates():
     one_step = losses(local_steps=1)
     assert losses(work="deadline:seconds=0.1,speeds=homogeneous") == one_step != losses()
@@ -68,6 +71,7 @@ def test_the_rate_follows_its_schedule_by_round():
     assert second == pytest.approx(first, abs=1e-6) != losses()[2]
 
 
+@pytest.mark.slow
 def test_the_rate_follows_a_client_s_own_dispatches():
     """In the first three rounds, each with other clients, a rate by dispatches does not change."""
     cyclic = {"sampler": "cyclic:num_groups=3", "rounds": 3}
@@ -75,6 +79,7 @@ def test_the_rate_follows_a_client_s_own_dispatches():
     assert losses(**decayed, rate_by="dispatch") == losses(**cyclic) != losses(**decayed)
 
 
+@pytest.mark.slow
 def test_the_sampler_and_where_client_state_is_kept(monkeypatch):
     dispatched = set()
 
@@ -91,6 +96,7 @@ def test_the_sampler_and_where_client_state_is_kept(monkeypatch):
     assert on_host[-1]["test_loss"] == pytest.approx(on_device[-1]["test_loss"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_where_the_examples_are_kept(monkeypatch):
     placed = []
 
@@ -156,6 +162,7 @@ def test_waves_use_one_device_unless_it_is_given(monkeypatch):
     assert devices == [1, 2]
 
 
+@pytest.mark.slow
 def test_clipping_and_decay_come_after_the_correction_and_in_this_order():
     """Two full-batch steps of FedProx: `y <- y - rate (clip(g(y) + mu (y - x)) + decay y)`."""
     rate, mu, norm, decay = 0.3, 2.0, 0.05, 0.5

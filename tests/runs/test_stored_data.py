@@ -52,12 +52,14 @@ def engine_of(case, *options, **more):
     return fa.make_engine(case.build(PROBLEM, LOCAL), *options, **more)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", ALGORITHMS, ids=str)
 def test_rounds(case):
     engine = engine_of(case)
     assert_same(run(engine, DATA), run(engine, stored()))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", ALGORITHMS[:3], ids=str)
 @pytest.mark.parametrize(
     "options",
@@ -73,6 +75,7 @@ def test_layouts_and_devices(case, options):
     assert_same(run(engine, DATA, rounds=3), run(engine, stored(cache_bytes=0), rounds=3))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize(
     ("name", "planner"),
@@ -93,6 +96,7 @@ def test_the_virtual_clock(name, planner, devices):
     assert_same(one[:2], other[:2])
 
 
+@pytest.mark.slow
 def test_seeds_on_the_virtual_clock_are_run_one_after_another():
     executor = fa.make_executor(Case("fedasync", {}).build(PROBLEM, fa.Local(4, 0.1, steps=4)))
     planner, system = asynchrony.immediate(steps=4), asynchrony.simulated()
@@ -103,6 +107,7 @@ def test_seeds_on_the_virtual_clock_are_run_one_after_another():
     assert_same(alone[:2], results[1][:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ALGORITHMS[:2], ids=str)
 def test_a_run_goes_on_from_a_state_and_from_a_checkpoint(case, tmp_path):
     engine = engine_of(case)

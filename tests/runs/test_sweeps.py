@@ -29,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 ONE_EACH = list({case.name: case for case in CASES}.values())  # the last of each name
 
 
+@pytest.mark.slow
 def test_runs_may_be_tested_on_examples_of_the_clients():
     problem, data, test = toy()
     rows = {0: np.array([3, 1, 8, 3], np.int32), 7: np.array([16, 2, 0, 5], np.int32)}
@@ -55,6 +56,7 @@ def test_runs_may_be_tested_on_examples_of_the_clients():
             )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_every_real_option_of_every_algorithm_can_be_swept(case):
     """All at once, with the client rate and the seed, in one program."""
@@ -85,6 +87,7 @@ ALL = [
 RUN = 2 * (3 * 8 + 4 + 3 * 4) + 4 * (7 * 4 + 2 * 8)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -131,6 +134,7 @@ def test_runs_larger_than_the_memory_of_the_machine_are_refused(monkeypatch):
         sweep_toy(FEDPROX, GRID)
 
 
+@pytest.mark.slow
 def test_a_second_sweep_of_like_shape_compiles_nothing():
     options = {"devices": 2, "hyperparameters": {"weighting": "uniform"}}
     sweep_toy("fedprox", GRID, **options)
@@ -142,6 +146,7 @@ def test_a_second_sweep_of_like_shape_compiles_nothing():
     assert_same_rows(rows[-3:], separately(FEDPROX, 0, 0.2, mu=0.2, weighting="uniform"))
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_leaves_the_others_alone():
     grid = {"server_learning_rate": [1e200, 1.0]}
     with pytest.warns(DivergenceWarning, match="1e\\+200, seed 0: not finite at round 2") as told:
@@ -152,6 +157,7 @@ def test_a_run_that_diverges_leaves_the_others_alone():
     assert_same_rows(rows[-3:], separately(FEDPROX, 7))
 
 
+@pytest.mark.slow
 def test_a_run_whose_clients_all_diverge_leaves_the_others_alone():
     rows, _ = sweep_toy(
         FEDPROX, {"client_learning_rate": [1e200, 0.1]}, devices=2, runs_per_device=2
@@ -162,6 +168,7 @@ def test_a_run_whose_clients_all_diverge_leaves_the_others_alone():
     assert_same_rows(rows[-3:], separately(FEDPROX, 7))
 
 
+@pytest.mark.slow
 def test_a_number_does_not_widen_params_of_another_precision():
     problem, data, _ = toy()
     narrow = problem._replace(

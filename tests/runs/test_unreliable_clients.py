@@ -10,6 +10,7 @@ from fedjax_algos.runs.settings import Settings
 EXPERIMENT = Path(__file__).parents[2] / "experiments" / "unreliable_clients.py"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not EXPERIMENT.exists(), reason="the experiments are not part of this copy")
 def test_fedavg_learns_although_clients_send_nan_and_drop_out():
     spec = importlib.util.spec_from_file_location("unreliable_clients", EXPERIMENT)

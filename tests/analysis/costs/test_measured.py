@@ -62,6 +62,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "hyperparameters", "expected"), STEPS)
 def test_operations_of_a_step(name, hyperparameters, expected):
     _, size, _ = wide()
@@ -147,6 +148,7 @@ def test_constant_lengths_give_the_same_count(name, batches):
         assert found == pytest.approx(expected, abs=2)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_algorithm_is_counted(case):
     toy = small_network()

@@ -104,6 +104,7 @@ def updates():
     return diagnostics.partial_updates(engine, state, toy.data, dispatches)
 
 
+@pytest.mark.slow
 def test_updates_are_those_of_a_run(updates):
     """FedLGA's engine gives the same ones; complete work is done on the same batches."""
     toy, local = regression(), fa.Local(3, RATE, steps=6)
@@ -151,6 +152,7 @@ def test_every_approximation_by_its_matrix(updates, mode, clip, strength):
     )
 
 
+@pytest.mark.slow
 def test_identical_clients_with_constant_gradients():
     """c_i = 1 + strength |g|^2 (S - S_i) / S_i, and no error where strength is 1 / |g|^2."""
     slope = np.asarray([0.6, -0.3, 1.2])

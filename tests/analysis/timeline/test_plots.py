@@ -161,6 +161,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_all_schedules_have_figures(name, tmp_path):
     system = simulated(speeds="exponential", dropout=0.1)(1)

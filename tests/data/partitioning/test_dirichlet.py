@@ -119,6 +119,7 @@ def test_small_alpha_is_heterogeneous(name):
     assert middle > high + 0.1
 
 
+@pytest.mark.slow
 def test_dirichlet_classes_draws_from_alpha_times_the_prior():
     """No class is exhausted for the first client: E[q_c^2] = p (alpha p + 1) / (alpha + 1)."""
     labels, alpha = np.repeat([0, 1], [1000, 3000]), 2.0

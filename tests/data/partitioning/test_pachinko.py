@@ -42,6 +42,7 @@ def test_pachinko_root_is_dirichlet():
     assert second_moment(counts, np.array([100])) == pytest.approx(expected, rel=0.06)
 
 
+@pytest.mark.slow
 def test_pachinko_leaves_are_dirichlet():
     counts = first_clients(300, root_alpha=1e6, leaf_alpha=1.0).reshape(-1, 4, 2)
     coarse = counts.sum(axis=2)

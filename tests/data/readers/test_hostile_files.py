@@ -156,6 +156,7 @@ def test_arrays_twice_and_names_of_arrays(tmp_path):
     assert len(text) < 500 + len(str(path))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), max_size=9), st.booleans())
 def test_damaged_archives_are_refused_or_read(tmp_path_factory, changes, compressed):

@@ -79,6 +79,7 @@ def test_leaf_with_a_client_in_two_files(leaf_refusal, tmp_path):
     assert f"c.json: cannot be read (client 'zoe' is in it twice, first in {tmp_path}" in text
 
 
+@pytest.mark.slow
 def test_leaf_bounds_each_client_and_not_the_file(leaf_refusal, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "host_memory", lambda: 64 * 2**18)  # so 256 kB of text
     pixels = ", ".join(["0.0"] * 784)

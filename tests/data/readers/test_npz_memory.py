@@ -29,6 +29,7 @@ print((status("VmHWM") - before) / held)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 @pytest.mark.parametrize("kind", [np.uint8, np.float32])
 def test_npz_is_held_once_on_the_host_and_once_on_the_device(tmp_path, kind):

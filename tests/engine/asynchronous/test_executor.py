@@ -216,6 +216,7 @@ def close(one, other, tolerance):
     chex.assert_trees_all_close(one, other, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", PLANS)
 @pytest.mark.parametrize("slots", SLOTS)
 @pytest.mark.parametrize("name", ["stale", "scaffold"])
@@ -230,6 +231,7 @@ def test_every_number_of_slots_equals_the_oracle(name, slots, kind):
         chex.assert_trees_all_equal(row, rows.get(client, jax.tree.map(np.zeros_like, row)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", PLANS)
 @pytest.mark.parametrize("name", ["stale", "scaffold"])
 @pytest.mark.parametrize(("devices", "slots"), [(2, 2), (3, 6)])
@@ -244,12 +246,14 @@ def test_devices_change_no_bit(devices, slots, name, kind):
         chex.assert_trees_all_equal(jax.tree.map(lambda leaf, c=client: leaf[c], last.clients), row)
 
 
+@pytest.mark.slow
 def test_the_check_of_finite_numbers_changes_nothing_else():
     executor = make_executor(case("scaffold")[0], slots=3)
     ((_, state, _),) = execute(executor, case("scaffold")[1], PLANS["groups"])
     close((state.server, state.statistics), expected("scaffold", "groups")[0][-1], 1e-6)
 
 
+@pytest.mark.slow
 def test_mapped_waves_on_devices_agree():
     executor = executor_of("scaffold", 6, "vmapped", devices=2)
     ((_, state, _),) = execute(executor, case("scaffold")[1], PLANS["groups"])
@@ -332,6 +336,7 @@ def test_mapped_waves_agree(name):
     close((state.server, state.statistics), expected(name, "groups")[0][-1], 1e-6)
 
 
+@pytest.mark.slow
 def test_mapped_waves_agree_in_float64(double):
     algorithm, data = case.__wrapped__("scaffold")
     (_, one, _), (_, other, _) = (
@@ -342,6 +347,7 @@ def test_mapped_waves_agree_in_float64(double):
     close((one.server, one.clients), (other.server, other.clients), 1e-12)
 
 
+@pytest.mark.slow
 def test_slots_change_no_bit_of_optimised_programs(fast):
     algorithm, data = case("stale")
     (_, one, _), (_, other, _) = (
@@ -364,6 +370,7 @@ def fast():
     jax.config.update("jax_disable_most_optimizations", True)
 
 
+@pytest.mark.slow
 def test_a_barrier_for_all_is_the_synchronous_round():
     algorithm, data = case("scaffold")
     plan = make_plan(4, CLIENTS, 3, [CLIENTS], barrier=True)

@@ -122,6 +122,7 @@ def check(name, devices, slots, number):
         assert rows[0][-1]["train_loss"] > 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "devices", "slots", "number"),
     [
@@ -136,6 +137,7 @@ def test_each_run_has_the_same_bits_as_alone(name, devices, slots, number):
     check(name, devices, slots, number)
 
 
+@pytest.mark.slow
 def test_optimised_programs_have_the_same_bits():
     jax.config.update("jax_disable_most_optimizations", False)
     try:
@@ -144,6 +146,7 @@ def test_optimised_programs_have_the_same_bits():
         jax.config.update("jax_disable_most_optimizations", True)
 
 
+@pytest.mark.slow
 def test_mapped_waves_agree():
     executor = make_executor(algorithm_of("scaffold"), slots=4, layout="vmapped")
     data = {seed: split(seed) for seed in SEEDS[:2]}
@@ -216,6 +219,7 @@ def test_merging_balances_the_devices(name, speeds):
         assert len(make_waves(merged, 4).filled) < 0.9 * waves
 
 
+@pytest.mark.slow
 def test_memory_splits_seeds_and_later_calls_compile_nothing():
     executor, memories = executor_of("fedbuff", 1, 3), []
     run = functools.partial(
@@ -274,6 +278,7 @@ def test_runs_that_cannot_be_merged():
     chex.assert_trees_all_equal(state_of_run(merge_states([first, second]), 1), second)
 
 
+@pytest.mark.slow
 def test_a_comparison_with_merged_plans_has_the_same_rows():
     from fedjax_algos.runs import comparison
     from fedjax_algos.runs.experiment import prepare
