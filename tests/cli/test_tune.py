@@ -46,7 +46,6 @@ def test_tune_then_compare_then_repeat(command, here, read_table):
     assert_same_metrics(read_table, here / "results" / "compare", here / "results" / "compare-2")
 
 
-@pytest.mark.slow
 def test_a_target_of_another_metric(command, refused, here):
     line = ["--grid", "client_learning_rate=0.1,1", *SMALL, "--seeds", "1,"]
     dice = ["--metrics", "balanced_accuracy", "--target-metric", "balanced_accuracy"]
