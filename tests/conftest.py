@@ -32,11 +32,12 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Tests of files, folders or names that are given are all run."""
+    """Tests that are asked for by files, folders, -k, -m or --last-failed are all run."""
+    options = config.option
     whole_suite = config.args_source == pytest.Config.ArgsSource.TESTPATHS
-    config.option.all |= not whole_suite or bool(config.option.keyword)
+    options.all |= not whole_suite or bool(options.keyword or options.markexpr or options.lf)
     if hasattr(config, "workerinput"):
-        config.option.all = config.workerinput["all"]  # a worker has other arguments
+        options.all = config.workerinput["all"]  # a worker has other arguments
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -65,7 +66,7 @@ def pytest_collection_modifyitems(config, items):
 def pytest_terminal_summary(terminalreporter, config):
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
     if left_out := sum(LEFT_OUT in reason for reason in skipped):
-        terminalreporter.write_line(f"{left_out} of the skipped tests are slow: {LEFT_OUT}")
+        terminalreporter.write_line(f"{left_out} of the skipped tests were left out: {LEFT_OUT}")
 
 
 @pytest.fixture(scope="module")

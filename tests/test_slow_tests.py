@@ -52,6 +52,8 @@ def suite(tmp_path_factory):
         (("tests/test_it.py", "--numprocesses", "2"), "24 passed"),
         (("tests",), "24 passed"),
         (("-k", "slow or quick"), "2 passed, 22 deselected"),
+        (("-m", "slow", "--numprocesses", "2"), "1 passed"),
+        (("--last-failed",), "24 passed"),  # none has failed, so all are run
     ],
 )
 def test_what_is_left_out(suite, arguments, summary):
@@ -59,5 +61,5 @@ def test_what_is_left_out(suite, arguments, summary):
     command = [sys.executable, "-m", "pytest", "--numprocesses", "0", *arguments]
     done = subprocess.run(command, cwd=suite, text=True, capture_output=True, check=True)
     assert summary in done.stdout
-    line = "20 of the skipped tests are slow: pytest --all runs them"
+    line = "20 of the skipped tests were left out: pytest --all runs them"
     assert (line in done.stdout) == ("skipped" in summary)
