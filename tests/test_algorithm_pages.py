@@ -50,6 +50,7 @@ def test_every_option_has_its_meaning(name):
         *_, meaning, end = re.split(r"(?<!\\)\|", row)
         assert not end
         assert len(meaning.strip()) > 5
+        assert " at 0x" not in row  # the address of a function
 
 
 @pytest.mark.parametrize("name", NAMES)

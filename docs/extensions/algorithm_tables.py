@@ -85,7 +85,8 @@ def options_table(name: str) -> str:
     texts = meanings(name)
     lines = ["| option | values | default | meaning |", "|---|---|---|---|"]
     for option in options(algorithms[name]).values():
-        default = "must be given" if option.required else f"`{option.default!r}`"
+        default = getattr(option.default, "__name__", repr(option.default))  # of a function
+        default = "must be given" if option.required else f"`{default}`"
         text = texts.get(option.name, "").replace("|", "\\|")
         lines.append(f"| `{option.name}` | {values_of(option)} | {default} | {text} |")
     if len(lines) == 2:

@@ -46,7 +46,8 @@ def adabest(
       local: how a client trains: with learning rate eta_l.
       mu: mu, the weight of the newest delta in h_i, at least 0.
       beta: beta, the server's factor, from 0 to below 1. With mu = beta = 0 this is FedAvg.
-      weighting: weights of the mean a: "examples" (proportional to n_i) or "uniform".
+      weighting: weights of a, the mean of the y_i: "examples" (proportional to n_i) or
+        "uniform".
     """
     train = local_training(problem, local)
 
