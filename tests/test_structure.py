@@ -190,6 +190,13 @@ def test_docstrings_of_modules_and_of_what_they_define(module_name):
     assert not lacking
 
 
+def test_no_text_in_a_docstring_is_a_letter_alone():
+    """It says too little, and Sphinx reads `N.` as the number of a list."""
+    letter = re.compile(r"""(: |"{3})[A-Za-z]\.("{3})?$""", re.MULTILINE)
+    found = {str(path) for path in ROOT.rglob("*.py") if letter.search(path.read_text())}
+    assert found == set()
+
+
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
 def test_docstrings_of_factories(registry):
     """The first line stands in lists on the command line."""

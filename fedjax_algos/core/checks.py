@@ -234,7 +234,7 @@ def check_clients(clients: np.ndarray, num_clients: int) -> None:
 
     Args:
       clients: int[...], at least one.
-      num_clients: N.
+      num_clients: N, the number of clients.
 
     Raises:
       ValueError: for ids that are no whole numbers or belong to no client.

@@ -51,7 +51,7 @@ class ClientData(NamedTuple):
 
         Args:
           step: int32[]: number of the local step, from 0.
-          batch_size: B.
+          batch_size: B, the number of examples in a batch.
           batches: any kind of `Local` but "full", which is computed by `piece`.
 
         Returns:
@@ -86,7 +86,7 @@ class ClientData(NamedTuple):
 
         Args:
           step: int32[]: number of the local step, from 0.
-          batch_size: B.
+          batch_size: B, the number of examples in a batch.
           batches: any kind of `Local` but "full".
         """
         positions, real = self.positions(step, batch_size, batches)
@@ -118,7 +118,7 @@ def batches_per_epoch(num_examples: Any, batch_size: int, batches: Batches) -> A
 
     Args:
       num_examples: n_i, an integer or an integer array, signed or unsigned.
-      batch_size: B.
+      batch_size: B, the number of examples in a batch.
       batches: the kind of batches.
     """
     if batches == "full":

@@ -64,7 +64,7 @@ def uncorrected(gradient: Params, params: Params, step: Step) -> Params:
     """The correction that returns the gradient unchanged.
 
     Args:
-      gradient: g.
+      gradient: g, the gradient of the batch.
       params: y, unused.
       step: unused.
     """
@@ -75,7 +75,7 @@ def unmoved(params: Params) -> Params:
     """The move that returns the local model unchanged.
 
     Args:
-      params: y.
+      params: y, the local model.
     """
     return params
 

@@ -33,7 +33,7 @@ class Population(NamedTuple):
     """Static facts about the clients that an algorithm's `init` may need.
 
     Attributes:
-      num_clients: N.
+      num_clients: N, the number of clients.
       cohort_size: M, clients in a round.
       total_examples: sum of n_i over all clients.
       num_groups: groups that the server updates separately, such as FedAT's tiers.

@@ -41,7 +41,7 @@ class ClientSource(NamedTuple):
 
     @property
     def num_clients(self) -> int:
-        """N."""
+        """N, the number of clients."""
         return len(self.counts)
 
     def examples_of(self, client: int) -> Batch:

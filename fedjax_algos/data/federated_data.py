@@ -33,7 +33,7 @@ class FederatedData(NamedTuple):
 
     @property
     def num_clients(self) -> int:
-        """N."""
+        """N, the number of clients."""
         return self.offsets.shape[0] - 1
 
     def counts(self) -> np.ndarray:

@@ -68,7 +68,7 @@ class DiskClientState(Mapping[int, ClientState]):
     Args:
       folder: of the files.
       shapes: shapes and dtypes of a row; see `row_shapes`.
-      num_clients: N.
+      num_clients: N, the number of clients.
     """
 
     def __init__(self, folder: str | Path, shapes: ClientState, num_clients: int):

@@ -33,7 +33,7 @@ class RowFiles:
     Args:
       folder: of both files; it is made when the first row is written.
       row_bytes: of a row.
-      num_clients: N.
+      num_clients: N, the number of clients.
     """
 
     def __init__(self, folder: Path, row_bytes: int, num_clients: int):

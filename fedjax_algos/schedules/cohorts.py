@@ -23,8 +23,8 @@ class Sampler(Protocol):
         Args:
           seed: of the cohorts.
           rounds: int32[rounds], consecutive round numbers from 0.
-          num_clients: N.
-          cohort_size: M.
+          num_clients: N, the number of clients.
+          cohort_size: M, the number of clients in a cohort.
         """
 
 
@@ -57,8 +57,8 @@ def uniform(seed: int, rounds: np.ndarray, num_clients: int, cohort_size: int) -
     Args:
       seed: of the cohorts.
       rounds: int[rounds], consecutive round numbers from 0.
-      num_clients: N.
-      cohort_size: M.
+      num_clients: N, the number of clients.
+      cohort_size: M, the number of clients in a cohort.
 
     Returns:
       int32[rounds, cohort_size]: client ids.

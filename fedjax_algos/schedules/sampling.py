@@ -23,7 +23,7 @@ def cohort_count(cohort: float, num_clients: int) -> int:
 
     Args:
       cohort: C if it is below 1, and M otherwise; 1 is one client.
-      num_clients: N.
+      num_clients: N, the number of clients.
 
     Raises:
       ValueError: unless `cohort` is a fraction between 0 and 1 or a whole number from 1 to N.
@@ -98,7 +98,7 @@ def log_shares(seed: int, num_clients: int, gamma: float) -> np.ndarray:
 
     Args:
       seed: of the cohorts.
-      num_clients: N.
+      num_clients: N, the number of clients.
       gamma: concentration, above 0.
     """
     rng = np.random.default_rng([seed, _SHARES])

@@ -91,7 +91,7 @@ def relative_times(distribution: SpeedDistribution, seed: int, num_clients: int)
     Args:
       distribution: of the times.
       seed: of the run.
-      num_clients: N.
+      num_clients: N, the number of clients.
     """
     blocks = range(-(-num_clients // CLIENTS_IN_BLOCK))
     drawn = [block_of_times(distribution, seed, block) for block in blocks]

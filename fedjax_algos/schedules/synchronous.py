@@ -170,7 +170,7 @@ def check_dispatch_memory(rounds: int, cohort_size: int, fix: str) -> None:
 
     Args:
       rounds: that are drawn at once.
-      cohort_size: M.
+      cohort_size: M, the number of clients in a cohort.
       fix: what to do.
 
     Raises:

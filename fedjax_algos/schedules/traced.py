@@ -31,8 +31,8 @@ class TracedSampler(Protocol):
         Args:
           seed: uint32[]: of the cohorts.
           round_number: int32[], from 0.
-          num_clients: N.
-          cohort_size: M.
+          num_clients: N, the number of clients.
+          cohort_size: M, the number of clients in a cohort.
         """
 
 

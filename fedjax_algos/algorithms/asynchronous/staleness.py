@@ -56,6 +56,6 @@ def weight_divisor(weighting: StaleWeighting, num_clients: int) -> jax.Array:
 
     Args:
       weighting: what p_i is.
-      num_clients: m.
+      num_clients: m, the number of clients.
     """
     return jnp.asarray(num_clients if weighting == "uniform" else 1, float)

@@ -138,7 +138,7 @@ def paper_flops(
       macs: multiply-adds of one example, of `paper_macs`.
       num_params: |x|.
       steps: K, local steps.
-      batch_size: B.
+      batch_size: B, the number of examples in a batch.
       num_examples: n, the client's or the mean over clients; only full gradients need it.
 
     Raises:

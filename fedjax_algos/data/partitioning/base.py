@@ -116,7 +116,7 @@ def even_sizes(total: int, num_clients: int) -> np.ndarray:
 
     Args:
       total: the sum of the sizes.
-      num_clients: N.
+      num_clients: N, the number of clients.
     """
     return (total + num_clients - 1 - np.arange(num_clients)) // num_clients
 

@@ -55,7 +55,7 @@ def check_table(num_clients: int, num_classes: int) -> None:
     """Checks that a table of clients and classes fits into memory.
 
     Args:
-      num_clients: N.
+      num_clients: N, the number of clients.
       num_classes: the number of distinct labels.
 
     Raises:
@@ -73,7 +73,7 @@ def check_labels(labels: np.ndarray, num_clients: int, min_examples: int = 1) ->
 
     Args:
       labels: [examples].
-      num_clients: N.
+      num_clients: N, the number of clients.
       min_examples: the fewest examples of a client.
 
     Raises:

@@ -37,7 +37,7 @@ def classes_per_client(
 
     Args:
       labels: int[examples].
-      num_clients: N.
+      num_clients: N, the number of clients.
       seed: of the assignment.
       classes: P, the number of classes of each client, at least 1.
 
@@ -130,7 +130,7 @@ def class_partition(
 
     Args:
       labels: int[examples].
-      num_clients: m.
+      num_clients: m, the number of clients.
       seed: of the draw.
       min_classes: the fewest classes of a client, at least 1; None for the number in the code, but
         at most all classes.
@@ -177,7 +177,7 @@ def draw_class_holders(
     """bool[num_clients, num_classes]: which client holds which class; every class has a holder.
 
     Args:
-      num_clients: m.
+      num_clients: m, the number of clients.
       num_classes: at most `num_clients * high`.
       low: the fewest classes of a client.
       high: the most classes of a client.

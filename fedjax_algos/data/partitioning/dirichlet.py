@@ -39,7 +39,7 @@ def dirichlet(
 
     Args:
       labels: int[examples].
-      num_clients: N.
+      num_clients: N, the number of clients.
       seed: of the draw.
       alpha: concentration, above 0; small values are heterogeneous.
       min_examples: the fewest examples of a client, at least 1.
@@ -94,7 +94,7 @@ def dirichlet_balanced(
 
     Args:
       labels: int[examples].
-      num_clients: N.
+      num_clients: N, the number of clients.
       seed: of the draw.
       alpha: concentration, at least 0; small values are heterogeneous.
       tries: number of tables from which the most even one is chosen, from 1 to a million.
@@ -122,7 +122,7 @@ def draw_balanced_table(
 
     Args:
       per_class: int[num_classes], the examples of each class.
-      num_clients: N.
+      num_clients: N, the number of clients.
       alpha: concentration, above 0.
       rng: the generator.
     """
@@ -159,7 +159,7 @@ def dirichlet_classes(
 
     Args:
       labels: int[examples].
-      num_clients: N.
+      num_clients: N, the number of clients.
       seed: of the draw.
       alpha: concentration, at least 0; small values are heterogeneous.
 
@@ -211,7 +211,7 @@ def dual_dirichlet(
 
     Args:
       labels: int[examples].
-      num_clients: m.
+      num_clients: m, the number of clients.
       seed: of the draw.
       alpha1: concentration of the sizes, above 0; None for m, as in the paper.
       alpha2: concentration of the labels, above 0; small values are heterogeneous.

@@ -21,7 +21,7 @@ def iid(labels: np.ndarray, num_clients: int, seed: int) -> Partition:
 
     Args:
       labels: [examples]; only their number is used.
-      num_clients: N.
+      num_clients: N, the number of clients.
       seed: of the shuffle.
 
     Raises:
@@ -52,7 +52,7 @@ def quantity(
 
     Args:
       labels: [examples]; only their number is used.
-      num_clients: N.
+      num_clients: N, the number of clients.
       seed: of the draw.
       beta: concentration, above 0; small values are heterogeneous.
       min_examples: the fewest examples of a client, at least 1.
@@ -83,7 +83,7 @@ def natural(
 
     Args:
       users: int or str[examples], the natural client of each example, in place of the labels.
-      num_clients: N.
+      num_clients: N, the number of clients.
       seed: of the choice.
       min_examples: the fewest examples of a client, at least 1.
 

@@ -65,7 +65,7 @@ class StoredData:
 
     @property
     def num_clients(self) -> int:
-        """N."""
+        """N, the number of clients."""
         return len(self.clients)
 
     @property
