@@ -46,7 +46,8 @@ def idx(*, path: PathLike, train: str = "train", test: str = "t10k") -> Dataset:
       ValueError: if a file is missing, damaged, truncated or too large for the memory, or if labels
         and images do not match.
 
-    Source: LeCun, Cortes, Burges, http://yann.lecun.com/exdb/mnist, which describes the format;
+    Source: LeCun, Cortes, Burges, "The MNIST database of handwritten digits", which describes the
+    format, https://web.archive.org/web/2021/http://yann.lecun.com/exdb/mnist/;
     https://github.com/zalandoresearch/fashion-mnist.
     """
     arrays = _read(path, train) + _read(path, test)
