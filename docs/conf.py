@@ -1,4 +1,4 @@
-"""Configuration of the documentation: `sphinx-build -W --keep-going docs build/docs`."""
+"""Configuration of the documentation: `sphinx-build --fail-on-warning docs build/docs`."""
 
 import importlib
 import re
