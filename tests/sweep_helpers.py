@@ -14,9 +14,14 @@ FULL = LOCAL._replace(batches="full")  # quicker to compile
 ROUNDS = {"cohort_size": 2, "rounds": 3, "eval_every": 2}
 
 
-@functools.cache
 def toy():
     """A linear model, quick to compile; the data of two seeds; test examples."""
+    return _toy(jax.config.jax_enable_x64)
+
+
+@functools.cache
+def _toy(x64):
+    """The examples on the device have the precision that is enabled."""
     rng = np.random.default_rng(0)
     examples = {"x": rng.normal(size=(17, 3)), "y": rng.normal(size=17)}
 
