@@ -25,6 +25,8 @@ def directive(text):
             container = nodes.container()
             lines = text(self.arguments[0]).splitlines()
             self.state.nested_parse(lines, self.content_offset, container)
+            for table in container.findall(nodes.table):
+                table["classes"].append(self.name)  # for site.css
             return container.children
 
     return Directive
