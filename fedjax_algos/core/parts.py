@@ -80,15 +80,12 @@ def check_match(name: str, parts: Parts, pattern: Pattern, *, rest: str = "") ->
     """
     if any(parts.own) and not (rest and all(parts.own)):
         return
-    more = f" and {len(parts.paths) - _SHOWN} others" * (len(parts.paths) > _SHOWN)
-    paths = f"{', '.join(filter(None, parts.paths[:_SHOWN])) or 'one array'}{more}"
-    shown = getattr(pattern, "__name__", repr(pattern)) if callable(pattern) else repr(pattern)
+    paths, more = parts.paths[:_SHOWN], len(parts.paths) - _SHOWN
+    among = f"of the params {', '.join(paths)}" + f" and {more} others" * (more > 0)
+    fix = f"give a pattern such as {paths[-1].rpartition('/')[0] or paths[-1]}*"
+    if paths == ("",):
+        among, fix = "of the params, which are one array", "give a model of several arrays"
+    shown = getattr(pattern, "__name__", repr(pattern))
     if any(parts.own):
-        raise ValueError(
-            f"{name}={shown} matches all of the params {paths}, which leaves none for {rest}; give "
-            "a pattern that matches some of them"
-        )
-    example = parts.paths[-1].rpartition("/")[0] or parts.paths[-1]
-    raise ValueError(
-        f"{name}={shown} matches none of the params {paths}; give a pattern such as {example}*"
-    )
+        raise ValueError(f"{name}={shown} matches all {among}, which leaves none for {rest}; {fix}")
+    raise ValueError(f"{name}={shown} matches none {among}; {fix}")
