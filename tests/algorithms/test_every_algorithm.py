@@ -75,7 +75,9 @@ def test_flat_params_a_cohort_of_one_and_a_pause(case):
 
 @pytest.mark.parametrize("case", [c for c in ONE_EACH if c.name in DIVIDING], ids=str)
 def test_flat_params_cannot_be_divided(case):
-    with pytest.raises(ValueError, match="none of the params, which are one array; give a model of"):
+    with pytest.raises(
+        ValueError, match="none of the params, which are one array; give a model of"
+    ):
         case.build(flat_problem()[0], LOCAL)
 
 
