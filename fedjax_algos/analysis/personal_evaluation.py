@@ -18,7 +18,7 @@ from fedjax_algos.core import Algorithm, Array, Local, Metrics, Model, Problem
 from fedjax_algos.core.checks import check_kind, check_seed
 from fedjax_algos.core.user_functions import check_problem
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.checks import check_algorithm, check_not_consumed
+from fedjax_algos.engine.checks import check_algorithm, check_not_consumed, check_num_clients
 from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.devices import one_copy
 from fedjax_algos.engine.local_update import initialised_row, read_row
@@ -138,6 +138,10 @@ class EvaluateOwn(Protocol):
         Returns:
           "loss" and the problem's metrics of each client, with leaves as those of
           `make_evaluate_clients`.
+
+        Raises:
+          ValueError: for a state that was consumed or is of another number of clients than the
+            data, and steps that are out of range.
         """
         ...
 
@@ -193,6 +197,7 @@ def make_evaluate_own(
         check_kind("state", state, FederatedState, "give what engine.init or a round returned")
         check_kind("data", data, FederatedData, "give what federate returned")
         check_not_consumed(state)
+        check_num_clients(state, data.num_clients)
         check_seed(seed)
         if train is None and num_steps is not None:
             raise ValueError(f"num_steps={num_steps} need examples; give train")
