@@ -197,7 +197,8 @@ def make_evaluate_own(
         check_kind("state", state, FederatedState, "give what engine.init or a round returned")
         check_kind("data", data, FederatedData, "give what federate returned")
         check_not_consumed(state)
-        check_num_clients(state, data.num_clients)
+        if not isinstance(state.dispatched, tuple):
+            check_num_clients(state, data.num_clients)
         check_seed(seed)
         if train is None and num_steps is not None:
             raise ValueError(f"num_steps={num_steps} need examples; give train")

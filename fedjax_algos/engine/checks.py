@@ -213,21 +213,20 @@ class StateCheck:
                 )
         else:
             _check_rows(state.clients, row, num_clients)
-        check_num_clients(state, num_clients)
+        if jax.tree.leaves(row):
+            check_num_clients(state, num_clients)
 
 
 def check_num_clients(state: FederatedState, num_clients: int) -> None:
-    """Checks that a state with rows of clients is of as many clients as the data.
+    """Checks that a state is of as many clients as the data.
 
     Args:
-      state: of a run.
+      state: of a run whose clients keep state.
       num_clients: N, of the data.
 
     Raises:
       ValueError: if it is not.
     """
-    if isinstance(state.dispatched, tuple):  # clients keep no state
-        return
     (own,) = np.shape(state.dispatched)
     if own != num_clients:
         raise ValueError(

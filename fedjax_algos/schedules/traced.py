@@ -165,8 +165,8 @@ def traced_dispatches(
     Raises:
       ValueError: for numbers out of range, counts that are no whole numbers of at least 1, and
         cohorts of another shape or type, or of clients that do not exist. Where the cohorts are
-        traced, their values are not known: the dispatch of a client that does not exist has the
-        rate NaN then, so that its update is not finite.
+        traced, their values are not known: the dispatch of a client that does not exist is one of
+        the first or the last client with the rate NaN then, so that its update is not finite.
     """
     if not isinstance(seed, jax.core.Tracer):
         check_seed(seed)
@@ -188,8 +188,9 @@ def traced_dispatches(
 
     def draw(carry, round_number):
         dispatched, steps_done = carry
-        client = jnp.asarray(sampler(seed, round_number, num_clients, cohort_size))
-        _check_cohort(client, cohort_size)
+        given = jnp.asarray(sampler(seed, round_number, num_clients, cohort_size))
+        _check_cohort(given, cohort_size)
+        client = given.clip(0, num_clients - 1)
         full = _lookup(complete, client)
         num_steps = full if work is None else work(seed, round_number, full).astype(jnp.int32)
         # entries of the same client earlier in the cohort, if it is drawn with replacement
@@ -197,15 +198,14 @@ def traced_dispatches(
         number = dispatched[client] + earlier.sum(1, dtype=jnp.int32)
         first_step = steps_done[client] + earlier @ num_steps
         carry = dispatched.at[client].add(1), steps_done.at[client].add(num_steps)
-        return carry, (client, number, num_steps, full, first_step)
+        return carry, (given, client, number, num_steps, full, first_step)
 
     zeros = jnp.zeros(num_clients, jnp.int32)
     _, drawn = jax.lax.scan(draw, (zeros, zeros), numbers)
-    client, number, num_steps, full, first_step = drawn
-    if not isinstance(client, jax.core.Tracer):
-        check_clients(np.asarray(client), num_clients)
-    exists = (client >= 0) & (client < num_clients)
-    rates = jnp.where(exists, _rates(local, numbers, number, cohort_size), jnp.nan)
+    given, client, number, num_steps, full, first_step = drawn
+    if not isinstance(given, jax.core.Tracer):
+        check_clients(np.asarray(given), num_clients)
+    rates = jnp.where(given == client, _rates(local, numbers, number, cohort_size), jnp.nan)
     step = jnp.broadcast_to(numbers[:, None], client.shape)
     shares = (counts / counts.sum(dtype=np.int64)).astype(float_type)
     return Dispatch(
