@@ -197,8 +197,6 @@ def make_evaluate_own(
         check_kind("state", state, FederatedState, "give what engine.init or a round returned")
         check_kind("data", data, FederatedData, "give what federate returned")
         check_not_consumed(state)
-        if not isinstance(state.dispatched, tuple):
-            check_num_clients(state, data.num_clients)
         check_seed(seed)
         if train is None and num_steps is not None:
             raise ValueError(f"num_steps={num_steps} need examples; give train")
@@ -211,6 +209,8 @@ def make_evaluate_own(
         if trains:
             train = one_copy(train)
             steps = checked_steps(train, data, local, num_steps)
+        if algorithm.personal is not None and not isinstance(state.dispatched, tuple):
+            check_num_clients(state, data.num_clients)
         # rounded, so that clients of similar sizes on other seeds compile nothing
         size = min(batch_size, round_up_size(max(int(data.counts().max()), 1)))
         parts = [
