@@ -290,12 +290,16 @@ def with_statistics(problem):
     return problem._replace(init=init, apply=apply)
 
 
+def unused_params():
+    """Params that nothing reads, of the names in the patterns of `CASES`."""
+    return {"hidden": {"b": jnp.zeros(2)}, "out": jnp.zeros(())}
+
+
 def with_unused(problem):
-    """The problem with params that nothing reads, of the names in the patterns of `CASES`."""
+    """The problem with `unused_params`."""
 
     def init(key):
-        unused = {"hidden": {"b": jnp.zeros(2)}, "out": jnp.zeros(())}
-        return fa.Model(problem.init(key).params | unused)
+        return fa.Model(problem.init(key).params | unused_params())
 
     return problem._replace(init=init)
 
