@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import fedjax_algos as fa
 from fedjax_algos import asynchrony, data, models, schedules
@@ -633,6 +634,12 @@ WRONG = {
     "a sweep without seeds": (
         lambda: sweep(seeds=()),
         r"seeds=\(\) has no seed; give at least one",
+    ),
+    "a type of params that the module does not have": (
+        lambda: of_problem(
+            models.nnx_classifier(lambda rngs: nnx.Linear(3, 2, rngs=rngs), trainable=nnx.LoRAParam)
+        ),
+        r"trainable=LoRAParam matches none of the params bias float32\[2\], kernel .*; give a type",
     ),
     # the functions of an engine
     "reading the model of a consumed state": (
