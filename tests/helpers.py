@@ -91,7 +91,6 @@ CASES = [
     Case("fedlga", {"clip": True}),
     Case("ditto", {"strength": 0.5}),
     Case("fedrep", {"head": "out*", "body_share": 0.4}),
-    Case("fedrep", {"head": ""}),
     Case("apfl", {"alpha": 0.3, "weighting": "examples"}),
     Case("apfl", {"adaptive": False}),
     Case("pfedme", {"strength": 2.0, "personal_learning_rate": 0.1, "inner_steps": 2}),
@@ -289,6 +288,20 @@ def with_statistics(problem):
         return problem.apply(model, shifted, key, training)[0], {"mean": moved}
 
     return problem._replace(init=init, apply=apply)
+
+
+def unused_params():
+    """Params that nothing reads, of the names in the patterns of `CASES`."""
+    return {"hidden": {"b": jnp.zeros(2)}, "out": jnp.zeros(())}
+
+
+def with_unused(problem):
+    """The problem with `unused_params`."""
+
+    def init(key):
+        return fa.Model(problem.init(key).params | unused_params())
+
+    return problem._replace(init=init)
 
 
 def random_rows(params, key):

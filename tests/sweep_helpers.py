@@ -46,9 +46,8 @@ def _toy(x64):
 
 def sweep_toy(algorithm, grid, seeds=(0, 7), local=LOCAL, **options):
     problem, data, test = toy()
-    return sweep(
-        algorithm, problem, local, data, grid=grid, seeds=seeds, test=test, **ROUNDS | options
-    )
+    options = {"test": test} | ROUNDS | options
+    return sweep(algorithm, problem, local, data, grid=grid, seeds=seeds, **options)
 
 
 @functools.cache

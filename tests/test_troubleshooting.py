@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from helpers import Case, small_network
@@ -117,6 +118,17 @@ class Told:
             engine.round(state, toy.data, dispatches)
         return str(raised.value)
 
+    def mislabelled(self):
+        def entropy(outputs, batch):
+            return optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])
+
+        problem = fa.models.linear((3,), 10)._replace(loss=entropy)
+        examples = {"x": np.zeros((2, 3), np.float32), "y": np.array([1, 10], np.int32)}
+        engine = fa.make_engine(fa.algorithms.fedavg(problem, LOCAL))
+        with pytest.raises(ValueError, match="label") as raised:
+            engine.put_data(fa.federate(examples, fa.Partition.of([[0, 1]])))
+        return str(raised.value)
+
     def refused(self, loss=None, transform=LOCAL.transform):
         toy = small_network()
         problem = toy.problem._replace(loss=loss or toy.problem.loss)
@@ -171,6 +183,7 @@ SCENARIOS = {
     "cannot be read (it is": Told.pipe,
     "this state was consumed": Told.consumed,
     "Problem.loss reads": lambda told: told.refused(loss=lambda outputs, batch: batch["label"]),
+    "have label 10": Told.mislabelled,
     "Problem.loss uses": lambda told: told.refused(
         loss=lambda outputs, batch: outputs - batch["y"]
     ),

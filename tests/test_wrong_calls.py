@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import fedjax_algos as fa
 from fedjax_algos import asynchrony, data, models, schedules
@@ -130,6 +131,30 @@ def squared(prediction, batch):
 
 def softmax(outputs, batch):
     return optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])
+
+
+def indexed(outputs, batch):
+    logits = jax.nn.log_softmax(outputs.logits)
+    return -logits[jnp.arange(len(logits)), batch["y"]]
+
+
+def pure(name="fedavg", population=POPULATION, **changes):
+    made = fa.pure_round(algorithm(name))
+    given = {"state": made.init(0, population), "data": store(), "dispatches": one()}
+    return made(**given | changes)
+
+
+def traced(counts=(3,) * CLIENTS, **changes):
+    return fa.traced_dispatches(0, counts, LOCAL, **{"cohort_size": 2, "rounds": 1} | changes)
+
+
+def started(value, **options):
+    """A run of which client 1 has a row that is not finite."""
+    of = engine("scaffold", **options)
+    params = algorithm().problem.init(jax.random.key(0)).params
+    rows = jax.tree.map(lambda leaf: np.zeros((CLIENTS, *leaf.shape)), params)
+    rows["Dense_0"]["bias"][1, 0] = value
+    return of.init(0, POPULATION, clients=fa.ClientStates(rows))
 
 
 def plan():
@@ -496,6 +521,125 @@ WRONG = {
     "outputs with an index": (
         lambda: classified(lambda outputs, batch: outputs[:, 0]),
         r"loss uses the model's outputs as an array, .* fields logits, features .*; use outputs.l",
+    ),
+    # numbers that the device cannot hold, and labels that a loss takes for other ones
+    "integers beyond 32 bits": (
+        lambda: stored(x=X.astype(np.int64) + 2**31),
+        r"examples\['x'\] has 2147483648 in example 0, .* range of int32; scale it, or enable x64",
+    ),
+    "floats beyond 32 bits": (
+        lambda: stored(x=X.astype(float) * 1e300),
+        r"examples\['x'\] has 1e\+300 in example 0, .* range of float32; scale it, or enable x64",
+    ),
+    "test examples beyond 32 bits": (
+        lambda: simulate(test={"x": X.astype(float) * -1e300, "y": Y}),
+        r"test examples\['x'\] has -1e\+300 in example 0, which is out of range of float32",
+    ),
+    "a label beyond the classes of one's own loss": (
+        lambda: classified(softmax, y=Y + 1),
+        r"examples have label 2 in \['y'\], but the model has 2 classes, and the loss .* is nan; g",
+    ),
+    "a label that indexing takes for the last class": (
+        lambda: classified(indexed, y=Y + 7),
+        r"examples have label 7 in \['y'\], .* loss takes it for class 1; give whole numbers from",
+    ),
+    "a negative label that indexing counts from the end": (
+        lambda: classified(indexed, y=Y - 2),
+        r"examples have label -2 in \['y'\], .* loss takes it for class 0; give whole numbers from",
+    ),
+    "a test label beyond the classes of one's own loss": (
+        lambda: of_problem(problem()._replace(loss=softmax), test={"x": X, "y": Y + 1}),
+        r"test examples have label 2 in \['y'\], but the model has 2 classes",
+    ),
+    "a label out of range in a round by hand": (
+        lambda: engine().round(state(), stored(y=Y + 1), one()),
+        r"the clients' examples have label 2; give whole numbers from 0 to 1",
+    ),
+    "a label out of range on two devices": (
+        lambda: engine(devices=2, examples="sharded").put_data(stored(y=Y + 1)),
+        r"the clients' examples have label 2; give whole numbers from 0 to 1",
+    ),
+    "a label out of range in a pure round": (
+        lambda: pure(data=stored(y=Y - 1)),
+        r"the clients' examples have label -1; give whole numbers from 0 to 1",
+    ),
+    # what a state, data and dispatches are of
+    "a pure round of another population": (
+        lambda: pure("scaffold", population=fa.Population(2, 2, 6)),
+        r"rows of shape \[2, .*\], but the data have 4 clients .*; give the state of a run with th",
+    ),
+    "a pure round of another algorithm": (
+        lambda: pure(state=state("fedavgm")),
+        r"the state is of another algorithm or model: .*; give what engine.init",
+    ),
+    "own models of other clients": (
+        lambda: fa.make_evaluate_own(algorithm("ditto"))(
+            fa.pure_round(algorithm("ditto")).init(0, fa.Population(2, 2, 6)), store()
+        ),
+        r"the state is of 2 clients, but the data have 4; give the state and the data of the same",
+    ),
+    "rows of NaN": (
+        lambda: started(np.nan),
+        r"clients: rows\['Dense_0'\]\['bias'\] of client 1 \(and 0 others\) are not finite; give",
+    ),
+    "infinite rows": (
+        lambda: started(np.inf, client_state="host"),
+        r"clients: rows\['Dense_0'\]\['bias'\] of client 1 \(and 0 others\) are not finite; give",
+    ),
+    "a client without examples in the schedule": (
+        lambda: dispatches(counts=[3, 0, 3]),
+        r"counts have 0 of client 1; give the number of examples of each client, .* at least 1",
+    ),
+    "counts below 0, traced": (lambda: traced([3, 3, -5]), r"counts have -5 of client 2; give the"),
+    "half an example, traced": (
+        lambda: traced([3, 5.7, 3]),
+        r"counts have 5.7 of client 1; give t",
+    ),
+    "counts of no client, traced": (
+        lambda: traced([]),
+        r"counts are float64\[0\]; give the number",
+    ),
+    "counts of two axes, traced": (
+        lambda: traced(np.ones((3, 2), int)),
+        r"counts are int64\[3, 2\]; give the number of examples of each client, such as data.cou",
+    ),
+    "counts of two axes for static bounds": (
+        lambda: fa.differentiable(LOCAL, np.ones((3, 2), int)),
+        r"counts are int64\[3, 2\]; give the number of examples",
+    ),
+    "counts of a plan below 1": (
+        lambda: asynchrony.plan_dispatches(plan(), [3, 3, 0, 3], LOCAL),
+        r"counts have 0 of client 2; give the number of examples",
+    ),
+    "a traced cohort with a client that there is not": (
+        lambda: traced(sampler=lambda *_: jnp.array([0, 99])),
+        r"client 99 is in a cohort; there are clients 0 to 3: draw the dispatches from",
+    ),
+    "a traced cohort of one": (
+        lambda: traced(sampler=lambda *_: jnp.zeros(1, jnp.int32)),
+        r"the sampler returned a cohort int32\[1\]; give one that returns .* here int32\[2\]",
+    ),
+    "a traced cohort of floats": (
+        lambda: traced(sampler=lambda *_: jnp.zeros(2)),
+        r"the sampler returned a cohort float32\[2\]; give one that returns client ids",
+    ),
+    "a name as the policy": (
+        lambda: fa.differentiable(LOCAL, store().counts(), "all"),
+        r"reverse.policy='all' cannot be called; give one of jax.checkpoint_policies, or None",
+    ),
+    "a name as the policy of bounds by hand": (
+        lambda: of_local(reverse=fa.ReverseMode(2, 3, "all")),
+        r"reverse.policy='all' cannot be called; give one of jax.checkpoint_policies, or None",
+    ),
+    "a sweep without seeds": (
+        lambda: sweep(seeds=()),
+        r"seeds=\(\) has no seed; give at least one",
+    ),
+    "a type of params that the module does not have": (
+        lambda: of_problem(
+            models.nnx_classifier(lambda rngs: nnx.Linear(3, 2, rngs=rngs), trainable=nnx.LoRAParam)
+        ),
+        r"trainable=LoRAParam matches none of the params bias float32\[2\], kernel .*; give a type",
     ),
     # the functions of an engine
     "reading the model of a consumed state": (

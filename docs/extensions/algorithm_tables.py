@@ -19,7 +19,11 @@ from fedjax_algos.data import FederatedData
 from fedjax_algos.schedules import Synchronous
 
 EXAMPLES, STEPS, BATCH_SIZE = 100, 10, 10  # of a client
-REQUIRED: dict[str, dict[str, Any]] = {"ghbm": {"tau": 10}, "fedrep": {"head": "Dense_1/*"}}
+REQUIRED: dict[str, dict[str, Any]] = {
+    "ghbm": {"tau": 10},
+    "fedrep": {"head": "Dense_1/*"},
+    "fedbn": {"norm": "Dense_0/*"},
+}
 
 
 class Costs(NamedTuple):

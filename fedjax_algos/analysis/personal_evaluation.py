@@ -18,7 +18,7 @@ from fedjax_algos.core import Algorithm, Array, Local, Metrics, Model, Problem
 from fedjax_algos.core.checks import check_kind, check_seed
 from fedjax_algos.core.user_functions import check_problem
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.checks import check_algorithm, check_not_consumed
+from fedjax_algos.engine.checks import check_algorithm, check_not_consumed, check_num_clients
 from fedjax_algos.engine.compilation import round_up_size
 from fedjax_algos.engine.devices import one_copy
 from fedjax_algos.engine.local_update import initialised_row, read_row
@@ -138,6 +138,10 @@ class EvaluateOwn(Protocol):
         Returns:
           "loss" and the problem's metrics of each client, with leaves as those of
           `make_evaluate_clients`.
+
+        Raises:
+          ValueError: for a state that was consumed or is of another number of clients than the
+            data, and steps that are out of range.
         """
         ...
 
@@ -205,6 +209,8 @@ def make_evaluate_own(
         if trains:
             train = one_copy(train)
             steps = checked_steps(train, data, local, num_steps)
+        if algorithm.personal is not None and not isinstance(state.dispatched, tuple):
+            check_num_clients(state, data.num_clients)
         # rounded, so that clients of similar sizes on other seeds compile nothing
         size = min(batch_size, round_up_size(max(int(data.counts().max()), 1)))
         parts = [

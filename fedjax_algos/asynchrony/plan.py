@@ -12,6 +12,7 @@ import numpy as np
 
 from fedjax_algos.core import Dispatch, Local
 from fedjax_algos.core.representation import describe
+from fedjax_algos.schedules.cohorts import checked_counts
 from fedjax_algos.schedules.synchronous import earlier_amounts, rate_at
 
 AGGREGATED, IN_FLIGHT, LOST = range(3)  # fates of a dispatch
@@ -150,9 +151,10 @@ def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
       dispatches.
 
     Raises:
-      ValueError: for a client without a count, or a rate that is not positive and finite.
+      ValueError: for counts that are no whole numbers of at least 1, a client without a count, or a
+        rate that is not positive and finite.
     """
-    counts = np.asarray(counts, np.int32)
+    counts = checked_counts(counts)
     if plan.client.max(initial=0) >= len(counts):
         raise ValueError(
             f"the plan dispatches client {plan.client.max()}, but there are counts of "

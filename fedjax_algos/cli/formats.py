@@ -151,7 +151,7 @@ def _latex(cell: str, column: Column) -> str:
         return "--"
     cell = cell.replace("..", " to ")
     cell = re.sub(r"(?<![\w.])([+-])(?=\d)", r"$\1$", cell)  # signs of numbers, not of exponents
-    return cell.replace("±", r"$\pm$").replace("> ", "$>$ ")
+    return cell.replace("±", r"$\pm$").replace("> ", "$>$ ").replace("≥ ", r"$\geq$ ")
 
 
 def _escape(text: str) -> str:

@@ -176,17 +176,20 @@ def _wall_time(on_clock: bool) -> str:
 
 
 def _censored(costs: list[Column], seeds: int) -> list[str]:
-    """The meaning of costs such as `> 100`, with the first of them."""
+    """The meaning of costs that are not known, such as `> 100`, with the first of each form."""
     cells = [cell for column in costs for cell in column.cells(with_unit=True)]
-    parts = [part for cell in cells for part in cell.split(", ") if part.startswith("> ")]
-    if not parts:
+    parts = [part for cell in cells for part in cell.split(", ")]
+    first = [next((part for part in parts if form in part), "") for form in ("> ", "≥ ", "..")]
+    shown = ", ".join(filter(None, first))
+    if not shown:
         return []
-    end = f"the target when {{}} ended, at {parts[0].removeprefix('> ')}."
     if seeds > MAX_SEEDS_OF_VALUES:
         return [
-            f"{parts[0]}: more than half of the seeds had not reached {end.format('their runs')}"
+            f"{shown}: all that is known of the lower median, because some seeds had not reached "
+            "the target when their runs ended."
         ]
-    return [f"{parts[0]}: the seed had not reached {end.format('its run')}"]
+    end = first[0].removeprefix("> ")
+    return [f"{shown}: the seed had not reached the target when its run ended, at {end}."]
 
 
 def _without_target(summary: MethodSummary) -> list[str]:

@@ -113,6 +113,9 @@ def check_local(local: Local) -> None:
         check_kind("Local: reverse", local.reverse, ReverseMode, fix)
         check_whole("Local: reverse.max_steps", local.reverse.max_steps)
         check_whole("Local: reverse.max_examples", local.reverse.max_examples)
+        if local.reverse.policy is not None:
+            fix = "give one of jax.checkpoint_policies, or None"
+            check_callable("Local: reverse.policy", local.reverse.policy, fix)
 
 
 def _check_positive(name, value):

@@ -11,6 +11,8 @@ from fedjax_algos.core.types import Params, Problem
 Leaves: TypeAlias = tuple[jax.Array, ...]
 Pattern: TypeAlias = str | Callable[[str], bool]
 
+_SHOWN = 8  # paths in a message
+
 
 class Parts(NamedTuple):
     """Which leaves of the params stay with each client."""
@@ -32,10 +34,8 @@ class Parts(NamedTuple):
         """The leaves that stay with a client.
 
         Args:
-          params: of a model; () if no leaf stays, as algorithms without client state have it.
+          params: of a model.
         """
-        if not any(self.own):
-            return ()  # where clients keep no state, the engine has no params to start rows from
         leaves = jax.tree.leaves(params)
         return tuple(leaf for leaf, own in zip(leaves, self.own, strict=True) if own)
 
@@ -69,18 +69,23 @@ def split_params(problem: Problem, pattern: Pattern) -> Parts:
     return Parts(tuple(own), structure, paths)
 
 
-def require_match(name: str, parts: Parts, pattern: Pattern) -> None:
-    """Raises ValueError, which names the paths, for a pattern that no leaf matches.
+def check_match(name: str, parts: Parts, pattern: Pattern, *, rest: str = "") -> None:
+    """Raises ValueError, which names the paths, for a pattern that matches no leaf, or all.
 
     Args:
       name: of the option.
       parts: of `split_params`.
-      pattern: "" is allowed to match no leaf.
+      pattern: which was given.
+      rest: what the leaves that do not match are, such as "the body"; "" if there need be none.
     """
-    if any(parts.own) or pattern == "":
+    if any(parts.own) and not (rest and all(parts.own)):
         return
-    example = parts.paths[-1].rpartition("/")[0] or parts.paths[-1]
-    raise ValueError(
-        f"{name}={pattern!r} matches none of the params {', '.join(parts.paths[:8])}; give a "
-        f"pattern such as {example}*"
-    )
+    paths, more = parts.paths[:_SHOWN], len(parts.paths) - _SHOWN
+    among = f"of the params {', '.join(paths)}" + f" and {more} others" * (more > 0)
+    fix = f"give a pattern such as {paths[-1].rpartition('/')[0] or paths[-1]}*"
+    if paths == ("",):
+        among, fix = "of the params, which are one array", "give a model of several arrays"
+    shown = getattr(pattern, "__name__", repr(pattern))
+    if any(parts.own):
+        raise ValueError(f"{name}={shown} matches all {among}, which leaves none for {rest}; {fix}")
+    raise ValueError(f"{name}={shown} matches none {among}; {fix}")

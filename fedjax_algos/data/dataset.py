@@ -1,18 +1,17 @@
 """What a data set in memory is, and the checks of its arrays."""
 
 import os
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-import jax
 import numpy as np
 
 from fedjax_algos.core import Batch
 from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.representation import describe
+from fedjax_algos.data.ranges import check_range
 
 PathLike: TypeAlias = str | os.PathLike[str]
 _MAX_CLASSES = 2**20  # larger labels are treated as errors
-_ELEMENTS_PER_CHECK = 2**20  # bounds the memory of the search for NaN
 
 
 class Dataset(NamedTuple):
@@ -115,31 +114,9 @@ def checked_examples(x: np.ndarray, name: str) -> np.ndarray:
     if not x.size:
         raise ValueError(f"{name} is empty, of shape {list(x.shape)}; give at least one example")
     if x.dtype.kind == "f" or x.dtype.itemsize == 8:
-        _check_range(x, name)
+        check_range(x, name, finite=True)
     x = x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
     return x if x.flags.c_contiguous else np.ascontiguousarray(x)
-
-
-def _check_range(x: np.ndarray, name: str) -> None:
-    """Checks that all numbers are finite, also as the type that they have on a device."""
-    kind = np.dtype(x.dtype.newbyteorder("="))
-    if kind.itemsize == 8 and not jax.config.read("jax_enable_x64"):
-        kind = np.dtype(f"{kind.kind}4")
-    limits: Any = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
-    rows = max(1, _ELEMENTS_PER_CHECK * len(x) // x.size)
-    for start in range(0, len(x), rows):
-        part = x[start : start + rows].reshape(-1, x[0].size)
-        inside = (part >= limits.min) & (part <= limits.max)  # which NaN is not
-        if inside.all():
-            continue
-        row, column = divmod(int(inside.argmin()), part.shape[1])
-        value = part[row, column]
-        if np.isfinite(value):
-            raise ValueError(
-                f"{name} has {value} in example {start + row}, which is out of range of {kind}; "
-                "scale it"
-            )
-        raise ValueError(f"{name} has NaN or infinity in example {start + row}; clean it first")
 
 
 def checked_labels(y: np.ndarray, count: int, limit: int, name: str) -> np.ndarray:

@@ -13,6 +13,7 @@ from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import Array
 from fedjax_algos.data.partitioning.base import Partition, describe_counts
+from fedjax_algos.data.ranges import check_range
 
 
 class FederatedData(NamedTuple):
@@ -43,7 +44,7 @@ class FederatedData(NamedTuple):
     def __repr__(self) -> str:
         if not all(hasattr(leaf, "shape") for leaf in jax.tree.leaves(tuple(self))):
             return describe(self, leaves=describe_tree(self._asdict()))  # such as shardings
-        sizes = {"per_client": describe_counts(self.counts())} if _is_readable(self.offsets) else {}
+        sizes = {"per_client": describe_counts(self.counts())} if is_readable(self.offsets) else {}
         one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.examples)
         return describe(
             self,
@@ -54,8 +55,12 @@ class FederatedData(NamedTuple):
         )
 
 
-def _is_readable(array: object) -> bool:
-    """Whether the host can read an array's values without tracing or gathering."""
+def is_readable(array: object) -> bool:
+    """Whether the host can read an array's values without tracing or gathering.
+
+    Args:
+      array: of any kind.
+    """
     if isinstance(array, jax.core.Tracer):
         return False
     if isinstance(array, jax.Array):
@@ -96,7 +101,8 @@ def check_examples(name: str, examples: Batch) -> int:
       examples: a tree of arrays [total, ...].
 
     Raises:
-      ValueError: for no arrays, texts or objects, or unequal lengths.
+      ValueError: for no arrays, texts or objects, unequal lengths, and 64-bit numbers that the type
+        on the device cannot hold.
     """
     leaves = jax.tree.leaves(examples)
     if not leaves:
@@ -114,6 +120,9 @@ def check_examples(name: str, examples: Batch) -> int:
             f"the arrays of {name} have {sorted(lengths)} rows; they need the same number"
         )
     (total,) = lengths
+    for path, leaf in jax.tree_util.tree_leaves_with_path(examples):
+        if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iuf" and leaf.dtype.itemsize == 8:
+            check_range(leaf, f"{name}{jax.tree_util.keystr(path)}", finite=False)
     check_int32(f"the number of {name}", total, "give fewer")
     return total
 
@@ -130,8 +139,9 @@ def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False
 
     Raises:
       TypeError: for a partition of another type.
-      ValueError: for leaves that are no arrays of numbers or of unequal length, examples that do
-        not fit into memory, rows out of range, or a client without examples.
+      ValueError: for leaves that are no arrays of numbers or of unequal length, 64-bit numbers that
+        32 bits cannot hold (NaN and infinity are kept), examples that do not fit into memory, rows
+        out of range, or a client without examples.
     """
     if isinstance(examples, list) and not all(hasattr(each, "dtype") for each in examples):
         raise TypeError(

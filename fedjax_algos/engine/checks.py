@@ -4,6 +4,7 @@ A round costs microseconds in them: they read shapes and the dispatches, which a
 a state of new shapes is compared with the algorithm's own once.
 """
 
+import weakref
 from typing import Any
 
 import jax
@@ -20,10 +21,12 @@ from fedjax_algos.core.checks import (
 from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.user_functions import check_problem
+from fedjax_algos.data.federated_data import FederatedData, is_readable
 from fedjax_algos.engine.devices import row_sharding
 from fedjax_algos.engine.placement import Placement
 from fedjax_algos.engine.sharded_data import DeviceData
 from fedjax_algos.engine.state import FederatedState, RowTable, place_of
+from fedjax_algos.models.labels import check_labels
 
 _OWN_STATE = "give what engine.init or the last round of this algorithm returned"
 
@@ -118,6 +121,7 @@ class StateCheck:
     def __init__(self, algorithm: Algorithm, place: str = "device"):
         self.algorithm, self.place = algorithm, place
         self.known: set[Any] = set()  # shapes of states that have been compared
+        self.labelled: list[weakref.ref] = []  # arrays of examples whose labels have been checked
 
     def check(
         self,
@@ -156,6 +160,7 @@ class StateCheck:
         """
         check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
         check_kind("state", state, FederatedState, _OWN_STATE)
+        self.check_examples(data)
         check_not_consumed(state.server)
         leaves, structure = jax.tree.flatten(state.server)
         rows = [] if isinstance(state.clients, RowTable) else jax.tree.leaves(state.clients)
@@ -166,6 +171,27 @@ class StateCheck:
         if key not in self.known:
             self._compare(state, data.num_clients)
             self.known.add(key)
+
+    def check_examples(self, data: DeviceData) -> None:
+        """Checks the labels of examples that are in memory, once for the same arrays.
+
+        Args:
+          data: the clients' examples; those that are sharded were checked before, and those in
+            files are checked when they are read.
+
+        Raises:
+          ValueError: for labels that the model does not have.
+        """
+        if not isinstance(data, FederatedData):
+            return
+        leaves = jax.tree.leaves(data.examples)
+        if len(leaves) == len(self.labelled) and all(
+            reference() is leaf for reference, leaf in zip(self.labelled, leaves, strict=True)
+        ):
+            return
+        if all(map(is_readable, leaves)):
+            check_labels(self.algorithm.problem, "the clients' examples", data.examples)
+            self.labelled = [weakref.ref(leaf) for leaf in leaves]
 
     def _compare(self, state, num_clients):
         """Compares a state with the shapes of the algorithm's own."""
@@ -187,11 +213,26 @@ class StateCheck:
                 )
         else:
             _check_rows(state.clients, row, num_clients)
-        if jax.tree.leaves(row) and np.shape(state.dispatched) != (num_clients,):
-            raise ValueError(
-                f"the state says of {np.shape(state.dispatched)[0]} clients whether they have been "
-                f"dispatched, but the data have {num_clients} clients; {_OWN_STATE}"
-            )
+        if jax.tree.leaves(row):
+            check_num_clients(state, num_clients)
+
+
+def check_num_clients(state: FederatedState, num_clients: int) -> None:
+    """Checks that a state is of as many clients as the data.
+
+    Args:
+      state: of a run whose clients keep state.
+      num_clients: N, of the data.
+
+    Raises:
+      ValueError: if it is not.
+    """
+    (own,) = np.shape(state.dispatched)
+    if own != num_clients:
+        raise ValueError(
+            f"the state is of {own} clients, but the data have {num_clients}; give the state and "
+            "the data of the same clients, some of whom may hold no examples to evaluate on"
+        )
 
 
 def _check_rows(rows, row, num_clients):

@@ -13,6 +13,7 @@ from fedjax_algos.core.keys import client_key
 from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.engine.checks import check_not_consumed
 from fedjax_algos.engine.devices import row_sharding
+from fedjax_algos.engine.non_finite import Excluded
 from fedjax_algos.engine.placement import Placement
 from fedjax_algos.engine.state import FederatedState, RowTable, row_shapes
 
@@ -108,7 +109,8 @@ def give_rows(
 
     Raises:
       TypeError: for an object of another type.
-      ValueError: for an algorithm whose clients keep no state, and for rows of other shapes.
+      ValueError: for an algorithm whose clients keep no state, for rows of other shapes, and for
+        rows of dispatched clients that are not finite, unless the engine keeps such updates.
     """
     check_kind("clients", given, ClientStates, "give ClientStates(rows)")
     if isinstance(state.dispatched, tuple):
@@ -117,6 +119,8 @@ def give_rows(
     shapes = row_shapes(algorithm, state)
     _check_rows(given, shapes, num_clients)
     marks = np.broadcast_to(np.asarray(given.dispatched), num_clients)
+    if isinstance(state.excluded, Excluded):  # else rows are as they come
+        _check_finite(given.rows, marks)
     dispatched = jax.device_put(marks.copy(), state.dispatched.sharding)
     if isinstance(state.clients, RowTable):
         rows = jax.device_get(given.rows)
@@ -136,6 +140,20 @@ def give_rows(
     sharding = row_sharding(placement.mesh, num_clients)
     rows = jax.tree.map(place, given.rows, shapes)
     return state._replace(clients=rows, dispatched=dispatched)
+
+
+def _check_finite(rows, dispatched):
+    """Raises ValueError for numbers that are not finite in the row of a dispatched client."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
+        numpy: Any = jnp if isinstance(leaf, jax.Array) else np  # where the rows are
+        finite = numpy.isfinite(leaf).reshape(len(leaf), -1).all(axis=1)
+        wrong = np.flatnonzero(dispatched & ~np.asarray(finite))
+        if len(wrong):
+            raise ValueError(
+                f"clients: rows{jax.tree_util.keystr(path)} of client {wrong[0]} (and "
+                f"{len(wrong) - 1} others) are not finite; give finite rows, or dispatched=False "
+                "for such clients, which then start anew"
+            )
 
 
 def _check_rows(given, shapes, num_clients):

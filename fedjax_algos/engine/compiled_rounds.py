@@ -110,6 +110,7 @@ class CompiledRounds:
             sizes = data.counts()
             devices = assign_devices(sizes, self.mesh.size) if self.sharded else None
             return cohort_data(self.algorithm, data, partial(self._put, sizes=sizes), devices)
+        self.checked.check_examples(data)
         if self.mesh is None or isinstance(data, CohortData):
             return data
         return self._put(data)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import Algorithm, Dispatch, Stack
+from fedjax_algos.core import Algorithm, Batch, Dispatch, Stack
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.cohort_data import CohortData
 from fedjax_algos.engine.local_update import (
@@ -115,5 +115,20 @@ def data_fingerprint(data: RunData) -> str:
         examples = jax.tree.map(lambda leaf: leaf[0], data.parts.examples)
     else:
         examples, rows = data.examples, (data.offsets, data.indices)
-    some = jax.tree.map(lambda leaf: leaf[:: -(-len(leaf) // _SAMPLED_ROWS)], examples)
-    return array_fingerprint((rows, some))
+    return array_fingerprint((rows, _sample(examples)))
+
+
+def examples_fingerprint(examples: Batch | None) -> str:
+    """Identifies examples, such as those of the tests, by their number and the values of some.
+
+    Args:
+      examples: leaves [total, ...]; the values of about a thousand rows, at equal distances, are
+        read. The text of None, for no evaluation, is empty.
+    """
+    if examples is None:
+        return ""
+    return array_fingerprint((np.int64(len(jax.tree.leaves(examples)[0])), _sample(examples)))
+
+
+def _sample(examples):
+    return jax.tree.map(lambda leaf: leaf[:: -(-len(leaf) // _SAMPLED_ROWS)], examples)

@@ -1,6 +1,7 @@
 """A round as a pure function, for loops and transformations of one's own."""
 
 import dataclasses
+import functools
 from typing import get_args
 
 import jax
@@ -13,14 +14,13 @@ from fedjax_algos.core.checks import (
     as_model,
     check_dispatches,
     check_kind,
-    check_not_consumed,
     check_seed,
 )
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe
 from fedjax_algos.core.types import Array
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.checks import check_algorithm, check_population, check_steps
+from fedjax_algos.engine.checks import StateCheck, check_algorithm, check_population, check_steps
 from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.non_finite import NonFinite, select
 from fedjax_algos.engine.placement import Layout, Placement, chunk_size
@@ -90,11 +90,12 @@ class PureRound:
 
         Raises:
           TypeError: for data of another type.
-          ValueError: for a state that an engine has consumed and, unless they are traced, for
-            dispatches that are out of range.
+          ValueError: for a state that an engine has consumed or that is of another algorithm, model
+            or population; unless they are traced, also for dispatches that are out of range and
+            labels that the model does not have.
         """
         check_kind("data", data, FederatedData, "give what federate returned")
-        check_not_consumed(state)
+        self._checked.check_state(state, data)
         reverse = self.algorithm.local.reverse
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches):
             check_dispatches(dispatches, data.num_clients, ("cohort",))
@@ -110,6 +111,10 @@ class PureRound:
             params = select(within, params, optax.tree.full_like(params, jnp.nan))
             state = state._replace(server=state.server._replace(params=params))
         return state, metrics
+
+    @functools.cached_property
+    def _checked(self) -> StateCheck:
+        return StateCheck(self.algorithm)
 
     def __repr__(self) -> str:
         return describe(self, layout=self.layout, algorithm=self.algorithm)

@@ -216,7 +216,8 @@ def nnx_classifier(
 
     Raises:
       ValueError: for a module, or a function that cannot be called with `nnx.Rngs` alone; when a
-        model is made, for a module that needs more than its inputs. Whether the call is for
+        model is made, for a module that needs more than its inputs or has no params of the type
+        `trainable`. Whether the call is for
         training, it knows from `module.train()` and `module.eval()`, as Dropout does.
     """
     _check_constructor(constructor)
@@ -228,7 +229,13 @@ def nnx_classifier(
     def init(key):
         module = constructor(nnx.Rngs(key))
         _check_call(type(module), {})
-        return Model(*(values_of(module, kind) for kind in (trainable, nnx.BatchStat, frozen)))
+        model = Model(*(values_of(module, kind) for kind in (trainable, nnx.BatchStat, frozen)))
+        if not jax.tree.leaves(model.params):
+            raise ValueError(
+                f"trainable={trainable.__name__} matches none of the params "
+                f"{describe_tree(model.frozen)}; give a type that the module has, such as nnx.Param"
+            )
+        return model
 
     def apply(model, batch, key, training):
         module = constructor(nnx.Rngs(key))

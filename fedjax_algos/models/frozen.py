@@ -3,7 +3,8 @@
 import jax
 
 from fedjax_algos.core import Model, Params, Problem
-from fedjax_algos.core.parts import Pattern, require_match, split_params
+from fedjax_algos.core.checks import as_model
+from fedjax_algos.core.parts import Parts, Pattern, check_match, split_params
 
 
 def freeze(problem: Problem, trainable: Pattern) -> Problem:
@@ -29,10 +30,10 @@ def freeze(problem: Problem, trainable: Pattern) -> Problem:
             "none"
         )
     parts = split_params(problem, trainable)
-    require_match("freeze: trainable", parts, trainable)
+    check_match("freeze: trainable", parts, trainable)
 
     def init(key):
-        return freeze_model(problem, trainable, problem.init(key))
+        return _divided(parts, problem.init(key))
 
     def apply(model, batch, key, training):
         both = model.params | model.frozen
@@ -52,16 +53,17 @@ def freeze_model(problem: Problem, trainable: Pattern, model: Model | Params) ->
         suffice.
 
     Raises:
-      ValueError: for params alone, where the problem has statistics.
+      ValueError: if the pattern matches none of the params, for params or statistics of another
+        structure or other shapes than the problem's, and for arrays that a round has consumed.
     """
     parts = split_params(problem, trainable)
-    if not isinstance(model, Model):
-        if jax.tree.leaves(_shapes(problem).statistics):
-            raise ValueError(
-                "freeze_model: the model is params alone, but the problem has statistics, such as "
-                "BatchNorm's; give fedjax_algos.Model(params, statistics)"
-            )
-        model = Model(model)
+    check_match("freeze_model: trainable", parts, trainable)
+    whole = model if isinstance(model, Model) else Model(model)
+    as_model(problem.init, whole)  # raises if it is not the problem's
+    return _divided(parts, whole)
+
+
+def _divided(parts: Parts, model: Model) -> Model:
     leaves = list(zip(parts.paths, jax.tree.leaves(model.params), parts.own, strict=True))
     trained = {path: leaf for path, leaf, own in leaves if own}
     frozen = {path: leaf for path, leaf, own in leaves if not own}

@@ -171,7 +171,7 @@ def simulate_async_seeds(
     times = np.linspace(0, seconds, evaluations + 1)
     results: dict[int, AsyncResult] = {}
     for merged in merged_runs:
-        identity = partial(identity_of, executor, merged, evaluations)
+        identity = partial(identity_of, executor, merged, evaluations, test)
         saver = RunSaver(checkpoints_of(checkpoints, merged, len(runs)), identity)
         results |= execute(executor, merged, times, params, evaluate_model, on_evaluation, saver)
     return {seed: results[seed] for seed in data}

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.asynchrony.plan import Plan
-from fedjax_algos.core import Row
+from fedjax_algos.core import Batch, Row
 from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.engine.asynchronous.executor import Executor
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState
@@ -19,6 +19,7 @@ from fedjax_algos.engine.fingerprint import (
     algorithm_fingerprint,
     array_fingerprint,
     data_fingerprint,
+    examples_fingerprint,
 )
 from fedjax_algos.engine.sharded_data import data_shapes
 from fedjax_algos.engine.state import FederatedState
@@ -57,7 +58,9 @@ def checkpoints_of(checkpoints, merged, num_seeds):
     return checkpoints._replace(folder=Path(checkpoints.folder) / name)
 
 
-def identity_of(executor: Executor, merged: MergedRuns, evaluations: int) -> dict[str, Any]:
+def identity_of(
+    executor: Executor, merged: MergedRuns, evaluations: int, test: Batch | None
+) -> dict[str, Any]:
     """By what a checkpoint of other runs is recognised."""
     first = merged.runs[0]
     one = jax.tree.map(lambda leaf: leaf[0], first.dispatches)
@@ -67,6 +70,7 @@ def identity_of(executor: Executor, merged: MergedRuns, evaluations: int) -> dic
         "clients": first.data.num_clients,
         "examples": describe_tree(data_shapes(first.data).examples),
         "partition_and_values": data_fingerprint(merged.data),
+        "test": examples_fingerprint(test),
         "plan": array_fingerprint((merged.plan._replace(trace=None), merged.dispatches)),
         "evaluations": evaluations,
         "non_finite": executor.non_finite,

@@ -82,7 +82,7 @@ class Rounds:
         check_room_for_rows(state, min(data.num_clients, self.end * cohort_size))
         self.evaluate_model = make_evaluate_model(engine.algorithm.problem, test, evaluate)
         self.count = flop_counter(engine.algorithm, state, self.data)
-        self.flops, self.diverged = 0.0, False
+        self.test, self.flops, self.diverged = test, 0.0, False
         self.rows: list[Row] = []
         self.position: Position | None = None
         self.started = time.perf_counter()

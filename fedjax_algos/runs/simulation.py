@@ -18,6 +18,7 @@ from fedjax_algos.engine.fingerprint import (
     algorithm_fingerprint,
     array_fingerprint,
     data_fingerprint,
+    examples_fingerprint,
 )
 from fedjax_algos.engine.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState, place_of
@@ -178,6 +179,7 @@ def _identity(run: Rounds, state: FederatedState, model: str) -> dict[str, Any]:
         "clients": data.num_clients,
         "examples": describe_tree(data_shapes(data).examples),
         "partition_and_values": data_fingerprint(data),
+        "test": examples_fingerprint(run.test),
         "first_rounds": array_fingerprint(dispatches),
         "rounds": run.rounds,
         "eval_every": run.eval_every,

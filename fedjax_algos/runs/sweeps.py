@@ -102,6 +102,8 @@ def _check_kinds(algorithm, data, grid, seeds):
     for option, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
             raise TypeError(f"grid has {option}={values!r}; give a list of values, such as [...]")
+    if not len(seeds):
+        raise ValueError(f"seeds={seeds!r} has no seed; give at least one, such as [0]")
     for seed in seeds:
         check_seed(seed)
 

@@ -1,15 +1,40 @@
 """What a sampler of cohorts is, and the default one."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core.keys import cohort_key
+from fedjax_algos.core.limits import check_int32
 from fedjax_algos.core.permutation import permutation_words, permute
+from fedjax_algos.core.representation import describe_tree
 
 _BLOCK = np.arange(16, dtype=np.int32)  # rounds drawn in one call: one shape, compiled once
+
+
+def checked_counts(counts: Any) -> np.ndarray:
+    """The numbers of the clients' examples, int32[num_clients].
+
+    Args:
+      counts: int[num_clients], at least 1 each; also as floats.
+
+    Raises:
+      ValueError: for another shape or type, and numbers that are below 1 or too large.
+    """
+    counts = np.asarray(counts)
+    fix = "give the number of examples of each client, such as data.counts()"
+    if counts.ndim != 1 or not counts.size or counts.dtype.kind not in "iuf":
+        raise ValueError(f"counts are {describe_tree(counts)}; {fix}")
+    whole = (counts >= 1) & (counts == np.floor(counts))
+    if not whole.all():
+        client = int(whole.argmin())
+        raise ValueError(
+            f"counts have {counts[client]} of client {client}; {fix}, whole numbers of at least 1"
+        )
+    check_int32("the number of examples of a client", counts.max(), fix)
+    return counts.astype(np.int32)
 
 
 class Sampler(Protocol):

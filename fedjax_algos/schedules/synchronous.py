@@ -16,7 +16,7 @@ from fedjax_algos.core.checks import (
 from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.representation import describe
 from fedjax_algos.data.partitioning.base import describe_counts
-from fedjax_algos.schedules.cohorts import Sampler, uniform
+from fedjax_algos.schedules.cohorts import Sampler, checked_counts, uniform
 from fedjax_algos.schedules.local_work import LocalWork, full
 
 _FEWER_STEPS = "give fewer rounds or fewer local steps"
@@ -47,8 +47,9 @@ class Synchronous:
       work: how much of its local update each client finishes; see `local_works`. None for all.
 
     Raises:
-      ValueError: for a cohort larger than the population, work that is not exactly one of steps
-        and epochs, or a client with too few examples for batches="dropped".
+      ValueError: for counts that are no whole numbers of at least 1, a cohort larger than the
+        population, work that is not exactly one of steps and epochs, or a client with too few
+        examples for batches="dropped".
     """
 
     def __init__(
@@ -65,13 +66,14 @@ class Synchronous:
         check_callable("sampler", sampler, "give one of schedules.samplers, such as uniform")
         if work is not None:
             check_callable("work", work, "give one of schedules.local_works, such as partial()")
+        counts = checked_counts(counts)
         check_whole("cohort_size", cohort_size, 0)
         if not 1 <= cohort_size <= len(counts):
             raise ValueError(
                 f"cohort_size={cohort_size} is out of range; give 1 to {len(counts)}, "
                 "the number of clients"
             )
-        self.counts = np.asarray(counts, np.int32)
+        self.counts = counts
         self.shares = self.counts / self.counts.sum(dtype=np.int64)
         self.steps = full_steps(self.counts, local)
         self.local = local

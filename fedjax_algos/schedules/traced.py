@@ -8,13 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Dispatch, Local
-from fedjax_algos.core.checks import check_callable, check_seed, check_whole
+from fedjax_algos.core.checks import (
+    check_callable,
+    check_clients,
+    check_local,
+    check_seed,
+    check_whole,
+)
 from fedjax_algos.core.keys import cohort_key
 from fedjax_algos.core.loops import ReverseMode
 from fedjax_algos.core.options import Count, Positive
 from fedjax_algos.core.permutation import permutation_words, permute
 from fedjax_algos.core.registry import Registry
+from fedjax_algos.core.representation import describe_tree
 from fedjax_algos.core.types import Array
+from fedjax_algos.schedules.cohorts import checked_counts
 from fedjax_algos.schedules.synchronous import full_steps, rate_at
 
 _ONCE = np.uint32(2**32 - 1)  # in place of the round number, for what is drawn once
@@ -155,13 +163,17 @@ def traced_dispatches(
       Leaves [rounds, cohort_size], in the dtypes of `Synchronous.dispatches`.
 
     Raises:
-      ValueError: for numbers out of range.
+      ValueError: for numbers out of range, counts that are no whole numbers of at least 1, and
+        cohorts of another shape or type, or of clients that do not exist. Where the cohorts are
+        traced, their values are not known: the dispatch of a client that does not exist is one of
+        the first or the last client with the rate NaN then, so that its update is not finite.
     """
     if not isinstance(seed, jax.core.Tracer):
         check_seed(seed)
     check_whole("rounds", rounds)
     check_whole("cohort_size", cohort_size)
-    counts, complete = np.asarray(counts, np.int32), full_steps(counts, local)
+    counts = checked_counts(counts)
+    complete = full_steps(counts, local)
     num_clients = len(counts)
     if cohort_size > num_clients:
         raise ValueError(
@@ -176,7 +188,9 @@ def traced_dispatches(
 
     def draw(carry, round_number):
         dispatched, steps_done = carry
-        client = sampler(seed, round_number, num_clients, cohort_size)
+        given = jnp.asarray(sampler(seed, round_number, num_clients, cohort_size))
+        _check_cohort(given, cohort_size)
+        client = given.clip(0, num_clients - 1)
         full = _lookup(complete, client)
         num_steps = full if work is None else work(seed, round_number, full).astype(jnp.int32)
         # entries of the same client earlier in the cohort, if it is drawn with replacement
@@ -184,11 +198,14 @@ def traced_dispatches(
         number = dispatched[client] + earlier.sum(1, dtype=jnp.int32)
         first_step = steps_done[client] + earlier @ num_steps
         carry = dispatched.at[client].add(1), steps_done.at[client].add(num_steps)
-        return carry, (client, number, num_steps, full, first_step)
+        return carry, (given, client, number, num_steps, full, first_step)
 
     zeros = jnp.zeros(num_clients, jnp.int32)
     _, drawn = jax.lax.scan(draw, (zeros, zeros), numbers)
-    client, number, num_steps, full, first_step = drawn
+    given, client, number, num_steps, full, first_step = drawn
+    if not isinstance(given, jax.core.Tracer):
+        check_clients(np.asarray(given), num_clients)
+    rates = jnp.where(given == client, _rates(local, numbers, number, cohort_size), jnp.nan)
     step = jnp.broadcast_to(numbers[:, None], client.shape)
     shares = (counts / counts.sum(dtype=np.int64)).astype(float_type)
     return Dispatch(
@@ -199,9 +216,18 @@ def traced_dispatches(
         full_steps=full,
         num_examples=_lookup(counts, client),
         share=_lookup(shares, client),
-        learning_rate=_rates(local, numbers, number, cohort_size).astype(float_type),
+        learning_rate=rates.astype(float_type),
         first_step=first_step,
     )
+
+
+def _check_cohort(client, cohort_size):
+    """Raises ValueError unless a sampler has returned the ids of a cohort."""
+    if client.shape != (cohort_size,) or not jnp.issubdtype(client.dtype, jnp.integer):
+        raise ValueError(
+            f"the sampler returned a cohort {describe_tree(client)}; give one that returns client "
+            f"ids [cohort_size], here int32[{cohort_size}]"
+        )
 
 
 def _lookup(values, client):
@@ -242,7 +268,11 @@ def differentiable(
       policy: what a local step keeps for the reverse pass; see `ReverseMode`.
 
     Raises:
-      ValueError: as `full_steps`.
+      TypeError: for a policy that is no function.
+      ValueError: as `full_steps`, and for counts that are no whole numbers of at least 1.
     """
+    counts = checked_counts(counts)
     most = int(full_steps(counts, local).max())
-    return local._replace(reverse=ReverseMode(most, int(np.max(counts)), policy))
+    bounded = local._replace(reverse=ReverseMode(most, int(counts.max()), policy))
+    check_local(bounded)
+    return bounded

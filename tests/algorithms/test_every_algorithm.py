@@ -23,6 +23,8 @@ STATEFUL = [
     Case("fedbn", {"norm": "hidden/b"}),
 ]
 
+DIVIDING = ("fedrep", "fedbn")  # the params in two parts
+
 
 def flat_problem():
     """The params are one array; two of the three clients have fewer examples than a batch."""
@@ -53,7 +55,7 @@ def schedule(data, cohorts, local=LOCAL):
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+@pytest.mark.parametrize("case", [c for c in ONE_EACH if c.name not in DIVIDING], ids=str)
 def test_flat_params_a_cohort_of_one_and_a_pause(case):
     """Four rounds of one client each, with the state stored and restored after the second."""
     problem, data = flat_problem()
@@ -69,6 +71,14 @@ def test_flat_params_a_cohort_of_one_and_a_pause(case):
     assert np.isfinite(state.server.params).all()
     assert (np.asarray(state.server.params) != 1).all()
     chex.assert_trees_all_equal(state, again)
+
+
+@pytest.mark.parametrize("case", [c for c in ONE_EACH if c.name in DIVIDING], ids=str)
+def test_flat_params_cannot_be_divided(case):
+    with pytest.raises(
+        ValueError, match="none of the params, which are one array; give a model of"
+    ):
+        case.build(flat_problem()[0], LOCAL)
 
 
 @pytest.mark.sampled

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import small_network, with_statistics
+from helpers import small_network, with_statistics, with_unused
 from histories import (
     COUNTS,
     RATE,
@@ -291,8 +291,6 @@ def test_ifca():
 IS_FEDAVG = {
     "P1: Ditto's global model": ("ditto", {"strength": 0.7, **E}),
     "P2: APFL's global model": ("apfl", {"alpha": 0.3, **U}),
-    "P3: FedRep with an empty head": ("fedrep", {"head": "", **U}),
-    "P4: FedBN without normalisation": ("fedbn", {**U}),
     "P5: IFCA with one cluster": ("ifca", {"clusters": 1, **U}),
     "P6: Per-FedAvg at alpha = 0": ("perfedavg", {"alpha": 0.0, **U}),
     "P6: its other form": ("perfedavg", {"alpha": 0.0, "form": "hessian_free", **U}),
@@ -305,6 +303,19 @@ def test_is_fedavg(identity):
     name, settings = IS_FEDAVG[identity]
     expected = play("fedavg", steps=STEPS, weighting=settings["weighting"])
     assert_same(play(name, steps=STEPS, **settings), expected)
+
+
+def test_p3_p4_a_part_that_nothing_reads():
+    """FedRep with all steps for the body, and FedBN, are FedAvg of the other params."""
+    problem, local = with_unused(regression().problem), fa.Local(3, RATE, steps=1, batches="full")
+    expected = models(play("fedavg", steps=STEPS, **U))
+    for name, options in (
+        ("fedrep", {"head": "out", "body_share": 0.99}),
+        ("fedbn", {"norm": "hidden/*"}),
+    ):
+        engine = fa.make_engine(algorithms[name](problem, local, **options), 2)
+        found = models(follow(engine, steps=STEPS))
+        assert_same([{key: model[key] for key in START} for model in found], expected)
 
 
 def test_p7_ditto_without_lambda_is_local_training_alone():
@@ -331,8 +342,8 @@ def test_p9_pfedme_with_one_inner_step_is_fedavg_at_another_rate():
     assert_differ(play("pfedme", steps=STEPS, **settings | {"inner_steps": 3}), expected)
 
 
-def test_perfedavg_takes_three_different_batches():
-    """Steps of one example each; the second and third batch come later in the stream."""
+def labels_of_steps(form, rounds, **local):
+    """The label of each example of client 2, and how often it was in a batch of one example."""
     seen = []
     toy = small_network()
 
@@ -341,21 +352,86 @@ def test_perfedavg_takes_three_different_batches():
         return (outputs.logits - batch["y"]) ** 2
 
     problem = toy.problem._replace(loss=loss)
-    local = fa.Local(1, RATE, steps=2)
-    algorithm = algorithms["perfedavg"](problem, local, form="hessian_free")
+    algorithm = algorithms["perfedavg"](problem, fa.Local(1, RATE, **local), form=form)
     engine = fa.make_engine(algorithm, "sequential")
-    fa.simulate(engine, toy.data, cohort_size=4, rounds=1)
+    fa.simulate(engine, toy.data, cohort_size=4, rounds=rounds)
     jax.effects_barrier()
-    drawn = {y: seen.count(y) for y in toy.clients[2]["y"]}  # eight examples, six batches
+    return {y: seen.count(y) for y in toy.clients[2]["y"]}  # eight examples
+
+
+def test_perfedavg_takes_three_different_batches():
+    """Steps of one example each; the second and third batch come later in the stream."""
+    drawn = labels_of_steps("hessian_free", rounds=1, steps=2)  # six batches
     assert sorted(drawn.values()) == [0, 0, 1, 1, 1, 1, 2, 2]
 
 
-def test_a_pattern_that_matches_nothing_is_refused():
-    problem = regression().problem
-    with pytest.raises(ValueError, match=r"fedrep: head='Dense\*' matches none of .*offset, slope"):
-        algorithms["fedrep"](problem, fa.Local(1, RATE, steps=1), head="Dense*")
+@pytest.mark.parametrize(
+    ("form", "rounds", "expected"),
+    [
+        ("first_order", 3, [0, 0, 1, 1, 1, 1, 1, 1]),  # D and D'
+        ("hessian_free", 2, [0, 0, 1, 1, 1, 1, 2, 2]),  # D'' has two gradients
+    ],
+)
+def test_perfedavg_takes_no_batch_of_a_persistent_stream_twice(form, rounds, expected):
+    """Six batches of an epoch in dispatches of one step each."""
+    drawn = labels_of_steps(form, rounds, steps=1, batches="persistent")
+    assert sorted(drawn.values()) == expected
+
+
+PATHS = "of the params offset, slope"
+REFUSED = {
+    "a head that there is not": (
+        "fedrep",
+        {"head": "Dense*"},
+        rf"head='Dense\*' .* none {PATHS}; g",
+    ),
+    "an empty head": (
+        "fedrep",
+        {"head": ""},
+        f"fedrep: head='' matches none {PATHS}; give a patter",
+    ),
+    "a head of everything": (
+        "fedrep",
+        {"head": "*"},
+        f"all {PATHS}, which leaves none for the body",
+    ),
+    "a function that matches nothing": (
+        "fedrep",
+        {"head": str.isdigit},
+        f"fedrep: head=isdigit matches none {PATHS}; give a pattern such as slope*",
+    ),
+    "a norm that there is not": (
+        "fedbn",
+        {"norm": "zzz"},
+        f"fedbn: norm='zzz' matches none {PATHS}",
+    ),
+    "a model without norms": ("fedbn", {}, rf"fedbn: norm='\*norm\*' matches none {PATHS}; give"),
+    "a norm of everything": (
+        "fedbn",
+        {"norm": "*"},
+        f"'.*' matches all {PATHS}, .* for the server",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_pattern_of_no_param_or_of_all_is_refused(case):
+    name, options, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        algorithms[name](regression().problem, fa.Local(1, RATE, steps=1), **options)
+
+
+def test_a_mistyped_norm_is_refused_where_there_are_statistics_too():
+    local = fa.Local(1, RATE, steps=1)
+    with pytest.raises(
+        ValueError, match=r"norm='zzz' matches none of the params hidden/b, hidden/"
+    ):
+        algorithms["fedbn"](with_statistics(small_network().problem), local, norm="zzz")
+
+
+def test_a_head_may_be_a_function():
     chosen = algorithms["fedrep"](
-        problem, fa.Local(1, RATE, steps=1), head=lambda path: path == "offset"
+        regression().problem, fa.Local(1, RATE, steps=1), head=lambda path: path == "offset"
     )
     row = chosen.client_init({"offset": jnp.ones(()), "slope": jnp.zeros(2)}, jax.random.key(0))
     chex.assert_trees_all_equal(row, (jnp.ones(()),))

@@ -5,7 +5,7 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import CASES, Case, quadratics
+from helpers import CASES, Case, quadratics, with_unused
 
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import (
@@ -67,7 +67,7 @@ def test_every_algorithm_on_every_schedule(case):
     if case.name == "fedmax":  # scalar outputs have no features
         case = Case("fedmax", {"features": lambda x: jnp.stack([x, 2 * x])[None]})
     toy = quadratics([[1.0, 2.0], [0.5], [2.0, 1.0, 0.7]], [[1.0, -1.0], [3.0], [0.0, 0.5, -2.0]])
-    algorithm = case.build(toy.problem, LOCAL)
+    algorithm = case.build(with_unused(toy.problem), LOCAL)  # for the patterns of fedbn, fedrep
     reasons = {schedule: reason_against(algorithm, schedule) for schedule in SPECS}
     refused = {schedule for schedule, reason in reasons.items() if reason is not None}
     assert all(20 < len(reasons[schedule]) < 300 for schedule in refused)

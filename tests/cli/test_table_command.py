@@ -54,14 +54,16 @@ a\textbar{}b \{50\%\} & $-$3.8 $\pm$ 5.4 & $-$3.8 $\pm$ 5.4 & 1.00 & 1.00 & 2/5 
 RECORDS = {
     "fed_avg": {
         "final": 0.52, "final_interval": 0.0196324, "final_lowest": 0.5, "final_highest": 0.54,
-        "rounds": 10, "rounds_horizon": None, "upload_bytes": 2e7, "upload_bytes_horizon": None,
+        "rounds": 10, "rounds_at_least": 10, "rounds_at_most": 10, "upload_bytes": 2e7,
+        "upload_bytes_at_least": 2e7, "upload_bytes_at_most": 2e7,
         "simulated_seconds": None, "flops": None, "seeds": 5, "seeds_reaching": 5,
         "seeds_diverged": 0, "seconds": 3, "reference": "fed_avg", "final_difference": None,
         "rounds_ratio": None, "seeds_common": None,
     },
     "a|b {50%}": {
         "final": 0.482, "final_interval": 0.0386713, "final_lowest": 0.45, "final_highest": 0.52,
-        "rounds": None, "rounds_horizon": 10, "upload_bytes": None, "upload_bytes_horizon": 2e7,
+        "rounds": None, "rounds_at_least": 10, "rounds_at_most": None, "upload_bytes": None,
+        "upload_bytes_at_least": 2e7, "upload_bytes_at_most": None,
         "simulated_seconds": None, "flops": None, "seeds": 5, "seeds_reaching": 2,
         "seeds_diverged": 0, "seconds": 3, "reference": "fed_avg", "final_difference": -0.038,
         "final_difference_interval": 0.0544073, "final_difference_lowest": -0.07,

@@ -34,7 +34,8 @@ def test_a_comparison_by_hand():
     assert "mean of 7 seeds ± half the 95% confidence interval." in table
     assert "chosen on test data" in table
     told = (
-        "> 20: more than half of the seeds had not reached the target when their runs ended, at 20."
+        "> 20: all that is known of the lower median, because some seeds had not reached the "
+        "target when their runs ended."
     )
     assert told in table
     assert "best accuracy on the same seed, the lower median over seeds." in table
@@ -130,3 +131,24 @@ def test_the_texts_name_the_metric():
     assert any("to first's best dice score on the same seed" in line for line in lines)
     lines = printed(measured, metric="test_dice_score", is_sweep=True)
     assert any("in the order of their final test dice score: " in line for line in lines)
+
+
+def test_a_median_that_is_not_known_is_shown_as_its_bounds():
+    """Seed 0 has not reached the target at 8 s, before seeds 1 and 2 reach it at 20 s and 18 s."""
+    measured = rows("a", [[0.1, 0.2], [0.1, 0.9], [0.1, 0.9]])
+    measured += rows("b", [[0.1, 0.2], [0.1, 0.9], [0.1, 0.2]])
+    for row in measured:
+        row["simulated_seconds"] = (8, 20, 18)[row["seed"]] * (row["round"] > 0)
+    table, _ = method_tables(measured, target=0.8)
+    _, first, other, *notes = formats.text([table]).splitlines()
+    assert "  18 s..20 s  " in first
+    assert "  > 18 s  " in other
+    told = "> 10, 18 s..20 s: all that is known of the lower median, because some seeds had not"
+    assert any(line.startswith(told) for line in notes)
+    assert "& 18 to 20 & " in formats.latex([table])
+    measured = [row for row in measured if row["method"] == "b"]
+    for row in measured:
+        row["simulated_seconds"] *= {0: 1, 1: 0.5, 2: 2}[row["seed"]]  # 8, 10, and 36 seconds
+    (table,) = method_tables(measured, target=0.8)
+    assert "  ≥ 10 s  " in formats.text([table])
+    assert r"& $\geq$ 10 & " in formats.latex([table])

@@ -49,7 +49,7 @@ def test_problems_models_and_local_training():
 
 @pytest.mark.parametrize("name", algorithms)
 def test_an_algorithm_is_one_line(name):
-    required = {"ghbm": {"tau": 2}, "fedrep": {"head": "out"}}
+    required = {"ghbm": {"tau": 2}, "fedrep": {"head": "out"}, "fedbn": {"norm": "out"}}
     told = repr(algorithms[name](small_network().problem, LOCAL, **required.get(name, {})))
     assert told.startswith("Algorithm(client_update=")
     assert "\n" not in told

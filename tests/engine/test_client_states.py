@@ -183,10 +183,28 @@ def test_wrong_rows():
         with pytest.raises(ValueError, match=message):
             engine.init(SEED, POPULATION, clients=given)
     state = engine.init(SEED, POPULATION)._replace(dispatched=())
-    with pytest.raises(ValueError, match=r"says of 0 clients whether .*; give what engine\.init"):
+    with pytest.raises(ValueError, match=r"state is of 0 clients, but the data have 4; give"):
         engine.round(state, toy.data, one_round(dispatches_of(toy.data, SETS), 0))
     with pytest.raises(TypeError, match=r"give ClientStates\(rows\)"):
         engine.init(SEED, POPULATION, clients=rows)
+
+
+def test_rows_that_are_not_finite_are_given_where_such_updates_are_kept():
+    """Also where they are, only rows of clients that have been dispatched are read."""
+    toy = small_network()
+    rows = jax.tree.map(lambda leaf: np.full((4, *leaf.shape), np.nan), toy_params(toy))
+    marks = np.array([False, True, False, False])
+    given, unread = fa.ClientStates(rows, marks), fa.ClientStates(rows, marks & False)
+    keeping = fa.make_engine(engine_of("device").algorithm, non_finite="keep")
+    state = keeping.init(SEED, POPULATION, clients=given)
+    assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(state.clients))
+    engine = engine_of("device")
+    with pytest.raises(
+        ValueError, match=r"of client 1 \(and 0 others\) are not finite; give finite"
+    ):
+        engine.init(SEED, POPULATION, clients=given)
+    state = engine.init(SEED, POPULATION, clients=unread)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(fa.client_states(engine, state)))
 
 
 def test_an_algorithm_without_client_state():

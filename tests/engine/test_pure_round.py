@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import CASES, Case, Toy, stored
+from helpers import CASES, Case, Toy, stored, unused_params, with_unused
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -46,7 +46,7 @@ def toy():
     )
     rng = np.random.default_rng(0)
     clients = [{name: rng.uniform(0.5, 2, n) for name in "ab"} for n in (5, 2, 8, 3)]
-    return Toy(problem, stored(clients), clients)
+    return Toy(with_unused(problem), stored(clients), clients)  # for fedbn and fedrep
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_every_algorithm_in_all_transformations(case, toy, dispatches):
         rates = jnp.broadcast_to(rate, dispatches.client.shape)
         return jax.lax.scan(
             lambda state, of_round: round_fn(state, toy.data, of_round),
-            round_fn.init(seed, POPULATION, {"x": x}),
+            round_fn.init(seed, POPULATION, {"x": x} | unused_params()),
             dispatches._replace(learning_rate=rates),
         )
 
@@ -93,7 +93,8 @@ def test_every_algorithm_in_all_transformations(case, toy, dispatches):
     state, metrics = compiled(0, point)
     algorithm = build([VALUE] * len(names))
     engine, begin = fa.make_engine(algorithm, "sequential"), fa.pure_round(algorithm).init
-    first = jax.tree.map(jnp.copy, begin(0, POPULATION, {"x": point[0]}))  # own buffers to consume
+    start = begin(0, POPULATION, {"x": point[0]} | unused_params())
+    first = jax.tree.map(jnp.copy, start)  # own buffers to consume
     expected, total = engine.rounds(first, toy.data, dispatches)
     chex.assert_trees_all_equal(state, expected)
     chex.assert_trees_all_close(jax.tree.map(lambda leaf: leaf.sum(0), metrics), total, rtol=1e-12)
@@ -178,7 +179,7 @@ def test_gradients_with_respect_to_weights_and_examples(toy, dispatches):
         frame = algorithms["fedavg"](toy.problem, rated)
         round_fn = fa.pure_round(frame._replace(contribute=contribute), "vmapped")
         data = toy.data._replace(examples=examples)
-        state = round_fn.init(0, POPULATION, {"x": jnp.asarray(0.5)})
+        state = round_fn.init(0, POPULATION, {"x": jnp.asarray(0.5)} | unused_params())
         state, _ = jax.lax.scan(lambda s, d: jax.checkpoint(round_fn)(s, data, d), state, of_rounds)
         return state.server.params["x"]
 

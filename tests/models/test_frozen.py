@@ -187,13 +187,35 @@ def test_pretrained_statistics_are_kept():
     outputs, _ = freeze(problem, "Dense_0/*").apply(model, batch, key, False)
     expected, _ = problem.apply(whole, batch, key, False)
     np.testing.assert_array_equal(outputs.logits, expected.logits)
-    with pytest.raises(ValueError, match=r"has statistics, such as BatchNorm's; give fedjax_algos"):
+    with pytest.raises(
+        ValueError, match=r"have statistics of .* \(nothing\) .*; give fedjax_algos.Mo"
+    ):
         freeze_model(problem, "Dense_0/*", whole.params)
 
 
 def test_wrong_calls(toy):
     with pytest.raises(ValueError, match=r"freeze: trainable='last' matches none of the params"):
         freeze(toy.problem, "last")
+    with pytest.raises(
+        ValueError, match=r"freeze: trainable='' matches none of the params hidden/b"
+    ):
+        freeze(toy.problem, "")
+    whole = toy.problem.init(model_key(0)).params
+    with pytest.raises(ValueError, match="freeze_model: trainable='last' matches none of the par"):
+        freeze_model(toy.problem, "last", whole)
+    for params, message in (
+        (
+            whole | {"out": np.zeros(5)},
+            r"params of shape \[5\] where the problem's have \[4\]; give",
+        ),
+        (
+            {"out": whole["out"]},
+            r"params have params of another structure \(out .*; give params as",
+        ),
+        (None, r"params have params of another structure \(nothing\) than the problem's"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            freeze_model(toy.problem, "out", params)
     problem = freeze(toy.problem, "out")
     with pytest.raises(ValueError, match="the model has frozen arrays already; give one pattern"):
         freeze(problem, "out")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import CASES, Case, small_network
 from same_runs import assert_same, without_time
-from sweep_helpers import sweep_toy
+from sweep_helpers import sweep_toy, toy
 
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import compass, immediate, schedules, traced
@@ -43,8 +43,8 @@ LOCAL = fa.Local(2, lambda count: 0.1 / (1 + count), epochs=1.0, rate_by="dispat
 
 def run(engine, **options):
     """Evaluated after 0, 2, 4 and 5 rounds."""
-    rounds = {"cohort_size": 2, "rounds": 5, "eval_every": 2, "seed": 3} | options
-    return fa.simulate(engine, TOY.data, test=TOY.data.examples, **rounds)
+    rounds = {"cohort_size": 2, "rounds": 5, "eval_every": 2, "seed": 3}
+    return fa.simulate(engine, TOY.data, **{"test": TOY.data.examples} | rounds | options)
 
 
 def check_rounds(engine, folder, **options):
@@ -138,7 +138,7 @@ def run_async(executor, planner, seeds=(3,), **options):
     system = lambda seed, **_: traced(np.array([1.0, 2.0, 2.5, 10.0]) / (5 + seed))(seed)  # noqa: E731
     return simulate_async_seeds(
         executor, dict.fromkeys(seeds, TOY.data), planner, system,
-        seconds=6, evaluations=3, test=TOY.data.examples, **options,
+        **{"seconds": 6, "evaluations": 3, "test": TOY.data.examples} | options,
     )  # fmt: skip
 
 
@@ -227,12 +227,17 @@ def test_no_checkpoint_is_written_before_its_time(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+OTHER_TEST = jax.tree.map(lambda leaf: leaf + 1, TOY.data.examples)
+FEWER_TEST = jax.tree.map(lambda leaf: leaf[:-1], TOY.data.examples)
 OTHERS = {
     "rounds": ({"rounds": 7}, r"rounds=5 there and rounds=7 here"),
     "evaluations": ({"eval_every": 3}, r"eval_every=2 there and eval_every=3 here"),
     "seed": ({"seed": 4}, r"initial_model='\w+' there and"),
     "cohort": ({"cohort_size": 3}, r"first_rounds='\w+' there and"),
     "sampler": ({"sampler": fa.schedules.cyclic(num_groups=2)}, r"first_rounds="),
+    "test examples": ({"test": OTHER_TEST}, r"run: test='\w+' there and test='\w+' here"),
+    "fewer test examples": ({"test": FEWER_TEST}, r"run: test='\w+' there and test='\w+' here"),
+    "no test examples": ({"test": None}, r"run: test='\w+' there and test='' here"),
 }
 
 
@@ -240,7 +245,7 @@ OTHERS = {
 def test_a_checkpoint_of_another_run_is_refused(name, tmp_path):
     run(fedavg(), checkpoints=tmp_path)
     options, message = OTHERS[name]
-    with pytest.raises(ValueError, match=f"of another run: .*{message}.*Give the same run, or"):
+    with pytest.raises(ValueError, match=f"of another .*{message}.*Give the same run, or"):
         run(fedavg(), checkpoints=tmp_path, **options)
 
 
@@ -255,6 +260,20 @@ def test_a_checkpoint_of_another_algorithm_or_data_is_refused(tmp_path):
             fedavg(), TOY.data._replace(examples=changed), cohort_size=2, rounds=5, eval_every=2,
             seed=3, checkpoints=tmp_path,
         )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_other_test_examples_is_refused_on_the_clock_and_in_a_sweep(tmp_path):
+    executor = fa.make_executor(Case("fedasync", {}).build(TOY.problem, ASYNC_LOCAL), slots=2)
+    clock = {"checkpoints": tmp_path / "clock"}
+    run_async(executor, immediate(steps=2), **clock)
+    sweep = {"checkpoints": tmp_path / "sweep"}
+    sweep_toy("fedprox", {"mu": [0.1]}, **sweep)
+    message = r"of another run: test='\w+' there and test='\w+' here"
+    with pytest.raises(ValueError, match=message):
+        run_async(executor, immediate(steps=2), test=OTHER_TEST, **clock)
+    with pytest.raises(ValueError, match=message):
+        sweep_toy("fedprox", {"mu": [0.1]}, test=jax.tree.map(lambda x: x + 1, toy()[2]), **sweep)
 
 
 def test_other_versions_are_told(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import CASES, Compilations, quadratics, small_network
+from helpers import CASES, Compilations, quadratics, small_network, with_unused
 from sweep_helpers import FULL, sweep_toy
 
 import fedjax_algos as fa
@@ -95,6 +95,7 @@ def toy():
         apply=apply,
         loss=lambda outputs, batch: (outputs.logits - batch["b"]) ** 2,
     )
+    problem = with_unused(problem)  # for the patterns of fedbn and fedrep
     data = quadratics([[1.0, 1.3, 0.7], [0.6, 1.1]], [[0.2, 2.0, 1.0], [0.9, -1.5]]).data
     local = fa.Local(2, 0.05, steps=3)
     dispatches = Synchronous(data.counts(), local, cohort_size=2, seed=0).dispatches(1)
@@ -127,7 +128,7 @@ def test_the_optimiser_changes_the_numbers_of_an_algorithm(name):
         return state.server.params, own
 
     by_gradient, by_sign = jax.device_get(jax.jit(lambda: (models(False), models(True)))())
-    if name != "fedrep":  # whose shared part is empty here
+    if name != "fedrep":  # of whose shared part nothing is read here
         assert by_gradient[0]["x"] != by_sign[0]["x"]
     if by_gradient[1] is not None and name not in ("ifca", "fedbn"):  # a choice, and no layer
         leaves = zip(*map(jax.tree.leaves, (by_gradient[1], by_sign[1])), strict=True)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import CASES, Compilations
+from helpers import CASES, Compilations, small_network
 from sweep_helpers import (
     FULL,
     LOCAL,
@@ -27,6 +27,7 @@ from fedjax_algos.runs.sweeps import sweep
 pytestmark = pytest.mark.usefixtures("x64")
 
 ONE_EACH = list({case.name: case for case in CASES}.values())  # the last of each name
+DIVIDING = ("fedrep", "fedbn")  # the params, which are one array in `toy`
 
 
 @pytest.mark.slow
@@ -57,7 +58,7 @@ def test_runs_may_be_tested_on_examples_of_the_clients():
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+@pytest.mark.parametrize("case", [c for c in ONE_EACH if c.name not in DIVIDING], ids=str)
 def test_every_real_option_of_every_algorithm_can_be_swept(case):
     """All at once, with the client rate and the seed, in one program."""
     factory = algorithms[case.name]
@@ -72,6 +73,22 @@ def test_every_real_option_of_every_algorithm_can_be_swept(case):
     assert rows[-1]["method"].endswith(" client_learning_rate=0.1")
     chosen = others | dict.fromkeys(floats, 0.6)
     assert_same_rows(rows[-3:], separately(factory, 7, local=FULL, rounds=4, **chosen))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DIVIDING)
+def test_every_real_option_of_an_algorithm_that_divides_the_params(name):
+    toy, part = small_network(), {"fedrep": {"head": "out"}, "fedbn": {"norm": "hidden/b"}}[name]
+    floats = [option.name for option in options(algorithms[name]).values() if option.kind is float]
+    settings = {"cohort_size": 2, "rounds": 4, "eval_every": 2, "test": toy.data.examples}
+    grid = {option: [0.3, 0.6] for option in floats}
+    rows, (note,) = sweep(
+        name, toy.problem, FULL, toy.data, grid=grid, hyperparameters=part, **settings
+    )
+    assert note.startswith(f"{2 ** len(floats)} runs in a program")
+    own = algorithms[name](toy.problem, FULL, **part, **dict.fromkeys(floats, 0.6))
+    _, expected = fa.simulate(fa.make_engine(own), toy.data, **settings)
+    assert_same_rows(rows[-3:], expected)
 
 
 FEDPROX = algorithms["fedprox"]

@@ -105,6 +105,33 @@ def test_work_of_ones_own():
     np.testing.assert_array_equal(drawn.full_steps, np.full((4, 2), 5))
 
 
+def test_a_client_that_there_is_not_has_no_rate_where_cohorts_are_traced():
+    """Its update is not finite, so that it is left out and counted, or the model is NaN."""
+    problem, counts = fa.models.linear((1,), 2), np.array([2, 2])
+    examples = {"x": np.ones((4, 1), np.float32), "y": np.array([0, 1, 0, 1], np.int32)}
+    data = fa.federate(examples, fa.Partition.of([[0, 1], [2, 3]]))
+    local = fa.Local(2, 0.1, steps=1)
+    sampler = lambda *_: jnp.array([0, 99])  # noqa: E731
+
+    @jax.jit
+    def run(seed):
+        drawn = fa.traced_dispatches(seed, counts, local, cohort_size=2, rounds=1, sampler=sampler)
+        one = jax.tree.map(lambda leaf: leaf[0], drawn)
+        states = []
+        for kind in ("exclude", "keep"):
+            algorithm = fa.algorithms.fedavg(problem, local, weighting="uniform")
+            round_fn = fa.pure_round(algorithm, "sequential", kind)
+            states.append(round_fn(round_fn.init(0, fa.Population(2, 2, 4)), data, one)[0])
+        return drawn, states
+
+    drawn, (excluded, kept) = run(0)
+    np.testing.assert_array_equal(drawn.client, [[0, 1]])
+    np.testing.assert_array_equal(drawn.learning_rate, np.float32([[0.1, np.nan]]))
+    assert (int(excluded.excluded.number), int(excluded.excluded.client)) == (1, 1)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(excluded.server.params))
+    assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(kept.server.params))
+
+
 def test_wrong_calls():
     local = fa.Local(2, 0.1, steps=5)
     with pytest.raises(ValueError, match="cohort_size=8 is out of range; give 1 to 7"):

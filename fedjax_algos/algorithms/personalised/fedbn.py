@@ -4,6 +4,7 @@ Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normal
 https://arxiv.org/abs/2102.07623, Algorithm 1.
 """
 
+import jax
 import optax
 
 from fedjax_algos.algorithms.personalised.fedrep import average_shared
@@ -11,7 +12,7 @@ from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Model, Problem, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Positive
-from fedjax_algos.core.parts import Pattern, split_params
+from fedjax_algos.core.parts import Pattern, check_match, split_params
 
 
 @algorithms.register
@@ -28,8 +29,8 @@ def fedbn(
     A client trains both parts together; its statistics, such as BatchNorm's means, are its own,
     too. Before its first dispatch a client has the initial ones. The global model has the initial
     params of these layers and the mean of the statistics; in the released code its statistics are
-    the initial ones, too, and it is not evaluated. A model without such layers and statistics is
-    that of FedAvg. In the released code all clients train in each round.
+    the initial ones, too, and it is not evaluated. In the released code all clients train in each
+    round. A model without such layers and statistics is refused: FedBN of it would be FedAvg.
 
     Args:
       problem: the model and the loss.
@@ -40,8 +41,15 @@ def fedbn(
       server_learning_rate: the factor of the mean delta, above 0; 1 in the paper.
       weighting: weights of the mean delta: "uniform" as in the paper's algorithm, or "examples"
         (proportional to n_i).
+
+    Raises:
+      ValueError: if the pattern matches none of the params, or all. The default may match none if
+        the model has statistics, which stay with the client, too.
     """
     parts = split_params(problem, norm)
+    model = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
+    if norm != "*norm*" or not jax.tree.leaves(model.statistics):
+        check_match("fedbn: norm", parts, norm, rest="the server")
     train = local_training(problem, local)
     init, broadcast, server_update = average_shared(parts, server_learning_rate)
 

@@ -13,12 +13,7 @@ from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Model, Problem, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Positive, Proportion
-from fedjax_algos.core.parts import (
-    Parts,
-    Pattern,
-    require_match,
-    split_params,
-)
+from fedjax_algos.core.parts import Parts, Pattern, check_match, split_params
 from fedjax_algos.core.trees import add_scaled
 
 
@@ -103,19 +98,20 @@ def fedrep(
       problem: the model and the loss.
       local: how a client trains: all its steps, with learning rate alpha.
       head: the params of the head: a pattern of their paths, such as "Dense_1/*" for the last layer
-        of `mlp`, or a function from a path to a bool. "" is an empty head, which is FedAvg.
-      body_share: the share of the steps that train the body, from 0 to 1, rounded up. The paper's
-        algorithm has tau steps of the head and one of the body: 1 / (tau + 1). The scripts
-        of the released code have ten epochs of the head, and one or five of the body.
+        of `mlp`, or a function from a path to a bool.
+      body_share: the share of the steps that train the body, above 0 and below 1. Their number is
+        rounded up. The paper's algorithm has tau steps of the head and one of the body:
+        1 / (tau + 1). The scripts of the released code have ten epochs of the head, and one or
+        five of the body.
       server_learning_rate: the factor of the mean delta, above 0; 1 in the paper.
       weighting: weights of the bodies: "uniform" as in the paper, or "examples" (proportional to
         n_i) as in the released code on FEMNIST and Sent140.
 
     Raises:
-      ValueError: if a pattern matches none of the params.
+      ValueError: if the pattern matches none of the params, or all.
     """
     parts = split_params(problem, head)
-    require_match("fedrep: head", parts, head)
+    check_match("fedrep: head", parts, head, rest="the body")
     train = local_training(problem, local)
     init, broadcast, server_update = average_shared(parts, server_learning_rate)
 
@@ -123,8 +119,7 @@ def fedrep(
         return parts.own_leaves(params)  # h_i
 
     def client_update(body, own, data, dispatch, key):
-        share = body_share if any(parts.own) else 1.0
-        body_steps = jnp.ceil(share * dispatch.num_steps - 1e-4).astype(jnp.int32)
+        body_steps = jnp.ceil(body_share * dispatch.num_steps - 1e-4).astype(jnp.int32)
         transform = in_turns(local.transform, parts, dispatch.num_steps - body_steps)
         trained = train(parts.join(body, own), data, dispatch, key, transform=transform)
         delta = optax.tree.sub(body, parts.shared_leaves(trained.params))

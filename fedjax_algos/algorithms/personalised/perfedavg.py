@@ -40,6 +40,7 @@ def perfedavg(
       problem: the model and the loss.
       local: how a client trains: tau steps with learning rate beta. In step k, D is batch k, D'
         batch tau + k and D'' batch 2 tau + k of its stream; with `batches="full"` all are the same.
+        With `batches="persistent"` the stream goes on after the batches that a dispatch has taken.
       alpha: alpha, at least 0, the rate of the client's own step; 0 is FedAvg on D'.
       form: of the gradient, see above.
       delta: delta, above 0, in units of params / gradient.
@@ -48,8 +49,11 @@ def perfedavg(
         to n_i) as in the code of pFedMe.
     """
     train = local_training(problem, local)
+    batches_per_step = 2 if form == "first_order" else 3
 
     def client_update(w, state, data, dispatch, key):
+        data = data._replace(first_step=batches_per_step * data.first_step)
+
         def gradient_at(point, step, batch_number):
             if local.batches == "full":
                 return step.gradient_at(point)

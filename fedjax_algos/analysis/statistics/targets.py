@@ -13,14 +13,23 @@ TOLERANCE = 1e-6  # 0.9 in float32 is below 0.9
 
 
 class CostToTarget(NamedTuple):
-    """A cost up to the first evaluation at a target, over seeds.
+    """A cost up to the first evaluation at a target, over n seeds.
 
     A seed that does not reach the target is censored: its cost is only known to be larger than
-    its horizon, the cost of its whole run.
+    its horizon, the cost of its whole run. A seed that has diverged never reaches the target, so
+    its cost is infinite.
+
+    The lower median is the cost of rank ceil(n / 2). Each cost is c_i, or is censored and may have
+    any value above h_i, infinity included. An order statistic does not fall if one of its values
+    rises, so the median is at least that of the values c_i and h_i (`at_least`), and at most that
+    of the values c_i and infinity (`at_most`). Costs that are just above their horizons come
+    arbitrarily close to the first bound, and infinite ones attain the second. So the median is
+    known if and only if both bounds are equal: no censored seed with a horizon below the stated
+    median could change it. If horizons differ, it may be unknown although few seeds are censored.
 
     Attributes:
-      costs: of each seed that has a target; infinite for a censored one.
-      horizons: of each of these seeds; NaN for one that has diverged, whose run says nothing.
+      costs: of each seed that has a target; infinite for one that does not reach it.
+      horizons: of each of these seeds; NaN for one that has diverged.
     """
 
     costs: tuple[float, ...]
@@ -28,28 +37,42 @@ class CostToTarget(NamedTuple):
 
     @property
     def median(self) -> float | None:
-        """The lower median over seeds; None if more than half of the seeds are censored.
+        """The lower median over seeds, a cost that was measured; None if it is not known.
 
-        It is a cost that was measured. The mean of the two middle costs could be one of a censored
-        seed, which is not known.
+        The mean of the two middle costs could be one of a censored seed, which is not known.
         """
-        middle = sorted(self.costs)[(len(self.costs) - 1) // 2] if self.costs else np.inf
-        return middle if np.isfinite(middle) else None
+        return self.at_least if self.at_least == self.at_most else None
 
     @property
-    def horizon(self) -> float | None:
-        """The smallest horizon of the censored seeds; None if there is none that is known."""
-        known = [
-            horizon
-            for cost, horizon in zip(self.costs, self.horizons, strict=True)
-            if np.isinf(cost) and np.isfinite(horizon)
-        ]
-        return min(known, default=None)
+    def at_least(self) -> float | None:
+        """The largest number that is not above the median, whatever the censored costs are.
+
+        None without seeds, and if so many have diverged that the median is infinite.
+        """
+        return _lower_median(self._lowest())
+
+    @property
+    def at_most(self) -> float | None:
+        """The smallest number that is not below the median; None if the median may be infinite."""
+        return _lower_median(self.costs)
+
+    def _lowest(self) -> list[float]:
+        """c_i, or h_i for a censored seed."""
+        pairs = zip(self.costs, self.horizons, strict=True)
+        return [cost if np.isfinite(cost) or np.isnan(end) else end for cost, end in pairs]
+
+    def _is_above(self, bound: float) -> bool:
+        """Whether the median is larger than `at_least`, and not equal to it."""
+        pairs = zip(self.costs, self._lowest(), strict=True)
+        # a censored seed may lie at the bound only if its horizon is below it
+        possible = sum(low < bound or cost == bound for cost, low in pairs)
+        return possible <= (len(self.costs) - 1) // 2
 
     def text(self, show: Callable[[float], str]) -> str:
         """The cost as tables show it: of one or two seeds the values, of more the lower median.
 
-        A censored one is its horizon, such as `> 100`.
+        A censored one is its horizon, such as `> 100`. A median that is not known is what is known
+        of it: `> 100`, `≥ 100`, or its bounds such as `80..100`.
 
         Args:
           show: the text of a number.
@@ -59,16 +82,27 @@ class CostToTarget(NamedTuple):
         if len(self.costs) <= MAX_SEEDS_OF_VALUES:
             pairs = zip(self.costs, self.horizons, strict=True)
             return ", ".join(_cost(*pair, show) for pair in pairs)
-        middle = np.inf if self.median is None else self.median
-        return _cost(middle, np.nan if self.horizon is None else self.horizon, show)
+        lowest, highest = self.at_least, self.at_most
+        if lowest is None:
+            return "diverged"
+        if highest is None:
+            return f"{'>' if self._is_above(lowest) else '≥'} {show(lowest)}"
+        return show(lowest) if lowest == highest else f"{show(lowest)}..{show(highest)}"
 
     def record(self, name: str) -> dict[str, float | None]:
-        """The lower median, and the horizon of censored seeds, as numbers for a file, by column.
+        """The lower median and its bounds as numbers for a file, by column.
 
         Args:
           name: of the cost.
         """
-        return {name: self.median, f"{name}_horizon": self.horizon}
+        bounds = {f"{name}_at_least": self.at_least, f"{name}_at_most": self.at_most}
+        return {name: self.median, **bounds}
+
+
+def _lower_median(values: Collection[float]) -> float | None:
+    """The value of rank ceil(n / 2); None if it is infinite, or there are no values."""
+    middle = sorted(values)[(len(values) - 1) // 2] if values else np.inf
+    return middle if np.isfinite(middle) else None
 
 
 def describe_costs(seeds: int) -> str:

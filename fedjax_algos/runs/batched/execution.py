@@ -17,6 +17,7 @@ from fedjax_algos.engine.fingerprint import (
     algorithm_fingerprint,
     array_fingerprint,
     data_fingerprint,
+    examples_fingerprint,
 )
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placement import Layout, Placement, fill_slots
@@ -174,6 +175,7 @@ def _identity(arguments, runs, mesh, algorithm):
             [arguments.schedule(run).dispatches(compared) for run in runs]
         ),
         "initial_model": array_fingerprint(arguments.params),
+        "test": examples_fingerprint(arguments.test),
         "rounds": arguments.rounds,
         "eval_every": arguments.eval_every,
         "non_finite": arguments.non_finite,
