@@ -197,12 +197,12 @@ def _last_whole(folder: str | Path, check: Check) -> Saved:
             arrays, facts = read_checkpoint(path)
             check(folder, position, arrays)
         except DamagedError as error:
-            damaged.append(f"{path.name}: {error}")
+            damaged.append(str(error))
             continue
         if damaged:
             warnings.warn(
-                f"{'; '.join(damaged)}; the one before it is used, {path.name}, after {position} "
-                "rounds or server steps",
+                f"{'; '.join(damaged)}; the checkpoint before is used, {path.name}, which was "
+                f"saved after {position} rounds or server steps",
                 stacklevel=4,
             )
         return Saved(position, arrays, facts)

@@ -181,8 +181,7 @@ class ResultsFolder:
         Args:
           configuration: as of `begin`, and what is known at the end.
         """
-        checkpoints = [*self.path.glob("runs/checkpoints"), *self.path.glob("runs/*/checkpoints")]
-        for folder in [*checkpoints, self.client_state]:
+        for folder in [*self.path.glob("runs/**/checkpoints"), self.client_state]:
             shutil.rmtree(folder, ignore_errors=True)
         self.write_configuration(configuration, complete=True)
 
