@@ -103,6 +103,27 @@ class Told:
                 return str(error)
         raise AssertionError("it was not refused")
 
+    def edited(self):
+        self.interrupted()
+        text = Path("out/config.json").read_text()
+        Path("out/config.json").write_text(text.replace('"rounds": 4', '"rounds": 5'))
+        return self(run(more="--resume"))
+
+    def damaged(self, number):
+        toy = small_network()
+        engine = fa.make_engine(Case("fedavg", {}).build(toy.problem, LOCAL))
+        options = {"cohort_size": 2, "rounds": 2, "checkpoints": fa.Checkpoints("saved", every=0)}
+        fa.simulate(engine, toy.data, **options)
+        for path in sorted(Path("saved").iterdir())[-number:]:
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+        if number == 1:
+            with pytest.warns(UserWarning) as warned:
+                fa.simulate(engine, toy.data, **options)
+            return str(warned[0].message)
+        with pytest.raises(ValueError, match="saved") as raised:
+            fa.simulate(engine, toy.data, **options)
+        return str(raised.value)
+
     def pipe(self):
         os.mkfifo("settings.toml")
         return self("compare --config settings.toml")
@@ -171,6 +192,9 @@ SCENARIOS = {
     "is in use": Told.in_use,
     "is not empty": lambda told: told.after_interruption(run()),
     "holds other runs": lambda told: told.after_interruption(run(rounds=6, more="--resume")),
+    "config.json'": Told.edited,
+    "is damaged": lambda told: told.damaged(1),
+    "no checkpoint in": lambda told: told.damaged(2),
     "the checkpoint in": Told.other_checkpoint,
     "cannot be written": Told.full_disk,
     "... updates of clients": lambda told: told(run("own.py:spoiled")),

@@ -14,6 +14,7 @@ import jax
 
 from fedjax_algos.cli.options import check_path
 from fedjax_algos.core.options import options, parse_value
+from fedjax_algos.core.texts import printable
 from fedjax_algos.engine.compilation import keep_compiled
 from fedjax_algos.engine.devices import usable_cores
 from fedjax_algos.runs.divergence import DivergenceWarning
@@ -76,6 +77,7 @@ def training(folder: Path) -> Iterator[None]:
     """Ends the command at the next evaluation after Ctrl-C or SIGTERM, and says how to go on.
 
     The warning of a run that diverged is not shown here; the command lists these runs at its end.
+    Other warnings are one line each.
 
     Args:
       folder: of the results.
@@ -83,6 +85,7 @@ def training(folder: Path) -> Iterator[None]:
     try:
         with finish_calls(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DivergenceWarning)
+            warnings.showwarning = _show_warning
             yield
     except Interrupted as error:
         arguments = list(click.get_current_context().find_root().obj)
@@ -93,3 +96,7 @@ def training(folder: Path) -> Iterator[None]:
             f"interrupted ({error}); go on with: fedjax-algos {shlex.join(arguments)}", err=True
         )
         sys.exit(128 + error.signal_number)
+
+
+def _show_warning(message: Warning | str, *place: Any) -> None:
+    click.echo(f"warning: {printable(message)}", err=True)

@@ -1,7 +1,6 @@
 """Files that are written whole or not at all, and errors of the system that name the path."""
 
 import contextlib
-import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,16 +42,14 @@ def writing(path: Path) -> Iterator[None]:
         raise unwritable(path, error) from error
 
 
-def unwritable(path: Path, error: Exception) -> ValueError:
+def unwritable(path: Path, error: OSError) -> ValueError:
     """The error of the user's for a path that cannot be written.
 
     Args:
       path: what is written.
-      error: the reason; of a library, which may hide that of the system in its text.
+      error: the reason.
     """
-    reason = getattr(error, "strerror", None) or str(error)
-    if os.strerror(errno.ENOSPC) in reason:
-        reason = os.strerror(errno.ENOSPC)
+    reason = error.strerror or str(error)
     return ValueError(
         f"{str(path)!r} cannot be written ({reason}); what was written before is kept: make room, "
         "or name another folder"

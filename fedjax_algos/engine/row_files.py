@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_algos.core.checksums import DamagedError
 from fedjax_algos.core.limits import readable_bytes
 from fedjax_algos.core.writing import writing
 
@@ -74,13 +75,8 @@ class RowFiles:
         """
         is_recent = self.recent[client] >= 0
         file, place = (self.scratch, self.recent) if is_recent else (self.reader, self.saved)
-        row = bytearray(self.row_bytes)
-        rest = memoryview(row)
-        with contextlib.suppress(OSError):  # what could not be read stays 0
-            file.seek(int(place[client]) * self.row_bytes)
-            while rest and (count := file.readinto(rest)):
-                rest = rest[count:]
-        if rest or zlib.crc32(row) != self.checksums[client]:
+        row = _read_at(file, int(place[client]) * self.row_bytes, self.row_bytes)
+        if row is None or zlib.crc32(row) != self.checksums[client]:
             where = self.folder if is_recent else self._path(self.number)
             raise ValueError(
                 f"the row of client {client} in {str(where)!r} is not as it was written: the file "
@@ -185,31 +181,38 @@ class RowFiles:
     def open_saved(self, owner: str, position: int, tables: Mapping[str, np.ndarray]) -> None:
         """Reads the tables of a checkpoint in place of having written its rows.
 
+        Each row is read once, so that one that is damaged is found before the run goes on.
+
         Args:
           owner: the folder of the checkpoints.
           position: of the checkpoint.
           tables: what `save` returned.
 
         Raises:
-          ValueError: if the saved file is missing or cut off.
+          DamagedError: if a row is not as it was written; then nothing has changed.
+          ValueError: if the saved file is missing.
         """
-        ids, places = tables["ids"], tables["places"]
+        ids, places, checksums = tables["ids"], tables["places"], tables["checksums"]
         path = self._path(int(tables["file"]))
         try:
-            self.reader = self._closed_at_end(path.open("rb", buffering=0))
+            reader = path.open("rb", buffering=0)
         except OSError as error:
             raise ValueError(
                 f"{str(path)!r} cannot be read ({error.strerror}), but the checkpoint in {owner!r} "
                 "has the clients' rows there; give the folder of client state that the run had"
             ) from error
+        for number in np.argsort(places):  # in the order of the file
+            row = _read_at(reader, int(places[number]) * self.row_bytes, self.row_bytes)
+            if row is None or zlib.crc32(row) != checksums[number]:
+                reader.close()
+                raise DamagedError(
+                    f"the row of client {ids[number]} in {str(path)!r} is not as it was written: "
+                    "the file was damaged or cut off, or a run that went on from the same "
+                    "checkpoint has replaced the row"
+                )
+        self.reader = self._closed_at_end(reader)
         self.number, self.owner, self.position = int(tables["file"]), owner, position
-        if self._size() < (int(places.max()) + 1) * self.row_bytes:
-            raise ValueError(
-                f"{str(path)!r} has {self._size()} bytes, but rows of the checkpoint in {owner!r} "
-                f"end at {(int(places.max()) + 1) * self.row_bytes}: the file was cut off; start "
-                "the run again, with another folder of checkpoints"
-            )
-        self.saved[ids], self.checksums[ids] = places, tables["checksums"]
+        self.saved[ids], self.checksums[ids] = places, checksums
         others = np.setdiff1d(np.arange(self._end(), dtype=np.int32), places)
         self.unused = [(position, others)]
 
@@ -221,12 +224,9 @@ class RowFiles:
     def _path(self, number):
         return self.folder / f"{number:08x}.rows"
 
-    def _size(self):
-        return os.fstat(self.reader.fileno()).st_size
-
     def _end(self):
         """The first place behind the rows of the saved file; a kill may have left part of one."""
-        return self._size() // self.row_bytes
+        return os.fstat(self.reader.fileno()).st_size // self.row_bytes
 
     def _new_file(self):
         """The number of a new saved file."""
@@ -246,6 +246,17 @@ class RowFiles:
     def _closed_at_end(self, file):
         weakref.finalize(self, file.close)
         return file
+
+
+def _read_at(file, offset, size):
+    """The bytes at a place of a file, also where the system reads a part at a time; or None."""
+    row = bytearray(size)
+    rest = memoryview(row)
+    with contextlib.suppress(OSError):
+        file.seek(offset)
+        while rest and (count := file.readinto(rest)):
+            rest = rest[count:]
+    return None if rest else row
 
 
 def _write_at(file, offset, row):

@@ -23,7 +23,7 @@ from fedjax_algos.engine.fingerprint import (
 from fedjax_algos.engine.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState, place_of
 from fedjax_algos.runs.rounds import Rounds
-from fedjax_algos.runs.saving.arrays import fill, fill_state, saved_arrays
+from fedjax_algos.runs.saving.arrays import fill, fill_state, open_rows, saved_arrays
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, Content, RunSaver, Saved
 from fedjax_algos.schedules import LocalWork, Sampler, uniform
 
@@ -120,7 +120,7 @@ def simulate(
     model = array_fingerprint(one_copy(run.state.server.params)) if checkpoints else ""
     saver = RunSaver(checkpoints, partial(_identity, run, run.state, model))
     stopped = False
-    if (saved := saver.restore()) and saver.checkpoints:
+    if (saved := saver.restore(partial(open_rows, run.state))) and saver.checkpoints:
         _restore(run, saved, saver.checkpoints)
         for row in run.rows:
             stopped = report(row, run.state if row is run.rows[-1] else None)
@@ -152,7 +152,7 @@ def _reporter(on_evaluation: Any) -> Callable[[Row, FederatedState | None], bool
 
 def _restore(run: Rounds, saved: Saved, checkpoints: Checkpoints) -> None:
     """Puts a run where a checkpoint was made."""
-    run.state = fill_state(run.state, saved.arrays, checkpoints.folder, saved.position)
+    run.state = fill_state(run.state, saved.arrays, checkpoints.folder)
     run.schedule.go_to(fill(run.schedule.position(), saved.arrays, "schedule"))
     run.done, run.rows = saved.position, saved.facts["rows"]
     run.flops, run.diverged = saved.facts["flops"], saved.facts["diverged"]

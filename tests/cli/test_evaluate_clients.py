@@ -9,6 +9,7 @@ from report_helpers import Page, assert_alone
 
 import fedjax_algos as fa
 from fedjax_algos.core import Mean
+from fedjax_algos.core.checksums import checked_json, write_json
 from fedjax_algos.runs.client_results import client_rows, summarise_client_rows
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.splits import split, split_held_out
@@ -44,8 +45,8 @@ def test_compare_evaluates_each_client(command, here, read_table):
         np.testing.assert_allclose(values, expected, rtol=1e-6)
 
     (folder / "clients.csv").unlink()
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"complete": False}))
+    config = checked_json(json.loads((folder / "config.json").read_text()))
+    write_json(folder / "config.json", config | {"complete": False})
     command(*("compare", "fedavg", "ditto", *SMALL, *HELD_OUT, "--seeds", "2"), *resume(folder))
     assert read_table(folder / "clients.csv") == written
 

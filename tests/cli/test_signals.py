@@ -11,7 +11,7 @@ MOMENTS = 10
 # The processes are forked from one that has imported everything, and started nothing.
 PROGRAM = f"""
 import json, os, signal, time
-import matplotlib.pyplot, orbax.checkpoint, sklearn.datasets
+import matplotlib.pyplot, sklearn.datasets
 import fedjax_algos.runs.simulation
 from fedjax_algos.cli import main
 

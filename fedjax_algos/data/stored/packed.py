@@ -6,7 +6,7 @@ split:
 - `NAME.data`: the values of all examples, as they are in memory (little-endian), or image files;
 - `NAME.ends`: for images, int64[examples]: where each file ends in `NAME.data`;
 - `counts.npy`: int32[num_clients]; `checksums.npy`: uint32[num_clients, names], see `checksum`;
-  `clients.json`: the names of the clients.
+  `clients.json`: the names of the clients. `store.json` has the SHA-256 of these and of itself.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedjax_algos.core.checks import check_whole
+from fedjax_algos.core.checksums import checked_json, file_digest
 from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
 from fedjax_algos.data.client_source import ClientDataset, ClientSource
 from fedjax_algos.data.dataset import PathLike
@@ -33,6 +35,7 @@ from fedjax_algos.data.registry import datasets
 FORMAT = 1
 STORE = "store.json"
 SPLITS = ("train", "test")
+_SMALL = ("counts.npy", "checksums.npy", "clients.json")
 _FIX = "pack it again"
 
 
@@ -105,7 +108,8 @@ def packed(*, path: PathLike) -> ClientDataset:
         facts = _facts(folder)
         fields = [Field.of_json(name, value) for name, value in facts["fields"].items()]
         num_classes, notes = int(facts["num_classes"]), tuple(map(str, facts["notes"]))
-        digests = {split: str(facts["splits"][split]) for split in SPLITS}
+        check_fields(facts["fields"], num_classes)
+        digests = {split: dict(facts["splits"][split]) for split in SPLITS}
     train, test = (_split(folder / split, fields, digests[split]) for split in SPLITS)
     return ClientDataset(train, test, num_classes, notes)
 
@@ -115,7 +119,7 @@ def _facts(folder: Path) -> dict[str, Any]:
     if folder.is_dir() and not (folder / STORE).exists():
         raise ValueError(f"the folder has no {STORE}: it was not packed, or not to the end")
     with open_regular(folder / STORE) as file:
-        facts = parse_json(read_bounded(file, max_text_bytes()))
+        facts = checked_json(parse_json(read_bounded(file, max_text_bytes())))
     if facts["format"] != FORMAT:
         raise ValueError(f"it has format {facts['format']!r}, and this version reads {FORMAT}")
     return facts
@@ -134,35 +138,48 @@ def checksum(parts: Iterable[Any], lengths: ArrayLike = ()) -> int:
     return value
 
 
-def digest_of(folder: Path) -> str:
-    """Identifies the content of a split by its counts, checksums and names.
+def check_fields(fields: Mapping[str, Any], num_classes: int) -> None:
+    """Raises an error for data without a field, or without a class.
+
+    Args:
+      fields: by name.
+      num_classes: the number of classes.
+    """
+    check_whole("num_classes", num_classes)
+    if not fields:
+        raise ValueError("the examples have no fields; give at least x and y")
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """The SHA-256 of the small files of a split, by name.
 
     Args:
       folder: of the split.
     """
-    digest = hashlib.sha256()
-    for name in ("counts.npy", "checksums.npy", "clients.json"):
-        with open_regular(folder / name) as file:
-            digest.update(file.read())
-    return digest.hexdigest()
+    return {name: file_digest(folder / name) for name in _SMALL}
 
 
-def _split(folder: Path, fields: list[Field], digest: str) -> ClientSource:
+def _split(folder: Path, fields: list[Field], digests: dict[str, str]) -> ClientSource:
     """The source of a split's examples, whose small files are read and compared."""
-    with explain_read_errors(folder, _FIX):
-        if digest_of(folder) != digest:
-            raise ValueError(f"its counts, checksums or names are not those of {STORE}")
+    for name in _SMALL:
+        with explain_read_errors(folder / name, _FIX):
+            if file_digest(folder / name) != digests.get(name):
+                raise ValueError(f"its checksum is not that in {STORE}")
+    with explain_read_errors(folder, _FIX, TypeError):
         counts, checksums = (
             np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("counts", "checksums")
         )
         names = json.loads((folder / "clients.json").read_text())
+        if len(names) != len(counts):
+            raise ValueError(f"clients.json has {len(names)} names of {len(counts)} clients")
         starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         for field in fields:
             _check_size(folder, field, int(starts[-1]))
     reader = _Reader(folder, fields, names, starts, checksums)
     example = {field.name: jax.ShapeDtypeStruct(field.shape, field.dtype) for field in fields}
     images = {field.name: field.image for field in fields if field.image is not None}
-    return ClientSource(str(folder), names, counts, example, reader.read, images, digest)
+    identity = hashlib.sha256("".join(digests.values()).encode()).hexdigest()
+    return ClientSource(str(folder), names, counts, example, reader.read, images, identity)
 
 
 def _check_size(folder, field, examples):

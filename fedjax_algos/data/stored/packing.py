@@ -11,6 +11,7 @@ import filelock
 import numpy as np
 
 from fedjax_algos.core.checks import check_kind
+from fedjax_algos.core.checksums import checked_json, write_json
 from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
 from fedjax_algos.core.writing import write_text, writing
 from fedjax_algos.data.client_source import ClientDataset, ClientSource
@@ -21,8 +22,9 @@ from fedjax_algos.data.stored.packed import (
     SPLITS,
     STORE,
     Field,
+    check_fields,
     checksum,
-    digest_of,
+    digests_of,
     fields_of,
 )
 
@@ -67,9 +69,9 @@ def pack(
         for split, source in zip(SPLITS, dataset[:2], strict=True):
             _pack_split(source, folder / split, split, dataset.num_classes, on_client)
         facts = _about(dataset) | {
-            "splits": {split: digest_of(folder / split) for split in SPLITS},
+            "splits": {split: digests_of(folder / split) for split in SPLITS},
         }
-        write_text(folder / STORE, json.dumps(facts, indent=1))
+        write_json(folder / STORE, facts)
         for path in (folder / _SOURCE, *(folder / split / _JOURNAL for split in SPLITS)):
             path.unlink()
 
@@ -85,6 +87,7 @@ def _about(dataset: ClientDataset) -> dict[str, Any]:
             f"{dataset.train.name}: training examples are {dict(dataset.train.example)} and test "
             f"examples {dict(dataset.test.example)}; give both the same names, shapes and types"
         )
+    check_fields(fields["train"], dataset.num_classes)
     for name in fields["train"]:
         if not name.isidentifier():
             raise ValueError(
@@ -113,7 +116,7 @@ def _is_complete(folder: Path, about: dict[str, Any]) -> bool:
         if (folder / name).exists():
             with explain_read_errors(folder / name, "remove the folder"):
                 with open_regular(folder / name) as file:
-                    earlier = parse_json(read_bounded(file, max_text_bytes()))
+                    earlier = checked_json(parse_json(read_bounded(file, max_text_bytes())))
                 different = [key for key in about if earlier.get(key) != about[key]]
             if different:
                 raise ValueError(
@@ -122,7 +125,7 @@ def _is_complete(folder: Path, about: dict[str, Any]) -> bool:
                     "name another folder"
                 )
             return name == STORE
-    write_text(folder / _SOURCE, json.dumps(about, indent=1))
+    write_json(folder / _SOURCE, about)
     return False
 
 

@@ -92,15 +92,14 @@ def saved_arrays(
 
 
 def fill_state(
-    like: FederatedState, arrays: Mapping[str, np.ndarray], folder: str | Path, position: int
+    like: FederatedState, arrays: Mapping[str, np.ndarray], folder: str | Path
 ) -> FederatedState:
     """The state of a checkpoint.
 
     Args:
-      like: the initial state of the same run.
+      like: the initial state of the same run; rows on disk were opened with `open_rows`.
       arrays: of `Saved`, which were made by `saved_arrays`.
       folder: of the checkpoints.
-      position: of the checkpoint.
 
     Raises:
       ValueError: for a state of another algorithm, model or population, and for rows that were kept
@@ -117,17 +116,31 @@ def fill_state(
             f"devices, but {np.sum(state.dispatched)} clients have been dispatched; give the "
             "client_state that the run had"
         )
-    if isinstance(clients, HostClientState):
-        blank = jax.tree.map(
-            lambda leaf: np.broadcast_to(leaf, (len(ids), *leaf.shape)), clients.blank
-        )
-        rows = fill(blank, arrays, "clients/rows")
-        each = (jax.tree.map(lambda leaf, i=i: leaf[i], rows) for i in range(len(ids)))
-        return state._replace(clients=clients.write(zip(ids.tolist(), each, strict=True)))
-    fill(clients.blank, arrays, "clients/blank")  # raises for rows of other shapes
-    if len(ids):
-        tables = {
-            name: arrays[f"clients/{name}"] for name in ("ids", "places", "checksums", "file")
-        }
-        clients.files.open_saved(str(Path(folder).absolute()), position, tables)
-    return state._replace(clients=clients)
+    if not isinstance(clients, HostClientState):
+        return state._replace(clients=clients)
+    blank = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(ids), *leaf.shape)), clients.blank)
+    rows = fill(blank, arrays, "clients/rows")
+    each = (jax.tree.map(lambda leaf, i=i: leaf[i], rows) for i in range(len(ids)))
+    return state._replace(clients=clients.write(zip(ids.tolist(), each, strict=True)))
+
+
+def open_rows(
+    like: FederatedState, folder: str | Path, position: int, arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Opens the rows on disk of a checkpoint, if it has some, and reads all of them once.
+
+    Args:
+      like: the initial state of the same run, whose rows become those of the checkpoint.
+      folder: of the checkpoints.
+      position: of the checkpoint.
+      arrays: of the checkpoint.
+
+    Raises:
+      DamagedError: for rows that are not as they were written; nothing is opened then.
+      ValueError: for rows of other shapes, and if their file is missing.
+    """
+    if not isinstance(like.clients, DiskClientState) or "clients/file" not in arrays:
+        return
+    fill(like.clients.blank, arrays, "clients/blank")  # raises for rows of other shapes
+    tables = {name: arrays[f"clients/{name}"] for name in ("ids", "places", "checksums", "file")}
+    like.clients.files.open_saved(str(Path(folder).absolute()), position, tables)

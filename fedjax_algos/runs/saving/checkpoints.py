@@ -1,14 +1,10 @@
 """Checkpoints: what a run needs to go on in another process, bit for bit."""
 
-import contextlib
-import errno
 import functools
-import logging
-import os
-import shutil
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,14 +13,22 @@ import jax
 import numpy as np
 
 from fedjax_algos.core import Row
+from fedjax_algos.core.checksums import DamagedError
 from fedjax_algos.core.representation import describe
-from fedjax_algos.core.writing import unwritable, writing
+from fedjax_algos.core.writing import writing
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.runs.saving.arrays import fill_state, flat_arrays
+from fedjax_algos.runs.saving.arrays import fill_state, flat_arrays, open_rows
+from fedjax_algos.runs.saving.checkpoint_file import (
+    checkpoint_path,
+    positions_in,
+    read_checkpoint,
+    remove_unfinished,
+    write_checkpoint,
+)
 from fedjax_algos.runs.saving.interruption import Interrupted, interruption
 
 Content = tuple[dict[str, Any], dict[str, Any]]  # a tree of arrays, and facts of JSON
-_ROOM = 2**16  # bytes of a checkpoint besides its arrays, at most
+Check = Callable[[str | Path, int, Mapping[str, np.ndarray]], None]
 _VERSIONS = ("fedjax_algos", "jax", "jaxlib")  # other versions may round differently
 
 
@@ -62,7 +66,7 @@ class Saved(NamedTuple):
     """The content of a checkpoint."""
 
     position: int  # rounds or server steps that have been made
-    arrays: dict[str, np.ndarray]  # by path
+    arrays: Mapping[str, np.ndarray]  # by path
     facts: dict[str, Any]  # such as the rows so far
 
     def __repr__(self) -> str:
@@ -88,7 +92,7 @@ class RunSaver:
     ):
         self.checkpoints = checkpoints = as_checkpoints(checkpoints)
         self.identity = functools.cache(identity)
-        self.manager: Any = None
+        self.position: int | None = None  # of the checkpoint that was restored or saved last
         self.saved_at = time.perf_counter()
         if checkpoints is None:
             return
@@ -102,30 +106,34 @@ class RunSaver:
                 f"checkpoints={str(checkpoints.folder)!r} need all arrays in one process, but "
                 f"there are {jax.process_count()}; leave checkpoints out"
             )
-        if Path(checkpoints.folder).exists():
-            self.manager = _open(checkpoints)
 
     @property
     def kept(self) -> list[int]:
         """The positions of the checkpoints that there are."""
-        return [] if self.manager is None else list(self.manager.all_steps())
+        return [] if self.checkpoints is None else positions_in(Path(self.checkpoints.folder))
 
-    def restore(self) -> Saved | None:
-        """The last checkpoint, or None if there is none.
+    def restore(self, check: Check = lambda folder, position, arrays: None) -> Saved | None:
+        """The last checkpoint that is whole, or None if there is none at all.
+
+        Args:
+          check: raises DamagedError if other files that a checkpoint needs are damaged; called with
+            the folder, the position and the arrays.
 
         Raises:
-          ValueError: for a checkpoint of another run, which names the differences.
+          ValueError: if no checkpoint is whole, or for one of another run, which names the
+            differences.
         """
-        if self.manager is None or self.manager.latest_step() is None:
+        if self.checkpoints is None or not self.kept:
             return None
-        saved = _read(self.manager)
+        saved = _last_whole(self.checkpoints.folder, check)
+        self.position = saved.position
         there, here = saved.facts.pop("identity"), self.identity()
         different = [
             f"{name}={there.get(name)!r} there and {name}={here.get(name)!r} here"
             for name in dict.fromkeys([*there, *here])
             if there.get(name) != here.get(name)
         ]
-        folder = self.checkpoints and self.checkpoints.folder
+        folder = self.checkpoints.folder
         if different:
             raise ValueError(
                 f"the checkpoint in {folder} is of another run: {'; '.join(different)}. Give the "
@@ -162,73 +170,56 @@ class RunSaver:
             raise Interrupted(signal_number)
 
     def _save(self, checkpoints, position, content):
-        import orbax.checkpoint as ocp
+        folder = Path(checkpoints.folder)
+        if position == self.position:
+            return
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_unfinished(folder)
+        tree, facts = content()
+        arrays = {name: np.asarray(leaf) for name, leaf in flat_arrays(tree).items()}
+        facts = {"identity": self.identity(), "versions": _versions(), **facts}
+        write_checkpoint(checkpoint_path(folder, position), arrays, facts)
+        self.position, self.saved_at = position, time.perf_counter()
+        # later ones were damaged, as `restore` has said, and the run went on from before them
+        kept = [each for each in self.kept if each <= position][-checkpoints.keep :]
+        with writing(folder):
+            for each in {*self.kept}.difference(kept):
+                checkpoint_path(folder, each).unlink()
 
-        with writing(Path(checkpoints.folder)):
-            self.manager = self.manager or _open(checkpoints)
-            if position == self.manager.latest_step():
-                return
-            tree, facts = content()
-            arrays = {name: np.asarray(leaf) for name, leaf in flat_arrays(tree).items()}
-            facts = {"identity": self.identity(), "versions": _versions(), **facts}
-            _check_room(Path(checkpoints.folder), arrays)
-            args = ocp.args.Composite(
-                arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts)
+
+def _last_whole(folder: str | Path, check: Check) -> Saved:
+    """The last checkpoint that is whole; a warning names those after it."""
+    damaged = []
+    for position in reversed(positions_in(Path(folder))):
+        path = checkpoint_path(Path(folder), position)
+        try:
+            arrays, facts = read_checkpoint(path)
+            check(folder, position, arrays)
+        except DamagedError as error:
+            damaged.append(str(error))
+            continue
+        if damaged:
+            warnings.warn(
+                f"{'; '.join(damaged)}; the checkpoint before is used, {path.name}, which was "
+                f"saved after {position} rounds or server steps",
+                stacklevel=4,
             )
-            try:
-                with _quiet():
-                    self.manager.save(position, args=args)
-            except ValueError as error:  # as tensorstore reports a full disk
-                raise unwritable(Path(checkpoints.folder), error) from error
-        self.saved_at = time.perf_counter()
-
-
-def _check_room(folder, arrays):
-    """Raises OSError before a disk is full: threads of Orbax would print what they raise."""
-    needed = sum(array.nbytes for array in arrays.values()) + _ROOM
-    if shutil.disk_usage(folder).free < needed:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-@contextlib.contextmanager
-def _quiet():
-    """Orbax logs an error before it raises it."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+        return Saved(position, arrays, facts)
+    raise ValueError(
+        f"no checkpoint in {str(folder)!r} can be used: {'; '.join(damaged)}. Remove this folder, "
+        "and the run starts again from its beginning"
+    )
 
 
 def _versions():
     return {name: metadata.version(name) for name in _VERSIONS}
 
 
-def _open(checkpoints):
-    """Orbax's manager, which writes beside and renames, and removes what was left half-written."""
-    import orbax.checkpoint as ocp
-
-    options = ocp.CheckpointManagerOptions(
-        max_to_keep=checkpoints.keep, enable_async_checkpointing=False, create=True
-    )
-    return ocp.CheckpointManager(Path(checkpoints.folder).absolute(), options=options)
-
-
-def _read(manager):
-    import orbax.checkpoint as ocp
-
-    position = manager.latest_step()
-    content = manager.restore(
-        position,
-        args=ocp.args.Composite(arrays=ocp.args.StandardRestore(), facts=ocp.args.JsonRestore()),
-    )
-    return Saved(position, content.arrays, content.facts)
-
-
 def load_state(folder: str | Path, like: FederatedState) -> tuple[FederatedState, list[Row]]:
     """Reads the last checkpoint of a run of `simulate` or `simulate_async`.
+
+    A damaged one is named in a warning, and the one before it is read.
 
     Args:
       folder: that was given as `checkpoints`.
@@ -240,15 +231,13 @@ def load_state(folder: str | Path, like: FederatedState) -> tuple[FederatedState
       The state, on the devices of `like`, and the rows of the evaluations until then.
 
     Raises:
-      ValueError: for a folder without a checkpoint, or a state of another algorithm, model or
-        population.
+      ValueError: for a folder without a checkpoint, or in which all are damaged, or a state of
+        another algorithm, model or population.
     """
-    manager = _open(Checkpoints(folder)) if Path(folder).is_dir() else None
-    if manager is None or manager.latest_step() is None:
+    if not positions_in(Path(folder)):
         raise ValueError(
             f"folder={str(folder)!r} holds no checkpoint; name the folder that was given as "
             "checkpoints"
         )
-    saved = _read(manager)
-    state = fill_state(like, saved.arrays, folder, saved.position)
-    return state, saved.facts["rows"]
+    saved = _last_whole(folder, partial(open_rows, like))
+    return fill_state(like, saved.arrays, folder), saved.facts["rows"]

@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from fedjax_algos.core.checksums import SUMS, DamagedError, checked_json
 from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
 
 _COMPARED = ("settings", "methods", "grid", "tuning", "partition_sha256")
@@ -41,6 +42,25 @@ def read_configuration(path: Path) -> dict[str, Any] | None:
     return content
 
 
+def check_unchanged(path: Path, content: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The content of a folder's `config.json` without its checksum, which is compared.
+
+    Args:
+      path: of the folder.
+      content: of `read_configuration`.
+
+    Raises:
+      ValueError: for a file that was edited, damaged, or written by an earlier version.
+    """
+    try:
+        return None if content is None else checked_json(content)
+    except DamagedError as error:
+        raise ValueError(
+            f"{str(path / 'config.json')!r} is not as it was written ({error}), so the runs cannot "
+            "go on; begin them in another folder"
+        ) from None
+
+
 def check_complete(path: Path) -> None:
     """Raises ValueError, which says what is missing, for a folder whose runs have not all ended.
 
@@ -51,7 +71,7 @@ def check_complete(path: Path) -> None:
     if content is None or content["complete"]:
         return
     seeds = content["settings"]["seeds"]
-    ended = sum(1 for _ in path.glob("runs/*/seed-*/model.npz"))
+    ended = sum(1 for _ in path.glob(f"runs/*/seed-*/{SUMS}"))
     raise ValueError(
         f"{str(path)!r} is not complete: {ended} of {len(content['methods']) * len(seeds)} runs "
         "have ended; go on with the same command, --out and --resume, or wait for the end"

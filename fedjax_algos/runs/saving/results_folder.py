@@ -12,15 +12,21 @@ import filelock
 import numpy as np
 
 from fedjax_algos.core import Model, Row
+from fedjax_algos.core.checksums import SUMS, DamagedError, check_sums, write_json, write_sums
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.core.representation import describe
-from fedjax_algos.core.writing import unwritable, write_text, writing, written
+from fedjax_algos.core.writing import unwritable, writing, written
 from fedjax_algos.runs.saving.arrays import flat_arrays
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
-from fedjax_algos.runs.saving.configuration_file import check_same, read_configuration
+from fedjax_algos.runs.saving.configuration_file import (
+    check_same,
+    check_unchanged,
+    read_configuration,
+)
 from fedjax_algos.runs.saving.files import read_rows, write_table
 
 _LOCK = ".lock"
+_OF_RUN = ("metrics.csv", "clients.csv", "model.npz")  # what is there of a run that has ended
 
 
 class ResultsFolder:
@@ -42,8 +48,12 @@ class ResultsFolder:
 
     @property
     def configuration(self) -> dict[str, Any] | None:
-        """The content of `config.json`; None before `begin`."""
-        return read_configuration(self.path)
+        """The content of `config.json`; None before `begin`.
+
+        Raises:
+          ValueError: if it is not as it was written.
+        """
+        return check_unchanged(self.path, read_configuration(self.path))
 
     @property
     def client_state(self) -> Path:
@@ -86,7 +96,7 @@ class ResultsFolder:
           complete: whether all runs have ended and all files are written.
         """
         content = configuration | {"runs": self.names, "complete": complete}
-        write_text(self.path / "config.json", json.dumps(content, indent=2) + "\n")
+        write_json(self.path / "config.json", content)
 
     def add_row(self, row: Row) -> None:
         """Writes a row to the table of its run.
@@ -117,7 +127,7 @@ class ResultsFolder:
         return read_rows(self._of_run(label, seed) / "clients.csv")
 
     def end(self, label: str, seed: int, model: Model) -> None:
-        """Writes the last model of a run, which marks that the run has ended.
+        """Writes the last model of a run, and the checksums that mark that the run has ended.
 
         Args:
           label: of the method.
@@ -128,6 +138,7 @@ class ResultsFolder:
         folder = self._of_run(label, seed)
         with written(folder / "model.npz") as beside:
             np.savez(beside, **arrays)
+        write_sums(folder, _OF_RUN)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
     def rows_of_ended(self, label: str, seed: int) -> list[Row] | None:
@@ -136,9 +147,20 @@ class ResultsFolder:
         Args:
           label: of the method.
           seed: of the run.
+
+        Raises:
+          ValueError: if one of its files is not as it was written.
         """
         folder = self._of_run(label, seed)
-        return read_rows(folder / "metrics.csv") if (folder / "model.npz").exists() else None
+        if not (folder / SUMS).exists():
+            return None
+        try:
+            check_sums(folder, _OF_RUN)
+        except DamagedError as error:
+            raise ValueError(
+                f"{error}; remove the folder {str(folder)!r}, and the run is computed again"
+            ) from None
+        return read_rows(folder / "metrics.csv")
 
     def checkpoints(self, label: str | None = None, seed: int | None = None) -> Checkpoints:
         """Where runs that are computed together are saved.
@@ -159,8 +181,7 @@ class ResultsFolder:
         Args:
           configuration: as of `begin`, and what is known at the end.
         """
-        checkpoints = [*self.path.glob("runs/checkpoints"), *self.path.glob("runs/*/checkpoints")]
-        for folder in [*checkpoints, self.client_state]:
+        for folder in [*self.path.glob("runs/**/checkpoints"), self.client_state]:
             shutil.rmtree(folder, ignore_errors=True)
         self.write_configuration(configuration, complete=True)
 

@@ -1,13 +1,12 @@
 """The file of the scores that a search has so far, from which an interrupted one goes on."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedjax_algos.core.checksums import checked_json, write_json
 from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
-from fedjax_algos.core.writing import write_text
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.swept_settings import Setting
 from fedjax_algos.runs.tuning.trials import Trial
@@ -49,7 +48,7 @@ class Scores:
         for trial in trials:
             for seed, score in trial.scores.items():
                 self.scores[_key(stage, trial.setting, seed)] = None if math.isnan(score) else score
-        write_text(self.path, json.dumps(self.scores, indent=1) + "\n")
+        write_json(self.path, self.scores)
 
 
 def _key(stage: int, setting: Setting, seed: int) -> str:
@@ -60,10 +59,10 @@ def _read(path: Path) -> dict[str, float | None]:
     fix = "delete it, and the search computes its scores again"
     try:
         with open_regular(path) as file:
-            scores = parse_json(read_bounded(file, max_text_bytes()))
+            scores = checked_json(parse_json(read_bounded(file, max_text_bytes())))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read ({error}); {fix}") from None
-    if not isinstance(scores, dict) or not all(map(_is_score, scores.values())):
+    if not all(map(_is_score, scores.values())):
         raise ValueError(f"{path} does not hold the scores of a search; {fix}")
     return scores
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from fedjax_algos.core.checksums import write_json
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.tuning.scores import Scores
 from fedjax_algos.runs.tuning.trials import Trial, best_first, run_score
@@ -31,11 +32,28 @@ def test_settings_with_a_run_that_is_not_finite_come_last():
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"stage 1": "x"}', '{"stage 1": NaN}', '{"stage 1": true}']
+    ("content", "reason"),
+    [
+        ("", "cannot be read"),
+        ("{", "cannot be read"),
+        ("[]", r"cannot be read \(it has no checksum\)"),
+        ('{"stage 1": 0.5}', r"cannot be read \(it has no checksum\)"),
+        ({"stage 1": "x"}, "does not hold"),
+        ({"stage 1": math.nan}, "does not hold"),
+        ({"stage 1": True}, "does not hold"),
+    ],
 )
-def test_damaged_scores(tmp_path, content):
-    (tmp_path / "scores.json").write_text(content)
-    with pytest.raises(
-        ValueError, match=r"scores.json (cannot be read|does not hold) .*; delete it"
-    ):
+def test_damaged_scores(tmp_path, content, reason):
+    path = tmp_path / "scores.json"
+    write_json(path, content) if isinstance(content, dict) else path.write_text(content)
+    with pytest.raises(ValueError, match=rf"scores.json {reason}.*; delete it"):
+        Scores(ResultsFolder(tmp_path, 300.0, 2))
+
+
+def test_another_score_is_noticed(tmp_path):
+    path = tmp_path / "scores.json"
+    write_json(path, {"stage 1": 0.5, "stage 2": None})
+    assert Scores(ResultsFolder(tmp_path, 300.0, 2)).scores == {"stage 1": 0.5, "stage 2": None}
+    path.write_text(path.read_text().replace("0.5", "0.7"))
+    with pytest.raises(ValueError, match=r"scores.json cannot be read \(its checksum is wrong"):
         Scores(ResultsFolder(tmp_path, 300.0, 2))

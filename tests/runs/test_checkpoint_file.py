@@ -1,0 +1,106 @@
+"""The file of a checkpoint: what is read is what was written, or the file is refused by name."""
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_algos.core.checksums import DamagedError
+from fedjax_algos.runs.saving.checkpoint_file import (
+    checkpoint_path,
+    positions_in,
+    read_checkpoint,
+    remove_unfinished,
+    write_checkpoint,
+)
+
+DTYPES = ["bfloat16", "float8_e4m3fn", "int4", "bool", "int8", "uint32", "float16", "float32"]
+DTYPES += ["int64", "float64", "complex64"]
+SHAPES = [(), (1,), (3, 2), (2, 1, 4)]
+FACTS = {"rows": [{"round": 4, "loss": 0.1 + 0.2, "flops": float("nan")}], "name": "Größe"}
+
+
+def random_bits(dtype, shape):
+    rng, dtype = np.random.default_rng(len(shape)), jnp.dtype(dtype)
+    if dtype in (bool, jnp.int4):
+        return rng.integers(0, 2, shape).astype(dtype)
+    size = int(np.prod(shape))
+    return np.frombuffer(rng.bytes(dtype.itemsize * size), dtype).reshape(shape)
+
+
+def test_every_dtype_and_shape_is_read_as_it_was_written(tmp_path):
+    """Bit for bit, also of NaN; of arrays whose bytes are not in order, too."""
+    arrays = {
+        f"{dtype}/{len(shape)}": random_bits(dtype, shape) for dtype in DTYPES for shape in SHAPES
+    }
+    arrays |= {"transposed": arrays["float32/3"].T, "strided": np.arange(9, dtype=np.int16)[::2]}
+    write_checkpoint(tmp_path / "a", arrays, FACTS)
+    read, facts = read_checkpoint(tmp_path / "a")
+    assert repr(facts) == repr(FACTS)
+    assert list(read) == list(arrays)
+    for name, array in arrays.items():
+        assert (read[name].dtype, read[name].shape) == (array.dtype, array.shape)
+        assert read[name].tobytes() == array.tobytes()
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "7.checkpoint"
+    write_checkpoint(path, {"params": np.float32([1, 2]), "count": np.int32(5)}, {"rows": [1.5]})
+    return path
+
+
+def check_refused(path, reason=""):
+    with pytest.raises(DamagedError, match=re.escape(f"{str(path)!r} is damaged (") + reason):
+        read_checkpoint(path)
+
+
+def test_every_bit_counts(small):
+    content = bytearray(small.read_bytes())
+    for place in range(len(content)):
+        for bit in range(8):
+            content[place] ^= 1 << bit
+            small.write_bytes(content)
+            check_refused(small)
+            content[place] ^= 1 << bit
+
+
+def test_files_that_are_cut_off_longer_or_something_else(small):
+    content = small.read_bytes()
+    for length in range(len(content)):
+        small.write_bytes(content[:length])
+        check_refused(small)
+    small.write_bytes(content + b"0")
+    check_refused(small, r"\d+ bytes follow its first line, not \d+")
+    small.write_bytes(content.replace(b"checkpoint 1", b"checkpoint 2"))
+    check_refused(small, "its first line is not that of a checkpoint of this version")
+    small.unlink()
+    check_refused(small, "No such file")
+    small.mkdir()
+    check_refused(small, "Is a directory")
+
+
+def test_what_a_kill_leaves_is_removed_and_nothing_else(small):
+    for name in (".77-8.checkpoint", ".77-7.checkpoint"):
+        (small.parent / name).write_bytes(b"half")
+    (small.parent / "thesis.txt").write_text("mine")
+    assert positions_in(small.parent) == [7]
+    remove_unfinished(small.parent)
+    assert sorted(path.name for path in small.parent.iterdir()) == [small.name, "thesis.txt"]
+
+
+def test_a_file_that_cannot_be_written_leaves_the_one_before(small):
+    before = small.read_bytes()
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        write_checkpoint(small, {}, {"rows": object()})
+    assert [path.name for path in small.parent.iterdir()] == [small.name]
+    assert small.read_bytes() == before
+
+
+def test_the_format_of_earlier_versions_is_refused(tmp_path):
+    assert positions_in(tmp_path / "missing") == []
+    (tmp_path / "400").mkdir()
+    with pytest.raises(ValueError, match="were written by an earlier version of fedjax_algos"):
+        positions_in(tmp_path)
+    assert checkpoint_path(tmp_path, 3).name == "3.checkpoint"
