@@ -140,7 +140,7 @@ class InvertedResidualNetwork(nn.Module):
     head_init: Any
 
     @nn.compact
-    def __call__(self, x, training=False, mask=None):
+    def __call__(self, x, training=False):
         x = x[..., None] if x.ndim == 3 else x
         options = {"kernel_init": kaiming_normal_out}
         convolution = partial(Conv, implementation=self.convolutions, **options)
@@ -148,7 +148,7 @@ class InvertedResidualNetwork(nn.Module):
         depthwise = partial(
             DepthwiseConv, use_bias=False, implementation="lax" if by_lax else "shifts", **options
         )
-        normalisation = partial(Normalisation, self.norm, self.groups, training, mask)
+        normalisation = partial(Normalisation, self.norm, self.groups, training)
         stem = partial(convolution, 32, (3, 3), 2, 1, use_bias=False)
         x = Unit(stem, normalisation, self.activation, name="stem")(x)
         total, done = sum(stage.blocks for stage in self.stages), 0

@@ -32,19 +32,17 @@ WIDTHS = (64, 128, 256, 512)
 
 
 class Normalisation(nn.Module):
-    """GroupNorm, or BatchNorm whose statistics exclude the masked rows of a short batch."""
+    """GroupNorm, or BatchNorm."""
 
     kind: Norm
     groups: int  # of channels, for GroupNorm
     training: bool
-    mask: jnp.ndarray | None  # bool[batch]: real rows
 
     @nn.compact
     def __call__(self, x):
         if self.kind == "group":
             return nn.GroupNorm(self.groups, epsilon=1e-5)(x)
-        mask = None if self.mask is None else self.mask.reshape(-1, *(1,) * (x.ndim - 1))
-        return nn.BatchNorm(not self.training, momentum=0.9, epsilon=1e-5)(x, mask=mask)
+        return nn.BatchNorm(not self.training, momentum=0.9, epsilon=1e-5)(x)
 
 
 class Block(nn.Module):
@@ -111,13 +109,13 @@ class ResidualNetwork(nn.Module):
     imagenet: bool = False  # stem and initialisation as torchvision has them
 
     @nn.compact
-    def __call__(self, x, training=False, mask=None):
+    def __call__(self, x, training=False):
         x = x[..., None] if x.ndim == 3 else x
         kernel_init = kaiming_normal_out if self.imagenet else kaiming_normal
         convolution = partial(
             Conv, use_bias=False, kernel_init=kernel_init, implementation=self.convolutions
         )
-        normalisation = partial(Normalisation, self.norm, self.groups, training, mask)
+        normalisation = partial(Normalisation, self.norm, self.groups, training)
         stem = ((7, 7), 2, 3) if self.imagenet else ((3, 3), 1, 1)
         x = nn.relu(normalisation()(convolution(self.widths[0], *stem)(x)))
         if self.imagenet:

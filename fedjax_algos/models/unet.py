@@ -58,10 +58,10 @@ class UNet3D(nn.Module):
     convolutions: Convolutions
 
     @nn.compact
-    def __call__(self, x, training=False, mask=None):
+    def __call__(self, x, training=False):
         self.check(x.shape[1:])
         x = x[..., None] if x.ndim == 4 else x
-        normalisation = partial(Normalisation, self.norm, self.groups, training, mask)
+        normalisation = partial(Normalisation, self.norm, self.groups, training)
         layer = partial(
             ConvolutionalLayer, normalisation=normalisation, convolutions=self.convolutions
         )
