@@ -21,7 +21,7 @@ from fedjax_algos.models.layers.convolution import Conv
 from fedjax_algos.models.layers.depthwise import DepthwiseConv
 from fedjax_algos.models.layers.initialisation import kaiming_normal_out, symmetric_uniform
 from fedjax_algos.models.preprocessing import Augmentation, augmented
-from fedjax_algos.models.registry import models
+from fedjax_algos.models.registry import IMAGES, models, takes
 from fedjax_algos.models.residual import Norm, Normalisation
 from fedjax_algos.models.weights import Head
 from fedjax_algos.models.weights_of_torch import (
@@ -174,6 +174,7 @@ class InvertedResidualNetwork(nn.Module):
 
 
 @models.register
+@takes(IMAGES)
 def mobilenet_v2(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -218,6 +219,7 @@ def mobilenet_v2(
 
 
 @models.register
+@takes(IMAGES)
 def efficientnet_b0(
     example_shape: tuple[int, ...],
     num_classes: int,

@@ -23,7 +23,7 @@ from fedjax_algos.models.layers.initialisation import (
 )
 from fedjax_algos.models.layers.pooling import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented
-from fedjax_algos.models.registry import models
+from fedjax_algos.models.registry import IMAGES, models, takes
 from fedjax_algos.models.weights import Head
 from fedjax_algos.models.weights_of_torch import residual_names, with_weights
 
@@ -134,6 +134,7 @@ class ResidualNetwork(nn.Module):
 
 
 @models.register
+@takes(IMAGES)
 def resnet20(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -160,6 +161,7 @@ def resnet20(
 
 
 @models.register
+@takes(IMAGES)
 def resnet18(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -187,6 +189,7 @@ def resnet18(
 
 
 @models.register
+@takes(IMAGES)
 def resnet18_imagenet(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -224,6 +227,7 @@ def resnet18_imagenet(
 
 
 @models.register
+@takes(IMAGES)
 def resnet50(
     example_shape: tuple[int, ...],
     num_classes: int,
