@@ -27,7 +27,7 @@ from fedjax_algos.core.types import (
     Report,
     Statistics,
 )
-from fedjax_algos.core.user_functions import apply_model, losses_of
+from fedjax_algos.core.user_functions import apply_model, losses_of, with_mask
 
 
 class Step(NamedTuple):
@@ -114,7 +114,7 @@ def batch_gradient(
     """A function that takes the gradient of the mean loss over the real rows of a batch.
 
     The losses of masked rows, which repeat real ones, are excluded with `where`. A batch without a
-    real row has gradient 0.
+    real row has gradient 0; its model is given a mask of all rows, so that means are finite.
 
     Args:
       problem: what is learned.
@@ -122,11 +122,12 @@ def batch_gradient(
         loss does not contain it.
 
     Returns:
-      `(model, batch, mask, key) -> (gradient, statistics, loss)`.
+      `(model, batch, mask, key) -> (gradient, statistics, loss)`, which refuses a batch that has
+      a "mask" of its own.
     """
 
     def mean_loss(params, statistics, frozen, batch, mask, key):
-        given = batch | {"mask": mask} if isinstance(batch, dict) else batch
+        given = with_mask(batch, mask | ~mask.any())
         model = Model(params, statistics, frozen)
         outputs, statistics = apply_model(problem, model, given, key, True)
         losses = losses_of(problem, outputs, batch)

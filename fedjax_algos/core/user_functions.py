@@ -65,6 +65,26 @@ def check_initial(model: Any) -> None:
             return  # one warning is enough
 
 
+def with_mask(batch: Batch, mask: jax.Array) -> Batch:
+    """The batch that training gives `problem.apply`: with its mask, if it is a dict.
+
+    Args:
+      batch: leaves [batch, ...].
+      mask: bool[batch], the real rows.
+
+    Raises:
+      ValueError: for a batch that has a "mask" of its own.
+    """
+    if not isinstance(batch, dict):
+        return batch
+    if "mask" in batch:
+        raise ValueError(
+            "the examples have an array of the name 'mask', under which training tells the model "
+            "the real rows of a batch; give federate another name for it"
+        )
+    return batch | {"mask": mask}
+
+
 def apply_model(
     problem: Problem, model: Model, batch: Batch, key: Key, training: bool
 ) -> tuple[Outputs, Statistics]:

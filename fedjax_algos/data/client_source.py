@@ -93,6 +93,11 @@ class ClientDataset(NamedTuple):
         """The shape of one example's "x"."""
         return self.train.example["x"].shape
 
+    @property
+    def example_dtype(self) -> np.dtype:
+        """The type of the examples' "x"."""
+        return self.train.example["x"].dtype
+
     def __repr__(self) -> str:
         facts = {"train": self.train, "test": self.test, "num_classes": self.num_classes}
         return describe(self, **facts)

@@ -36,6 +36,11 @@ class Dataset(NamedTuple):
         """The shape of one example's "x"."""
         return self.train["x"].shape[1:]
 
+    @property
+    def example_dtype(self) -> np.dtype:
+        """The type of the examples' "x"."""
+        return self.train["x"].dtype
+
     def __repr__(self) -> str:
         x = self.train["x"]
         facts: dict[str, object] = {"train": len(x), "test": len(self.test["x"])}

@@ -14,6 +14,7 @@ from flax.traverse_util import flatten_dict
 from fedjax_algos.core import Batch, MetricValues, Model, Params, Problem
 from fedjax_algos.core.options import Range
 from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.models.masked_rows import check_statistics, mask_layers, masking, takes_mask
 from fedjax_algos.models.registry import losses, metrics
 
 Inputs = Callable[[jax.Array], jax.Array]  # from stored examples to inputs of the module
@@ -132,10 +133,13 @@ def classifier(
 
     Batches are dicts of "x" [batch, *example_shape] and "y" int32[batch]. Collections other than
     "params" become the model's statistics and are updated in training. If the module has an
-    argument `training`, `train` or `deterministic`, it says whether the call is for training; an
-    argument `mask` (bool[batch]) marks the real rows of short batches, for BatchNorm. The dropout
-    key depends on client, dispatch and step. What the module sows as "features" becomes
+    argument `training`, `train` or `deterministic`, it says whether the call is for training. The
+    dropout key depends on client, dispatch and step. What the module sows as "features" becomes
     `Outputs.features`.
+
+    In training, `nn.BatchNorm` leaves the masked rows of short batches out, unless it is called
+    with a mask of its own. An argument `mask` of the module is given bool[batch], True for real
+    rows, for other layers that mix examples; it is None in evaluation.
 
     Args:
       module: called with inputs of shape [batch, *example_shape]; returns float[batch, classes].
@@ -145,7 +149,9 @@ def classifier(
       dtype: of the example that initialises the module; an integer type for codes.
 
     Raises:
-      ValueError: for a module that needs other arguments.
+      ValueError: for a module that needs other arguments; in training, for a BatchNorm whose
+        inputs' first axis is not the batch, and for other changes of "batch_stats" in a module
+        without an argument `mask`.
     """
     _check_call(type(module), dict.fromkeys(("training", "train", "deterministic", "mask")))
     parameters = inspect.signature(type(module).__call__).parameters
@@ -162,14 +168,19 @@ def classifier(
         return Model(variables["params"], statistics or ())
 
     def apply(model, batch, key, training):
-        statistics = model.statistics or {}
-        logits, changed = module.apply(
-            {"params": model.params, **statistics},
-            _in_precision(inputs(batch["x"]), model.params),
-            **options(training, batch.get("mask")),
-            rngs={"dropout": key},
-            mutable=[*(statistics if training else ()), "intermediates"],
-        )
+        statistics, mask = model.statistics or {}, batch.get("mask")
+        in_training = mask if training and statistics else None
+        with masking(in_training) as layers:
+            logits, changed = module.apply(
+                {"params": model.params, **statistics},
+                _in_precision(inputs(batch["x"]), model.params),
+                **options(training, mask),
+                rngs={"dropout": key},
+                mutable=[*(statistics if training else ()), "intermediates"],
+            )
+        if in_training is not None and "mask" not in parameters:
+            name = "batch_stats"
+            check_statistics(module, statistics.get(name), changed.get(name), layers)
         sown = flatten_dict(changed.pop("intermediates", {}))
         features = [values[0] for path, values in sown.items() if path[-1] == "features"]
         return Outputs(logits, *features), (dict(changed) if training else statistics) or ()
@@ -208,6 +219,9 @@ def nnx_classifier(
     then sets its params and statistics; the compiler removes the unused initialisation. Therefore
     no NNX object is carried through a loop.
 
+    Masked rows of short batches are left out as in `classifier`: by `nnx.BatchNorm`, and by what
+    the module does with an argument `mask` of its call.
+
     Args:
       constructor: makes the module from its random streams, such as `lambda rngs: Net(rngs=rngs)`.
       inputs: as for `classifier`.
@@ -216,9 +230,11 @@ def nnx_classifier(
 
     Raises:
       ValueError: for a module, or a function that cannot be called with `nnx.Rngs` alone; when a
-        model is made, for a module that needs more than its inputs or has no params of the type
-        `trainable`. Whether the call is for
-        training, it knows from `module.train()` and `module.eval()`, as Dropout does.
+        model is made, for a module that needs more than its inputs and a mask, or has no params of
+        the type `trainable`. Whether the call is for training, it knows from `module.train()` and
+        `module.eval()`, as Dropout does. In training, for a BatchNorm whose inputs' first axis is
+        not the batch, and for other changes of `nnx.BatchStat` in a module without an argument
+        `mask`.
     """
     _check_constructor(constructor)
     frozen = nnx.All(nnx.Param, nnx.Not(trainable))
@@ -228,7 +244,7 @@ def nnx_classifier(
 
     def init(key):
         module = constructor(nnx.Rngs(key))
-        _check_call(type(module), {})
+        _check_call(type(module), {"mask": None})
         model = Model(*(values_of(module, kind) for kind in (trainable, nnx.BatchStat, frozen)))
         if not jax.tree.leaves(model.params):
             raise ValueError(
@@ -244,7 +260,14 @@ def nnx_classifier(
             nnx.replace_by_pure_dict(state, values or {})
             nnx.update(module, state)
         module.train() if training else module.eval()
-        logits = module(_in_precision(inputs(batch["x"]), model.params))
-        return Outputs(logits), values_of(module, nnx.BatchStat)
+        mask, is_given = batch.get("mask"), takes_mask(type(module).__call__)
+        in_training = mask if training and model.statistics else None
+        layers = mask_layers(module, in_training)
+        x = _in_precision(inputs(batch["x"]), model.params)
+        logits = module(x, mask=mask) if is_given else module(x)
+        statistics = values_of(module, nnx.BatchStat)
+        if in_training is not None and not is_given:
+            check_statistics(module, model.statistics, statistics, layers)
+        return Outputs(logits), statistics
 
     return Problem(init, apply, cross_entropy, accuracy)

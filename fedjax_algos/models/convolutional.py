@@ -11,7 +11,7 @@ from fedjax_algos.models.layers.convolution import Conv
 from fedjax_algos.models.layers.initialisation import Initialisation, initialisers
 from fedjax_algos.models.layers.pooling import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented
-from fedjax_algos.models.registry import models
+from fedjax_algos.models.registry import IMAGES, models, takes
 
 Convolutions = Literal["auto", "patches", "lax"]  # those of `convolve` for layers of any shape
 
@@ -46,6 +46,7 @@ class ConvolutionalNetwork(nn.Module):
 
 
 @models.register
+@takes(IMAGES)
 def cnn_fedgbo(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -71,6 +72,7 @@ def cnn_fedgbo(
 
 
 @models.register
+@takes(IMAGES)
 def lenet(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -96,6 +98,7 @@ def lenet(
 
 
 @models.register
+@takes(IMAGES)
 def cnn_fedcompass(
     example_shape: tuple[int, ...],
     num_classes: int,

@@ -6,7 +6,7 @@ from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.models.adapters import classifier
 from fedjax_algos.models.layers.initialisation import Initialisation, initialisers
-from fedjax_algos.models.registry import models
+from fedjax_algos.models.registry import NUMBERS, models, takes
 
 
 class Perceptron(nn.Module):
@@ -25,6 +25,7 @@ class Perceptron(nn.Module):
 
 
 @models.register
+@takes(NUMBERS)
 def linear(
     example_shape: tuple[int, ...], num_classes: int, *, initialisation: Initialisation = "flax"
 ) -> Problem:
@@ -39,6 +40,7 @@ def linear(
 
 
 @models.register
+@takes(NUMBERS)
 def mlp(
     example_shape: tuple[int, ...],
     num_classes: int,

@@ -21,7 +21,7 @@ from fedjax_algos.models.layers.convolution import Conv
 from fedjax_algos.models.layers.depthwise import DepthwiseConv
 from fedjax_algos.models.layers.initialisation import kaiming_normal_out, symmetric_uniform
 from fedjax_algos.models.preprocessing import Augmentation, augmented
-from fedjax_algos.models.registry import models
+from fedjax_algos.models.registry import IMAGES, models, takes
 from fedjax_algos.models.residual import Norm, Normalisation
 from fedjax_algos.models.weights import Head
 from fedjax_algos.models.weights_of_torch import (
@@ -140,7 +140,7 @@ class InvertedResidualNetwork(nn.Module):
     head_init: Any
 
     @nn.compact
-    def __call__(self, x, training=False, mask=None):
+    def __call__(self, x, training=False):
         x = x[..., None] if x.ndim == 3 else x
         options = {"kernel_init": kaiming_normal_out}
         convolution = partial(Conv, implementation=self.convolutions, **options)
@@ -148,7 +148,7 @@ class InvertedResidualNetwork(nn.Module):
         depthwise = partial(
             DepthwiseConv, use_bias=False, implementation="lax" if by_lax else "shifts", **options
         )
-        normalisation = partial(Normalisation, self.norm, self.groups, training, mask)
+        normalisation = partial(Normalisation, self.norm, self.groups, training)
         stem = partial(convolution, 32, (3, 3), 2, 1, use_bias=False)
         x = Unit(stem, normalisation, self.activation, name="stem")(x)
         total, done = sum(stage.blocks for stage in self.stages), 0
@@ -174,6 +174,7 @@ class InvertedResidualNetwork(nn.Module):
 
 
 @models.register
+@takes(IMAGES)
 def mobilenet_v2(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -218,6 +219,7 @@ def mobilenet_v2(
 
 
 @models.register
+@takes(IMAGES)
 def efficientnet_b0(
     example_shape: tuple[int, ...],
     num_classes: int,

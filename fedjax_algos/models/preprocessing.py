@@ -98,7 +98,8 @@ def random_crop(padding: int = 4, *, per_batch: bool = False) -> Preprocess:
 
         def crop(image, key):  # [..., height, width, channels]
             offset = jax.random.randint(key, (2,), 0, 2 * padding + 1, jnp.int32)
-            start = (0,) * (image.ndim - 3) + (offset[0], offset[1], 0)
+            first = jnp.zeros_like(offset[0])  # of its type, also with x64
+            start = (first,) * (image.ndim - 3) + (offset[0], offset[1], first)
             return jax.lax.dynamic_slice(image, start, images.shape[-image.ndim :])
 
         if per_batch:

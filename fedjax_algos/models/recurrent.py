@@ -20,7 +20,7 @@ from fedjax_algos.models.layers.initialisation import (
     initialisers,
     symmetric_uniform,
 )
-from fedjax_algos.models.registry import models
+from fedjax_algos.models.registry import TEXTS, models, takes
 
 Cell = Literal["gru", "lstm"]
 Biases = Literal["torch", "flax"]
@@ -148,6 +148,7 @@ def _predictor(reader: Reader, example_shape: tuple[int, ...]) -> Problem:
 
 
 @models.register
+@takes(TEXTS)
 def gru(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -176,6 +177,7 @@ def gru(
 
 
 @models.register
+@takes(TEXTS)
 def lstm(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -204,6 +206,7 @@ def lstm(
 
 
 @models.register
+@takes(TEXTS)
 def lstm_words(
     example_shape: tuple[int, ...],
     num_classes: int,

@@ -23,7 +23,7 @@ from fedjax_algos.models.layers.initialisation import (
 )
 from fedjax_algos.models.layers.pooling import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented
-from fedjax_algos.models.registry import models
+from fedjax_algos.models.registry import IMAGES, models, takes
 from fedjax_algos.models.weights import Head
 from fedjax_algos.models.weights_of_torch import residual_names, with_weights
 
@@ -32,19 +32,17 @@ WIDTHS = (64, 128, 256, 512)
 
 
 class Normalisation(nn.Module):
-    """GroupNorm, or BatchNorm whose statistics exclude the masked rows of a short batch."""
+    """GroupNorm, or BatchNorm."""
 
     kind: Norm
     groups: int  # of channels, for GroupNorm
     training: bool
-    mask: jnp.ndarray | None  # bool[batch]: real rows
 
     @nn.compact
     def __call__(self, x):
         if self.kind == "group":
             return nn.GroupNorm(self.groups, epsilon=1e-5)(x)
-        mask = None if self.mask is None else self.mask.reshape(-1, *(1,) * (x.ndim - 1))
-        return nn.BatchNorm(not self.training, momentum=0.9, epsilon=1e-5)(x, mask=mask)
+        return nn.BatchNorm(not self.training, momentum=0.9, epsilon=1e-5)(x)
 
 
 class Block(nn.Module):
@@ -111,13 +109,13 @@ class ResidualNetwork(nn.Module):
     imagenet: bool = False  # stem and initialisation as torchvision has them
 
     @nn.compact
-    def __call__(self, x, training=False, mask=None):
+    def __call__(self, x, training=False):
         x = x[..., None] if x.ndim == 3 else x
         kernel_init = kaiming_normal_out if self.imagenet else kaiming_normal
         convolution = partial(
             Conv, use_bias=False, kernel_init=kernel_init, implementation=self.convolutions
         )
-        normalisation = partial(Normalisation, self.norm, self.groups, training, mask)
+        normalisation = partial(Normalisation, self.norm, self.groups, training)
         stem = ((7, 7), 2, 3) if self.imagenet else ((3, 3), 1, 1)
         x = nn.relu(normalisation()(convolution(self.widths[0], *stem)(x)))
         if self.imagenet:
@@ -136,6 +134,7 @@ class ResidualNetwork(nn.Module):
 
 
 @models.register
+@takes(IMAGES)
 def resnet20(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -162,6 +161,7 @@ def resnet20(
 
 
 @models.register
+@takes(IMAGES)
 def resnet18(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -189,6 +189,7 @@ def resnet18(
 
 
 @models.register
+@takes(IMAGES)
 def resnet18_imagenet(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -226,6 +227,7 @@ def resnet18_imagenet(
 
 
 @models.register
+@takes(IMAGES)
 def resnet50(
     example_shape: tuple[int, ...],
     num_classes: int,

@@ -18,7 +18,7 @@ from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.models.convolutional import Convolutions
 from fedjax_algos.models.layers.initialisation import initialisers
 from fedjax_algos.models.layers.volumes import Conv3D, max_pool_3d, upsample_3d
-from fedjax_algos.models.registry import models
+from fedjax_algos.models.registry import VOLUMES, models, takes
 from fedjax_algos.models.residual import Norm, Normalisation
 from fedjax_algos.models.segmentation import segmenter
 from fedjax_algos.models.weights import Head, load_weights
@@ -58,10 +58,10 @@ class UNet3D(nn.Module):
     convolutions: Convolutions
 
     @nn.compact
-    def __call__(self, x, training=False, mask=None):
+    def __call__(self, x, training=False):
         self.check(x.shape[1:])
         x = x[..., None] if x.ndim == 4 else x
-        normalisation = partial(Normalisation, self.norm, self.groups, training, mask)
+        normalisation = partial(Normalisation, self.norm, self.groups, training)
         layer = partial(
             ConvolutionalLayer, normalisation=normalisation, convolutions=self.convolutions
         )
@@ -80,11 +80,6 @@ class UNet3D(nn.Module):
         return nn.Dense(self.num_classes, **initialisers("torch", x.shape[-1]), name="head")(x)
 
     def check(self, shape):
-        if len(shape) not in (3, 4):
-            raise ValueError(
-                f"examples have shape {shape}; give volumes [depth, height, width] or [depth, "
-                "height, width, channels]"
-            )
         factor = 2 ** (self.levels - 1)
         if any(length % factor for length in shape[:3]):
             raise ValueError(
@@ -94,6 +89,7 @@ class UNet3D(nn.Module):
 
 
 @models.register
+@takes(VOLUMES)
 def unet_3d(
     example_shape: tuple[int, ...],
     num_classes: int,

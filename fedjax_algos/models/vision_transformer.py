@@ -18,7 +18,7 @@ from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.models.adapters import classifier
 from fedjax_algos.models.layers.initialisation import symmetric_uniform
 from fedjax_algos.models.preprocessing import Augmentation, augmented
-from fedjax_algos.models.registry import models
+from fedjax_algos.models.registry import IMAGES, models, takes
 from fedjax_algos.models.weights import Head
 from fedjax_algos.models.weights_of_torch import vision_transformer_names, with_weights
 
@@ -116,11 +116,6 @@ class VisionTransformer(nn.Module):
         return jax.lax.scan(lambda x, each: (apply(x, each), None), x, (stacked, keys))[0]
 
     def check(self, shape):
-        if len(shape) not in (2, 3):
-            raise ValueError(
-                f"examples have shape {shape}; give images [height, width] or [height, width, "
-                "channels]"
-            )
         if self.width % self.heads:
             raise ValueError(
                 f"width={self.width} cannot be divided among heads={self.heads}; give a multiple"
@@ -141,6 +136,7 @@ def _patches(images, size):
 
 
 @models.register
+@takes(IMAGES)
 def vit(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -189,6 +185,7 @@ def vit(
 
 
 @models.register
+@takes(IMAGES)
 def vit_b_16(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -228,6 +225,7 @@ def vit_b_16(
 
 
 @models.register
+@takes(IMAGES)
 def vit_small(
     example_shape: tuple[int, ...],
     num_classes: int,

@@ -49,9 +49,9 @@ def load_weights(path: PathLike) -> dict[str, np.ndarray]:
         run.
 
     Raises:
-      ValueError: for another suffix, and a file that is missing, damaged, too large for the memory,
-        or holds something else than tensors by name.
-      ImportError: if the package that reads the file is not installed.
+      ValueError: for another suffix, a file that is missing, damaged, too large for the memory, or
+        holds something else than tensors by name, and if the package that reads the file is not
+        installed.
     """
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     readers = {".safetensors": _read_safetensors, ".pth": _read_torch, ".pt": _read_torch}
@@ -67,7 +67,7 @@ def _read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
     try:
         import safetensors
     except ImportError as error:
-        raise ImportError(
+        raise ValueError(
             "files .safetensors need the package safetensors; pip install safetensors"
         ) from error
     fix = "write it with safetensors, or fetch it again"
@@ -86,7 +86,7 @@ def _read_torch(path: PathLike) -> dict[str, np.ndarray]:
     try:
         import torch
     except ImportError as error:
-        raise ImportError(
+        raise ValueError(
             "files .pth and .pt need the package torch; pip install torch, or save the weights as "
             "safetensors"
         ) from error

@@ -26,6 +26,7 @@ from fedjax_algos.data import (
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placement import chunk_size
 from fedjax_algos.models import compute_in, losses, metrics, models, with_loss, with_metrics
+from fedjax_algos.models.registry import check_examples
 from fedjax_algos.runs.inputs import check_evaluations
 from fedjax_algos.schedules import cohort_count, local_works, rate_schedules, samplers
 from fedjax_algos.schedules.synchronous import check_dispatch_memory
@@ -242,8 +243,13 @@ class Settings:
         """The model, for a data set.
 
         Args:
-          dataset: gives the shape of an example and the number of classes.
+          dataset: gives the shape and the type of an example and the number of classes.
+
+        Raises:
+          ValueError: for a model that does not take such examples.
         """
+        name, _ = models.parse(self.model)
+        check_examples(name, dataset.example_shape, dataset.example_dtype)
         problem = models.make(self.model, dataset.example_shape, dataset.num_classes)
         problem = problem if self.loss is None else with_loss(problem, self.loss)
         problem = problem if self.metrics is None else with_metrics(problem, self.metrics)

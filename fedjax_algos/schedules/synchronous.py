@@ -97,7 +97,8 @@ class Synchronous:
           two dispatches, numbered in the order of the cohort.
 
         Raises:
-          ValueError: for a learning rate that is not positive and finite, and what the sampler and
+          ValueError: for a learning rate that is not positive and finite, for local work that is no
+            integer from 1 to that of a complete update for each client, and what the sampler and
             the local work raise.
         """
         check_whole("rounds", rounds)
@@ -106,7 +107,7 @@ class Synchronous:
         numbers = np.arange(self.next_round, self.next_round + rounds, dtype=np.int32)
         clients = self._sampled(numbers)
         complete = self.steps[clients]
-        num_steps = self.work(self.seed, numbers, clients, complete, self.local).astype(np.int32)
+        num_steps = self._worked(numbers, clients, complete)
         number = self.dispatched[clients] + earlier_amounts(clients, np.ones_like(clients))
         done = self.steps_done[clients].astype(np.int64) + earlier_amounts(clients, num_steps)
         most = (done + num_steps).argmax()
@@ -141,6 +142,22 @@ class Synchronous:
             )
         check_clients(clients, len(self.counts))
         return clients
+
+    def _worked(self, numbers, clients, complete):
+        """The local steps of the cohorts, checked."""
+        steps = np.asarray(self.work(self.seed, numbers, clients, complete, self.local))
+        if steps.shape != clients.shape or steps.dtype.kind not in "iu":
+            raise ValueError(
+                f"the local work is {steps.dtype}{list(steps.shape)}; give a function that returns "
+                f"numbers of steps, integers [rounds, cohort_size], here {list(clients.shape)}"
+            )
+        wrong = (steps < 1) | (steps > complete)
+        if wrong.any():
+            raise ValueError(
+                f"the local work of client {clients[wrong][0]} is {steps[wrong][0]} steps; give 1 "
+                f"to {complete[wrong][0]}, its complete local update"
+            )
+        return steps.astype(np.int32)
 
     def position(self) -> Position:
         """How far the schedule has been drawn, to go on from there with `go_to`."""

@@ -141,11 +141,11 @@ def test_what_does_not_make_a_module_is_refused(constructor, given):
         nnx_classifier(constructor)
 
 
-class NeedsMask(nnx.Module):
+class NeedsLengths(nnx.Module):
     def __init__(self, rngs):
         self.dense = nnx.Linear(4, 2, rngs=rngs)
 
-    def __call__(self, x, mask):
+    def __call__(self, x, lengths):
         return self.dense(x)
 
 
@@ -156,9 +156,9 @@ class NeedsTime(nn.Module):
 
 
 def test_a_module_that_needs_other_arguments_is_named_with_them():
-    problem = nnx_classifier(NeedsMask)
+    problem = nnx_classifier(NeedsLengths)
     with pytest.raises(
-        ValueError, match=r"NeedsMask\.__call__ needs 'mask'.*only the inputs; give"
+        ValueError, match=r"NeedsLengths\.__call__ needs 'lengths'.*only the inputs, mask; give"
     ):
         problem.init(jax.random.key(0))
     with pytest.raises(ValueError, match=r"NeedsTime\.__call__ needs 'time'"):

@@ -18,7 +18,7 @@ def test_stochastic_depth_leaves_out_whole_branches_of_single_examples():
     rate, rows = 0.3, 400
     block = InvertedResidual(
         Stage(2, 4, 1, 1), 1, nn.silu, True, rate, Conv, partial(DepthwiseConv, use_bias=False),
-        partial(Normalisation, "group", 2, True, None),
+        partial(Normalisation, "group", 2, True),
     )  # fmt: skip
     x = jnp.asarray(np.random.default_rng(0).normal(size=(rows, 2, 2, 4)), jnp.float32)
     key = jax.random.key(0)

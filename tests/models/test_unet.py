@@ -118,5 +118,5 @@ def test_sizes_that_cannot_be_halved_are_rejected():
         ValueError, match=r"\(8, 6, 8\) cannot be halved 2 times; .* multiples of 4"
     ):
         jax.eval_shape(problem.init, KEY)
-    with pytest.raises(ValueError, match=r"examples have shape \(8, 6\); give volumes \[depth"):
+    with pytest.raises(ValueError, match=r"unet_3d takes volumes \[depth, height.* \[8, 6\]"):
         jax.eval_shape(unet_3d((8, 6), 2).init, KEY)

@@ -147,7 +147,7 @@ def test_in_bfloat16_the_logits_differ_by_its_rounding():
     ("shape", "options", "message"),
     [
         ((6, 8, 2), {}, r"images of \(6, 8\) cannot be cut into patches of 3x3; give a patch size"),
-        ((64,), {}, r"examples have shape \(64,\); give images \[height, width\]"),
+        ((64,), {}, r"vit takes images \[height, width\] or .* is \[64\]; give"),
         (SHAPE, {"heads": 3}, "width=8 cannot be divided among heads=3; give a multiple"),
     ],
 )

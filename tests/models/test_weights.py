@@ -308,7 +308,7 @@ def test_missing_and_unknown_files_are_named(tmp_path):
 )
 def test_missing_packages_are_named(monkeypatch, suffix, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=f"need the package {package}; pip install {package}"):
+    with pytest.raises(ValueError, match=f"need the package {package}; pip install {package}"):
         load_weights(f"weights{suffix}")
 
 

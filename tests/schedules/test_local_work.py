@@ -173,3 +173,19 @@ def test_no_client_is_partial_with_share_zero(epochs):
 def test_wrong_specs(spec, message):
     with pytest.raises(ValueError, match=message):
         local_works.make(spec)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([1, 2], r"the local work is int64\[2\]; give .* \[rounds, cohort_size\], here \[4, 3\]"),
+        (np.full((4, 3), 1.5), r"the local work is float64\[4, 3\]; .* integers"),
+        (None, r"the local work is object\[\]; give"),
+        (np.zeros((4, 3), int), r"the local work of client \d is 0 steps; give 1 to \d"),
+        (np.full((4, 3), 99), r"the local work of client \d is 99 steps; give 1 to \d"),
+    ],
+)
+def test_own_work_is_checked(steps, message):
+    schedule = Synchronous(COUNTS, EPOCHS, cohort_size=3, seed=0, work=lambda *given: steps)
+    with pytest.raises(ValueError, match=message):
+        schedule.dispatches(4)

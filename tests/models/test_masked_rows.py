@@ -1,0 +1,258 @@
+"""The masked rows of short batches change nothing: BatchNorm in Linen and in NNX modules."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from helpers import positions
+from masked_rows_helpers import (
+    KEY,
+    REAL,
+    LinenPlain,
+    NnxPlain,
+    batches,
+    nnx_norm,
+    only_real_rows,
+    problem_of,
+    rows,
+)
+
+import fedjax_algos as fa
+from fedjax_algos.core.local_training import batch_gradient
+from fedjax_algos.models import compute_in, nnx_classifier, preprocessed
+
+
+class NnxMask(NnxPlain):
+    def __call__(self, x, mask=None):
+        return self.dense(self.norm(x, mask=rows(mask)))
+
+
+class NnxUnshapedMask(NnxPlain):
+    """Passes the mask of the rows on as it is."""
+
+    def __call__(self, x, mask=None):
+        return self.dense(self.norm(x, mask=mask))
+
+
+class NnxForgets(NnxPlain):
+    """Takes the mask and does not give it to its layer."""
+
+    def __call__(self, x, mask=None):
+        return self.dense(self.norm(x))
+
+
+class NnxDeep(nnx.Module):
+    """The layer in a list of a module that is shared by two attributes."""
+
+    def __init__(self, rngs):
+        self.second = nnx.Sequential(NnxPlain(rngs), nnx.relu, nnx.BatchNorm(2, rngs=rngs))
+        self.first = self.second
+
+    def __call__(self, x):
+        return self.first(x)
+
+
+class NnxRemat(NnxPlain):
+    @nnx.remat
+    def inner(self, x):
+        return self.dense(self.norm(x))
+
+    def __call__(self, x):
+        return self.inner(x)
+
+
+class NnxJit(NnxPlain):
+    @nnx.jit
+    def inner(self, x):
+        return self.dense(self.norm(x))
+
+    def __call__(self, x):
+        return self.inner(x)
+
+
+class NnxBlock(nnx.Module):
+    def __init__(self, rngs):
+        self.norm = nnx_norm(rngs)
+        self.dense = nnx.Linear(3, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.dense(self.norm(x))
+
+
+class NnxScan(nnx.Module):
+    """As many blocks as a batch has rows, in a loop."""
+
+    def __init__(self, rngs):
+        split = nnx.split_rngs(splits=6)(nnx.vmap(NnxBlock, in_axes=0, out_axes=0))
+        self.blocks = split(rngs)
+
+    def __call__(self, x):
+        return nnx.scan(lambda x, block: block(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)(
+            x, self.blocks
+        )
+
+
+class NnxAxes(nnx.Module):
+    """Channels before the height and the width."""
+
+    def __init__(self, rngs):
+        self.norm = nnx.BatchNorm(3, axis=1, momentum=0.5, rngs=rngs)
+
+    def __call__(self, x):
+        return self.norm(x[:, :, None, None]).mean((2, 3))
+
+
+class LinenMask(nn.Module):
+    @nn.compact
+    def __call__(self, x, training, mask=None):
+        return nn.Dense(2)(nn.BatchNorm(not training, momentum=0.5)(x, mask=rows(mask)))
+
+
+class LinenUnshapedMask(nn.Module):
+    @nn.compact
+    def __call__(self, x, training, mask=None):
+        return nn.Dense(2)(nn.BatchNorm(momentum=0.5)(x, not training, mask=mask))
+
+
+class LinenOfKeyword(nn.Module):
+    @nn.compact
+    def __call__(self, x, training=False):
+        return nn.BatchNorm(momentum=0.5)(x=x, use_running_average=not training)
+
+
+class LinenNorm(nn.BatchNorm):
+    """A subclass whose call has no mask."""
+
+    @nn.compact
+    def __call__(self, x):
+        return super().__call__(x, use_running_average=False)
+
+
+class LinenSubclass(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Sequential([LinenNorm(momentum=0.5), nn.Dense(2)])(x)
+
+
+class LinenRemat(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.remat(LinenSubclass)()(x)
+
+
+class LinenStep(nn.Module):
+    @nn.compact
+    def __call__(self, x, _):
+        return nn.Dense(3)(LinenNorm(momentum=0.5)(x)), None
+
+
+class LinenScan(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        axes = {"params": 0, "batch_stats": 0}
+        step = nn.scan(LinenStep, variable_axes=axes, split_rngs={"params": True}, length=6)
+        return step()(x, None)[0]
+
+
+class LinenShared(nn.Module):
+    """A module whose variables are those of a module in it."""
+
+    def setup(self):
+        self.inner = LinenSubclass()
+        nn.share_scope(self, self.inner)
+
+    def __call__(self, x):
+        return self.inner(x)
+
+
+NNX = [
+    NnxPlain, NnxMask, NnxUnshapedMask, NnxForgets, NnxDeep, NnxRemat, NnxJit, NnxScan, NnxAxes,
+]  # fmt: skip
+LINEN = [
+    LinenPlain, LinenMask, LinenUnshapedMask, LinenOfKeyword, LinenSubclass, LinenRemat, LinenScan,
+    LinenShared,
+]  # fmt: skip
+
+
+def close(actual, expected):
+    compare = functools.partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-5)
+    jax.tree.map(compare, actual, expected)
+
+
+@pytest.mark.parametrize("module", [*NNX, *LINEN])
+def test_masked_rows_change_neither_outputs_nor_statistics(module):
+    problem = problem_of(module)
+    model = problem.init(KEY)
+    for _ in range(2):  # compiled twice, so that nothing is kept from the first time
+        apply = jax.jit(lambda batch: problem.apply(model, batch, KEY, True))
+        (outputs, statistics), (alone, expected) = map(apply, batches())
+        close(outputs.logits[:REAL], alone.logits)
+        close(statistics, expected)
+    leaves = [jax.tree.leaves(each) for each in (statistics, model.statistics)]
+    assert all((new != old).any() for new, old in zip(*leaves, strict=True))
+
+
+@pytest.mark.parametrize("module", [*NNX, *LINEN[:4]])
+def test_evaluation_reads_the_running_statistics(module):
+    problem = problem_of(module)
+    model = problem.init(KEY)
+    x = batches()[0]["x"]
+    whole, statistics = problem.apply(model, {"x": x}, KEY, False)
+    first, _ = problem.apply(model, {"x": x[:1]}, KEY, False)
+    close(whole.logits[:1], first.logits)
+    jax.tree.map(np.testing.assert_array_equal, statistics, model.statistics)
+
+
+@pytest.mark.parametrize("module", [NnxPlain, LinenPlain])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        compute_in,
+        lambda problem: preprocessed(problem, lambda images, key, training: 2 * images),
+        lambda problem: fa.models.freeze(problem, "*"),
+        lambda problem: fa.models.with_loss(problem, "brier"),
+        lambda problem: fa.models.with_metrics(problem, "balanced_accuracy"),
+    ],
+    ids=["compute_in", "preprocessed", "freeze", "with_loss", "with_metrics"],
+)
+def test_wrapped_problems_have_the_mask(module, wrap):
+    assert only_real_rows(wrap(problem_of(module)))
+
+
+@pytest.mark.parametrize("module", [NnxMask, LinenMask])
+def test_a_batch_without_real_rows_has_gradient_zero_and_finite_statistics(module):
+    problem = problem_of(module)
+    batch = batches()[1] | {"y": jnp.zeros(REAL, jnp.int32)}
+    del batch["mask"]
+    gradient = batch_gradient(problem)
+    found, statistics, _ = gradient(problem.init(KEY), batch, jnp.zeros(REAL, bool), KEY)
+    assert jax.tree.all(jax.tree.map(lambda leaf: bool((leaf == 0).all()), found))
+    assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.isfinite(leaf).all()), statistics))
+
+
+class NnxOne(nnx.Module):
+    def __init__(self, rngs):
+        self.norm = nnx.BatchNorm(1, momentum=0.0, rngs=rngs)
+        self.dense = nnx.Linear(1, 2, rngs=rngs)
+
+    def __call__(self, x):
+        return self.dense(self.norm(x))
+
+
+@pytest.mark.parametrize("batches", ["short", "full"])
+def test_running_statistics_are_those_of_the_last_real_examples(batches):
+    """With momentum 0: 20 examples in batches of 8, so the last batch has 4."""
+    x = np.arange(20, dtype=np.float32)[:, None] ** 2
+    data = fa.federate({"x": x, "y": np.zeros(20, np.int32)}, fa.Partition.of([np.arange(20)]))
+    local = fa.Local(8, 0.1, epochs=1, batches=batches)
+    engine = fa.make_engine(fa.algorithms.fedavg(nnx_classifier(NnxOne), local))
+    state, _ = fa.simulate(engine, data, cohort_size=1, rounds=1)
+    last = np.arange(16, 20) if batches == "full" else positions(0, 0, 0, 20, 2, 8)
+    assert len(last) == 4
+    found = jax.tree.map(np.asarray, state.model.statistics["norm"])
+    np.testing.assert_allclose(found["mean"], x[last].mean(0), rtol=1e-5)
+    np.testing.assert_allclose(found["var"], x[last].var(0), rtol=1e-4)
