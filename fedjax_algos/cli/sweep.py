@@ -74,7 +74,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
         folder.begin(record)
         if folder.is_complete:
             return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
-        with training(folder.path):
+        with training():
             rows, notes = _run(prepared, folder, own, trackers, compiled)
         goal = goal_of(settings)
         rows = _best_first(rows, goal.metric)

@@ -174,7 +174,7 @@ def train(
         folder.begin(record)
         if folder.is_complete:
             return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
-        with training(folder.path):
+        with training():
             _introduce(experiment)
             with (
                 _progress(settings, methods, compiled) as (start_method, show),

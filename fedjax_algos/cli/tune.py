@@ -90,7 +90,7 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
         folder.begin(record)
         if folder.is_complete:
             return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
-        with training(folder.path):
+        with training():
             trials = _run(tuning, folder, compiled)
         path = folder.path / "tuned.toml"
         write_text(path, tuned_text(tuning, trials))

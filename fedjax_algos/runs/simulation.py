@@ -24,6 +24,7 @@ from fedjax_algos.engine.state import FederatedState, place_of
 from fedjax_algos.runs.rounds import Rounds
 from fedjax_algos.runs.saving.arrays import fill, fill_state, saved_arrays
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, Content, RunSaver, Saved
+from fedjax_algos.runs.saving.interruption import check_interruption
 from fedjax_algos.schedules import LocalWork, Sampler, uniform
 
 COMPARED_ROUNDS = 20  # whose dispatches identify samplers and local work in a checkpoint
@@ -125,7 +126,9 @@ def simulate(
             stopped = report(row, run.state if row is run.rows[-1] else None)
     for latest, row in () if stopped else run:
         stopped = report(row, latest)
-        if run.position is not None:
+        if run.position is None:  # the start, which is made again as quickly as it is read
+            check_interruption()
+        else:
             last = run.ended or stopped
             saver.after_evaluation(run.done, partial(_content, run, saver), last=last)
         if stopped:

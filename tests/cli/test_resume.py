@@ -1,6 +1,5 @@
 """Runs that are interrupted and go on, locks, full disks, and readers of unfinished folders."""
 
-import csv
 import json
 import os
 import re
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from same_runs import folder_content
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedjax_algos.cli import main
@@ -18,6 +18,7 @@ from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.saving.files import read_rows
+from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
 from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.tracking import trackers
@@ -32,21 +33,6 @@ COMMANDS = {
     "virtual clock": f"run fedcompass --seconds 60 --evaluations 4 {SMALL}",
     "sweep": f"sweep fedavg --grid client_learning_rate=0.1,0.2 --devices 2 {ROUNDS}",
 }
-
-
-def folder_content(folder):
-    """The rows of all tables without wall time, and the last models."""
-    tables = {}
-    for path in [folder / "metrics.csv", *sorted(folder.glob("runs/*/*/metrics.csv"))]:
-        with path.open(newline="") as file:
-            tables[path.relative_to(folder)] = list(csv.DictReader(file))
-        for row in tables[path.relative_to(folder)]:
-            assert float(row.pop("wall_seconds")) > 0
-    models = {}
-    for path in sorted(folder.glob("runs/*/*/model.npz")):
-        with np.load(path) as arrays:
-            models[path.relative_to(folder)] = {name: arrays[name].tobytes() for name in arrays}
-    return tables, models
 
 
 @pytest.fixture
@@ -218,14 +204,17 @@ def test_a_folder_that_vanishes_ends_the_run(here):
 
 
 def test_the_second_signal_ends_the_process(monkeypatch):
-    from fedjax_algos.runs.saving.interruption import finish_calls
-
     codes = []
     monkeypatch.setattr(os, "_exit", codes.append)
-    with finish_calls():
-        signal.raise_signal(signal.SIGINT)
-        assert not codes
-        signal.raise_signal(signal.SIGTERM)
+
+    def send_both():
+        with finish_calls():
+            signal.raise_signal(signal.SIGINT)
+            assert not codes
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="SIGINT"):
+        send_both()
     assert codes == [143]
 
 

@@ -154,15 +154,15 @@ class ResultsFolder:
         return Checkpoints(folder / "checkpoints", self.every, self.keep, last=not alone)
 
     def complete(self, configuration: dict[str, Any]) -> None:
-        """Removes all checkpoints and rows of client state, and marks the folder as complete.
+        """Marks the folder as complete, and removes all checkpoints and rows of client state.
 
         Args:
           configuration: as of `begin`, and what is known at the end.
         """
+        self.write_configuration(configuration, complete=True)
         checkpoints = [*self.path.glob("runs/checkpoints"), *self.path.glob("runs/*/checkpoints")]
         for folder in [*checkpoints, self.client_state]:
             shutil.rmtree(folder, ignore_errors=True)
-        self.write_configuration(configuration, complete=True)
 
     def _of_run(self, label, seed):
         folder = self.path / "runs" / self.names[label] / f"seed-{seed}"
