@@ -158,7 +158,9 @@ SCENARIOS = {
     "is not complete": lambda told: told.after_interruption("table out"),
     "is in use": Told.in_use,
     "is not empty": lambda told: told.after_interruption(run()),
-    "holds other runs": lambda told: told.after_interruption(run(rounds=6, more="--resume")),
+    "holds other runs": lambda told: told.after_interruption(
+        run(more="--resume").replace("--eval-every 2", "--eval-every 1")
+    ),
     "the checkpoint in": Told.other_checkpoint,
     "cannot be written": Told.full_disk,
     "... updates of clients": lambda told: told(run("own.py:spoiled")),

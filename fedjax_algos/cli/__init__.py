@@ -32,6 +32,7 @@ from fedjax_algos.cli.training import compare, run
 from fedjax_algos.cli.tune import tune
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.texts import printable
+from fedjax_algos.runs.saving.differences import OtherRunError
 from fedjax_algos.runs.saving.interruption import Interrupted, check_interruption, end_at_once
 
 _PACKAGE = Path(__file__).parents[1]
@@ -95,7 +96,8 @@ def _run(given: list[str]) -> None:
         check_interruption()  # a library may have turned the signal into an error of its own
         files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
         if isinstance(error, ValueError) and files[-1].is_relative_to(_PACKAGE):
-            _fail(str(error))
+            parts = str(error).splitlines() if isinstance(error, OtherRunError) else [str(error)]
+            _fail(*parts)
         if not any(map(_is_own, files)):
             error.add_note("This is a fault of fedjax_algos: please report it with these lines.")
         raise
@@ -114,7 +116,7 @@ def _is_own(file: Path) -> bool:
     return file.exists() and not any(map(file.is_relative_to, installed)) and file != _PROGRAM
 
 
-def _fail(message: str, code: int = 2) -> None:
-    line = printable(" ".join(message.split()), longest=_MAX_CHARACTERS)
-    click.echo(f"error: {line}", err=True)
+def _fail(*lines: str, code: int = 2) -> None:
+    shown = [printable(" ".join(line.split()), longest=_MAX_CHARACTERS) for line in lines]
+    click.echo("error: " + "\n  ".join(shown), err=True)
     sys.exit(code)

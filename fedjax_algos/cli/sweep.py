@@ -80,7 +80,9 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
             labels = [method.label for method in prepared.experiment.methods]
             check_choice("reference", settings.reference, labels)
         record = results.configuration(prepared.experiment, extra={"grid": columns})
-        folder.begin(record)
+        longer = folder.begin(record, extends=True)
+        if longer is not None:
+            lines.say(longer)
         if folder.is_complete:
             return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
         with training():

@@ -180,7 +180,10 @@ def train(
         )
         extra = {"tuning": dict(file.tuning)} if file.tuning else {}
         record = results.configuration(experiment, values.get("config"), extra)
-        folder.begin(record)
+        on_disk = settings.client_state == "disk"  # these rows are removed when runs have ended
+        longer = folder.begin(record, extends=settings.seconds is None and not on_disk)
+        if longer is not None:
+            _say(longer)
         if folder.is_complete:
             return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
         with training():

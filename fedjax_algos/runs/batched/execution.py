@@ -37,8 +37,7 @@ from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
 from fedjax_algos.runs.saving.arrays import fill
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver
 from fedjax_algos.runs.saving.interruption import check_interruption
-from fedjax_algos.runs.simulation import COMPARED_ROUNDS
-from fedjax_algos.runs.windows import Window, draw_windows, flop_counter
+from fedjax_algos.runs.windows import Window, draw_windows, flop_counter, identify_rounds
 from fedjax_algos.schedules import Synchronous
 
 
@@ -169,13 +168,10 @@ def _identity(arguments, runs, mesh, algorithm):
     """By what a checkpoint of other runs is recognised."""
     tables = {_table(run): run for run in runs}
     of_tables = {key: _table_fingerprint(run) for key, run in tables.items()}
-    compared = min(arguments.rounds, COMPARED_ROUNDS)
     return {
         "algorithm": algorithm(),
         "runs": [[run.label, run.seed, of_tables[_table(run)]] for run in runs],
-        "first_rounds": array_fingerprint(
-            [arguments.schedule(run).dispatches(compared) for run in runs]
-        ),
+        **identify_rounds([arguments.schedule(run) for run in runs], arguments.rounds),
         "initial_model": array_fingerprint(arguments.params),
         "rounds": arguments.rounds,
         "eval_every": arguments.eval_every,

@@ -21,6 +21,7 @@ from fedjax_algos.core.representation import describe
 from fedjax_algos.core.writing import unwritable, writing
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.saving.arrays import fill_state, flat_arrays
+from fedjax_algos.runs.saving.differences import check_identity
 from fedjax_algos.runs.saving.interruption import Interrupted, interruption
 
 Content = tuple[dict[str, Any], dict[str, Any]]  # a tree of arrays, and facts of JSON
@@ -38,7 +39,8 @@ class Checkpoints(NamedTuple):
       every: seconds of real time between two checkpoints, which are written at the next evaluation;
         0 writes one at each evaluation.
       keep: the number of checkpoints that are kept, the last ones.
-      last: whether the end of the run is always saved. The same call then returns it at once.
+      last: whether the end of the run is always saved. The same call then returns it at once. If
+        False, the end is saved if the run was saved before.
     """
 
     folder: str | Path
@@ -114,23 +116,13 @@ class RunSaver:
         """The last checkpoint, or None if there is none.
 
         Raises:
-          ValueError: for a checkpoint of another run, which names the differences.
+          OtherRunError: for a checkpoint of another run, which names the differences.
         """
         if self.manager is None or self.manager.latest_step() is None:
             return None
         saved = _read(self.manager)
-        there, here = saved.facts.pop("identity"), self.identity()
-        different = [
-            f"{name}={there.get(name)!r} there and {name}={here.get(name)!r} here"
-            for name in dict.fromkeys([*there, *here])
-            if there.get(name) != here.get(name)
-        ]
         folder = self.checkpoints and self.checkpoints.folder
-        if different:
-            raise ValueError(
-                f"the checkpoint in {folder} is of another run: {'; '.join(different)}. Give the "
-                "same run, or another folder"
-            )
+        check_identity(saved.facts.pop("identity"), self.identity(), saved.position, folder)
         versions = saved.facts.pop("versions")
         if versions != _versions():
             warnings.warn(
@@ -156,7 +148,8 @@ class RunSaver:
         signal_number, checkpoints = interruption(), self.checkpoints
         if checkpoints is not None:
             due = time.perf_counter() - self.saved_at >= checkpoints.every
-            if due or signal_number is not None or (last and checkpoints.last):
+            at_end = last and (checkpoints.last or bool(self.kept))
+            if due or signal_number is not None or at_end:
                 self._save(checkpoints, position, content)
         if signal_number is not None:
             raise Interrupted(signal_number)
