@@ -99,7 +99,7 @@ class Told:
             try:
                 fa.simulate(engine, toy.data, cohort_size=2, rounds=1, checkpoints="saved")
             except ValueError as error:
-                return str(error)
+                return " ".join(str(error).split())
         raise AssertionError("it was not refused")
 
     def pipe(self):

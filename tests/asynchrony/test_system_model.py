@@ -315,7 +315,7 @@ def test_invalid_systems(make, message):
             "simulated:time_bin=0.5",
             "simulated: time_bin=0.5 is for exponential speeds, but speeds=normal; leave time_bin",
         ),
-        ("sun", "unknown system model 'sun'; choose fedscale or simulated"),
+        ("sun", "unknown system model 'sun'; choose csv, fedscale or simulated"),
     ],
 )
 def test_wrong_specs(spec, message):
