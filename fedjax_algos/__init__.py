@@ -1,5 +1,8 @@
 """A functional simulator of federated learning in JAX."""
 
+import fedjax_algos.importing  # noqa: F401  (before all others)
+
+# isort: split
 from fedjax_algos import (
     algorithms,
     analysis,

@@ -1,5 +1,7 @@
 """Runs whose states and rows are compared bit for bit."""
 
+import csv
+
 import jax
 import numpy as np
 
@@ -17,3 +19,18 @@ def assert_same(one, other):
         assert left.dtype == right.dtype
         assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
     assert without_time(one[1]) == without_time(other[1])
+
+
+def folder_content(folder):
+    """The rows of all tables without wall time, and the last models."""
+    tables = {}
+    for path in [folder / "metrics.csv", *sorted(folder.glob("runs/*/*/metrics.csv"))]:
+        with path.open(newline="") as file:
+            tables[path.relative_to(folder)] = list(csv.DictReader(file))
+        for row in tables[path.relative_to(folder)]:
+            assert float(row.pop("wall_seconds")) > 0
+    models = {}
+    for path in sorted(folder.glob("runs/*/*/model.npz")):
+        with np.load(path) as arrays:
+            models[path.relative_to(folder)] = {name: arrays[name].tobytes() for name in arrays}
+    return tables, models

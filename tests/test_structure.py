@@ -66,13 +66,13 @@ def imports_of(path):
 
 def test_the_root_holds_folders():
     entries = {path.name for path in ROOT.iterdir() if path.name != "__pycache__"}
-    files = {"__init__.py", "__main__.py", "_version.py", "py.typed"}
+    files = {"__init__.py", "__main__.py", "importing.py", "_version.py", "py.typed"}
     assert entries == {*FOLDERS, *files}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_imports_point_downwards(folder):
-    allowed = {*FOLDERS[: FOLDERS.index(folder) + 1], "_version"}
+    allowed = {*FOLDERS[: FOLDERS.index(folder) + 1], "_version", "importing"}
     for path in (ROOT / folder).rglob("*.py"):
         for module, name in imports_of(path):
             imported = module.split(".")[1] if "." in module else name

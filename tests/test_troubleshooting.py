@@ -100,7 +100,7 @@ class Told:
             try:
                 fa.simulate(engine, toy.data, cohort_size=2, rounds=1, checkpoints="saved")
             except ValueError as error:
-                return str(error)
+                return " ".join(str(error).split())
         raise AssertionError("it was not refused")
 
     def edited(self):
@@ -191,7 +191,9 @@ SCENARIOS = {
     "is not complete": lambda told: told.after_interruption("table out"),
     "is in use": Told.in_use,
     "is not empty": lambda told: told.after_interruption(run()),
-    "holds other runs": lambda told: told.after_interruption(run(rounds=6, more="--resume")),
+    "holds other runs": lambda told: told.after_interruption(
+        run(more="--resume").replace("--eval-every 2", "--eval-every 1")
+    ),
     "config.json'": Told.edited,
     "is damaged": lambda told: told.damaged(1),
     "no checkpoint in": lambda told: told.damaged(2),

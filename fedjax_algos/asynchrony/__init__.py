@@ -7,6 +7,7 @@ that system before any training. `schedules` and `system_models` hold the factor
 from fedjax_algos.asynchrony.arrival_groups import CompassTrace
 from fedjax_algos.asynchrony.compass import compass
 from fedjax_algos.asynchrony.compatibility import check_asynchronous, check_schedule
+from fedjax_algos.asynchrony.csv_system import csv
 from fedjax_algos.asynchrony.event_loop import EventLoop
 from fedjax_algos.asynchrony.fedscale_system import fedscale
 from fedjax_algos.asynchrony.fixed_system import FixedSystem
@@ -42,6 +43,7 @@ __all__ = [
     "check_asynchronous",
     "check_schedule",
     "compass",
+    "csv",
     "fedscale",
     "immediate",
     "plan_dispatches",

@@ -97,7 +97,7 @@ def simulated(
     def make(
         seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
     ) -> SystemModelWithSpeeds:
-        transfer = _transfer_seconds(download_bytes, upload_bytes, bytes_per_second)
+        transfer = transfer_seconds(download_bytes, upload_bytes, bytes_per_second)
         check_system_seed(seed)
         return SimulatedSystem(
             seed,
@@ -155,7 +155,7 @@ def traced(
     def make(
         seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
     ) -> SystemModelWithSpeeds:
-        transfer = _transfer_seconds(download_bytes, upload_bytes, bytes_per_second)
+        transfer = transfer_seconds(download_bytes, upload_bytes, bytes_per_second)
         return system(communication_seconds=communication_seconds + transfer)
 
     return make
@@ -187,7 +187,17 @@ def check_system_seed(seed: int) -> None:
         raise ValueError(f"seed={seed} is out of range; give a whole number of at least 0")
 
 
-def _transfer_seconds(download: float, upload: float, bytes_per_second: float | None) -> float:
+def transfer_seconds(download: float, upload: float, bytes_per_second: float | None) -> float:
+    """The seconds that a dispatch's bytes take; 0 if `bytes_per_second` is None.
+
+    Args:
+      download: bytes that a client receives.
+      upload: bytes that it sends.
+      bytes_per_second: above 0.
+
+    Raises:
+      ValueError: for negative numbers of bytes.
+    """
     require_at_least_0("download_bytes", download)
     require_at_least_0("upload_bytes", upload)
     return 0.0 if bytes_per_second is None else (download + upload) / bytes_per_second

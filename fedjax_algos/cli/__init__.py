@@ -6,14 +6,21 @@ their training. Each command is in the file of its name, but for `compare` and `
 `training.py`. Add a new one to `COMMANDS`.
 """
 
+import contextlib
+import signal
 import sys
 import sysconfig
+import threading
 import traceback
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
 
+from fedjax_algos import importing
 from fedjax_algos.cli.claims import claims
+from fedjax_algos.cli.environment import forget_folder, way_on
 from fedjax_algos.cli.options import Commands
 from fedjax_algos.cli.pack import pack_command
 from fedjax_algos.cli.plot import plot
@@ -25,6 +32,8 @@ from fedjax_algos.cli.training import compare, run
 from fedjax_algos.cli.tune import tune
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.texts import printable
+from fedjax_algos.runs.saving.differences import OtherRunError
+from fedjax_algos.runs.saving.interruption import Interrupted, check_interruption, end_at_once
 
 _PACKAGE = Path(__file__).parents[1]
 _PROGRAM = Path(sys.argv[0])
@@ -46,15 +55,31 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command line. A usage error is one line on standard error, and exit code 2.
 
     So is a ValueError that this package raises itself, wherever it arises. Every other error keeps
-    its traceback, and asks for a report unless code of the user's own is part of it.
+    its traceback, and asks for a report unless code of the user's own is part of it. After SIGINT
+    or SIGTERM one line says how to go on, and the exit code is 128 + the signal's number.
 
     Args:
       arguments: of the command; None: those of the process.
     """
     if "" not in sys.path:
         sys.path.append("")  # for package.module:NAME in the working folder
+    given = sys.argv[1:] if arguments is None else arguments
+    last_words = partial(_say_interrupted, given)
+    forget_folder()
+    is_main = threading.current_thread() is threading.main_thread()  # others handle no signals
     try:
-        given = sys.argv[1:] if arguments is None else arguments
+        with end_at_once(last_words) if is_main else contextlib.nullcontext():
+            _run(given)
+    except Interrupted as error:
+        last_words(error.signal_number)
+        sys.exit(128 + error.signal_number)
+    finally:
+        importing.has_ended()
+
+
+def _run(given: list[str]) -> None:
+    """Runs the command; its errors are those of `main`."""
+    try:
         cli.main(given, prog_name="fedjax-algos", standalone_mode=False, obj=given)
     except click.exceptions.NoSuchOption as error:
         command = error.ctx and error.ctx.command.get_params(error.ctx)
@@ -68,12 +93,20 @@ def main(arguments: list[str] | None = None) -> None:
     except click.exceptions.Abort:
         _fail("interrupted", code=130)
     except Exception as error:
+        check_interruption()  # a library may have turned the signal into an error of its own
         files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
         if isinstance(error, ValueError) and files[-1].is_relative_to(_PACKAGE):
-            _fail(str(error))
+            parts = str(error).splitlines() if isinstance(error, OtherRunError) else [str(error)]
+            _fail(*parts)
         if not any(map(_is_own, files)):
             error.add_note("This is a fault of fedjax_algos: please report it with these lines.")
         raise
+
+
+def _say_interrupted(given: Sequence[str], number: int) -> None:
+    """The line of an interruption, also in a handler, which may have stopped another output."""
+    with contextlib.suppress(OSError, RuntimeError):
+        click.echo(f"interrupted ({signal.Signals(number).name}); {way_on(given)}", err=True)
 
 
 def _is_own(file: Path) -> bool:
@@ -83,7 +116,7 @@ def _is_own(file: Path) -> bool:
     return file.exists() and not any(map(file.is_relative_to, installed)) and file != _PROGRAM
 
 
-def _fail(message: str, code: int = 2) -> None:
-    line = printable(" ".join(message.split()), longest=_MAX_CHARACTERS)
-    click.echo(f"error: {line}", err=True)
+def _fail(*lines: str, code: int = 2) -> None:
+    shown = [printable(" ".join(line.split()), longest=_MAX_CHARACTERS) for line in lines]
+    click.echo("error: " + "\n  ".join(shown), err=True)
     sys.exit(code)

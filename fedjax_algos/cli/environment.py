@@ -3,13 +3,11 @@
 import contextlib
 import os
 import shlex
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
 import jax
 
 from fedjax_algos.cli.options import check_path
@@ -18,9 +16,12 @@ from fedjax_algos.core.texts import printable
 from fedjax_algos.engine.compilation import keep_compiled
 from fedjax_algos.engine.devices import usable_cores
 from fedjax_algos.runs.divergence import DivergenceWarning
-from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
+from fedjax_algos.runs.saving.configuration_file import read_configuration
+from fedjax_algos.runs.saving.interruption import finish_calls
 from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
 from fedjax_algos.runs.tracking import Tracker, trackers
+
+_folders: list[Path] = []  # that of the command, once it is open
 
 
 def start_jax(devices: int | None, compilation_cache: str | None) -> None:
@@ -69,34 +70,49 @@ def results_folder(values: dict[str, Any], name: str) -> Iterator[ResultsFolder]
     texts = {"every": values["checkpoint_every"], "keep": values["keep_checkpoints"]}
     given = {key: parse_value(known[key], text) for key, text in texts.items() if text is not None}
     with open_folder(values["out"], name, resume=values["resume"], **given) as folder:
+        _folders[:] = [folder.path]
         yield folder
 
 
 @contextlib.contextmanager
-def training(folder: Path) -> Iterator[None]:
-    """Ends the command at the next evaluation after Ctrl-C or SIGTERM, and says how to go on.
+def training() -> Iterator[None]:
+    """Ends the command at the next evaluation after Ctrl-C or SIGTERM.
 
     The warning of a run that diverged is not shown here; the command lists these runs at its end.
     Other warnings are one line each.
-
-    Args:
-      folder: of the results.
     """
-    try:
-        with finish_calls(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", DivergenceWarning)
-            warnings.showwarning = _show_warning
-            yield
-    except Interrupted as error:
-        arguments = list(click.get_current_context().find_root().obj)
-        if "--out" not in " ".join(arguments):
-            arguments += ["--out", str(folder)]
-        arguments += ["--resume"] * ("--resume" not in arguments)
-        click.echo(
-            f"interrupted ({error}); go on with: fedjax-algos {shlex.join(arguments)}", err=True
-        )
-        sys.exit(128 + error.signal_number)
+    with finish_calls(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DivergenceWarning)
+        warnings.showwarning = _show_warning
+        yield
 
 
 def _show_warning(message: Warning | str, *place: Any) -> None:
     click.echo(f"warning: {printable(message)}", err=True)
+
+
+def forget_folder() -> None:
+    """Begins a command, whose results folder is not open yet."""
+    _folders.clear()
+
+
+def way_on(arguments: Sequence[str]) -> str:
+    """What to do after a command was interrupted, as its results folder is now.
+
+    Args:
+      arguments: of the command.
+    """
+    path = _folders[-1] if _folders else None
+    content = None
+    with contextlib.suppress(ValueError):
+        content = path and read_configuration(path)
+    if not content:
+        what = "" if path is None else "nothing was saved: "
+        return f"{what}give the same command again"
+    if content["complete"]:
+        return f"all results are in {printable(path)}"
+    again = list(arguments)
+    if not any(each.split("=")[0] == "--out" for each in again):
+        again += ["--out", str(path)]
+    again += ["--resume"] * ("--resume" not in again)
+    return f"go on with: fedjax-algos {shlex.join(again)}"

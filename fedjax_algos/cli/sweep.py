@@ -19,7 +19,12 @@ from fedjax_algos.cli.options import (
     settings_of,
     shared_options,
 )
-from fedjax_algos.cli.progress import StatusColumn
+from fedjax_algos.cli.progress import (
+    PlainLines,
+    StatusColumn,
+    compilation_line,
+    plain_lines,
+)
 from fedjax_algos.cli.tables import non_finite_lines
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, options, parse_value
@@ -59,7 +64,11 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     METHOD may be a function of your own: my_file.py:fedspeed --grid rho=0.1,0.2.
     """
     start, trackers = time.perf_counter(), make_trackers(values["track"])
-    with measure_compilation() as compiled, results_folder(values, "sweep") as folder:
+    with (
+        measure_compilation() as compiled,
+        plain_lines(compiled) as lines,
+        results_folder(values, "sweep") as folder,
+    ):
         settings = settings_of(values, "3")
         start_jax(settings.devices, values["compilation_cache"])
         columns = _columns(grid, values)
@@ -71,11 +80,13 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
             labels = [method.label for method in prepared.experiment.methods]
             check_choice("reference", settings.reference, labels)
         record = results.configuration(prepared.experiment, extra={"grid": columns})
-        folder.begin(record)
+        longer = folder.begin(record, extends=True)
+        if longer is not None:
+            lines.say(longer)
         if folder.is_complete:
             return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
-        with training(folder.path):
-            rows, notes = _run(prepared, folder, own, trackers, compiled)
+        with training():
+            rows, notes = _run(prepared, folder, own, trackers, compiled, lines)
         goal = goal_of(settings)
         rows = _best_first(rows, goal.metric)
         summary = summarise(rows, goal.target, goal.reference, metric=goal.metric)
@@ -92,6 +103,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     seconds = time.perf_counter() - start
     place = printable(folder.path)
     click.echo(f"results and figure in {place} ({seconds:.0f} s, of which {compiled})")
+    compilation_line(compiled, seconds, values["compilation_cache"])
 
 
 def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, list[str]]:
@@ -118,18 +130,23 @@ def _run(
     own: dict[str, Any],
     trackers: list[Tracker],
     compiled: Compilation,
+    lines: PlainLines,
 ) -> tuple[list[Row], list[str]]:
-    """The rows and the notes, while a bar shows the progress of all runs."""
+    """The rows and the notes, while a bar or plain lines show the progress of all runs."""
     console, settings = Console(stderr=True), prepared.experiment.settings
     columns = [TextColumn(f"{len(prepared.runs)} runs"), BarColumn(), MofNCompleteColumn()]
     status = StatusColumn(compiled)
     more = TextColumn("rounds"), TimeElapsedColumn(), status
-    with Progress(*columns, *more, console=console) as progress:
-        task = progress.add_task("", total=len(prepared.runs) * settings.rounds)
+    disable, total = not console.is_terminal, len(prepared.runs) * settings.rounds
+    with Progress(*columns, *more, console=console, disable=disable) as progress:
+        task = progress.add_task("", total=total)
+        lines.begin(total, settings)
+        lines.start(prepared.runs[0].label, 0)
         status.current = task
         reached: dict[tuple[str, int], int] = {}  # rounds, by method and seed
 
         def show(row: Row) -> None:
+            lines.row(row)
             name = row["method"], row["seed"]
             progress.advance(task, row["round"] - reached.get(name, 0))
             reached[name] = row["round"]
@@ -137,6 +154,7 @@ def _run(
         points = {run.label: run.swept for run in prepared.runs}
         with track_experiment(trackers, folder, prepared.experiment, show, points) as add_row:
             rows, notes = run_sweep(prepared, add_row, folder, **own)
+        lines.finish()
     for note in [*prepared.experiment.notes, *notes]:
         console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
     return rows, notes

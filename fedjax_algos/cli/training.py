@@ -26,7 +26,12 @@ from fedjax_algos.cli.options import (
     shared_options,
     text_options,
 )
-from fedjax_algos.cli.progress import StatusColumn
+from fedjax_algos.cli.progress import (
+    PlainLines,
+    StatusColumn,
+    compilation_line,
+    plain_lines,
+)
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, options
 from fedjax_algos.core.texts import printable
@@ -163,7 +168,11 @@ def train(
     reference = goal.reference
     if reference is not None:
         check_choice("reference", reference, [method.label for method in methods])
-    with measure_compilation() as compiled, results_folder(values, name) as folder:
+    with (
+        measure_compilation() as compiled,
+        plain_lines(compiled) as lines,
+        results_folder(values, name) as folder,
+    ):
         start_jax(settings.devices, values["compilation_cache"])
         layout = (folder.configuration or {}).get("layout") or file.layout
         experiment = prepare(
@@ -171,13 +180,16 @@ def train(
         )
         extra = {"tuning": dict(file.tuning)} if file.tuning else {}
         record = results.configuration(experiment, values.get("config"), extra)
-        folder.begin(record)
+        on_disk = settings.client_state == "disk"  # these rows are removed when runs have ended
+        longer = folder.begin(record, extends=settings.seconds is None and not on_disk)
+        if longer is not None:
+            _say(longer)
         if folder.is_complete:
             return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
-        with training(folder.path):
+        with training():
             _introduce(experiment)
             with (
-                _progress(settings, methods, compiled) as (start_method, show),
+                _progress(settings, methods, compiled, lines) as (start_method, show),
                 track_experiment(trackers, folder, experiment, show) as add_row,
             ):
                 rows = comparison.run(experiment, add_row, _show_memory, folder, start_method)
@@ -201,6 +213,7 @@ def train(
     rest = f"{seconds - compiled.seconds:.1f} s for the rest"
     place = printable(folder.path)
     click.echo(f"results and figure in {place} ({seconds:.0f} s: {compiled}, {rest})")
+    compilation_line(compiled, seconds, values["compilation_cache"])
 
 
 def _introduce(experiment: Experiment) -> None:
@@ -231,9 +244,9 @@ def _show_memory(label: str, memory: InFlightMemory) -> None:
 
 @contextlib.contextmanager
 def _progress(
-    settings: Settings, methods: list[Method], compiled: Compilation
+    settings: Settings, methods: list[Method], compiled: Compilation, lines: PlainLines
 ) -> Iterator[tuple[Callable[[str], None], Callable[[Row], None]]]:
-    """Shows a bar for each method, over all seeds.
+    """Shows a bar for each method, over all seeds; plain lines if there is no terminal.
 
     Yields a function to call with the label of each method that starts, and one for each row.
     """
@@ -247,8 +260,9 @@ def _progress(
         status,
     ]
     span, name = settings.seconds or settings.rounds, settings.target_metric.replace("_", " ")
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         total = span * len(settings.seeds)
+        lines.begin(total * len(methods), settings)
         tasks = {
             m.label: progress.add_task(printable(m.label, 80), total=total, status="", start=False)
             for m in methods
@@ -256,10 +270,12 @@ def _progress(
         reached: dict[tuple[str, int], float] = {}  # by method and seed
 
         def start(label: str) -> None:
+            lines.start(label, list(tasks).index(label) * total)
             status.current = tasks[label]
             progress.start_task(tasks[label])
 
         def show(row: Row) -> None:
+            lines.row(row)
             task = tasks[row["method"]]
             reached[row["method"], row["seed"]] = row["round" if rounds else "simulated_seconds"]
             done = sum(now for (label, _), now in reached.items() if label == row["method"])
@@ -267,3 +283,4 @@ def _progress(
             progress.update(task, completed=done, status=seen)
 
         yield start, show
+        lines.finish()

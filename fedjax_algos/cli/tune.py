@@ -17,7 +17,12 @@ from fedjax_algos.cli.options import (
     settings_of,
     shared_options,
 )
-from fedjax_algos.cli.progress import StatusColumn
+from fedjax_algos.cli.progress import (
+    PlainLines,
+    StatusColumn,
+    compilation_line,
+    plain_lines,
+)
 from fedjax_algos.cli.tables import plain_table
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options, parse_value
@@ -27,6 +32,7 @@ from fedjax_algos.engine.compilation import Compilation, measure_compilation
 from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.tuning import Trial, Tuning, prepare_tuning, run_tuning, tuned_text
+from fedjax_algos.runs.tuning.tuning import Stage
 
 _SEEDS = "1000-1002"  # not those of `compare`
 # what clients hold out is --validation; rows are of held-out examples, which no tracker names so
@@ -73,7 +79,11 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
     written to tuned.toml, which compare --config takes as it is.
     """
     start = time.perf_counter()
-    with measure_compilation() as compiled, results_folder(values, "tune") as folder:
+    with (
+        measure_compilation() as compiled,
+        plain_lines(compiled) as lines,
+        results_folder(values, "tune") as folder,
+    ):
         settings = settings_of(values, _SEEDS)
         start_jax(settings.devices, values["compilation_cache"])
         own = options(prepare_tuning)
@@ -90,8 +100,8 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
         folder.begin(record)
         if folder.is_complete:
             return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
-        with training(folder.path):
-            trials = _run(tuning, folder, compiled)
+        with training():
+            trials = _run(tuning, folder, compiled, lines)
         path = folder.path / "tuned.toml"
         write_text(path, tuned_text(tuning, trials))
         folder.complete(record | results.at_end(tuning.experiment, compiled))
@@ -100,19 +110,21 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
     seconds = time.perf_counter() - start
     click.echo(f"all trials in {printable(folder.path)} ({seconds:.0f} s, of which {compiled})")
     click.echo(f"go on with: fedjax-algos compare --config {printable(path)}")
+    compilation_line(compiled, seconds, values["compilation_cache"])
 
 
 def _run(
-    tuning: Tuning, folder: ResultsFolder, compiled: Compilation
+    tuning: Tuning, folder: ResultsFolder, compiled: Compilation, lines: PlainLines
 ) -> dict[str, list[list[Trial]]]:
-    """The trials, while a bar for each method shows its progress."""
+    """The trials, while a bar for each method, or plain lines, show the progress."""
     console, clock = Console(stderr=True), tuning.experiment.settings.seconds is not None
     for note in [_budget(tuning), *tuning.experiment.notes]:
         console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
     columns = [TextColumn("{task.description:<16}", markup=False), BarColumn()]
     status = StatusColumn(compiled)
     more = TaskProgressColumn(), TimeElapsedColumn(), status
-    with Progress(*columns, *more, console=console) as progress:
+    disable = not console.is_terminal
+    with Progress(*columns, *more, console=console, disable=disable) as progress:
         tasks = {
             space.method.label: progress.add_task(
                 printable(space.method.label, 80), total=tuning.budget, start=False
@@ -120,19 +132,24 @@ def _run(
             for space in tuning.spaces
         }
         last: dict[tuple[Any, ...], float] = {}
+        lines.begin(len(tasks) * tuning.budget, tuning.experiment.settings)
 
-        def start(label: str) -> None:
+        def start(label: str, stage: Stage) -> None:
+            lines.start(label, list(tasks).index(label) * tuning.budget, stage.length)
             status.current = tasks[label]
             progress.start_task(tasks[label])
 
         def show(label: str, row: Row) -> None:
+            lines.row(row)
             now = row["simulated_seconds" if clock else "round"]
             key = row["method"], row["seed"]
             before = last.get(key, 0)
             progress.advance(tasks[label], now - before if now > before else now)
             last[key] = now
 
-        return run_tuning(tuning, folder, show, start)
+        trials = run_tuning(tuning, folder, show, start)
+        lines.finish()
+        return trials
 
 
 def _table(tuning: Tuning, trials: Mapping[str, Sequence[Sequence[Trial]]]) -> Table:

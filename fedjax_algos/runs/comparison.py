@@ -13,6 +13,7 @@ from fedjax_algos.runs.async_simulation import simulate_async_seeds
 from fedjax_algos.runs.client_results import client_rows
 from fedjax_algos.runs.divergence import named_errors
 from fedjax_algos.runs.experiment import Experiment
+from fedjax_algos.runs.saving.interruption import check_interruption
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.simulation import simulate
 
@@ -91,6 +92,7 @@ def run(
         label, engine = method.label, experiment.engines[method.label]
         histories: dict[int, list[Row]] = {seed: [] for seed in experiment.data}
         show = partial(report, label, histories)
+        check_interruption()
         on_start(label)
         if settings.seconds is not None:
             with named_errors(f"{label}: "):
@@ -111,6 +113,7 @@ def run(
             experiment.plans[label] = next(iter(results.values())).plan
         else:
             for seed, data in experiment.data.items():
+                check_interruption()
                 if ended := folder and folder.rows_of_ended(label, seed):
                     histories[seed] = ended
                     for row in ended:

@@ -33,6 +33,7 @@ from fedjax_algos.runs.divergence import (
 from fedjax_algos.runs.planned_runs import MergedRuns
 from fedjax_algos.runs.saving.arrays import fill
 from fedjax_algos.runs.saving.checkpoints import Content, as_checkpoints
+from fedjax_algos.runs.saving.interruption import check_interruption
 
 
 class AsyncResult(NamedTuple):
@@ -132,6 +133,7 @@ def execute(executor, merged, times, params, evaluate_model, on_evaluation, save
                 at_steps.setdefault(int(own[steps - 1]) + 1, []).append((number, now, steps))
             elif not saved:
                 measure(number, now, 0, state, {})
+    check_interruption()
     last = state
     stops = sorted(at_steps)
     calls = executor.run(

@@ -25,9 +25,9 @@ from fedjax_algos.engine.state import FederatedState, place_of
 from fedjax_algos.runs.rounds import Rounds
 from fedjax_algos.runs.saving.arrays import fill, fill_state, open_rows, saved_arrays
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, Content, RunSaver, Saved
+from fedjax_algos.runs.saving.interruption import check_interruption
+from fedjax_algos.runs.windows import identify_rounds
 from fedjax_algos.schedules import LocalWork, Sampler, uniform
-
-COMPARED_ROUNDS = 20  # whose dispatches identify samplers and local work in a checkpoint
 
 
 def simulate(
@@ -76,7 +76,9 @@ def simulate(
         for the rows of a checkpoint before the last one. If it returns True, the run stops.
       evaluate: of `make_evaluate`, so that engines share its compilation.
       checkpoints: a folder, or `Checkpoints`: the run is saved there every five minutes and at its
-        end. If the folder holds a checkpoint of this run, it goes on from there, bit for bit.
+        end. If the folder holds a checkpoint of this run, it goes on from there, bit for bit; also
+        with other `rounds`, if the checkpoint is not after them and was made at an evaluation that
+        both runs have.
       state: what an earlier run returned, to go on from there, in place of an initial state. It is
         CONSUMED, as by `engine.round`.
       start_round: the number of rounds that `state` has seen, which must be given with it: the
@@ -126,7 +128,9 @@ def simulate(
             stopped = report(row, run.state if row is run.rows[-1] else None)
     for latest, row in () if stopped else run:
         stopped = report(row, latest)
-        if run.position is not None:
+        if run.position is None:  # the start, which is made again as quickly as it is read
+            check_interruption()
+        else:
             last = run.ended or stopped
             saver.after_evaluation(run.done, partial(_content, run, saver), last=last)
         if stopped:
@@ -170,8 +174,7 @@ def _content(run: Rounds, saver: RunSaver) -> Content:
 def _identity(run: Rounds, state: FederatedState, model: str) -> dict[str, Any]:
     """By what a checkpoint of another run is recognised; of `state` it reads the shapes only."""
     engine, data = run.engine, run.data
-    dispatches = run.draw().dispatches(min(run.end, COMPARED_ROUNDS))
-    one = jax.tree.map(lambda leaf: leaf[0, 0], dispatches)
+    one = jax.tree.map(lambda leaf: leaf[0, 0], run.draw().dispatches(1))
     started = {"start_round": run.start_round} if run.start_round else {}
     return started | {
         "algorithm": algorithm_fingerprint(engine.algorithm, state, data, one),
@@ -180,7 +183,7 @@ def _identity(run: Rounds, state: FederatedState, model: str) -> dict[str, Any]:
         "examples": describe_tree(data_shapes(data).examples),
         "partition_and_values": data_fingerprint(data),
         "test": examples_fingerprint(run.test),
-        "first_rounds": array_fingerprint(dispatches),
+        **identify_rounds([run.draw()], run.end),
         "rounds": run.rounds,
         "eval_every": run.eval_every,
         "non_finite": engine.non_finite,

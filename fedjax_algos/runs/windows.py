@@ -1,7 +1,7 @@
 """The rounds between two evaluations: their dispatches and the operations of these."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,11 +9,13 @@ import numpy as np
 
 from fedjax_algos.analysis.costs.measured import UncountedError, count_flops
 from fedjax_algos.core import Algorithm, Dispatch
+from fedjax_algos.engine.fingerprint import array_fingerprint
 from fedjax_algos.engine.sharded_data import data_shapes
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.schedules import Synchronous
 from fedjax_algos.schedules.synchronous import Position
 
+_COMPARED = 20  # rounds
 FlopCounter = Callable[[Dispatch], np.ndarray]  # the operations of each dispatch
 
 
@@ -55,6 +57,31 @@ def draw_windows(
         repeated = jax.tree.map(lambda leaf, index=index: leaf[index], dispatches)
         flops = float(count(dispatches).sum())
         yield Window(number, repeated, flops, schedule.position())
+
+
+def identify_rounds(schedules: Sequence[Synchronous], rounds: int) -> dict[str, list[str]]:
+    """By what other samplers, local work and rate schedules are recognised.
+
+    Args:
+      schedules: new ones, of runs that are computed together.
+      rounds: of the runs.
+
+    Returns:
+      Hashes of each of the first rounds, at most 20.
+    """
+    number = min(rounds, _COMPARED)
+    drawn = [schedule.dispatches(number) for schedule in schedules]
+    parts: dict[str, list[Any]] = {
+        "first_cohorts": [each.client for each in drawn],
+        "first_learning_rates": [each.learning_rate for each in drawn],
+        "first_steps": [(each.num_steps, each.full_steps, each.first_step) for each in drawn],
+    }
+    return {
+        name: [
+            array_fingerprint(jax.tree.map(lambda leaf, t=t: leaf[t], part)) for t in range(number)
+        ]
+        for name, part in parts.items()
+    }
 
 
 def check_no_repeats(dispatches: Dispatch) -> None:

@@ -27,8 +27,9 @@ simulated = system_models["simulated"]
 
 
 def test_every_system_model_is_tested():
-    """`fedscale` is tested in test_fedscale."""
-    assert {spec.partition(":")[0] for spec in SPECS} | {"fedscale"} == set(system_models)
+    """`fedscale` is tested in test_fedscale, `csv` in test_csv_system."""
+    named = {spec.partition(":")[0] for spec in SPECS}
+    assert named | {"fedscale", "csv"} == set(system_models)
 
 
 def per_step(system, clients, dispatches):
@@ -314,7 +315,7 @@ def test_invalid_systems(make, message):
             "simulated:time_bin=0.5",
             "simulated: time_bin=0.5 is for exponential speeds, but speeds=normal; leave time_bin",
         ),
-        ("sun", "unknown system model 'sun'; choose fedscale or simulated"),
+        ("sun", "unknown system model 'sun'; choose csv, fedscale or simulated"),
     ],
 )
 def test_wrong_specs(spec, message):

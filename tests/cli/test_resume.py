@@ -1,6 +1,5 @@
 """Runs that are interrupted and go on, locks, full disks, and readers of unfinished folders."""
 
-import csv
 import json
 import os
 import re
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from same_runs import folder_content
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedjax_algos.cli import main
@@ -18,6 +18,7 @@ from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.saving.files import read_rows
+from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
 from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.tracking import trackers
@@ -33,20 +34,7 @@ COMMANDS = {
     "sweep": f"sweep fedavg --grid client_learning_rate=0.1,0.2 --devices 2 {ROUNDS}",
 }
 
-
-def folder_content(folder):
-    """The rows of all tables without wall time, and the last models."""
-    tables = {}
-    for path in [folder / "metrics.csv", *sorted(folder.glob("runs/*/*/metrics.csv"))]:
-        with path.open(newline="") as file:
-            tables[path.relative_to(folder)] = list(csv.DictReader(file))
-        for row in tables[path.relative_to(folder)]:
-            assert float(row.pop("wall_seconds")) > 0
-    models = {}
-    for path in sorted(folder.glob("runs/*/*/model.npz")):
-        with np.load(path) as arrays:
-            models[path.relative_to(folder)] = {name: arrays[name].tobytes() for name in arrays}
-    return tables, models
+EXTENDED = ("rounds", "sweep")  # to more rounds
 
 
 @pytest.fixture
@@ -124,6 +112,8 @@ def test_an_interrupted_command_goes_on(name, here, signal_at, json_lines, capsy
         sorted(str(path.relative_to(here / folder)) for path in (here / folder).rglob("*"))
         for folder in ("whole", "parts")
     ]
+    if name in EXTENDED:  # a run that was saved keeps its last checkpoints, to go on from there
+        names = [[each for each in some if "checkpoints" not in each] for some in names]
     assert names[0] == names[1]  # no checkpoint, lock or temporary file is left
     capsys.readouterr()
     main([*arguments, "--out", "parts", "--resume"])
@@ -145,23 +135,33 @@ def interrupted(here, signal_at, capsys):
 
 
 OTHERS = {
-    ("--rounds 6", "--rounds 8"): "rounds=6 there and rounds=8 here",
-    ("--seeds 2", "--seeds 3"): "seeds=[0, 1] there and seeds=[0, 1, 2] here",
-    ("linear", "linear --partition iid"): "partition='dirichlet:alpha=0.1' there and partition=",
+    ("--rounds 6", "--rounds 4"): ["rounds: 6 in the folder, 4 here"],
+    ("--seeds 2", "--seeds 3"): [
+        "seeds: [0, 1] in the folder, [0, 1, 2] here",
+        "the clients' examples: others in the folder",
+    ],
+    ("--rounds 6", "--rounds 8 --partition iid"): [
+        "partition: dirichlet:alpha=0.1 in the folder, iid here",
+        "rounds: 6 in the folder, 8 here",
+        "the clients' examples: others in the folder",
+    ],
+    ("fedavg", "fedprox:mu=0.1"): [
+        "methods, fedavg: in the folder only",
+        "methods, fedprox: not in the folder",
+    ],
 }
 
 
 @pytest.mark.slow
-def test_other_runs_are_refused(interrupted, refused):
-    for change, difference in OTHERS.items():
-        other = COMMANDS["rounds"].replace(*change).split()
-        error = refused(*other, "--out", "parts", "--resume")
-        assert "'parts' holds other runs: " in error
-        assert difference in error
-        assert error.endswith("Give the command that made it, or another folder\n")
-    error = refused(*RUN[:2], *RUN[3:], "--out", "parts", "--resume")
-    assert "fedavg={'algorithm': 'fedavg'" in error
-    assert "fedavg=None here" in error
+def test_other_runs_are_refused(interrupted, refused, capsys):
+    for change, differences in OTHERS.items():
+        other = COMMANDS["rounds"].replace(*change)
+        with pytest.raises(SystemExit):
+            main([*other.split(), "--out", "parts", "--resume"])
+        first, *lines, last = capsys.readouterr().err.splitlines()
+        assert first == "error: 'parts' holds other runs:"
+        assert lines == [f"  {difference}" for difference in differences]
+        assert last == "  Give the command that made it, or another folder"
     error = refused(*RUN, "--out", "parts")
     assert "is not empty; name another folder or remove it or, if it holds a run that" in error
 
@@ -218,14 +218,17 @@ def test_a_folder_that_vanishes_ends_the_run(here):
 
 
 def test_the_second_signal_ends_the_process(monkeypatch):
-    from fedjax_algos.runs.saving.interruption import finish_calls
-
     codes = []
     monkeypatch.setattr(os, "_exit", codes.append)
-    with finish_calls():
-        signal.raise_signal(signal.SIGINT)
-        assert not codes
-        signal.raise_signal(signal.SIGTERM)
+
+    def send_both():
+        with finish_calls():
+            signal.raise_signal(signal.SIGINT)
+            assert not codes
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="SIGINT"):
+        send_both()
     assert codes == [143]
 
 
@@ -268,3 +271,49 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_written(kilobytes, small_dis
     if (disk / "out" / "config.json").exists():
         assert not json.loads((disk / "out" / "config.json").read_text())["complete"]
     assert not list(disk.rglob(f".{os.getpid()}-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("saved", [True, False], ids=["saved", "not saved"])
+@pytest.mark.parametrize("name", EXTENDED)
+def test_a_complete_folder_goes_on_to_more_rounds(name, saved, here, signal_at, capsys):
+    """Also after an interruption on the way; short runs that were not saved begin again."""
+    longer = COMMANDS[name].split()
+    shorter = COMMANDS[name].replace("--rounds 6", "--rounds 4").split()
+    main([*longer, "--out", "whole"])
+    every = ["--checkpoint-every", "0"] if saved else []
+    main([*shorter, *every, "--out", "parts"])
+    undo = signal_at(4, signal.SIGTERM)
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main([*longer, "--out", "parts", "--resume"])
+    undo()
+    line = capsys.readouterr().err.splitlines()
+    anew = "; 4 of its runs have no checkpoint and begin again at round 0"
+    has_none = name == "rounds" and not saved  # a sweep is saved at its end
+    assert f"parts goes on from 4 to 6 rounds{anew * has_none}" in line
+    main([*longer, "--out", "parts", "--resume"])
+    assert folder_content(here / "parts") == folder_content(here / "whole")
+    assert not list((here / "parts").rglob(".*"))
+    with pytest.raises(SystemExit):
+        main([*shorter, "--out", "parts", "--resume"])
+    assert "  rounds: 6 in the folder, 4 here\n" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_runs_that_cannot_go_on_to_more_rounds_are_refused(here, capsys):
+    off = f"run fedavg --rounds 3 --eval-every 2 --cohort 2 {SMALL} --out off"
+    clock = COMMANDS["virtual clock"] + " --out clock"
+    tuned = f"tune fedavg --grid client_learning_rate=0.1 {ROUNDS} --out tuned"
+    for command, change, line in (
+        (off, ("--rounds 3", "--rounds 4"), "rounds: 3 in the folder, 4 here; the run ended with"),
+        (clock, ("--seconds 60", "--seconds 90"), "seconds: 60.0 in the folder, 90.0 here\n"),
+        (tuned, ("--rounds 6", "--rounds 8"), "rounds: 6 in the folder, 8 here\n"),
+    ):
+        main(command.split())
+        before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+        capsys.readouterr()
+        with pytest.raises(SystemExit):
+            main([*command.replace(*change).split(), "--resume"])
+        assert f"  {line}" in capsys.readouterr().err
+        assert before == {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}

@@ -54,4 +54,4 @@ def test_ctrl_c_never_ends_in_a_crash(here):
         assert first.startswith("digits, linear")
         assert last.startswith("interrupted (SIGINT); go on with: fedjax-algos run scaffold ")
         assert code == 130
-        assert (here / f"out{number}" / "runs" / "01-scaffold" / "seed-0" / "checkpoints").exists()
+        assert not json.loads((here / f"out{number}" / "config.json").read_text())["complete"]

@@ -31,7 +31,7 @@ def test_tune_then_compare_then_repeat(command, here, read_table):
     )
     assert "test data are not used" in out
     assert "Each method: 2 settings for 4 rounds, with seeds 20, 21;" in out
-    assert out.endswith("go on with: fedjax-algos compare --config tuned/tuned.toml\n")
+    assert "\ngo on with: fedjax-algos compare --config tuned/tuned.toml\n" in out
     trials = (here / "tuned" / "trials.csv").read_text().splitlines()
     assert trials[0].startswith("method,setting,stage,length,score,score_seed_20,score_seed_21")
     assert len(trials) == 5

@@ -230,14 +230,15 @@ def test_no_checkpoint_is_written_before_its_time(tmp_path):
 OTHER_TEST = jax.tree.map(lambda leaf: leaf + 1, TOY.data.examples)
 FEWER_TEST = jax.tree.map(lambda leaf: leaf[:-1], TOY.data.examples)
 OTHERS = {
-    "rounds": ({"rounds": 7}, r"rounds=5 there and rounds=7 here"),
-    "evaluations": ({"eval_every": 3}, r"eval_every=2 there and eval_every=3 here"),
-    "seed": ({"seed": 4}, r"initial_model='\w+' there and"),
-    "cohort": ({"cohort_size": 3}, r"first_rounds='\w+' there and"),
-    "sampler": ({"sampler": fa.schedules.cyclic(num_groups=2)}, r"first_rounds="),
-    "test examples": ({"test": OTHER_TEST}, r"run: test='\w+' there and test='\w+' here"),
-    "fewer test examples": ({"test": FEWER_TEST}, r"run: test='\w+' there and test='\w+' here"),
-    "no test examples": ({"test": None}, r"run: test='\w+' there and test='' here"),
+    "rounds": ({"rounds": 7}, "rounds: 5 in the checkpoint, 7 here; the run ended with an "),
+    "fewer rounds": ({"rounds": 4}, "rounds: 5 in the checkpoint, 4 here; it was made after 5"),
+    "evaluations": ({"eval_every": 3}, "eval_every: 2 in the checkpoint, 3 here\n"),
+    "seed": ({"seed": 4}, "the initial model, which the seed draws: others in the checkpoint\n"),
+    "cohort": ({"cohort_size": 3}, "the cohorts of the first rounds, .*: others in the checkp"),
+    "sampler": ({"sampler": fa.schedules.cyclic(num_groups=2)}, "the cohorts of the first rou"),
+    "test examples": ({"test": OTHER_TEST}, "the test examples: others in the checkpoint\n"),
+    "fewer test examples": ({"test": FEWER_TEST}, "the test examples: others in the checkpoint\n"),
+    "no test examples": ({"test": None}, "the test examples: others in the checkpoint\n"),
 }
 
 
@@ -245,17 +246,18 @@ OTHERS = {
 def test_a_checkpoint_of_another_run_is_refused(name, tmp_path):
     run(fedavg(), checkpoints=tmp_path)
     options, message = OTHERS[name]
-    with pytest.raises(ValueError, match=f"of another .*{message}.*Give the same run, or"):
+    wanted = rf"of another run:\n(  .*\n)*  {message}(.*\n)*.*Give the same run, or another"
+    with pytest.raises(ValueError, match=wanted):
         run(fedavg(), checkpoints=tmp_path, **options)
 
 
 def test_a_checkpoint_of_another_algorithm_or_data_is_refused(tmp_path):
     run(fedavg(), checkpoints=tmp_path)
     other = fa.make_engine(Case("fedprox", {"mu": 0.1}).build(TOY.problem, LOCAL))
-    with pytest.raises(ValueError, match=r"algorithm='\w+' there and algorithm='\w+' here"):
+    with pytest.raises(ValueError, match="the algorithm, its options or the model: others in"):
         run(other, checkpoints=tmp_path)
     changed = jax.tree.map(lambda leaf: leaf + 1, TOY.data.examples)
-    with pytest.raises(ValueError, match=r"partition_and_values='\w+' there"):
+    with pytest.raises(ValueError, match="the clients' examples: others in the checkpoint"):
         fa.simulate(
             fedavg(), TOY.data._replace(examples=changed), cohort_size=2, rounds=5, eval_every=2,
             seed=3, checkpoints=tmp_path,
@@ -269,11 +271,50 @@ def test_a_checkpoint_of_other_test_examples_is_refused_on_the_clock_and_in_a_sw
     run_async(executor, immediate(steps=2), **clock)
     sweep = {"checkpoints": tmp_path / "sweep"}
     sweep_toy("fedprox", {"mu": [0.1]}, **sweep)
-    message = r"of another run: test='\w+' there and test='\w+' here"
+    message = r"of another run:\n  the test examples: others in the checkpoint\n"
     with pytest.raises(ValueError, match=message):
         run_async(executor, immediate(steps=2), test=OTHER_TEST, **clock)
     with pytest.raises(ValueError, match=message):
         sweep_toy("fedprox", {"mu": [0.1]}, test=jax.tree.map(lambda x: x + 1, toy()[2]), **sweep)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_a_run_goes_on_to_more_rounds(place, tmp_path):
+    """Its first rounds do not depend on their number; nor do those of one that had not ended."""
+    engine = fa.make_engine(Case("scaffold", {}).build(TOY.problem, LOCAL), client_state=place)
+    expected = run(engine, rounds=9)
+    for rounds, ended in ((2, None), (6, None), (8, 4), (9, 4)):
+        folder = Checkpoints(tmp_path, every=0)
+        if ended is None:
+            run(engine, rounds=rounds, checkpoints=folder)
+        else:
+            with pytest.raises(Ended):
+                run(engine, rounds=rounds, checkpoints=folder, on_evaluation=end_at(ended))
+    seen = []
+    result = run(engine, rounds=9, checkpoints=tmp_path, on_evaluation=seen.append)
+    assert_same(result, expected)
+    assert [row["round"] for row in seen] == [0, 2, 4, 6, 8, 9]
+    assert load_state(tmp_path, result[0])[1] == result[1]
+
+
+def test_a_rate_schedule_over_all_rounds_is_refused(tmp_path):
+    def decaying(rounds):
+        local = LOCAL._replace(learning_rate=lambda t: 0.1 * (1 - t / rounds), rate_by="round")
+        return fa.make_engine(Case("fedavg", {}).build(TOY.problem, local))
+
+    run(decaying(4), rounds=4, checkpoints=tmp_path)
+    with pytest.raises(ValueError, match="the learning rates of the first rounds: others in the"):
+        run(decaying(6), rounds=6, checkpoints=tmp_path)
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on_to_more_rounds(tmp_path):
+    grid, options = {"mu": [0.1, 0.5]}, {"checkpoints": Checkpoints(tmp_path)}
+    expected = sweep_toy("fedprox", grid, rounds=6)
+    for rounds in (4, 6):
+        result = sweep_toy("fedprox", grid, rounds=rounds, **options)
+    assert without_time(result.rows) == without_time(expected.rows)
 
 
 def test_other_versions_are_told(tmp_path, monkeypatch):

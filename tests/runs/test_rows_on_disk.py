@@ -166,7 +166,7 @@ def test_a_run_goes_on_where_its_rows_are(folder, tmp_path):
     for place, other in (("disk", "host"), ("host", "disk"), ("device", "host")):
         checkpoints = tmp_path / place
         state, rows = run(place, checkpoints=checkpoints)
-        message = f"client_state='{place}' there and client_state='{other}' here"
+        message = f"client_state: {place} in the checkpoint, {other} here"
         with pytest.raises(ValueError, match=message):
             run(other, checkpoints=checkpoints)
         like = engine(other).init(0, fa.Population(4, 2, 17))

@@ -37,8 +37,8 @@ from fedjax_algos.runs.batched.rows import CallStop, Recorder, Run
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
 from fedjax_algos.runs.saving.arrays import fill
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver
-from fedjax_algos.runs.simulation import COMPARED_ROUNDS
-from fedjax_algos.runs.windows import Window, draw_windows, flop_counter
+from fedjax_algos.runs.saving.interruption import check_interruption
+from fedjax_algos.runs.windows import Window, draw_windows, flop_counter, identify_rounds
 from fedjax_algos.schedules import Synchronous
 
 
@@ -136,7 +136,9 @@ def run_program(arguments: BatchedArguments, runs: dict[int, Run], static: froze
         for stop in _compute(program, shared, entries, windows, start_of_call):
             arguments.recorder.measure(call, transfer, stop)
             rows = [arguments.recorder.histories[index] for index in call]
-            if stop.rounds:  # the first models are made again as quickly as they are read
+            if not stop.rounds:
+                check_interruption()
+            else:  # the first models are made again as quickly as they are read
                 diverged = [index in arguments.recorder.diverged for index in call]
                 content = partial(_content, stop, {"rows": rows, "diverged": diverged})
                 saver.after_evaluation(stop.rounds, content, last=stop.rounds == arguments.rounds)
@@ -167,13 +169,10 @@ def _identity(arguments, runs, mesh, algorithm):
     """By what a checkpoint of other runs is recognised."""
     tables = {_table(run): run for run in runs}
     of_tables = {key: _table_fingerprint(run) for key, run in tables.items()}
-    compared = min(arguments.rounds, COMPARED_ROUNDS)
     return {
         "algorithm": algorithm(),
         "runs": [[run.label, run.seed, of_tables[_table(run)]] for run in runs],
-        "first_rounds": array_fingerprint(
-            [arguments.schedule(run).dispatches(compared) for run in runs]
-        ),
+        **identify_rounds([arguments.schedule(run) for run in runs], arguments.rounds),
         "initial_model": array_fingerprint(arguments.params),
         "test": examples_fingerprint(arguments.test),
         "rounds": arguments.rounds,

@@ -25,6 +25,7 @@ from fedjax_algos.runs.saving.checkpoint_file import (
     remove_unfinished,
     write_checkpoint,
 )
+from fedjax_algos.runs.saving.differences import check_identity
 from fedjax_algos.runs.saving.interruption import Interrupted, interruption
 
 Content = tuple[dict[str, Any], dict[str, Any]]  # a tree of arrays, and facts of JSON
@@ -42,7 +43,8 @@ class Checkpoints(NamedTuple):
       every: seconds of real time between two checkpoints, which are written at the next evaluation;
         0 writes one at each evaluation.
       keep: the number of checkpoints that are kept, the last ones.
-      last: whether the end of the run is always saved. The same call then returns it at once.
+      last: whether the end of the run is always saved. The same call then returns it at once. If
+        False, the end is saved if the run was saved before.
     """
 
     folder: str | Path
@@ -120,25 +122,14 @@ class RunSaver:
             the folder, the position and the arrays.
 
         Raises:
-          ValueError: if no checkpoint is whole, or for one of another run, which names the
-            differences.
+          ValueError: if no checkpoint is whole.
+          OtherRunError: for a checkpoint of another run, which names the differences.
         """
         if self.checkpoints is None or not self.kept:
             return None
         saved = _last_whole(self.checkpoints.folder, check)
-        self.position = saved.position
-        there, here = saved.facts.pop("identity"), self.identity()
-        different = [
-            f"{name}={there.get(name)!r} there and {name}={here.get(name)!r} here"
-            for name in dict.fromkeys([*there, *here])
-            if there.get(name) != here.get(name)
-        ]
-        folder = self.checkpoints.folder
-        if different:
-            raise ValueError(
-                f"the checkpoint in {folder} is of another run: {'; '.join(different)}. Give the "
-                "same run, or another folder"
-            )
+        self.position, folder = saved.position, self.checkpoints.folder
+        check_identity(saved.facts.pop("identity"), self.identity(), saved.position, folder)
         versions = saved.facts.pop("versions")
         if versions != _versions():
             warnings.warn(
@@ -164,7 +155,8 @@ class RunSaver:
         signal_number, checkpoints = interruption(), self.checkpoints
         if checkpoints is not None:
             due = time.perf_counter() - self.saved_at >= checkpoints.every
-            if due or signal_number is not None or (last and checkpoints.last):
+            at_end = last and (checkpoints.last or bool(self.kept))
+            if due or signal_number is not None or at_end:
                 self._save(checkpoints, position, content)
         if signal_number is not None:
             raise Interrupted(signal_number)

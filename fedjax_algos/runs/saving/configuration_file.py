@@ -6,8 +6,9 @@ from typing import Any
 
 from fedjax_algos.core.checksums import SUMS, DamagedError, checked_json
 from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
+from fedjax_algos.runs.saving.differences import OtherRunError, differences, off_grid
 
-_COMPARED = ("settings", "methods", "grid", "tuning", "partition_sha256")
+_COMPARED = ("methods", "grid", "tuning", "partition_sha256")  # besides the settings
 
 
 def read_configuration(path: Path) -> dict[str, Any] | None:
@@ -78,30 +79,36 @@ def check_complete(path: Path) -> None:
     )
 
 
-def check_same(path: Path, earlier: dict[str, Any], configuration: dict[str, Any]) -> None:
-    """Raises ValueError, which names the differences, for a folder of other runs.
+def check_same(
+    path: Path, earlier: dict[str, Any], configuration: dict[str, Any], *, extends: bool = False
+) -> bool:
+    """Checks that a folder holds the runs of now, or the same ones with fewer rounds.
 
     Args:
       path: of the folder.
       earlier: the content of its `config.json`.
       configuration: of the runs here.
+      extends: whether more rounds than those of the folder are allowed.
+
+    Returns:
+      Whether these runs have more rounds.
+
+    Raises:
+      OtherRunError: for other runs, which names the differences.
     """
-    different = []
-    for name in _COMPARED:
-        there, here = earlier.get(name), configuration.get(name)
-        if there != here:
-            if not (isinstance(there, dict) and isinstance(here, dict)):
-                there, here = {name: there}, {name: here}
-            different += [
-                f"{key}={there.get(key)!r} there and {key}={here.get(key)!r} here"
-                for key in dict.fromkeys([*there, *here])
-                if there.get(key) != here.get(key)
-            ]
-    if different:
-        raise ValueError(
-            f"{str(path)!r} holds other runs: {'; '.join(different)}. Give the command that made "
-            "it, or another folder"
-        )
+    there, here = ({n: each.get(n) for n in _COMPARED} for each in (earlier, configuration))
+    settings, own = earlier["settings"], configuration["settings"]
+    before, rounds = settings.get("rounds"), own["rounds"]
+    lines = differences(settings, own, "in the folder") + differences(there, here, "in the folder")
+    longer = extends and isinstance(before, int) and before < rounds
+    if longer and len(lines) == 1:
+        lines = []
+        if before % own["eval_every"]:
+            lines = [f"rounds: {before} in the folder, {rounds} here"]
+            lines[0] += f"; {off_grid(before, own['eval_every'])}"
+    if lines:
+        fix = "Give the command that made it, or another folder"
+        raise OtherRunError(f"{str(path)!r} holds other runs", lines, fix)
     packages = [each["environment"]["packages"] for each in (earlier, configuration)]
     if packages[0] != packages[1]:
         warnings.warn(
@@ -109,3 +116,4 @@ def check_same(path: Path, earlier: dict[str, Any], configuration: dict[str, Any
             "differently",
             stacklevel=4,
         )
+    return longer

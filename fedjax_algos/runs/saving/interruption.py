@@ -1,15 +1,19 @@
-"""Ctrl-C and SIGTERM: the compiled call that runs is finished before the run ends."""
+"""Ctrl-C and SIGTERM: they end a run at its next evaluation, and everything else where it is."""
 
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-_requested: list[int] = []  # numbers of the signals that have arrived in `finish_calls`
+_requested: list[int] = []  # numbers of the signals that have arrived in the blocks
+_blocks: list[Callable[[int], None] | None] = []  # the last words of each that has begun
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Interrupted(Exception):
-    """A run has ended at an evaluation because of a signal.
+class Interrupted(BaseException):
+    """A run has ended at an evaluation because of a signal, or a command where it was.
+
+    It is no `Exception`, as KeyboardInterrupt is none, so that no handler of errors catches it.
 
     Args:
       signal_number: of SIGINT or SIGTERM.
@@ -24,28 +28,80 @@ class Interrupted(Exception):
 def finish_calls() -> Iterator[None]:
     """Lets the first SIGINT or SIGTERM within a `with` block end a run at its next evaluation.
 
-    The run then raises `Interrupted`, after it has saved a checkpoint if it saves any. Without the
-    block, a KeyboardInterrupt may end the process while devices still compute. A second signal ends
-    the process at once, with exit code 128 + its number; what was saved before stays whole.
+    The run then raises `Interrupted`, after it has saved a checkpoint if it saves any. If no run
+    comes to an evaluation any more, the end of the block raises it. Without the block, a
+    KeyboardInterrupt may end the process while devices still compute. A second signal ends the
+    process at once, with exit code 128 + its number; what was saved before stays whole.
 
     It works in the main thread only, as signal handlers do.
+
+    Raises:
+      Interrupted: see above.
+    """
+    with _handled(lambda number: None):
+        yield
+
+
+@contextlib.contextmanager
+def end_at_once(last_words: Callable[[int], None]) -> Iterator[None]:
+    """Lets the first SIGINT or SIGTERM within a `with` block raise `Interrupted` where it arrives.
+
+    In a block of `finish_calls` within it the signal is noted only, as there.
+
+    Args:
+      last_words: called with the number of a second signal, which then ends the process at once.
+
+    Raises:
+      Interrupted: where a signal arrives; or by the end of the block, if it was caught.
     """
 
-    def request(number: int, frame: object) -> None:
+    def arrived(number: int) -> None:
+        raise Interrupted(number)
+
+    with _handled(arrived, last_words):
+        yield
+
+
+@contextlib.contextmanager
+def _handled(first, last_words=None):
+    """Calls `first` with the first signal of all blocks that have begun."""
+
+    def handle(number, frame):
         if _requested:
+            for tell in filter(None, _blocks):
+                tell(number)
             os._exit(128 + number)
         _requested.append(number)
+        first(number)
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    previous = {number: signal.signal(number, request) for number in numbers}
+    previous, ended = {number: signal.getsignal(number) for number in _NUMBERS}, False
+    _blocks.append(last_words)
     try:
+        for number in _NUMBERS:
+            signal.signal(number, handle)
         yield
+        ended = True
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-        _requested.clear()
+        _blocks.pop()
+        noted = interruption()
+        if not _blocks:
+            _requested.clear()
+        if ended and noted is not None:
+            raise Interrupted(noted)
 
 
 def interruption() -> int | None:
     """The number of the signal that asks the run to end, if one has arrived."""
     return _requested[0] if _requested else None
+
+
+def check_interruption() -> None:
+    """Ends a run where nothing is computed and nothing has to be saved.
+
+    Raises:
+      Interrupted: if a signal has arrived in a block of `finish_calls`.
+    """
+    if _requested:
+        raise Interrupted(_requested[0])

@@ -42,6 +42,7 @@ class ResultsFolder:
         self.path, self.every, self.keep = path, every, keep
         self.names: dict[str, str] = {}  # of the methods' folders, by label
         self.rows: dict[tuple[str, int], list[Row]] = {}  # by label and seed
+        self.extends = False
 
     def __repr__(self) -> str:
         return describe(self, path=str(self.path), methods=len(self.names))
@@ -65,15 +66,21 @@ class ResultsFolder:
         """Whether all runs have ended and all files are written."""
         return bool((self.configuration or {}).get("complete"))
 
-    def begin(self, configuration: dict[str, Any]) -> None:
+    def begin(self, configuration: dict[str, Any], *, extends: bool = False) -> str | None:
         """Writes `config.json`, or checks that the one of an earlier process is of the same runs.
 
         Args:
           configuration: values of JSON by name, with `methods` by label.
+          extends: whether runs go on to more rounds than those of the earlier process, and so keep
+            their last checkpoints.
+
+        Returns:
+          Where runs go on to more rounds, a line that says so.
 
         Raises:
-          ValueError: for a folder of other runs, which names the differences.
+          OtherRunError: for a folder of other runs, which names the differences.
         """
+        self.extends = extends
         labels = configuration["methods"]
         self.names = {
             label: f"{number:02d}-{re.sub(r'[^A-Za-z0-9_.=+-]+', '-', label)[:80]}"
@@ -81,12 +88,32 @@ class ResultsFolder:
         }
         earlier = self.configuration
         if earlier is not None:
-            check_same(self.path, earlier, json.loads(json.dumps(configuration)))
-            return
+            here = json.loads(json.dumps(configuration))
+            longer = check_same(self.path, earlier, here, extends=extends)
+            return self._extend(earlier, configuration) if longer else None
         self.write_configuration(configuration)
         for name in self.names.values():
             with writing(self.path):
                 (self.path / "runs" / name).mkdir(parents=True, exist_ok=True)
+        return None
+
+    def _extend(self, earlier, configuration):
+        """Runs that have ended are no longer marked so, unless they ended early."""
+        before, rounds = (each["settings"]["rounds"] for each in (earlier, configuration))
+        self.write_configuration(
+            {n: v for n, v in earlier.items() if n not in ("runs", "complete")}
+        )
+        anew = 0
+        for sums in self.path.glob(f"runs/*/seed-*/{SUMS}"):
+            if read_rows(sums.parent / "metrics.csv")[-1]["round"] == before:
+                sums.unlink()
+                places = [sums.parent / "checkpoints", self.path / "runs" / "checkpoints"]
+                anew += not any(map(Path.exists, places))
+        self.write_configuration(configuration)
+        line = f"{self.path} goes on from {before} to {rounds} rounds"
+        if anew:
+            line += f"; {anew} of its runs have no checkpoint and begin again at round 0"
+        return line
 
     def write_configuration(self, configuration: dict[str, Any], *, complete: bool = False) -> None:
         """Writes `config.json`.
@@ -139,7 +166,8 @@ class ResultsFolder:
         with written(folder / "model.npz") as beside:
             np.savez(beside, **arrays)
         write_sums(folder, _OF_RUN)
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        if not self.extends:
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
     def rows_of_ended(self, label: str, seed: int) -> list[Row] | None:
         """The rows of a run that has ended, in this process or an earlier one; else None.
@@ -176,14 +204,17 @@ class ResultsFolder:
         return Checkpoints(folder / "checkpoints", self.every, self.keep, last=not alone)
 
     def complete(self, configuration: dict[str, Any]) -> None:
-        """Removes all checkpoints and rows of client state, and marks the folder as complete.
+        """Marks the folder as complete, and removes the rows of client state and the checkpoints.
+
+        Those of runs that can go on to more rounds are kept.
 
         Args:
           configuration: as of `begin`, and what is known at the end.
         """
-        for folder in [*self.path.glob("runs/**/checkpoints"), self.client_state]:
-            shutil.rmtree(folder, ignore_errors=True)
         self.write_configuration(configuration, complete=True)
+        found = () if self.extends else self.path.glob("runs/**/checkpoints")
+        for folder in [*found, self.client_state]:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _of_run(self, label, seed):
         folder = self.path / "runs" / self.names[label] / f"seed-{seed}"

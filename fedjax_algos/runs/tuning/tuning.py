@@ -156,7 +156,7 @@ def run_tuning(
     tuning: Tuning,
     folder: ResultsFolder,
     on_evaluation: Callable[[str, Row], None] = lambda label, row: None,
-    on_start: Callable[[str], None] = lambda label: None,
+    on_start: Callable[[str, Stage], None] = lambda label, stage: None,
 ) -> dict[str, list[list[Trial]]]:
     """Runs all stages.
 
@@ -166,7 +166,7 @@ def run_tuning(
         `trials.csv` at the end.
       on_evaluation: called with the method's label and each row that is computed, whose `test_`
         columns are of held-out examples.
-      on_start: called with the label of each method before its trials.
+      on_start: called with the label of each method and each of its stages before its trials.
 
     Returns:
       The trials of each method by label, in the order of their scores, for each stage.
@@ -175,9 +175,9 @@ def run_tuning(
     known = Scores(folder)
     results: dict[str, list[list[Trial]]] = {}
     for space in tuning.spaces:
-        on_start(space.method.label)
         show = partial(on_evaluation, space.method.label)
         if tuning.search == "optuna":
+            on_start(space.method.label, *tuning.stages)
             results[space.method.label] = [_run_batches(tuning, space, known, show)]
             continue
         points = space.points(tuning.trials, seed)
@@ -185,6 +185,7 @@ def run_tuning(
         stages: list[list[Trial]] = []
         results[space.method.label] = stages
         for number, stage in enumerate(tuning.stages, start=1):
+            on_start(space.method.label, stage)
             left = settings if not stages else [each.setting for each in stages[-1]]
             chosen = left[: stage.settings]
             place = space.method.label, number

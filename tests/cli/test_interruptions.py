@@ -1,0 +1,212 @@
+"""Ctrl-C and SIGTERM at every moment of a command: one line, the exit code, and the same digits."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import pytest
+from same_runs import folder_content
+
+from fedjax_algos.analysis import plots
+from fedjax_algos.cli import main
+from fedjax_algos.runs import results
+from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
+from fedjax_algos.runs.saving.results_folder import ResultsFolder
+from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.tuning.scores import Scores
+
+SMALL = (
+    "--model linear --clients 8 --cohort 2 --batch-size 4 --local-steps 1 --rounds 4 "
+    "--eval-every 2 --seeds 2"
+)
+GRID = "--grid client_learning_rate=0.1,0.2"
+COMMANDS = {
+    "compare": f"compare scaffold fedavg {SMALL}",
+    "run": f"run scaffold {SMALL}",
+    "clock": f"run fedbuff {SMALL} --seconds 9 --evaluations 3",
+    "sweep": f"sweep fedavg {GRID} {SMALL}",
+    "tune": f"tune fedavg fedprox {GRID} {SMALL}",
+}
+COMMANDS["clock"] = re.sub("--(cohort|rounds|eval-every) . ", "", COMMANDS["clock"])
+# in the order in which a command comes to them; the signal arrives before or after the call
+MOMENTS = {
+    "data are loaded": (Settings, "load", "before"),
+    "the folder has begun": (ResultsFolder, "begin", "after"),
+    "a program is compiled": (jax.monitoring, None, ""),
+    "a row is written": (ResultsFolder, "add_row", "after"),
+    "a run has ended": (ResultsFolder, "end", "after"),
+    "scores are written": (Scores, "add", "after"),
+    "results are written": (results, "write", "before"),
+    "the figure is drawn": (plots, "plot_metric", "before"),
+    "the folder is marked": (ResultsFolder, "complete", "before"),
+    "all is written": (ResultsFolder, "complete", "after"),
+}
+NOTHING_SAVED = ("data are loaded",)
+_OF_TUNE = {"a row is written", "a run has ended", "results are written", "the figure is drawn"}
+
+
+def moments_of(command):
+    others = _OF_TUNE if command == "tune" else {"scores are written"}
+    return [moment for moment in MOMENTS if moment not in others]
+
+
+def send_at(moment, number, patch):
+    """Sends a signal to this process at a moment, once."""
+    owner, name, when = MOMENTS[moment]
+    sent = []
+
+    def send():
+        if not sent:
+            sent.append(number)
+            signal.raise_signal(number)
+
+    if name is None:
+
+        def listen(event, seconds, **details):
+            if event == "/jax/core/compile/jaxpr_to_mlir_module_duration":
+                send()
+
+        jax.monitoring.register_event_duration_secs_listener(listen)
+        return sent, lambda: jax.monitoring.unregister_event_duration_listener(listen)
+    original = getattr(owner, name)
+
+    def call(*arguments, **keywords):
+        if when == "before":
+            send()
+        result = original(*arguments, **keywords)
+        if when == "after":
+            send()
+        return result
+
+    patch.setattr(owner, name, call)
+    return sent, lambda: None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_moment_ends_with_one_line(command, first, here, capsys, monkeypatch):
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    arguments = COMMANDS[command].split()
+    main([*arguments, "--out", "whole"])
+    arguments += ["--out", "parts", "--resume", "--checkpoint-every", "0"]
+    for position, moment in enumerate(moments_of(command)):
+        number = numbers[(position + numbers.index(first)) % 2]
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            sent, undo = send_at(moment, number, patch)
+            with pytest.raises(SystemExit) as stop:
+                main(arguments)
+            undo()
+        assert sent, moment
+        assert stop.value.code == 128 + number, moment
+        lines = [line for line in capsys.readouterr().err.splitlines() if "interrupted" in line]
+        way = f"go on with: fedjax-algos {' '.join(arguments)}"
+        if moment in NOTHING_SAVED:
+            way = "nothing was saved: give the same command again"
+        if moment == "all is written":
+            way = "all results are in parts"
+        assert lines == [f"interrupted ({number.name}); {way}"], moment
+        complete = moment == "all is written"
+        if moment not in NOTHING_SAVED:
+            told = json.loads((here / "parts" / "config.json").read_text())["complete"]
+            assert told == complete, moment
+    assert not list((here / "parts").rglob(".*"))  # no lock, nothing half-written
+    contents = (
+        [folder_content(here / name) for name in ("whole", "parts")]
+        if (command != "tune")
+        else [(here / name / "trials.csv").read_text() for name in ("whole", "parts")]
+    )
+    assert contents[0] == contents[1]
+
+
+def test_the_end_of_the_block_remembers_a_signal(monkeypatch):
+    """One that arrives after the last evaluation, at which nobody looks for it any more."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def send():
+        with finish_calls():
+            signal.raise_signal(signal.SIGTERM)
+
+    for _ in range(2):  # the first one is forgotten then
+        with pytest.raises(Interrupted, match="SIGTERM"):
+            send()
+    assert signal.getsignal(signal.SIGTERM) is before
+    with finish_calls():
+        pass
+
+
+def test_a_signal_that_a_library_catches_ends_the_command(here, capsys, monkeypatch):
+    def swallow(*_):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except BaseException:
+            raise ValueError("a library's own") from None
+
+    monkeypatch.setattr(Settings, "load", swallow)
+    with pytest.raises(SystemExit) as stop:
+        main(COMMANDS["run"].split())
+    assert stop.value.code == 143
+    line = "interrupted (SIGTERM); nothing was saved: give the same command again\n"
+    assert capsys.readouterr().err == line
+    assert not list(here.iterdir())
+
+
+def test_a_command_without_a_results_folder(capsys, monkeypatch):
+    monkeypatch.setattr(json, "dumps", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(SystemExit) as stop:
+        main(["list", "models", "--json"])
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == "interrupted (SIGINT); give the same command again\n"
+
+
+@pytest.fixture
+def process(here):
+    """Starts the command in a process of its own; returns it and the lines that it prints."""
+    started = []
+
+    def start(*arguments):
+        variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        process = subprocess.Popen(
+            [sys.executable, *arguments], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            env=variables, text=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_a_signal_while_the_command_is_imported(process):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        started = process("-v", "-m", "fedjax_algos", "list", "models")
+        next(line for line in started.stderr if "import 'fedjax_algos._version'" in line
+             or "import 'fedjax_algos.core" in line)  # fmt: skip
+        started.send_signal(number)
+        last = started.stderr.read().splitlines()[-1]
+        name = signal.Signals(number).name
+        assert last == f"interrupted ({name}) before the command began; give the same command again"
+        assert started.wait() == 128 + number
+
+
+@pytest.mark.slow
+def test_sigterm_in_a_process_of_its_own(process, here):
+    arguments = [*COMMANDS["run"].replace("rounds 4", "rounds 20000").split(), "--out", "out"]
+    started = process("-m", "fedjax_algos", *arguments)
+    rows = here / "out" / "runs" / "01-scaffold" / "seed-0" / "metrics.csv"
+    while not rows.exists() and started.poll() is None:
+        time.sleep(0.05)
+    started.terminate()
+    lines = started.stderr.read().splitlines()
+    way = f"fedjax-algos {' '.join(arguments)} --resume"
+    assert lines[-1] == f"interrupted (SIGTERM); go on with: {way}"
+    assert started.wait() == 143
