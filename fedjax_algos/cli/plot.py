@@ -82,7 +82,7 @@ def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None)
         if path.exists():
             raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
     with written(path) as beside:
-        hidden = plots.plot_metric(rows, beside, **options)
+        hidden = plots.plot_metric(rows, beside, **options).notes
     for line in hidden:
         click.echo(printable(line), err=True)
     click.echo(printable(path))
