@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import filelock
-import numpy as np
 
 from fedjax_algos.core import Model, Row
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.core.representation import describe
-from fedjax_algos.core.writing import unwritable, write_text, writing, written
-from fedjax_algos.runs.saving.arrays import flat_arrays
+from fedjax_algos.core.writing import unwritable, write_text, writing
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
 from fedjax_algos.runs.saving.configuration_file import check_same, read_configuration
 from fedjax_algos.runs.saving.files import read_rows, write_table
+from fedjax_algos.runs.saving.model_file import save_model
 
 _LOCK = ".lock"
 
@@ -124,10 +123,8 @@ class ResultsFolder:
           seed: of the run.
           model: its last one.
         """
-        arrays: dict[str, Any] = flat_arrays(model._asdict())
         folder = self._of_run(label, seed)
-        with written(folder / "model.npz") as beside:
-            np.savez(beside, **arrays)
+        save_model(folder / "model.npz", model, overwrite=True)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
     def rows_of_ended(self, label: str, seed: int) -> list[Row] | None:
