@@ -110,7 +110,9 @@ def fit_y_limits(
     for curve in curves:
         visible = (curve.x >= left) & (curve.x <= right)
         visible[: 0 if whole else len(visible) // 10] = False
-        parts += [values[visible] for values in (curve.mean, curve.low, curve.high)]
+        least = min(0.0, float(np.fmin.reduce(curve.mean, initial=0.0)))
+        low = np.maximum(curve.low, least)  # no accuracy is below 0, although an interval may be
+        parts += [values[visible] for values in (curve.mean, low, curve.high)]
     values = np.concatenate(parts)
     values = values[np.isfinite(values) & ((values > 0) | (not logarithmic))]
     if not len(values) or values.min() == values.max():

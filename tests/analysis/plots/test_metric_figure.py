@@ -284,6 +284,19 @@ def test_in_simulated_time_the_limits_fit_the_whole_curve():
     assert axes.get_ylim() == pytest.approx((0.5 - 0.032, 0.9 + 0.032))
 
 
+def test_the_limits_do_not_follow_an_interval_below_zero():
+    """The interval at the second evaluation is .2 -+ .55; that of losses may be below 0."""
+    curves = [[0.1, 0.0, 0.9], [0.1, 0.0, 0.9], [0.1, 0.0, 0.9], [0.1, 0.0, 0.9], [0.1, 1.0, 0.9]]
+    measured = rows("fedavg", curves)
+    (axes,) = draw_metric(measured)[0].axes
+    assert edges(axes)[0][1][0] == pytest.approx(0.2 - 0.5553, abs=1e-3)
+    low, high = axes.get_ylim()
+    assert (low, high) == pytest.approx((-0.08 * 0.9, 0.9 * 1.08))
+    below = [row | {"test_accuracy": row["test_accuracy"] - 1} for row in measured]
+    (axes,) = draw_metric(below)[0].axes
+    assert axes.get_ylim()[0] < -0.9
+
+
 @pytest.mark.parametrize("last", [1, 3, 5, 10, 40])
 def test_rounds_on_an_axis_are_whole(last):
     measured = [row | {"round": row["round"] // 10 * last} for row in rows("fedavg", [[0.1, 0.5]])]
