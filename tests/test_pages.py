@@ -99,22 +99,25 @@ def test_two_devices():
 
 @pytest.mark.slow
 def test_a_saved_model(tmp_path, monkeypatch, capsys):
-    """docs/results.md: it is read without the package."""
+    """docs/results.md: it is read without the package, and with `load_model`."""
     monkeypatch.chdir(tmp_path)
     given = ["--rounds", "1", "--eval-every", "1", "--clients", "20"]
     main(["compare", "fedavg", *given, "--out", "results/compare"])
     capsys.readouterr()
-    program, _ = programs("docs/results.md")
+    program, loading, _ = programs("docs/results.md")
     names = {}
     exec(program, names)
     shapes = capsys.readouterr().out
     assert "(64, 64)" in shapes
     assert isinstance(names["model"], np.lib.npyio.NpzFile)
+    exec(loading, names)
+    content = (tmp_path / "results/compare/runs/01-fedavg/seed-0/model.npz").read_bytes()
+    assert (tmp_path / "fedavg.npz").read_bytes() == content
 
 
 def test_the_costs_of_a_client(capsys):
     """docs/results.md: FedHBM's clients download the model and one number, and keep a model."""
-    _, program = programs("docs/results.md")
+    *_, program = programs("docs/results.md")
     names = {}
     exec(program, names)
     model = 4 * (64 * 10 + 10)

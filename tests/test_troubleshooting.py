@@ -117,7 +117,7 @@ class Told:
         for path in sorted(Path("saved").iterdir())[-number:]:
             path.write_bytes(path.read_bytes()[:-1] + b"?")
         if number == 1:
-            with pytest.warns(UserWarning) as warned:
+            with pytest.warns(UserWarning, match="is damaged") as warned:
                 fa.simulate(engine, toy.data, **options)
             return str(warned[0].message)
         with pytest.raises(ValueError, match="saved") as raised:

@@ -1,5 +1,5 @@
-"""The command line: `fedjax-algos compare | run | sweep | tune | pack | table | plot | report |
-claims | list`.
+"""The command line: `fedjax-algos compare | run | sweep | tune | costs | pack | table | plot |
+report | claims | list`.
 
 `options.py` has the options that all commands that train share, and `environment.py` what surrounds
 their training. Each command is in the file of its name, but for `compare` and `run` in
@@ -20,6 +20,7 @@ import click
 
 from fedjax_algos import importing
 from fedjax_algos.cli.claims import claims
+from fedjax_algos.cli.costs import costs
 from fedjax_algos.cli.environment import forget_folder, way_on
 from fedjax_algos.cli.options import Commands
 from fedjax_algos.cli.pack import pack_command
@@ -38,7 +39,9 @@ from fedjax_algos.runs.saving.interruption import Interrupted, check_interruptio
 _PACKAGE = Path(__file__).parents[1]
 _PROGRAM = Path(sys.argv[0])
 _MAX_CHARACTERS = 2000  # of an error
-COMMANDS = (compare, run, sweep, tune, pack_command, table, plot, report, claims, list_names)
+COMMANDS = (
+    compare, run, sweep, tune, costs, pack_command, table, plot, report, claims, list_names,
+)  # fmt: skip
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

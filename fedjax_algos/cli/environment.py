@@ -10,6 +10,8 @@ from typing import Any
 
 import jax
 
+import click
+
 from fedjax_algos.cli.options import check_path
 from fedjax_algos.core.options import options, parse_value
 from fedjax_algos.core.texts import printable

@@ -27,6 +27,8 @@ _LATEX = {
     **{character: f"\\{character}" for character in "_%&#${}"},
     **{character: f"{{{character}}}" for character in "[]*"},  # not an argument of the \\ before
 }
+_OF_MARKDOWN = {"best": "**{}**", "not told": "*{}*"}  # marked cells
+_OF_LATEX = {"best": r"\textbf{{{}}}", "not told": r"\textit{{{}}}"}
 _ACCENTED = range(0xC0, 0x100)  # letters of Latin-1, which LaTeX can set without further packages
 _NOT_SET = "ÐÞðþ"
 
@@ -39,12 +41,12 @@ def text(tables: Sequence[ResultTable]) -> str:
     """
     console = Console(width=1000, file=io.StringIO())
     for table in tables:
-        cells = [column.cells(with_unit=True) for column in table.columns]
+        cells = [column.text_cells() for column in table.columns]
         headings = [column.heading for column in table.columns]
         if table.title:
             console.out(printable(table.title, longest=100), "", sep="\n", highlight=False)
         console.print(plain_table(headings, [list(line) for line in zip(*cells, strict=True)]), "")
-        console.out(*map(printable, table.notes), "", sep="\n", highlight=False)
+        console.out(*map(printable, table.legend()), "", sep="\n", highlight=False)
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().split("\n")).strip() + "\n"
 
@@ -59,11 +61,11 @@ def markdown(tables: Sequence[ResultTable]) -> str:
     for table in tables:
         rule = ["---" if column.is_text() else "---:" for column in table.columns]
         lines = [[markdown_text(column.title()) for column in table.columns], rule]
-        lines += _lines(table, lambda cell, column: markdown_text(cell))
+        lines += _lines(table, lambda cell, column: markdown_text(cell), _OF_MARKDOWN)
         blocks += [[f"**{markdown_text(table.title)}**"]] * bool(table.title)
         blocks += [
             [f"| {' | '.join(line)} |" for line in lines],
-            [*map(markdown_text, table.notes)],
+            [*map(markdown_text, table.legend("bold", "italic"))],
         ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
@@ -108,8 +110,12 @@ def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _lines(table: ResultTable, show) -> list[list[str]]:
-    cells = [[show(cell, column) for cell in column.cells()] for column in table.columns]
+def _lines(table: ResultTable, show, marks: Mapping[str, str]) -> list[list[str]]:
+    cells = []
+    for column in table.columns:
+        shown = [show(cell, column) for cell in column.cells()]
+        looks = [marks.get(mark, "{}") for mark in column.marks] or ["{}"] * len(shown)
+        cells.append([look.format(cell) for look, cell in zip(looks, shown, strict=True)])
     return [list(line) for line in zip(*cells, strict=True)]
 
 
@@ -125,7 +131,9 @@ def markdown_text(cell: str) -> str:
 
 def _tabular(table: ResultTable) -> str:
     columns = "".join("l" if column.is_text() else "r" for column in table.columns)
-    notes = [f"% {printable(note)}" for note in [table.title, *table.notes] if note]
+    notes = [
+        f"% {printable(note)}" for note in [table.title, *table.legend("bold", "italic")] if note
+    ]
     lines = [
         r"% needs \usepackage{booktabs}",
         *notes,
@@ -133,7 +141,7 @@ def _tabular(table: ResultTable) -> str:
         r"\toprule",
         _line(_escape(column.title()) for column in table.columns),
         r"\midrule",
-        *map(_line, _lines(table, _latex)),
+        *map(_line, _lines(table, _latex, _OF_LATEX)),
         r"\bottomrule",
         r"\end{tabular}",
     ]

@@ -1,7 +1,9 @@
 """The tables of results: each method or setting by itself, and against the reference."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from fedjax_algos.analysis.labels import display_names
 from fedjax_algos.analysis.statistics import (
     MAX_SEEDS_OF_VALUES,
     METRIC,
@@ -15,6 +17,7 @@ from fedjax_algos.analysis.summary import (
     summarise,
     summarise_pairs,
 )
+from fedjax_algos.cli.best_marks import describe_marks, marks_of, why_not_marked
 from fedjax_algos.cli.columns import Column, ResultTable, Share, amounts, percentages
 from fedjax_algos.core import Row
 from fedjax_algos.core.texts import printable
@@ -29,6 +32,7 @@ _CHOSEN_BY_TEST_DATA = (
     "The settings are in the order of their final {}: to choose one from this table is "
     "to choose it by test data. `fedjax-algos tune` chooses on held-out examples instead."
 )
+_LATE = " That is often late on a noisy curve; --target sets a fixed one."
 _CHOSEN_ON_TEST_DATA = "best: the highest {} over the evaluations, chosen on test data."
 
 
@@ -71,6 +75,7 @@ def method_tables(
     metric: str = METRIC,
     *,
     is_sweep: bool = False,
+    labels: Mapping[str, str] | None = None,
 ) -> list[ResultTable]:
     """What the commands show of results, at the end of the runs and later.
 
@@ -85,54 +90,67 @@ def method_tables(
       reference: the label of a method; None: the first.
       metric: column of the quality.
       is_sweep: whether they are settings in the order of their final quality.
+      labels: texts that replace labels of methods; the default ones are those of `display_names`.
     """
     summary = summarise(rows, target, reference, metric=metric)
+    names = display_names([line.label for line in summary], labels)
     quality = quality_name(metric)
     if is_sweep and target is None and reference is None:
-        return [_of_settings(summary, quality)]
+        return [_of_settings(summary, quality, names)]
     if len(summary) == 1 and target is None:
-        return [_of_one_method(summary, quality)]
+        return [_of_one_method(summary, quality, names)]
     pairs = []
     if reference is not None or not is_sweep:
         pairs = summarise_pairs(rows, target, reference, metric=metric)
-    name = printable(summary[0].label if reference is None else reference, _MAX_CHARACTERS)
-    goal = f"{name}'s best {quality.removeprefix('test ')} on the same seed"
+    name = names[summary[0].label if reference is None else reference]
+    name = printable(name, _MAX_CHARACTERS)
+    each = describe_costs(summary[0].seeds_with_target)
+    each = f", {each}." if each else "."
     if target is not None:
-        goal = f"a {quality} of {100 * target:g}%"
-    tables = [_of_methods(summary, goal, quality)]
+        goal = f"a {quality} of {100 * target:g}%{each}"
+    else:
+        goal = f"{name}'s best {quality.removeprefix('test ')} on the same seed{each}{_LATE}"
+    tables = [_of_methods(summary, goal, quality, names)]
     if is_sweep:
         tables[0].notes.append(_CHOSEN_BY_TEST_DATA.format(quality))
-    return [*tables, _of_pairs(pairs, name)] if pairs else tables
+    return [*tables, _of_pairs(pairs, name, names)] if pairs else tables
 
 
-def _of_methods(summary: list[MethodSummary], goal: str, quality: str) -> ResultTable:
+def _of_methods(
+    summary: list[MethodSummary], goal: str, quality: str, names: Mapping[str, str]
+) -> ResultTable:
     costs = _costs(summary)
     on_clock = any(column.heading == "simulated time" for column in costs)
     of_all = " (of all clients)" if len(costs) > 1 else ""
-    names = ", ".join(column.heading for column in costs)
+    measured = ", ".join(column.heading for column in costs)
     if on_clock:
-        names = names.replace("rounds", "rounds (server steps)")
-    each = describe_costs(summary[0].seeds_with_target)
+        measured = measured.replace("rounds", "rounds (server steps)")
     notes = [
         *_about_qualities(summary, quality),
-        f"{names}{of_all}: to {goal}{f', {each}' if each else ''}.",
-        f"reached: seeds that reach it. {_wall_time(on_clock)}",
+        f"{measured}{of_all}: to {goal}",
+        *_censored(costs, summary[0].seeds_with_target),
+        *_without_target(summary[0]),
+        "reached: seeds that reach it.",
+        _wall_time(on_clock),
+        *why_not_marked(summary),
     ]
-    notes[3:3] = [*_censored(costs, summary[0].seeds_with_target), *_without_target(summary[0])]
     columns = [
-        *_qualities("method", summary),
+        *_qualities("method", summary, names),
         *costs,
         Column("reached", [Share(line.seeds_reaching, line.seeds_with_target) for line in summary]),
         Column("wall time", [line.seconds for line in summary], ".2f", unit="s"),
     ]
-    return ResultTable(columns, notes)
+    return ResultTable(columns, notes, marked=describe_marks(summary))
 
 
-def _qualities(heading: str, summary: list[MethodSummary]) -> list[Column]:
+def _qualities(
+    heading: str, summary: list[MethodSummary], names: Mapping[str, str]
+) -> list[Column]:
+    finals, bests = [line.final for line in summary], [line.best for line in summary]
     return [
-        Column(heading, [line.label for line in summary]),
-        percentages("final", [line.final for line in summary]),
-        percentages("best", [line.best for line in summary]),
+        Column(heading, [names[line.label] for line in summary]),
+        percentages("final", finals, marks=marks_of(summary, finals)),
+        percentages("best", bests, marks=marks_of(summary, bests)),
     ]
 
 
@@ -143,23 +161,28 @@ def _about_qualities(summary: list[MethodSummary], quality: str) -> list[str]:
     ]
 
 
-def _of_settings(summary: list[MethodSummary], quality: str) -> ResultTable:
+def _of_settings(
+    summary: list[MethodSummary], quality: str, names: Mapping[str, str]
+) -> ResultTable:
     """One line for each setting of a sweep."""
     columns = [
-        *_qualities("setting", summary),
+        *_qualities("setting", summary, names),
         Column("diverged", [Share(line.seeds_diverged, line.seeds) for line in summary]),
     ]
     notes = [
         *_about_qualities(summary, quality),
         _CHOSEN_BY_TEST_DATA.format(quality),
+        *why_not_marked(summary),
     ]
-    return ResultTable(columns, notes)
+    return ResultTable(columns, notes, marked=describe_marks(summary))
 
 
-def _of_one_method(summary: list[MethodSummary], quality: str) -> ResultTable:
+def _of_one_method(
+    summary: list[MethodSummary], quality: str, names: Mapping[str, str]
+) -> ResultTable:
     """Without costs: those to its own best accuracy say little."""
     columns = [
-        *_qualities("method", summary),
+        *_qualities("method", summary, names),
         Column("diverged", [Share(line.seeds_diverged, line.seeds) for line in summary]),
         Column("wall time", [line.seconds for line in summary], ".2f", unit="s"),
     ]
@@ -200,7 +223,7 @@ def _without_target(summary: MethodSummary) -> list[str]:
     return [f"without seed{plural} {seeds}, on which the reference has diverged: no target."]
 
 
-def _of_pairs(pairs: list[PairedSummary], reference: str) -> ResultTable:
+def _of_pairs(pairs: list[PairedSummary], reference: str, names: Mapping[str, str]) -> ResultTable:
     costs = [
         Column(f"{heading} ratio", values, ".2f")
         for heading, values in (
@@ -220,7 +243,7 @@ def _of_pairs(pairs: list[PairedSummary], reference: str) -> ResultTable:
     if any(line.final.without or line.best.without for line in pairs):
         notes.insert(1, _WITHOUT)
     columns = [
-        Column("method", [line.label for line in pairs]),
+        Column("method", [names[line.label] for line in pairs]),
         percentages("final", [line.final for line in pairs], signed=True),
         percentages("best", [line.best for line in pairs], signed=True),
         *costs,

@@ -1,8 +1,9 @@
 """The tables of the four papers, with their own columns."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fedjax_algos.analysis.labels import display_names
 from fedjax_algos.analysis.papers import Final, FirstTime, Maximum, Target
 from fedjax_algos.analysis.statistics import METRIC, describe_estimates
 from fedjax_algos.cli.columns import Column, Marked, ResultTable, Share, amounts, percentages
@@ -15,19 +16,23 @@ _LEFT_OUT = (
 )
 
 
-def paper_table(lines: Sequence[Any], metric: str = METRIC) -> ResultTable:
+def paper_table(
+    lines: Sequence[Any], metric: str = METRIC, labels: Mapping[str, str] | None = None
+) -> ResultTable:
     """The table of a paper's summary, with one line for each method.
 
     Args:
       lines: of `papers.of_paper`.
       metric: column of the quality.
+      labels: texts that replace labels of methods; the default ones are those of `display_names`.
     """
+    names = display_names([line.label for line in lines], labels)
     columns, notes = _MAKE[type(lines[0])](lines)
     notes = [note.format(quality=quality_name(metric)) for note in notes]
     if any(line.seeds_diverged for line in lines):
         diverged = [Share(line.seeds_diverged, line.seeds) for line in lines]
         columns.append(Column("diverged", diverged))
-    return ResultTable([Column("method", [line.label for line in lines]), *columns], notes)
+    return ResultTable([Column("method", [*names.values()]), *columns], notes)
 
 
 def _fedgbo(lines: Sequence[Maximum]) -> tuple[list[Column], list[str]]:
@@ -66,7 +71,8 @@ def _fedlga(lines: Sequence[Target]) -> tuple[list[Column], list[str]]:
     notes = [
         "rounds, time: to the target, means over the seeds that reach it, if half of them do.",
         *_mark_note(columns, _LEFT_OUT),
-        f"{_BEST}; in %, {describe_estimates(lines[0].seeds)}. {_REACHED}",
+        f"{_BEST}; in %, {describe_estimates(lines[0].seeds)}.",
+        _REACHED,
     ]
     return _measured(columns), notes
 
@@ -88,8 +94,9 @@ def _ghbm(lines: Sequence[Final]) -> tuple[list[Column], list[str]]:
         "rounds, traffic (down and up, of all clients), time: to the reference's final value, "
         "means over seeds; the reference is charged for its whole run.",
         *_mark_note(columns, "*: seeds that do not reach it are charged for their whole runs."),
-        "overhead: bytes of a round, divided by the reference's. saved: share of the reference's, "
-        f"in %, on common seeds. {_REACHED}",
+        "overhead: bytes of a round, divided by the reference's.",
+        "traffic saved, time saved: share of the reference's, in %, on common seeds.",
+        _REACHED,
     ]
     return _measured(columns), notes
 
@@ -109,7 +116,8 @@ def _fedcompass(lines: Sequence[FirstTime]) -> tuple[list[Column], list[str]]:
         *_mark_note(columns, _LEFT_OUT),
         "relative: mean time divided by the reference's, over the common seeds, on which both "
         "reach the target.",
-        f"{_BEST}; mean and standard deviation over seeds, in %. {_REACHED}",
+        f"{_BEST}; mean and standard deviation over seeds, in %.",
+        _REACHED,
     ]
     return _measured(columns), notes
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from fedjax_algos.analysis import plots
+from fedjax_algos.cli.labels import known_as, labels_of
 from fedjax_algos.cli.options import Command, check_path
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, unknown
@@ -65,7 +66,7 @@ def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None)
     if facet != "results" and len(folders) > 1:
         _check_seeds(rows)
     texts = {name: text for name, text in values.items() if name != "out" and text is not None}
-    options: dict[str, Any] = {**texts, "labels": _labels(label, rows)}
+    options: dict[str, Any] = {**texts, "labels": labels_of(label, rows)}
     for name in {"metric", "x"} & texts.keys():
         options[name] = _names(texts[name], list(rows[0]))
     if "methods" in texts:
@@ -82,7 +83,7 @@ def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None)
         if path.exists():
             raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
     with written(path) as beside:
-        hidden = plots.plot_metric(rows, beside, **options)
+        hidden = plots.plot_metric(rows, beside, **options).notes
     for line in hidden:
         click.echo(printable(line), err=True)
     click.echo(printable(path))
@@ -105,40 +106,10 @@ def _names(text: str, known: Collection[str]) -> list[str]:
     return [text] if text in known else text.split(",")
 
 
-def _known_as(name: str, labels: Collection[str]) -> list[str]:
-    """The labels that a name means: itself, or the method of that name in each folder."""
-    return (
-        [name]
-        if name in labels
-        else [own for own in labels if own.endswith(plots.SEPARATOR + name)]
-    )
-
-
 def _methods(text: str, rows: list[Row]) -> list[str]:
     known = dict.fromkeys(str(row["method"]) for row in rows)
-    whole = [text] if _known_as(text, known) else text.split(",")
-    return [label for name in whole for label in _known_as(name, known) or [name]]
-
-
-def _labels(texts: tuple[str, ...], rows: list[Row]) -> dict[str, str]:
-    """The texts that replace labels; a label may itself contain equals signs."""
-    methods = dict.fromkeys(str(row["method"]) for row in rows)
-    others = dict.fromkeys(str(row["results"]) for row in rows if "results" in row)
-    labels: dict[str, str] = {}
-    for text in texts:
-        parts = text.split("=")
-        splits = [("=".join(parts[:i]), "=".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
-        if not splits:
-            raise ValueError(f"label={text!r} has no new text; give OLD=NEW")
-        found = [(old, new) for old, new in splits if _known_as(old, {**methods, **others})]
-        if not found:
-            raise ValueError(unknown("label", splits[-1][0], [*methods, *others]))
-        old, new = found[0]
-        for label in _known_as(old, {**methods, **others}):
-            if label in labels:
-                raise ValueError(f"label={old!r} is given twice; give it once")
-            labels[label] = new if label == old else label.removesuffix(old) + new
-    return labels
+    whole = [text] if known_as(text, known) else text.split(",")
+    return [label for name in whole for label in known_as(name, known) or [name]]
 
 
 def _numbers(name: str, text: str, separator: str, fix: str) -> tuple[float | None, ...]:

@@ -87,10 +87,10 @@ def _tables(
 
 def _of_results(given: ResultTable) -> TextTable:
     """A table of methods, as the commands print it."""
-    cells = [column.cells(with_unit=True) for column in given.columns]
+    cells = [column.text_cells() for column in given.columns]
     headings = [column.heading for column in given.columns]
     caption = given.title[:1].upper() + given.title[1:] or "Methods"
-    return TextTable(headings, list(zip(*cells, strict=True)), "\n".join(given.notes), caption)
+    return TextTable(headings, list(zip(*cells, strict=True)), "\n".join(given.legend()), caption)
 
 
 def _of_clients(table: Table, legend: str) -> TextTable:

@@ -10,6 +10,8 @@ from fedjax_algos.analysis.plots import SEPARATOR
 from fedjax_algos.analysis.statistics import PREFIX, check_target_metric, records
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
 from fedjax_algos.cli import formats
+from fedjax_algos.cli.columns import check_columns, choose_columns
+from fedjax_algos.cli.labels import labels_of
 from fedjax_algos.cli.method_tables import Goal, method_tables
 from fedjax_algos.cli.options import Command, check_path
 from fedjax_algos.cli.paper_tables import paper_table
@@ -51,6 +53,13 @@ _OF_RECORDS = {"csv": formats.as_csv, "json": formats.as_json}
     metavar="METHOD",
     help="that the others are compared with [the run's, else the first]",
 )
+@click.option(
+    "--label",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="another text for a method; may be repeated [as the papers spell it]",
+)
+@click.option("--columns", metavar="A,B", help="the columns to show, in this order [all]")
 @click.option("--out", metavar="FILE", help="file to write [standard output]")
 def table(
     folders: tuple[str, ...],
@@ -59,6 +68,8 @@ def table(
     target: str | None,
     target_metric: str | None,
     reference: str | None,
+    label: tuple[str, ...],
+    columns: str | None,
     out: str | None,
 ) -> None:
     """Show one or more results folders as a table, with the columns of compare or of a paper.
@@ -66,8 +77,9 @@ def table(
     A target, its metric and a reference that were given to the runs hold here too, if all folders
     share them.
 
-    text, markdown and latex have units and notes on the columns. csv and json have plain numbers:
-    shares from 0 to 1, bytes, operations and seconds.
+    text, markdown and latex have units and notes on the columns, and mark the best method and what
+    cannot be told from it. csv and json have plain numbers: shares from 0 to 1, bytes, operations
+    and seconds; their columns are those of --columns there.
 
     fedgbo: the best accuracy, and the costs to reach it and the reference's. fedlga: rounds to the
     target. ghbm: the mean accuracy of the last 100 rounds, and the costs to reach the reference's.
@@ -81,13 +93,19 @@ def table(
     given = None if target is None else parse_value(options(Settings)["target"], target)
     goal = _goal(folders, configurations, paper, given, target_metric, reference)
     is_sweep = any("grid" in configuration for configuration in configurations)
+    names = None if columns is None else columns.split(",")
+    labels = labels_of(label, rows)
     if form in _OF_RECORDS:
-        text = _OF_RECORDS[form](_records(rows, paper, goal, is_sweep))
-    elif paper is not None:
-        lines = papers.of_paper(rows, paper, goal.reference, goal.target, metric=goal.metric)
-        text = _OF_TABLES[form]([paper_table(lines, goal.metric)])
+        if labels:
+            raise ValueError(f"label is given, but {form} has the labels of the runs; leave it out")
+        text = _OF_RECORDS[form](_chosen(_records(rows, paper, goal, is_sweep), names))
     else:
-        text = _OF_TABLES[form](method_tables(rows, *goal, is_sweep=is_sweep))
+        if paper is not None:
+            lines = papers.of_paper(rows, paper, goal.reference, goal.target, metric=goal.metric)
+            tables = [paper_table(lines, goal.metric, labels)]
+        else:
+            tables = method_tables(rows, *goal, is_sweep=is_sweep, labels=labels)
+        text = _OF_TABLES[form](tables if names is None else choose_columns(tables, names))
     if out is None:
         return click.echo(text, nl=False)
     path = Path(out)
@@ -96,6 +114,14 @@ def table(
             raise ValueError(f"out={out!r} exists; name another file or remove it")
     write_text(path, text)
     click.echo(printable(path))
+
+
+def _chosen(records: list[dict[str, Any]], names: list[str] | None) -> list[dict[str, Any]]:
+    """Records with their label and the chosen columns."""
+    if names is None:
+        return records
+    check_columns(names, [name for name in records[0] if name != "label"])
+    return [{name: record[name] for name in ("label", *names)} for record in records]
 
 
 def _goal(

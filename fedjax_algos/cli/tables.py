@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedjax_algos.analysis.evaluation import ClientSummary
+from fedjax_algos.analysis.labels import display_names
 from fedjax_algos.analysis.method_columns import quality_by_method
 from fedjax_algos.analysis.statistics import diverged
 from fedjax_algos.cli.columns import MISSING
@@ -67,7 +68,8 @@ def clients_table(summaries: dict[str, ClientSummary]) -> Table:
     Args:
       summaries: of `summarise_client_rows`.
     """
-    rows = [[label, *map(percent, summary)] for label, summary in summaries.items()]
+    names = display_names(summaries)
+    rows = [[names[label], *map(percent, summary)] for label, summary in summaries.items()]
     return plain_table(["method", "mean", "spread", "worst tenth", "pooled"], rows)
 
 

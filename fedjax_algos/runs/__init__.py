@@ -9,6 +9,7 @@ from fedjax_algos.runs.method import Method, methods_of
 from fedjax_algos.runs.rounds import iterate_rounds
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, load_state
 from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
+from fedjax_algos.runs.saving.model_file import load_model, save_model
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import simulate
 from fedjax_algos.runs.sweeps import Sweep, prepare_sweep, run_sweep, sweep
@@ -27,12 +28,14 @@ __all__ = [
     "comparison",
     "finish_calls",
     "iterate_rounds",
+    "load_model",
     "load_state",
     "methods_of",
     "prepare_sweep",
     "results",
     "run_batched",
     "run_sweep",
+    "save_model",
     "simulate",
     "simulate_async",
     "simulate_async_seeds",

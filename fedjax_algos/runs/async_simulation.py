@@ -18,6 +18,7 @@ from fedjax_algos.engine.asynchronous.protocols import InFlightMemory
 from fedjax_algos.runs.inputs import check_data, check_evaluations
 from fedjax_algos.runs.plan_execution import AsyncResult, checkpoints_of, execute, identity_of
 from fedjax_algos.runs.planned_runs import merge_runs, plan_run
+from fedjax_algos.runs.progress import show_progress
 from fedjax_algos.runs.rounds import make_evaluate_model
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver
 
@@ -39,6 +40,7 @@ def simulate_async(
     on_memory: Callable[[InFlightMemory], None] = lambda memory: None,
     evaluate: Callable | None = None,
     checkpoints: Checkpoints | str | Path | None = None,
+    progress: bool = False,
 ) -> AsyncResult:
     """Runs an algorithm on the virtual clock.
 
@@ -60,6 +62,7 @@ def simulate_async(
         flight.
       evaluate: of `make_evaluate`, so that executors share its compilation.
       checkpoints: a folder, or `Checkpoints`, where the run is saved and goes on; see `simulate`.
+      progress: whether a bar of the simulated time is shown; see `simulate`.
 
     Returns:
       The state, rows and plan. A row has the columns of `simulate` and `simulated_seconds`,
@@ -74,20 +77,26 @@ def simulate_async(
       NonFiniteUpdateError: for an update that is not finite if the executor has non_finite="error".
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
-    (result,) = simulate_async_seeds(
-        executor,
-        {seed: data},
-        planner,
-        system,
-        seconds=seconds,
-        test=test,
-        evaluations=evaluations,
-        params=params,
-        on_evaluation=lambda seed, row: on_evaluation(row),
-        on_memory=on_memory,
-        evaluate=evaluate,
-        checkpoints=checkpoints,
-    ).values()
+    with show_progress(progress, seconds, "simulated seconds") as show:
+
+        def report(seed: int, row: Row) -> None:
+            show(row["simulated_seconds"], row)
+            on_evaluation(row)
+
+        (result,) = simulate_async_seeds(
+            executor,
+            {seed: data},
+            planner,
+            system,
+            seconds=seconds,
+            test=test,
+            evaluations=evaluations,
+            params=params,
+            on_evaluation=report,
+            on_memory=on_memory,
+            evaluate=evaluate,
+            checkpoints=checkpoints,
+        ).values()
     return result
 
 

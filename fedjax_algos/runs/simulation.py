@@ -22,6 +22,7 @@ from fedjax_algos.engine.fingerprint import (
 )
 from fedjax_algos.engine.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState, place_of
+from fedjax_algos.runs.progress import show_progress
 from fedjax_algos.runs.rounds import Rounds
 from fedjax_algos.runs.saving.arrays import fill, fill_state, open_rows, saved_arrays
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, Content, RunSaver, Saved
@@ -47,6 +48,7 @@ def simulate(
     checkpoints: Checkpoints | str | Path | None = None,
     state: FederatedState | None = None,
     start_round: int | None = None,
+    progress: bool = False,
 ) -> tuple[FederatedState, list[Row]]:
     """Runs a synchronous simulation.
 
@@ -83,9 +85,12 @@ def simulate(
         CONSUMED, as by `engine.round`.
       start_round: the number of rounds that `state` has seen, which must be given with it: the
         schedule goes on after them. The rows count them too, as rounds of this run.
+      progress: whether a bar is shown, in a terminal or a notebook; in a log each evaluation is a
+        line. It moves at the evaluations.
 
     Returns:
-      The last state, and one row for each evaluation: `round`; `train_loss`, the mean over all
+      The last state, and one row for each evaluation, which `pandas.DataFrame(rows)` makes a table
+      and `analysis.plots.plot_metric(rows)` a figure: `round`; `train_loss`, the mean over all
       examples of all local steps since the last row; `test_loss` and the problem's metrics as
       `test_...`; `excluded_updates`, which were not finite and were left out since the start (see
       `make_engine`); `download_bytes`, `upload_bytes` and `flops` of all clients since the start
@@ -122,19 +127,22 @@ def simulate(
     model = array_fingerprint(one_copy(run.state.server.params)) if checkpoints else ""
     saver = RunSaver(checkpoints, partial(_identity, run, run.state, model))
     stopped = False
-    if (saved := saver.restore(partial(open_rows, run.state))) and saver.checkpoints:
-        _restore(run, saved, saver.checkpoints)
-        for row in run.rows:
-            stopped = report(row, run.state if row is run.rows[-1] else None)
-    for latest, row in () if stopped else run:
-        stopped = report(row, latest)
-        if run.position is None:  # the start, which is made again as quickly as it is read
-            check_interruption()
-        else:
-            last = run.ended or stopped
-            saver.after_evaluation(run.done, partial(_content, run, saver), last=last)
-        if stopped:
-            break
+    with show_progress(progress, run.end, "rounds") as show:
+        if (saved := saver.restore(partial(open_rows, run.state))) and saver.checkpoints:
+            _restore(run, saved, saver.checkpoints)
+            for row in run.rows:
+                show(row["round"], row)
+                stopped = report(row, run.state if row is run.rows[-1] else None)
+        for latest, row in () if stopped else run:
+            show(row["round"], row)
+            stopped = report(row, latest)
+            if run.position is None:  # the start, which is made again as quickly as it is read
+                check_interruption()
+            else:
+                last = run.ended or stopped
+                saver.after_evaluation(run.done, partial(_content, run, saver), last=last)
+            if stopped:
+                break
     return run.state, run.rows
 
 

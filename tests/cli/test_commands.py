@@ -25,11 +25,11 @@ def test_compare(command, refused, here, read_table):
     assert "reference='fedgob' is unknown; choose fedavg, fedprox or fedgbo" in unknown
     out = command("compare", *methods, *SMALL, "--seeds", "2", "--reference", "fedprox")
     for word in (
-        "fedavg",
-        "fedprox",
-        "fedgbo",
+        "FedAvg",
+        "FedProx",
+        "FedGBO",
         "final",
-        "compared with fedprox",
+        "compared with FedProx",
         "results/compare",
     ):
         assert word in out

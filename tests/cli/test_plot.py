@@ -46,7 +46,7 @@ def test_options_of_a_figure(command, figure):
     line += ["--title", "", "--x-label", "upload", "--y-label", "loss", "--out", "a.pdf"]
     assert command(*line) == "a.pdf\n"
     (axes,) = figure["axes"]
-    assert figure["legend"] == ["FedProx, mu=0.1", "fedavg"]
+    assert figure["legend"] == ["FedProx, mu=0.1", "FedAvg"]
     assert (axes.get_xlim()[0], axes.get_ylim()[1]) == (0.5, 2)
     assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "log")
     assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("upload", "loss", "")
@@ -65,25 +65,25 @@ def test_folders_in_one_panel_and_in_panels(command, figure):
     """Folders of the same name are told apart by their paths."""
     command("plot", "a/compare", "diverged", "--out", "1.png")
     assert figure["legend"] == [
-        "compare: fedavg",
-        "compare: fedprox mu=0.1",
-        "diverged: fedavg (no finite value)",
-        "diverged: scaffold",
+        "compare: FedAvg",
+        "compare: FedProx mu=0.1",
+        "diverged: FedAvg (no finite value)",
+        "diverged: SCAFFOLD",
     ]
     line = ["plot", "a/compare", "b/compare", "--methods", "fedavg", "--label"]
-    command(*line, "fedavg=FedAvg", "--out", "2.png")
-    assert figure["legend"] == ["a/compare: FedAvg", "b/compare: FedAvg"]
+    command(*line, "fedavg=Average", "--out", "2.png")
+    assert figure["legend"] == ["a/compare: Average", "b/compare: Average"]
     line = ["plot", "a/compare", "one", "--facet", "results", "--label", "one=1 seed"]
     command(*line, "--out", "3.png")
     assert [axes.get_title() for axes in figure["axes"]] == ["compare", "1 seed"]
-    assert figure["legend"] == ["fedavg", "fedprox mu=0.1"]
+    assert figure["legend"] == ["FedAvg", "FedProx mu=0.1"]
 
 
 def test_what_a_figure_does_not_show_is_told(folders, capsys):
     main(["plot", "diverged", "--y-limits", "0.7,", "--log", "x", "--out", "a.svg"])
     assert capsys.readouterr() == (
         "a.svg\n",
-        "fedavg: no finite value\nscaffold: outside the limits\n"
+        "FedAvg: no finite value\nSCAFFOLD: outside the limits\n"
         "1 point at 0 or below: no place on the logarithmic x axis\n",
     )
 

@@ -100,8 +100,8 @@ def test_a_report(here, read):
     ]
     assert [row[:2] for row in summary] == [
         ["method", "final"],
-        ["fedavg", "62.5, 87.5"],
-        ["fedprox", "50.0, 100.0"],
+        ["FedAvg", "62.5, 87.5"],
+        ["FedProx", "50.0, 100.0"],
     ]
     assert page.attributes("img") == [
         {
@@ -153,7 +153,7 @@ def test_styles_are_those_of_all_figures(here, read):
     methods = read(make_folder(here / "some", measured)).figure["methods"]
     expected = method_styles(["fedavg", "fedprox mu=1"])
     for method in methods:
-        style = expected[method["label"]]
+        style = expected[method["label"].lower()]
         dashes = [] if style.line == "-" else list(style.line[1])
         assert method["style"] == {"colour": style.colour, "marker": style.marker, "line": dashes}
     assert methods[0]["style"] == {"colour": "#000000", "marker": "o", "line": []}

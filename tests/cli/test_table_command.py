@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from summary_helpers import FIRST, HALF_DIVERGED, OTHER, rows, write_folder
+from summary_helpers import FIRST, HALF_DIVERGED, NAN, OTHER, rows, write_folder
 
 from fedjax_algos.cli import formats
 from fedjax_algos.cli.columns import Column, ResultTable
@@ -25,8 +25,8 @@ FIVE += rows(
 )
 MARKDOWN = r"""| method | final (%) | best (%) | rounds | upload (MB) | reached | wall time (s) |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |
-| fed\_avg | 52.0 ± 2.0 | 52.0 ± 2.0 | 10 | 20.0 | 5/5 | 3.00 |
-| a\|b {50%} | 48.2 ± 3.9 | 48.2 ± 3.9 | &gt; 10 | &gt; 20.0 | 2/5 | 3.00 |
+| fed\_avg | **52.0 ± 2.0** | **52.0 ± 2.0** | 10 | 20.0 | 5/5 | 3.00 |
+| a\|b {50%} | *48.2 ± 3.9* | *48.2 ± 3.9* | &gt; 10 | &gt; 20.0 | 2/5 | 3.00 |
 """
 MARKDOWN_PAIRS = r"""**compared with fed\_avg**
 
@@ -38,11 +38,11 @@ LATEX = r"""\begin{tabular}{lrrrrrr}
 \toprule
 method & final (\%) & best (\%) & rounds & upload (MB) & reached & wall time (s) \\
 \midrule
-fed\_avg & 52.0 $\pm$ 2.0 & 52.0 $\pm$ 2.0 & 10 & 20.0 & 5/5 & 3.00 \\
-a\textbar{}b \{50\%\} & 48.2 $\pm$ 3.9 & 48.2 $\pm$ 3.9 & $>$ 10 & $>$ 20.0 & 2/5 & 3.00 \\
+fed\_avg & \textbf{52.0 $\pm$ 2.0} & \textbf{52.0 $\pm$ 2.0} & 10 & 20.0 & 5/5 & 3.00 \\
+a\textbar{}b \{50\%\} & \textit{48.2 $\pm$ 3.9} & \textit{48.2 $\pm$ 3.9} & $>$ 10 & $>$ 20.0 & 2/5 & 3.00 \\
 \bottomrule
 \end{tabular}
-"""
+"""  # noqa: E501
 LATEX_PAIRS = r"""\begin{tabular}{lrrrrr}
 \toprule
 method & final (points) & best (points) & rounds ratio & upload ratio & common seeds \\
@@ -83,7 +83,7 @@ def test_text_is_what_compare_prints(command, five):
     assert command("table", five) == formats.text(method_tables(FIVE))
     out = command("table", five, "--target", "0.525", "--reference", "a|b {50%}")
     assert out == formats.text(method_tables(FIVE, 0.525, "a|b {50%}"))
-    assert "\nfed_avg    52.0 ± 2.0  52.0 ± 2.0    > 10  > 20.0 MB      2/5     3.00 s\n" in out
+    assert "\nfed_avg    52.0 ± 2.0 *  52.0 ± 2.0 *    > 10  > 20.0 MB      2/5     3.00 s\n" in out
 
 
 def test_markdown(command, five):
@@ -132,7 +132,7 @@ def test_few_seeds_in_each_format(command, here):
     assert "| other | 80.0, 90.0 |" in command("table", "two", "--format", "markdown")
     write_folder(here / "three", [row for seed in range(3) for row in curve(seed)])
     out = command("table", "three", "--format", "latex")
-    assert "first & 50.0 to 70.0 & " in out
+    assert r"first & \textit{50.0 to 70.0} & " in out
     assert "other & $-$5.0 to $+$15.0 & " in out
     assert "% final, best: test accuracy in %, lowest..highest of 3 seeds." in out
 
@@ -147,9 +147,9 @@ def test_several_folders_are_one_table(command, refused, here):
         write_folder(here / name, rows("fedavg", FIRST))
     write_folder(here / "deep" / "a", rows("fedavg", OTHER))
     labels = [line.split()[:2] for line in command("table", "a", "b").splitlines()[1:3]]
-    assert labels == [["a:", "fedavg"], ["b:", "fedavg"]]
+    assert labels == [["a:", "FedAvg"], ["b:", "FedAvg"]]
     out = command("table", "a", "deep/a", "--reference", "deep/a: fedavg")
-    assert "a: fedavg  -20.0, -30.0  -20.0, -20.0 " in out
+    assert "a: FedAvg  -20.0, -30.0  -20.0, -20.0 " in out
     for again in ("a", here / "a", "./a"):
         assert f"a results folder is given twice in a {again}; give it once" in refused(
             "table", "a", again
@@ -202,6 +202,98 @@ HOSTILE = [
     "é ß β 😀 ± Ð — \x1b",
     "\\",
 ]
+
+
+LABELLED = ["table", "five", "--label", "fed_avg=FedAvg, mine"]
+
+
+def test_labels_are_those_of_the_papers_or_given(command, refused, here, five):
+    write_folder(here / "two", rows("scaffold", FIRST) + rows("fedprox mu=0.1", OTHER))
+    out = command("table", "two")
+    assert [line.split("  ")[0] for line in out.splitlines()[1:3]] == ["SCAFFOLD", "FedProx mu=0.1"]
+    assert "compared with SCAFFOLD" in out
+    records = json.loads(command("table", "two", "--format", "json"))
+    assert [record["label"] for record in records] == ["scaffold", "fedprox mu=0.1"]
+    line = ["table", "two", "--label", "fedprox mu=0.1=Prox", "--label", "scaffold=S"]
+    assert [row.split()[0] for row in command(*line).splitlines()[1:3]] == ["S", "Prox"]
+    paper = ["--format", "markdown", "--paper", "fedlga", "--target", "0.5"]
+    assert "| S | 10 | " in command(*line, *paper)
+    for options, message in (
+        (["--label", "fedavg=x"], "unknown label 'fedavg'; did you mean fed_avg?"),
+        (["--label", "a|b {50%}=FedAvg, mine"], "would have the same label 'FedAvg, mine'; give"),
+        (["--format", "csv"], "label is given, but csv has the labels of the runs; leave it out"),
+    ):
+        assert message in refused(*LABELLED, *options)
+
+
+def test_columns_are_chosen_with_their_notes(command, refused, five):
+    out = command("table", five, "--columns", "rounds,final")
+    first, second = out.split("\n\n", 2)[0], out.split("compared with")[1]
+    assert first.splitlines()[0].split() == ["method", "rounds", "final"]
+    assert second.splitlines()[2].split() == ["method", "final"]
+    assert "final, best: test accuracy in %" in out
+    assert "rounds, upload (of all clients): to fed_avg's best" in out
+    for gone in ("wall time: of", "reached: seeds", "common seeds: those", "best: the highest"):
+        assert gone not in out
+    out = command("table", five, "--columns", "wall_time")
+    assert out.splitlines()[1].split() == ["fed_avg", "3.00", "s"]
+    for gone in ("compared with", "to fed_avg's best", "> 10: more", "*: the highest", "final, be"):
+        assert gone not in out
+    out = command("table", five, "--columns", "seeds,final", "--format", "csv")
+    assert out.splitlines()[:2] == ["label,seeds,final", "fed_avg,5,0.52"]
+    for options, message in (
+        (
+            ["final,rest"],
+            "columns='rest' is unknown; choose final, best, rounds, upload, reached, ",
+        ),
+        (["final,final"], "columns has 'final' twice; give it once"),
+        ([""], "columns='' is unknown"),
+        (["method"], "columns='method' is unknown"),
+        (["wall time", "--format", "json"], "columns='wall time' is unknown; choose final, "),
+    ):
+        assert message in refused("table", five, "--columns", *options)
+
+
+CLEAR = [[0.1, 0.40 + seed * seed / 1000] for seed in range(5)]  # 12 points below, and varying
+
+
+def test_the_best_and_what_cannot_be_told_from_it_are_marked(command, here):
+    write_folder(here / "some", FIVE + rows("clear", CLEAR))
+    lines = command("table", "some").splitlines()
+    finals = {line.split("  ")[0]: line for line in lines[1:4]}
+    assert "52.0 ± 2.0 *" in finals["fed_avg"]
+    assert "48.2 ± 3.9 ~" in finals["a|b {50%}"]
+    assert "40.6 ± 0.8    40.6 ± 0.8  " in finals["clear"]
+    told = (
+        "*: the highest mean over seeds of the column. ~: cannot be told from it by a two-sided "
+        "paired t test on the same 5 seeds, at 5% over all 2 comparisons with it "
+        "(Holm's correction)."
+    )
+    assert told in lines
+    told = told.replace("*:", "bold:").replace("~:", "italic:")
+    assert f"\n{told}\n" in command("table", "some", "--format", "markdown")
+    out = command("table", "some", "--format", "latex")
+    assert f"\n% {told}\n" in out
+    assert "\nclear & 40.6 $\\pm$ 0.8 & " in out
+
+
+def test_nothing_is_marked_without_a_test(command, here):
+    write_folder(here / "two", rows("first", FIRST) + rows("other", OTHER))
+    out = command("table", "two", "--format", "markdown")
+    assert "The best is not marked: at least 3 seeds are needed to tell methods apart" in out
+    assert "**" not in out.split("compared with")[0].rsplit("**", 1)[0]
+    lost = rows("lost", [*CLEAR[:4], [0.1, NAN]])
+    write_folder(here / "lost", FIVE + lost)
+    out = command("table", "lost")
+    assert "Methods that have diverged on a seed are not compared." in out
+    assert "\nlost         1/5 diverged " in out
+    assert "best: the highest" in out
+    write_folder(here / "all", lost + [row | {"method": "more"} for row in lost])
+    out = command("table", "all")
+    assert "The best is not marked: every method has diverged on a seed." in out
+    assert "*:" not in out
+    write_folder(here / "swept", FIVE, grid={"mu": ["1"]})
+    assert "52.0 ± 2.0 *" in command("table", "swept")
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")

@@ -46,7 +46,7 @@ def test_the_target_and_the_reference_of_the_runs_hold_in_their_table(command, r
     assert "compared with b: other" in out
     out = command("table", "a", "c")
     assert "to a test accuracy of 65%" in out
-    assert "compared with a: fedavg" in out
+    assert "compared with a: FedAvg" in out
     assert "| other | 20 | " in command("table", "a", "--paper", "fedlga", "--format", "markdown")
     write_folder(here / "bad", both, settings=own | {"target": "high"})
     assert "bad/config.json': target='high' is no number" in refused("table", "bad")
@@ -66,7 +66,7 @@ def test_a_target_has_its_metric(command, refused, here):
     out = command("table", "b", "--target-metric", "dice_score", "--target", "0.5")
     assert "to a test dice score of 50%" in out
     # folders of different metrics share none, and so no target
-    assert "to a: fedavg's best accuracy on the same seed" in command("table", "a", "b")
+    assert "to a: FedAvg's best accuracy on the same seed" in command("table", "a", "b")
     assert "72.0, 81.0" in command("table", "a", "--paper", "fedgbo")  # of accuracies .8 and .9
     out = command("table", "a", "--paper", "fedlga")
     assert "each seed's highest test dice score, chosen on test data" in out
@@ -107,7 +107,7 @@ PAPER_ROWS = [
             "to the reference's | upload to the reference's (kB) | flops to the reference's (GFLOP)"
             " | diverged",
             [
-                "fedavg | 30.0..70.0 | 53.3 | 20 | 2.0 | 20.0 | 20 | 2.0 | 20.0 | 0/3",
+                "FedAvg | 30.0..70.0 | 53.3 | 20 | 2.0 | 20.0 | 20 | 2.0 | 20.0 | 0/3",
                 # other's mean curve is .1, .5 and, as a seed has diverged, nothing
                 "other | 20.0..70.0 | 70.0 | 10 | 1.0 | 20.0 | 10 | 1.0 | 20.0 | 1/3",
             ],
@@ -116,7 +116,7 @@ PAPER_ROWS = [
             "fedlga --target 0.6",
             "method | rounds | time (s) | time of a round (s) | best (%) | reached | diverged",
             [
-                "fedavg | 10* | 1.50* | 0.100 | 30.0..70.0 | 2/3 | 0/3",
+                "FedAvg | 10* | 1.50* | 0.100 | 30.0..70.0 | 2/3 | 0/3",
                 "other | 13.3333 | 2.00 | 0.100 | 60.0..80.0 | 3/3 | 1/3",
             ],
         ),
@@ -126,7 +126,7 @@ PAPER_ROWS = [
             "| time saved (%) | reached | diverged",
             [
                 # the windows of all rounds but 0: fedavg .65, .55, .25; the target is .48333
-                "fedavg | 25.0..65.0 | 20* | 1 | 4.0* | 0.0 | 2.00* | 0.0 | 2/3 | 0/3",
+                "FedAvg | 25.0..65.0 | 20* | 1 | 4.0* | 0.0 | 2.00* | 0.0 | 2/3 | 0/3",
                 "other | 1/3 diverged | 13.3333 | 1 | 2.7 | 33.3 | 1.33 | 33.3 | 3/3 | 1/3",
             ],
         ),
@@ -135,7 +135,7 @@ PAPER_ROWS = [
             "method | simulated time (s) | relative | common seeds | best (%) | deviation (%) | "
             "reached | diverged",
             [
-                "fedavg | 20* | 1.00 | 2/3 | 53.3 | 20.8 | 2/3 | 0/3",
+                "FedAvg | 20* | 1.00 | 2/3 | 53.3 | 20.8 | 2/3 | 0/3",
                 # 40, 20 and 20 seconds; on the common seeds 60 / 40
                 "other | 26.6667 | 1.50 | 2/3 | 70.0 | 10.0 | 3/3 | 1/3",
             ],

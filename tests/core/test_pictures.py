@@ -76,10 +76,10 @@ def test_mistakes(draw, width, tmp_path):
 
 
 def test_the_title_is_returned_for_the_caption(tmp_path):
-    assert plot_metric(ROWS, tmp_path / "screen.svg") == []
+    assert plot_metric(ROWS, tmp_path / "screen.svg").notes == []
     caption = ["for the caption: mean of 2 seeds, band: lowest to highest"]
-    assert plot_metric(ROWS, tmp_path / "paper.svg", style="paper") == caption
+    assert plot_metric(ROWS, tmp_path / "paper.svg", style="paper").notes == caption
     assert "mean of" in (tmp_path / "screen.svg").read_text()
     assert "mean of" not in (tmp_path / "paper.svg").read_text()
-    assert plot_metric(ROWS, tmp_path / "own.svg", style="paper", title="mine") == []
+    assert plot_metric(ROWS, tmp_path / "own.svg", style="paper", title="mine").notes == []
     assert "mine" in (tmp_path / "own.svg").read_text()

@@ -1,9 +1,10 @@
 """Figures of metrics over rounds, bytes, operations or time, with one style for each method."""
 
+from fedjax_algos.analysis.labels import SEPARATOR
 from fedjax_algos.analysis.plots.columns import AXES, Axis, axes_of
 from fedjax_algos.analysis.plots.curves import BANDS
 from fedjax_algos.analysis.plots.metric_figure import LOG_AXES, draw_metric, plot_metric
-from fedjax_algos.analysis.plots.styles import SEPARATOR, Style, method_styles
+from fedjax_algos.analysis.plots.styles import Style, method_styles
 from fedjax_algos.core.pictures import picture_style, save_figure
 
 __all__ = [

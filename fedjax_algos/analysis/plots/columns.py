@@ -29,6 +29,7 @@ AXES = {  # columns for the x axis
     "simulated_seconds": Axis("simulated seconds"),
     "wall_seconds": Axis("wall time in seconds"),
 }
+WHOLE = {"round"}  # columns of whole numbers, which an axis does not divide
 _MAX_CHARACTERS = 80  # of a text
 Limits = tuple[float | None, float | None]
 NO_LIMITS: Limits = (None, None)

@@ -89,18 +89,18 @@ def _finite(values: np.ndarray) -> np.ndarray:
 
 
 def fit_y_limits(
-    curves: list[Curve], given: Limits, x_limits: Limits, *, logarithmic: bool
+    curves: list[Curve], given: Limits, x_limits: Limits, *, logarithmic: bool, whole: bool
 ) -> Limits:
     """The limits of a y axis: those that are given, else those that the curves need.
-
-    The first tenth of a curve does not count: methods hardly differ there, and the axis would be as
-    high as their common start.
 
     Args:
       curves: of all methods, and of all panels with the same metric.
       given: limits; None for the default.
       x_limits: of the x axis; what is outside does not count.
       logarithmic: whether the y axis is.
+      whole: whether the first tenth of a curve counts. Over rounds and costs methods hardly differ
+        there, and the axis would be as high as their common start; in simulated time their first
+        server steps are at different times, and a curve would begin in the middle of the figure.
     """
     left, right = (
         default if end is None else end
@@ -109,8 +109,10 @@ def fit_y_limits(
     parts = [np.empty(0)]
     for curve in curves:
         visible = (curve.x >= left) & (curve.x <= right)
-        visible[: len(visible) // 10] = False
-        parts += [values[visible] for values in (curve.mean, curve.low, curve.high)]
+        visible[: 0 if whole else len(visible) // 10] = False
+        least = min(0.0, float(np.fmin.reduce(curve.mean, initial=0.0)))
+        low = np.maximum(curve.low, least)  # no accuracy is below 0, although an interval may be
+        parts += [values[visible] for values in (curve.mean, low, curve.high)]
     values = np.concatenate(parts)
     values = values[np.isfinite(values) & ((values > 0) | (not logarithmic))]
     if not len(values) or values.min() == values.max():

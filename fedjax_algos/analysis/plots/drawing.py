@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
-from fedjax_algos.analysis.plots.columns import Column
+from fedjax_algos.analysis.plots.columns import WHOLE, Column
 from fedjax_algos.analysis.plots.curves import OUTSIDE, Curve
 from fedjax_algos.analysis.plots.styles import Style
 
@@ -79,6 +79,9 @@ def draw_curves(
     for axis, column in zip((axes.xaxis, axes.yaxis), columns, strict=True):
         if column.logarithmic:
             _label_logarithmic(axis)
+        elif column.name in WHOLE:
+            steps = [1, 2, 2.5, 5, 10]
+            axis.set_major_locator(MaxNLocator("auto", steps=steps, integer=True, min_n_ticks=1))
     axes.grid(alpha=0.3)
     axes.set_axisbelow(True)
 

@@ -1,5 +1,6 @@
 """Where the panels, the title and the legend stand; imported late, because of matplotlib."""
 
+import io
 import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -20,9 +21,25 @@ from fedjax_algos.core.pictures import COLUMN_WIDTH, TEXT_WIDTH, PictureStyle, p
 from fedjax_algos.core.texts import printable
 
 _MAX_CHARACTERS = 80  # of a text
+_DOTS_IN_A_NOTEBOOK = 100  # per inch
 _CHARACTERS = 125.0  # in an inch of type of one point
 _MIN_TEXT = 0.5  # inches
 _MAX_INSIDE = 6  # methods of a legend inside the axes
+
+
+class MetricFigure(Figure):
+    """A figure of metrics, which a notebook shows.
+
+    Attributes:
+      notes: what the figure does not show, one line for each method or axis.
+    """
+
+    notes: list[str]
+
+    def _repr_png_(self) -> bytes:
+        with io.BytesIO() as file:
+            self.savefig(file, format="png", dpi=_DOTS_IN_A_NOTEBOOK)
+            return file.getvalue()
 
 
 class Content(NamedTuple):
@@ -44,7 +61,7 @@ def draw(
     title: str,
     size: tuple[float, float] | None,
     style: PictureStyle,
-) -> tuple[Figure, list[str]]:
+) -> tuple[MetricFigure, list[str]]:
     """Draws a figure, and returns it with what it does not show.
 
     Args:
@@ -62,7 +79,7 @@ def draw(
     with picture_style(style) as look:
         points = look.points_in(width / grid.columns)
         rcParams["font.size"] = points  # `picture_style` restores it
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = MetricFigure(figsize=(width, height), layout="constrained")
         axes_of_grid = figure.subplots(
             grid.rows,
             grid.columns,
@@ -168,6 +185,8 @@ def _draw_legend(
 
     A small one of a single panel is in the axes, where it hides least of the curves.
     """
+    if not any(texts.values()):  # one run without a label
+        return 0.0
     renderer = FigureCanvasAgg(figure).get_renderer()
     width, height = figure.get_size_inches()
     wrapped = [_wrapped(text, width - 0.5, points) for text in texts.values()]

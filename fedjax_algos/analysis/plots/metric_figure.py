@@ -13,42 +13,45 @@ from fedjax_algos.analysis.plots.curves import (
     curves_of,
     fit_y_limits,
 )
+from fedjax_algos.analysis.plots.histories import Histories, as_rows
 from fedjax_algos.analysis.plots.panels import Panel, choose_methods, grid_of
 from fedjax_algos.analysis.plots.styles import method_styles
-from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, is_number
 from fedjax_algos.core.pictures import PICTURE_STYLES, PictureStyle, check_suffix, save_figure
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from fedjax_algos.analysis.plots.layout import MetricFigure
 
 LOG_AXES = ("none", "x", "y", "both")
 _MIN_INCHES, _MAX_INCHES = 1, 20  # of a figure
 
 
-def plot_metric(rows: list[Row], path: str | Path, **options: Any) -> list[str]:
-    """Writes the figure of `draw_metric` to a file, with the same bytes each time.
+def plot_metric(rows: Histories, path: str | Path | None = None, **options: Any) -> "MetricFigure":
+    """The figure of `draw_metric`, which a notebook shows, and which may be written to a file.
 
     Args:
-      rows: of all methods on the same seeds.
-      path: the file to write, whose suffix says the format: .png, .pdf (with TrueType fonts) or
-        .svg (texts are texts).
+      rows: as for `draw_metric`; `plot_metric(history)` suffices.
+      path: the file to write, with the same bytes each time. Its suffix says the format: .png, .pdf
+        (with TrueType fonts) or .svg (texts are texts). None writes nothing.
       **options: as for `draw_metric`.
 
     Returns:
-      What the figure does not show, one line for each method or axis.
+      The figure; its `notes` are what it does not show, one line for each method or axis.
 
     Raises:
-      ValueError: as for `draw_metric`, and for an unknown format or a figure that is too small.
+      TypeError: as for `draw_metric`, like the next one.
+      ValueError: and for an unknown format or a figure that is too small.
     """
-    check_suffix(Path(path))
-    figure, hidden = draw_metric(rows, **options)
-    save_figure(figure, path, options.get("style", "screen"))
-    return hidden
+    if path is not None:
+        check_suffix(Path(path))
+    figure, _ = draw_metric(rows, **options)
+    if path is not None:
+        save_figure(figure, path, options.get("style", "screen"))
+    return figure
 
 
 def draw_metric(
-    rows: list[Row],
+    rows: Histories,
     *,
     metric: str | Sequence[str] = "test_accuracy",
     x: str | Sequence[str] = "round",
@@ -64,7 +67,7 @@ def draw_metric(
     y_label: str | None = None,
     size: tuple[float, float] | None = None,
     style: PictureStyle = "screen",
-) -> tuple["Figure", list[str]]:
+) -> tuple["MetricFigure", list[str]]:
     """Draws metrics of all methods: the mean over seeds, and a band around it.
 
     The styles of the methods are those of `method_styles`. Positions on the x axis are means over
@@ -72,7 +75,10 @@ def draw_metric(
     legend says so, and it names methods that are outside the limits.
 
     Args:
-      rows: of all methods on the same seeds; other seeds may be in other panels.
+      rows: what `simulate` returns second, or several such lists by label, as in `{"FedAvg":
+        history, "FedGBO": other}`; a label may have a list of them, one for each seed. Or the rows
+        of a comparison, with `method` and `seed`: of all methods on the same seeds; other seeds may
+        be in other panels.
       metric: the column of the y axis; several have a panel each.
       x: the column of the x axis, one of `AXES`; several have a panel each.
       facet: a column with texts, or "seed"; each of its values has a panel.
@@ -84,8 +90,9 @@ def draw_metric(
       x_limits: the lower and the upper one, in bytes, FLOPs or seconds if the column is; None for
         the default.
       y_limits: likewise. By default they fit the curves and bands after the first tenth of the
-        evaluations.
-      labels: texts that replace labels of methods and values of the facet.
+        evaluations; in simulated time all of them, because methods differ there from the start.
+      labels: texts that replace labels of methods and values of the facet. The labels of the
+        package's algorithms are spelled as in the papers by default: `FedAvg` for `fedavg`.
       title: replaces the number of seeds and the meaning of the band; "" for none.
       x_label: replaces the name of the column and its unit.
       y_label: likewise.
@@ -98,15 +105,18 @@ def draw_metric(
       The figure, and what it does not show, one line for each method or axis.
 
     Raises:
+      TypeError: for anything else than rows.
       ValueError: if not all rows have these columns, for a value that is none of those above, for
         two methods with the same label, or for limits without any curve.
     """
     # matplotlib is slow to import
     from fedjax_algos.analysis.plots.layout import Content, draw
 
+    rows = as_rows(rows)
     names = choose_methods(rows, methods, labels or {}, facet)
     metrics, columns = ([v] if isinstance(v, str) else list(v) for v in (metric, x))
-    grid = grid_of(rows, metrics, columns, facet, labels or {})
+    of_facet = names if facet == "method" else {}
+    grid = grid_of(rows, metrics, columns, facet, {**of_facet, **(labels or {})})
     check_choice("log", log, LOG_AXES)
     check_choice("style", style, PICTURE_STYLES)
     log_x, log_y = log in ("x", "both"), log in ("y", "both")
@@ -136,9 +146,11 @@ def draw_metric(
         )
         for name in columns
     }
-    y_columns = {}
+    y_columns, whole = {}, "simulated_seconds" in columns
     for name in metrics:
-        limits = fit_y_limits(own("metric", name), y_limits, x_limits, logarithmic=log_y)
+        limits = fit_y_limits(
+            own("metric", name), y_limits, x_limits, logarithmic=log_y, whole=whole
+        )
         means = [c.mean for c in own("metric", name)]
         y_columns[name] = column_of(
             name, means, limits, axes=axes, label=y_label, logarithmic=log_y
@@ -170,7 +182,8 @@ def draw_metric(
             f"no curve is within x_limits={x_limits} and y_limits={y_limits}; give limits in the "
             "unit of the column, in which an accuracy is from 0 to 1"
         )
-    return figure, captions + hidden
+    figure.notes = captions + hidden
+    return figure, figure.notes
 
 
 def _curves(panel: Panel, names: Mapping[str, str], band: str) -> dict[str, Curve]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from fedjax_algos.analysis.labels import display_names
 from fedjax_algos.analysis.plots.columns import AXES
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, unknown
@@ -56,8 +57,6 @@ def grid_of(
     Raises:
       ValueError: for a column that not all rows have, or too many panels.
     """
-    if not rows:
-        raise ValueError("there are no rows to plot; give those of a run or a comparison")
     measured = [name for name in rows[0] if all(name in row for row in rows)]
     texts = [name for name in measured if isinstance(rows[0][name], str)]
     for name in _different("metric", metrics):
@@ -109,15 +108,7 @@ def choose_methods(
     for name in labels:
         if name not in known and name not in values:
             raise ValueError(unknown("label", name, [*known, *values]))
-    shown = {name: labels.get(name, name) for name in chosen}
-    for name, text in shown.items():
-        others = [other for other in chosen if shown[other] == text]
-        if others != [name]:
-            raise ValueError(
-                f"the methods {' and '.join(map(repr, others))} would have the same label "
-                f"{text!r}; give them different ones"
-            )
-    return shown
+    return display_names(chosen, labels)
 
 
 def _different(name: str, values: Sequence[str]) -> Sequence[str]:

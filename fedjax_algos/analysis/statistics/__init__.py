@@ -1,5 +1,13 @@
-"""Statistics over seeds: estimates, paired differences, and costs to reach a target."""
+"""Statistics over seeds: estimates, paired differences, the best method, and costs to a target."""
 
+from fedjax_algos.analysis.statistics.best import (
+    LEVEL,
+    MIN_SEEDS_OF_A_TEST,
+    Mark,
+    holm,
+    mark_best,
+    paired_p_value,
+)
 from fedjax_algos.analysis.statistics.divergence import (
     METRIC,
     PREFIX,
@@ -28,15 +36,18 @@ from fedjax_algos.analysis.statistics.targets import (
 )
 
 __all__ = [
+    "LEVEL",
     "MAX_SEEDS_OF_VALUES",
     "METRIC",
     "MIN_SEEDS_OF_AN_INTERVAL",
+    "MIN_SEEDS_OF_A_TEST",
     "PREFIX",
     "SPREADS",
     "TOLERANCE",
     "CostToTarget",
     "Difference",
     "Estimate",
+    "Mark",
     "check_target_metric",
     "choose_spread",
     "confidence_half_width",
@@ -45,7 +56,10 @@ __all__ = [
     "diverged",
     "finite_quality",
     "first_at",
+    "holm",
+    "mark_best",
     "paired_difference",
+    "paired_p_value",
     "ratio_on_common_seeds",
     "records",
     "spread",

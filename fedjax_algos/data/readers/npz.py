@@ -7,7 +7,7 @@ import os
 import warnings
 import zipfile
 import zlib
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -28,6 +28,14 @@ _READ_HEADER = {  # by version; later ones are for structured types
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
+ARCHIVE_ERRORS = (  # what a damaged archive raises beside ValueError and OSError
+    zipfile.BadZipFile,  # no archive, or a wrong checksum
+    zlib.error,  # a damaged deflate stream; a damaged bzip2 stream is an OSError
+    LZMAError,  # a damaged LZMA stream
+    # zipfile: a compression or a zip version that it does not support. Its base class
+    # RuntimeError is not caught, because faults of our own raise that, too.
+    NotImplementedError,
+)
 USERS = ("user_train", "client_train", "writer_train")  # names of the array of natural clients
 
 
@@ -64,32 +72,13 @@ def npz(*, path: PathLike, users: str | None = None, num_classes: Count | None =
 def _load(path: PathLike, users: str | None) -> dict[str, Any]:
     """The arrays that the data set needs, by role."""
     fix = "write plain arrays with np.savez, or fetch the file again"
-    parser_errors = (
-        zipfile.BadZipFile,  # no archive, or a wrong checksum
-        zlib.error,  # a damaged deflate stream; a damaged bzip2 stream is an OSError
-        LZMAError,  # a damaged LZMA stream
-        # zipfile: a compression or a zip version that it does not support. Its base class
-        # RuntimeError is not caught, because faults of our own raise that, too.
-        NotImplementedError,
-    )
-    with explain_read_errors(path, fix, *parser_errors), open_regular(path) as file:
-        if not zipfile.is_zipfile(file):
-            raise ValueError("it is not an .npz file, or truncated")
-        archive = zipfile.ZipFile(file)
-        # asked for in the flags, because reading an encrypted member raises a bare RuntimeError
-        if any(member.flag_bits & _ENCRYPTED for member in archive.infolist()):
-            raise ValueError("it is encrypted")
-        members = {}
-        for member in archive.infolist():
-            name = member.filename.removesuffix(".npy")
-            if name in members:
-                raise ValueError(f"it has the array {name!r} twice")
-            members[name] = member
+    with explain_read_errors(path, fix, *ARCHIVE_ERRORS), open_regular(path) as file:
+        archive, members = open_archive(file)
         required = _required(set(members), users)
         found = {role: members[name] for role, name in required.items() if name in members}
-        size = sum(_array_bytes(archive, member) for member in found.values())
+        size = sum(array_bytes(archive, member) for member in found.values())
         check_array_bytes("its arrays", size, "leave examples out")
-        arrays = {role: _array(archive, member) for role, member in found.items()}
+        arrays = {role: read_member(archive, member) for role, member in found.items()}
     missing = [name for name in required.values() if name not in members]
     if missing:
         names = printable(", ".join(sorted(members)), longest=200)
@@ -99,8 +88,41 @@ def _load(path: PathLike, users: str | None) -> dict[str, Any]:
     return arrays
 
 
-def _array_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
-    """The size of an array by its header, which must be that of the member."""
+def open_archive(file: BinaryIO) -> tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]:
+    """An archive of arrays, and its members by the name of the array.
+
+    Args:
+      file: open for reading.
+
+    Raises:
+      ValueError: for another file, an encrypted one, and two arrays with one name; other damage
+        raises one of `ARCHIVE_ERRORS`.
+    """
+    if not zipfile.is_zipfile(file):
+        raise ValueError("it is not an .npz file, or truncated")
+    archive = zipfile.ZipFile(file)
+    # asked for in the flags, because reading an encrypted member raises a bare RuntimeError
+    if any(member.flag_bits & _ENCRYPTED for member in archive.infolist()):
+        raise ValueError("it is encrypted")
+    members = {}
+    for member in archive.infolist():
+        name = member.filename.removesuffix(".npy")
+        if name in members:
+            raise ValueError(f"it has the array {name!r} twice")
+        members[name] = member
+    return archive, members
+
+
+def array_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
+    """The size of an array by its header, which must be that of the member.
+
+    Args:
+      archive: of `open_archive`.
+      member: one of its arrays.
+
+    Raises:
+      ValueError: for a header that does not fit.
+    """
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         if version not in _READ_HEADER:
@@ -122,7 +144,16 @@ def _array_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
     return size
 
 
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """An array whose `array_bytes` are known to fit; its checksum is compared.
+
+    Args:
+      archive: of `open_archive`.
+      member: one of its arrays.
+
+    Raises:
+      ValueError: for pickled objects; a wrong checksum raises one of `ARCHIVE_ERRORS`.
+    """
     with archive.open(member) as file:
         return np.lib.format.read_array(file, allow_pickle=False)
 

@@ -54,8 +54,8 @@
     return column.unit ? `${text} ${prefix}${column.unit}` : text;
   };
 
-  const ticks = (low, high, count) => {
-    const rough = (high - low) / Math.max(count, 1);
+  const ticks = (low, high, count, least = 0) => {
+    const rough = Math.max((high - low) / Math.max(count, 1), least);
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough * 0.999);
     const first = Math.ceil(low / step - 1e-9);
@@ -64,12 +64,14 @@
     return { values: result, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
   };
 
-  // The ranges of the lines. Of y, those after the first tenth of each line, where methods differ.
+  // The ranges of the lines. Of y, those after the first tenth of each line, where methods differ; in
+  // simulated time they differ from the start.
   const ranges = () => {
     const lines = shown().map(points).filter((line) => line.length);
     const all = lines.flat();
     if (!all.length) return [0, 1, 0, 1];
-    const late = lines.flatMap((line) => line.slice(Math.floor(line.length / 10)));
+    const start = axis().name === "simulated_seconds" ? 0 : 0.1;
+    const late = lines.flatMap((line) => line.slice(Math.floor(line.length * start)));
     const span = (values) => [
       values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b)),
     ];
@@ -98,7 +100,8 @@
     const [high, letter] = prefixOf(Math.max(Math.abs(bottom), Math.abs(top)), metric().unit);
     const scale = metric().percent ? 0.01 : high;
     const text = (content, attributes) => { make("text", attributes, svg).textContent = content; };
-    const across = ticks(left / size, right / size, inner.width / 90);
+    const least = axis().name === "round" ? 1 : 0; // there is no half round
+    const across = ticks(left / size, right / size, inner.width / 90, least);
     for (const value of across.values) {
       const at = x(value * size);
       make("line", { x1: at, x2: at, y1: edge.top, y2: edge.top + inner.height, stroke: "#ddd" }, svg);

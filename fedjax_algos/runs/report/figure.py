@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_algos.analysis.labels import display_names
 from fedjax_algos.analysis.method_columns import column_by_method
 from fedjax_algos.analysis.plots import axes_of, method_styles
 from fedjax_algos.analysis.statistics import METRIC, SPREADS, choose_spread, spread
@@ -45,7 +46,10 @@ def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
     others = [name for name in columns if name not in axes and name not in first]
     metrics = [name for name in first if name in columns] + others
     labels = list(next(iter(given.values())))
-    styles = method_styles(labels)  # those that other figures of the folder have
+    shown, styles = (
+        display_names(labels),
+        method_styles(labels),
+    )  # those that other figures of the folder have
     return {
         "axes": [{"name": n, "label": label, "unit": unit} for n, (label, unit) in axes.items()],
         "metrics": [
@@ -59,7 +63,7 @@ def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
         ],
         "methods": [
             {
-                "label": printable(label, _MAX_CHARACTERS),
+                "label": printable(shown[label], _MAX_CHARACTERS),
                 "style": {**styles[label]._asdict(), "line": _dashes(styles[label].line)},
                 "columns": {name: _means(columns[name][label]) for name in [*axes, *metrics]},
                 "bands": {name: _band(columns[name][label]) for name in metrics},

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import filelock
-import numpy as np
 
 from fedjax_algos.core import Model, Row
 from fedjax_algos.core.checksums import SUMS, DamagedError, check_sums, write_json, write_sums
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.core.representation import describe
-from fedjax_algos.core.writing import unwritable, writing, written
-from fedjax_algos.runs.saving.arrays import flat_arrays
+from fedjax_algos.core.writing import unwritable, writing
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
 from fedjax_algos.runs.saving.configuration_file import (
     check_same,
@@ -24,6 +22,7 @@ from fedjax_algos.runs.saving.configuration_file import (
     read_configuration,
 )
 from fedjax_algos.runs.saving.files import read_rows, write_table
+from fedjax_algos.runs.saving.model_file import save_model
 
 _LOCK = ".lock"
 _OF_RUN = ("metrics.csv", "clients.csv", "model.npz")  # what is there of a run that has ended
@@ -161,10 +160,8 @@ class ResultsFolder:
           seed: of the run.
           model: its last one.
         """
-        arrays: dict[str, Any] = flat_arrays(model._asdict())
         folder = self._of_run(label, seed)
-        with written(folder / "model.npz") as beside:
-            np.savez(beside, **arrays)
+        save_model(folder / "model.npz", model, overwrite=True)
         write_sums(folder, _OF_RUN)
         if not self.extends:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)

@@ -21,7 +21,7 @@ TWO_METHODS = rows("fedavg", FIRST) + rows("fedprox", OTHER)
         ({"methods": ["fedavgm"]}, "unknown method 'fedavgm'; did you mean fedavg?"),
         ({"methods": []}, "methods is empty; give at least one"),
         ({"labels": {"a": "b"}}, "unknown label 'a'; choose fedavg or fedprox"),
-        ({"labels": {"fedavg": "fedprox"}}, "'fedavg' and 'fedprox' would have the same label"),
+        ({"labels": {"fedavg": "FedProx"}}, "'fedavg' and 'fedprox' would have the same label"),
         ({"x_limits": (1, 1)}, r"x_limits=\(1, 1\) is no interval; give the lower limit first"),
         ({"y_limits": (NAN, 1)}, r"y_limits=\(nan, 1\) is no interval; give finite numbers"),
         ({"y_limits": (1,)}, r"is no interval; give the lower and the upper limit"),

@@ -58,7 +58,7 @@ def test_lines_are_means_in_the_style_of_the_method():
         for artist in (line, handle):
             assert (artist.get_color(), artist.get_marker()) == style[:2]
         assert line._dash_pattern == handle._dash_pattern
-    assert legend(figure) == ["fedavg", "fedprox"]
+    assert legend(figure) == ["FedAvg", "FedProx"]
     assert axes.get_title() == "mean of 2 seeds, band: lowest to highest"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("communication round", "test accuracy")
 
@@ -160,7 +160,7 @@ def test_methods_labels_and_texts():
         y_label="_share",
     )
     (axes,) = figure.axes
-    assert legend(figure) == ["fedprox", "$\\mu$ of FedAvg"]
+    assert legend(figure) == ["FedProx", "$\\mu$ of FedAvg"]
     assert list(lines(axes)) == [colour("fedprox"), colour("fedavg")]
     assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == ("", "t", "_share")
     assert not axes.yaxis.label.get_parse_math()
@@ -182,7 +182,7 @@ def test_panels_of_a_facet_share_the_y_axis():
     assert first.get_ylim() == second.get_ylim() == pytest.approx((-0.08 * 0.85, 1.08 * 0.85))
     assert [axes.get_ylabel() for axes in figure.axes] == ["test accuracy", ""]
     assert lines(second) == {colour("fedavg"): [[0, 10, 20], [0.0, 0.1, 0.2]]}
-    assert legend(figure) == ["fedavg", "fedprox"]
+    assert legend(figure) == ["FedAvg", "FedProx"]
     assert figure.get_suptitle() == "mean of 1 to 2 seeds"
     assert hidden == []
     _, hidden = draw_metric(measured, facet="task", methods=["fedprox"])
@@ -218,9 +218,9 @@ def test_what_is_not_shown_is_told(tmp_path):
     ]
     y = figure.axes[0].lines[0].get_ydata()
     np.testing.assert_array_equal(y, [0.1, np.mean([0.5, 0.4]), NAN])
-    assert plot_metric(measured, tmp_path / "a.png") == hidden
+    assert plot_metric(measured, tmp_path / "a.png").notes == hidden
     _, hidden = draw_metric(TWO_METHODS, y_limits=(0.7, 1))
-    assert hidden == ["fedavg: outside the limits"]
+    assert hidden == ["FedAvg: outside the limits"]
     for limits in ({"x_limits": (30, 40)}, {"y_limits": (80, 90)}):
         with pytest.raises(
             ValueError, match=r"no curve is within x_limits=.*an accuracy is from 0 to"
@@ -229,8 +229,8 @@ def test_what_is_not_shown_is_told(tmp_path):
     both = [row | {"task": "a"} for row in TWO_METHODS]
     both += [row | {"task": "b"} for row in rows("fedavg", OTHER)]
     figure, hidden = draw_metric(both, facet="task", y_limits=(0.7, 1))
-    assert hidden == ["fedavg: outside the limits in a"]
-    assert legend(figure) == ["fedavg (outside the limits in a)", "fedprox"]
+    assert hidden == ["FedAvg: outside the limits in a"]
+    assert legend(figure) == ["FedAvg (outside the limits in a)", "FedProx"]
 
 
 def test_texts_stay_in_the_figure():
@@ -261,7 +261,7 @@ def test_files(tmp_path):
         assert contents[0].startswith(start)
         if suffix == ".svg":
             text = contents[0].decode()
-            assert ">fedprox</text>" in text
+            assert ">FedProx</text>" in text
             assert ">communication round</text>" in text
             assert "<dc:date>" not in text
             assert 'width="252pt" height="180pt"' in text
@@ -272,3 +272,38 @@ def test_files(tmp_path):
             assert b"/MediaBox [ 0 0 252 180 ]" in contents[0]
     with pytest.raises(ValueError, match=r"suffix='.eps' is unknown; choose .pdf, .png or .svg"):
         plot_metric(TWO_METHODS, tmp_path / "a.eps")
+
+
+def test_in_simulated_time_the_limits_fit_the_whole_curve():
+    """The first server steps of methods are at different times."""
+    curve = [[0.0, 0.1, *np.linspace(0.5, 0.9, 18)]]
+    measured = rows("fedavg", curve, simulated_seconds=2)
+    (axes,) = draw_metric(measured, x="simulated_seconds")[0].axes
+    assert axes.get_ylim() == pytest.approx((-0.072, 0.972))
+    (axes,) = draw_metric(measured)[0].axes
+    assert axes.get_ylim() == pytest.approx((0.5 - 0.032, 0.9 + 0.032))
+
+
+def test_the_limits_do_not_follow_an_interval_below_zero():
+    """The interval at the second evaluation is .2 -+ .55; that of losses may be below 0."""
+    curves = [[0.1, 0.0, 0.9], [0.1, 0.0, 0.9], [0.1, 0.0, 0.9], [0.1, 0.0, 0.9], [0.1, 1.0, 0.9]]
+    measured = rows("fedavg", curves)
+    (axes,) = draw_metric(measured)[0].axes
+    assert edges(axes)[0][1][0] == pytest.approx(0.2 - 0.5553, abs=1e-3)
+    low, high = axes.get_ylim()
+    assert (low, high) == pytest.approx((-0.08 * 0.9, 0.9 * 1.08))
+    below = [row | {"test_accuracy": row["test_accuracy"] - 1} for row in measured]
+    (axes,) = draw_metric(below)[0].axes
+    assert axes.get_ylim()[0] < -0.9
+
+
+@pytest.mark.parametrize("last", [1, 3, 5, 10, 40])
+def test_rounds_on_an_axis_are_whole(last):
+    measured = [row | {"round": row["round"] // 10 * last} for row in rows("fedavg", [[0.1, 0.5]])]
+    for options in ({}, {"size": (3, 2)}, {"metric": "round", "x": "wall_seconds"}):
+        (axes,) = draw_metric(measured, **options)[0].axes
+        axis = axes.yaxis if "x" in options else axes.xaxis
+        low, high = axis.get_view_interval()
+        ticks = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
+        assert len(ticks) >= 2
+        assert all(tick == round(tick) for tick in ticks)

@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.colors import to_rgb
 
 from fedjax_algos.algorithms import algorithms
+from fedjax_algos.analysis.labels import DISPLAY_NAMES
 from fedjax_algos.analysis.plots import Style, method_styles
 from fedjax_algos.analysis.plots.styles import COLOURS, FIXED_STYLES
 
@@ -80,33 +81,60 @@ def test_methods_of_the_papers_differ_in_colour():
 
 def test_a_style_follows_from_the_label():
     assert method_styles(["fedavg"]) == {"fedavg": Style("#000000", "o", "-")}
-    alone = method_styles(["fedprox mu=0.1"])["fedprox mu=0.1"]
-    labels = ["fedprox mu=0.1", "fedavg", "scaffold"]
+    alone = method_styles(["mine mu=0.1"])["mine mu=0.1"]
+    labels = ["mine mu=0.1", "fedavg", "scaffold"]
     assert alone.colour not in {method_styles(labels)[name].colour for name in labels[1:]}
     for order in itertools.permutations(labels):
         styles = method_styles(order)
         assert list(styles) == list(order)
-        assert styles["fedprox mu=0.1"] == method_styles(sorted(labels))["fedprox mu=0.1"]
-        assert styles["fedprox mu=0.1"].colour == alone.colour
+        assert styles["mine mu=0.1"] == method_styles(sorted(labels))["mine mu=0.1"]
+        assert styles["mine mu=0.1"].colour == alone.colour
         assert styles["fedavg"] == method_styles(["fedavg"])["fedavg"]
 
 
-def test_variants_have_different_colours_and_markers_as_long_as_there_are_some():
+def test_an_algorithm_has_its_style_whatever_its_case_and_options():
+    for name, style in FIXED_STYLES.items():
+        spelled = DISPLAY_NAMES[name]
+        for label in (name, spelled, spelled.upper(), f"{spelled} lr=0.1", f"{spelled}, tuned"):
+            assert method_styles([label, "mine"])[label] == style, label
+    assert method_styles(["Fedavgs"])["Fedavgs"] != FIXED_STYLES["fedavg"]
+
+
+def test_variants_share_a_colour_beside_other_algorithms():
+    """They differ in marker and line, and from all other styles."""
+    for name in FIXED_STYLES:
+        for number in (2, 3, 4):
+            variants = [name, *(f"{name} mu={value}" for value in range(number - 1))]
+            styles = method_styles([*FIXED_STYLES, *variants])
+            assert len(set(styles.values())) == len(styles)
+            assert {styles[label].colour for label in variants} == {FIXED_STYLES[name].colour}
+            styles = method_styles([*variants[1:], "other"])
+            assert styles[variants[1]] == FIXED_STYLES[name]
+            for part in ("marker", "line"):
+                assert len({getattr(styles[label], part) for label in variants[1:]}) == number - 1
+    for order in itertools.permutations(["fedavg b", "FedAvg", "fedavg a", "scaffold"]):
+        styles = method_styles(order)
+        assert styles["FedAvg"] == FIXED_STYLES["fedavg"]
+        assert styles == method_styles(sorted(order))
+
+
+def test_many_variants_have_different_colours_and_markers_as_long_as_there_are_some():
     labels = [f"fedprox mu={value}" for value in range(64)]
     for number in (2, 5, 8):
         styles = method_styles(labels[:number])
         assert len({style.colour for style in styles.values()}) == number
         assert len({style.marker for style in styles.values()}) == number
+    assert len({style.colour for style in method_styles(["fedavg", *labels[:6]]).values()}) == 7
     assert len(set(method_styles(labels).values())) == 64
     assert len(method_styles(map(str, range(100)))) == 100
     compared = ["fedavg", "fedprox", "fedgbo sgdm", "fedgbo rmsprop", "fedgbo adam"]
-    for part in zip(*method_styles(compared).values(), strict=True):
-        assert len(set(part)) >= 4  # there are four lines
+    colours, markers, lines = zip(*method_styles(compared).values(), strict=True)
+    assert (len(set(colours)), len(set(markers[2:])), len(set(lines[2:]))) == (3, 3, 3)
 
 
-def test_a_variant_takes_no_colour_of_a_fixed_style():
+def test_another_label_takes_no_colour_of_a_fixed_style():
     names = ["fedavg", "fedprox", "scaffold", "feddyn", "fedgbo", "ghbm", "fedadam"]
-    for text in ("fedcm beta=1", "own", "", "\udce9", "fedavg 2"):
+    for text in ("fedcm beta=1", "own", "", "\udce9", "fedavgs 2"):
         assert method_styles([*names, text])[text].colour == "#ff9a85"  # which is left
 
 
@@ -116,6 +144,9 @@ def test_a_folder_does_not_change_a_style_unless_the_method_is_there_twice():
     assert list(styles.values()) == list(alone.values())
     labels = ["a: fedavg", "b: fedavg", "a: fedprox", "fedavg"]
     styles = method_styles(labels)
-    assert len(set(styles.values())) == len({style.colour for style in styles.values()}) == 4
+    assert len(set(styles.values())) == 4
+    assert {styles[label].colour for label in labels if "fedavg" in label} == {"#000000"}
     assert styles["fedavg"] == alone["fedavg"]
     assert styles["a: fedprox"] == method_styles(["fedprox"])["fedprox"]
+    two = method_styles(["a: fedavg", "b: fedavg"])
+    assert len({style.colour for style in two.values()}) == 2

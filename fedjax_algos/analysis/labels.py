@@ -1,0 +1,62 @@
+"""Labels of methods: which algorithm one names, and what tables and figures call it."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+SEPARATOR = ": "  # of a results folder and a method, in the labels of several folders
+
+_SPELLINGS = (  # as the papers spell them
+    "AdaBest APFL Centralised Ditto FedAdagrad FedAdam FedADC FedAsync FedAT FedAvg FedAvgM FedBN "
+    "FedBuff FedCM FedCompass FedDyn FedGBO FedHBM FedLGA FedMAX FedNova FedProx FedRep FedRMSProp "
+    "FedYogi GHBM IFCA LocalGHBM MFL Mime MimeLite MimeLiteMom MimeMom MimeXlite Per-FedAvg pFedMe "
+    "SCAFFOLD"
+)
+DISPLAY_NAMES = {name.replace("-", "").lower(): name for name in _SPELLINGS.split()}
+
+
+def algorithm_of(label: str) -> str | None:
+    """The algorithm of the package that a label names with its first word; None if it names none.
+
+    Case and hyphens do not count: `fedavg`, `FedAvg, tuned` and `iid: FedAvg-2` name `fedavg`.
+
+    Args:
+      label: of a method.
+    """
+    words = re.findall(r"\w+(?:-\w+)*", label.rpartition(SEPARATOR)[2].lower())
+    parts = re.split("[-_]", words[0]) if words else [""]
+    return next((name for name in ("".join(parts), parts[0]) if name in DISPLAY_NAMES), None)
+
+
+def display_names(labels: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What tables and figures call methods, by label: `FedProx mu=0.1` for `fedprox mu=0.1`.
+
+    The name of an algorithm of the package at the beginning of a label, or after the name of a
+    results folder, becomes that of `DISPLAY_NAMES`, unless two methods would then have one name.
+
+    Args:
+      labels: of all methods.
+      given: names by label, which replace these; other entries are ignored.
+
+    Raises:
+      ValueError: for two methods with the same name.
+    """
+    given, labels = given or {}, list(labels)
+    names = {label: _display_name(label) for label in labels}
+    uses = Counter(names.values())
+    names = {label: name if uses[name] == 1 else label for label, name in names.items()}
+    names |= {label: given[label] for label in labels if label in given}
+    for name in names.values():
+        others = [label for label in labels if names[label] == name]
+        if len(others) > 1:
+            raise ValueError(
+                f"the methods {' and '.join(map(repr, others))} would have the same label "
+                f"{name!r}; give them different ones"
+            )
+    return names
+
+
+def _display_name(label: str) -> str:
+    folder, separator, method = label.rpartition(SEPARATOR)
+    name, space, rest = method.partition(" ")
+    return folder + separator + DISPLAY_NAMES.get(name, name) + space + rest

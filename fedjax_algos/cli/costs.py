@@ -1,0 +1,133 @@
+"""The command that shows what methods cost before anything is trained: `costs`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import click
+import jax
+import numpy as np
+
+from fedjax_algos.analysis import UncountedError, count_flops, count_memory
+from fedjax_algos.analysis.labels import display_names
+from fedjax_algos.cli import formats
+from fedjax_algos.cli.columns import Column, ResultTable, amounts
+from fedjax_algos.cli.options import HELP, Command, flag, settings_of
+from fedjax_algos.core import Algorithm, Dispatch, Population
+from fedjax_algos.core.options import options
+from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.engine.placement import Placement
+from fedjax_algos.engine.sharded_data import RunData, data_shapes
+from fedjax_algos.engine.state import initial_state
+from fedjax_algos.engine.transfer import count_transfer
+from fedjax_algos.runs.experiment import prepare
+from fedjax_algos.runs.method import methods_of
+from fedjax_algos.runs.settings import Settings
+from fedjax_algos.schedules import Synchronous
+
+_OPTIONS = (
+    "dataset", "model", "loss", "compute_dtype", "partition", "clients", "cohort", "work",
+    "local_steps", "local_epochs", "batch_size", "batches", "client_optimizer", "weight_decay",
+    "clip_norm",
+)  # fmt: skip
+_NOTES = [
+    "download, upload: of a client in a round.",
+    "flops: of a local update, mean of the clients of the first round of seed 0.",
+    "client state: what a client keeps between its rounds.",
+    "client memory: the most that it needs in a round, besides its examples, frozen params, and "
+    "the activations and gradients of a step.",
+    "server state: the global model and what the server keeps beside it, without clients' updates.",
+]
+
+
+class Costs(NamedTuple):
+    """What an algorithm costs, from shapes alone: bytes, and operations.
+
+    Attributes:
+      download: bytes that a client receives in a round.
+      upload: bytes that it sends.
+      flops: operations of a local update; None if they cannot be counted.
+      client_state: bytes that a client keeps between rounds.
+      client_memory: bytes that a client needs in a round; see `count_memory`.
+      server_state: bytes that the server keeps.
+    """
+
+    download: int
+    upload: int
+    flops: float | None
+    client_state: int
+    client_memory: int
+    server_state: int
+
+
+def costs_of(
+    algorithm: Algorithm, data: RunData, dispatches: Dispatch, population: Population
+) -> Costs:
+    """The costs of an algorithm; nothing is computed or compiled.
+
+    Args:
+      algorithm: whose costs they are.
+      data: the clients' examples.
+      dispatches: of one round, leaves [cohort].
+      population: of the clients.
+    """
+
+    def init(seed: jax.Array) -> Any:
+        return initial_state(algorithm, Placement("sequential"), seed, None, population, 0)
+
+    state, shapes = jax.eval_shape(init, np.uint32(0)), data_shapes(data)
+    transfer = count_transfer(algorithm, state, data, dispatches)
+    try:
+        flops = float(count_flops(algorithm, state, shapes).of(dispatches).mean())
+    except UncountedError:
+        flops = None
+    memory = count_memory(algorithm, state, shapes)
+    server = tree_bytes(state.server) + tree_bytes(state.statistics)
+    return Costs(*transfer, flops, memory.between_rounds, memory.in_round, server)
+
+
+def _options(command: Any) -> Any:
+    known = options(Settings)
+    for name in reversed(_OPTIONS):
+        default = known[name].default
+        text = HELP[name] + ("" if default is None else f" [{default}]")
+        command = click.option(flag(name), metavar="VALUE", help=text)(command)
+    return command
+
+
+@click.command(cls=Command)
+@click.argument("methods", nargs=-1, required=True)
+@_options
+def costs(methods: tuple[str, ...], **values: str | None) -> None:
+    """Show what METHODS cost in a round, before anything is trained.
+
+    They are the bytes that a client receives and sends, the operations of its local update, the
+    memory that it needs, and the server's state. METHODS are named as in `compare`.
+    """
+    settings = settings_of(values, "1")
+    experiment = prepare(settings, methods_of(methods, settings), files=True)
+    data = experiment.data[0]
+    counts = data.counts()
+    population = Population(data.num_clients, settings.cohort_size, int(counts.sum()))
+    found: dict[str, Costs] = {}
+    for label, engine in experiment.engines.items():
+        schedule = Synchronous(counts, engine.algorithm.local, seed=0, **settings.cohorts())
+        first = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
+        found[label] = costs_of(engine.algorithm, data, first, population)
+    click.echo(formats.text([_table(found)]), nl=False)
+
+
+def _table(found: Mapping[str, Costs]) -> ResultTable:
+    def column(read: Callable[[Costs], float | None], name: str, unit: str = "B") -> Column:
+        return amounts(name, [read(own) for own in found.values()], unit)
+
+    names = display_names(found)
+    columns = [
+        Column("method", [names[label] for label in found]),
+        column(lambda own: own.download, "download"),
+        column(lambda own: own.upload, "upload"),
+        column(lambda own: own.flops, "flops", "FLOP"),
+        column(lambda own: own.client_state, "client state"),
+        column(lambda own: own.client_memory, "client memory"),
+        column(lambda own: own.server_state, "server state"),
+    ]
+    return ResultTable(columns, _NOTES)

@@ -1,0 +1,62 @@
+"""The command `costs`: shapes and counts of every algorithm, without any computation."""
+
+import jax
+import numpy as np
+import pytest
+from helpers import CASES, small_network
+
+import fedjax_algos as fa
+from fedjax_algos.cli.costs import costs_of
+
+TOY = small_network()
+LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
+POPULATION = fa.Population(4, 2, 17)
+MODEL = 4 * (3 * 4 + 4 + 4)  # bytes of the network
+
+
+def first_round(local):
+    schedule = fa.schedules.Synchronous(TOY.data.counts(), local, cohort_size=2, seed=0)
+    return jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_algorithm_has_costs(case):
+    """No round is compiled; FedRep and FedBN send a part of the model."""
+    algorithm = case.build(TOY.problem, LOCAL)
+    dispatches = first_round(algorithm.local)
+    with fa.measure_compilation() as compiled:
+        found = costs_of(algorithm, TOY.data, dispatches, POPULATION)
+    assert compiled.programs <= 1  # once, of a constant
+    least = MODEL - 16 if case.name in ("fedrep", "fedbn") else MODEL
+    assert min(found.download, found.upload) >= least
+    assert min(found.client_memory, found.server_state) >= MODEL
+    assert found.flops is None or found.flops > 0
+    assert found.client_memory >= found.client_state
+
+
+def test_costs_by_hand_and_by_the_engine():
+    algorithm = fa.algorithms.scaffold(TOY.problem, LOCAL)
+    dispatches = first_round(LOCAL)
+    found = costs_of(algorithm, TOY.data, dispatches, POPULATION)
+    # the model and a control variate each way, one at the client, and both and N at the server
+    assert (found.download, found.upload) == (2 * MODEL, 2 * MODEL)
+    assert (found.client_state, found.server_state) == (MODEL, 2 * MODEL + 4)
+    engine = fa.make_engine(algorithm)
+    state = engine.init(0, POPULATION)
+    assert found[:2] == engine.transfer(state, TOY.data, dispatches)
+    flops = fa.count_flops(algorithm, state, TOY.data).of(dispatches)
+    assert found.flops == pytest.approx(np.mean(flops))
+    assert found.client_memory == fa.count_memory(algorithm, state, TOY.data).in_round
+
+
+def test_the_command(command, refused):
+    model = ["--model", "linear", "--clients", "10", "--cohort", "2", "--local-steps", "3"]
+    lines = command("costs", "fedavg", "fedhbm", "fedprox:mu=1", *model).splitlines()
+    assert lines[0].split("  ")[0] == "method"
+    assert [line.split()[0] for line in lines[1:4]] == ["FedAvg", "FedHBM", "FedProx"]
+    # 650 weights; FedHBM downloads one number more
+    assert lines[1].split()[1:5] == ["2.6", "kB", "2.6", "kB"]
+    assert any(line.startswith("server state: the global model") for line in lines)
+    assert "unknown algorithm 'fedavgs'" in refused("costs", "fedavgs")
+    assert "Missing argument" in refused("costs")
+    assert "cohort=0 is out of range" in refused("costs", "fedavg", "--cohort", "0")

@@ -1,0 +1,190 @@
+"""Models in files: every bit comes back, damage is refused by name, and so are other models."""
+
+import io
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import fedjax_algos as fa
+
+PARAMS = {
+    "layer": {"kernel": jnp.array([[1.5, -0.0], [np.nan, 1e-40]], jnp.float32)},
+    "half": jnp.array([1.1, -3e38, np.inf], jnp.bfloat16),
+    "list": [np.float64(0.1), np.arange(3, dtype=np.int8), np.array(True)],
+    "eight": np.array([0.5, 448], ml_dtypes.float8_e4m3fn),
+    "complex": np.array([1 + 2j], np.complex64),
+    "bits": jnp.array([1, 7, -8], jnp.int4),
+    "empty": np.zeros((0, 3), np.float32),
+}
+MODEL = fa.Model(PARAMS, {"mean": jnp.ones(2)}, {"base": jnp.full((2, 2), 2, jnp.bfloat16)})
+
+
+def bits(leaf):
+    """The shape, the type and the bytes of an array."""
+    array = np.asarray(leaf)
+    return array.shape, array.dtype, array.tobytes()
+
+
+def assert_same_bits(first, second):
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    assert [*map(bits, jax.tree.leaves(first))] == [*map(bits, jax.tree.leaves(second))]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.npz"
+
+
+@pytest.mark.parametrize("model", [PARAMS, MODEL, jnp.arange(4.0), fa.Model(PARAMS)])
+def test_every_bit_comes_back(model, path):
+    fa.save_model(path, model)
+    loaded = fa.load_model(path, jax.tree.map(np.zeros_like, model))
+    assert type(loaded) is type(jax.tree.map(np.zeros_like, model))
+    assert_same_bits(loaded, model)
+
+
+def test_arrays_are_on_the_devices_of_the_given_ones(path):
+    fa.save_model(path, MODEL)
+    loaded = fa.load_model(path, MODEL)
+    kinds = [isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(MODEL)]
+    assert [isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(loaded)] == kinds
+    assert loaded.statistics["mean"].sharding == MODEL.statistics["mean"].sharding
+
+
+def test_the_model_of_a_problem_goes_on_from_its_file(path):
+    problem = fa.models.mlp((4,), 3, hidden=5)
+    model = problem.init(jax.random.key(1))
+    fa.save_model(path, model)
+    loaded = fa.load_model(path, jax.eval_shape(problem.init, jax.random.key(0)))
+    assert_same_bits(loaded, model)
+    engine = fa.make_engine(
+        fa.algorithms.fedavg(problem, fa.Local(batch_size=2, learning_rate=0.1, steps=1))
+    )
+    state = engine.init(0, fa.Population(2, 1, 4), loaded)
+    assert_same_bits(state.model, model)
+
+
+def test_numpy_alone_reads_the_file(path):
+    fa.save_model(path, MODEL)
+    with np.load(path) as file:
+        assert "params/layer/kernel" in file.files
+        assert_array_equal(file["params/layer/kernel"], PARAMS["layer"]["kernel"])
+        stored = file["params/half"]
+    assert stored.dtype.names == ("bfloat16",)
+    assert_array_equal(stored["bfloat16"], np.asarray(PARAMS["half"]).view(np.uint16))
+
+
+def error_of(path, params):
+    """The error of loading params; None if they are the same."""
+    try:
+        assert_same_bits(fa.load_model(path, params), params)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def test_every_damaged_byte_is_refused_by_name_or_harmless(path):
+    """The date of a member, for example, says nothing about the arrays."""
+    params = {"a": jnp.arange(3, dtype=jnp.float32), "b": jnp.ones(2, jnp.bfloat16)}
+    fa.save_model(path, params)
+    whole = path.read_bytes()
+    refused = 0
+    for place in range(len(whole)):
+        for flips in (1 << place % 8, 0xFF):
+            damaged = bytearray(whole)
+            damaged[place] ^= flips
+            path.write_bytes(damaged)
+            error = error_of(path, params)
+            assert error is None or "model.npz" in error
+            refused += error is not None
+    assert refused > len(whole)  # more than half
+    for length in (0, 1, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(
+            ValueError, match=r"model\.npz: cannot be read .* copy it again, or save"
+        ):
+            fa.load_model(path, params)
+
+
+def test_damaged_values_are_named_as_such(path):
+    fa.save_model(path, {"a": jnp.full(64, 1.25)})
+    content = bytearray(path.read_bytes())
+    content[content.index(np.float32(1.25).tobytes()) + 100] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"Bad CRC-32 for file 'params/a.npy'"):
+        fa.load_model(path, {"a": jnp.zeros(64)})
+
+
+GOOD = {"a": np.zeros((2, 3), np.float32), "b": np.zeros(2, ml_dtypes.bfloat16)}
+
+
+@pytest.mark.parametrize(
+    ("like", "message"),
+    [
+        (GOOD | {"a": np.zeros((3, 2), np.float32)}, "'params/a' is float32[2, 3] and float32[3, "),
+        (GOOD | {"a": np.zeros((2, 3))}, "'params/a' is float32[2, 3] and float64[2, 3] in `like`"),
+        (GOOD | {"b": np.zeros(2, np.float16)}, "'params/b' is bfloat16[2] and float16[2] in `lik"),
+        (GOOD | {"b": np.zeros(2, np.uint16)}, "'params/b' is bfloat16[2] and uint16[2] in `like`"),
+        (GOOD | {"c": np.zeros(2)}, "has no 'params/c'; it has 'params/a', 'params/b'; give `like"),
+        ({"a": GOOD["a"]}, "has 'params/b', which `like` has not; give a Model"),
+        (
+            fa.Model(GOOD, {"m": np.zeros(2)}),
+            "has no 'statistics/m'; it has 'params/a', 'params/b'",
+        ),
+    ],
+)
+def test_other_models_are_refused(path, like, message):
+    fa.save_model(path, GOOD)
+    with pytest.raises(ValueError, match=r"model\.npz: ") as error:
+        fa.load_model(path, like)
+    assert message in str(error.value)
+
+
+def test_what_cannot_be_saved(path):
+    state = fa.FederatedState((), (), (), (), np.uint32(0))
+    for given, message in (
+        (state, "a state is given where a model is needed; give state.model"),
+        ({"a": "text"}, "params/a is of type <U4, which has no numbers to save"),
+        ({"a": jax.random.key(0)}, "params/a is of type key<fry>, which has no numbers to save"),
+        ({"a": np.array([None])}, "params/a is of type object, which has no numbers"),
+        (jax.eval_shape(lambda: {"a": jnp.ones(2)}), "params/a is of type ShapeDtypeStruct"),
+    ):
+        with pytest.raises(TypeError) as error:
+            fa.save_model(path, given)
+        assert message in str(error.value)
+    with pytest.raises(TypeError, match=r"give state\.model"):
+        fa.load_model(path, state)
+    with pytest.raises(ValueError, match="two arrays of the model have the name 'params/a/b'"):
+        fa.save_model(path, {"a": {"b": np.ones(2)}, "a/b": np.ones(2)})
+    with pytest.raises(ValueError, match=r"path='model' has not the suffix .npz; give MODEL.npz"):
+        fa.save_model("model", GOOD)
+    assert not path.exists()
+
+
+def test_a_file_is_replaced_only_if_that_is_asked_for(path):
+    fa.save_model(path, {"a": jnp.zeros(1)})
+    with pytest.raises(ValueError, match="exists; name another file, or give overwrite=True"):
+        fa.save_model(path, {"a": jnp.ones(1)})
+    with pytest.raises(TypeError, match="overwrite=1 is not of type bool"):
+        fa.save_model(path, {"a": jnp.ones(1)}, overwrite=1)
+    fa.save_model(path, {"a": jnp.ones(1)}, overwrite=True)
+    assert fa.load_model(path, {"a": jnp.zeros(1)})["a"] == 1
+    assert [entry.name for entry in path.parent.iterdir()] == ["model.npz"]
+    with pytest.raises(ValueError, match="there is no such file"):
+        fa.load_model(path.with_name("other.npz"), GOOD)
+    with pytest.raises(ValueError, match="cannot be written"):
+        fa.save_model(path / "b.npz", GOOD)
+
+
+def test_pickles_run_nothing(path):
+    content = io.BytesIO()
+    np.save(content, np.array([print], object), allow_pickle=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("params/a.npy", content.getvalue())
+    with pytest.raises(ValueError, match="Object arrays cannot be loaded when allow_pickle=False"):
+        fa.load_model(path, {"a": np.zeros(1)})
