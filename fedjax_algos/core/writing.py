@@ -51,12 +51,13 @@ def unwritable(path: Path, error: Exception) -> ValueError:
       error: the reason; of a library, which may hide that of the system in its text.
     """
     reason = getattr(error, "strerror", None) or str(error)
-    if os.strerror(errno.ENOSPC) in reason:
+    fix = "name another place"
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        reason = "it, or a folder above it, is a file"
+    elif os.strerror(errno.ENOSPC) in reason:
         reason = os.strerror(errno.ENOSPC)
-    return ValueError(
-        f"{str(path)!r} cannot be written ({reason}); what was written before is kept: make room, "
-        "or name another folder"
-    )
+        fix = "what was written before is kept: make room, or name another folder"
+    return ValueError(f"{str(path)!r} cannot be written ({reason}); {fix}")
 
 
 def write_text(path: Path, text: str) -> None:

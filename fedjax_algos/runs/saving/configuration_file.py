@@ -7,6 +7,7 @@ from typing import Any
 from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
 
 _COMPARED = ("settings", "methods", "grid", "tuning", "partition_sha256")
+_OF_LAYOUT = {"source": str, "layout": str | int, "devices": int}
 
 
 def read_configuration(path: Path) -> dict[str, Any] | None:
@@ -28,8 +29,8 @@ def read_configuration(path: Path) -> dict[str, Any] | None:
             bool: (content["complete"],),
         }
         valid = all(isinstance(value, kind) for kind, values in kinds.items() for value in values)
-        layout = content["layout"]
-        valid = valid and (layout is None or {"source", "layout", "devices"} <= set(layout))
+        valid = valid and bool(content["methods"])
+        valid = valid and (content["layout"] is None or is_layout(content["layout"]))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -39,6 +40,17 @@ def read_configuration(path: Path) -> dict[str, Any] | None:
             f"{str(file)!r} is not what compare, run or sweep wrote; name another folder"
         )
     return content
+
+
+def is_layout(value: Any) -> bool:
+    """Whether a value is the record of a layout, as `config.json` has it.
+
+    Args:
+      value: of JSON.
+    """
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name), kind) for name, kind in _OF_LAYOUT.items()
+    )
 
 
 def check_complete(path: Path) -> None:

@@ -114,7 +114,7 @@ class ResultsFolder:
           label: of the method.
           seed: of the run.
         """
-        return read_rows(self._of_run(label, seed) / "clients.csv")
+        return self._rows(label, seed, "clients.csv")
 
     def end(self, label: str, seed: int, model: Model) -> None:
         """Writes the last model of a run, which marks that the run has ended.
@@ -137,8 +137,8 @@ class ResultsFolder:
           label: of the method.
           seed: of the run.
         """
-        folder = self._of_run(label, seed)
-        return read_rows(folder / "metrics.csv") if (folder / "model.npz").exists() else None
+        has_ended = (self._of_run(label, seed) / "model.npz").exists()
+        return self._rows(label, seed, "metrics.csv") if has_ended else None
 
     def checkpoints(self, label: str | None = None, seed: int | None = None) -> Checkpoints:
         """Where runs that are computed together are saved.
@@ -163,6 +163,17 @@ class ResultsFolder:
         for folder in [*checkpoints, self.client_state]:
             shutil.rmtree(folder, ignore_errors=True)
         self.write_configuration(configuration, complete=True)
+
+    def _rows(self, label, seed, name):
+        folder = self._of_run(label, seed)
+        rows = read_rows(folder / name)
+        for row in rows:
+            if (row["method"], row["seed"]) != (label, seed):
+                raise ValueError(
+                    f"{folder / name} has a row of {row['method']}, seed {row['seed']}, among "
+                    f"those of {label}, seed {seed}; remove {folder}, and this run is made again"
+                )
+        return rows
 
     def _of_run(self, label, seed):
         folder = self.path / "runs" / self.names[label] / f"seed-{seed}"
