@@ -7,6 +7,8 @@ split:
 - `NAME.ends`: for images, int64[examples]: where each file ends in `NAME.data`;
 - `counts.npy`: int32[num_clients]; `checksums.npy`: uint32[num_clients, names], see `checksum`;
   `clients.json`: the names of the clients.
+
+Where the test examples are the training examples, there is only the folder `train`.
 """
 
 import hashlib
@@ -104,10 +106,13 @@ def packed(*, path: PathLike) -> ClientDataset:
     with explain_read_errors(folder / STORE, _FIX, KeyError, TypeError, AttributeError):
         facts = _facts(folder)
         fields = [Field.of_json(name, value) for name, value in facts["fields"].items()]
-        num_classes, notes = int(facts["num_classes"]), tuple(map(str, facts["notes"]))
-        digests = {split: str(facts["splits"][split]) for split in SPLITS}
-    train, test = (_split(folder / split, fields, digests[split]) for split in SPLITS)
-    return ClientDataset(train, test, num_classes, notes)
+        num_classes, notes = facts["num_classes"], tuple(map(str, facts["notes"]))
+        num_classes = None if num_classes is None else int(num_classes)
+        digests = {
+            name: facts["splits"][name] for name in dict.fromkeys(["train", *facts["splits"]])
+        }
+    splits = [_split(folder / name, fields, digests[name]) for name in SPLITS if name in digests]
+    return ClientDataset(splits[0], splits[-1], num_classes, notes)
 
 
 def _facts(folder: Path) -> dict[str, Any]:
