@@ -35,7 +35,10 @@ def test_pack(command, refused, folder, capsys):
         ("digits x --partition iid --clients 0", "0 is not in the range"),
         ("packed:packed x --seed 0", "packed:packed has clients of its own; leave --seed out"),
         ("packed:nowhere x", "there is no such file"),
-        ("digits packed/store.json --partition iid --clients 3", "cannot be written"),
+        (
+            "digits packed/store.json --partition iid --clients 3",
+            "'packed/store.json' cannot be written (it, or a folder above it, is a file); name anoth",
+        ),
         ("unknown x", "unknown dataset 'unknown'"),
     ],
 )
