@@ -75,10 +75,12 @@ def main(arguments: list[str] | None = None) -> None:
     except click.exceptions.Abort:
         _fail("interrupted", code=130)
     except Exception as error:
-        files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+        frames = traceback.extract_tb(error.__traceback__)
+        files = [Path(frame.filename) for frame in frames]
         if isinstance(error, ValueError) and files[-1].is_relative_to(_PACKAGE):
             _fail(str(error))
-        own = any(map(_is_own, files))
+        # jax may have removed the frames of the user's own factory, but not the call
+        own = any(map(_is_own, files)) or any(f.name == "call_own_factory" for f in frames)
         # an error of a named file has its name; `writing` turns those into ValueErrors
         if isinstance(error, OSError) and error.errno in _FULL and not (own or error.filename):
             _discard_output()

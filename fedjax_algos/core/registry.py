@@ -89,13 +89,13 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         _remember_place(factory)
 
         @functools.wraps(factory)
-        def made(*args: Any, **keywords: Any) -> T:
+        def call_own_factory(*args: Any, **keywords: Any) -> T:
             result = checked(*args, **keywords)
             if not isinstance(result, self.product):
                 raise ValueError(f"{reference!r} returns a {type(result).__name__}; {fix}")
             return result
 
-        return made
+        return call_own_factory
 
     def __repr__(self) -> str:
         return f"{len(self)} {self.kind}s: {', '.join(sorted(self))}"

@@ -77,6 +77,12 @@ def test_an_installed_package_of_ones_own_is_not_called_a_fault(here, monkeypatc
     assert not hasattr(caught.value, "__notes__")
 
 
+def test_a_function_of_a_library_that_is_no_factory_is_not_called_a_fault():
+    with pytest.raises(TypeError) as caught:  # jax removes its own frames
+        main(["run", "fedavg", *small(), "--rate-schedule", "jax:jit"])
+    assert REPORT not in getattr(caught.value, "__notes__", [])
+
+
 PRINTING = [
     *(
         "--help",

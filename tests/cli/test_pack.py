@@ -37,7 +37,7 @@ def test_pack(command, refused, folder, capsys):
         ("packed:nowhere x", "there is no such file"),
         (
             "digits packed/store.json --partition iid --clients 3",
-            "'packed/store.json' cannot be written (it, or a folder above it, is a file); name anoth",
+            "'packed/store.json' cannot be written (it, or a folder above it, is a file); name ",
         ),
         ("unknown x", "unknown dataset 'unknown'"),
     ],
