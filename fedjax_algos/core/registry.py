@@ -211,7 +211,8 @@ def _check_own(factory: Any) -> None:
     """Raises TypeError for what is a part of Python, which is no factory, whatever it takes."""
     own = inspect.unwrap(factory)
     module = str(getattr(own, "__module__", "")).partition(".")[0]
-    if inspect.isbuiltin(own) or module in sys.stdlib_module_names:
+    is_part = inspect.isroutine(own) or isinstance(own, type)  # not an object such as a partial
+    if inspect.isbuiltin(own) or (is_part and module in sys.stdlib_module_names):
         raise TypeError("it is a part of Python or not written in it")
 
 
