@@ -121,6 +121,8 @@ def small(arguments):
     on_clock = "--seconds" in arguments
     arguments = list(arguments)
     for option, value in (SMALL | (SMALL_ON_CLOCK if on_clock else SMALL_IN_ROUNDS)).items():
+        if ".py:" in str(value_after(option, arguments)):
+            continue  # a model of the page's own
         if option in arguments:
             arguments[arguments.index(option) + 1] = value
         else:
@@ -169,6 +171,8 @@ def write_files():
     Path("my_package").mkdir()
     (fedspeed,) = (p for p in programs("docs/own_algorithms.md") if p.startswith("# fedspeed.py"))
     (fedexp,) = programs("CONTRIBUTING.md")
+    (sensors,) = (p for p in programs("docs/large_populations.md") if p.startswith("# sensors.py"))
+    Path("sensors.py").write_text(sensors)
     Path("my_package/my_module.py").write_text(fedspeed)
     Path("my_file.py").write_text(f"{fedspeed}\n\n{fedexp}")
     Path("experiments").symlink_to(ROOT / "experiments")

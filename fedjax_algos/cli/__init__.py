@@ -7,6 +7,8 @@ their training. Each command is in the file of its name, but for `compare` and `
 """
 
 import contextlib
+import errno
+import os
 import signal
 import sys
 import sysconfig
@@ -32,6 +34,7 @@ from fedjax_algos.cli.table import table
 from fedjax_algos.cli.training import compare, run
 from fedjax_algos.cli.tune import tune
 from fedjax_algos.core.options import unknown
+from fedjax_algos.core.registry import own_places
 from fedjax_algos.core.texts import printable
 from fedjax_algos.runs.saving.differences import OtherRunError
 from fedjax_algos.runs.saving.interruption import Interrupted, check_interruption, end_at_once
@@ -39,6 +42,7 @@ from fedjax_algos.runs.saving.interruption import Interrupted, check_interruptio
 _PACKAGE = Path(__file__).parents[1]
 _PROGRAM = Path(sys.argv[0])
 _MAX_CHARACTERS = 2000  # of an error
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # of a place that takes no more
 COMMANDS = (
     compare, run, sweep, tune, costs, pack_command, table, plot, report, claims, list_names,
 )  # fmt: skip
@@ -57,9 +61,11 @@ for _command in COMMANDS:
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line. A usage error is one line on standard error, and exit code 2.
 
-    So is a ValueError that this package raises itself, wherever it arises. Every other error keeps
-    its traceback, and asks for a report unless code of the user's own is part of it. After SIGINT
-    or SIGTERM one line says how to go on, and the exit code is 128 + the signal's number.
+    So is a ValueError that this package raises itself, wherever it arises. Standard output that
+    cannot be written is one line and exit code 1; a closed pipe ends the command silently. Every
+    other error keeps its traceback, and asks for a report unless code of the user's own is part of
+    it. After SIGINT or SIGTERM one line says how to go on, and the exit code is 128 + the signal's
+    number.
 
     Args:
       arguments: of the command; None: those of the process.
@@ -97,13 +103,26 @@ def _run(given: list[str]) -> None:
         _fail("interrupted", code=130)
     except Exception as error:
         check_interruption()  # a library may have turned the signal into an error of its own
-        files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+        frames = traceback.extract_tb(error.__traceback__)
+        files = [Path(frame.filename) for frame in frames]
         if isinstance(error, ValueError) and files[-1].is_relative_to(_PACKAGE):
             parts = str(error).splitlines() if isinstance(error, OtherRunError) else [str(error)]
             _fail(*parts)
-        if not any(map(_is_own, files)):
+        # jax may have removed the frames of the user's own factory, but not the call
+        own = any(map(_is_own, files)) or any(f.name == "call_own_factory" for f in frames)
+        # an error of a named file has its name; `writing` turns those into ValueErrors
+        if isinstance(error, OSError) and error.errno in _FULL and not (own or error.filename):
+            _discard_output()
+            _fail(f"standard output cannot be written ({error.strerror}); make room", code=1)
+        if not own:
             error.add_note("This is a fault of fedjax_algos: please report it with these lines.")
         raise
+
+
+def _discard_output() -> None:
+    """Leaves nothing that Python would write, and fail to, where the process ends."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say_interrupted(given: Sequence[str], number: int) -> None:
@@ -113,7 +132,12 @@ def _say_interrupted(given: Sequence[str], number: int) -> None:
 
 
 def _is_own(file: Path) -> bool:
-    """Whether a file is the user's, and not of this package, of another one, or of Python."""
+    """Whether a file is the user's, and not of this package, of another one, or of Python.
+
+    A package that the user names, as in `package.module:NAME`, is the user's wherever it is.
+    """
+    if any(map(file.is_relative_to, own_places)):
+        return True
     places = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
     installed = [_PACKAGE, *map(Path, places)]
     return file.exists() and not any(map(file.is_relative_to, installed)) and file != _PROGRAM

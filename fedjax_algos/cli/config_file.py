@@ -20,9 +20,9 @@ from fedjax_algos.core.files import (
 from fedjax_algos.core.options import options, unknown
 from fedjax_algos.core.texts import printable
 from fedjax_algos.runs.method import spec_of
+from fedjax_algos.runs.saving.configuration_file import is_layout
 from fedjax_algos.runs.settings import Settings
 
-_LAYOUT = {"source", "layout", "devices"}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -101,8 +101,10 @@ def _of_results(path: str, content: Any) -> ConfigFile:
         )
     given = {name: value for name, value in content["settings"].items() if value is not None}
     layout, tuning = content.get("layout"), content.get("tuning")
-    if not (layout is None or (isinstance(layout, dict) and set(layout) >= _LAYOUT)):
+    if not (layout is None or is_layout(layout)):
         raise ValueError(f"{path}: layout={reprlib.repr(layout)} is not that of a run; {fix}")
+    if not content["methods"]:
+        raise ValueError(f"config={path!r} has no methods; {fix}")
     methods = [_spec(path, method, fix) for method in content["methods"].values()]
     return ConfigFile(
         path,

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
 import click
+import jax
 
 from fedjax_algos.cli.options import check_path
 from fedjax_algos.core.options import options, parse_value
@@ -89,7 +88,8 @@ def training() -> Iterator[None]:
         yield
 
 
-def _show_warning(message: Warning | str, *place: Any) -> None:
+def _show_warning(message: Warning | str, *place: Any, **where: Any) -> None:
+    """Python's hook: one line, without the place in the code."""
     click.echo(f"warning: {printable(message)}", err=True)
 
 

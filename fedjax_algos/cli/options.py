@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 
 from fedjax_algos.cli.config_file import ConfigFile
 from fedjax_algos.core.options import Option, one_of, options, parse_value, unknown
+from fedjax_algos.core.writing import writing
 from fedjax_algos.runs.settings import Settings
 
 HELP = {
@@ -78,6 +80,7 @@ _ON_CLOCK, _IN_ROUNDS = (
     {"rounds", "eval_every", "cohort", "sampler", "work"},
 )
 _NO_FILE = ConfigFile()
+_NO_PATH = Path()
 _MAX_SEEDS = 10_000  # each has a partition and runs of its own
 
 
@@ -254,3 +257,23 @@ def check_path(name: str, text: str | None) -> None:
         raise ValueError(
             f"{name}={text!r} is no path; give one, which begins with ./ if its name begins with --"
         )
+
+
+def new_file(text: str | None, default: Path = _NO_PATH) -> Path:
+    """The file that --out names, which must not exist.
+
+    Args:
+      text: the value of the option; None if it is not given.
+      default: the file then.
+
+    Raises:
+      ValueError: for a text that names no file, and a file that exists.
+    """
+    check_path("out", text)
+    if text is not None and text.endswith("/"):
+        raise ValueError(f"out={text!r} is a folder; leave the / out, or name a file in it")
+    path = default if text is None else Path(text)
+    with writing(path):
+        if path.exists() or path.is_symlink():  # also one that leads nowhere
+            raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
+    return path

@@ -18,6 +18,7 @@ from fedjax_algos.cli.options import Command, check_path
 from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data import ClientDataset, Dataset, by_client, datasets, pack, partitions
+from fedjax_algos.data.registry import as_dataset
 
 
 @click.command("pack", cls=Command)
@@ -31,11 +32,12 @@ def pack_command(
 ) -> None:
     """Write the examples of all clients into a folder, for populations larger than the memory.
 
-    SOURCE is a data set, see `list datasets`; `--dataset packed:FOLDER --partition natural` reads
-    the folder. A packing that was interrupted goes on with the same command.
+    SOURCE is a data set, see `list datasets`, or a function of your own that returns one or a
+    ClientSource: my_file.py:my_source. `--dataset packed:FOLDER --partition natural` reads the
+    folder. A packing that was interrupted goes on with the same command.
     """
     check_path("folder", folder)
-    dataset = datasets.make(source)
+    dataset = as_dataset(datasets.make(source))
     given = {"partition": partition, "clients": clients, "seed": seed}
     if isinstance(dataset, Dataset):
         dataset = _divided(dataset, source, partition, clients, seed)

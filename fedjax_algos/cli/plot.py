@@ -9,12 +9,12 @@ import click
 
 from fedjax_algos.analysis import plots
 from fedjax_algos.cli.labels import known_as, labels_of
-from fedjax_algos.cli.options import Command, check_path
+from fedjax_algos.cli.options import Command, new_file
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, unknown
 from fedjax_algos.core.pictures import PICTURE_STYLES
 from fedjax_algos.core.texts import printable
-from fedjax_algos.core.writing import writing, written
+from fedjax_algos.core.writing import written
 from fedjax_algos.runs import results
 
 _FACETS = ("results", "method", "seed")
@@ -75,13 +75,9 @@ def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None)
         options[name] = _numbers(name, texts[name], ",", "A,B, of which one may be left out")
     if "size" in texts:
         options["size"] = _numbers("size", texts["size"], "x", "WIDTHxHEIGHT, such as 3.5x2.6")
-    check_path("out", values["out"])
     name = "-by-".join("-".join(options.get(k, [v])) for k, v in _DEFAULTS.items())
     name = re.sub(r"[^\w.=+-]+", "-", name)
-    path = Path(values["out"] or Path(folders[0], f"{name}.png"))
-    with writing(path):
-        if path.exists():
-            raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
+    path = new_file(values["out"], Path(folders[0], f"{name}.png"))
     with written(path) as beside:
         hidden = plots.plot_metric(rows, beside, **options).notes
     for line in hidden:
@@ -118,6 +114,6 @@ def _numbers(name: str, text: str, separator: str, fix: str) -> tuple[float | No
         numbers = tuple(float(part) if part else None for part in parts)
     except ValueError:
         numbers = ()
-    if len(numbers) != 2:
+    if len(numbers) != 2 or numbers == (None, None):
         raise ValueError(f"{name}={text!r} is no pair of numbers; give {fix}")
     return numbers

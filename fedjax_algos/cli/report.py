@@ -11,11 +11,11 @@ from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.cli import tables
 from fedjax_algos.cli.columns import ResultTable
 from fedjax_algos.cli.method_tables import goal_of, method_tables
-from fedjax_algos.cli.options import Command, check_path
+from fedjax_algos.cli.options import Command, new_file
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_value, options
 from fedjax_algos.core.texts import printable
-from fedjax_algos.core.writing import write_text, writing
+from fedjax_algos.core.writing import write_text
 from fedjax_algos.runs import results
 from fedjax_algos.runs.client_results import summarise_client_rows
 from fedjax_algos.runs.report import ReportTables, TextTable, make_report
@@ -33,7 +33,6 @@ def report(folder: str, out: str | None) -> None:
     It has the settings, the table of methods, figures that zoom, the partition, timelines on the
     virtual clock, what diverged, the environment, and how to repeat it.
     """
-    check_path("out", out)
     rows = results.read_metrics(folder)
     place = Path(folder)
     configuration = read_configuration(place)
@@ -41,10 +40,7 @@ def report(folder: str, out: str | None) -> None:
         raise ValueError(
             f"{folder!r} has no config.json; name a folder that compare, run or sweep wrote"
         )
-    path = place / "report.html" if out is None else Path(out)
-    with writing(path):
-        if path.exists():
-            raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
+    path = new_file(out, place / "report.html")
     settings = _settings(place, configuration)
     page = make_report(
         place, rows, configuration, settings, _tables(place, rows, configuration, settings)

@@ -13,12 +13,12 @@ from fedjax_algos.cli import formats
 from fedjax_algos.cli.columns import check_columns, choose_columns
 from fedjax_algos.cli.labels import labels_of
 from fedjax_algos.cli.method_tables import Goal, method_tables
-from fedjax_algos.cli.options import Command, check_path
+from fedjax_algos.cli.options import Command, new_file
 from fedjax_algos.cli.paper_tables import paper_table
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, check_value, options, parse_value
 from fedjax_algos.core.texts import printable
-from fedjax_algos.core.writing import write_text, writing
+from fedjax_algos.core.writing import write_text
 from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.configuration_file import read_configuration
 from fedjax_algos.runs.settings import Settings
@@ -87,7 +87,7 @@ def table(
     fedcompass for the last one and fedavg for the others; fedlga and fedcompass need --target.
     """
     check_choice("format", form, [*_OF_TABLES, *_OF_RECORDS])
-    check_path("out", out)
+    path = None if out is None else new_file(out)
     rows = results.read_folders(folders)
     configurations = [read_configuration(Path(folder)) or {} for folder in folders]
     given = None if target is None else parse_value(options(Settings)["target"], target)
@@ -106,12 +106,8 @@ def table(
         else:
             tables = method_tables(rows, *goal, is_sweep=is_sweep, labels=labels)
         text = _OF_TABLES[form](tables if names is None else choose_columns(tables, names))
-    if out is None:
+    if path is None:
         return click.echo(text, nl=False)
-    path = Path(out)
-    with writing(path):
-        if path.exists() or path.is_symlink():  # also one that leads nowhere
-            raise ValueError(f"out={out!r} exists; name another file or remove it")
     write_text(path, text)
     click.echo(printable(path))
 

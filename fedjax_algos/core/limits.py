@@ -96,7 +96,7 @@ def readable_bytes(number: float) -> str:
     Args:
       number: of bytes.
     """
-    size = float(number)
+    size = float(min(number, sys.float_info.max))  # a damaged header may say more
     for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

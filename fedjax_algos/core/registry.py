@@ -19,6 +19,7 @@ from fedjax_algos.core.options import (
     unknown,
 )
 
+own_places: set[Path] = set()  # the modules and packages of factories of the user's own
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -79,20 +80,22 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         product = " or ".join(kind.__name__.split(".")[-1] for kind in kinds)
         fix = f"give a function ({', '.join([*arguments, '*', '...'])}) -> {product}"
         try:
+            _check_own(factory)
             required = [option.name for option in options(factory).values() if option.required]
             inspect.signature(factory).bind(*arguments, **dict.fromkeys(required))
             checked = _checked(factory)
         except (TypeError, ValueError, NameError, AttributeError) as error:
             raise ValueError(f"{reference!r} is no {self.kind} ({error}); {fix}") from error
+        _remember_place(factory)
 
         @functools.wraps(factory)
-        def made(*args: Any, **keywords: Any) -> T:
+        def call_own_factory(*args: Any, **keywords: Any) -> T:
             result = checked(*args, **keywords)
             if not isinstance(result, self.product):
                 raise ValueError(f"{reference!r} returns a {type(result).__name__}; {fix}")
             return result
 
-        return made
+        return call_own_factory
 
     def __repr__(self) -> str:
         return f"{len(self)} {self.kind}s: {', '.join(sorted(self))}"
@@ -202,6 +205,24 @@ def _imported(reference: str) -> Any:
         problem = unknown("function", name, names) if name else "no function is named"
         raise ValueError(f"{place}: {problem}; give {place}:NAME")
     return getattr(module, name)
+
+
+def _check_own(factory: Any) -> None:
+    """Raises TypeError for what is a part of Python, which is no factory, whatever it takes."""
+    own = inspect.unwrap(factory)
+    module = str(getattr(own, "__module__", "")).partition(".")[0]
+    is_part = inspect.isroutine(own) or isinstance(own, type)  # not an object such as a partial
+    if inspect.isbuiltin(own) or (is_part and module in sys.stdlib_module_names):
+        raise TypeError("it is a part of Python or not written in it")
+
+
+def _remember_place(factory: Any) -> None:
+    """Adds the file of a factory's module, or the folder of its package, to `own_places`."""
+    module = str(getattr(inspect.unwrap(factory), "__module__", ""))
+    for name in dict.fromkeys([module, module.partition(".")[0]]):
+        if file := getattr(sys.modules.get(name), "__file__", None):
+            path = Path(file)
+            own_places.add(path.parent if path.name == "__init__.py" else path)
 
 
 def _is_module(name: str) -> bool:

@@ -1,6 +1,7 @@
 """Files that are written whole or not at all, and errors of the system that name the path."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,10 +51,12 @@ def unwritable(path: Path, error: OSError) -> ValueError:
       error: the reason.
     """
     reason = error.strerror or str(error)
-    return ValueError(
-        f"{str(path)!r} cannot be written ({reason}); what was written before is kept: make room, "
-        "or name another folder"
-    )
+    fix = "name another place"
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        reason = "it, or a folder above it, is a file"
+    elif error.errno == errno.ENOSPC:
+        fix = "what was written before is kept: make room, or name another folder"
+    return ValueError(f"{str(path)!r} cannot be written ({reason}); {fix}")
 
 
 def write_text(path: Path, text: str) -> None:

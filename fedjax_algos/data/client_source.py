@@ -79,18 +79,23 @@ class ClientDataset(NamedTuple):
     Attributes:
       train: the training examples of each client.
       test: the test examples, of the same clients, of others, or of one client that holds all.
-      num_classes: the number of classes.
+      num_classes: the number of classes; None if "y" is no class, as in a regression.
       notes: what the reader left out, one line each.
     """
 
     train: ClientSource
     test: ClientSource
-    num_classes: int
+    num_classes: int | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """The shape of one example's "x"."""
+        """The shape of one example's "x"; raises ValueError if there is none."""
+        if "x" not in self.train.example:
+            names = ", ".join(self.train.example)
+            raise ValueError(
+                f"{self.train.name} has {names}, but no x; name the input of the model x"
+            )
         return self.train.example["x"].shape
 
     @property

@@ -12,6 +12,7 @@ from fedjax_algos.data.ranges import check_range
 
 PathLike: TypeAlias = str | os.PathLike[str]
 _MAX_CLASSES = 2**20  # larger labels are treated as errors
+_MAX_EMPTY_CLASSES = 1000  # of a set with fewer examples, where labels alone tell the classes
 
 
 class Dataset(NamedTuple):
@@ -72,7 +73,8 @@ def from_arrays(
       y_train, y_test: [examples], whole numbers from 0; returned as int32.
       users: [train examples], integers or strings: the natural client of each example; numbered
         from 0 in sorted order. None if there are no natural clients.
-      num_classes: one more than the largest label if None.
+      num_classes: one more than the largest label if None; it must be given if it is more than 1000
+        and than the number of examples.
       notes: what a reader left out, one line each.
       source: the name of the data in error messages.
 
@@ -93,7 +95,14 @@ def from_arrays(
         raise ValueError(f"{source}: num_classes={limit} is out of range; give 1 to {MAX_INT32}")
     y_train = checked_labels(y_train, len(x_train), limit, f"{source}: y_train")
     y_test = checked_labels(y_test, len(x_test), limit, f"{source}: y_test")
-    num_classes = num_classes or 1 + int(max(y_train.max(), y_test.max()))
+    if not num_classes:
+        num_classes = 1 + int(max(y_train.max(), y_test.max()))
+        if num_classes > max(_MAX_EMPTY_CLASSES, len(y_train) + len(y_test)):
+            raise ValueError(
+                f"{source}: the largest label is {num_classes - 1}, which would make {num_classes} "
+                f"classes of {len(y_train) + len(y_test)} examples; number the classes from 0, or "
+                "give num_classes if most of them are empty"
+            )
     if users is not None:
         users = _numbered(users, len(x_train), f"{source}: users")
     train, test = {"x": x_train, "y": y_train}, {"x": x_test, "y": y_test}

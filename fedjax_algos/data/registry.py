@@ -1,11 +1,27 @@
-"""The registry of data sets, in a module that all readers can import."""
+"""The registry of data sets, in a module that all readers can import.
+
+A factory of the user's own may also return a `ClientSource`.
+"""
 
 from typing import TypeAlias
 
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.data.client_source import ClientDataset
+from fedjax_algos.data.client_source import ClientDataset, ClientSource
 from fedjax_algos.data.dataset import Dataset
 
 AnyDataset: TypeAlias = Dataset | ClientDataset
 
-datasets = Registry[AnyDataset]("dataset", AnyDataset)
+datasets = Registry[AnyDataset]("dataset", AnyDataset | ClientSource)
+
+
+def as_dataset(given: AnyDataset | ClientSource) -> AnyDataset:
+    """A data set with test examples.
+
+    Args:
+      given: a data set, which is returned, or a source of clients' examples, which has no test
+        examples: its own take their place, and a note says so.
+    """
+    if not isinstance(given, ClientSource):
+        return given
+    note = f"{given.name} has no test examples: quality is measured on its training examples"
+    return ClientDataset(given, given, notes=(note,))

@@ -155,7 +155,7 @@ def prepare(
     return Experiment(
         settings,
         methods,
-        labels if labels is not None and labels.ndim == 1 else None,
+        labels if labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu" else None,
         dataset.notes,
         test,
         data_by_seed,

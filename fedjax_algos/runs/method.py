@@ -75,7 +75,11 @@ def _of_schedule(spec: str, parts: list[str]) -> str:
 def _split_schedule(spec):
     """What is before and after the @, which a folder's name may contain, too."""
     folder, slash, rest = spec.rpartition("/")
-    rest, _, schedule = rest.partition("@")
+    rest, at, schedule = rest.partition("@")
+    if at and not schedule:
+        raise ValueError(f"{spec!r} names no schedule after the @; leave the @ out, or name one")
+    if rest.endswith(":"):
+        raise ValueError(f"{spec!r} has no options after the colon; leave it out, or give one")
     return folder + slash + rest, schedule
 
 
@@ -200,7 +204,7 @@ def spec_of(configuration: Mapping[str, Any]) -> str:
     if CLIENT_OPTIMIZER in values:  # the last one, because it has options of its own
         values[CLIENT_OPTIMIZER] = values.pop(CLIENT_OPTIMIZER)
     texts = [f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in values.items()]
-    return f"{name}:{','.join(texts)}" + (f"@{schedule}" if schedule else "")
+    return name + f":{','.join(texts)}" * bool(texts) + (f"@{schedule}" if schedule else "")
 
 
 def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:

@@ -23,6 +23,7 @@ from fedjax_algos.data import (
     datasets,
     partitions,
 )
+from fedjax_algos.data.registry import as_dataset
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placement import chunk_size
 from fedjax_algos.models import compute_in, losses, metrics, models, with_loss, with_metrics
@@ -249,8 +250,14 @@ class Settings:
           ValueError: for a model that does not take such examples.
         """
         name, _ = models.parse(self.model)
+        num_classes: Any = dataset.num_classes  # None is for models of the user's own
+        if num_classes is None and ":" not in name:
+            raise ValueError(
+                f"model={self.model!r} is for classes, and {self.dataset!r} has none; give one of "
+                "your own, FILE.py:NAME, or give the ClientDataset its num_classes"
+            )
         check_examples(name, dataset.example_shape, dataset.example_dtype)
-        problem = models.make(self.model, dataset.example_shape, dataset.num_classes)
+        problem = models.make(self.model, dataset.example_shape, num_classes)
         problem = problem if self.loss is None else with_loss(problem, self.loss)
         problem = problem if self.metrics is None else with_metrics(problem, self.metrics)
         dtype = self.compute_dtype
@@ -258,4 +265,4 @@ class Settings:
 
     def load(self) -> AnyDataset:
         """Reads the data set; one of clients' files is only opened."""
-        return datasets.make(self.dataset)
+        return as_dataset(datasets.make(self.dataset))

@@ -127,6 +127,10 @@ NO_TABLES = {
     "only columns": TABLE.split("\n")[0],
     "half": TABLE[: len(TABLE) // 2],
     "a cell less": TABLE[:-3],
+    "cut off in a cell": TABLE.replace("0.5,4,4,4", "0.5,4,4,4.25")[:-2],
+    "no end of the last line": TABLE[:-1],
+    "a row twice": TABLE + ROWS[-1] + "\n",
+    "a null character in a name": TABLE.replace("fedprox", "fed\0prox"),
     "a cell more": TABLE[:-1] + ",1\n",
     "a short row": TABLE + "fedavg,2\n",
     "a blank row": TABLE + "\n",
@@ -210,6 +214,8 @@ def test_options_of_plot_and_table(attempt, here):
             "1x2x3",
             "infx2",
             "0x0",
+            ",",
+            "x",
             "=",
             "fedavg=fedprox",
         ]:
@@ -226,6 +232,7 @@ def test_options_of_plot_and_table(attempt, here):
     assert attempt("plot", "there", "--title", "x" * 5000) == "refused"
     pictures = [
         *("", "x", "x.xyz", "nowhere/x.png", "file", "file/x.png", "there", ".", "loop", "--x"),
+        *("x.png/", "there/x.png/"),
         *("loop/x.png", "/dev/full", "there/metrics.csv", "x" * 300 + ".png", "a\0.png"),
     ]  # fmt: skip
 
@@ -252,12 +259,15 @@ def configuration(**changes):
     return json.dumps({k: v for k, v in (content | changes).items() if v != "left out"})
 
 
+HOSTILE = {"source": {"a": 1}, "layout": [], "devices": "<b>"}
 WHOLE = configuration()
 NO_CONFIGURATIONS = [
     *("", "{}", "[]", "null", "1", '"x"', WHOLE[:-1], WHOLE[:50], WHOLE + "}", "[" * 10**5),
     *(b"\xff\xfe\x00", bytes(range(256)), b"\0"),
     *(configuration(settings={"seeds": seeds}) for seeds in (None, 3, "0", {})),
     *(configuration(layout=layout) for layout in ({}, {"source": "measured"}, "measured")),
+    *(configuration(layout=layout) for layout in (["source", "layout", "devices"], HOSTILE)),
+    configuration(methods={}),
     *(
         configuration(**{key: value})
         for key in ("settings", "methods", "environment", "layout", "complete")
@@ -303,12 +313,15 @@ def test_entries_of_a_configuration_in_a_report(attempt, here):
     contents += [{"methods": {"fedavg": value}} for value in ODD]
     contents += [{"methods": {"fedavg": {"algorithm": value}}} for value in ODD]
     contents += [{"environment": {"packages": {"jax": value}, "x": value}} for value in ODD]
-    contents += [{"layout": {"source": v, "layout": v, "devices": v}} for v in ODD]
     outcomes = set()
     for content in contents:
         (folder / "config.json").write_text(configuration(complete=True, **content))
         outcomes.add(attempt("report", "there"))
     assert outcomes == {"done"}
+    for value in ODD:
+        layout = {"source": value, "layout": value, "devices": value}
+        (folder / "config.json").write_text(configuration(complete=True, layout=layout))
+        assert attempt("report", "there") == "refused", value
     plain = dataclasses.asdict(Settings())
     for name in plain:
         for value in ODD:

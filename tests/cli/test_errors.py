@@ -1,13 +1,24 @@
-"""Which errors become one line: a ValueError that the package raises itself, wherever it arises."""
+"""Which errors become one line: a ValueError that the package raises itself, wherever it arises.
 
+Also standard output that cannot be written, and whose fault the other errors are.
+"""
+
+import contextlib
+import io
+import os
+import sys
+import sysconfig
 from pathlib import Path
 
 import numpy as np
 import pytest
 from bad_input_helpers import small
+from claim_helpers import write_paper
+from summary_helpers import rows
 
 import fedjax_algos
 from fedjax_algos.cli import main, training
+from fedjax_algos.runs import results
 
 PACKAGE = Path(fedjax_algos.__file__).parent / "runs" / "comparison.py"
 LIBRARY = Path(np.__file__)
@@ -51,3 +62,72 @@ def test_an_error_of_ones_own_code_keeps_its_traceback_and_asks_for_none(here, e
         main(["run", f"{own}:f", *small()])
     assert not hasattr(caught.value, "__notes__")
     assert Path(caught.traceback[-1].path) == own
+
+
+def test_an_installed_package_of_ones_own_is_not_called_a_fault(here, monkeypatch):
+    package = here / "installed"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "methods.py").write_text("def f(problem, local):\n    return problem - local\n")
+    monkeypatch.syspath_prepend(here)
+    places = {"platlib": str(here), **{n: sysconfig.get_path(n) for n in ("stdlib", "purelib")}}
+    monkeypatch.setattr(sysconfig, "get_path", places.get)
+    with pytest.raises(TypeError, match="unsupported operand") as caught:
+        main(["run", "installed.methods:f", *small()])
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_a_function_of_a_library_that_is_no_factory_is_not_called_a_fault():
+    with pytest.raises(TypeError) as caught:  # jax removes its own frames
+        main(["run", "fedavg", *small(), "--rate-schedule", "jax:jit"])
+    assert REPORT not in getattr(caught.value, "__notes__", [])
+
+
+PRINTING = [
+    *(
+        "--help",
+        "--version",
+        "run --help",
+        "run fedprox --help",
+        "list models",
+        "list models --json",
+    ),
+    *("table there", "table there --format json", "plot there", "claims ."),
+    *("claims one/table_1.toml", "claims . --markdown"),
+]
+
+
+@pytest.fixture
+def printing(here, monkeypatch):
+    """Runs a command with another standard output: its exit code and its errors."""
+    write_paper(here)
+    (here / "there").mkdir()
+    results.write_table(here / "there" / "metrics.csv", rows("fedavg", [[0.1, 0.5], [0.1, 0.7]]))
+
+    def run(line, output):
+        errors = io.StringIO()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", output)
+            patch.setattr(sys, "stderr", errors)
+            with pytest.raises(SystemExit) as stop:
+                main(line.split())
+        with contextlib.suppress(BrokenPipeError):  # click does it, where the process ends
+            output.close()
+        return stop.value.code, errors.getvalue()
+
+    return run
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a device that is full")
+@pytest.mark.parametrize("line", PRINTING)
+def test_a_full_disk_below_standard_output_is_one_line(printing, line):
+    told = "error: standard output cannot be written (No space left on device); make room\n"
+    with open("/dev/full", "w") as output:
+        assert printing(line, output) == (1, told)
+
+
+@pytest.mark.parametrize("line", ["--help", "list models", "table there", "claims ."])
+def test_a_closed_pipe_ends_a_command_silently(printing, line):
+    reading, writing = os.pipe()
+    os.close(reading)
+    assert printing(line, os.fdopen(writing, "w")) == (1, "")

@@ -214,8 +214,11 @@ ROWS = b"a,0,0,0.1,2,0,1\na,0,5,0.5,1,10,1\n"
         (b"", "cannot be read (not enough values"),
         (HEADER, "holds no metrics"),
         (b"\xff\xfe", "cannot be read ('utf-8' codec"),
-        (b"\x00" * 5000, "holds no metrics"),
+        (b"\x00" * 5000, "cannot be read (it has a null character)"),
         (HEADER + ROWS[:-8], "has 4 cells for 7 columns"),
+        (HEADER + ROWS[:-1], "is cut off in row 2, which has no end of line"),
+        (HEADER + ROWS + ROWS[-17:], "is row 2 again; remove one of them"),
+        (HEADER + ROWS.replace(b"a,0", b"a\0,0"), "it has a null character"),
         (HEADER + b"a,0,0,0.1,2,0,1,9\n", "has 8 cells for 7 columns"),
         (
             HEADER + ROWS.replace(b"0.5", b"\x1b[31m"),

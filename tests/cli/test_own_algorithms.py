@@ -164,6 +164,9 @@ def test_the_virtual_clock(command, here):
             "returns a NoneType; give a function (problem, local, *, ...) -> Algorithm",
         ),
         ("compare my_file.py:nothing:a=1", "nothing takes no options; leave 'a' out"),
+        ("compare my_file.py:fedspeed@", "names no schedule after the @; leave the @ out"),
+        ("compare my_file.py:fedspeed:", "has no options after the colon; leave it out"),
+        ("compare fedprox:@", "'fedprox:@' names no schedule after the @"),
         ("run nowhere.py:fedspeed", "'nowhere.py:fedspeed' cannot be imported"),
         ("run my_file.py:fedspeed --roh 1", "unknown option '--roh'; did you mean --rho?"),
         ("run my_file.py:fedspeed --rho -1", "rho=-1 is out of range"),
@@ -174,3 +177,30 @@ def test_the_virtual_clock(command, here):
 )
 def test_a_mistake_is_one_line(refused, arguments, message):
     assert message in refused(*arguments.split())
+
+
+PARTS_OF_PYTHON = ["builtins:exec", "builtins:print", "json:JSONDecoder", "os:system"]
+OPTIONS_WITH_FACTORIES = {
+    "dataset": "dataset",
+    "model": "model",
+    "loss": "loss",
+    "metrics": "metric",
+    "partition": "partition",
+    "sampler": "sampler",
+    "work": "local work",
+    "rate-schedule": "rate schedule",
+    "client-optimizer": "client optimiser",
+    "system": "system model",
+    "track": "tracker",
+}
+
+
+@pytest.mark.parametrize("part", PARTS_OF_PYTHON)
+def test_parts_of_python_are_never_called(refused, part):
+    assert f"{part!r} is no algorithm (" in refused("compare", part)
+    for flag, kind in OPTIONS_WITH_FACTORIES.items():
+        clock = ["--seconds", "1"] if flag == "system" else []
+        model = [] if flag == "model" else SMALL[:2]
+        error = refused("run", "fedavg", *model, *clock, f"--{flag}", part)
+        assert f"{part!r} is no {kind} (" in error
+        assert "; give a function (" in error

@@ -35,7 +35,10 @@ def test_pack(command, refused, folder, capsys):
         ("digits x --partition iid --clients 0", "0 is not in the range"),
         ("packed:packed x --seed 0", "packed:packed has clients of its own; leave --seed out"),
         ("packed:nowhere x", "there is no such file"),
-        ("digits packed/store.json --partition iid --clients 3", "cannot be written"),
+        (
+            "digits packed/store.json --partition iid --clients 3",
+            "'packed/store.json' cannot be written (it, or a folder above it, is a file); name ",
+        ),
         ("unknown x", "unknown dataset 'unknown'"),
     ],
 )
@@ -100,6 +103,55 @@ def test_a_data_set_of_clients_in_memory(folder):
     np.testing.assert_array_equal(dataset.train["x"][order], digits.train["x"][before])
     np.testing.assert_array_equal(dataset.test["y"], digits.test["y"])
     assert np.bincount(dataset.users).tolist() == packed(path=folder).train.counts.tolist()
+
+
+OWN = """
+import flax.linen as nn
+import jax
+import numpy as np
+
+import fedjax_algos as fa
+
+
+def read(client):
+    return {"x": np.full((4, 2), client, np.float32), "y": np.full(4, 3 * client, np.float32)}
+
+
+def source(*, name="x"):
+    example = {name: jax.ShapeDtypeStruct((2,), np.float32)}
+    example["y"] = jax.ShapeDtypeStruct((), np.float32)
+    return fa.data.ClientSource("mine", ["a", "b", "c"], np.full(3, 4), example, read)
+
+
+def regression(example_shape, num_classes):
+    assert num_classes is None
+    problem = fa.models.classifier(nn.Dense(1), example_shape)
+
+    def loss(outputs, batch):
+        return (outputs.logits[:, 0] - batch["y"]) ** 2
+
+    def metrics(outputs, batch):
+        return {"accuracy": 1 - loss(outputs, batch)}
+
+    return problem._replace(loss=loss, metrics=metrics)
+"""
+
+
+def test_a_regression_of_ones_own_clients(command, refused, here):
+    (here / "own.py").write_text(OWN)
+    assert "3 clients with 12 training examples" in command("pack", "own.py:source", "mine")
+    small = "--partition natural --clients 3 --cohort 3 --rounds 2 --local-steps 1 --out"
+    line = small.split()
+    for name in ("packed:mine", "own.py:source"):
+        command("run", "fedavg", "--dataset", name, "--model", "own.py:regression", *line, name[:3])
+    packed_rows, read_rows = (rows_of(here / name / "metrics.csv") for name in ("pac", "own"))
+    assert packed_rows == read_rows
+    error = refused("run", "fedavg", "--dataset", "packed:mine", "--model", "linear", *line, "x")
+    assert "model='linear' is for classes, and 'packed:mine' has none; give one of your" in error
+    other = ["--dataset", "own.py:source:name=z", "--model", "own.py:regression"]
+    assert "mine has z, y, but no x; name the input of the model x" in refused(
+        "run", "fedavg", *other, *line, "x"
+    )
 
 
 def test_the_clients_of_the_data_set_are_proposed(refused, folder):

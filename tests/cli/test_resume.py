@@ -166,6 +166,21 @@ def test_other_runs_are_refused(interrupted, refused, capsys):
     assert "is not empty; name another folder or remove it or, if it holds a run that" in error
 
 
+@pytest.mark.parametrize("change", [("scaffold,", "other,"), ("scaffold,0,", "scaffold,7,")])
+def test_rows_of_another_run_are_refused(interrupted, change, capsys):
+    """Those of a run that has ended, which are read instead of computed."""
+    own = interrupted / "runs" / "01-scaffold" / "seed-0"
+    (own / "model.npz").touch()
+    (own / "metrics.csv").write_text((own / "metrics.csv").read_text().replace(*change))
+    with pytest.raises(SystemExit, match="2"):
+        main([*RUN, "--out", "parts", "--resume"])
+    error = capsys.readouterr().err.splitlines()[-1]
+    name, seed, _ = (change[1] + "0,").split(",", 2)
+    told = f"metrics.csv has a row of {name}, seed {seed}, among those of scaffold, seed 0; remove "
+    assert told in error
+    assert error.endswith("parts/runs/01-scaffold/seed-0, and this run is made again")
+
+
 @pytest.mark.slow
 def test_a_reader_says_what_is_missing(interrupted, refused):
     assert "'parts' is not complete: 0 of 4 runs have ended; go on with" in refused(

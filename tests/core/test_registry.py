@@ -229,8 +229,12 @@ def test_options_of_a_decorated_factory_are_checked(own):
         factory(None, fa.Local(1, 0.1, 1), rho=-1)
 
 
-def test_a_factory_of_a_module(own):
-    assert texts.make("json.encoder:py_encode_basestring", "abc") == '"abc"'
+def test_a_factory_of_a_module(own, tmp_path):
+    (tmp_path / "quotes").mkdir()
+    (tmp_path / "quotes" / "double.py").write_text("def quoted(word): return f'\"{word}\"'\n")
+    assert texts.make("quotes.double:quoted", "abc") == '"abc"'
+    with pytest.raises(ValueError, match=r"is no text \(it is a part of Python"):
+        texts.make("json.encoder:py_encode_basestring", "abc")
     with pytest.raises(ValueError, match=r"no_such\.module:f' cannot be imported"):
         things.parse("no_such.module:f")
 

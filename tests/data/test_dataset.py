@@ -74,3 +74,13 @@ def test_labels_beyond_32_bits_are_refused():
         from_arrays(x, y, x, np.arange(2))
     with pytest.raises(ValueError, match="num_classes=2199023255552 is out of range; give 1 to 2"):
         from_arrays(x, y, x, np.arange(2), num_classes=2**41)
+
+
+def test_a_label_that_is_no_class_makes_no_classes():
+    """Labels alone tell the classes, up to as many as there are examples."""
+    x = np.zeros((4, 2), np.float32)
+    assert from_arrays(x, np.array([0, 1, 2, 999]), x, np.arange(4)).num_classes == 1000
+    y = np.array([0, 1, 2, 999_999])
+    with pytest.raises(ValueError, match="largest label is 999999, which would make 1000000 class"):
+        from_arrays(x, y, x, np.arange(4))
+    assert from_arrays(x, y, x, np.arange(4), num_classes=10**6).num_classes == 10**6

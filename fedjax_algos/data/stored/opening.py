@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -150,7 +150,7 @@ def in_memory(dataset: ClientDataset, max_test_examples: int | None = None) -> D
     held = np.flatnonzero(dataset.train.counts)
     train = StoredData(dataset.train, held, cache_bytes=0)
     users = np.repeat(np.arange(len(held), dtype=np.int32), train.counts())
-    rest = dataset.num_classes, users, dataset.notes
+    rest: Any = dataset.num_classes, users, dataset.notes  # no classes stay none
     return Dataset(train.load(), load_test(dataset, max_test_examples), *rest)
 
 

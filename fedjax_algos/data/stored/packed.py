@@ -7,6 +7,8 @@ split:
 - `NAME.ends`: for images, int64[examples]: where each file ends in `NAME.data`;
 - `counts.npy`: int32[num_clients]; `checksums.npy`: uint32[num_clients, names], see `checksum`;
   `clients.json`: the names of the clients. `store.json` has the SHA-256 of these and of itself.
+
+Where the test examples are the training examples, there is only the folder `train`.
 """
 
 import hashlib
@@ -107,11 +109,12 @@ def packed(*, path: PathLike) -> ClientDataset:
     with explain_read_errors(folder / STORE, _FIX, KeyError, TypeError, AttributeError):
         facts = _facts(folder)
         fields = [Field.of_json(name, value) for name, value in facts["fields"].items()]
-        num_classes, notes = int(facts["num_classes"]), tuple(map(str, facts["notes"]))
+        num_classes, notes = facts["num_classes"], tuple(map(str, facts["notes"]))
         check_fields(facts["fields"], num_classes)
-        digests = {split: dict(facts["splits"][split]) for split in SPLITS}
-    train, test = (_split(folder / split, fields, digests[split]) for split in SPLITS)
-    return ClientDataset(train, test, num_classes, notes)
+        names = dict.fromkeys(["train", *facts["splits"]])
+        digests = {name: dict(facts["splits"][name]) for name in names}
+    splits = [_split(folder / name, fields, digests[name]) for name in SPLITS if name in digests]
+    return ClientDataset(splits[0], splits[-1], num_classes, notes)
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -138,14 +141,15 @@ def checksum(parts: Iterable[Any], lengths: ArrayLike = ()) -> int:
     return value
 
 
-def check_fields(fields: Mapping[str, Any], num_classes: int) -> None:
-    """Raises an error for data without a field, or without a class.
+def check_fields(fields: Mapping[str, Any], num_classes: int | None) -> None:
+    """Raises an error for data without a field, or with no class.
 
     Args:
       fields: by name.
-      num_classes: the number of classes.
+      num_classes: the number of classes; None where there are none, as in a regression.
     """
-    check_whole("num_classes", num_classes)
+    if num_classes is not None:
+        check_whole("num_classes", num_classes)
     if not fields:
         raise ValueError("the examples have no fields; give at least x and y")
 

@@ -17,6 +17,7 @@ from fedjax_algos.core.writing import write_text, writing
 from fedjax_algos.data.client_source import ClientDataset, ClientSource
 from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.data.read_errors import explain_read_errors
+from fedjax_algos.data.registry import as_dataset
 from fedjax_algos.data.stored.packed import (
     FORMAT,
     SPLITS,
@@ -33,7 +34,7 @@ _SYNC_BYTES = 2**26  # written between two entries in the journal
 
 
 def pack(
-    dataset: ClientDataset,
+    dataset: ClientDataset | ClientSource,
     folder: PathLike,
     *,
     on_client: Callable[[str, int, int], Any] = lambda split, done, total: None,
@@ -44,7 +45,7 @@ def pack(
     interrupted, also by a kill, the same call goes on with the first client that was not written.
 
     Args:
-      dataset: what is packed.
+      dataset: what is packed. Examples of a source alone are also the test examples.
       folder: is made; it may hold a part of the same data set.
       on_client: called with the split, the clients that are written, and their number.
 
@@ -54,7 +55,10 @@ def pack(
         source says of them, labels that are no classes, numbers that are not finite, or a full
         disk.
     """
-    check_kind("dataset", dataset, ClientDataset, "give what a reader of client data sets returned")
+    kinds = ClientDataset | ClientSource
+    check_kind("dataset", dataset, kinds, "give what a reader of client data sets returned")
+    whole = as_dataset(dataset)
+    assert isinstance(whole, ClientDataset)
     folder = Path(folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,25 +68,30 @@ def pack(
             stack.enter_context(lock)
         except filelock.Timeout:
             raise ValueError(f"{folder} is written by another process; wait for its end") from None
-        if _is_complete(folder, _about(dataset)):
+        about, parts = _about(whole), _parts(whole)
+        if _is_complete(folder, about):
             return
-        for split, source in zip(SPLITS, dataset[:2], strict=True):
-            _pack_split(source, folder / split, split, dataset.num_classes, on_client)
-        facts = _about(dataset) | {
-            "splits": {split: digests_of(folder / split) for split in SPLITS},
-        }
+        for split, source in parts.items():
+            _pack_split(source, folder / split, split, whole.num_classes, on_client)
+        facts = about | {"splits": {split: digests_of(folder / split) for split in parts}}
         write_json(folder / STORE, facts)
-        for path in (folder / _SOURCE, *(folder / split / _JOURNAL for split in SPLITS)):
+        for path in (folder / _SOURCE, *(folder / split / _JOURNAL for split in parts)):
             path.unlink()
+
+
+def _parts(dataset: ClientDataset) -> dict[str, ClientSource]:
+    """The sources by split: only one if the test examples are the training examples."""
+    parts = {"train": dataset.train}
+    return parts if dataset.test is dataset.train else {**parts, "test": dataset.test}
 
 
 def _about(dataset: ClientDataset) -> dict[str, Any]:
     """What `store.json` says of a data set, as values of JSON."""
-    parts = dict(zip(SPLITS, dataset[:2], strict=True))
+    parts = _parts(dataset)
     fields = {
         split: {f.name: f.to_json() for f in fields_of(each)} for split, each in parts.items()
     }
-    if fields["train"] != fields["test"]:
+    if fields["train"] != fields.get("test", fields["train"]):
         raise ValueError(
             f"{dataset.train.name}: training examples are {dict(dataset.train.example)} and test "
             f"examples {dict(dataset.test.example)}; give both the same names, shapes and types"
@@ -224,7 +233,7 @@ def _check_values(array, name, where, num_classes):
     """Raises ValueError for numbers that are not finite, and labels that are no classes."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ValueError(f"{where} has NaN or infinity in {name}; clean it first")
-    if name == "y" and array.size and array.dtype.kind in "ui":
+    if name == "y" and num_classes is not None and array.size and array.dtype.kind in "ui":
         low, high = array.min(), array.max()
         if low < 0 or high >= num_classes:
             raise ValueError(

@@ -9,6 +9,7 @@ from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, re
 from fedjax_algos.runs.saving.differences import OtherRunError, differences, off_grid
 
 _COMPARED = ("methods", "grid", "tuning", "partition_sha256")  # besides the settings
+_OF_LAYOUT = {"source": str, "layout": str | int, "devices": int}
 
 
 def read_configuration(path: Path) -> dict[str, Any] | None:
@@ -30,8 +31,8 @@ def read_configuration(path: Path) -> dict[str, Any] | None:
             bool: (content["complete"],),
         }
         valid = all(isinstance(value, kind) for kind, values in kinds.items() for value in values)
-        layout = content["layout"]
-        valid = valid and (layout is None or {"source", "layout", "devices"} <= set(layout))
+        valid = valid and bool(content["methods"])
+        valid = valid and (content["layout"] is None or is_layout(content["layout"]))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -60,6 +61,17 @@ def check_unchanged(path: Path, content: dict[str, Any] | None) -> dict[str, Any
             f"{str(path / 'config.json')!r} is not as it was written ({error}), so the runs cannot "
             "go on; begin them in another folder"
         ) from None
+
+
+def is_layout(value: Any) -> bool:
+    """Whether a value is the record of a layout, as `config.json` has it.
+
+    Args:
+      value: of JSON.
+    """
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name), kind) for name, kind in _OF_LAYOUT.items()
+    )
 
 
 def check_complete(path: Path) -> None:

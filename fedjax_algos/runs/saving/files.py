@@ -43,6 +43,8 @@ def read_rows(path: Path) -> list[Row]:
     try:
         with open_regular(path) as file:
             text = read_bounded(file, max_text_bytes()).decode()
+        if "\0" in text:
+            raise ValueError("it has a null character")
         columns, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     except OSError:
         raise ValueError(f"{path} cannot be read; {_FIX}") from None
@@ -53,11 +55,16 @@ def read_rows(path: Path) -> list[Row]:
     twice = [name for name in columns if columns.count(name) > 1]
     if twice:
         raise ValueError(f"{path} has the column {twice[0]!r} twice; {_FIX}")
+    seen: dict[tuple[str, ...], int] = {}
     for number, cells in enumerate(rows, start=1):
         if len(cells) != len(columns):
             raise ValueError(
                 f"row {number} of {path} has {len(cells)} cells for {len(columns)} columns; {_FIX}"
             )
+        if (first := seen.setdefault(tuple(cells), number)) != number:
+            raise ValueError(f"row {number} of {path} is row {first} again; remove one of them")
+    if not text.endswith("\n"):
+        raise ValueError(f"{path} is cut off in row {len(rows)}, which has no end of line; {_FIX}")
     return [
         {
             name: _value(name, cell, f"row {number} of {path}")

@@ -150,7 +150,7 @@ class ResultsFolder:
           label: of the method.
           seed: of the run.
         """
-        return read_rows(self._of_run(label, seed) / "clients.csv")
+        return self._rows(label, seed, "clients.csv")
 
     def end(self, label: str, seed: int, model: Model) -> None:
         """Writes the last model of a run, and the checksums that mark that the run has ended.
@@ -185,7 +185,7 @@ class ResultsFolder:
             raise ValueError(
                 f"{error}; remove the folder {str(folder)!r}, and the run is computed again"
             ) from None
-        return read_rows(folder / "metrics.csv")
+        return self._rows(label, seed, "metrics.csv")
 
     def checkpoints(self, label: str | None = None, seed: int | None = None) -> Checkpoints:
         """Where runs that are computed together are saved.
@@ -212,6 +212,17 @@ class ResultsFolder:
         found = () if self.extends else self.path.glob("runs/**/checkpoints")
         for folder in [*found, self.client_state]:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _rows(self, label, seed, name):
+        folder = self._of_run(label, seed)
+        rows = read_rows(folder / name)
+        for row in rows:
+            if (row["method"], row["seed"]) != (label, seed):
+                raise ValueError(
+                    f"{folder / name} has a row of {row['method']}, seed {row['seed']}, among "
+                    f"those of {label}, seed {seed}; remove {folder}, and this run is made again"
+                )
+        return rows
 
     def _of_run(self, label, seed):
         folder = self.path / "runs" / self.names[label] / f"seed-{seed}"

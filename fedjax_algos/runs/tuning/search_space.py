@@ -1,7 +1,8 @@
 """What tuning tries: lists and intervals of values for each method, and equal numbers of settings.
 
 A text is `OPTION=VALUE,VALUE,...` or `OPTION=LOW..HIGH`, for all methods that have the option, or
-`ALGORITHM:OPTION=...`, for the methods of one algorithm, which prevails.
+`ALGORITHM:OPTION=...`, for the methods of one algorithm, which prevails. An algorithm in a file of
+the user's own may be named without its file: `qfedavg:q=0.1` for `qfed.py:qfedavg`.
 """
 
 import itertools
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.representation import describe
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, Method
@@ -185,7 +187,7 @@ def parse_spaces(
         text = texts[place]
         name, equals, listed = text.partition("=")
         owner, _, option = name.rpartition(":")
-        option = option.replace("-", "_")
+        owner, option = _algorithm(owner, methods), option.replace("-", "_")
         if not equals or not listed:
             raise ValueError(f"grid={text!r} has no values; give {name}=VALUE,VALUE or LOW..HIGH")
         having = [
@@ -215,6 +217,17 @@ def parse_spaces(
     ]
     _check_sizes(spaces, trials)
     return spaces
+
+
+def _algorithm(owner, methods):
+    """The algorithm that the owner of a grid names, by its whole name or as tables show it."""
+    given = dict.fromkeys(method.algorithm for method in methods)
+    alike = [name for name in given if algorithms[name].__name__ == owner]
+    if owner in given or not alike:
+        return owner
+    if len(alike) > 1:
+        raise ValueError(f"the grid of {owner!r} may be of {' or '.join(alike)}; name one of them")
+    return alike[0]
 
 
 def _is_general(text):

@@ -135,6 +135,9 @@ def test_the_size_is_known_before_the_array_is_read(tmp_path, monkeypatch):
     write(tmp_path, (many, Y, X_TEST, Y_TEST))
     with pytest.raises(ValueError, match=r"its array would need .*, more than half of the memory"):
         idx(path=tmp_path)
+    write(tmp_path, (struct.pack(">BBBB", 0, 0, 8, 255) + b"\xff" * 1020, Y, X_TEST, Y_TEST))
+    with pytest.raises(ValueError, match=r"its array would need .* EB, more than half of the mem"):
+        idx(path=tmp_path)  # 2**8160 are more than a float can hold
     monkeypatch.setattr(files, "host_memory", lambda: 10**6)
     large = struct.pack(">BBBBIII", 0, 0, 8, 3, 20, 1000, 1000) + bytes(20 * 10**6)
     write(tmp_path, (large, Y, X_TEST, Y_TEST), compressed=True)

@@ -54,6 +54,46 @@ def folder(tmp_path):
     return tmp_path / "packed"
 
 
+def sensors(kind):
+    """Clients with numbers, which are read in parts of a line: y is half of x."""
+
+    def read(client):
+        x = np.arange(client + 1, dtype=np.float32)[:, None]
+        return {"x": x, "y": (x[:, 0] / 2).astype(kind)}
+
+    example = {"x": jax.ShapeDtypeStruct((1,), np.float32), "y": jax.ShapeDtypeStruct((), kind)}
+    return ClientSource("sensors", ["a", "b", "c"], np.array([1, 2, 3]), example, read)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_a_source_alone_is_packed_once_without_classes(tmp_path, kind):
+    source = sensors(kind)
+    for _ in range(2):  # the second time there is nothing left to do
+        pack(source, tmp_path / "packed")
+    assert not (tmp_path / "packed" / "test").exists()
+    opened = packed(path=tmp_path / "packed")
+    assert opened.num_classes is None
+    assert opened.test is opened.train
+    assert "sensors has no test examples: quality is measured on its" in opened.notes[0]
+    for split in ("train", "test"):
+        whole = open_federated(tmp_path / "packed", split).load()
+        assert whole["x"][:, 0].tolist() == [0, 0, 1, 0, 1, 2]
+        assert whole["y"].tolist() == np.array([0, 0, 0.5, 0, 0.5, 1]).astype(kind).tolist()
+        assert whole["y"].dtype == kind
+
+
+def test_sources_with_and_without_classes(tmp_path):
+    source = sensors(np.int32)
+    pack(ClientDataset(source, sensors(np.int32), 2), tmp_path / "two")
+    assert packed(path=tmp_path / "two").num_classes == 2
+    with pytest.raises(ValueError, match="has label 1; give whole numbers from 0 to 0"):
+        pack(ClientDataset(source, source, 1), tmp_path / "one")
+    pack(ClientDataset(source, sensors(np.int32)), tmp_path / "none")
+    opened = packed(path=tmp_path / "none")
+    assert (opened.num_classes, opened.notes) == (None, ())
+    assert (tmp_path / "none" / "test").exists()
+
+
 def test_images_are_read_as_they_were_packed(folder):
     opened, before = packed(path=folder), images()
     assert opened.num_classes == 5

@@ -1,11 +1,13 @@
 """Search spaces: what texts mean, which settings they give, and equal budgets."""
 
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.optimizers import client_optimizers
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
@@ -36,6 +38,23 @@ def test_a_text_is_for_all_methods_with_the_option_or_for_one_algorithm():
         "fedgbo sgdm": {"client_learning_rate": rates, "beta": betas},
         "fedgbo adam": {"client_learning_rate": rates, "beta": betas},
     }
+
+
+def test_an_algorithm_in_a_file_may_be_named_as_tables_show_it(tmp_path):
+    source = "def f(problem, local, *, q=0.1): ...\n"
+    names = [f"{tmp_path}/{name}.py:f" for name in ("one", "two")]
+    for name in names:
+        Path(name.removesuffix(":f")).write_text(source)
+    try:
+        for grid in ("f:q=1,2", f"{names[0]}:q=1,2"):
+            assert values(grid, specs=names[:1]) == {"f": {"q": [1.0, 2.0]}}
+        with pytest.raises(
+            ValueError, match=r"the grid of 'f' may be of .*one\.py:f or .*two\.py:f"
+        ):
+            parse("f:q=1,2", specs=names)
+    finally:
+        for name in names:
+            algorithms.pop(name, None)
 
 
 def test_all_settings_of_a_grid_come_in_its_order():
