@@ -30,7 +30,7 @@ def test_it_begins_with_ten_lines():
     assert install.endswith("pip install -q .")
     assert re.match(r"\S*fedjax-algos compare fedavg ghbm", command)
     assert (ROOT / re.search(r"\((\S+\.png)\)", figure)[1]).exists()
-    assert python == program.splitlines()
+    assert python == [line for line in program.splitlines() if line]
 
 
 @pytest.mark.slow
