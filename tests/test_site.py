@@ -76,7 +76,8 @@ OUTSIDE = """# A page
 
 def build(tmp_path, text):
     """A site of one page with the configuration of docs/, and the messages of the build."""
-    pytest.importorskip("sphinx", reason="the extra docs is not installed; .ci/run installs it")
+    for name in ("sphinx", "math_core"):
+        pytest.importorskip(name, reason="the extra docs is not installed; .ci/run installs it")
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages/index.md").write_text(text)
     folders = [tmp_path / "pages", tmp_path / "site"]
