@@ -1,7 +1,10 @@
 """Configuration of the documentation: `sphinx-build --fail-on-warning docs build/docs`."""
 
 import importlib
+import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,13 +28,29 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "algorithm_pages",
+    "offline",
 ]
 
 html_theme = "sphinx_book_theme"
 html_title = "fedjax_algos"
 html_static_path = ["_static"]
+html_math_renderer = "mathml"  # of the extension offline
 html_css_files = ["site.css"]
 html_theme_options = {"navbar_persistent": []}  # the search field is in the sidebar
+
+
+def repository_url():
+    """The address of the repository, or "" if the place where the site is built has none."""
+    address = os.environ.get("READTHEDOCS_GIT_CLONE_URL", "")
+    if not address and shutil.which("git"):
+        origin = ["git", "-C", Path(__file__).parent, "config", "remote.origin.url"]
+        address = subprocess.run(origin, capture_output=True, text=True, check=False).stdout.strip()
+    is_public = address.startswith("https://") and "@" not in address  # no name, no password
+    return address.removesuffix(".git") if is_public else ""
+
+
+if repository_url():
+    html_theme_options |= {"repository_url": repository_url(), "use_repository_button": True}
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4

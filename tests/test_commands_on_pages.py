@@ -25,7 +25,7 @@ LANGUAGES = {"sh", "python", "text", "yaml", "bibtex"}  # yaml is for FedML
 # Options with which a command trains little: the values replace those of the line, or are added.
 SMALL = {
     "--model": "mlp:hidden=4",
-    "--clients": "6",
+    "--clients": "10",
     "--seeds": "1",
     "--local-steps": "2",
     "--devices": "1",

@@ -1,8 +1,10 @@
-"""The API reference in docs/api has every public name, once, under a path that exists."""
+"""The API reference in docs/api has every public name, once; the site needs no network."""
 
 import importlib
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,54 @@ def test_every_public_name_has_a_place(package):
 @pytest.mark.parametrize("path", [n for k, n in NAMED if k in ("autofunction", "autoclass")])
 def test_what_is_generated_has_a_docstring(path):
     assert inspect.getdoc(resolve(path))
+
+
+CONFIGURATION = Path(__file__).parents[1] / "docs"
+OUTSIDE = """# A page
+
+```{raw} html
+<script src="https://cdn.example/a.js"></script>
+<LINK rel="stylesheet" href="//cdn.example/b.css"><img alt="" src='http://cdn.example/c.png'>
+<style>@font-face { font-family: d; src: url(https://cdn.example/d.woff2) }</style>
+<a href="https://example.org/followed">a link</a>
+```
+"""
+
+
+def build(tmp_path, text):
+    """A site of one page with the configuration of docs/, and the messages of the build."""
+    for name in ("sphinx", "math_core"):
+        pytest.importorskip(name, reason="the extra docs is not installed; .ci/run installs it")
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages/index.md").write_text(text)
+    folders = [tmp_path / "pages", tmp_path / "site"]
+    command = [sys.executable, "-m", "sphinx", "-c", CONFIGURATION, *folders]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    return (tmp_path / "site/index.html").read_text(), run.stderr
+
+
+@pytest.mark.slow
+def test_formulas_and_pages_need_no_network(tmp_path):
+    """The elements of MathML, and no script, style, image or font of another host."""
+    formula = r"The rate $\eta_l$, and" + "\n\n$$\nx \\leftarrow \\frac{a}{b}\n$$\n"
+    page, messages = build(tmp_path, f"# A page\n\n{formula}")
+    assert messages == ""
+    assert re.search(r"<math><semantics><msub><mi>η</mi><mi>l</mi></msub>", page)
+    assert '<math display="block">' in page
+    assert "<mfrac><mi>a</mi><mi>b</mi></mfrac>" in page
+    assert "MathJax" not in page
+    parts = re.findall(r"<(?:script|link|img)\b[^>]*", page)
+    assert len(parts) > 5
+    assert not [part for part in parts if "//" in part]
+    styles = "".join(path.read_text() for path in tmp_path.rglob("*.css"))
+    assert "url(" in styles
+    assert not re.search(r"url\([\"']?(https?:)?//", styles)
+
+
+@pytest.mark.slow
+def test_a_build_reports_other_hosts_and_formulas_that_it_cannot_read(tmp_path):
+    _, messages = build(tmp_path, OUTSIDE + "\nThe letter $\\nosuchcommand$.\n")
+    expected = ["a.js", "b.css", "c.png", "d.woff2"]
+    assert re.findall(r"index.html fetches \S*//cdn.example/(\S+)", messages) == expected
+    assert "followed" not in messages
+    assert r"formula '\\nosuchcommand'" in messages

@@ -27,7 +27,7 @@ from fedjax_algos.data.read_errors import explain_read_errors
 Head = Literal["loaded", "new"]
 Weights: TypeAlias = Mapping[str, np.ndarray]
 Convert: TypeAlias = Callable[[np.ndarray], np.ndarray]
-Names: TypeAlias = Mapping[str, str | tuple[str, Convert]]  # see `convert_weights`
+Names: TypeAlias = Mapping[str, str | tuple[str, Convert] | None]  # see `convert_weights`
 
 _LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
 _LEAVES |= {"bias": "bias", "mean": "running_mean", "var": "running_var"}
@@ -126,14 +126,17 @@ def convert_weights(
         {"stem/Conv_0": "features.0.0"}; a path stands for all modules below it, and the leaves
         kernel, scale, bias, embedding, mean and var have PyTorch's names. A path of a single leaf
         goes before: its whole name, or (name, convert), where `convert` makes the leaf of the
-        tensor and may be used to divide one tensor over several leaves.
+        tensor and may be used to divide one tensor over several leaves. The path of a module that
+        the weights do not have, such as an adapter or a new last layer, has None: its leaves are
+        those of `model`.
       model: of the same structure; only the shapes and types of its leaves are read, so that
         `jax.eval_shape(problem.init, key)` suffices.
       head: "new" leaves the params of the module "head" as `model` has them, and ignores the
         tensors that belong to it.
 
     Returns:
-      NumPy arrays of the model's types; the leaves of a new head are those of `model`.
+      NumPy arrays of the model's types; the leaves of a new head, and of paths with None, are those
+      of `model`.
 
     Raises:
       ValueError: for missing, surplus, wrongly shaped and infinite tensors, which are named.
@@ -144,7 +147,10 @@ def convert_weights(
     def converted(path, leaf, collection):
         names_of_path = [str(key.key) for key in path][collection:]
         place = "/".join(names_of_path)
-        name, convert = _source(names_of_path, names)
+        source = _source(names_of_path, names)
+        if source is None:
+            return leaf
+        name, convert = source
         used.add(name)
         if head == "new" and place.startswith("head/"):
             return leaf
@@ -177,7 +183,8 @@ def pretrained(
     program, and algorithms that start clients' own models from `init` find them, too.
 
     Args:
-      problem: made by `classifier`.
+      problem: made by `classifier` or `nnx_classifier`, or another one whose params and statistics
+        are nested dicts. `freeze` comes after, and `trainable` of `nnx_classifier` is left out.
       weights: the file, or the tensors by name; they stay in memory.
       names: as for `convert_weights`, one for each naming that the weights may have. The one with
         most names in `weights` is taken.
@@ -209,20 +216,22 @@ def _from_host(own, given):
     return jax.pure_callback(lambda: given, jax.ShapeDtypeStruct(given.shape, given.dtype))
 
 
-def _name_of(value: str | tuple[str, Convert]) -> str:
-    return value if isinstance(value, str) else value[0]
+def _name_of(value: str | tuple[str, Convert] | None) -> str | None:
+    return value[0] if isinstance(value, tuple) else value
 
 
-def _source(path: list[str], names: Names) -> tuple[str, Convert]:
-    """The name of the tensor of a leaf, and what makes the leaf of it."""
+def _source(path: list[str], names: Names) -> tuple[str, Convert] | None:
+    """The name of the tensor of a leaf, and what makes the leaf of it; None for a new leaf."""
     exact = names.get("/".join(path))
     if isinstance(exact, tuple):
         return exact
     convert = _to_kernel if path[-1] == "kernel" else np.asarray
     if exact is not None:
         return exact, convert
-    for length in range(len(path) - 1, 0, -1):
-        module = names.get("/".join(path[:length]))
+    for length in range(len(path), 0, -1):
+        module = names.get("/".join(path[:length]), ())
+        if module is None:
+            return None
         if isinstance(module, str) and path[-1] in _LEAVES:
             return f"{module}.{_LEAVES[path[-1]]}", convert
     raise ValueError(f"names have none for {'/'.join(path)}; add its path or that of its module")

@@ -222,6 +222,21 @@ def test_modules_without_a_name_are_named(small):
         convert_weights(weights, {"Dense_0": "fc1"}, shapes(problem))
 
 
+def test_modules_that_the_weights_do_not_have_stay_as_they_were_drawn(small):
+    """Names with None, below a module with a name and alone; tensors still need their places."""
+    problem, weights = small
+    own = {name: tensor for name, tensor in weights.items() if name.startswith("fc1.")}
+    model = problem.init(jax.random.key(0))
+    names = {"Dense_0": "fc1", "Dense_0/bias": None, "Dense_1": None}
+    kernel = {"fc1.weight": own["fc1.weight"]}
+    loaded = pretrained(problem, kernel, [names]).init(jax.random.key(0)).params
+    np.testing.assert_array_equal(loaded["Dense_0"]["kernel"], own["fc1.weight"].T)
+    np.testing.assert_array_equal(loaded["Dense_0"]["bias"], model.params["Dense_0"]["bias"])
+    jax.tree.map(np.testing.assert_array_equal, loaded["Dense_1"], model.params["Dense_1"])
+    with pytest.raises(ValueError, match=r"have 'fc1.bias' \(1 in all\), for which"):
+        pretrained(problem, own, [names])
+
+
 def parts(params, *names):
     return [params[name] for name in names]
 

@@ -1,0 +1,233 @@
+"""docs/recipes.md: each program runs as it stands, and what it computes is what it says."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import ROOT, programs
+from safetensors.numpy import save_file
+from scipy.special import erf
+
+import fedjax_algos as fa
+from fedjax_algos.core.keys import model_key
+
+PAGE = "docs/recipes.md"
+(MULTI_LABEL, REGRESSION, QFEDAVG, POWER_OF_CHOICE, LORA, SCRIPT, DATABASE) = programs(PAGE)
+(JOBS,) = re.findall(r"```text\n(#!/bin/bash.*?)```", (ROOT / PAGE).read_text(), re.DOTALL)
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_folder")]
+
+
+@pytest.fixture
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def result(program):
+    names = {}
+    exec(program, names)
+    return names
+
+
+def test_several_labels():
+    names = result(MULTI_LABEL)
+    last, model, test = names["history"][-1], names["state"].model, names["test"]
+    outputs, _ = names["problem"].apply(model, test, jax.random.key(0), False)
+    logits, y = np.asarray(outputs.logits, float), test["y"]
+    found = logits > 0
+    f1 = 2 * (found & (y > 0)).sum() / (found.sum() + y.sum())
+    np.testing.assert_allclose(last["test_f1"], f1, rtol=1e-5)
+    np.testing.assert_allclose(last["test_accuracy"], (found == (y > 0)).mean(), rtol=1e-5)
+    cross_entropy = np.logaddexp(0, logits) - y * logits
+    np.testing.assert_allclose(last["test_loss"], cross_entropy.mean(), rtol=1e-5)
+    assert f1 > 0.85
+
+
+def test_a_regression():
+    history = result(REGRESSION)["history"]
+    assert history[-1]["test_absolute_error"] < 0.2 < history[0]["test_absolute_error"]
+    assert history[-1]["test_loss"] >= history[-1]["test_absolute_error"] ** 2  # Jensen
+
+
+def test_the_loss_of_the_received_model():
+    """q-FedAvg, in NumPy from its paper, on least squares with one batch a step."""
+    qfedavg = result(QFEDAVG)["qfedavg"]
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(4, 6, 3)), rng.normal(size=(4, 6))
+    examples = {"x": a.reshape(24, 3).astype("f4"), "y": b.reshape(24).astype("f4")}
+    data = fa.federate(examples, fa.Partition.of(np.split(np.arange(24), 4)))
+    problem = fa.Problem(
+        init=lambda key: fa.Model({"w": jnp.zeros(3)}),
+        apply=lambda model, batch, key, training: (batch["x"] @ model.params["w"], ()),
+        loss=lambda prediction, batch: (prediction - batch["y"]) ** 2,
+    )
+    rate, q, x = 0.05, 2.5, np.zeros(3)
+    local = fa.Local(batch_size=6, learning_rate=rate, steps=3, batches="full")
+    engine = fa.make_engine(qfedavg(problem, local, q=q))
+    state, _ = fa.simulate(engine, data, cohort_size=4, rounds=3)
+    for _ in range(3):
+        deltas, h = [], []
+        for a_i, b_i in zip(a, b, strict=True):
+            y, loss = x, ((a_i @ x - b_i) ** 2).mean()
+            for _ in range(3):
+                y = y - rate * 2 * a_i.T @ (a_i @ y - b_i) / 6
+            step = (x - y) / rate
+            deltas.append(loss**q * step)
+            h.append(q * loss ** (q - 1) * (step**2).sum() + loss**q / rate)
+        x = x - np.sum(deltas, 0) / np.sum(h)
+    np.testing.assert_allclose(state.server.params["w"], x, rtol=1e-4)
+
+
+def test_clients_with_the_highest_loss():
+    names = result(POWER_OF_CHOICE)
+    counts, losses = names["counts"], names["losses"]
+    (cohort,) = names["highest_losses"](0, np.array([29]), 40, 4)
+    candidates = np.random.default_rng([0, 29]).choice(
+        40, 10, replace=False, p=counts / sum(counts)
+    )
+    assert set(cohort) <= set(candidates)
+    others = np.setdiff1d(candidates, cohort)
+    assert losses[cohort].min() >= losses[others].max()
+    assert set(np.asarray(names["dispatches"].client)) == set(cohort)
+
+
+VOCABULARY, LENGTH, WIDTH, LAYERS = 200, 16, 32, 2
+
+
+def bert():
+    """Tensors with the names and shapes of a small BERT; [out, in], as PyTorch has them."""
+    rng = np.random.default_rng(1)
+
+    def draw(*shape):
+        return (0.3 * rng.normal(size=shape)).astype(np.float32)
+
+    tensors = {}
+
+    def linear(name, inputs, outputs):
+        tensors[f"{name}.weight"], tensors[f"{name}.bias"] = draw(outputs, inputs), draw(outputs)
+
+    def norm(name):
+        tensors[f"{name}.weight"], tensors[f"{name}.bias"] = 1 + draw(WIDTH), draw(WIDTH)
+
+    sizes = {"word": VOCABULARY, "position": LENGTH, "token_type": 2}
+    for name, size in sizes.items():
+        tensors[f"bert.embeddings.{name}_embeddings.weight"] = draw(size, WIDTH)
+    norm("bert.embeddings.LayerNorm")
+    for number in range(LAYERS):
+        layer = f"bert.encoder.layer.{number}"
+        for name in ("self.query", "self.key", "self.value", "output.dense"):
+            linear(f"{layer}.attention.{name}", WIDTH, WIDTH)
+        linear(f"{layer}.intermediate.dense", WIDTH, 4 * WIDTH)
+        linear(f"{layer}.output.dense", 4 * WIDTH, WIDTH)
+        norm(f"{layer}.attention.output.LayerNorm")
+        norm(f"{layer}.output.LayerNorm")
+    linear("bert.pooler.dense", WIDTH, WIDTH)
+    return tensors
+
+
+def bert_features(tensors, tokens):
+    """The last layer's output at the first token, of one text, in NumPy."""
+
+    def linear(name, x):
+        return x @ tensors[f"{name}.weight"].T.astype(float) + tensors[f"{name}.bias"]
+
+    def norm(name, x):
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12)
+        return x * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
+
+    def embedding(name):
+        return tensors[f"bert.embeddings.{name}_embeddings.weight"].astype(float)
+
+    tokens = tokens[tokens != 0]  # without padding no mask is needed
+    x = (
+        embedding("word")[tokens]
+        + embedding("position")[: len(tokens)]
+        + embedding("token_type")[0]
+    )
+    x = norm("bert.embeddings.LayerNorm", x)
+    for number in range(LAYERS):
+        layer = f"bert.encoder.layer.{number}"
+        q, k, v = (
+            linear(f"{layer}.attention.self.{name}", x).reshape(len(tokens), 4, -1)
+            for name in ("query", "key", "value")
+        )
+        scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(WIDTH / 4)
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        shares /= shares.sum(-1, keepdims=True)
+        attended = np.einsum("hqk,khd->qhd", shares, v).reshape(x.shape)
+        attended = linear(f"{layer}.attention.output.dense", attended)
+        x = norm(f"{layer}.attention.output.LayerNorm", x + attended)
+        wide = linear(f"{layer}.intermediate.dense", x)
+        wide = wide * (1 + erf(wide / np.sqrt(2))) / 2
+        x = norm(f"{layer}.output.LayerNorm", x + linear(f"{layer}.output.dense", wide))
+    return x[0]
+
+
+def test_a_pretrained_transformer_with_lora():
+    tensors = bert()
+    save_file(tensors, "model.safetensors")
+    names = result(LORA)
+    tokens = names["test"]["x"][:5]
+    assert (tokens == 0).any()
+    assert (tokens != 0).all(axis=1).sum() < 5
+    start = names["problem"].init(model_key(0))
+    outputs, _ = names["problem"].apply(start, {"x": tokens}, jax.random.key(0), False)
+    last = [np.asarray(start.params[f"last/{leaf}"]) for leaf in ("kernel", "bias")]
+    expected = [bert_features(tensors, text) @ last[0] + last[1] for text in tokens]
+    np.testing.assert_allclose(outputs.logits, expected, rtol=1e-3, atol=1e-4)
+
+    trained = names["state"].server.params
+    assert {path.split("/")[-1] for path in trained} == {"lora_a", "lora_b", "kernel", "bias"}
+    assert names["sent"] == 2 * 2 * 2 * 32 * 4 + 32 * 2 + 2
+    assert names["kept"] == sum(t.size for k, t in tensors.items() if "pooler" not in k)
+    for path, leaf in names["state"].frozen.items():
+        np.testing.assert_array_equal(leaf, start.frozen[path])
+    assert all(np.abs(trained[path] - start.params[path]).max() > 0 for path in trained)
+    assert names["history"][-1]["test_loss"] < names["history"][0]["test_loss"]
+
+
+def test_a_script_with_cells():
+    names = result(SCRIPT)
+    assert len(names["rows"]) == 2 * 3 * 5
+    assert Path("accuracy.png").stat().st_size > 10_000
+
+
+def test_a_job_array():
+    """Its first two tasks, in small, and the first one again, as after a time limit."""
+    little = "--model linear --rounds 4 --eval-every 2 --clients 10 --cohort 2 --devices 1"
+    Path("study.sh").write_text(JOBS.replace("--seeds 10", f"--seeds 2 {little}"))
+    assert Path("study.sh").read_text() != JOBS
+    folder = Path(sys.executable).parent
+    for task in ("0", "11", "11"):
+        environment = os.environ | {
+            "SLURM_ARRAY_TASK_ID": task,
+            "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+        }
+        subprocess.run(["bash", "study.sh"], env=environment, check=True, capture_output=True)
+    command = [folder / "fedjax-algos", "table", "results/0", "results/11"]
+    table = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "fedavg" in table
+    assert "fedprox" in table
+    config = Path("results/11/config.json").read_text()
+    assert '"client_learning_rate": 0.02' in config
+
+
+def test_examples_in_a_database():
+    """The run equals that of the same examples in memory."""
+    names = result(DATABASE)
+    read, source = names["read"], names["source"]
+    parts = [read(client) for client in range(200)]
+    assert [len(part["y"]) for part in parts] == list(source.counts)
+    examples = {key: np.concatenate([part[key] for part in parts]) for key in ("x", "y")}
+    rows = np.split(np.arange(len(examples["y"])), np.cumsum(source.counts)[:-1])
+    data = fa.federate(examples, fa.Partition.of(rows))
+    run = {"cohort_size": 10, "rounds": 30, "test": parts[0]}
+    _, history = fa.simulate(names["engine"], data, **run)
+    assert history[-1]["train_loss"] == names["history"][-1]["train_loss"]
+    assert history[-1]["train_loss"] < 0.55
