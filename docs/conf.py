@@ -25,6 +25,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "algorithm_pages",
+    "claim_pages",
 ]
 
 html_theme = "sphinx_book_theme"

@@ -1,5 +1,5 @@
 """The command line: `fedjax-algos compare | run | sweep | tune | pack | table | plot | report |
-claims | list`.
+list`.
 
 `options.py` has the options that all commands that train share, and `environment.py` what surrounds
 their training. Each command is in the file of its name, but for `compare` and `run` in
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import click
 
-from fedjax_algos.cli.claims import claims
 from fedjax_algos.cli.options import Commands
 from fedjax_algos.cli.pack import pack_command
 from fedjax_algos.cli.plot import plot
@@ -29,7 +28,7 @@ from fedjax_algos.core.texts import printable
 _PACKAGE = Path(__file__).parents[1]
 _PROGRAM = Path(sys.argv[0])
 _MAX_CHARACTERS = 2000  # of an error
-COMMANDS = (compare, run, sweep, tune, pack_command, table, plot, report, claims, list_names)
+COMMANDS = (compare, run, sweep, tune, pack_command, table, plot, report, list_names)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
