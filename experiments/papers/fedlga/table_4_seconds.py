@@ -1,7 +1,7 @@
 """Seconds of one round of the methods of FedLGA's paper, and seconds to 65% accuracy.
 
 COMMAND   python experiments/papers/claims.py run fedlga/CLAIM, where CLAIM is table_4_single,
-          table_4_clients, table_4_total or why_table_4_clients
+          table_4_clients, table_4_total, table_4_total_feddyn or why_table_4_clients
 EXPECTED  the table of the claim
 TIME      `minutes` of the claims
 
@@ -90,7 +90,7 @@ def milliseconds(
 def rows(run) -> list[tuple]:
     """Milliseconds of a round, or to 65% in table_4_total."""
     name, measure = run.claim.path.stem, "milliseconds of a round"
-    if name == "table_4_total":
+    if name.startswith("table_4_total"):
         single, rounds = run.measured("table_4_single"), run.measured("table_5_fmnist")
         return [
             ("", method, "milliseconds to 65%", seed, f"{each * number:.4g}")
