@@ -41,7 +41,7 @@ class Seeds(click.ParamType):
         """The numbers."""
         first, _, end = value.partition(":")
         if not (first.isdecimal() and end.isdecimal() and int(first) < int(end)):
-            self.fail(f"{value!r} is no range such as 1000:1010", param, ctx)
+            self.fail(f"{value!r} is no range such as 2000:2010", param, ctx)
         return tuple(range(int(first), int(end)))
 
 
@@ -96,7 +96,7 @@ def run(claim: Claim):
 
 @cli.command(name="new-seeds")
 @click.argument("claims", type=ClaimName(), nargs=-1, required=True)
-@click.option("--seeds", type=Seeds(), required=True, help="such as 1000:1010")
+@click.option("--seeds", type=Seeds(), required=True, help="such as 2000:2010")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="folder of the values")
 def new_seeds(claims: tuple[Claim, ...], seeds: tuple[int, ...], out: Path):
     """Repeat claims with new seeds, and print their verdicts, old and new.
