@@ -144,6 +144,26 @@ def test_every_program_makes_rows(papers):
         assert callable(running.module_of(claim.path.with_name(claim.program)).rows), claim.path
 
 
+OTHER_DATA = ("CIFAR", "FEMNIST", "Sent140", "GLDv2", "iNaturalist", "StackOverflow", "Shakespeare")
+
+
+def test_a_claim_on_other_data_or_another_network_names_what_stands_in(papers):
+    found = 0
+    for claim in (j.claim for each in papers for j in each.claims):
+        said = f"{claim.claim} {claim.printed}"
+        small = claim.settings.get("model", "").startswith("mlp") and "CNN" in said
+        if claim.settings and (small or any(name in said for name in OTHER_DATA)):
+            assert claim.stand_ins, claim.path
+            found += 1
+    assert found > 60
+
+
+def test_numbers_of_seeds_are_those_of_the_readme(papers):
+    """No claim has the seeds that were added until its order was clear: 24 to 160."""
+    claims = [j.claim for each in papers for j in each.claims if j.measured]
+    assert {claim.num_seeds for claim in claims if claim.trains} == {3, 5, 10, 12}
+
+
 def test_every_setting_is_one_of_compare():
     """Also those of the papers, which are not run here."""
     known = {*options(Settings), "methods"}
@@ -186,6 +206,14 @@ def test_a_claim_is_run_from_its_file(tmp_path):
     assert rounds in (4, 8, 12)
     folders = {path.name for path in (tmp_path / "results" / "papers").iterdir() if path.is_dir()}
     assert len(folders) == 2
+    new = [*command[:2], "new-seeds", str(path), "--seeds", "7:11", "--out", str(tmp_path / "new")]
+    shown = subprocess.run(new, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    assert "3 seeds  in order, on a stand-in -> " in shown.stdout
+    with (tmp_path / "new" / tmp_path.name / "digits.csv").open() as file:
+        assert {row["seed"] for row in csv.DictReader(file)} == {"7", "8", "9"}
+    folders = {path.name for path in (tmp_path / "results" / "papers").iterdir() if path.is_dir()}
+    assert len(folders) == 4
     path.write_text(DIGITS.replace("local_steps = 2", "local_steps = 5"))
     shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr  # the cases share their runs
