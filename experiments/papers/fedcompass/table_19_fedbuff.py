@@ -7,7 +7,7 @@ TIME      a second; it reads the values of table_19 and table_1_asynchronous
 
 
 def rows(run):
-    own = {quantity: seen for quantity, seen in run.measured("table_19").items()}
+    own = run.measured("table_19")
     for quantity, seen in run.measured("table_1_asynchronous").items():
         if quantity.case == "class, m = 5, normal" and quantity.method == "fedbuff":
             own[quantity] = seen
