@@ -28,6 +28,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "algorithm_pages",
+    "claim_pages",
     "offline",
 ]
 

@@ -10,13 +10,15 @@ CLAIM = {
     "claim": "A needs half of B's rounds.",
     "printed": "a large setting",
     "differences": ["a smaller model"],
-    "command": "python run.py",
+    "stand_ins": [],
+    "program": "table_1.py",
+    "seeds": 3,
     "minutes": 2,
     "seen": "A needs fewer rounds.",
     "paper": [{"measure": ROUNDS, "values": {"a": 60, "b": 116}}],
     "orders": [{"measure": ROUNDS, "lower": "a", "than": ["b"]}],
 }
-NOT_RUN = dict.fromkeys(("command", "minutes", "seen", "orders"))
+NOT_RUN = dict.fromkeys(("stand_ins", "program", "seeds", "minutes", "seen", "orders"))
 PAPER = {
     "title": "A paper",
     "authors": "A. Author",
@@ -32,7 +34,6 @@ def write_claim(folder, name="table_1", values=None, measure=ROUNDS, **changes):
     """A claim and, if values are given, what was seen: by method, or by case and method."""
     content = {key: value for key, value in {**CLAIM, **changes}.items() if value is not None}
     path = folder / f"{name}.toml"
-    path.write_text(tomli_w.dumps(content))
     if values is not None:
         cases = values if isinstance(next(iter(values.values())), dict) else {"": values}
         lines = [
@@ -41,8 +42,11 @@ def write_claim(folder, name="table_1", values=None, measure=ROUNDS, **changes):
             for method, seeds in methods.items()
             for seed, value in enumerate(seeds)
         ]
+        if "seeds" in content and "seeds" not in changes:
+            content["seeds"] = 1 + max(seed for *_, seed, _ in lines)
         with (folder / f"{name}.csv").open("w", newline="") as file:
             csv.writer(file).writerows([("case", "method", "measure", "seed", "value"), *lines])
+    path.write_text(tomli_w.dumps(content))
     return path
 
 

@@ -7,6 +7,7 @@ import tracemalloc
 import zlib
 from collections import Counter
 from importlib import metadata
+from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Nearly all time here is compilation; processes that tests start inherit this.
@@ -23,6 +24,8 @@ gc.set_threshold(200_000, 20, 20)  # tracing makes many objects, and few cycles 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 8)  # tests that name no devices run on the first one
 
+PAPERS = Path(__file__).parents[1] / "experiments" / "papers"
+collect_ignore_glob = [] if PAPERS.exists() else ["test_claims*.py"]  # a copy without experiments
 CASES = 10  # of so many cases of a `sampled` test, one is run without --all
 LEFT_OUT = "pytest --all runs them"
 

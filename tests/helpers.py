@@ -2,6 +2,7 @@
 
 import functools
 import re
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,26 @@ ROOT = Path(__file__).parent.parent
 WRITTEN = [".github", "docs", "experiments", "benchmarks"]  # folders with pages, beside the root
 PAGES = [*ROOT.glob("*.md"), *(path for name in WRITTEN for path in (ROOT / name).rglob("*.md"))]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in PAGES)
+MADE = re.compile(r"docs/claims(\.md|/)")  # pages that the site's build makes, which are not in git
+PAGES = [page for page in PAGES if not MADE.match(page)]
 FENCED = re.compile(r"^ *(`{3,})([^\n]*)\n(.*?)^ *\1 *$", re.DOTALL | re.MULTILINE)
+
+
+@functools.cache
+def _made_pages():
+    from claim_files.pages import write_pages  # not in a copy without experiments
+
+    folder = tempfile.TemporaryDirectory()
+    write_pages(Path(folder.name))
+    return folder
+
+
+def page_at(path):
+    """The file that a link leads to; for a page that the site's build makes, one made here."""
+    name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
+    if not MADE.match(name):
+        return path
+    return Path(_made_pages().name, name.removeprefix("docs/"))
 
 
 def programs(page):

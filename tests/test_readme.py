@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import FENCED, LAYOUTS, PAGES, quadratics, run
+from helpers import FENCED, LAYOUTS, PAGES, page_at, quadratics, run
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
@@ -100,7 +100,7 @@ def test_links_lead_to_files_and_headings(name):
     for link in re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", page.read_text())):
         target, _, anchor = link.partition("#")
         if "://" not in link:
-            found = (page.parent / target).resolve() if target else page
+            found = page_at((page.parent / target).resolve() if target else page)
             assert found.exists(), link
             assert not anchor or anchor in anchors(found), link
 

@@ -1,5 +1,5 @@
 """The command line: `fedjax-algos compare | run | sweep | tune | costs | pack | table | plot |
-report | claims | list`.
+report | list`.
 
 `options.py` has the options that all commands that train share, and `environment.py` what surrounds
 their training. Each command is in the file of its name, but for `compare` and `run` in
@@ -21,7 +21,6 @@ from pathlib import Path
 import click
 
 from fedjax_algos import importing
-from fedjax_algos.cli.claims import claims
 from fedjax_algos.cli.costs import costs
 from fedjax_algos.cli.environment import forget_folder, way_on
 from fedjax_algos.cli.options import Commands
@@ -43,9 +42,7 @@ _PACKAGE = Path(__file__).parents[1]
 _PROGRAM = Path(sys.argv[0])
 _MAX_CHARACTERS = 2000  # of an error
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # of a place that takes no more
-COMMANDS = (
-    compare, run, sweep, tune, costs, pack_command, table, plot, report, claims, list_names,
-)  # fmt: skip
+COMMANDS = (compare, run, sweep, tune, costs, pack_command, table, plot, report, list_names)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

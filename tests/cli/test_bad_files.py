@@ -11,9 +11,7 @@ import zipfile
 
 import numpy as np
 import pytest
-import tomli_w
 from bad_input_helpers import quick, small
-from claim_helpers import CLAIM, PAPER, write_paper
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,63 +53,6 @@ def test_files_of_settings(attempt, here):
         attempt(*line, *methods, *small(**others))
 
     check()
-
-
-CLAIM_KEYS = (*CLAIM, "needs", "reason", "shown_by", "of", "ties", "equals", "settings", "x")
-CHECK_KEYS = (
-    "measure",
-    "cases",
-    "method",
-    "methods",
-    "lower",
-    "higher",
-    "than",
-    "margin",
-    "values",
-)
-PAPER_KEYS = (*PAPER, "x")
-SEEN = {
-    "empty": "",
-    "only columns": "case,method,measure,seed,value\n",
-    "other columns": "method,seed\n",
-    "a quote": 'case,method,measure,seed,value\n"',
-    "a null character": "case,method,measure,seed,value\n,a,m,0,\0\n",
-    "a superscript": "case,method,measure,seed,value\n,a,m,²,1\n",
-    "a huge seed": f"case,method,measure,seed,value\n,a,m,{'9' * 5000},1\n",
-    "a huge value": f"case,method,measure,seed,value\n,a,m,0,{'9' * 5000}\n",
-    "bytes": bytes(range(256)),
-}
-
-
-@pytest.mark.slow
-def test_files_of_claims(attempt, here):
-    folder = write_paper(here)
-    file, paper, seen = (folder / n for n in ("table_1.toml", "paper.toml", "table_1.csv"))
-    good = {path: path.read_bytes() for path in (file, paper, seen)}
-    lines = [["claims", ".", "--json"], ["claims", ".", "--markdown"]]
-
-    def try_all(path, content, shown=(["claims", "one/table_1.toml"],)):
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        outcomes = [attempt(*line) for line in (*lines, *shown)]
-        path.write_bytes(good[path])
-        return outcomes
-
-    assert set(try_all(file, good[file])) == {"done"}
-    for number, key in enumerate(CLAIM_KEYS):
-        for value in VALUES[number % 2 :: 2]:
-            rest = {name: value for name, value in CLAIM.items() if name != key}
-            try_all(file, f"{key} = {value}\n{tomli_w.dumps(rest)}")
-    for number, key in enumerate(CHECK_KEYS):
-        for value in VALUES[number % 4 :: 4]:
-            for entry in ("orders", "ties", "equals", "paper"):
-                rest = {name: value for name, value in CLAIM.items() if name != entry}
-                try_all(file, f"{tomli_w.dumps(rest)}[[{entry}]]\n{key} = {value}\n")
-    for key in PAPER_KEYS:
-        for value in VALUES:
-            rest = {name: value for name, value in PAPER.items() if name != key}
-            try_all(paper, f"{key} = {value}\n{tomli_w.dumps(rest)}", shown=())
-    for name, content in SEEN.items():
-        assert set(try_all(seen, content)) == {"refused"}, name
 
 
 COLUMNS = "method,seed,round,test_accuracy,test_loss,upload_bytes,download_bytes,wall_seconds"

@@ -1,14 +1,14 @@
 """Figure 1: the timeline of five clients, with the times and steps that the text states.
 
-COMMAND   python experiments/papers/fedcompass/figure_1.py
+COMMAND   python experiments/papers/claims.py run fedcompass/figure_1
 EXPECTED  groups 1 and 2 are expected at minutes 12 and 22, and then there is one group of all
 TIME      a few seconds
 """
 
-from timelines import MIN_PER_STEP, dispatches, timeline, write
+from timelines import MIN_PER_STEP, dispatches, rows_of, timeline
 
 
-def main():
+def rows(run):
     of = dispatches(timeline(60))
     seen = {("client 1, first round", "arrival (min)"): of[1, 1]["arrival (min)"]}
     for client in range(1, 6):
@@ -20,8 +20,4 @@ def main():
         seen[f"client {client}, third round", "group"] = of[client, 3]["group"]
     last = {client: dispatch["group"] for (client, _), dispatch in of.items()}
     seen["at the end", "groups"] = len(set(last.values()))
-    write(__file__, seen)
-
-
-if __name__ == "__main__":
-    main()
+    return rows_of(seen)

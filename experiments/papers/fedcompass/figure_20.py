@@ -1,16 +1,16 @@
 """Figure 20: the timeline of five clients where client 3 becomes faster in its second round.
 
-COMMAND   python experiments/papers/fedcompass/figure_20.py
+COMMAND   python experiments/papers/claims.py run fedcompass/figure_20
 EXPECTED  client 3 arrives at minute 10.6, and clients 1 to 3 join group 2 at minute 12
 TIME      a few seconds
 """
 
 from fractions import Fraction
 
-from timelines import dispatches, timeline, write
+from timelines import dispatches, rows_of, timeline
 
 
-def main():
+def rows(run):
     plan = timeline(30, [Fraction(1, 5)])  # 5 steps a minute
     of = dispatches(plan)
     seen = {
@@ -21,8 +21,4 @@ def main():
     for client in (1, 2, 3):
         seen[f"client {client}, third round", "group"] = of[client, 3]["group"]
     seen["client 3, third round", "steps"] = of[3, 3]["steps"]
-    write(__file__, seen)
-
-
-if __name__ == "__main__":
-    main()
+    return rows_of(seen)

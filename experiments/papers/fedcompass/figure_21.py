@@ -1,16 +1,16 @@
 """Figure 21: the timeline of five clients where client 3 becomes a little slower.
 
-COMMAND   python experiments/papers/fedcompass/figure_21.py
+COMMAND   python experiments/papers/claims.py run fedcompass/figure_21
 EXPECTED  group 1 waits for client 3 until minute 13.4, and its clients join one group
 TIME      a few seconds
 """
 
 from fractions import Fraction
 
-from timelines import dispatches, timeline, write
+from timelines import dispatches, rows_of, timeline
 
 
-def main():
+def rows(run):
     plan = timeline(30, [Fraction(3, 10)])  # 3.33 steps a minute
     of = dispatches(plan)
     seen = {
@@ -21,8 +21,4 @@ def main():
         ("clients 1 to 3, third round", "groups"): len({of[c, 3]["group"] for c in (1, 2, 3)}),
         ("clients 1 to 3, third round", "group"): of[1, 3]["group"],
     }
-    write(__file__, seen)
-
-
-if __name__ == "__main__":
-    main()
+    return rows_of(seen)

@@ -1,6 +1,6 @@
 """Figure 22: the timeline of five clients where client 3 becomes so slow that it is late.
 
-COMMAND   python experiments/papers/fedcompass/figure_22.py
+COMMAND   python experiments/papers/claims.py run fedcompass/figure_22
 EXPECTED  group 1 is aggregated without client 3, which opens group 3; the others join it later
 TIME      a few seconds
 
@@ -10,7 +10,7 @@ until minute 16.2 at that speed: see figure_22_arrival.py.
 
 from fractions import Fraction
 
-from timelines import dispatches, timeline, write
+from timelines import dispatches, rows_of, timeline
 
 SLOW = Fraction(2, 5)  # minutes per step
 PRINTED = (Fraction("15.2") - 5) / 28  # so that 28 steps after minute 5 end at minute 15.2
@@ -21,7 +21,7 @@ def measure(client, number, num_steps, seconds):
     return SLOW if (client, number) == (2, 1) else seconds / num_steps
 
 
-def main():
+def rows(run):
     plan = timeline(50, [PRINTED, SLOW], measure=measure)
     of = dispatches(plan)
     left = of[1, 3]["Ta (min)"] - of[3, 2]["arrival (min)"]  # until group 2 is expected
@@ -38,8 +38,4 @@ def main():
     seen["group 2", "aggregation (min)"] = of[1, 3]["arrival (min)"]
     for client, number in ((1, 4), (2, 4), (4, 3), (5, 3)):
         seen[f"client {client}, after group 2", "group"] = of[client, number]["group"]
-    write(__file__, seen)
-
-
-if __name__ == "__main__":
-    main()
+    return rows_of(seen)

@@ -1,16 +1,16 @@
 """Figure 22: when client 3 arrives if its second round runs at the speed that is printed.
 
-COMMAND   python experiments/papers/fedcompass/figure_22_arrival.py
+COMMAND   python experiments/papers/claims.py run fedcompass/figure_22_arrival
 EXPECTED  at minute 16.2, and not at the printed 15.2
 TIME      a few seconds
 """
 
 from fractions import Fraction
 
-from timelines import dispatches, timeline, write
+from timelines import dispatches, rows_of, timeline
 
 
-def main():
+def rows(run):
     of = dispatches(timeline(50, [Fraction(2, 5)]))  # 2.5 steps a minute
     seen = {
         ("client 3, second round", "arrival (min)"): of[3, 2]["arrival (min)"],
@@ -20,8 +20,4 @@ def main():
     for client in (1, 2, 4, 5):
         number = 4 if client < 3 else 3
         seen[f"client {client}, after group 2", "group"] = of[client, number]["group"]
-    write(__file__, seen)
-
-
-if __name__ == "__main__":
-    main()
+    return rows_of(seen)

@@ -1,11 +1,9 @@
 """Parameters by layer of FedCompass's two networks, for table_8.py and table_10.py."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 
-from fedjax_algos.analysis.claims import write_measured
 from fedjax_algos.core import Problem
 
 
@@ -20,11 +18,10 @@ def parameters(problem: Problem) -> dict[str, int]:
     return counts
 
 
-def write(path: str, layers: dict[str, str], model: Callable[..., Problem], shape: tuple) -> None:
-    """Writes the counts, named as in the paper, beside the script.
+def rows_of(layers: dict[str, str], model: Callable[..., Problem], shape: tuple) -> list[tuple]:
+    """The rows of the counts, named as in the paper.
 
     Args:
-      path: of the script.
       layers: what each layer of the paper is called in the network.
       model: the network.
       shape: of one image.
@@ -32,9 +29,6 @@ def write(path: str, layers: dict[str, str], model: Callable[..., Problem], shap
     counts = parameters(model(shape, 10))
     if sorted(layers.values()) != sorted(counts):
         raise ValueError(f"the network has {sorted(counts)}")
-    rows = [(layer, counts[module]) for layer, module in layers.items()]
-    rows.append(("all", sum(counts.values())))
-    for layer, count in rows:
-        print(f"{layer:20}{count:12,}")
-    values = [(layer, model.__name__, "parameters", 0, count) for layer, count in rows]
-    write_measured(Path(path).with_suffix(".csv"), values)
+    found = {layer: counts[module] for layer, module in layers.items()}
+    found["all"] = sum(counts.values())
+    return [(layer, model.__name__, "parameters", 0, count) for layer, count in found.items()]

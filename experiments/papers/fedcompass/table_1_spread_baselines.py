@@ -1,12 +1,13 @@
 """Table 1: whether FedAsync and FedBuff gain on FedAvg as speeds spread.
 
-COMMAND   python experiments/papers/fedcompass/table_1_spread_baselines.py
+COMMAND   python experiments/papers/claims.py run fedcompass/table_1_spread_baselines
 EXPECTED  factors below 1 at equal, normal and exponential speeds
 TIME      a second; it reads the values of table_1_equal_speeds and table_1_synchronous
 """
 
-from factors import write
+from factors import factors
 
-if __name__ == "__main__":
+
+def rows(run):
     claims = ["table_1_equal_speeds", "table_1_synchronous"]
-    write(__file__, claims, {"fedasync": "fedasync", "fedbuff": "fedbuff"})
+    return factors(run, claims, {"fedasync": "fedasync", "fedbuff": "fedbuff"})

@@ -1,11 +1,11 @@
 """Table 8: the parameters of FedCompass's network for MNIST, by layer.
 
-COMMAND   python experiments/papers/fedcompass/table_8.py
+COMMAND   python experiments/papers/claims.py run fedcompass/table_8
 EXPECTED  582,026 in all, and the four printed layers
 TIME      a few seconds
 """
 
-from parameters import write
+from parameters import rows_of
 
 from fedjax_algos.models import cnn_fedcompass
 
@@ -16,5 +16,6 @@ LAYERS = {
     "FC2": "Perceptron_0/Dense_1",
 }
 
-if __name__ == "__main__":
-    write(__file__, LAYERS, cnn_fedcompass, (28, 28))
+
+def rows(run):
+    return rows_of(LAYERS, cnn_fedcompass, (28, 28))

@@ -5,10 +5,8 @@ Times are minutes as fractions. Clients are counted from 1, as in the paper.
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
-from fedjax_algos.analysis.claims import write_measured
 from fedjax_algos.asynchrony import FixedSystem, Plan, compass
 
 MIN_PER_STEP = [Fraction(1, 10), Fraction(1, 5), Fraction(1, 4), Fraction(2, 5), Fraction(1, 2)]
@@ -57,14 +55,6 @@ def dispatches(plan: Plan) -> dict[tuple[int, int], dict[str, float]]:
     }
 
 
-def write(path: str, seen: Mapping[tuple[str, str], float]) -> None:
-    """Writes values, by case and measure, beside the script, and prints them.
-
-    Args:
-      path: of the script.
-      seen: by (case, measure).
-    """
-    for (case, measure), value in seen.items():
-        print(f"{case:36}{measure:16}{value:8g}")
-    rows = [(case, "fedcompass", name, 0, f"{value:.10g}") for (case, name), value in seen.items()]
-    write_measured(Path(path).with_suffix(".csv"), rows)
+def rows_of(seen: Mapping[tuple[str, str], float]) -> list[tuple[str, str, str, int, str]]:
+    """The rows of values by case and measure."""
+    return [(case, "fedcompass", name, 0, f"{value:.10g}") for (case, name), value in seen.items()]

@@ -1,28 +1,25 @@
 """Who makes FedCompass's server steps at exponential speeds, with and without draws near zero.
 
-COMMAND   python experiments/papers/fedcompass/why_table_1_exponential_unraised_steps.py
+COMMAND   python experiments/papers/claims.py run fedcompass/why_table_1_exponential_unraised_steps
 EXPECTED  without bins the fastest client makes nearly half of the server steps alone, with bins 4%
 TIME      a few seconds
 
 Only the schedules run, with the speeds of seeds 0 to 9; nothing is trained.
 """
 
-from pathlib import Path
-
 import numpy as np
 
-from fedjax_algos.analysis.claims import write_measured
 from fedjax_algos.asynchrony import compass, simulated
 
-CLIENTS, SECONDS, SEEDS = 5, 320.0, 10
+CLIENTS, SECONDS = 5, 320.0
 DRAWS = {"at least .0015 s": {"time_floor": 0.01}, "bins of .1 s": {"time_bin": 0.667}}
 
 
-def main():
-    rows = []
+def rows(run):
+    found = []
     for case, options in DRAWS.items():
         factory = simulated(seconds_per_step=0.15, speeds="exponential", **options)
-        for seed in range(SEEDS):
+        for seed in run.seeds:
             system = factory(seed)
             times = [system.expected_seconds_per_step(client) for client in range(CLIENTS)]
             fastest = int(np.argmin(times))
@@ -35,10 +32,5 @@ def main():
                 "server steps of the fastest client alone (%)": 100 * alone,
                 "staleness of the others, median": np.median(plan.staleness[others]),
             }
-            print(f"{case:20}{seed:3}", *(f"{value:8.3g}" for value in measures.values()))
-            rows += [(case, "fedcompass", m, seed, f"{v:.6g}") for m, v in measures.items()]
-    write_measured(Path(__file__).with_suffix(".csv"), rows)
-
-
-if __name__ == "__main__":
-    main()
+            found += [(case, "fedcompass", m, seed, f"{v:.6g}") for m, v in measures.items()]
+    return found

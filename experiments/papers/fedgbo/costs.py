@@ -1,7 +1,5 @@
-"""What the scripts of this folder share: the paper's four tasks, and the files of values."""
+"""What the programs of this folder share: the paper's four tasks, and what a client costs."""
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -9,7 +7,6 @@ import numpy as np
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.analysis.claims import write_measured
 from fedjax_algos.analysis.costs import ClientMemory, paper_macs
 from fedjax_algos.core import Problem
 from fedjax_algos.engine.transfer import Transfer
@@ -85,16 +82,3 @@ def count(task: Task, algorithm: str, *, steps: int = 10, **options: str) -> Cou
     more = flops.of(dispatches._replace(num_steps=dispatches.num_steps + 1))[0]
     transfer = engine.transfer(state, data, dispatches)
     return Counted(transfer, fa.count_memory(made, state, data), total, more - total)
-
-
-def write(script: str, rows: Iterable[tuple]) -> None:
-    """Writes rows (case, method, measure, seed, value) beside a script, and prints them.
-
-    Args:
-      script: the script's `__file__`.
-      rows: the values of a claim.
-    """
-    rows = list(rows)
-    write_measured(Path(script).with_suffix(".csv"), rows)
-    for case, method, measure, seed, value in rows:
-        print(f"{case:14} {method:20} {measure:36} {seed:3} {value}")

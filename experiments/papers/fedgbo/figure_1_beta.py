@@ -1,23 +1,20 @@
 """Figure 1: the drift of a cohort's models with FedGBO, for several beta of its momentum.
 
-COMMAND   python experiments/papers/fedgbo/figure_1_beta.py
+COMMAND   python experiments/papers/claims.py run fedgbo/figure_1_beta
 EXPECTED  the mean cosine distance of the clients' models falls with beta on each data set
 TIME      three minutes
 
 FedGBO with SGDm at one rate for all beta, of which 0 is FedAvg. Every fifth round the cohort's
 uploaded models are taken, and the mean of 1 - cos(y_i, y_j) over all pairs. The values are means
-over all rounds that were measured. The same is done with the updates x - y_i. The curve of the
-models of seed 0 is printed.
+over all rounds that were measured. The same is done with the updates x - y_i.
 """
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 import question_lines
-from costs import write
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
@@ -75,26 +72,18 @@ def drift(engine: fa.Engine, settings: Settings, data: Any, local: Any, seed: in
     return np.array(found)
 
 
-def table() -> Iterator[tuple]:
-    """The rows of the claim."""
+def rows(run) -> Iterator[tuple]:
+    question_lines.make()
+    fa.keep_compiled("results/papers/compiled")
     for name, (given, rate) in TASKS.items():
         settings = Settings(**given)
         dataset = settings.load()
         problem, local = settings.problem(dataset), settings.local(rate)
-        splits = [settings.split(dataset, seed)[0] for seed in range(5)]
+        splits = [settings.split(dataset, seed)[0] for seed in run.seeds]
         for beta in BETAS:
             engine = fa.make_engine(algorithms["fedgbo"](problem, local, beta=beta))
-            for seed, data in enumerate(splits):
+            for seed, data in zip(run.seeds, splits, strict=True):
                 curves = drift(engine, settings, data, local, seed)
-                if seed == 0:
-                    curve = " ".join(f"{v:.2e}" for v in curves[:, 0])
-                    print(name, beta, curve, file=sys.stderr, flush=True)
                 models, updates = curves.mean(0)
                 yield name, f"beta = {beta:g}", "distance of models", seed, f"{models:.5g}"
                 yield name, f"beta = {beta:g}", "distance of updates", seed, f"{updates:.5g}"
-
-
-if __name__ == "__main__":
-    question_lines.make()
-    fa.keep_compiled("results/papers/compiled")
-    write(__file__, table())

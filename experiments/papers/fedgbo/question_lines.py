@@ -1,8 +1,8 @@
 """Makes a sparse task of text: whether a line of Shakespeare's plays is a question.
 
-COMMAND   python experiments/papers/fedgbo/question_lines.py [CLAIM.toml]
-EXPECTED  results/papers/fedgbo/question_lines.npz and its sizes; then what run.py shows
-TIME      ten seconds, and that of the claim
+COMMAND   none: `claims.py run` calls it before a claim with `prepare = "question_lines.py"`
+EXPECTED  results/papers/fedgbo/question_lines.npz and its sizes
+TIME      ten seconds
 
 A stand-in for Sent140. A client is a role with at least ten examples, half of them lines that end
 with a question mark, and half other lines drawn at random. An example is the counts of the 2,000
@@ -14,8 +14,6 @@ import collections
 import gzip
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -65,10 +63,3 @@ def make() -> None:
         print(f"{name}: {len(known)} lines of {len(set(arrays[f'user_{name}']))} roles")
     TARGET.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(TARGET, **arrays)
-
-
-if __name__ == "__main__":
-    make()
-    for claim in sys.argv[1:]:
-        runner = Path(__file__).parents[1] / "run.py"
-        subprocess.run([sys.executable, str(runner), claim], check=True)

@@ -1,6 +1,6 @@
 """Table I: what a client downloads and uploads in a round, in models, counted from what is sent.
 
-COMMAND   python experiments/papers/fedgbo/table_1_transfer.py
+COMMAND   python experiments/papers/claims.py run fedgbo/table_1_transfer
 EXPECTED  the numbers of Table I
 TIME      less than three minutes
 
@@ -10,14 +10,14 @@ are divided by those of the model. AFO is the paper's AdaptiveFedOpt.
 
 from collections.abc import Iterator
 
-from costs import TASKS, count, write
+from costs import TASKS, count
 
 PLAIN = {"fedavg": "fedavg", "fedprox": "fedprox", "fedmax": "fedmax"}
 SERVER = {"sgdm": "fedavgm", "rmsprop": "fedrmsprop", "adam": "fedadam"}
 LOCAL = {"mfl": "mfl", "mimelite": "mimelite", "fedgbo": "fedgbo"}
 
 
-def table() -> Iterator[tuple]:
+def rows(run) -> Iterator[tuple]:
     """The rows of the claim; the case is the optimiser of the adaptive algorithms."""
     task = TASKS["FEMNIST"]
     size = 4 * task.params()
@@ -30,7 +30,3 @@ def table() -> Iterator[tuple]:
             yield case, label, "download / model", 0, f"{sent.download / size:g}"
             yield case, label, "upload / model", 0, f"{sent.upload / size:g}"
         yield case, "fedgbo", "upload / MFL's", 0, f"{uploads['fedgbo'] / uploads['mfl']:.6g}"
-
-
-if __name__ == "__main__":
-    write(__file__, table())

@@ -1,6 +1,6 @@
 """Table IV: whether its uploads and operations follow from a number of rounds.
 
-COMMAND   python experiments/papers/fedgbo/table_4_totals.py
+COMMAND   python experiments/papers/claims.py run fedgbo/table_4_totals
 EXPECTED  the printed totals to 1% (Sent140: 6%), except one cell of FedProx on Shakespeare
 TIME      half a minute
 
@@ -12,7 +12,7 @@ operations of a round are those of `table_7.py`, rounded to three figures as in 
 from collections.abc import Iterator
 
 import numpy as np
-from costs import TASKS, write
+from costs import TASKS
 
 from fedjax_algos.analysis.costs import PUBLISHED_COSTS, paper_costs, paper_flops, paper_upload
 
@@ -92,5 +92,5 @@ def table() -> Iterator[tuple]:
                 yield case, label, "1e12 operations", 0, f"{done:.5g}"
 
 
-if __name__ == "__main__":
-    write(__file__, table())
+def rows(run):
+    return table()

@@ -1,6 +1,6 @@
 """Table VI: operations of a local step for each parameter, counted from the library's code.
 
-COMMAND   python experiments/papers/fedgbo/table_6.py
+COMMAND   python experiments/papers/claims.py run fedgbo/table_6
 EXPECTED  fixed statistics: 5, 5 and 8 for RMSProp, SGDm and Adam; FedAvg 2, FedProx 5
 TIME      half a minute
 
@@ -10,7 +10,7 @@ parameters, plus the two operations of FedAvg's step (times the rate, and the su
 
 from collections.abc import Iterator
 
-from costs import OPTIMIZERS, TASKS, count, write
+from costs import OPTIMIZERS, TASKS, count
 
 
 def table() -> Iterator[tuple]:
@@ -28,5 +28,5 @@ def table() -> Iterator[tuple]:
     yield "none", "fedprox", "operations", 0, operations("fedprox")
 
 
-if __name__ == "__main__":
-    write(__file__, (row for row in table() if row[1] != "moving"))
+def rows(run):
+    return (row for row in table() if row[1] != "moving")

@@ -1,6 +1,6 @@
 """Table VII: operations of a client's round at K = 10, by the paper's equation 22 and Table VI.
 
-COMMAND   python experiments/papers/fedgbo/table_7.py
+COMMAND   python experiments/papers/claims.py run fedgbo/table_7
 EXPECTED  the printed numbers to three figures, except Mimelite on Sent140
 TIME      ten seconds
 
@@ -9,7 +9,7 @@ The multiply-adds of an example and the number of parameters are counted from th
 
 from collections.abc import Iterator
 
-from costs import OPTIMIZERS, TASKS, write
+from costs import OPTIMIZERS, TASKS
 
 from fedjax_algos.analysis.costs import paper_costs, paper_flops
 
@@ -30,5 +30,5 @@ def table(steps: int) -> Iterator[tuple]:
             yield name, label, "1e8 operations", 0, f"{flops / 1e8:.5g}"
 
 
-if __name__ == "__main__":
-    write(__file__, table(10))
+def rows(run):
+    return table(10)

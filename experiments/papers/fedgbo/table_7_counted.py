@@ -1,6 +1,6 @@
 """Tables VII and VIII: operations relative to FedAvg's, counted from the library's code.
 
-COMMAND   python experiments/papers/fedgbo/table_7_counted.py
+COMMAND   python experiments/papers/claims.py run fedgbo/table_7_counted
 EXPECTED  on the three dense tasks all methods but Mimelite within 1.5% of the paper's ratios, and
           Mimelite at 18.5 times FedAvg's on Shakespeare
 TIME      four minutes
@@ -11,11 +11,11 @@ a multiply-add where the paper's numbers have one, and all rows of the batches t
 
 from collections.abc import Iterator
 
-from costs import TASKS, count, write
+from costs import TASKS, count
 from table_7 import METHODS
 
 
-def table() -> Iterator[tuple]:
+def rows(run) -> Iterator[tuple]:
     """The rows of the claim."""
     for steps in (10, 50):
         for name in ("CIFAR100", "FEMNIST", "Shakespeare"):
@@ -26,7 +26,3 @@ def table() -> Iterator[tuple]:
                     total = count(TASKS[name], algorithm, steps=steps, **options).total
                     case = f"{name}, K = {steps}"
                     yield case, label, "operations / FedAvg's", 0, f"{total / plain:.5g}"
-
-
-if __name__ == "__main__":
-    write(__file__, table())

@@ -1,6 +1,6 @@
 """Table VI: operations of a step with moving statistics, with v tracked by g and by its square.
 
-COMMAND   python experiments/papers/fedgbo/why_table_6_moving.py
+COMMAND   python experiments/papers/claims.py run fedgbo/why_table_6_moving
 EXPECTED  8, 5 and 11 for RMSProp, SGDm and Adam tracked by g; 9, 5 and 12 by its square
 TIME      a few seconds
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
-from costs import OPTIMIZERS, write
+from costs import OPTIMIZERS
 
 from fedjax_algos.analysis.costs.flops import count
 
@@ -38,14 +38,10 @@ def step_of(optimizer: str, tracked: Callable) -> Callable:
     return step
 
 
-def table() -> Iterator[tuple]:
+def rows(run) -> Iterator[tuple]:
     """The rows of the explanation."""
     vectors = [jax.ShapeDtypeStruct((SIZE,), jnp.float32)] * 4
     for case, tracked in {"by g": lambda g: g, "by its square": lambda g: g * g}.items():
         for name in OPTIMIZERS:
             traced = jax.make_jaxpr(step_of(name, tracked))(*vectors)
             yield case, name, "operations", 0, f"{count(traced, [None] * 4).fixed / SIZE:g}"
-
-
-if __name__ == "__main__":
-    write(__file__, table())

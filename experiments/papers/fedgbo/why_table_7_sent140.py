@@ -1,18 +1,18 @@
 """Table VII: Mimelite on Sent140, with the mean number of examples as printed and as 20.
 
-COMMAND   python experiments/papers/fedgbo/why_table_7_sent140.py
+COMMAND   python experiments/papers/claims.py run fedgbo/why_table_7_sent140
 EXPECTED  .0335, .0335 and .0365 with 15 examples; .0350, .0350 and .0380 with 20
 TIME      a few seconds
 """
 
 from collections.abc import Iterator
 
-from costs import OPTIMIZERS, TASKS, write
+from costs import OPTIMIZERS, TASKS
 
 from fedjax_algos.analysis.costs import paper_costs, paper_flops
 
 
-def table() -> Iterator[tuple]:
+def rows(run) -> Iterator[tuple]:
     """The rows of the explanation, in units of 1e8 operations."""
     task = TASKS["Sent140"]
     for steps in (10, 50):
@@ -23,7 +23,3 @@ def table() -> Iterator[tuple]:
                 flops = paper_flops(costs, task.macs(), task.params(), **sizes) / 1e8
                 case = f"K = {steps}, n = {examples}"
                 yield case, f"mimelite {name}", "1e8 operations", 0, f"{flops:.4g}"
-
-
-if __name__ == "__main__":
-    write(__file__, table())

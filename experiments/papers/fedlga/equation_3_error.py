@@ -1,8 +1,8 @@
 """How far FedLGA's approximations are from the updates of complete local work.
 
-COMMAND   python experiments/papers/fedlga/equation_3_error.py [CLAIM.toml, whose table is shown]
-EXPECTED  the table of the claim, and three CSV files: of the claim and of the two experiments that
-          show its reason
+COMMAND   python experiments/papers/claims.py run fedlga/equation_3_error, or one of the two
+          experiments that show its reason: why_equation_3_units and why_equation_3_factors
+EXPECTED  the table of the claim
 TIME      `minutes` of the claim
 
 The model of plain averaging is stopped after 1, 20 and 100 rounds. The cohort of the next round
@@ -11,11 +11,6 @@ relative error is |Delta_i,E - approximation| / |Delta_i,E|, its median over the
 the cohort; factors and gradient norms are medians as well.
 """
 
-import argparse
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import numpy as np
 import optax
@@ -23,13 +18,10 @@ import optax
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import diagnostics
-from fedjax_algos.analysis.claims import write_measured
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.schedules.synchronous import Synchronous
 
-HERE = Path(__file__).parent
 ROUNDS = (1, 20, 100)
-SEEDS = range(5)
 RATE = 0.002
 STRENGTHS = {"received": 0.0, "algorithm_1": 1.0, "table_1": -1.0}
 IN_UNITS = {"algorithm_1_times_rate": RATE, "table_1_times_rate": -RATE}
@@ -45,20 +37,13 @@ SETTINGS = Settings(
 )
 
 
-def main() -> None:
-    """Writes the three files and prints the verdict."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("claim", type=Path, nargs="?", default=HERE / "equation_3_error.toml")
-    shown = parser.parse_args().claim
-    rows: dict[str, list[tuple[str, str, str, int, float]]] = {
-        "equation_3_error": [],
-        "why_equation_3_units": [],
-        "why_equation_3_factors": [],
-    }
+def rows(run) -> list[tuple]:
+    """The medians of all seeds that belong to the file that is run."""
     dataset = SETTINGS.load()
     local = SETTINGS.local(RATE)
     engine = fa.make_engine(algorithms["fedavg"](SETTINGS.problem(dataset), local))
-    for seed in SEEDS:
+    own = []
+    for seed in run.seeds:
         data, _ = SETTINGS.split(dataset, seed)
         cohorts = Synchronous(data.counts(), local, seed=seed, **SETTINGS.cohorts())
         dispatches = cohorts.dispatches(max(ROUNDS) + 1)
@@ -71,11 +56,9 @@ def main() -> None:
             next_cohort = jax.tree.map(lambda leaf, row=number: leaf[row], dispatches)
             found = examine(diagnostics.partial_updates(engine, state, data, next_cohort))
             for (name, method, measure), value in found.items():
-                rows[name].append((f"after {number} rounds", method, measure, seed, value))
-                print(seed, number, method, measure, f"{value:.4g}", flush=True)
-    for name, table in rows.items():
-        write_measured(HERE / f"{name}.csv", [(*row[:4], f"{row[4]:.6g}") for row in table])
-    subprocess.run([sys.executable, "-m", "fedjax_algos", "claims", str(shown)], check=True)
+                if name == run.claim.path.stem:
+                    own.append((f"after {number} rounds", method, measure, seed, f"{value:.6g}"))
+    return own
 
 
 def examine(updates: diagnostics.PartialUpdates) -> dict[tuple[str, str, str], float]:
@@ -108,7 +91,3 @@ def examine(updates: diagnostics.PartialUpdates) -> dict[tuple[str, str, str], f
     squares = median(gradient**2)
     found["why_equation_3_factors", "one_plus_square", "factor"] = 1 + squares
     return found
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,8 @@
 """Seconds of one round of the methods of FedLGA's paper, and seconds to 65% accuracy.
 
-COMMAND   python experiments/papers/fedlga/table_4_seconds.py [CLAIM.toml, whose table is shown]
-EXPECTED  the table of the claim, and the CSV files of Table IV: milliseconds of a round of five
-          batches and of one of five epochs, and milliseconds to 65% with the former
+COMMAND   python experiments/papers/claims.py run fedlga/CLAIM, where CLAIM is table_4_single,
+          table_4_clients, table_4_total, table_4_total_feddyn or why_table_4_clients
+EXPECTED  the table of the claim
 TIME      `minutes` of the claims
 
 The rounds are those of the paper's setting on Fashion-MNIST, without evaluation. Each method runs
@@ -13,22 +13,15 @@ work keeps all cores busy for longer than a block, no block is fast and orders b
 program needs an idle computer.
 """
 
-import argparse
 import dataclasses
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import jax
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.analysis.claims import read_measured, write_measured
 from fedjax_algos.runs.settings import Settings
 
-HERE = Path(__file__).parent
-SEEDS = range(5)
 METHODS = {
     "fedavg": {"weighting": "uniform"},
     "fedprox": {"weighting": "uniform", "mu": 1.0},
@@ -51,12 +44,15 @@ BATCHES = Settings(
 EPOCHS = dataclasses.replace(BATCHES, local_steps=None, local_epochs=5, rounds=1, eval_every=1)
 
 
-def milliseconds(settings: Settings, blocks: int) -> dict[tuple[str, int], float]:
+def milliseconds(
+    settings: Settings, blocks: int, seeds: tuple[int, ...]
+) -> dict[tuple[str, int], float]:
     """Those of one round, by method and seed.
 
     Args:
       settings: of the rounds; a block has as many as they say.
       blocks: of each method and seed.
+      seeds: of the runs.
     """
     dataset = settings.load()
     problem, local = settings.problem(dataset), settings.local(0.002)
@@ -65,7 +61,7 @@ def milliseconds(settings: Settings, blocks: int) -> dict[tuple[str, int], float
         for name, options in METHODS.items()
     }
     fastest = {}
-    for seed in SEEDS:
+    for seed in seeds:
         data, _ = settings.split(dataset, seed)
         times: dict[str, list[float]] = {name: [] for name in METHODS}
         states = {
@@ -91,46 +87,23 @@ def milliseconds(settings: Settings, blocks: int) -> dict[tuple[str, int], float
     return fastest
 
 
-def total(single: dict[tuple[str, int], float]) -> dict[tuple[str, int], float]:
-    """The milliseconds to 65%, by method and seed.
-
-    Args:
-      single: those of a round.
-    """
-    rounds = {
-        (quantity.method, seed): value
-        for quantity, seen in read_measured(HERE / "table_5_fmnist.csv").items()
-        for seed, value in zip(seen.seeds, seen.values.tolist(), strict=True)
-        if quantity.measure == "rounds to 65%"
-    }
-    return {key: value * rounds[key] for key, value in single.items()}
-
-
-def write(name: str, measure: str, values: dict[tuple[str, int], float]) -> None:
-    """Writes the values of a claim.
-
-    Args:
-      name: of the claim.
-      measure: what the values are.
-      values: by method and seed.
-    """
-    rows = [("", method, measure, seed, f"{value:.4g}") for (method, seed), value in values.items()]
-    write_measured(HERE / f"{name}.csv", rows)
-
-
-def main() -> None:
-    """Writes the files and prints the verdict."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("claim", type=Path, nargs="?", default=HERE / "table_4_single.toml")
-    shown = parser.parse_args().claim
-    single = milliseconds(BATCHES, 12)
-    write("table_4_single", "milliseconds of a round", single)
-    write("table_4_total", "milliseconds to 65%", total(single))
-    write("table_4_clients", "milliseconds of a round", single)
-    long = milliseconds(EPOCHS, 8)
-    write("why_table_4_clients", "milliseconds of a round", long)
-    subprocess.run([sys.executable, "-m", "fedjax_algos", "claims", str(shown)], check=True)
-
-
-if __name__ == "__main__":
-    main()
+def rows(run) -> list[tuple]:
+    """Milliseconds of a round, or to 65% in table_4_total."""
+    name, measure = run.claim.path.stem, "milliseconds of a round"
+    if name.startswith("table_4_total"):
+        single, rounds = run.measured("table_4_single"), run.measured("table_5_fmnist")
+        return [
+            ("", method, "milliseconds to 65%", seed, f"{each * number:.4g}")
+            for (_, _, method), seen in single.items()
+            for seed, each, number in zip(
+                seen.seeds,
+                seen.values,
+                rounds["rounds to 65%", "", method].values,
+                strict=True,
+            )
+        ]
+    if name == "why_table_4_clients":
+        found = milliseconds(EPOCHS, 8, run.seeds)
+    else:
+        found = milliseconds(BATCHES, 12, run.seeds)
+    return [("", method, measure, seed, f"{value:.4g}") for (method, seed), value in found.items()]

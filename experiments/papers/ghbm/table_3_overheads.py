@@ -1,17 +1,16 @@
 """Counts the bytes that a round of six methods sends, as a multiple of FedAvg's.
 
-COMMAND   python experiments/papers/ghbm/table_3_overheads.py
+COMMAND   python experiments/papers/claims.py run ghbm/table_3_overheads
 EXPECTED  1, 2, 1, 1.5, 1, and 2.5 for MimeMom, or 3 if its clients fetch the model in both phases
 TIME      half a minute
 
-Bytes do not depend on the data, so the data are scikit-learn's digits. Writes table_3_overheads.csv
-and the files of MimeMom's factor.
+Bytes do not depend on the data, so the data are scikit-learn's digits. MimeMom's
+factor has claims of its own.
 """
 
 import tempfile
 from pathlib import Path
 
-from fedjax_algos.analysis.claims import write_measured
 from fedjax_algos.cli import main as program
 from fedjax_algos.runs.results import read_folders
 
@@ -20,7 +19,7 @@ ROUNDS, COHORT = 20, 10
 MEASURE = "bytes of a round / FedAvg's"
 
 
-def main():
+def rows(run):
     with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder, "overheads"))
         arguments = ["compare", *METHODS, "--rounds", str(ROUNDS), "--seeds", "1", "--out", out]
@@ -34,19 +33,10 @@ def main():
     model = sent["fedavg"][0]
     overheads = {name: sum(each) / sum(sent["fedavg"]) for name, each in sent.items()}
     twice = (sum(sent["mimemom"]) + model) / sum(sent["fedavg"])
-    for name, factor in {**overheads, "mimemom, model sent twice": twice}.items():
-        print(f"{name:26} {factor:.4g}")
-
     mimemom = overheads.pop("mimemom")
-    write("table_3_overheads", overheads)
-    write("table_3_mimemom", {"fedavg": 1.0, "mimemom": mimemom})
-    write("why_table_3_mimemom", {"fedavg": 1.0, "mimemom": twice})
-
-
-def write(name, values):
-    rows = [("", method, MEASURE, 0, f"{value:.6g}") for method, value in values.items()]
-    write_measured(Path(__file__).with_name(f"{name}.csv"), rows)
-
-
-if __name__ == "__main__":
-    main()
+    own = {
+        "table_3_overheads": overheads,
+        "table_3_mimemom": {"fedavg": 1.0, "mimemom": mimemom},
+        "why_table_3_mimemom": {"fedavg": 1.0, "mimemom": twice},
+    }[run.claim.path.stem]
+    return [("", method, MEASURE, 0, f"{value:.6g}") for method, value in own.items()]

@@ -4,24 +4,23 @@ import math
 
 import numpy as np
 import pytest
+from claim_files.checks import check_claim
+from claim_files.measured import Quantity, read_measured, write_measured
+from claim_files.reading import read_claim
+from claim_files.verdicts import (
+    AFTER_CHANGE,
+    IN_ORDER,
+    NOT_REPRODUCED,
+    NOT_RUN,
+    ON_STAND_IN,
+    OPEN,
+    REPRODUCED,
+    judge,
+    read_claims,
+)
 from claim_helpers import CLAIM, HALF, ROUNDS, write_claim, write_paper
 from claim_helpers import NOT_RUN as NOT_RUN_KEYS
 from scipy import stats
-
-from fedjax_algos.analysis.claims import (
-    NOT_REPRODUCED,
-    NOT_RUN,
-    OPEN,
-    REPRODUCED,
-    REPRODUCED_IN_ORDER,
-    Quantity,
-    check_claim,
-    judge,
-    read_claim,
-    read_claims,
-    read_measured,
-    write_measured,
-)
 
 BEST = "best accuracy (%)"
 
@@ -64,8 +63,8 @@ def test_the_text_says_how_many_seeds_reach_the_target(tmp_path):
     ("values", "expected"),
     [
         (HALF, REPRODUCED),  # 2.09 against 1.93
-        ({"a": [50, 60, 55], "b": [60, 70, 66]}, REPRODUCED_IN_ORDER),  # 1.19: another size
-        ({"a": [5, 6, 5], "b": [60, 70, 66]}, REPRODUCED_IN_ORDER),  # 12: another size
+        ({"a": [50, 60, 55], "b": [60, 70, 66]}, IN_ORDER),  # 1.19: another size
+        ({"a": [5, 6, 5], "b": [60, 70, 66]}, IN_ORDER),  # 12: another size
         ({"a": [50, 60, 55], "b": [55, 50, 120]}, OPEN),  # the interval contains 0
         ({"a": [110, 115, 120], "b": [50, 60, 55]}, OPEN),  # the other way round
         ({"a": [50, 60, ""], "b": [110, 115, 120]}, OPEN),  # a has diverged
@@ -73,19 +72,67 @@ def test_the_text_says_how_many_seeds_reach_the_target(tmp_path):
         ({"a": [50, 60, 55, 56], "b": [50, 61, 54, ""]}, OPEN),  # no difference on the others
         ({"a": [50, 60, 55], "b": [110, "", ""]}, REPRODUCED),
         ({"a": [50, 60, 55], "b": [49, "", ""]}, OPEN),
-        ({"a": [50, 60, 55], "b": ["", "", ""]}, REPRODUCED_IN_ORDER),  # of unknown size
+        ({"a": [50, 60, 55], "b": ["", "", ""]}, IN_ORDER),  # of unknown size
         ({"a": [50, "", 55], "b": ["", "", ""]}, OPEN),
-        ({"a": [50, 60, 55], "b": [">110", ">110", ">110"]}, REPRODUCED),
-        ({"a": [">200", 60, 55], "b": [110, 115, 120]}, OPEN),
+        # runs that end before the target: an order at most
+        ({"a": [50, 60, 55], "b": [">110", ">110", ">110"]}, IN_ORDER),
+        ({"a": [50, 60, 55], "b": [110, 115, ">120"]}, IN_ORDER),
+        ({"a": [">200", 60, 55], "b": [">200", 115, 120]}, OPEN),  # two decided seeds
         ({"a": [">200"] * 3, "b": [">200"] * 3}, OPEN),
+        ({"a": [">200", *[50] * 6], "b": [">200", *[110] * 5, ">200"]}, IN_ORDER),  # six of six
+        ({"a": [">200", *[50] * 7], "b": [199, *[110] * 7]}, OPEN),  # seven of eight
+        ({"a": [">200", *[50] * 8], "b": [199, *[110] * 8]}, IN_ORDER),  # eight of nine
+        ({"a": [">90", *[50] * 6], "b": [199, *[110] * 6]}, IN_ORDER),  # the first says nothing
     ],
 )
 def test_the_verdict_on_an_order(tmp_path, values, expected):
     assert verdict(write_claim(tmp_path, values=values)) == expected
 
 
+def test_sizes_of_ratios_are_compared_by_their_logarithms(tmp_path):
+    """The logarithm of the paper's 1.2 is .18; from .12 to .27 are 1.13 to 1.31."""
+    paper = [{"measure": ROUNDS, "values": {"a": 100, "b": 120}}]
+    costs = [50, 60, 55]
+    sizes = {1.125: IN_ORDER, 1.135: REPRODUCED, 1.31: REPRODUCED, 1.32: IN_ORDER}
+    for factor, expected in sizes.items():
+        values = {"a": costs, "b": [factor * cost for cost in costs]}
+        assert verdict(write_claim(tmp_path, values=values, paper=paper)) == expected
+
+
+@pytest.mark.parametrize("b", [60, 59])
+def test_an_order_that_the_paper_does_not_print_never_holds(tmp_path, b):
+    paper = [{"measure": ROUNDS, "values": {"a": 60, "b": b}}]
+    path = write_claim(tmp_path, values=HALF, paper=paper)
+    (check,) = judge(read_claim(path)).checks
+    assert not check.holds
+    assert "which is not this order" in check.seen
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"stand_ins": ["digits for MNIST"]}, ON_STAND_IN),
+        ({"changed": "The rate."}, AFTER_CHANGE),
+        ({"stand_ins": ["digits for MNIST"], "changed": "The rate."}, AFTER_CHANGE),
+    ],
+)
+def test_a_stand_in_or_a_change_is_never_reproduced(tmp_path, changes, expected):
+    assert verdict(write_claim(tmp_path, values=HALF, **changes)) == expected
+    swapped = {"a": HALF["b"], "b": HALF["a"]}
+    assert verdict(write_claim(tmp_path, values=swapped, **changes)) == OPEN
+
+
+def test_the_seeds_are_those_that_were_fixed(tmp_path):
+    path = write_claim(tmp_path, values=HALF, seeds=2)
+    with pytest.raises(ValueError, match=r"has seeds \(0, 1, 2\), not \(0, 1\)"):
+        verdict(path)
+    more = tmp_path / "more.csv"
+    more.write_text(path.with_suffix(".csv").read_text())
+    assert judge(read_claim(path), more).verdict == REPRODUCED
+
+
 def test_an_order_without_values_of_the_paper_has_no_size(tmp_path):
-    assert verdict(write_claim(tmp_path, values=HALF, paper=None)) == REPRODUCED_IN_ORDER
+    assert verdict(write_claim(tmp_path, values=HALF, paper=None)) == IN_ORDER
 
 
 def test_costs_are_compared_by_their_ratios_on_each_seed(tmp_path):
@@ -95,13 +142,14 @@ def test_costs_are_compared_by_their_ratios_on_each_seed(tmp_path):
     assert check.holds
     logs = np.log(np.divide(two, one))
     ends = [math.exp(logs.mean() + part * half_width(logs)) for part in (0, -1, 1)]
-    assert check.seen.endswith("ratio {:.3g} from {:.3g} to {:.3g}".format(*ends))
-    assert check.effect == pytest.approx(stats.gmean(np.divide(two, one)))
-    assert check.paper_effect == pytest.approx(116 / 60)
+    shown = "ratio {:.3g} from {:.3g} to {:.3g}".format(*ends)
+    assert check.seen.endswith(f"{shown}; the paper's 1.93")
+    assert check.effect == pytest.approx(math.log(stats.gmean(np.divide(two, one))))
+    assert check.paper_effect == pytest.approx(math.log(116 / 60))
 
 
 def test_a_cost_is_above_0(tmp_path):
-    with pytest.raises(ValueError, match="compares a cost that is not above 0"):
+    with pytest.raises(ValueError, match="lower compares ratios of costs, and one is not above 0"):
         verdict(write_claim(tmp_path, values={"a": [0, 1, 2], "b": [3, 4, 5]}))
 
 
@@ -113,7 +161,7 @@ def test_higher_compares_differences(tmp_path):
     (check,) = judge(read_claim(path)).checks
     assert (check.effect, check.paper_effect) == (pytest.approx(50 - 125.5 / 3), 10)
     half = half_width(np.subtract(*values.values()))
-    assert check.seen.endswith(f"difference +{50 - 125.5 / 3:.3g} ± {half:.2g}")
+    assert check.seen.endswith(f"difference +{50 - 125.5 / 3:.3g} ± {half:.2g}; the paper's 10")
     assert verdict(path) == REPRODUCED
 
 
@@ -131,7 +179,7 @@ def test_an_order_is_checked_in_all_cases_unless_some_are_named(tmp_path):
     assert verdict(write_claim(tmp_path, values=values, paper=None)) == OPEN
     order = {**CLAIM["orders"][0], "cases": ["x"]}
     path = write_claim(tmp_path, values=values, paper=None, orders=[order])
-    assert verdict(path) == REPRODUCED_IN_ORDER
+    assert verdict(path) == IN_ORDER
 
 
 @pytest.mark.parametrize(("margin", "expected"), [(2.0, REPRODUCED), (1.0, OPEN)])
@@ -144,6 +192,15 @@ def test_a_tie_needs_the_whole_interval_inside_the_margin(tmp_path, margin, expe
         tmp_path, values={"a": one, "b": two}, measure=BEST, orders=None, ties=[tie], paper=None
     )
     assert verdict(path) == expected
+
+
+def test_a_clear_difference_is_no_tie_unless_a_small_one_is_claimed(tmp_path):
+    values = {"a": [80.3, 81.2, 82.25], "b": [80.0, 81, 82]}  # .25 ± .12
+    tie = {"measure": BEST, "methods": ["a", "b"], "margin": 0.5}
+    given = {"values": values, "measure": BEST, "orders": None, "paper": None}
+    assert verdict(write_claim(tmp_path, ties=[tie], **given)) == OPEN
+    tie["small_difference"] = True
+    assert verdict(write_claim(tmp_path, ties=[tie], **given)) == REPRODUCED
 
 
 def test_targets_that_were_not_reached_are_no_tie(tmp_path):
@@ -177,6 +234,21 @@ def test_equal_values(tmp_path, seen, expected):
     assert verdict(path) == expected
 
 
+def test_a_reason_that_is_not_shown_leaves_the_claim_open(tmp_path):
+    swapped = {"a": HALF["b"], "b": HALF["a"]}
+    given = {"values": swapped, "reason": "The rate.", "shown_by": ["why_table_1"]}
+    path = write_claim(tmp_path, open="The experiment trains nothing.", **given)
+    write_claim(tmp_path, "why_table_1", values=HALF, of="table_1")
+    assert verdict(path) == OPEN
+
+
+def test_a_claim_that_holds_needs_no_reason(tmp_path):
+    path = write_claim(tmp_path, values=HALF, reason="The rate.", shown_by=["why_table_1"])
+    write_claim(tmp_path, "why_table_1", values=HALF, of="table_1")
+    with pytest.raises(ValueError, match="holds, so there is no reason to give"):
+        verdict(path)
+
+
 @pytest.mark.parametrize(
     ("shown", "expected"), [(HALF, NOT_REPRODUCED), ({**HALF, "a": HALF["b"]}, OPEN)]
 )
@@ -189,43 +261,24 @@ def test_a_reason_has_to_be_shown_by_an_experiment_that_holds(tmp_path, shown, e
 
 
 def test_a_claim_that_was_not_run(tmp_path):
-    path = write_claim(tmp_path, needs="a GPU for a day", **NOT_RUN_KEYS)
-    assert verdict(path) == NOT_RUN
-    (tmp_path / "table_1.csv").write_text("case,method,measure,seed,value\n")
-    with pytest.raises(ValueError, match=r"was not run, but there is table_1\.csv"):
-        verdict(path)
+    assert verdict(write_claim(tmp_path, needs="a GPU for a day", **NOT_RUN_KEYS)) == NOT_RUN
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"item": None}, "lacks item"),
         ({"printed": None}, "lacks printed"),
-        ({"command": None, "minutes": None}, "lacks command, minutes"),
-        (
-            {"needs": "a GPU"},
-            r"has needs, because it was not run, and also command, minutes, orders",
-        ),
+        ({"minutes": None}, "lacks minutes"),
+        ({"stand_ins": None}, "lacks stand_ins"),
+        ({"needs": "a GPU"}, "has needs, because it was not run; leave the rest out"),
         ({"orders": None}, "has no orders, ties or equals; say what to check"),
+        ({"program": None}, "needs either settings or a program"),
+        ({"settings": {"rounds": 3}}, "needs either settings or a program"),
         ({"reason": "The rate."}, "needs both reason and shown_by, or neither"),
-        ({"sen": "x"}, "unknown key 'sen'.*seen"),
-        ({"minutes": "2"}, "minutes='2' is no number"),
-        ({"minutes": True}, "minutes=True is no number"),
-        ({"differences": [1]}, r"differences=\[1\] is no list of texts"),
-        ({"orders": [{"measure": ROUNDS, "than": ["b"]}]}, "has to have lower or higher, not both"),
-        ({"orders": [{"measure": ROUNDS, "lower": "a"}]}, "lacks than"),
-        (
-            {"orders": [{"measure": ROUNDS, "lower": "a", "then": []}]},
-            "unknown key in orders 'then'",
-        ),
-        ({"orders": ["a < b"]}, r"orders has 'a < b'; write a table \[\[orders\]\]"),
-        (
-            {"paper": [{"measure": ROUNDS, "values": {"a": "60"}}]},
-            "paper has a='60'; give a number",
-        ),
-        ({"paper": [{"values": {"a": 60}}]}, "lacks measure"),
-        ({"paper": CLAIM["paper"] * 2}, r"paper has \('rounds to 65%', '', 'a'\) twice"),
-        ({"ties": [{"measure": ROUNDS, "methods": ["a", "b"]}]}, "lacks margin"),
+        ({"open": "No experiment."}, "open says why a reason is not shown, but there is none"),
+        ({"sen": "x"}, "has unknown keys {'sen'}"),
+        ({"orders": [{"measure": ROUNDS, "than": ["b"]}]}, "has lower or higher, and not both"),
+        ({"orders": [{"measure": ROUNDS, "lower": "a", "then": []}]}, "orders has {'then'}"),
     ],
 )
 def test_wrong_claims(tmp_path, changes, message):
@@ -233,11 +286,15 @@ def test_wrong_claims(tmp_path, changes, message):
         verdict(write_claim(tmp_path, values=HALF, **changes))
 
 
+def test_a_claim_that_trains_nothing_has_no_stand_ins(tmp_path):
+    assert verdict(write_claim(tmp_path, values=HALF, stand_ins=None, trains=False)) == REPRODUCED
+
+
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        ({"measure": "rounds to 70%"}, "unknown measure 'rounds to 70%'"),
-        ({"than": ["c"]}, r"'rounds to 65%' of 'c' in case '' was not measured; see table_1\.csv"),
+        ({"measure": "rounds to 70%"}, "compares nothing"),
+        ({"than": ["c"]}, "'rounds to 65%' of 'c' in case '' was not measured"),
         ({"cases": ["z"]}, "'rounds to 65%' of 'a' in case 'z' was not measured"),
     ],
 )
@@ -246,78 +303,46 @@ def test_what_was_not_measured_cannot_be_checked(tmp_path, order, message):
         verdict(write_claim(tmp_path, values=HALF, orders=[{**CLAIM["orders"][0], **order}]))
 
 
-@pytest.mark.parametrize("values", [{"a": [50, 60], "b": [110, 115]}, {"a": [5] * 3, "b": [9] * 4}])
-def test_differences_need_the_same_seeds_and_three_of_them(tmp_path, values):
+def test_differences_need_three_seeds(tmp_path):
     with pytest.raises(ValueError, match="the same seeds are needed, at least 3"):
-        verdict(write_claim(tmp_path, values=values))
+        verdict(write_claim(tmp_path, values={"a": [50, 60], "b": [110, 115]}))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "cannot be read"),
-        ("a,b\n", r"begins with \[\['a', 'b'\]\], not with"),
-        ("x,a,m,0\n", "line 2 has 4 cells, but there are 5 columns"),
-        ("x,a,m,-1,3\n", "line 2: seed '-1' is no number from 0, or is there twice"),
-        ("x,a,m,0,3\nx,a,m,0,3\n", "line 3: seed '0' is no number from 0, or is there twice"),
-        ("x,a,m,0,many\n", "line 2: 'many' is no value"),
-        ("x,a,m,0,inf\n", "line 2: 'inf' is no value"),
-        ("x,a,m,0,>\n", "line 2: '>' is no value"),
+        ("a,b\n", r"begins with \['a', 'b'\], not with"),
+        (",a,m,0,3\n,a,m,0,3\n", "line 3: seed 0 is there twice"),
+        (",a,m,0,inf\n", "line 2: 'inf' is no finite number"),
+        (",a,m,0,>\n", "line 2: '>' is no finite number"),
     ],
 )
 def test_wrong_values(tmp_path, text, message):
     path = write_claim(tmp_path)
-    if text is not None:
-        header = "" if text.startswith("a,b") else "case,method,measure,seed,value\n"
-        path.with_suffix(".csv").write_text(header + text)
+    header = "" if text.startswith("a,b") else "case,method,measure,seed,value\n"
+    path.with_suffix(".csv").write_text(header + text)
     with pytest.raises(ValueError, match=message):
         verdict(path)
 
 
 def test_claims_stand_in_the_order_of_the_paper(tmp_path):
-    folder = write_paper(tmp_path)
-    for given in (tmp_path, folder):
-        (found,) = read_claims(given)
-        assert found.paper.name == "one"
-        assert [each.claim.item for each in found.claims] == ["Table I", "Figure 2"]
-    assert read_claims(tmp_path, "one")[0].paper.title == "A paper"
+    write_paper(tmp_path)
+    (found,) = read_claims(tmp_path)
+    assert found.paper.name == "one"
+    assert [each.claim.item for each in found.claims] == ["Table I", "Figure 2"]
 
 
 def test_every_item_has_a_claim_and_every_claim_an_item(tmp_path):
     folder = write_paper(tmp_path)
     (folder / "figure_2.toml").unlink()
-    with pytest.raises(ValueError, match="has items without a claim: Figure 2"):
+    with pytest.raises(ValueError, match=r"only one of .* and the claims has \['Figure 2'\]"):
         read_claims(tmp_path)
     write_claim(folder, "figure_2", item="Figure 3", values=HALF)
-    with pytest.raises(ValueError, match="unknown item 'Figure 3'"):
+    with pytest.raises(ValueError, match=r"\['Figure 2', 'Figure 3'\]"):
         read_claims(tmp_path)
 
 
 def test_every_experiment_is_named_by_its_claim(tmp_path):
     write_claim(write_paper(tmp_path), "why_table_1", values=HALF, of="table_1")
-    with pytest.raises(
-        ValueError, match="no claim names it in shown_by; add 'why_table_1' to table_1"
-    ):
+    with pytest.raises(ValueError, match=r"no claim names these experiments.*why_table_1"):
         read_claims(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"year": "2024"}, "year='2024' is no whole number"),
-        ({"with_results": {"Table I": 3}}, "with_results has a value that is no text"),
-        ({"doi": "x"}, "unknown key 'doi'"),
-    ],
-)
-def test_wrong_papers(tmp_path, changes, message):
-    write_paper(tmp_path, **changes)
-    with pytest.raises(ValueError, match=message):
-        read_claims(tmp_path)
-
-
-def test_folders_without_papers(tmp_path):
-    with pytest.raises(ValueError, match=r"has no paper\.toml in its folders; name a folder"):
-        read_claims(tmp_path)
-    write_paper(tmp_path)
-    with pytest.raises(ValueError, match="unknown paper 'two'"):
-        read_claims(tmp_path, "two")

@@ -1,46 +1,92 @@
-"""Runs a claim of a paper and writes what was seen beside it.
+"""Runs a claim: `fedjax-algos compare` by its settings, or its program.
 
-COMMAND   python experiments/papers/run.py experiments/papers/fedlga/table_5.toml
-EXPECTED  the table of the claim, and table_5.csv with one value for each case, method and seed
-TIME      `minutes` of the claim
-
-Each case of the claim is one `fedjax-algos compare`, with its results in a folder of results/papers
-whose name is a hash of the settings. So claims with the same settings share their runs, a case that
-is finished is not run again, and one that was interrupted goes on.
+Each case of a claim with settings is one `fedjax-algos compare`, with its results in a folder of
+results/papers whose name is a hash of the settings. So claims with the same settings share their
+runs, a case that is finished is not run again, and one that was interrupted goes on.
 """
 
-import argparse
 import hashlib
+import importlib.util
 import math
 import shlex
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
+from typing import NamedTuple
 
 import tomli_w
 
-from fedjax_algos.analysis.claims import write_measured
+from claim_files.measured import Measured, Quantity, read_measured, write_measured
+from claim_files.reading import Claim, read_claim
 from fedjax_algos.analysis.statistics import METRIC, TOLERANCE, finite_quality
 from fedjax_algos.runs.results import read_folders
 
 TIME = "simulated_seconds"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("claim", type=Path)
-    path = parser.parse_args().claim
-    claim = tomllib.loads(path.read_text())
+class Run(NamedTuple):
+    """What a program of a claim is given: `rows(run)` gives (case, method, measure, seed, value).
+
+    Attributes:
+      claim: that is run.
+      seeds: their numbers.
+      folder: where what is seen is written; None for the files beside the claims.
+    """
+
+    claim: Claim
+    seeds: tuple[int, ...]
+    folder: Path | None = None
+
+    @property
+    def csv(self) -> Path:
+        """Where what is seen is written."""
+        return self.claim.csv if self.folder is None else self.folder / f"{self.claim.name}.csv"
+
+    def measured(self, name: str) -> dict[Quantity, Measured]:
+        """What was seen of another claim of the same paper, which is run with new seeds first."""
+        other = self._replace(claim=read_claim(self.claim.path.with_name(f"{name}.toml")))
+        if not other.csv.exists():
+            run_claim(other)
+        return read_measured(other.csv)
+
+
+def run_claim(run: Run) -> None:
+    """Runs a claim, or an experiment, and writes what was seen."""
+    claim = run.claim
+    if claim.needs:
+        raise ValueError(f"{claim.name} cannot be run here: {claim.needs}")
+    if claim.prepare:
+        module_of(claim.path.with_name(claim.prepare)).make()
+    if claim.program:
+        rows = module_of(claim.path.with_name(claim.program)).rows(run)
+    else:
+        rows = rows_of_settings(claim, run.seeds)
+    run.csv.parent.mkdir(parents=True, exist_ok=True)
+    write_measured(run.csv, rows)
+
+
+def module_of(path: Path):
+    """The module of a program, which imports modules of its own folder by their names."""
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows_of_settings(claim, seeds):
+    """What is seen of a claim with settings: (case, method, measure, seed, value)."""
     rows = []
-    for case in claim.get("cases", [{"name": ""}]):
-        folder = compare(claim["settings"] | case.get("settings", {}))
-        runs = runs_of(folder, claim.get("labels", {}))
-        for measure, how in claim["measures"].items():
+    fixed = tuple(range(claim.num_seeds))
+    chosen = {} if seeds == fixed else {"seeds": list(seeds)}
+    for case in claim.cases:
+        folder = compare({**claim.settings, **case.get("settings", {}), **chosen})
+        runs = runs_of(folder, claim.labels)
+        for measure, how in claim.measures.items():
             values = measured(runs, **how)
             rows += [(case["name"], m, measure, s, v) for (m, s), v in values.items()]
-    write_measured(path.with_suffix(".csv"), rows)
-    subprocess.run([sys.executable, "-m", "fedjax_algos", "claims", str(path)], check=True)
+    return rows
 
 
 def compare(settings):
@@ -122,7 +168,3 @@ def best(rows, metric):
     """The highest quality of a run."""
     values = [finite_quality(row, metric) for row in rows]
     return max((value for value in values if math.isfinite(value)), default=math.nan)
-
-
-if __name__ == "__main__":
-    main()
