@@ -98,5 +98,5 @@ def training(folder: Path) -> Iterator[None]:
         sys.exit(128 + error.signal_number)
 
 
-def _show_warning(message: Warning | str, *place: Any) -> None:
+def _show_warning(message: Warning | str, *place: Any, **more: Any) -> None:
     click.echo(f"warning: {printable(message)}", err=True)
