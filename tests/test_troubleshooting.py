@@ -112,12 +112,14 @@ class Told:
     def damaged(self, number):
         toy = small_network()
         engine = fa.make_engine(Case("fedavg", {}).build(toy.problem, LOCAL))
-        options = {"cohort_size": 2, "rounds": 2, "checkpoints": fa.Checkpoints("saved", every=0)}
+        options = {"cohort_size": 2, "rounds": 2, "eval_every": 1}
+        options["checkpoints"] = fa.Checkpoints("saved", every=0)
         fa.simulate(engine, toy.data, **options)
         for path in sorted(Path("saved").iterdir())[-number:]:
-            path.write_bytes(path.read_bytes()[:-1] + b"?")
+            content = path.read_bytes()
+            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         if number == 1:
-            with pytest.warns(UserWarning, match="is damaged") as warned:
+            with pytest.warns(UserWarning, match="saved") as warned:
                 fa.simulate(engine, toy.data, **options)
             return str(warned[0].message)
         with pytest.raises(ValueError, match="saved") as raised:

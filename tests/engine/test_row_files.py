@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_algos.core.checksums import DamagedError
 from fedjax_algos.engine import row_files
 from fedjax_algos.engine.row_files import RowFiles
 
@@ -194,13 +195,17 @@ def saved(folder):
 
 
 def test_a_saved_file_that_was_changed(tmp_path):
+    """Before it is opened, or after that, when a row is read."""
     tables, path = saved(tmp_path)
+    rows = opened(tmp_path, "the checkpoints", 3, tables)
     damaged = bytearray(path.read_bytes())
     damaged[-1] ^= 1
     path.write_bytes(damaged)
-    rows = opened(tmp_path, "the checkpoints", 3, tables)
+    message = rf"client 4 in '.*{path.name}' is not as it was written"
+    with pytest.raises(DamagedError, match=message):
+        opened(tmp_path, "the checkpoints", 3, tables)
     assert bytes(rows.read(1)) == row_of(1)
-    with pytest.raises(ValueError, match=rf"client 4 in '.*{path.name}' is not as it was written"):
+    with pytest.raises(ValueError, match=message):
         rows.read(4)
     with pytest.raises(ValueError, match="client 4"):  # so it is not copied either
         rows.save("elsewhere", 0, [])
@@ -210,8 +215,8 @@ def test_a_saved_file_that_was_changed(tmp_path):
 def test_a_saved_file_that_was_cut_off(tmp_path):
     tables, path = saved(tmp_path)
     path.write_bytes(path.read_bytes()[:-1])
-    message = rf"{path.name}' has 13 bytes, but rows .* 'the checkpoints' end at 14: .* cut off"
-    with pytest.raises(ValueError, match=message):
+    message = rf"client 4 in '.*{path.name}' is not as .* damaged or cut off"
+    with pytest.raises(DamagedError, match=message):
         opened(tmp_path, "the checkpoints", 3, tables)
 
 
