@@ -142,6 +142,8 @@ def test_the_draw_is_of_all_claims_that_train_alike():
     assert len(set(names)) == 40
     assert command("draw", "--number", "40", "--seed", "1", "--names").split() == names
     assert command("draw", "--number", "40", "--seed", "2", "--names").split() != names
+    with pytest.raises(ValueError, match=r"number=400 is more than the \d+ claims"):
+        repeating.draw([j.claim for each in read_claims() for j in each.claims], 400, seed=1)
     all_claims = {j.claim.name: j.claim for each in read_claims() for j in each.claims}
     assert all(all_claims[name].trains and not all_claims[name].needs for name in names)
 

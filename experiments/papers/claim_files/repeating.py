@@ -56,7 +56,12 @@ def draw(claims: Sequence[Claim], number: int, seed: int) -> list[Claim]:
       claims: of all papers.
       number: of claims to draw.
       seed: of the draw.
+
+    Raises:
+      ValueError: for more claims than there are.
     """
     names = {claim.name: claim for claim in claims if claim.trains and not claim.needs}
+    if number > len(names):
+        raise ValueError(f"number={number} is more than the {len(names)} claims that train")
     drawn = np.random.default_rng(seed).choice(sorted(names), number, replace=False)
     return [names[name] for name in drawn.tolist()]
