@@ -35,6 +35,10 @@ def write_folder(folder, measured, **configuration):
     folder.mkdir()
     results.write_table(folder / "metrics.csv", measured)
     if configuration:
-        content = {"settings": {"seeds": [0]}, "methods": {}, "environment": {"packages": {}}}
+        content = {
+            "settings": {"seeds": [0]},
+            "methods": {"first": {}},
+            "environment": {"packages": {}},
+        }
         content |= {"layout": None, "complete": True, **configuration}
         (folder / "config.json").write_text(json.dumps(content))

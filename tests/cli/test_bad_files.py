@@ -158,7 +158,7 @@ def test_options_of_plot_and_table(attempt, here):
             ",",
             "x",
             "=",
-            "fedavg=fedprox",
+            "fedavg=FedProx",
         ]:
             if (flag, text) in PLOTTED:
                 assert attempt("plot", "there", flag, text) == "done", (flag, text)

@@ -174,7 +174,7 @@ def test_a_method_that_diverges_is_shown_as_such(command, here, read_table):
     small = "--model mlp:8 --clients 12 --cohort 2 --rounds 2 --eval-every 1 --local-steps 2"
     methods = ["fedavg:server_learning_rate=1e38", "fedavg:client_learning_rate=1e30", "fedavg"]
     lines = command("compare", *methods, *small.split(), "--seeds", "2").splitlines()
-    first, *_ = [line for line in lines if line.startswith("fedavg server_learning_rate=1e+38")]
+    first, *_ = [line for line in lines if line.startswith("FedAvg server_learning_rate=1e+38")]
     assert re.search(r" client_learning_rate=0.1 +diverged +[\d.]+, [\d.]+ +- +- +- +0/0 ", first)
     assert "without seeds 0, 1, on which the reference has diverged: no target." in lines
     others = [line for line in lines if re.search(r" none \(without seeds 0, 1\) ", line)]

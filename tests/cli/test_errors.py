@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bad_input_helpers import small
-from claim_helpers import write_paper
 from summary_helpers import rows
 
 import fedjax_algos
@@ -92,15 +91,13 @@ PRINTING = [
         "list models",
         "list models --json",
     ),
-    *("table there", "table there --format json", "plot there", "claims ."),
-    *("claims one/table_1.toml", "claims . --markdown"),
+    *("table there", "table there --format json", "plot there"),
 ]
 
 
 @pytest.fixture
 def printing(here, monkeypatch):
     """Runs a command with another standard output: its exit code and its errors."""
-    write_paper(here)
     (here / "there").mkdir()
     results.write_table(here / "there" / "metrics.csv", rows("fedavg", [[0.1, 0.5], [0.1, 0.7]]))
 
@@ -126,7 +123,7 @@ def test_a_full_disk_below_standard_output_is_one_line(printing, line):
         assert printing(line, output) == (1, told)
 
 
-@pytest.mark.parametrize("line", ["--help", "list models", "table there", "claims ."])
+@pytest.mark.parametrize("line", ["--help", "list models", "table there"])
 def test_a_closed_pipe_ends_a_command_silently(printing, line):
     reading, writing = os.pipe()
     os.close(reading)

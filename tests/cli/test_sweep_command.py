@@ -17,7 +17,7 @@ def test_the_command_writes_a_results_folder_best_setting_first(capsys, here, re
     command += [*OPTIONS.split(), "--seeds", "2", "--devices", "3", "--out", "here"]
     main(command)
     output = capsys.readouterr()
-    lines = [line for line in output.out.splitlines() if line.startswith("ghbm tau=")]
+    lines = [line for line in output.out.splitlines() if line.startswith("GHBM tau=")]
     assert len(lines) == 6
     assert lines[-1].split()[2] == "client_learning_rate=1e-09"
     assert "6 runs in a program, 6 in a call, 1 at once on each of 3 devices" in output.err
@@ -28,7 +28,8 @@ def test_the_command_writes_a_results_folder_best_setting_first(capsys, here, re
     finals = [float(line["final"]) for line in summary]
     assert finals == sorted(finals, reverse=True)
     assert finals[0] > finals[-1]
-    assert [line.split("  ")[0] for line in lines] == [line["label"] for line in summary]
+    labels = [line["label"].replace("ghbm", "GHBM") for line in summary]
+    assert [line.split("  ")[0] for line in lines] == labels
     assert len(metrics) == 6 * 2 * 3
     assert metrics[0]["method"] == summary[0]["label"]
     config = json.loads((here / "here" / "config.json").read_text())
@@ -40,7 +41,7 @@ def test_the_command_writes_a_results_folder_best_setting_first(capsys, here, re
     page = Page(here / "here" / "report.html")
     assert_alone(page)
     assert "Sweep of 6 settings on digits" in page.text
-    assert [row[0] for row in page.tables["Methods"][1][1:]] == [line["label"] for line in summary]
+    assert [row[0] for row in page.tables["Methods"][1][1:]] == labels
     capsys.readouterr()
     assert "out='here' is not empty; name another folder or remove it" in refused(*command)
 

@@ -110,9 +110,9 @@ def check_same(
     """
     there, here = ({n: each.get(n) for n in _COMPARED} for each in (earlier, configuration))
     settings, own = earlier["settings"], configuration["settings"]
-    before, rounds = settings.get("rounds"), own["rounds"]
+    before, rounds = settings.get("rounds"), own.get("rounds")
     lines = differences(settings, own, "in the folder") + differences(there, here, "in the folder")
-    longer = extends and isinstance(before, int) and before < rounds
+    longer = extends and isinstance(before, int) and rounds is not None and before < rounds
     if longer and len(lines) == 1:
         lines = []
         if before % own["eval_every"]:
