@@ -14,6 +14,7 @@ from same_runs import folder_content
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedjax_algos.cli import main
+from fedjax_algos.core.checksums import write_sums
 from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
@@ -172,6 +173,7 @@ def test_rows_of_another_run_are_refused(interrupted, change, capsys):
     own = interrupted / "runs" / "01-scaffold" / "seed-0"
     (own / "model.npz").touch()
     (own / "metrics.csv").write_text((own / "metrics.csv").read_text().replace(*change))
+    write_sums(own, ["metrics.csv", "model.npz"])
     with pytest.raises(SystemExit, match="2"):
         main([*RUN, "--out", "parts", "--resume"])
     error = capsys.readouterr().err.splitlines()[-1]
