@@ -212,8 +212,8 @@ def test_a_job_array():
         subprocess.run(["bash", "study.sh"], env=environment, check=True, capture_output=True)
     command = [folder / "fedjax-algos", "table", "results/0", "results/11"]
     table = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert "fedavg" in table
-    assert "fedprox" in table
+    assert "FedAvg" in table
+    assert "FedProx" in table
     config = Path("results/11/config.json").read_text()
     assert '"client_learning_rate": 0.02' in config
 

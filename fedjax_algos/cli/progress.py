@@ -159,7 +159,7 @@ def plain_lines(compiled: Compilation) -> Iterator[PlainLines]:
     ended = threading.Event()
 
     def repeat() -> None:
-        with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+        with contextlib.suppress(OSError, ValueError):  # the output is closed
             while not ended.wait(INTERVAL):
                 lines.say(lines.line())
 

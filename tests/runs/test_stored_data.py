@@ -118,7 +118,7 @@ def test_a_run_goes_on_from_a_state_and_from_a_checkpoint(case, tmp_path):
 
     run(engine, stored(), checkpoints=tmp_path, on_evaluation=stop)
     assert_same(whole, run(engine, stored(), checkpoints=tmp_path))
-    with pytest.raises(ValueError, match="partition_and_values"):
+    with pytest.raises(ValueError, match="the clients' examples: others in the checkpoint"):
         run(engine, DATA, checkpoints=tmp_path)
     state, first = run(engine, stored(), rounds=2)
     state, rest = run(engine, stored(), rounds=3, state=state, start_round=2)

@@ -117,6 +117,7 @@ def fill_state(
             "client_state that the run had"
         )
     if not isinstance(clients, HostClientState):
+        fill(clients.blank, arrays, "clients/blank")  # raises for rows that were kept elsewhere
         return state._replace(clients=clients)
     blank = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(ids), *leaf.shape)), clients.blank)
     rows = fill(blank, arrays, "clients/rows")
