@@ -81,7 +81,7 @@ def build(tmp_path, text):
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages/index.md").write_text(text)
     folders = [tmp_path / "pages", tmp_path / "site"]
-    command = [sys.executable, "-m", "sphinx", "-c", CONFIGURATION, *folders]
+    command = [sys.executable, "-m", "sphinx", "--no-color", "-c", CONFIGURATION, *folders]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     return (tmp_path / "site/index.html").read_text(), run.stderr
 

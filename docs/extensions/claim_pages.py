@@ -8,7 +8,13 @@ sys.path.append(str(Path(__file__).parents[2] / "experiments" / "papers"))
 from claim_files.pages import write_pages
 
 
+def write(app):
+    """Writes them into docs/, and not into the pages of another site with its configuration."""
+    if app.srcdir == app.confdir:
+        write_pages(Path(app.srcdir))
+
+
 def setup(app):
     """Connects the writer."""
-    app.connect("builder-inited", lambda app: write_pages(Path(app.srcdir)))
+    app.connect("builder-inited", write)
     return {"parallel_read_safe": True}
