@@ -10,9 +10,8 @@ from typing import Any
 from fedjax_algos.asynchrony.fixed_system import FixedSystem
 from fedjax_algos.asynchrony.system_model import (
     SystemModelFactory,
-    SystemModelWithSpeeds,
+    same_for_all_seeds,
     system_models,
-    transfer_seconds,
 )
 from fedjax_algos.core.files import max_text_bytes, open_regular, read_bounded
 from fedjax_algos.core.limits import MAX_INT32
@@ -51,15 +50,7 @@ def csv(
     Raises:
       ValueError: for a file that cannot be read, with the line and the value of what is wrong.
     """
-    system = _read(file)
-
-    def make(
-        seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
-    ) -> SystemModelWithSpeeds:
-        transfer = transfer_seconds(download_bytes, upload_bytes, bytes_per_second)
-        return system(communication_seconds=communication_seconds + transfer)
-
-    return make
+    return same_for_all_seeds(_read(file), communication_seconds, bytes_per_second)
 
 
 def _read(path: str) -> Callable[..., FixedSystem]:

@@ -150,6 +150,22 @@ def traced(
             f"bytes_per_second={bytes_per_second} is out of range; give a number above 0"
         )
     system = functools.partial(FixedSystem, times.tolist(), unavailable)
+    return same_for_all_seeds(system, communication_seconds, bytes_per_second)
+
+
+def same_for_all_seeds(
+    system: Callable[..., FixedSystem],
+    communication_seconds: float,
+    bytes_per_second: float | None,
+) -> SystemModelFactory:
+    """A factory of the same system for all seeds, whose dispatches also take time to communicate.
+
+    Args:
+      system: makes the system, for `communication_seconds`.
+      communication_seconds: seconds that each dispatch takes for download and upload together.
+      bytes_per_second: adds (download_bytes + upload_bytes) / bytes_per_second seconds to each
+        dispatch; None adds nothing.
+    """
     system(communication_seconds=communication_seconds)  # raises its errors before any seed
 
     def make(
