@@ -44,19 +44,19 @@ Loss: TypeAlias = Callable[[Outputs, Batch], jax.Array]
 def with_args(entries: Mapping[str, str]) -> Callable[[F], F]:
     """Decorates a function: adds to its docstring the entries of `Args` that it leaves out."""
 
+    def entry(name: str) -> str:
+        text = " ".join(f"{name}: {entries[name]}".split())
+        return textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="    ")
+
     def decorate(function: F) -> F:
         text = inspect.cleandoc(function.__doc__ or "")
         before, own, after = re.fullmatch(  # type: ignore[union-attr]
             r"(.*?)(?:\n\nArgs:\n(.*?))?(\n\n(?:Returns|Raises):\n.*)?", text, re.DOTALL
         ).groups()
         found = re.finditer(r"^  (\w+):.*(?:\n    .*)*", own or "", re.MULTILINE)
-        written = {entry[1]: entry[0] for entry in found}
-        indents = {"initial_indent": "  ", "subsequent_indent": "    "}
-        lines = [
-            written.get(name)
-            or textwrap.fill(f"{name}: {' '.join(entries[name].split())}", 98, **indents)
-            for name in inspect.signature(function).parameters
-        ]
+        written = {each[1]: each[0] for each in found}
+        names = inspect.signature(function).parameters
+        lines = [written[name] if name in written else entry(name) for name in names]
         function.__doc__ = "\n".join([before, "", "Args:", *lines]) + (after or "")
         return function
 

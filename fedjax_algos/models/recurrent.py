@@ -206,8 +206,8 @@ def lstm_words(
     it is.
 
     With `predicts="every"` it predicts the token after each position, as there: labels "y" are
-    int32[batch, time], the loss is `token_cross_entropy`, and the accuracy is that of words, see
-    `word_accuracy`. With "last" it predicts one word after the text, with labels int32[batch].
+    int32[batch, time], the loss is `token_cross_entropy`, and the accuracy is `token_accuracy` of
+    words. With "last" it predicts one word after the text, with labels int32[batch].
 
     Deviations from that code: the initial parameters are those of Flax or PyTorch, not of Keras,
     which begins with a forget gate of bias 1. Padding is read like any other token; at the end of

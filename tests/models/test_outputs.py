@@ -182,7 +182,7 @@ def test_a_run_trains_and_evaluates_with_the_loss():
         ({"metrics": "balanced"}, "unknown metric 'balanced'; did you mean balanced_accuracy?"),
         ({"metrics": ""}, "unknown metric ''"),
         ({"metrics": "balanced_accuracy,top_k_accuracy:k=0"}, "top_k_accuracy: k=0 is out of ran"),
-        ({"metrics": "top_k_accuracy,top_k_accuracy:k=5"}, "'top_k_accuracy:k=5' is given twice"),
+        ({"metrics": "top_k_accuracy:5,top_k_accuracy:k=5"}, "'top_k_accuracy:5' is given twice"),
     ],
 )
 def test_wrong_texts_get_the_fix(changes, message):

@@ -166,8 +166,7 @@ def vit(
         keeping it: a fifth of the memory for 12 blocks. It changes no result, but with dropout
         other entries are drawn.
       weights: a file of torchvision's or timm's weights; see `pretrained`. The positions of square
-        images are resized to other images by bicubic interpolation, as in timm; see
-        `resize_positions`.
+        images are resized to other images by bicubic interpolation, as in timm.
 
     Raises:
       ValueError: when the model is initialised, for a width or images that cannot be divided.
@@ -207,6 +206,7 @@ def vit_b_16(
     Args:
       dropout: as for `vit`.
       checkpoint: as for `vit`.
+      weights: as for `vit`.
     """
     options = dropout, checkpoint, augmentation, weights, head
     return _transformer(example_shape, num_classes, (16, 768, 12, 12), *options)
@@ -233,6 +233,7 @@ def vit_small(
     Args:
       dropout: as for `vit`.
       checkpoint: as for `vit`.
+      weights: as for `vit`.
     """
     options = dropout, checkpoint, augmentation, weights, head
     return _transformer(example_shape, num_classes, (16, 384, 12, 6), *options)
