@@ -9,7 +9,7 @@ The first command runs in an environment with the packages of `torchvision_model
 one in that of this package. The first one makes torchvision's and timm's networks with weights of a
 fixed formula, also for BatchNorm's statistics, and saves the weights and the outputs in evaluation
 mode; the second one loads the weights and compares. A file .pth is compared if torch is there, too.
-`--golden` prints, with the packages of the first command, what `tests/models/test_weights.py`
+`--golden` prints, with the packages of the first command, what `tests/models/large/test_weights.py`
 compares with: the checksum of all names and shapes of each network, and ten outputs for an image of
 32x32.
 """

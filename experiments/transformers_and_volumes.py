@@ -8,8 +8,8 @@ TIME      two minutes on one CPU core; FOLDER needs 440 MB
 The first command runs in an environment with the packages of `transformers_and_volumes.txt`, the
 second one in that of this package. As in `torchvision_models.py`, weights are made by a formula,
 outputs are those of the evaluation mode, and `--golden` prints, with the packages of the first
-command, what `tests/models/test_weights_of_transformers.py` compares with. The U-Net is that of the
-package `unet`, from which FLamby has its own.
+command, what `tests/models/large/test_weights_of_transformers.py` compares with. The U-Net is that
+of the package `unet`, from which FLamby has its own.
 """
 
 import argparse

@@ -16,7 +16,7 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import ClientData
 from fedjax_algos.core.keys import dispatch_keys
 from fedjax_algos.core.permutation import permutation_words
-from fedjax_algos.models.adapters import Outputs
+from fedjax_algos.models.outputs import Outputs
 from fedjax_algos.schedules import Synchronous
 
 LAYOUTS = ["vmapped", 2, "sequential"]

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 import fedjax_algos as fa
-from fedjax_algos.models.adapters import Outputs
+from fedjax_algos.models.outputs import Outputs
 from fedjax_algos.runs.sweeps import sweep
 
 LOCAL = fa.Local(batch_size=2, learning_rate=0.1, steps=2)

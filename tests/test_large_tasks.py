@@ -17,7 +17,7 @@ from fedjax_algos.cli.options import settings_of
 from fedjax_algos.cli.registries import REGISTRIES
 from fedjax_algos.data import datasets, in_memory
 from fedjax_algos.models import linear, losses, models
-from fedjax_algos.models.adapters import Outputs
+from fedjax_algos.models.outputs import Outputs
 from fedjax_algos.runs.method import methods_of
 
 ROOT = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ import flax.linen as nn
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count
 from fedjax_algos.models import classifier
-from fedjax_algos.models.inverted_residual import (
+from fedjax_algos.models.large.inverted_residual import (
     EFFICIENTNET_B0,
     MOBILENET_V2,
     InvertedResidualNetwork,

@@ -26,7 +26,7 @@ from fedjax_algos.engine.devices import row_sharding
 from fedjax_algos.engine.placement import Placement
 from fedjax_algos.engine.sharded_data import DeviceData
 from fedjax_algos.engine.state import FederatedState, RowTable, place_of
-from fedjax_algos.models.labels import check_labels
+from fedjax_algos.models.outputs import check_labels
 
 _OWN_STATE = "give what engine.init or the last round of this algorithm returned"
 

@@ -22,7 +22,7 @@ from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.compilation import round_up_size
-from fedjax_algos.models.labels import check_labels
+from fedjax_algos.models.outputs import check_labels
 
 _READ_AHEAD = 2  # cohorts that are read before they are asked for
 _PIECE = 128  # examples of a piece of a full gradient, if it is not a batch

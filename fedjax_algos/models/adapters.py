@@ -1,50 +1,133 @@
-"""Adapters that make classification problems of Flax modules, Linen or NNX."""
+"""Flax modules, Linen or NNX, as problems, and the registry of models."""
 
+import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
+import numpy as np
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
-from fedjax_algos.core import Batch, MetricValues, Model, Params, Problem
-from fedjax_algos.core.options import Range
-from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.core import Model, Params, Problem
+from fedjax_algos.core.options import is_number, one_of
+from fedjax_algos.core.registry import Registry
+from fedjax_algos.core.representation import describe_tree
 from fedjax_algos.models.masked_rows import check_statistics, mask_layers, masking, takes_mask
-from fedjax_algos.models.registry import losses, metrics
+from fedjax_algos.models.outputs import Outputs, accuracy, cross_entropy, with_args
 
+P = ParamSpec("P")
 Inputs = Callable[[jax.Array], jax.Array]  # from stored examples to inputs of the module
 
+models = Registry[Problem]("model", Problem)
 
-class Outputs(NamedTuple):
-    """A classifier's outputs for a batch."""
 
-    logits: jax.Array  # float[batch, ..., classes]: of each label of an example
-    features: Any = ()  # float[batch, width]: inputs of the last layer, if the module sows them
+class ExampleKind(NamedTuple):
+    """A kind of examples that models take: what they are, for messages, their axes and type."""
 
-    def __repr__(self) -> str:
-        return describe(self, **{name: describe_tree(x) for name, x in self._asdict().items()})
+    description: str
+    axes: tuple[int, ...] = ()  # the numbers of axes that one example may have; () for any
+    codes: bool = False  # whether they are codes of symbols, which are integers
+
+    def fit(self, shape: tuple[int, ...], dtype: Any = None) -> bool:
+        """Whether examples of the shape, and of the type if it is known, are of this kind."""
+        has_type = dtype is None or not self.codes or jnp.issubdtype(dtype, jnp.integer)
+        return has_type and (not self.axes or len(shape) in self.axes)
+
+
+TEXTS = ExampleKind("texts [length] of integer codes", (1,), codes=True)
+IMAGES = ExampleKind("images [height, width] or [height, width, channels]", (2, 3))
+VOLUMES = ExampleKind("volumes [depth, height, width] or [depth, height, width, channels]", (3, 4))
+NUMBERS = ExampleKind("numbers of any shape")
+
+_SUGGESTED = 3  # models that an error names at most
+_taken: dict[str, ExampleKind] = {}  # by model
+_OPTIONS = {  # what `help` says of the options that several models have
+    "num_classes": "number of labels; of texts the number of symbols, which are inputs, too.",
+    "initialisation": "distribution of the initial parameters, as in Flax or as in PyTorch.",
+    "hidden": "width of the hidden layers, at least 1.",
+    "layers": "number of hidden layers, at least 1.",
+    "embedding": "width of the embedding, at least 1.",
+    "biases": "biases of a layer, as in PyTorch or as in Flax; see `Recurrent`.",
+    "norm": "GroupNorm or BatchNorm.",
+    "groups": "number of groups of channels of GroupNorm; a divisor of all widths.",
+    "convolutions": "implementation of the convolutions; see `convolve`.",
+    "augmentation": """"normalised" uses CIFAR-10's means and standard deviations; "cifar" crops
+        and flips each training image before that; "cifar_by_batch" uses one offset and one decision
+        for a whole batch, as the code of FedGBO and of GHBM. "imagenet_normalised" uses ImageNet's
+        means and standard deviations, which pretrained weights expect; "imagenet_flipped" flips
+        training images before that, and "imagenet_cropped" cuts random boxes out of them first,
+        which are resized to the size of the image. "none" leaves images unchanged.""",
+    "weights": """file of torchvision's or timm's weights, see `load_weights`; None draws the
+        initial params. The weights of ImageNet expect `augmentation="imagenet_normalised"`.""",
+    "head": '"loaded" has the last layer of `weights`; "new" draws it, for other classes.',
+}
+
+
+def takes(kind: ExampleKind) -> Callable[[Callable[P, Problem]], Callable[P, Problem]]:
+    """Decorates a factory of models, which then refuses other examples.
+
+    The shape is checked when the model is made. Codes are checked when the model is applied, and
+    before, by `check_examples`, where the type is known. Entries of `Args` for shared options are
+    added to the docstring.
+    """
+    shape_entry = {"example_shape": f"shape of one example; examples are {kind.description}."}
+
+    def decorate(factory: Callable[P, Problem]) -> Callable[P, Problem]:
+        name = factory.__name__
+        _taken[name] = kind
+
+        @functools.wraps(with_args(_OPTIONS | shape_entry)(factory))
+        def checked(*args: P.args, **keywords: P.kwargs) -> Problem:
+            shape: Any = args[0] if args else keywords.get("example_shape")
+            check_examples(name, shape)
+            problem = factory(*args, **keywords)
+
+            def apply(model, batch, key, training):
+                check_examples(name, batch["x"].shape[1:], batch["x"].dtype)
+                return problem.apply(model, batch, key, training)
+
+            return problem._replace(apply=apply) if kind.codes else problem
+
+        return checked
+
+    return decorate
+
+
+def check_examples(model: str, shape: tuple[int, ...], dtype: Any = None) -> None:
+    """Raises ValueError for examples of a shape, and a type if it is known, that a model refuses.
+
+    Models that are not registered with `takes` take anything.
+    """
+    if model not in _taken:
+        return
+    if not isinstance(shape, tuple | list) or not all(is_number(n, int) and n > 0 for n in shape):
+        raise ValueError(
+            f"{model}: example_shape={shape!r} is no shape; give that of one example, such as "
+            "(28, 28)"
+        )
+    if _taken[model].fit(shape, dtype):
+        return
+    example = f"{'' if dtype is None else np.dtype(dtype)}{[int(length) for length in shape]}"
+    known = np.float32 if dtype is None else dtype
+    general_last = sorted(_taken, key=lambda name: _taken[name] is NUMBERS)
+    fitting = [name for name in general_last if _taken[name].fit(shape, known)]
+    raise ValueError(
+        f"{model} takes {_taken[model].description}, but an example is {example}; give another "
+        f"model, such as {one_of(fitting[:_SUGGESTED])}, or other data"
+    )
 
 
 def scale_pixels(x: jax.Array) -> jax.Array:
-    """Divides integer pixels by 255; returns floats unchanged.
-
-    Args:
-      x: [batch, ...].
-    """
+    """Divides integer pixels [batch, ...] by 255; returns floats unchanged."""
     return x / 255 if jnp.issubdtype(x.dtype, jnp.integer) else x
 
 
 def identity(x: jax.Array) -> jax.Array:
-    """Returns the inputs unchanged, such as the codes of a text.
-
-    Args:
-      x: [batch, ...].
-    """
+    """Returns the inputs [batch, ...] unchanged, such as the codes of a text."""
     return x
 
 
@@ -53,56 +136,6 @@ def _in_precision(x: jax.Array, params: Params) -> jax.Array:
     dtype = jnp.result_type(*jax.tree.leaves(params))
     narrow = dtype.itemsize == 2 and jnp.issubdtype(x.dtype, jnp.floating)
     return x.astype(dtype) if narrow else x
-
-
-def mean_over_labels(values: jax.Array) -> jax.Array:
-    """The mean over the labels of each example, float[batch].
-
-    Args:
-      values: float[batch, ...]; returned unchanged if an example has one label.
-    """
-    return values.mean(range(1, values.ndim)) if values.ndim > 1 else values
-
-
-@losses.register
-def cross_entropy(
-    outputs: Outputs,
-    batch: Batch,
-    *,
-    label_smoothing: Annotated[float, Range(0, 1, high_open=True)] = 0.0,
-) -> jax.Array:
-    """Softmax cross-entropy with the labels, float[batch].
-
-    If an example has several labels, such as the voxels of a mask, it is their mean.
-
-    Args:
-      outputs: of the model.
-      batch: with "y", int32[batch, ...], the labels.
-      label_smoothing: a share, from 0 to below 1, of the label that is divided over all classes.
-    """
-    of_label = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])
-    if not label_smoothing:
-        return mean_over_labels(of_label)
-    of_all = -jax.nn.log_softmax(outputs.logits).mean(-1)
-    return mean_over_labels((1 - label_smoothing) * of_label + label_smoothing * of_all)
-
-
-@metrics.register
-def accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
-    """Accuracy: 1 if the largest logit is that of the label, and else 0.
-
-    The first of equal logits counts as the largest. If an example has several labels, it is the
-    share of them that is right.
-
-    Args:
-      outputs: of the model.
-      batch: with "y", int32[batch, ...], the labels.
-
-    Returns:
-      "accuracy", float[batch].
-    """
-    correct = outputs.logits.argmax(-1) == batch["y"]
-    return {"accuracy": mean_over_labels(jnp.asarray(correct, float))}
 
 
 def _check_call(module_type: type, known: dict[str, Any]) -> None:

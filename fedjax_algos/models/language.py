@@ -15,11 +15,11 @@ import optax
 from fedjax_algos.core import Batch, Mean, MetricValues
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.readers.tokens import PADDING
-from fedjax_algos.models.adapters import Outputs
-from fedjax_algos.models.registry import losses, metrics
+from fedjax_algos.models.outputs import OUTPUTS_AND_LABELS, Outputs, losses, metrics, with_args
 
 
 @losses.register
+@with_args(OUTPUTS_AND_LABELS)
 def token_cross_entropy(
     outputs: Outputs, batch: Batch, *, divide_by: Literal["tokens", "positions"] = "tokens"
 ) -> jax.Array:
@@ -34,8 +34,6 @@ def token_cross_entropy(
     together.
 
     Args:
-      outputs: logits float[batch, time, classes].
-      batch: with "y", int32[batch, time], the token after each position.
       divide_by: see above.
 
     Raises:
@@ -51,6 +49,7 @@ def token_cross_entropy(
 
 
 @metrics.register
+@with_args(OUTPUTS_AND_LABELS)
 def token_accuracy(
     outputs: Outputs,
     batch: Batch,
@@ -65,8 +64,6 @@ def token_accuracy(
     long text counts more. The labels decide what is counted; any class may be predicted.
 
     Args:
-      outputs: logits float[batch, time, classes].
-      batch: with "y", int32[batch, time], the token after each position.
       counted: see above.
       buckets: number of classes for words out of the vocabulary, at least 1.
 
@@ -99,12 +96,7 @@ def token_accuracy(
 
 
 def word_accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
-    """`token_accuracy` of words, under the name "accuracy", in which runs are compared.
-
-    Args:
-      outputs: logits float[batch, time, classes].
-      batch: with "y", int32[batch, time], the token after each position.
-    """
+    """`token_accuracy` of words, under the name "accuracy", in which runs are compared."""
     (mean,) = token_accuracy(outputs, batch).values()
     return {"accuracy": mean}
 

@@ -25,16 +25,10 @@ _FIX = (
 
 @contextlib.contextmanager
 def masking(mask: jax.Array | None) -> Iterator[set[Path]]:
-    """Inside, the BatchNorm layers of Linen modules leave masked rows out.
+    """Inside, the BatchNorm layers of Linen modules leave out all but the rows of the mask.
 
-    Args:
-      mask: bool[batch], the real rows; None changes nothing.
-
-    Yields:
-      The paths of the layers whose statistics count no masked rows, as they are called.
-
-    Raises:
-      ValueError: for inputs of a layer whose first axis is not the batch.
+    It is bool[batch]; None changes nothing. Yields the paths of the layers whose statistics count
+    no masked rows, as they are called.
     """
     layers: set[Path] = set()
 
@@ -52,16 +46,9 @@ def masking(mask: jax.Array | None) -> Iterator[set[Path]]:
 
 
 def mask_layers(module: nnx.Module, mask: jax.Array | None) -> set[Path]:
-    """Makes the BatchNorm layers of an NNX module leave masked rows out.
+    """Changes an NNX module, made for one call, as `masking` does, and returns the layers' paths.
 
     A subclass of BatchNorm whose call has no argument `mask` is left as it is.
-
-    Args:
-      module: is changed; made for one call.
-      mask: bool[batch], the real rows; None changes nothing.
-
-    Returns:
-      The paths of the layers whose statistics count no masked rows.
     """
     layers = set()
     for path, layer in [] if mask is None else list(nnx.iter_modules(module)):
@@ -74,16 +61,9 @@ def mask_layers(module: nnx.Module, mask: jax.Array | None) -> set[Path]:
 
 
 def check_statistics(module: Any, before: Any, after: Any, layers: set[Path]) -> None:
-    """Checks that a module without an argument `mask` changes no statistics of its own.
+    """Raises ValueError for statistics that a call has changed outside of the layers of `masking`.
 
-    Args:
-      module: for its name.
-      before: a tree of dictionaries of the statistics that the module was called with.
-      after: the same after the call.
-      layers: the paths of layers that leave masked rows out.
-
-    Raises:
-      ValueError: for a statistic that the call has changed outside of these layers.
+    They are dictionaries, of a module without an argument `mask`, before and after the call.
     """
     old = flatten_dict(before or {})
     for path, new in flatten_dict(after or {}).items():
@@ -97,11 +77,7 @@ def check_statistics(module: Any, before: Any, after: Any, layers: set[Path]) ->
 
 
 def takes_mask(call: Callable) -> bool:
-    """Whether a call has an argument of the name `mask`.
-
-    Args:
-      call: any function.
-    """
+    """Whether a call has an argument of the name `mask`."""
     return "mask" in inspect.signature(call).parameters
 
 

@@ -10,6 +10,7 @@ The preprocessing of an image depends only on the key of the step and on its row
 is the same in all layouts.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
@@ -17,7 +18,6 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core import Key, Problem
-from fedjax_algos.models.resizing import draw_box, linear_weights
 
 # (images [batch, height, width, channels], key, training) -> images
 Preprocess: TypeAlias = Callable[[jax.Array, Key, bool], jax.Array]
@@ -28,6 +28,7 @@ CIFAR10_STD = (0.2023, 0.1994, 0.2010)
 # ImageNet's, which the weights of torchvision and of timm expect
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+_ATTEMPTS = 10  # to draw a box that fits, as in torchvision
 
 
 def normalise(mean: Sequence[float], std: Sequence[float]) -> Preprocess:
@@ -118,7 +119,7 @@ def random_resized_crop(
     """Cuts a random box out of each image and resizes it, as torchvision's `RandomResizedCrop`.
 
     The box has a share of the image's area and a ratio of its sides that are drawn from `area` and
-    `aspect`; see `draw_box`. It is resized by bilinear interpolation with antialiasing to `size` x
+    `aspect`. It is resized by bilinear interpolation with antialiasing to `size` x
     `size`. The dtype is kept: integers are rounded, halves to even. Pillow, which torchvision uses
     for images that are no tensors, also rounds between the two axes, so single values may differ
     by 1.
@@ -235,17 +236,7 @@ Augmentation = Literal[
 
 
 def augmented(problem: Problem, augmentation: Augmentation) -> Problem:
-    """A problem with a preprocessing pipeline for colour images.
-
-    Args:
-      problem: whose batches are dicts with images "x".
-      augmentation: "normalised" uses CIFAR-10's means and standard deviations; "cifar" crops and
-        flips each training image before that; "cifar_by_batch" uses one offset and one decision for
-        a whole batch, as the code of FedGBO and of GHBM; "none" returns the problem unchanged.
-        "imagenet_normalised" uses ImageNet's means and standard deviations, which pretrained
-        weights expect; "imagenet_flipped" flips training images before that, and "imagenet_cropped"
-        cuts random boxes out of them first, which are resized to the size of the image.
-    """
+    """A problem with a preprocessing pipeline for colour images, as the option of the models."""
     if augmentation == "none":
         return problem
     if augmentation.startswith("imagenet"):
@@ -259,6 +250,53 @@ def augmented(problem: Problem, augmentation: Augmentation) -> Problem:
     by_batch = augmentation == "cifar_by_batch"
     parts = random_crop(per_batch=by_batch), random_flip(per_batch=by_batch), normal
     return preprocessed(problem, chain(*parts))
+
+
+def draw_box(
+    key: Key, height: int, width: int, area: tuple[float, float], aspect: tuple[float, float]
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """A random box of an image: torchvision's `RandomResizedCrop.get_params`.
+
+    A box of `a H W` pixels, `a` uniform on `area`, whose width is `r` times its height, `log r`
+    uniform between the logarithms of `aspect`, both sides rounded; its place is uniform. Of ten
+    such boxes the first one that fits is taken. If none fits, it is the largest box in the middle
+    of the image whose `r` is within `aspect`. Returns (top, left, height, width), int32[] each.
+    """
+    area_key, aspect_key, place_key = jax.random.split(key, 3)
+    shares = jax.random.uniform(area_key, (_ATTEMPTS,), minval=area[0], maxval=area[1])
+    logs = [math.log(each) for each in aspect]
+    ratios = jnp.exp(jax.random.uniform(aspect_key, (_ATTEMPTS,), minval=logs[0], maxval=logs[1]))
+    pixels = shares * (height * width)
+    sides = jnp.stack([jnp.sqrt(pixels / ratios), jnp.sqrt(pixels * ratios)])
+    sides = jnp.round(sides).astype(jnp.int32)  # [2, attempts]
+    limits = jnp.array([height, width], jnp.int32)
+    fits = jnp.all((sides > 0) & (sides <= limits[:, None]), 0)
+    # of the whole image if its own ratio is allowed
+    ratio = min(max(width / height, aspect[0]), aspect[1])
+    middle = min(height, round(width / ratio)), min(width, round(height * ratio))
+    box = jnp.where(fits.any(), sides[:, jnp.argmax(fits)], jnp.array(middle, jnp.int32))
+    left_over = limits - box
+    place = jax.random.randint(place_key, (2,), 0, left_over + 1, jnp.int32)
+    place = jnp.where(fits.any(), place, left_over // 2)
+    return place[0], place[1], box[0], box[1]
+
+
+def linear_weights(start: jax.Array, length: jax.Array, pixels: int, outputs: int) -> jax.Array:
+    """The weights of input pixels in output pixels, for a part of one axis of an image.
+
+    Pixel `j` has its centre at `j + 1/2`, and output `o` looks at `c = start + (o + 1/2) s` with
+    `s = length / outputs`. The weight is `max(0, 1 - |j + 1/2 - c| / max(s, 1))` for pixels of the
+    part, divided by the sum over them: bilinear interpolation with antialiasing, as in Pillow and
+    in PyTorch with `antialias=True`. The part has `length` pixels from `start`; pixels beside it
+    have no weight. Returns float[outputs, pixels].
+    """
+    scale = length / outputs
+    centres = start + (jnp.arange(outputs)[:, None] + 0.5) * scale
+    pixel = jnp.arange(pixels)[None]
+    distances = jnp.abs(pixel + 0.5 - centres) / jnp.maximum(scale, 1)
+    inside = (pixel >= start) & (pixel < start + length)
+    weights = jnp.where(inside, jnp.maximum(1 - distances, 0), 0)
+    return weights / weights.sum(1, keepdims=True)
 
 
 def _keys(key, images):

@@ -13,14 +13,13 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count, Layers
-from fedjax_algos.models.adapters import classifier, identity
+from fedjax_algos.models.adapters import TEXTS, classifier, identity, models, takes
 from fedjax_algos.models.language import token_cross_entropy, word_accuracy
 from fedjax_algos.models.layers.initialisation import (
     Initialisation,
     initialisers,
     symmetric_uniform,
 )
-from fedjax_algos.models.registry import TEXTS, models, takes
 
 Cell = Literal["gru", "lstm"]
 Biases = Literal["torch", "flax"]
@@ -162,15 +161,6 @@ def gru(
     """FedGBO's network for Shakespeare: an embedding of 8 and two GRU layers of 128.
 
     It has 162,887 parameters for 79 symbols.
-
-    Args:
-      example_shape: [time], the length of a text in symbols.
-      num_classes: number of symbols, which are both inputs and labels.
-      embedding: width of the embedding, at least 1.
-      hidden: width of the recurrent layers, at least 1.
-      layers: number of recurrent layers, at least 1.
-      biases: biases of a layer, as in PyTorch or as in Flax; see `Recurrent`.
-      initialisation: distribution of the initial parameters, as in Flax or as in PyTorch.
     """
     reader = Reader("gru", num_classes, embedding, hidden, layers, (), biases, initialisation)
     return _predictor(reader, example_shape)
@@ -191,15 +181,6 @@ def lstm(
     """GHBM's network for Shakespeare: an embedding of 8 and two LSTM layers of 100.
 
     It has 133,520 parameters for 80 symbols.
-
-    Args:
-      example_shape: [time], the length of a text in symbols.
-      num_classes: number of symbols, which are both inputs and labels.
-      embedding: width of the embedding, at least 1.
-      hidden: width of the recurrent layers, at least 1.
-      layers: number of recurrent layers, at least 1.
-      biases: biases of a layer, as in PyTorch or as in Flax; see `Recurrent`.
-      initialisation: distribution of the initial parameters, as in Flax or as in PyTorch.
     """
     reader = Reader("lstm", num_classes, embedding, hidden, layers, (), biases, initialisation)
     return _predictor(reader, example_shape)
@@ -225,20 +206,14 @@ def lstm_words(
     it is.
 
     With `predicts="every"` it predicts the token after each position, as there: labels "y" are
-    int32[batch, time], the loss is `token_cross_entropy`, and the accuracy is that of words, see
-    `word_accuracy`. With "last" it predicts one word after the text, with labels int32[batch].
+    int32[batch, time], the loss is `token_cross_entropy`, and the accuracy is `token_accuracy` of
+    words. With "last" it predicts one word after the text, with labels int32[batch].
 
     Deviations from that code: the initial parameters are those of Flax or PyTorch, not of Keras,
     which begins with a forget gate of bias 1. Padding is read like any other token; at the end of
     a text, where the task has it, no counted prediction depends on it.
 
     Args:
-      example_shape: [time], the length of a text in symbols.
-      num_classes: number of symbols, which are both inputs and labels.
-      embedding: width of the embedding and of the projection, at least 1.
-      hidden: width of the recurrent layer, at least 1.
-      biases: biases of a layer, as in PyTorch or as in Flax; see `Recurrent`.
-      initialisation: distribution of the initial parameters, as in Flax or as in PyTorch.
       predicts: the word after the "last" position, or the token after "every" one.
     """
     sizes = num_classes, embedding, hidden, 1, (embedding,)

@@ -10,19 +10,21 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core import Batch, MetricValues, Problem
-from fedjax_algos.models.adapters import (
-    Inputs,
+from fedjax_algos.models.adapters import Inputs, classifier, scale_pixels
+from fedjax_algos.models.outputs import (
+    OUTPUTS_AND_LABELS,
+    Loss,
     Outputs,
     accuracy,
-    classifier,
     cross_entropy,
-    scale_pixels,
+    losses,
+    metrics,
+    with_args,
 )
-from fedjax_algos.models.loss_functions import Loss
-from fedjax_algos.models.registry import losses, metrics
 
 
 @losses.register
+@with_args(OUTPUTS_AND_LABELS)
 def dice(outputs: Outputs, batch: Batch) -> jax.Array:
     """Soft Dice loss: `mean_k 1 - 2 sum_v p_vk g_vk / (sum_v p_vk + sum_v g_vk + 1e-9)`.
 
@@ -35,10 +37,6 @@ def dice(outputs: Outputs, batch: Batch) -> jax.Array:
     which is the same. The Dice loss of V-Net, Milletari et al., 3DV 2016,
     https://arxiv.org/abs/1606.04797, has squares of p and g in the denominator.
 
-    Args:
-      outputs: logits float[batch, ..., classes], with any number of spatial axes.
-      batch: with "y", int32[batch, ...], the label of each voxel.
-
     Raises:
       ValueError: for labels without a spatial axis.
     """
@@ -48,16 +46,13 @@ def dice(outputs: Outputs, batch: Batch) -> jax.Array:
 
 
 @metrics.register
+@with_args(OUTPUTS_AND_LABELS)
 def soft_dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     """Dice score of the softmax probabilities, as FLamby measures it on Fed-IXI.
 
     `mean_k sum_v p_vk g_vk / (sum_v (p_vk + g_vk) / 2 + 1e-7)`, with the symbols of `dice`. The
     mean is over all classes, also the background, and there is no threshold. A class that has
     neither probability nor labels has score 1.
-
-    Args:
-      outputs: logits float[batch, ..., classes], with any number of spatial axes.
-      batch: with "y", int32[batch, ...], the label of each voxel.
 
     Returns:
       "soft_dice_score", float[batch].
@@ -72,16 +67,13 @@ def soft_dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
 
 
 @metrics.register
+@with_args(OUTPUTS_AND_LABELS)
 def dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     """Dice score of the predicted mask: `mean_k 2 |P_k and G_k| / (|P_k| + |G_k|)`.
 
     P_k are the voxels whose largest logit is that of class k, and G_k those with the label k. The
     mean is over the classes 1, 2, ...; class 0 is the background. A class that is in neither mask
     has score 1.
-
-    Args:
-      outputs: logits float[batch, ..., classes], with any number of spatial axes.
-      batch: with "y", int32[batch, ...], the label of each voxel.
 
     Returns:
       "dice_score", float[batch].
@@ -105,15 +97,7 @@ def dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
 
 
 def voxel_metrics(outputs: Outputs, batch: Batch) -> MetricValues:
-    """The share of voxels that are labelled rightly, and the Dice score of the mask.
-
-    Args:
-      outputs: logits float[batch, ..., classes], with any number of spatial axes.
-      batch: with "y", int32[batch, ...], the label of each voxel.
-
-    Returns:
-      "accuracy" and "dice_score", float[batch] each.
-    """
+    """The share of voxels that are labelled rightly, and the Dice score of the mask."""
     return {**accuracy(outputs, batch), **dice_score(outputs, batch)}
 
 

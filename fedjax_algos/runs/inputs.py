@@ -19,7 +19,7 @@ from fedjax_algos.data.federated_data import FederatedData, check_examples
 from fedjax_algos.engine.disk_client_state import DiskClientState
 from fedjax_algos.engine.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState, HostClientState
-from fedjax_algos.models.labels import check_labels
+from fedjax_algos.models.outputs import check_labels
 
 _ROW_BYTES = 500  # of an evaluation's row, at least
 

@@ -11,7 +11,7 @@ from helpers import CASES, Case, fixed, one_round, small_network, stored
 import fedjax_algos as fa
 from fedjax_algos.engine.disk_client_state import DiskClientState
 from fedjax_algos.engine.state import HostClientState
-from fedjax_algos.models.adapters import Outputs
+from fedjax_algos.models.outputs import Outputs
 from fedjax_algos.schedules import Synchronous
 
 ONE_EACH = list({case.name: case for case in CASES}.values())  # the last of each name

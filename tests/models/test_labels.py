@@ -11,7 +11,7 @@ from flax import nnx
 
 import fedjax_algos as fa
 from fedjax_algos.engine import checks as engine_checks
-from fedjax_algos.models.labels import check_labels
+from fedjax_algos.models.outputs import check_labels
 
 X = np.ones((4, 3), np.float32)
 LINEAR = fa.models.linear((3,), 3)

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 import fedjax_algos as fa
 from fedjax_algos.models import losses, metrics, models, with_loss, with_metrics
-from fedjax_algos.models.adapters import Outputs
-from fedjax_algos.models.labels import check_labels
 from fedjax_algos.models.language import word_accuracy
+from fedjax_algos.models.outputs import Outputs, check_labels
 
 WORDS, TIME = 4, 5
 CLASSES = WORDS + 4

@@ -7,8 +7,7 @@ import pytest
 
 import fedjax_algos as fa
 from fedjax_algos.models import losses, metrics, with_loss
-from fedjax_algos.models.adapters import Outputs, accuracy, cross_entropy
-from fedjax_algos.models.labels import check_labels
+from fedjax_algos.models.outputs import Outputs, accuracy, check_labels, cross_entropy
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -12,7 +12,7 @@ from sweep_helpers import FULL, sweep_toy
 
 import fedjax_algos as fa
 from fedjax_algos.core import client_optimizer
-from fedjax_algos.models.adapters import Outputs
+from fedjax_algos.models.outputs import Outputs
 from fedjax_algos.runs import comparison
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import Method, methods_of, parse_spec

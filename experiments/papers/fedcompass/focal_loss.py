@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from fedjax_algos.core import Batch
 from fedjax_algos.core.options import NonNegative
 from fedjax_algos.models import losses
-from fedjax_algos.models.adapters import Outputs
+from fedjax_algos.models.outputs import Outputs
 
 TRAINING_IMAGES = (3332, 9084, 2649, 712, 1950, 184, 201, 485)  # of each class: 18,597
 

@@ -7,7 +7,8 @@ loop or not. The same holds for Winograd's form, which has fewer products.
 """
 
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import flax.linen as nn
@@ -16,12 +17,68 @@ import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.models.layers.products import multiply
-from fedjax_algos.models.layers.windows import Padding, output_size, pads, pair
-from fedjax_algos.models.layers.winograd import winograd
 
 Implementation = Literal["auto", "patches", "winograd", "lax"]
+Convolutions = Literal["auto", "patches", "lax"]  # for layers of any shape
+# VALID, SAME, a number for all sides, or for each axis a number or a pair
+Padding = str | int | Sequence[int | tuple[int, int]]
 _MIN_WINOGRAD_CHANNELS = 16  # channels and features from which "auto" uses Winograd's form
+
+
+def pair(each: Any) -> Any:
+    """A number for both axes as a pair; any other value unchanged."""
+    return (each, each) if isinstance(each, int) else each
+
+
+def pads(
+    padding: Padding, size: Sequence[int], window: Sequence[int], strides: Sequence[int]
+) -> list[tuple[int, int]]:
+    """What a padding adds to each axis: [(top, bottom), (left, right)] of an image."""
+    if isinstance(padding, str) and padding.upper() in ("VALID", "SAME"):
+        return list(jax.lax.padtype_to_pads(size, window, strides, padding.upper()))
+    each = (padding,) * len(size) if isinstance(padding, int) else padding
+    if isinstance(each, str) or len(each) != len(size):
+        raise ValueError(
+            f"padding={padding!r} is unknown; give VALID, SAME, a number, or one for each axis"
+        )
+    return [(side, side) if isinstance(side, int) else side for side in each]
+
+
+def output_size(
+    size: Sequence[int],
+    window: Sequence[int],
+    strides: Sequence[int],
+    sides: Sequence[tuple[int, int]],
+) -> list[int]:
+    """The number of outputs along each axis with the `pads`; 0 if the window does not fit."""
+    return [
+        max(0, (length + sum(side) - extent) // stride + 1)
+        for length, extent, stride, side in zip(size, window, strides, sides, strict=True)
+    ]
+
+
+def shifted(
+    images: jax.Array, window: Sequence[int], strides: Sequence[int]
+) -> Iterator[jax.Array]:
+    """For each entry of the window, what it meets at all outputs: [batch, rows, columns, channels].
+
+    The entries are in the order of the rows of the window, and the images are padded before.
+    """
+    rows, columns = output_size(images.shape[1:3], window, strides, [(0, 0)] * 2)
+    down, right = strides
+    for i, j in itertools.product(*map(range, window)):
+        ends = i + (rows - 1) * down + 1, j + (columns - 1) * right + 1
+        yield images[:, i : ends[0] : down, j : ends[1] : right]
+
+
+def layer_params(layer: nn.Module, inputs: jax.Array, shape: Sequence[int], dtype: Any) -> Any:
+    """The inputs, kernel and bias (or None) of a convolutional layer, promoted to one dtype."""
+    fields: Any = layer
+    kernel = layer.param("kernel", fields.kernel_init, shape, fields.param_dtype)
+    bias = None
+    if fields.use_bias:
+        bias = layer.param("bias", fields.bias_init, shape[-1:], fields.param_dtype)
+    return promote_dtype(inputs, kernel, bias, dtype=dtype)
 
 
 def convolve(
@@ -39,16 +96,17 @@ def convolve(
       images: float[batch, height, width, channels].
       kernel: float[height, width, channels, features].
       strides: of the window along both axes.
-      padding: as for `pads`.
+      padding: "VALID", "SAME", one number for all sides, or for each axis a number or a pair of
+        numbers before and after.
       pool: height and width of a following pool without padding, whose strides are its size.
         Outputs that the pool ignores are not computed, such as the last of an odd number of rows
         for a pool of 2.
       implementation: "patches" gathers patches and multiplies them; "winograd" needs fewer
-        products, for 3x3 kernels with strides of 1 (`winograd.py`); "lax" is
-        `lax.conv_general_dilated`. "auto" is winograd on a CPU for float32 and float64 if that form
-        applies and there are at least 16 channels and 16 features, and otherwise patches; costs are
-        counted as those of patches on all platforms. Results agree up to rounding. Only "lax" has
-        forward-mode derivatives (`jax.jvp`).
+        products, for 3x3 kernels with strides of 1; "lax" is `lax.conv_general_dilated`. "auto" is
+        winograd on a CPU for float32 and float64 if that form applies and there are at least 16
+        channels and 16 features, and otherwise patches; costs are counted as those of patches on
+        all platforms. Results agree up to rounding. Only "lax" has forward-mode derivatives
+        (`jax.jvp`).
 
     Returns:
       float[batch, height, width, features], cut to whole pools.
@@ -92,7 +150,7 @@ def _select(implementation, kernel, strides, dtype):
             "of (3, 3) with strides of 1, or implementation='auto'"
         )
     if implementation == "winograd":
-        return winograd
+        return _winograd
     precise = jnp.result_type(dtype, kernel) in (jnp.float32, jnp.float64)  # its sums need the bits
     large = min(kernel.shape[2:]) >= _MIN_WINOGRAD_CHANNELS
     if implementation == "auto" and winograd_applies and precise and large:
@@ -103,7 +161,7 @@ def _select(implementation, kernel, strides, dtype):
 @jax.custom_vjp
 def _by_platform(images, kernel):
     """Selects the form at compile time, so that traces and counted costs do not depend on it."""
-    return jax.lax.platform_dependent(images, kernel, cpu=winograd, default=_by_patches)
+    return jax.lax.platform_dependent(images, kernel, cpu=_winograd, default=_by_patches)
 
 
 def _by_platform_forward(images, kernel):
@@ -120,7 +178,7 @@ def _by_platform_backward(residuals, gradient):
         return lambda images, kernel, gradient: jax.vjp(form, images, kernel)[1](gradient)
 
     return jax.lax.platform_dependent(
-        *residuals, gradient, cpu=gradient_of(winograd), default=gradient_of(_by_patches)
+        *residuals, gradient, cpu=gradient_of(_winograd), default=gradient_of(_by_patches)
     )
 
 
@@ -130,7 +188,7 @@ _by_platform.defvjp(_by_platform_forward, _by_platform_backward)
 def _by_patches(images, kernel, strides=(1, 1)):
     patches = _patches(images, kernel.shape[:2], strides)
     rows, weights = patches.reshape(-1, patches.shape[-1]), kernel.reshape(-1, kernel.shape[-1])
-    return multiply(rows, weights).reshape(*patches.shape[:-1], -1)
+    return _multiply(rows, weights).reshape(*patches.shape[:-1], -1)
 
 
 def _patches(images, window, strides):
@@ -144,7 +202,7 @@ def _patches(images, window, strides):
     if rest:
         images = jnp.pad(images, ((0, 0), (0, 0), (0, rest), (0, 0)))
     grouped = images.reshape(*images.shape[:2], -1, right * channels)
-    shifted = [
+    parts = [
         grouped[
             :,
             i : i + (rows - 1) * down + 1 : down,
@@ -154,7 +212,107 @@ def _patches(images, window, strides):
         for i in range(window[0])
         for j in range(0, window[1], right)
     ]
-    return shifted[0] if len(shifted) == 1 else jnp.concatenate(shifted, axis=-1)
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
+
+
+@jax.custom_vjp
+def _multiply(rows: jax.Array, weights: jax.Array) -> jax.Array:
+    """`rows @ weights`, float[n, k] and float[k, m], with another order in its gradient."""
+    return rows @ weights
+
+
+def _multiply_forward(rows, weights):
+    return _multiply(rows, weights), (rows, weights)
+
+
+def _multiply_backward(residuals, gradient):
+    """The gradient of `@`, except for the order of the product for the weights.
+
+    With the longer side last, a CPU is 1.5 times as fast; and if the order is left to XLA, it
+    transposes the gradient of all rows first.
+    """
+    rows, weights = residuals
+    over_rows = (((0,), (0,)), ((), ()))
+    if rows.shape[1] <= gradient.shape[1]:
+        to_weights = jax.lax.dot_general(rows, gradient, over_rows)
+    else:
+        wide = jax.lax.dot_general(gradient, rows, over_rows)
+        to_weights = jax.lax.optimization_barrier(wide).T  # without it XLA restores the other order
+    return gradient @ weights.T, to_weights
+
+
+_multiply.defvjp(_multiply_forward, _multiply_backward)
+
+
+def _winograd(images: jax.Array, kernel: jax.Array) -> jax.Array:
+    """A convolution without padding and with strides of 1 by Winograd's minimal filtering, F(2, 3).
+
+    Two neighbouring outputs y of a filter g of three over inputs d take four products, not six:
+
+        m = (d_0 - d_2) g_0,  (d_1 + d_2) (g_0 + g_1 + g_2) / 2,
+            (d_2 - d_1) (g_0 - g_1 + g_2) / 2,  (d_1 - d_3) g_2
+        y = m_0 + m_1 + m_2,  m_1 - m_2 - m_3
+
+    Along both axes a tile of 2x2 outputs takes 16 products of matrices [tiles, channels] and
+    [channels, features] instead of 36. Lavin and Gray, "Fast Algorithms for Convolutional Neural
+    Networks", CVPR 2016, https://arxiv.org/abs/1509.09308. In float32 its rounding error is up to a
+    few times that of the direct form.
+    """
+    batch, height, width, channels = images.shape
+    if height % 2 or width % 2:  # completes the tiles
+        images = jnp.pad(images, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)))
+    inputs = [part for row in _inputs(images, 1) for part in _inputs(row, 2)]
+    filters = [part for row in _filters(kernel) for part in _filters(row)]
+    _, down, right, _ = inputs[0].shape
+    products = jax.vmap(_multiply)(
+        jnp.stack([part.reshape(-1, channels) for part in inputs]), jnp.stack(filters)
+    )
+    rows = _outputs(products.reshape(4, 4, batch, down, right, -1))
+    tiles = jnp.stack([jnp.stack(_outputs(row), 3) for row in rows], 2)
+    return tiles.reshape(batch, 2 * down, 2 * right, -1)[:, : height - 2, : width - 2]
+
+
+def _filters(kernel):
+    first, middle, last = kernel
+    outer = first + last
+    return first, (outer + middle) / 2, (outer - middle) / 2, last
+
+
+def _outputs(products):
+    first, plus, minus, last = products
+    return first + plus + minus, plus - minus - last
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _inputs(images, axis):
+    """The four sums of all tiles, which start at every second index of an axis."""
+    reach = images.shape[axis] - 3  # from the first tile to the last
+    d = [jax.lax.slice_in_dim(images, i, i + reach, 2, axis) for i in range(4)]
+    return d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]
+
+
+def _inputs_forward(images, axis):
+    return _inputs(images, axis), None
+
+
+def _inputs_backward(axis, _, gradients):
+    """Even and odd indices are summed separately; scattering each into zeros would be slower."""
+    first, plus, minus, last = gradients
+
+    def padded(part, before, after):
+        sides = [(0, 0)] * part.ndim
+        sides[axis] = before, after
+        return jnp.pad(part, sides)
+
+    even = padded(first, 0, 1) + padded(plus + minus - first, 1, 0)
+    odd = padded(plus - minus + last, 0, 1) - padded(last, 1, 0)
+    pairs = jnp.stack([even, odd], axis + 1)
+    shape = list(even.shape)
+    shape[axis] *= 2
+    return (pairs.reshape(shape),)
+
+
+_inputs.defvjp(_inputs_forward, _inputs_backward)
 
 
 class Conv(nn.Module):
@@ -179,17 +337,7 @@ class Conv(nn.Module):
     @nn.compact
     def __call__(self, images):
         shape = (*self.kernel_size, images.shape[-1], self.features)
-        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        bias = None
-        if self.use_bias:
-            bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype)
-        images, kernel, bias = promote_dtype(images, kernel, bias, dtype=self.dtype)
-        outputs = convolve(
-            images,
-            kernel,
-            strides=pair(self.strides),
-            padding=self.padding,
-            pool=self.pool,
-            implementation=self.implementation,
-        )
+        images, kernel, bias = layer_params(self, images, shape, self.dtype)
+        options = {"padding": self.padding, "implementation": self.implementation}
+        outputs = convolve(images, kernel, strides=pair(self.strides), pool=self.pool, **options)
         return outputs if bias is None else outputs + bias.reshape(1, 1, 1, -1)

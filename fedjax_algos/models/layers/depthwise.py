@@ -6,16 +6,23 @@ over clients. `lax.conv_general_dilated` with a group for each channel takes a s
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.linen.dtypes import promote_dtype
 
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.models.layers.windows import Padding, output_size, pads, pair
+from fedjax_algos.models.layers.convolution import (
+    Padding,
+    layer_params,
+    output_size,
+    pads,
+    pair,
+    shifted,
+)
 
 DepthwiseImplementation = Literal["shifts", "lax"]
 
@@ -34,7 +41,7 @@ def convolve_depthwise(
       images: float[batch, height, width, channels].
       kernel: float[height, width, 1, channels], as Flax has it for as many groups as channels.
       strides: of the window along both axes.
-      padding: as for `pads`.
+      padding: as for `convolve`.
       implementation: "shifts" adds the products of shifted images and weights; "lax" is
         `lax.conv_general_dilated`. Results agree up to rounding. Only "lax" has forward-mode
         derivatives (`jax.jvp`).
@@ -73,18 +80,9 @@ def _by_shifts(images, kernel, strides):
     """The convolution of padded images."""
     images = jax.lax.optimization_barrier(images)  # otherwise each weight would pad them again
     weights = kernel[:, None, :, None]  # [height, 1, width, 1, 1, channels]
-    shifted = _shifted(images, kernel.shape[:2], strides)
-    return functools.reduce(jnp.add, (part * weights[i, :, j] for (i, j), part in shifted))
-
-
-def _shifted(images, window, strides):
-    """For each weight of the window: its place, and the inputs that it meets at all outputs."""
-    rows, columns = output_size(images.shape[1:3], window, strides, [(0, 0)] * 2)
-    down, right = strides
-    for i in range(window[0]):
-        for j in range(window[1]):
-            ends = i + (rows - 1) * down + 1, j + (columns - 1) * right + 1
-            yield (i, j), images[:, i : ends[0] : down, j : ends[1] : right]
+    places = itertools.product(*map(range, kernel.shape[:2]))
+    parts = zip(shifted(images, kernel.shape[:2], strides), places, strict=True)
+    return functools.reduce(jnp.add, (part * weights[i, :, j] for part, (i, j) in parts))
 
 
 def _forward(images, kernel, strides):
@@ -121,9 +119,9 @@ def _kernel_gradient(images, gradient, window, strides):
 
     def add(totals, example):
         image, of_outputs = example
-        parts = _shifted(image[None], window, strides)
+        parts = shifted(image[None], window, strides)
         own = of_outputs.reshape(long)
-        return [t + p.reshape(long) * own for t, (_, p) in zip(totals, parts, strict=True)], None
+        return [t + p.reshape(long) * own for t, p in zip(totals, parts, strict=True)], None
 
     start = [jnp.zeros(gradient[0].reshape(long).shape, gradient.dtype)] * count
     totals, _ = jax.lax.scan(add, start, (images, gradient))
@@ -153,18 +151,8 @@ class DepthwiseConv(nn.Module):
 
     @nn.compact
     def __call__(self, images):
-        channels = images.shape[-1]
-        shape = (*self.kernel_size, 1, channels)
-        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        bias = None
-        if self.use_bias:
-            bias = self.param("bias", self.bias_init, (channels,), self.param_dtype)
-        images, kernel, bias = promote_dtype(images, kernel, bias, dtype=self.dtype)
-        outputs = convolve_depthwise(
-            images,
-            kernel,
-            strides=pair(self.strides),
-            padding=self.padding,
-            implementation=self.implementation,
-        )
+        shape = (*self.kernel_size, 1, images.shape[-1])
+        images, kernel, bias = layer_params(self, images, shape, self.dtype)
+        options = {"padding": self.padding, "implementation": self.implementation}
+        outputs = convolve_depthwise(images, kernel, strides=pair(self.strides), **options)
         return outputs if bias is None else outputs + bias.reshape(1, 1, 1, -1)

@@ -10,11 +10,7 @@ Initialisation = Literal["flax", "torch"]
 
 
 def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
-    """The initialiser U(-bound, bound).
-
-    Args:
-      bound: above 0.
-    """
+    """The initialiser U(-bound, bound)."""
 
     def draw(key, shape, dtype=jnp.float32, out_sharding=None):
         return jax.random.uniform(key, shape, dtype, -bound, bound)
@@ -23,12 +19,9 @@ def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
 
 
 def initialisers(initialisation: Initialisation, fan_in: int) -> dict[str, Any]:
-    """The `kernel_init` and `bias_init` of a dense or convolutional layer, as keyword arguments.
+    """The `kernel_init` and `bias_init` of a layer of `fan_in` inputs for each output.
 
-    Args:
-      initialisation: "torch" draws both from U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)); "flax" is
-        LeCun normal and 0.
-      fan_in: number of inputs of each output.
+    "torch" draws both from U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)); "flax" is LeCun normal and 0.
     """
     if initialisation == "flax":
         return {"kernel_init": nn.initializers.lecun_normal(), "bias_init": nn.initializers.zeros}

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.models.layers.windows import Padding, output_size, pads
+from fedjax_algos.models.layers.convolution import Padding, pads, shifted
 
 
 def max_pool(
@@ -27,7 +27,7 @@ def max_pool(
       images: float[batch, height, width, channels].
       window_shape: height and width of the window.
       strides: of the window along both axes; (1, 1) if None.
-      padding: as for `pads`.
+      padding: as for `convolve`.
 
     Returns:
       float[batch, rows, columns, channels].
@@ -83,17 +83,7 @@ _pool.defvjp(_pool_forward, _pool_backward)
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _pool_shifted(images, window, strides):
     images = jax.lax.optimization_barrier(images)  # otherwise each shift would pad them again
-    return functools.reduce(jnp.maximum, _shifted(images, window, strides))
-
-
-def _shifted(images, window, strides):
-    """The entries at each position of all windows, each [batch, rows, columns, channels]."""
-    rows, columns = output_size(images.shape[1:3], window, strides, [(0, 0)] * 2)
-    down, right = strides
-    return [
-        images[:, i : i + (rows - 1) * down + 1 : down, j : j + (columns - 1) * right + 1 : right]
-        for i, j in itertools.product(*map(range, window))
-    ]
+    return functools.reduce(jnp.maximum, [*shifted(images, window, strides)])
 
 
 def _shifted_forward(images, window, strides):
@@ -109,7 +99,7 @@ def _shifted_backward(window, strides, residuals, gradient):
     """
     images, largest = residuals
     first = jnp.full(largest.shape, -1, jnp.int32)  # position in its window
-    entries = list(enumerate(_shifted(images, window, strides)))
+    entries = list(enumerate(shifted(images, window, strides)))
     for position, entry in reversed(entries):
         first = jnp.where(entry == largest, position, first)
     size = [-(-images.shape[1 + axis] // strides[axis]) for axis in (0, 1)]

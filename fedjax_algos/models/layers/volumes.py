@@ -11,11 +11,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax.linen.dtypes import promote_dtype
 
-from fedjax_algos.models.layers.convolution import Implementation, convolve
+from fedjax_algos.models.layers.convolution import (
+    Implementation,
+    Padding,
+    convolve,
+    layer_params,
+    output_size,
+    pads,
+)
 from fedjax_algos.models.layers.pooling import max_pool
-from fedjax_algos.models.layers.windows import Padding, output_size, pads
 
 
 def convolve_3d(
@@ -32,7 +37,7 @@ def convolve_3d(
       volumes: float[batch, depth, height, width, channels].
       kernel: float[depth, height, width, channels, features].
       strides: of the window along the three axes.
-      padding: as for `pads`.
+      padding: as for `convolve`.
       implementation: of the planes, as for `convolve`; "lax" is one `lax.conv_general_dilated`, the
         only one with forward-mode derivatives (`jax.jvp`). Results agree up to rounding.
 
@@ -94,18 +99,9 @@ class Conv3D(nn.Module):
     @nn.compact
     def __call__(self, volumes):
         shape = (*self.kernel_size, volumes.shape[-1], self.features)
-        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        bias = None
-        if self.use_bias:
-            bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype)
-        volumes, kernel, bias = promote_dtype(volumes, kernel, bias, dtype=None)
-        outputs = convolve_3d(
-            volumes,
-            kernel,
-            strides=self.strides,
-            padding=self.padding,
-            implementation=self.implementation,
-        )
+        volumes, kernel, bias = layer_params(self, volumes, shape, None)
+        options = {"padding": self.padding, "implementation": self.implementation}
+        outputs = convolve_3d(volumes, kernel, strides=self.strides, **options)
         return outputs if bias is None else outputs + bias.reshape(1, 1, 1, 1, -1)
 
 

@@ -15,20 +15,18 @@ import jax
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count, Decay
 from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.models.adapters import classifier
-from fedjax_algos.models.convolutional import Convolutions
-from fedjax_algos.models.layers.convolution import Conv
-from fedjax_algos.models.layers.depthwise import DepthwiseConv
-from fedjax_algos.models.layers.initialisation import kaiming_normal_out, symmetric_uniform
-from fedjax_algos.models.preprocessing import Augmentation, augmented
-from fedjax_algos.models.registry import IMAGES, models, takes
-from fedjax_algos.models.residual import Norm, Normalisation
-from fedjax_algos.models.weights import Head
-from fedjax_algos.models.weights_of_torch import (
+from fedjax_algos.models.adapters import IMAGES, classifier, models, takes
+from fedjax_algos.models.large.residual import Norm, Normalisation
+from fedjax_algos.models.large.weights import Head
+from fedjax_algos.models.large.weights_of_torch import (
     efficientnet_names,
     mobilenet_v2_names,
     with_weights,
 )
+from fedjax_algos.models.layers.convolution import Conv, Convolutions
+from fedjax_algos.models.layers.depthwise import DepthwiseConv
+from fedjax_algos.models.layers.initialisation import kaiming_normal_out, symmetric_uniform
+from fedjax_algos.models.preprocessing import Augmentation, augmented
 
 
 class Stage(NamedTuple):
@@ -196,17 +194,10 @@ def mobilenet_v2(
     is Flax's 0.9, which torch calls 0.1.
 
     Args:
-      example_shape: of one image, [height, width] or [height, width, channels].
-      num_classes: number of labels.
-      weights: file of torchvision's or timm's weights, see `load_weights`; None draws the initial
-        params. The weights of ImageNet expect `augmentation="imagenet_normalised"`.
-      head: "loaded" has the last layer of `weights`; "new" draws it, for other classes.
-      norm: GroupNorm or BatchNorm.
       groups: number of groups of channels of GroupNorm; a divisor of 8.
       dropout: rate before the last layer, from 0 to below 1; 0.2 in torchvision.
       convolutions: implementation of the convolutions; see `convolve`. With "lax" the depthwise
         ones are `lax.conv_general_dilated`, too.
-      augmentation: preprocessing of the images; see `augmented`.
     """
     module = InvertedResidualNetwork(
         MOBILENET_V2, num_classes, nn.relu6, False, dropout, 0.0, norm, groups, convolutions,
@@ -243,19 +234,12 @@ def efficientnet_b0(
     variance is the mean of the batches' biased variances, as in Flax; torch has unbiased ones.
 
     Args:
-      example_shape: of one image, [height, width] or [height, width, channels].
-      num_classes: number of labels.
-      weights: file of torchvision's or timm's weights, see `load_weights`; None draws the initial
-        params. The weights of ImageNet expect `augmentation="imagenet_normalised"`.
-      head: "loaded" has the last layer of `weights`; "new" draws it, for other classes.
-      norm: GroupNorm or BatchNorm.
       groups: number of groups of channels of GroupNorm; a divisor of 8.
       dropout: rate before the last layer, from 0 to below 1; 0.2 in the paper.
       stochastic_depth: rate at which the branch of the last block would be left out for an example;
         that of block l of 16, from 0, is l / 16 of it. The paper's code has 0.2.
       convolutions: implementation of the convolutions; see `convolve`. With "lax" the depthwise
         ones are `lax.conv_general_dilated`, too.
-      augmentation: preprocessing of the images; see `augmented`.
     """
     module = InvertedResidualNetwork(
         EFFICIENTNET_B0, num_classes, nn.silu, True, dropout, stochastic_depth, norm, groups,

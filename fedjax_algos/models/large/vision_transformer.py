@@ -15,12 +15,11 @@ import jax.numpy as jnp
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count, Layers, Range
 from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.models.adapters import classifier
+from fedjax_algos.models.adapters import IMAGES, classifier, models, takes
+from fedjax_algos.models.large.weights import Head
+from fedjax_algos.models.large.weights_of_torch import vision_transformer_names, with_weights
 from fedjax_algos.models.layers.initialisation import symmetric_uniform
 from fedjax_algos.models.preprocessing import Augmentation, augmented
-from fedjax_algos.models.registry import IMAGES, models, takes
-from fedjax_algos.models.weights import Head
-from fedjax_algos.models.weights_of_torch import vision_transformer_names, with_weights
 
 Dropout = Annotated[float, Range(0, 1, high_open=True)]
 _xavier = nn.initializers.xavier_uniform()
@@ -157,8 +156,6 @@ def vit(
     the error function, epsilon 1e-6, initial parameters, and no dropout of attention weights.
 
     Args:
-      example_shape: of one image, [height, width] or [height, width, channels].
-      num_classes: number of labels.
       patch_size: height and width of a patch in pixels; a divisor of the image's.
       width: of a token; the perceptrons are four times as wide.
       depth: number of encoder blocks.
@@ -168,16 +165,22 @@ def vit(
       checkpoint: whether the gradient computes the inside of each block a second time, instead of
         keeping it: a fifth of the memory for 12 blocks. It changes no result, but with dropout
         other entries are drawn.
-      augmentation: preprocessing of the images; see `augmented`.
       weights: a file of torchvision's or timm's weights; see `pretrained`. The positions of square
-        images are resized to other images by bicubic interpolation, as in timm; see
-        `resize_positions`.
-      head: "new" leaves out the file's last layer, for other classes.
+        images are resized to other images by bicubic interpolation, as in timm.
 
     Raises:
       ValueError: when the model is initialised, for a width or images that cannot be divided.
     """
-    module = VisionTransformer(num_classes, patch_size, width, depth, heads, dropout, checkpoint)
+    sizes = patch_size, width, depth, heads
+    options = dropout, checkpoint, augmentation, weights, head
+    return _transformer(example_shape, num_classes, sizes, *options)
+
+
+def _transformer(
+    example_shape, num_classes, sizes, dropout, checkpoint, augmentation, weights, head
+):
+    module = VisionTransformer(num_classes, *sizes, dropout, checkpoint)
+    patch_size, _, depth, _ = sizes
     rows, columns = (length // patch_size for length in (*example_shape, 1, 1)[:2])
     names = vision_transformer_names(depth, (rows, columns))
     problem = with_weights(classifier(module, example_shape), weights, head, names)
@@ -201,27 +204,12 @@ def vit_b_16(
     It has 86,567,656 parameters for images of 224x224 and 1000 classes.
 
     Args:
-      example_shape: of one image, [height, width] or [height, width, channels].
-      num_classes: number of labels.
       dropout: as for `vit`.
       checkpoint: as for `vit`.
-      augmentation: preprocessing of the images; see `augmented`.
       weights: as for `vit`.
-      head: "new" leaves out the file's last layer, for other classes.
     """
-    return vit(
-        example_shape,
-        num_classes,
-        patch_size=16,
-        width=768,
-        depth=12,
-        heads=12,
-        dropout=dropout,
-        checkpoint=checkpoint,
-        augmentation=augmentation,
-        weights=weights,
-        head=head,
-    )
+    options = dropout, checkpoint, augmentation, weights, head
+    return _transformer(example_shape, num_classes, (16, 768, 12, 12), *options)
 
 
 @models.register
@@ -243,24 +231,9 @@ def vit_small(
     https://arxiv.org/abs/2012.12877, without the distillation token; timm's vit_small_patch16_224.
 
     Args:
-      example_shape: of one image, [height, width] or [height, width, channels].
-      num_classes: number of labels.
       dropout: as for `vit`.
       checkpoint: as for `vit`.
-      augmentation: preprocessing of the images; see `augmented`.
       weights: as for `vit`.
-      head: "new" leaves out the file's last layer, for other classes.
     """
-    return vit(
-        example_shape,
-        num_classes,
-        patch_size=16,
-        width=384,
-        depth=12,
-        heads=6,
-        dropout=dropout,
-        checkpoint=checkpoint,
-        augmentation=augmentation,
-        weights=weights,
-        head=head,
-    )
+    options = dropout, checkpoint, augmentation, weights, head
+    return _transformer(example_shape, num_classes, (16, 384, 12, 6), *options)

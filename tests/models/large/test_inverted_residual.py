@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedjax_algos.models import Conv, DepthwiseConv, models
-from fedjax_algos.models.inverted_residual import InvertedResidual, Stage
-from fedjax_algos.models.residual import Normalisation
+from fedjax_algos.models.large.inverted_residual import InvertedResidual, Stage
+from fedjax_algos.models.large.residual import Normalisation
 
 
 def test_stochastic_depth_leaves_out_whole_branches_of_single_examples():

@@ -27,9 +27,9 @@ from fedjax_algos.models import (
     models,
     pretrained,
 )
-from fedjax_algos.models.dense import Perceptron
-from fedjax_algos.models.inverted_residual import MOBILENET_V2
-from fedjax_algos.models.weights_of_torch import mobilenet_v2_names
+from fedjax_algos.models.large.inverted_residual import MOBILENET_V2
+from fedjax_algos.models.large.weights_of_torch import mobilenet_v2_names
+from fedjax_algos.models.small import Perceptron
 
 # checksum of the names and shapes, and the outputs for ten classes and an image of 32x32
 NETWORKS = {

@@ -15,14 +15,14 @@ import jax.numpy as jnp
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.models.convolutional import Convolutions
+from fedjax_algos.models.adapters import VOLUMES, models, takes
+from fedjax_algos.models.large.residual import Norm, Normalisation
+from fedjax_algos.models.large.weights import Head, load_weights
+from fedjax_algos.models.large.weights_of_torch import unet_3d_names, with_weights
+from fedjax_algos.models.layers.convolution import Convolutions
 from fedjax_algos.models.layers.initialisation import initialisers
 from fedjax_algos.models.layers.volumes import Conv3D, max_pool_3d, upsample_3d
-from fedjax_algos.models.registry import VOLUMES, models, takes
-from fedjax_algos.models.residual import Norm, Normalisation
 from fedjax_algos.models.segmentation import segmenter
-from fedjax_algos.models.weights import Head, load_weights
-from fedjax_algos.models.weights_of_torch import unet_3d_names, with_weights
 
 
 class ConvolutionalLayer(nn.Module):
@@ -113,15 +113,12 @@ def unet_3d(
     halved are refused.
 
     Args:
-      example_shape: of one volume, [depth, height, width] or [depth, height, width, channels].
-      num_classes: number of labels, with the background.
       levels: number of sizes of the volume, each half the one before.
       features: of the first layer, at least 1; each level has twice as many as the one before.
       norm: GroupNorm or BatchNorm. The first layer has a bias instead.
       groups: number of groups of channels of GroupNorm; a divisor of `2 * features`.
       convolutions: implementation of the convolutions; see `convolve_3d`.
       weights: a file of the weights of FLamby's network or of `unet`; see `pretrained`.
-      head: "new" leaves out the file's last layer, for other classes.
 
     Raises:
       ValueError: when the model is initialised, for sizes that cannot be halved.

@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 from weight_helpers import numbers, tensor
 
 from fedjax_algos.models import unet_3d, vit
+from fedjax_algos.models.large.weights_of_torch import resize_positions
 
 
 def of_torchvision():
@@ -172,3 +173,26 @@ def test_a_new_head_has_other_classes(tmp_path):
     params = jax.jit(vit((8, 8, 3), 7, head="new", **given).init)(KEY).params
     assert params["head"]["kernel"].shape == (12, 7)
     np.testing.assert_array_equal(params["class_token"], tensor("cls_token", (1, 1, 12)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("side", "grid", "printed"),
+    [
+        # `timm.layers.resample_abs_pos_embed` of k**2 % 11 by torch 2.13; first the token's
+        (2, (3, 3), [0, 0.24602, 2.203948, 4.161877, 5.032895, 4.75, 4.467105, 9.819771, 7.296053,
+                     4.772334]),
+        (3, (2, 4), [0, 5.866066, 4.449078, 2.848407, 2.067535, 9.5695, 4.678286, 2.159489,
+                     3.592175]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_positions_are_those_of_timm(side, grid, printed, dtype):
+    width = 2 if side == 3 else 1
+    values = np.arange((side**2 + 1) * width) ** 2 % 11
+    embedding = values.reshape(1, -1, width).astype(dtype)
+    resized = resize_positions(embedding, grid)
+    assert resized.shape == (1, grid[0] * grid[1] + 1, width)
+    assert resized.dtype == (np.float64 if dtype == np.float64 else np.float32)
+    np.testing.assert_allclose(resized[0, :, 0], printed, rtol=1e-5)
+    assert resize_positions(embedding, (side, side)) is embedding

@@ -1,19 +1,29 @@
-"""The small convolutional networks of the papers."""
-
-from typing import Literal
+"""Linear models, perceptrons, and the small convolutional networks of the papers."""
 
 import flax.linen as nn
 
 from fedjax_algos.core import Problem
-from fedjax_algos.models.adapters import classifier
-from fedjax_algos.models.dense import Perceptron
-from fedjax_algos.models.layers.convolution import Conv
+from fedjax_algos.core.options import Count, Layers
+from fedjax_algos.models.adapters import IMAGES, NUMBERS, classifier, models, takes
+from fedjax_algos.models.layers.convolution import Conv, Convolutions
 from fedjax_algos.models.layers.initialisation import Initialisation, initialisers
 from fedjax_algos.models.layers.pooling import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented
-from fedjax_algos.models.registry import IMAGES, models, takes
 
-Convolutions = Literal["auto", "patches", "lax"]  # those of `convolve` for layers of any shape
+
+class Perceptron(nn.Module):
+    """Dense layers with ReLUs between them; the inputs of the last one are sown as "features"."""
+
+    widths: tuple[int, ...]  # of the layers, the last one the number of classes
+    initialisation: Initialisation = "flax"
+
+    @nn.compact
+    def __call__(self, x):
+        x = x.reshape(x.shape[0], -1)
+        for width in self.widths[:-1]:
+            x = nn.relu(nn.Dense(width, **initialisers(self.initialisation, x.shape[-1]))(x))
+        self.sow("intermediates", "features", x)
+        return nn.Dense(self.widths[-1], **initialisers(self.initialisation, x.shape[-1]))(x)
 
 
 class ConvolutionalNetwork(nn.Module):
@@ -46,6 +56,33 @@ class ConvolutionalNetwork(nn.Module):
 
 
 @models.register
+@takes(NUMBERS)
+def linear(
+    example_shape: tuple[int, ...], num_classes: int, *, initialisation: Initialisation = "flax"
+) -> Problem:
+    """Multinomial logistic regression."""
+    return classifier(Perceptron((num_classes,), initialisation), example_shape)
+
+
+@models.register
+@takes(NUMBERS)
+def mlp(
+    example_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    hidden: Count = 64,
+    layers: Layers = 1,
+    initialisation: Initialisation = "flax",
+) -> Problem:
+    """A multilayer perceptron with ReLUs.
+
+    FedLGA's for Fashion-MNIST is `mlp:hidden=400` (318,010 parameters).
+    """
+    widths = (hidden,) * layers + (num_classes,)
+    return classifier(Perceptron(widths, initialisation), example_shape)
+
+
+@models.register
 @takes(IMAGES)
 def cnn_fedgbo(
     example_shape: tuple[int, ...],
@@ -58,13 +95,6 @@ def cnn_fedgbo(
     """FedGBO's network: 3x3 convolutions of 32 and 64 features, and a dense layer of 512.
 
     It has 870,334 parameters for FEMNIST and 1,250,852 for CIFAR-100.
-
-    Args:
-      example_shape: of one image, [height, width] or [height, width, channels].
-      num_classes: number of labels.
-      initialisation: distribution of the initial parameters, as in Flax or as in PyTorch.
-      convolutions: implementation of the convolutions; see `convolve`.
-      augmentation: preprocessing of the images; see `augmented`.
     """
     widths = (512, num_classes)
     module = ConvolutionalNetwork((32, 64), 3, widths, initialisation, convolutions)
@@ -84,13 +114,6 @@ def lenet(
     """GHBM's LeNet: 5x5 convolutions of 64 and 64 features, and dense layers of 384 and 192.
 
     It has 797,962 parameters for CIFAR-10.
-
-    Args:
-      example_shape: of one image, [height, width] or [height, width, channels].
-      num_classes: number of labels.
-      initialisation: distribution of the initial parameters, as in Flax or as in PyTorch.
-      convolutions: implementation of the convolutions; see `convolve`.
-      augmentation: preprocessing of the images; see `augmented`.
     """
     widths = (384, 192, num_classes)
     module = ConvolutionalNetwork((64, 64), 5, widths, initialisation, convolutions)
@@ -110,13 +133,6 @@ def cnn_fedcompass(
     """FedCompass' network: 5x5 convolutions of 32 and 64 features, and a dense layer of 512.
 
     It has 582,026 parameters for MNIST.
-
-    Args:
-      example_shape: of one image, [height, width] or [height, width, channels].
-      num_classes: number of labels.
-      initialisation: distribution of the initial parameters, as in Flax or as in PyTorch.
-      convolutions: implementation of the convolutions; see `convolve`.
-      augmentation: preprocessing of the images; see `augmented`.
     """
     widths = (512, num_classes)
     module = ConvolutionalNetwork((32, 64), 5, widths, initialisation, convolutions)

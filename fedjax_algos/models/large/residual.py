@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.models.adapters import classifier
-from fedjax_algos.models.convolutional import Convolutions
-from fedjax_algos.models.layers.convolution import Conv
+from fedjax_algos.models.adapters import IMAGES, classifier, models, takes
+from fedjax_algos.models.large.weights import Head
+from fedjax_algos.models.large.weights_of_torch import residual_names, with_weights
+from fedjax_algos.models.layers.convolution import Conv, Convolutions
 from fedjax_algos.models.layers.initialisation import (
     initialisers,
     kaiming_normal,
@@ -23,9 +24,6 @@ from fedjax_algos.models.layers.initialisation import (
 )
 from fedjax_algos.models.layers.pooling import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented
-from fedjax_algos.models.registry import IMAGES, models, takes
-from fedjax_algos.models.weights import Head
-from fedjax_algos.models.weights_of_torch import residual_names, with_weights
 
 Norm = Literal["group", "batch"]
 WIDTHS = (64, 128, 256, 512)
@@ -147,14 +145,6 @@ def resnet20(
     """GHBM's ResNet-20: widths 16, 32 and 64, and shortcuts without parameters.
 
     It has 269,722 parameters for CIFAR-10.
-
-    Args:
-      example_shape: of one image, [height, width] or [height, width, channels].
-      num_classes: number of labels.
-      norm: GroupNorm or BatchNorm.
-      groups: number of groups of channels of GroupNorm; a divisor of 16.
-      convolutions: implementation of the convolutions; see `convolve`.
-      augmentation: preprocessing of the images; see `augmented`.
     """
     module = ResidualNetwork((16, 32, 64), (3, 3, 3), num_classes, "A", norm, groups, convolutions)
     return augmented(classifier(module, example_shape), augmentation)
@@ -175,14 +165,6 @@ def resnet18(
 
     It has 11,173,962 parameters for CIFAR-10. For large images, and with torchvision's weights, see
     `resnet18_imagenet`.
-
-    Args:
-      example_shape: of one image, [height, width] or [height, width, channels].
-      num_classes: number of labels.
-      norm: GroupNorm or BatchNorm.
-      groups: number of groups of channels of GroupNorm; a divisor of 64.
-      convolutions: implementation of the convolutions; see `convolve`.
-      augmentation: preprocessing of the images; see `augmented`.
     """
     module = ResidualNetwork(WIDTHS, (2, 2, 2, 2), num_classes, "B", norm, groups, convolutions)
     return augmented(classifier(module, example_shape), augmentation)
@@ -208,17 +190,6 @@ def resnet18_imagenet(
     Kaiming normal by fan out; the head has PyTorch's defaults. Epsilon is 1e-5, and the momentum
     0.9, which torch calls 0.1. In training the running variance is the mean of the batches' biased
     variances, as in Flax; torch has unbiased ones there.
-
-    Args:
-      example_shape: of one image, [height, width] or [height, width, channels].
-      num_classes: number of labels.
-      weights: file of torchvision's or timm's weights, see `load_weights`; None draws the initial
-        params. The weights of ImageNet expect `augmentation="imagenet_normalised"`.
-      head: "loaded" has the last layer of `weights`; "new" draws it, for other classes.
-      norm: GroupNorm or BatchNorm.
-      groups: number of groups of channels of GroupNorm; a divisor of 64.
-      convolutions: implementation of the convolutions; see `convolve`.
-      augmentation: preprocessing of the images; see `augmented`.
     """
     return _imagenet(
         example_shape, num_classes, Block, (2, 2, 2, 2), weights, head, norm, groups, convolutions,
@@ -244,17 +215,6 @@ def resnet50(
     It has 25,557,032 parameters for 1,000 classes. The 3x3 convolution of a bottleneck has the
     stride, which is version 1.5; the paper has it in the 1x1 convolution before. Everything else is
     as in `resnet18_imagenet`.
-
-    Args:
-      example_shape: of one image, [height, width] or [height, width, channels].
-      num_classes: number of labels.
-      weights: file of torchvision's or timm's weights, see `load_weights`; None draws the initial
-        params. The weights of ImageNet expect `augmentation="imagenet_normalised"`.
-      head: "loaded" has the last layer of `weights`; "new" draws it, for other classes.
-      norm: GroupNorm or BatchNorm.
-      groups: number of groups of channels of GroupNorm; a divisor of 64.
-      convolutions: implementation of the convolutions; see `convolve`.
-      augmentation: preprocessing of the images; see `augmented`.
     """
     return _imagenet(
         example_shape, num_classes, Bottleneck, (3, 4, 6, 3), weights, head, norm, groups,

@@ -9,7 +9,7 @@ import pytest
 
 import fedjax_algos as fa
 from fedjax_algos.models import losses, segmenter, unet_3d
-from fedjax_algos.models.unet import UNet3D
+from fedjax_algos.models.large.unet import UNet3D
 
 SHAPE, KEY = (2, 4, 6, 1), jax.random.key(0)
 

@@ -1,13 +1,16 @@
 """The names of PyTorch's weights, such as torchvision's and timm's, for this package's networks."""
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import jax
+import numpy as np
+
 from fedjax_algos.core import Problem
 from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.models.resizing import resize_positions
-from fedjax_algos.models.weights import Head, Names, Weights, pretrained
+from fedjax_algos.models.large.weights import Head, Names, Weights, pretrained
 
 Stages: TypeAlias = Sequence[Any]  # each with a number of blocks and an expansion
 
@@ -15,17 +18,7 @@ Stages: TypeAlias = Sequence[Any]  # each with a number of blocks and an expansi
 def with_weights(
     problem: Problem, weights: PathLike | Weights | None, head: Head, names: Sequence[Names]
 ) -> Problem:
-    """The problem with the weights of a file, or unchanged without one.
-
-    Args:
-      problem: of a network.
-      weights: the file, or the tensors by name; None for none.
-      head: as for `pretrained`.
-      names: as for `pretrained`.
-
-    Raises:
-      ValueError: for a new head without weights, where all params are new.
-    """
+    """The problem with the weights of a file, or unchanged without one."""
     if weights is not None:
         return pretrained(problem, weights, names, head=head)
     if head != "loaded":
@@ -34,11 +27,7 @@ def with_weights(
 
 
 def mobilenet_v2_names(stages: Stages) -> list[Names]:
-    """The names of torchvision's and of timm's MobileNetV2.
-
-    Args:
-      stages: of the network.
-    """
+    """The names of torchvision's and of timm's MobileNetV2."""
     blocks = _blocks(stages)
     names = _unit("stem", "features.0") | _unit("last", f"features.{len(blocks) + 1}")
     for index, (_, _, ours, units) in enumerate(blocks, 1):
@@ -51,11 +40,7 @@ def mobilenet_v2_names(stages: Stages) -> list[Names]:
 
 
 def efficientnet_names(stages: Stages) -> list[Names]:
-    """The names of torchvision's and of timm's EfficientNet.
-
-    Args:
-      stages: of the network.
-    """
+    """The names of torchvision's and of timm's EfficientNet."""
     blocks = _blocks(stages)
     names = _unit("stem", "features.0") | _unit("last", f"features.{len(stages) + 1}")
     for stage, block, ours, units in blocks:
@@ -69,60 +54,66 @@ def efficientnet_names(stages: Stages) -> list[Names]:
 
 
 def vision_transformer_names(depth: int, grid: tuple[int, int]) -> list[Names]:
-    """The names for `VisionTransformer`: torchvision's, and timm's.
-
-    Args:
-      depth: number of encoder blocks.
-      grid: rows and columns of the patches, to which the positions are resized.
-    """
+    """The names of torchvision's and of timm's ViT; positions are resized to rows and columns."""
     positions = functools.partial(resize_positions, grid=grid)
-    torchvision: dict[str, Any] = {
-        "class_token": "class_token",
-        "position_embedding": ("encoder.pos_embedding", positions),
-        "patch_embedding/kernel": ("conv_proj.weight", _rows_of_patches),
-        "patch_embedding/bias": "conv_proj.bias",
-        "LayerNorm_0": "encoder.ln",
-        "head": "heads.head",
-    }
-    timm: dict[str, Any] = {
-        "class_token": "cls_token",
-        "position_embedding": ("pos_embed", positions),
-        "patch_embedding/kernel": ("patch_embed.proj.weight", _rows_of_patches),
-        "patch_embedding/bias": "patch_embed.proj.bias",
-        "LayerNorm_0": "norm",
-        "head": "head",
-    }
-    # both have the rows of queries, keys and values one after the other, each head by head
-    packed = "SelfAttention_0/query_key_value"
+    packed = "SelfAttention_0/query_key_value"  # each head by head, in both of them, too
+    rows: list[tuple[str, Any, Any]] = [
+        ("class_token", "class_token", "cls_token"),
+        ("position_embedding", ("encoder.pos_embedding", positions), ("pos_embed", positions)),
+        (
+            "patch_embedding/kernel",
+            ("conv_proj.weight", _rows_of_patches),
+            ("patch_embed.proj.weight", _rows_of_patches),
+        ),
+        ("patch_embedding/bias", "conv_proj.bias", "patch_embed.proj.bias"),
+        ("LayerNorm_0", "encoder.ln", "norm"),
+        ("head", "heads.head", "head"),
+    ]
+    of_block = [
+        ("LayerNorm_0", "ln_1", "norm1"),
+        (f"{packed}/kernel", "self_attention.in_proj_weight", "attn.qkv.weight"),
+        (f"{packed}/bias", "self_attention.in_proj_bias", "attn.qkv.bias"),
+        ("SelfAttention_0/projection", "self_attention.out_proj", "attn.proj"),
+        ("LayerNorm_1", "ln_2", "norm2"),
+        ("Dense_0", "mlp.0", "mlp.fc1"),
+        ("Dense_1", "mlp.3", "mlp.fc2"),
+    ]
     for index in range(depth):
-        ours, theirs = f"EncoderBlock_{index}", f"encoder.layers.encoder_layer_{index}"
-        torchvision |= {
-            f"{ours}/LayerNorm_0": f"{theirs}.ln_1",
-            f"{ours}/{packed}/kernel": f"{theirs}.self_attention.in_proj_weight",
-            f"{ours}/{packed}/bias": f"{theirs}.self_attention.in_proj_bias",
-            f"{ours}/SelfAttention_0/projection": f"{theirs}.self_attention.out_proj",
-            f"{ours}/LayerNorm_1": f"{theirs}.ln_2",
-            f"{ours}/Dense_0": f"{theirs}.mlp.0",
-            f"{ours}/Dense_1": f"{theirs}.mlp.3",
-        }
-        theirs = f"blocks.{index}"
-        timm |= {
-            f"{ours}/LayerNorm_0": f"{theirs}.norm1",
-            f"{ours}/{packed}": f"{theirs}.attn.qkv",
-            f"{ours}/SelfAttention_0/projection": f"{theirs}.attn.proj",
-            f"{ours}/LayerNorm_1": f"{theirs}.norm2",
-            f"{ours}/Dense_0": f"{theirs}.mlp.fc1",
-            f"{ours}/Dense_1": f"{theirs}.mlp.fc2",
-        }
-    return [torchvision, timm]
+        of_torchvision, of_timm = f"encoder.layers.encoder_layer_{index}", f"blocks.{index}"
+        rows += [
+            (f"EncoderBlock_{index}/{ours}", f"{of_torchvision}.{first}", f"{of_timm}.{second}")
+            for ours, first, second in of_block
+        ]
+    return [{ours: first for ours, first, _ in rows}, {ours: second for ours, _, second in rows}]
+
+
+def resize_positions(embedding: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """The position embedding of a vision transformer for images of another size.
+
+    Positions of patches are resized as an image, as timm does it: by `jax.image.resize`, bicubic
+    with a = -1/2 and antialiasing. That of the class token, the first one, stays. Torchvision's
+    `interpolate_embeddings` puts the outer positions on each other (`align_corners=True`) and has
+    a = -3/4 without antialiasing, so its result is another one.
+
+    From float[1, 1 + patches, width], whose patches are a square, row by row, to
+    float[1, 1 + rows * columns, width]. If they are no square, or this grid already, it is returned
+    as it is.
+    """
+    patches = embedding.shape[1] - 1 if embedding.ndim == 3 else 0
+    side = math.isqrt(max(patches, 0))
+    if side * side != patches or (side, side) == grid or not patches:
+        return embedding
+    narrow = np.dtype(embedding.dtype).itemsize < 4  # timm interpolates in float32
+    dtype = np.float32 if narrow else embedding.dtype
+    image = embedding[0, 1:].reshape(side, side, -1).astype(dtype)
+    with jax.ensure_compile_time_eval():  # also where a model is made in a function that is traced
+        resized = jax.image.resize(image, (*grid, image.shape[-1]), "bicubic")
+    resized = np.asarray(resized, dtype).reshape(1, grid[0] * grid[1], -1)
+    return np.concatenate([embedding[:, :1].astype(dtype), resized], 1)
 
 
 def unet_3d_names(levels: int) -> Names:
-    """The names for `UNet3D` of the package `unet` and of FLamby.
-
-    Args:
-      levels: number of sizes of the volume.
-    """
+    """The names for `UNet3D` of the package `unet` and of FLamby."""
     blocks = [f"encoder.encoding_blocks.{level}" for level in range(levels - 1)]
     blocks += ["bottom_block", *(f"decoder.decoding_blocks.{n}" for n in range(levels - 1))]
     names: dict[str, Any] = {
@@ -164,9 +155,7 @@ def _blocks(stages: Stages) -> list[tuple[int, int, str, list[str]]]:
 def residual_names(blocks: Sequence[int], convolutions: int) -> list[Names]:
     """The names for `ResidualNetwork`, which torchvision and timm share.
 
-    Args:
-      blocks: of each stage.
-      convolutions: of a block, without that of its shortcut.
+    There are the blocks of each stage, and the convolutions of a block without its shortcut's.
     """
     names = {"Conv_0": "conv1", "Normalisation_0": "bn1", "head": "fc"}
     kind = {2: "Block", 3: "Bottleneck"}[convolutions]

@@ -1,0 +1,1 @@
+"""Residual networks, MobileNetV2, EfficientNet, ViT and the U-Net, and pretrained weights."""

@@ -1,0 +1,406 @@
+"""Outputs of classifiers, their losses and metrics by name, and labels that are classes of them.
+
+If an example has several labels, such as the voxels of a mask, its loss is the mean of theirs.
+"""
+
+import functools
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedjax_algos.core import Batch, ClassMean, MetricValues, Problem
+from fedjax_algos.core.options import Count, NonNegative, Range
+from fedjax_algos.core.registry import Registry
+from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.core.user_functions import apply_model, losses_of
+
+losses = Registry[jax.Array]("loss", jax.Array)  # (outputs, batch, *, ...) -> float[batch]
+# (outputs, batch, *, ...) -> {name: float[batch] or Mean}, as `Problem.metrics`
+metrics = Registry[MetricValues]("metric", dict)
+
+F = TypeVar("F", bound=Callable)
+
+
+class Outputs(NamedTuple):
+    """A classifier's outputs for a batch."""
+
+    logits: jax.Array  # float[batch, ..., classes]: of each label of an example
+    features: Any = ()  # float[batch, width]: inputs of the last layer, if the module sows them
+
+    def __repr__(self) -> str:
+        return describe(self, **{name: describe_tree(x) for name, x in self._asdict().items()})
+
+
+Loss: TypeAlias = Callable[[Outputs, Batch], jax.Array]
+
+
+def with_args(entries: Mapping[str, str]) -> Callable[[F], F]:
+    """Decorates a function: adds to its docstring the entries of `Args` that it leaves out."""
+
+    def entry(name: str) -> str:
+        text = " ".join(f"{name}: {entries[name]}".split())
+        return textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="    ")
+
+    def decorate(function: F) -> F:
+        text = inspect.cleandoc(function.__doc__ or "")
+        before, own, after = re.fullmatch(  # type: ignore[union-attr]
+            r"(.*?)(?:\n\nArgs:\n(.*?))?(\n\n(?:Returns|Raises):\n.*)?", text, re.DOTALL
+        ).groups()
+        found = re.finditer(r"^  (\w+):.*(?:\n    .*)*", own or "", re.MULTILINE)
+        written = {each[1]: each[0] for each in found}
+        names = inspect.signature(function).parameters
+        lines = [written[name] if name in written else entry(name) for name in names]
+        function.__doc__ = "\n".join([before, "", "Args:", *lines]) + (after or "")
+        return function
+
+    return decorate
+
+
+OUTPUTS_AND_LABELS = {
+    "outputs": "of the model, with logits float[batch, ..., classes].",
+    "batch": """with "y", int32[batch, ...], the labels: one of each example, or more, such as those
+        of the voxels of a mask, or the tokens after the positions of a text.""",
+}
+
+
+def mean_over_labels(values: jax.Array) -> jax.Array:
+    """The mean over the labels of each example: from float[batch, ...] to float[batch]."""
+    return values.mean(range(1, values.ndim)) if values.ndim > 1 else values
+
+
+@losses.register
+@with_args(OUTPUTS_AND_LABELS)
+def cross_entropy(
+    outputs: Outputs,
+    batch: Batch,
+    *,
+    label_smoothing: Annotated[float, Range(0, 1, high_open=True)] = 0.0,
+) -> jax.Array:
+    """Softmax cross-entropy with the labels, float[batch].
+
+    Args:
+      label_smoothing: a share, from 0 to below 1, of the label that is divided over all classes.
+    """
+    of_label = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])
+    if not label_smoothing:
+        return mean_over_labels(of_label)
+    of_all = -jax.nn.log_softmax(outputs.logits).mean(-1)
+    return mean_over_labels((1 - label_smoothing) * of_label + label_smoothing * of_all)
+
+
+@losses.register
+@with_args(OUTPUTS_AND_LABELS)
+def focal(outputs: Outputs, batch: Batch, *, gamma: NonNegative = 2.0) -> jax.Array:
+    """Focal loss: `-(1 - p)^gamma log p`, where p is the label's probability.
+
+    Lin et al., "Focal Loss for Dense Object Detection", ICCV 2017,
+    https://arxiv.org/abs/1708.02002, without the weights of classes.
+
+    Args:
+      gamma: gamma, at least 0: how little examples count whose label is likely; 0 is cross-entropy.
+    """
+    entropy = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])  # -log p
+    # at p = 1 the derivative of the power would be infinite
+    others = jnp.maximum(-jnp.expm1(-entropy), jnp.finfo(entropy.dtype).eps)
+    return mean_over_labels(others**gamma * entropy)
+
+
+@losses.register
+@with_args(OUTPUTS_AND_LABELS)
+def brier(outputs: Outputs, batch: Batch) -> jax.Array:
+    """Brier score: `sum_k (p_k - 1[k = y])^2`, the squared error of the probabilities."""
+    return _squared_error(jax.nn.softmax(outputs.logits), batch)
+
+
+@losses.register
+@with_args(OUTPUTS_AND_LABELS)
+def squared_error(outputs: Outputs, batch: Batch) -> jax.Array:
+    """Squared error of the logits: `sum_k (z_k - 1[k = y])^2`."""
+    return _squared_error(outputs.logits, batch)
+
+
+def _squared_error(values, batch):
+    labels = jax.nn.one_hot(batch["y"], values.shape[-1], dtype=values.dtype)
+    return mean_over_labels(optax.losses.squared_error(values, labels).sum(-1))
+
+
+@losses.register
+@with_args(OUTPUTS_AND_LABELS)
+def hinge(outputs: Outputs, batch: Batch) -> jax.Array:
+    """Multiclass hinge loss: `max_k (z_k + 1[k != y]) - z_y`, of Crammer and Singer."""
+    return mean_over_labels(optax.losses.multiclass_hinge_loss(outputs.logits, batch["y"]))
+
+
+@metrics.register
+@with_args(OUTPUTS_AND_LABELS)
+def accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
+    """Accuracy: 1 if the largest logit is that of the label, and else 0.
+
+    The first of equal logits counts as the largest. If an example has several labels, it is the
+    share of them that is right.
+
+    Returns:
+      "accuracy", float[batch].
+    """
+    correct = outputs.logits.argmax(-1) == batch["y"]
+    return {"accuracy": mean_over_labels(jnp.asarray(correct, float))}
+
+
+@metrics.register
+@with_args(OUTPUTS_AND_LABELS)
+def top_k_accuracy(outputs: Outputs, batch: Batch, *, k: Count = 5) -> MetricValues:
+    """Top-k accuracy: 1 if the label is among the k classes of the largest logits, and else 0.
+
+    Of equal logits those of the first classes count as larger, as in `accuracy`, which is that of
+    k = 1. scikit-learn's `top_k_accuracy_score` prefers the last classes.
+
+    Args:
+      k: number of classes, at least 1 and at most all.
+
+    Returns:
+      "top_5_accuracy", with the number k, float[batch].
+
+    Raises:
+      ValueError: for more classes than the model has.
+    """
+    num_classes = outputs.logits.shape[-1]
+    if k > num_classes:
+        raise ValueError(
+            f"k={k} is out of range: the model has {num_classes} classes; give at most as many"
+        )
+    _, largest = jax.lax.top_k(outputs.logits, k)
+    correct = (largest == batch["y"][..., None]).any(-1)
+    return {f"top_{k}_accuracy": mean_over_labels(jnp.asarray(correct, float))}
+
+
+@metrics.register
+@with_args(OUTPUTS_AND_LABELS)
+def balanced_accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
+    """Balanced accuracy: the mean over classes of the share of a class's labels that are found.
+
+    Classes that no label has are left out, as by scikit-learn's `balanced_accuracy_score`. The
+    classes are those of all examples of an evaluation, not those of a batch.
+
+    Returns:
+      "balanced_accuracy", a `ClassMean` of float[batch, classes].
+    """
+    labels, logits = batch["y"], outputs.logits
+    correct = jnp.asarray(logits.argmax(-1) == labels, float)
+    weight = jax.nn.one_hot(labels, logits.shape[-1], dtype=correct.dtype)
+    total, others = correct[..., None] * weight, range(1, labels.ndim)
+    return {"balanced_accuracy": ClassMean(total.sum(others), weight.sum(others))}
+
+
+def with_loss(problem: Problem, loss: str) -> Problem:
+    """The same problem with another loss, in training and in evaluation.
+
+    Args:
+      problem: a classifier, or any problem for a loss of your own.
+      loss: the name of a loss with its options, as in "cross_entropy:label_smoothing=0.1" or
+        "focal:gamma=2"; or a function of your own, `FILE.py:NAME` or `package.module:NAME`:
+        `(outputs, batch, *, ...) -> float[batch]`.
+
+    Raises:
+      ValueError: for an unknown name or option, a value out of range, or a loss of this package for
+        a problem whose own loss is none of them.
+    """
+    name, values = losses.parse(loss)
+    if ":" not in name and not _reads_classes(problem.loss):
+        raise ValueError(
+            f"loss={loss!r} is for classifiers, but the model has a loss of its own; leave loss "
+            "out, or give a function of your own"
+        )
+    return problem._replace(loss=_made(name, frozenset(values.items())))
+
+
+@functools.lru_cache(maxsize=1024)
+def _made(name, values):
+    """The same object for equal options, so that programs are shared."""
+    return functools.partial(losses[name], **dict(values)) if values else losses[name]
+
+
+def _reads_classes(loss: Loss) -> bool:
+    """Whether a loss is one of this package, whose labels "y" are classes of the logits."""
+    own = [function for name, function in losses.items() if ":" not in name]
+    return getattr(loss, "func", loss) in own
+
+
+def with_metrics(problem: Problem, metrics: str) -> Problem:
+    """The same problem with further metrics, beside those that it has; `loss` is unchanged.
+
+    Args:
+      problem: a classifier, or any problem for metrics of your own.
+      metrics: names with their options, separated by commas, as in
+        "balanced_accuracy,top_k_accuracy:k=3"; or functions of your own, `FILE.py:NAME` or
+        `package.module:NAME`: `(outputs, batch, *, ...) -> {name: float[batch] or Mean}`, as
+        `Problem.metrics`.
+
+    Raises:
+      ValueError: for an unknown name or option, a value out of range, or a metric that is given
+        twice; when evaluated, for two metrics of the same name.
+    """
+    return problem._replace(metrics=_joined(problem.metrics, _specs(metrics)))
+
+
+def _specs(text):
+    return tuple((name, frozenset(values.items())) for name, values in metrics.parse_all(text))
+
+
+@functools.lru_cache(maxsize=1024)
+def _joined(first, specs):
+    """The same object for equal metrics, so that programs are shared."""
+    others = [functools.partial(metrics[name], **dict(values)) for name, values in specs]
+
+    def joined(outputs: Outputs, batch: Batch) -> MetricValues:
+        found: dict = {}
+        for function in (first, *others):
+            new = function(outputs, batch)
+            if twice := sorted(found.keys() & new.keys()):
+                raise ValueError(f"{twice[0]!r} is measured twice; leave out one of the metrics")
+            found |= new
+        return found
+
+    return joined
+
+
+def check_labels(problem: Problem, name: str, examples: Batch) -> None:
+    """Checks the examples of a classifier: what it reads of them, and that labels are classes.
+
+    A label out of range has no loss of its own: it would make the model NaN, or count as another
+    class. If the loss is none of this package, whole numbers that are no classes of the outputs may
+    have a meaning for it, such as examples that it leaves out. So they are refused only if their
+    loss is not finite, or exactly that of a class, which indexing in JAX takes for them.
+
+    The leaves of the examples are [total, ...], at least one example, and `name` is for messages.
+
+    Raises:
+      ValueError: for examples that the model does not take, and labels that are no whole numbers or
+        not below the number of classes.
+    """
+    leaves, tree = jax.tree.flatten(examples)
+    shapes = tuple(jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype) for leaf in leaves)
+    if not _reads_classes(problem.loss):
+        _check_own_loss(problem, name, examples, _outputs_of(problem, tree, shapes))
+        return
+    num_classes = _num_classes(problem, name, tree, shapes)
+    labels = np.asarray(examples["y"])
+    if labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"{name} have labels y of type {labels.dtype}; give whole numbers from 0 to "
+            f"{num_classes - 1}, the classes of the model"
+        )
+    low, high = labels.min(), labels.max()
+    if low < 0 or high >= num_classes:
+        raise ValueError(
+            f"{name} have label {low if low < 0 else high}; give whole numbers from 0 to "
+            f"{num_classes - 1}, the classes of the model, or a model with more classes"
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _num_classes(problem: Problem, name: str, tree: Any, shapes: tuple) -> int:
+    """The number of logits of an example; nothing is computed."""
+    batch = tree.unflatten(shapes)
+    fix = "give examples {'x': [examples, ...], 'y': [examples]} of the shape of the model's inputs"
+    if isinstance(batch, dict) and not {"x", "y"} <= batch.keys():
+        raise ValueError(
+            f"{name} hold {describe_tree(batch)} of one example, but a classifier reads x and y; "
+            "name the inputs x and the labels y"
+        )
+    if not isinstance(batch, dict):
+        raise ValueError(f"{name} hold {describe_tree(batch)} of one example; {fix}")
+    key = jax.eval_shape(jax.random.key, 0)
+    model = jax.eval_shape(problem.init, key)
+
+    def logits(model, batch, key):
+        return apply_model(problem, model, batch, key, False)[0].logits
+
+    try:
+        outputs = jax.eval_shape(logits, model, batch, key)
+    except Exception as error:  # of the module's own layers
+        raise ValueError(
+            f"{name} hold {describe_tree(batch)} of one example, which the model does not take "
+            f"({str(error).splitlines()[0]}); {fix}"
+        ) from error
+    if batch["y"].shape != outputs.shape[:-1]:
+        raise ValueError(f"{name} hold {describe_tree(batch)} of one example; {fix}")
+    return outputs.shape[-1]
+
+
+def _check_own_loss(problem, name, examples, outputs):
+    """Raises ValueError for labels that a loss of the user's own takes for another class."""
+    leaves, tree = jax.tree.flatten(examples)
+    logits = getattr(outputs, "logits", outputs)
+    if not hasattr(logits, "shape") or len(logits.shape) < 2 or logits.shape[-1] < 2:
+        return
+    num_classes = logits.shape[-1]
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(examples)]
+    for position, leaf in enumerate(leaves):
+        if leaf.dtype.kind not in "iu" or leaf.shape[1:] != logits.shape[1:-1] or not leaf.size:
+            continue
+        labels = np.asarray(leaf)
+        for label in int(labels.min()), int(labels.max()):
+            if 0 <= label < num_classes:
+                continue
+            row = np.argwhere(labels == label)[0][0]
+            batch = tree.unflatten([np.asarray(each[row : row + 1]) for each in leaves])
+            taken = _taken_for(problem, outputs, batch, position, label, num_classes)
+            if taken:
+                raise ValueError(
+                    f"{name} have label {label} in {jax.tree_util.keystr(paths[position])}, but "
+                    f"the model has {num_classes} classes, and the loss {taken}; give whole "
+                    f"numbers from 0 to {num_classes - 1}, or a model with more classes"
+                )
+
+
+@functools.lru_cache(maxsize=64)
+def _outputs_of(problem: Problem, tree: Any, shapes: tuple) -> Any:
+    """The shapes of an example's outputs; None if they cannot be computed, which a run explains."""
+    key = jax.eval_shape(jax.random.key, 0)
+
+    def outputs(model, batch, key):
+        return apply_model(problem, model, batch, key, False)[0]
+
+    try:
+        model = jax.eval_shape(problem.init, key)
+        return jax.eval_shape(outputs, model, tree.unflatten(shapes), key)
+    except Exception:
+        return None
+
+
+def _taken_for(problem, outputs, batch, position, label, num_classes):
+    """What a loss makes of a label that is no class, in words; an empty text if it may be right.
+
+    At random outputs, the losses of different classes differ if the loss reads the label.
+    """
+    # indexing takes the last class for what is above it, and counts negative labels from the end
+    classes = [0, num_classes - 1, *([label % num_classes] if -num_classes <= label < 0 else [])]
+    tried = np.array([label, *classes])
+    leaves, tree = jax.tree.flatten(jax.tree.map(lambda x: x.repeat(len(tried), axis=0), batch))
+    shape = len(tried), *[1] * (leaves[position].ndim - 1)
+    leaves[position] = np.broadcast_to(tried.reshape(shape), leaves[position].shape)
+    leaves[position] = leaves[position].astype(np.int32)
+    rng = np.random.default_rng(0)
+
+    def random(leaf):
+        values = rng.normal(size=leaf.shape).repeat(len(tried), axis=0)
+        return jnp.asarray(values, leaf.dtype)
+
+    try:
+        values = losses_of(problem, jax.tree.map(random, outputs), tree.unflatten(leaves))
+        wrong, first, *others = np.asarray(values).tolist()
+    except Exception:  # which a run explains
+        return ""
+    if first == others[0] or not np.isfinite([first, *others]).all():
+        return ""
+    if not np.isfinite(wrong):
+        return f"of this label is {wrong}"
+    same = [known for known, loss in zip(classes, [first, *others], strict=True) if loss == wrong]
+    return f"takes it for class {same[0]}" if same else ""
