@@ -9,7 +9,7 @@ from rich.text import Text
 
 from fedjax_algos.analysis.evaluation import ClientSummary
 from fedjax_algos.analysis.labels import display_names
-from fedjax_algos.analysis.method_columns import quality_by_method
+from fedjax_algos.analysis.rows import quality_by_method
 from fedjax_algos.analysis.statistics import diverged
 from fedjax_algos.cli.columns import MISSING
 from fedjax_algos.core import Row

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_algos.analysis.method_columns import column_by_method
 from fedjax_algos.analysis.plots.columns import Limits
+from fedjax_algos.analysis.rows import column_by_method
 from fedjax_algos.analysis.statistics import (
     MIN_SEEDS_OF_AN_INTERVAL,
     SPREADS,
