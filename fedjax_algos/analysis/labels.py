@@ -6,13 +6,19 @@ from collections.abc import Iterable, Mapping
 
 SEPARATOR = ": "  # of a results folder and a method, in the labels of several folders
 
-_SPELLINGS = (  # as the papers spell them
-    "AdaBest APFL Centralised Ditto FedAdagrad FedAdam FedADC FedAsync FedAT FedAvg FedAvgM FedBN "
-    "FedBuff FedCM FedCompass FedDyn FedGBO FedHBM FedLGA FedMAX FedNova FedProx FedRep FedRMSProp "
-    "FedYogi GHBM IFCA LocalGHBM MFL Mime MimeLite MimeLiteMom MimeMom MimeXlite Per-FedAvg pFedMe "
-    "SCAFFOLD"
+# Algorithms of the package as the papers spell them, in the order of their styles in figures: a
+# column for each colour. Those that are often compared with each other are in different columns;
+# those in one column differ in the marker and the line. An algorithm that is not here keeps the
+# name of its label, and its style follows from it.
+_LINES = (
+    "FedAvg      FedProx   SCAFFOLD FedDyn     FedGBO   GHBM       FedAdam FedCM",
+    "Centralised MimeMom   FedMAX   MFL        FedLGA   MimeLite   FedNova MimeXlite",
+    "MimeLiteMom FedAvgM   FedAT    FedCompass FedAsync FedBuff    Mime    FedYogi",
+    "-           LocalGHBM FedHBM   FedAdagrad FedADC   FedRMSProp AdaBest -",
+    "-           APFL      Ditto    pFedMe     FedRep   FedBN      IFCA    Per-FedAvg",
 )
-DISPLAY_NAMES = {name.replace("-", "").lower(): name for name in _SPELLINGS.split()}
+STYLE_TABLE = [name for line in _LINES for name in line.split()]
+DISPLAY_NAMES = {name.replace("-", "").lower(): name for name in STYLE_TABLE if name != "-"}
 
 
 def algorithm_of(label: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from fedjax_algos.analysis import plots
+from fedjax_algos.analysis.labels import SEPARATOR
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import unknown
 
@@ -14,11 +14,7 @@ def known_as(name: str, labels: Collection[str]) -> list[str]:
       name: that is given.
       labels: of all methods.
     """
-    return (
-        [name]
-        if name in labels
-        else [own for own in labels if own.endswith(plots.SEPARATOR + name)]
-    )
+    return [name] if name in labels else [own for own in labels if own.endswith(SEPARATOR + name)]
 
 
 def labels_of(texts: tuple[str, ...], rows: list[Row]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fedjax_algos.analysis import plots
+from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.cli import formats
 from fedjax_algos.cli.environment import make_trackers, results_folder, start_jax, training
@@ -93,7 +93,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
         results.write(folder.path, prepared.experiment, rows, summary)
         best = [line.label for line in summary[:_MAX_DRAWN]]
         with written(folder.path / "accuracy.png") as beside:
-            plots.plot_metric(rows, beside, methods=best)
+            pictures.plot_metric(rows, beside, methods=best)
         ended = results.at_end(prepared.experiment, compiled)
         folder.complete(record | ended | {"sweep_notes": notes})
     tables = method_tables(rows, *goal, is_sweep=True)

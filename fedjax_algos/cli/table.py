@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from fedjax_algos.analysis import papers
-from fedjax_algos.analysis.plots import SEPARATOR
+from fedjax_algos.analysis.labels import SEPARATOR
 from fedjax_algos.analysis.statistics import PREFIX, check_target_metric, records
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
 from fedjax_algos.cli import formats

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.analysis import plots
+from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.cli import formats, tables
 from fedjax_algos.cli.config_file import ConfigFile, read_config
@@ -198,7 +198,7 @@ def train(
         of_clients = results.write_clients(folder, experiment)
         unit = "round" if settings.seconds is None else "simulated_seconds"
         with written(folder.path / "accuracy.png") as beside:
-            plots.plot_metric(rows, beside, x=unit)
+            pictures.plot_metric(rows, beside, x=unit)
         folder.complete(record | results.at_end(experiment, compiled))
     click.echo(f"\n{formats.text(method_tables(rows, *goal))}")
     if file.tuning:

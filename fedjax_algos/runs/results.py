@@ -13,13 +13,19 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from fedjax_algos.analysis.plots import SEPARATOR
+from fedjax_algos.analysis.labels import SEPARATOR
+from fedjax_algos.analysis.pictures import (
+    idle_share,
+    plot_partition,
+    plot_staleness,
+    plot_timeline,
+    summarise_plan,
+)
 from fedjax_algos.analysis.statistics import records
 from fedjax_algos.analysis.summary import MethodSummary
-from fedjax_algos.analysis.timeline import idle_share, plot_staleness, plot_timeline, summarise_plan
 from fedjax_algos.core import Row
 from fedjax_algos.core.writing import written
-from fedjax_algos.data import describe_partition, partition_table, plot_partition
+from fedjax_algos.data import describe_partition, partition_table
 from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.configuration_file import check_complete

@@ -3,7 +3,7 @@
 import pytest
 from summary_helpers import FIRST, NAN, OTHER, rows
 
-from fedjax_algos.analysis.plots import draw_metric, plot_metric
+from fedjax_algos.analysis.pictures import draw_metric, plot_metric
 
 TWO_METHODS = rows("fedavg", FIRST) + rows("fedprox", OTHER)
 

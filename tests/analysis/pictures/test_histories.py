@@ -3,7 +3,7 @@
 import pytest
 from summary_helpers import FIRST, OTHER, rows
 
-from fedjax_algos.analysis.plots import draw_metric, method_styles, plot_metric
+from fedjax_algos.analysis.pictures import draw_metric, method_styles, plot_metric
 
 
 def history(curve):

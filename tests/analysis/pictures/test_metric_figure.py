@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from scipy import stats
 from summary_helpers import ALL_DIVERGED, FIRST, HALF_DIVERGED, NAN, OTHER, rows
 
-from fedjax_algos.analysis.plots import draw_metric, method_styles, plot_metric
+from fedjax_algos.analysis.pictures import draw_metric, method_styles, plot_metric
 
 FIVE = [[0.1, 0.5, 0.6], [0.2, 0.7, 0.6], [0.1, 0.4, 0.7], [0.3, 0.5, 0.9], [0.2, 0.6, 0.5]]
 TWO_METHODS = rows("fedavg", FIRST) + rows("fedprox", OTHER)

@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.image import imread
 from plan_helpers import plan_by_hand, plan_of_figure_1, plan_without_server_steps, trace_by_hand
 
-from fedjax_algos.analysis.timeline import (
+from fedjax_algos.analysis.pictures import (
     draw_staleness,
     draw_timeline,
     plot_staleness,
