@@ -9,8 +9,7 @@ import click
 
 from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.pictures.axes import PICTURE_STYLES
-from fedjax_algos.cli.labels import known_as, labels_of
-from fedjax_algos.cli.options import Command, new_file
+from fedjax_algos.cli.options import Command, known_as, labels_of, new_file
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, unknown
 from fedjax_algos.core.texts import printable

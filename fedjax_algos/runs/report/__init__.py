@@ -5,6 +5,5 @@ into `template.html` with `style.css` and `figure.js`.
 """
 
 from fedjax_algos.runs.report.page import ReportTables, make_report
-from fedjax_algos.runs.report.sections import TextTable
 
-__all__ = ["ReportTables", "TextTable", "make_report"]
+__all__ = ["ReportTables", "make_report"]

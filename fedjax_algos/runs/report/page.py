@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedjax_algos.analysis.statistics import PREFIX
+from fedjax_algos.analysis.tables import ResultTable
 from fedjax_algos.core import Row
 from fedjax_algos.runs.report import sections
 from fedjax_algos.runs.report.figure import as_script, figure, figure_data
 from fedjax_algos.runs.report.html import Html, element, joined
-from fedjax_algos.runs.report.sections import TextTable
 from fedjax_algos.runs.settings import Settings
 
 
@@ -26,8 +26,8 @@ class ReportTables(NamedTuple):
       not_finite: lines on runs that diverged and updates that were left out.
     """
 
-    methods: Sequence[TextTable]
-    clients: TextTable | None
+    methods: Sequence[ResultTable]
+    clients: ResultTable | None
     not_finite: Sequence[str]
 
 

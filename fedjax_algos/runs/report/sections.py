@@ -6,9 +6,10 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedjax_algos.algorithms import algorithms
+from fedjax_algos.analysis.tables import ResultTable
 from fedjax_algos.core.files import max_text_bytes, open_regular, read_bounded
 from fedjax_algos.core.options import options
 from fedjax_algos.runs.report.html import Html, details, element, picture, table
@@ -16,22 +17,6 @@ from fedjax_algos.runs.settings import Settings
 
 _MAX_METHODS = 12  # whose options or timelines are shown at once
 _PLACES = {"--out", "--track", "--compilation-cache"}  # options that say where something is written
-
-
-class TextTable(NamedTuple):
-    """A table of texts, as the command line prints it.
-
-    Attributes:
-      headings: of the columns.
-      rows: the cells of each row.
-      legend: the meaning of the columns.
-      caption: above the table.
-    """
-
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    legend: str
-    caption: str
 
 
 def title(configuration: Mapping[str, Any], settings: Settings) -> str:
@@ -119,7 +104,7 @@ def _shown(value: object) -> str:
 
 
 def results_section(
-    folder: Path, methods: Sequence[TextTable], clients: TextTable | None
+    folder: Path, methods: Sequence[ResultTable], clients: ResultTable | None
 ) -> list[Html]:
     """The tables of results, and `summary.csv` with all digits.
 
@@ -128,7 +113,8 @@ def results_section(
       methods: of the methods.
       clients: of the clients' own models, if they were evaluated.
     """
-    content = [_with_legend(each) for each in [*methods, *([clients] if clients else [])]]
+    content = [_shown_table(each, each.title or "methods") for each in methods]
+    content += [_shown_table(clients, "each client's own model")] if clients else []
     headings, *rows = _read_table(folder / "summary.csv") or [[]]
     if rows:
         exact = table(headings, rows, caption="summary.csv")
@@ -136,9 +122,10 @@ def results_section(
     return content
 
 
-def _with_legend(given: TextTable) -> Html:
-    shown = table(given.headings, given.rows, caption=given.caption)
-    return element("div", shown, element("p", given.legend.strip(), class_="legend"))
+def _shown_table(given: ResultTable, caption: str) -> Html:
+    headings = [column.heading for column in given.columns]
+    shown = table(headings, given.text_lines(), caption=caption[:1].upper() + caption[1:])
+    return element("div", shown, element("p", "\n".join(given.legend()), class_="legend"))
 
 
 def partition_section(folder: Path, settings: Settings) -> list[Html]:
