@@ -34,6 +34,11 @@ def algorithm_of(label: str) -> str | None:
     return next((name for name in ("".join(parts), parts[0]) if name in DISPLAY_NAMES), None)
 
 
+def file_name(label: str) -> str:
+    """A label as a part of a file's name."""
+    return re.sub(r"[^\w.=+-]+", "-", label)
+
+
 def display_names(labels: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
     """What tables and figures call methods, by label: `FedProx mu=0.1` for `fedprox mu=0.1`.
 

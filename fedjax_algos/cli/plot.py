@@ -1,6 +1,5 @@
 """The command that draws figures of results: `plot`."""
 
-import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import click
 
 from fedjax_algos.analysis import pictures
+from fedjax_algos.analysis.labels import file_name
 from fedjax_algos.analysis.pictures.axes import PICTURE_STYLES
 from fedjax_algos.cli.options import Command, known_as, labels_of, new_file
 from fedjax_algos.core import Row
@@ -75,8 +75,7 @@ def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None)
     if "size" in texts:
         options["size"] = _numbers("size", texts["size"], "x", "WIDTHxHEIGHT, such as 3.5x2.6")
     name = "-by-".join("-".join(options.get(k, [v])) for k, v in _DEFAULTS.items())
-    name = re.sub(r"[^\w.=+-]+", "-", name)
-    path = new_file(values["out"], Path(folders[0], f"{name}.png"))
+    path = new_file(values["out"], Path(folders[0], f"{file_name(name)}.png"))
     with written(path) as beside:
         hidden = pictures.plot_metric(rows, beside, **options).notes
     for line in hidden:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import platform
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -14,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from fedjax_algos.analysis.evaluation import ClientSummary, summarise_clients
-from fedjax_algos.analysis.labels import SEPARATOR
+from fedjax_algos.analysis.labels import SEPARATOR, file_name
 from fedjax_algos.analysis.pictures import (
     idle_share,
     plot_partition,
@@ -178,7 +177,7 @@ def _write_timelines(folder: Path, experiment: Experiment) -> None:
         summaries.append({"method": label, **summarise_plan(plan, clients)._asdict()})
         shares = idle_share(plan, clients, experiment.settings.seconds)
         idle += [{"method": label, "client": i, "idle_share": s} for i, s in enumerate(shares)]
-        name = re.sub(r"[^\w.=+-]+", "-", label)
+        name = file_name(label)
         with written(folder / f"staleness-{name}.png") as beside:
             plot_staleness(plan, beside)
         longest = float((plan.ended - plan.started)[np.isfinite(plan.ended)].max())
