@@ -58,6 +58,14 @@ def metrics_row(
     return {name: value for name, value in row.items() if value is not None}
 
 
+def rows_by_run(rows: list[Row]) -> dict[str, dict[float, list[Row]]]:
+    """The rows of each method and seed, in their order."""
+    runs: dict[str, dict[float, list[Row]]] = {}
+    for row in rows:
+        runs.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
+    return runs
+
+
 def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
     """The values of one column, by method.
 
@@ -74,20 +82,19 @@ def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
       ValueError: for a method that has no rows on a seed.
     """
     seeds = dict.fromkeys(row["seed"] for row in rows)
-    curves: dict[str, dict[float, list[float]]] = {}
-    for row in rows:
-        by_seed = curves.setdefault(row["method"], {seed: [] for seed in seeds})
-        by_seed[row["seed"]].append(row.get(column, np.nan))
-    for method, by_seed in curves.items():
-        longest = max(map(len, by_seed.values()))
-        for seed, curve in by_seed.items():
-            if not curve:
+    arrays = {}
+    for method, by_seed in rows_by_run(rows).items():
+        values = np.full((len(seeds), max(map(len, by_seed.values()))), np.nan)
+        for curve, seed in zip(values, seeds, strict=True):
+            if seed not in by_seed:
                 raise ValueError(
                     f"method {method!r} has no rows on seed {seed:g}; give the rows of all methods "
                     "on the same seeds"
                 )
-            curve.extend([np.nan] * (longest - len(curve)))
-    return {method: np.array([*by_seed.values()], float) for method, by_seed in curves.items()}
+            own = [row.get(column, np.nan) for row in by_seed[seed]]
+            curve[: len(own)] = np.array(own, float)
+        arrays[method] = values
+    return arrays
 
 
 def quality_by_method(rows: list[Row], metric: str = METRIC) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fedjax_algos.analysis.evaluation import ClientSummary
 from fedjax_algos.analysis.labels import display_names
-from fedjax_algos.analysis.rows import quality_by_method
+from fedjax_algos.analysis.rows import quality_by_method, rows_by_run
 from fedjax_algos.analysis.statistics import (
     LEVEL,
     MAX_SEEDS_OF_VALUES,
@@ -322,11 +322,8 @@ def tuning_line(tuning: Mapping[str, Any], settings: Settings) -> str:
 def non_finite_lines(rows: list[Row]) -> list[str]:
     """What to tell of numbers that are not finite, one line for each method that has some."""
     seeds = dict.fromkeys(row["seed"] for row in rows)
-    runs: dict[str, dict[float, list[Row]]] = {}
-    for row in rows:
-        runs.setdefault(row["method"], {seed: [] for seed in seeds})[row["seed"]].append(row)
     quality, lines = quality_by_method(rows), []
-    for label, by_seed in runs.items():
+    for label, by_seed in rows_by_run(rows).items():
         excluded = sum(own[-1].get("excluded_updates", 0) for own in by_seed.values())
         if excluded:
             lines.append(
@@ -334,8 +331,8 @@ def non_finite_lines(rows: list[Row]) -> list[str]:
                 "(excluded_updates in metrics.csv)"
             )
         told = [
-            f"seed {seed:g} {describe_divergence(own)}"
-            for (seed, own), lost in zip(by_seed.items(), diverged(quality[label]), strict=True)
+            f"seed {seed:g} {describe_divergence(by_seed[seed])}"
+            for seed, lost in zip(seeds, diverged(quality[label]), strict=True)
             if lost
         ]
         if told:

@@ -21,6 +21,7 @@ from fedjax_algos.analysis.pictures import (
     plot_timeline,
     summarise_plan,
 )
+from fedjax_algos.analysis.rows import rows_by_run
 from fedjax_algos.analysis.statistics import records
 from fedjax_algos.analysis.summary import MethodSummary
 from fedjax_algos.core import Mean, Metrics, Row
@@ -249,9 +250,7 @@ def read_folders(folders: Sequence[str | Path], *, apart: bool = False) -> list[
 
 def _check_lengths(path: Path, rows: list[Row]) -> None:
     """Raises ValueError for a run with fewer rows than others, unless its model was not finite."""
-    runs: dict[str, dict[float, list[Row]]] = {}
-    for row in rows:
-        runs.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
+    runs = rows_by_run(rows)
     longest = max(len(own) for by_seed in runs.values() for own in by_seed.values())
     for label, by_seed in runs.items():
         for seed, own in by_seed.items():
@@ -299,12 +298,9 @@ def summarise_client_rows(rows: list[Row]) -> dict[str, ClientSummary]:
     Args:
       rows: of `client_rows`, of all methods and seeds.
     """
-    groups: dict[str, dict[int, list[Row]]] = {}
-    for row in rows:
-        groups.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
     return {
         label: ClientSummary(*np.mean([_summary(own) for own in by_seed.values()], axis=0).tolist())
-        for label, by_seed in groups.items()
+        for label, by_seed in rows_by_run(rows).items()
     }
 
 
