@@ -85,9 +85,9 @@ def method_tables(
     names = display_names([line.label for line in summary], labels)
     quality = quality_name(metric)
     if is_sweep and target is None and reference is None:
-        return [_of_settings(summary, quality, names)]
+        return [_without_costs(summary, quality, names, of_sweep=True)]
     if len(summary) == 1 and target is None:
-        return [_of_one_method(summary, quality, names)]
+        return [_without_costs(summary, quality, names, of_sweep=False)]
     pairs = []
     if reference is not None or not is_sweep:
         pairs = summarise_pairs(rows, target, reference, metric=metric)
@@ -127,7 +127,7 @@ def _of_methods(
         *_qualities("method", summary, names),
         *costs,
         Column("reached", [Share(line.seeds_reaching, line.seeds_with_target) for line in summary]),
-        Column("wall time", [line.seconds for line in summary], ".2f", unit="s"),
+        _wall_times(summary),
     ]
     return ResultTable(columns, notes, marked=_describe_marks(summary))
 
@@ -150,37 +150,27 @@ def _about_qualities(summary: list[MethodSummary], quality: str) -> list[str]:
     ]
 
 
-def _of_settings(
-    summary: list[MethodSummary], quality: str, names: Mapping[str, str]
+def _without_costs(
+    summary: list[MethodSummary], quality: str, names: Mapping[str, str], of_sweep: bool
 ) -> ResultTable:
-    """One line for each setting of a sweep."""
+    """The settings of a sweep, or one method, whose costs to its own best accuracy say little."""
     columns = [
-        *_qualities("setting", summary, names),
+        *_qualities("setting" if of_sweep else "method", summary, names),
         Column("diverged", [Share(line.seeds_diverged, line.seeds) for line in summary]),
     ]
-    notes = [
-        *_about_qualities(summary, quality),
-        _CHOSEN_BY_TEST_DATA.format(quality),
-        *_why_not_marked(summary),
-    ]
+    notes = _about_qualities(summary, quality)
+    if of_sweep:
+        notes.append(_CHOSEN_BY_TEST_DATA.format(quality))
+    else:
+        columns.append(_wall_times(summary))
+        on_clock = any(line.simulated_seconds is not None for line in summary)
+        notes += [_wall_time(on_clock), f"Costs to a {quality} are shown with --target."]
+    notes += _why_not_marked(summary)
     return ResultTable(columns, notes, marked=_describe_marks(summary))
 
 
-def _of_one_method(
-    summary: list[MethodSummary], quality: str, names: Mapping[str, str]
-) -> ResultTable:
-    """Without costs: those to its own best accuracy say little."""
-    columns = [
-        *_qualities("method", summary, names),
-        Column("diverged", [Share(line.seeds_diverged, line.seeds) for line in summary]),
-        Column("wall time", [line.seconds for line in summary], ".2f", unit="s"),
-    ]
-    notes = [
-        *_about_qualities(summary, quality),
-        _wall_time(any(line.simulated_seconds is not None for line in summary)),
-        f"Costs to a {quality} are shown with --target.",
-    ]
-    return ResultTable(columns, notes)
+def _wall_times(summary: list[MethodSummary]) -> Column:
+    return Column("wall time", [line.seconds for line in summary], ".2f", unit="s")
 
 
 def _wall_time(on_clock: bool) -> str:
