@@ -35,7 +35,7 @@ import jax
 import numpy as np
 
 import fedjax_algos as fa
-from fedjax_algos.analysis import plots
+from fedjax_algos.analysis import pictures
 from fedjax_algos.cli import main as command_line
 from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.checkpoints import RunSaver
@@ -89,7 +89,7 @@ def run(arguments):
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("always")
-        stack.enter_context(mock.patch.object(plots, "plot_metric", no_figure))
+        stack.enter_context(mock.patch.object(pictures, "plot_metric", no_figure))
         stack.enter_context(mock.patch.object(results, "plot_partition", no_figure))
         try:
             command_line([str(argument) for argument in arguments])

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_algos.analysis.plots import plot_metric
+from fedjax_algos.analysis.pictures import plot_metric
 from fedjax_algos.analysis.statistics import Difference, paired_difference
 from fedjax_algos.core import Row
 
@@ -81,7 +81,7 @@ def shown(name: str) -> list[str]:
 
 
 def rows_of(task: str, names: list[str]) -> list[Row]:
-    """The rows of some algorithms, in the form of `fa.analysis.plots`."""
+    """The rows of some algorithms, in the form of `fa.analysis.pictures`."""
     x = TASKS[task].x
     return [
         {

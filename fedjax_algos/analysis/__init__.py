@@ -1,6 +1,6 @@
-"""Measurements of a run: evaluation, costs, diagnostics, timelines, the papers' summaries."""
+"""Measurements of a run: evaluation, costs, diagnostics, pictures, the papers' summaries."""
 
-from fedjax_algos.analysis import costs, diagnostics, papers, plots, statistics, timeline
+from fedjax_algos.analysis import costs, diagnostics, papers, pictures, statistics
 from fedjax_algos.analysis.costs import (
     ClientMemory,
     Flops,
@@ -47,10 +47,9 @@ __all__ = [
     "make_evaluate_personal",
     "metrics_row",
     "papers",
-    "plots",
+    "pictures",
     "statistics",
     "summarise",
     "summarise_clients",
     "summarise_pairs",
-    "timeline",
 ]

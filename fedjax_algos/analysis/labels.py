@@ -6,13 +6,19 @@ from collections.abc import Iterable, Mapping
 
 SEPARATOR = ": "  # of a results folder and a method, in the labels of several folders
 
-_SPELLINGS = (  # as the papers spell them
-    "AdaBest APFL Centralised Ditto FedAdagrad FedAdam FedADC FedAsync FedAT FedAvg FedAvgM FedBN "
-    "FedBuff FedCM FedCompass FedDyn FedGBO FedHBM FedLGA FedMAX FedNova FedProx FedRep FedRMSProp "
-    "FedYogi GHBM IFCA LocalGHBM MFL Mime MimeLite MimeLiteMom MimeMom MimeXlite Per-FedAvg pFedMe "
-    "SCAFFOLD"
+# Algorithms of the package as the papers spell them, in the order of their styles in figures: a
+# column for each colour. Those that are often compared with each other are in different columns;
+# those in one column differ in the marker and the line. An algorithm that is not here keeps the
+# name of its label, and its style follows from it.
+_LINES = (
+    "FedAvg      FedProx   SCAFFOLD FedDyn     FedGBO   GHBM       FedAdam FedCM",
+    "Centralised MimeMom   FedMAX   MFL        FedLGA   MimeLite   FedNova MimeXlite",
+    "MimeLiteMom FedAvgM   FedAT    FedCompass FedAsync FedBuff    Mime    FedYogi",
+    "-           LocalGHBM FedHBM   FedAdagrad FedADC   FedRMSProp AdaBest -",
+    "-           APFL      Ditto    pFedMe     FedRep   FedBN      IFCA    Per-FedAvg",
 )
-DISPLAY_NAMES = {name.replace("-", "").lower(): name for name in _SPELLINGS.split()}
+STYLE_TABLE = [name for line in _LINES for name in line.split()]
+DISPLAY_NAMES = {name.replace("-", "").lower(): name for name in STYLE_TABLE if name != "-"}
 
 
 def algorithm_of(label: str) -> str | None:
@@ -26,6 +32,11 @@ def algorithm_of(label: str) -> str | None:
     words = re.findall(r"\w+(?:-\w+)*", label.rpartition(SEPARATOR)[2].lower())
     parts = re.split("[-_]", words[0]) if words else [""]
     return next((name for name in ("".join(parts), parts[0]) if name in DISPLAY_NAMES), None)
+
+
+def file_name(label: str) -> str:
+    """A label as a part of a file's name."""
+    return re.sub(r"[^\w.=+-]+", "-", label)
 
 
 def display_names(labels: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:

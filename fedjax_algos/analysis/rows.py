@@ -1,7 +1,10 @@
-"""The columns of the rows that `simulate`, `simulate_async` and `run_batched` return."""
+"""The rows of a run, and the columns of a comparison's rows as arrays, one for each method."""
 
 from collections.abc import Mapping
 
+import numpy as np
+
+from fedjax_algos.analysis.statistics import METRIC, finite_quality
 from fedjax_algos.core import Row
 
 
@@ -53,3 +56,52 @@ def metrics_row(
         "wall_seconds": wall_seconds,
     }
     return {name: value for name, value in row.items() if value is not None}
+
+
+def rows_by_run(rows: list[Row]) -> dict[str, dict[float, list[Row]]]:
+    """The rows of each method and seed, in their order."""
+    runs: dict[str, dict[float, list[Row]]] = {}
+    for row in rows:
+        runs.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
+    return runs
+
+
+def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
+    """The values of one column, by method.
+
+    Args:
+      rows: with `method` and `seed`; all methods have the same seeds. Evaluations are the same for
+        all seeds of a method, except that the rows of a diverged run end early.
+      column: its name.
+
+    Returns:
+      float64[seeds, evaluations] for each method; NaN where a row lacks the column, and after the
+      end of a diverged run.
+
+    Raises:
+      ValueError: for a method that has no rows on a seed.
+    """
+    seeds = dict.fromkeys(row["seed"] for row in rows)
+    arrays = {}
+    for method, by_seed in rows_by_run(rows).items():
+        values = np.full((len(seeds), max(map(len, by_seed.values()))), np.nan)
+        for curve, seed in zip(values, seeds, strict=True):
+            if seed not in by_seed:
+                raise ValueError(
+                    f"method {method!r} has no rows on seed {seed:g}; give the rows of all methods "
+                    "on the same seeds"
+                )
+            own = [row.get(column, np.nan) for row in by_seed[seed]]
+            curve[: len(own)] = np.array(own, float)
+        arrays[method] = values
+    return arrays
+
+
+def quality_by_method(rows: list[Row], metric: str = METRIC) -> dict[str, np.ndarray]:
+    """The quality of each method, NaN where the model is not finite; see `column_by_method`.
+
+    Args:
+      rows: of all methods on the same seeds.
+      metric: column of the quality.
+    """
+    return column_by_method([row | {metric: finite_quality(row, metric)} for row in rows], metric)

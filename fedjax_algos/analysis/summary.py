@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_algos.analysis.method_columns import column_by_method, quality_by_method
+from fedjax_algos.analysis.rows import column_by_method, quality_by_method
 from fedjax_algos.analysis.statistics import (
     METRIC,
     PREFIX,

@@ -7,10 +7,9 @@ import click
 import jax
 import numpy as np
 
-from fedjax_algos.analysis import UncountedError, count_flops, count_memory
+from fedjax_algos.analysis import UncountedError, count_flops, count_memory, tables
 from fedjax_algos.analysis.labels import display_names
-from fedjax_algos.cli import formats
-from fedjax_algos.cli.columns import Column, ResultTable, amounts
+from fedjax_algos.analysis.tables import Column, ResultTable, amounts
 from fedjax_algos.cli.options import HELP, Command, flag, settings_of
 from fedjax_algos.core import Algorithm, Dispatch, Population
 from fedjax_algos.core.options import options
@@ -113,7 +112,7 @@ def costs(methods: tuple[str, ...], **values: str | None) -> None:
         schedule = Synchronous(counts, engine.algorithm.local, seed=0, **settings.cohorts())
         first = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
         found[label] = costs_of(engine.algorithm, data, first, population)
-    click.echo(formats.text([_table(found)]), nl=False)
+    click.echo(tables.text([_table(found)]), nl=False)
 
 
 def _table(found: Mapping[str, Costs]) -> ResultTable:

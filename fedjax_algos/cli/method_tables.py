@@ -1,15 +1,24 @@
-"""The tables of results: each method or setting by itself, and against the reference."""
+"""What commands say of results: tables of methods and settings, of clients, and of divergence."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+from fedjax_algos.analysis.evaluation import ClientSummary
 from fedjax_algos.analysis.labels import display_names
+from fedjax_algos.analysis.rows import quality_by_method, rows_by_run
 from fedjax_algos.analysis.statistics import (
+    LEVEL,
     MAX_SEEDS_OF_VALUES,
     METRIC,
+    MIN_SEEDS_OF_A_TEST,
     PREFIX,
+    Estimate,
+    Mark,
     describe_costs,
     describe_estimates,
+    diverged,
+    mark_best,
 )
 from fedjax_algos.analysis.summary import (
     MethodSummary,
@@ -17,10 +26,10 @@ from fedjax_algos.analysis.summary import (
     summarise,
     summarise_pairs,
 )
-from fedjax_algos.cli.best_marks import describe_marks, marks_of, why_not_marked
-from fedjax_algos.cli.columns import Column, ResultTable, Share, amounts, percentages
+from fedjax_algos.analysis.tables import Column, ResultTable, Share, amounts, percentages
 from fedjax_algos.core import Row
 from fedjax_algos.core.texts import printable
+from fedjax_algos.runs.divergence import WHAT_HELPS, describe_divergence
 from fedjax_algos.runs.settings import Settings
 
 _MAX_CHARACTERS = 80  # of a label in a note
@@ -37,34 +46,20 @@ _CHOSEN_ON_TEST_DATA = "best: the highest {} over the evaluations, chosen on tes
 
 
 class Goal(NamedTuple):
-    """By what methods are compared.
+    """By what methods are compared."""
 
-    Attributes:
-      target: the quality to reach; None: the reference's best on the same seed.
-      reference: the label of a method; None: the first.
-      metric: column of the quality.
-    """
-
-    target: float | None
-    reference: str | None
-    metric: str = METRIC
+    target: float | None  # the quality to reach; None: the reference's best on the same seed
+    reference: str | None  # the label of a method; None: the first
+    metric: str = METRIC  # column of the quality
 
 
 def goal_of(settings: Settings) -> Goal:
-    """By what the settings compare methods.
-
-    Args:
-      settings: of all methods.
-    """
+    """By what the settings compare methods."""
     return Goal(settings.target, settings.reference, PREFIX + settings.target_metric)
 
 
 def quality_name(metric: str) -> str:
-    """What texts call a metric, such as "test accuracy".
-
-    Args:
-      metric: its column.
-    """
+    """What texts call the column of a metric, such as "test accuracy"."""
     return printable(metric.replace("_", " "), _MAX_CHARACTERS)
 
 
@@ -83,22 +78,16 @@ def method_tables(
     Columns that were not measured are left out. The first setting of a sweep is the best one by
     test data, so nothing is compared with it: the second table is there only with a reference, and
     costs only with a reference or a target. One method alone has costs only with a target.
-
-    Args:
-      rows: of all methods on the same seeds.
-      target: the quality to reach; None: the reference's best on the same seed.
-      reference: the label of a method; None: the first.
-      metric: column of the quality.
-      is_sweep: whether they are settings in the order of their final quality.
-      labels: texts that replace labels of methods; the default ones are those of `display_names`.
+    The target, the reference and the metric are those of a `Goal`; `labels` replace those of
+    `display_names`.
     """
     summary = summarise(rows, target, reference, metric=metric)
     names = display_names([line.label for line in summary], labels)
     quality = quality_name(metric)
     if is_sweep and target is None and reference is None:
-        return [_of_settings(summary, quality, names)]
+        return [_without_costs(summary, quality, names, of_sweep=True)]
     if len(summary) == 1 and target is None:
-        return [_of_one_method(summary, quality, names)]
+        return [_without_costs(summary, quality, names, of_sweep=False)]
     pairs = []
     if reference is not None or not is_sweep:
         pairs = summarise_pairs(rows, target, reference, metric=metric)
@@ -132,15 +121,15 @@ def _of_methods(
         *_without_target(summary[0]),
         "reached: seeds that reach it.",
         _wall_time(on_clock),
-        *why_not_marked(summary),
+        *_why_not_marked(summary),
     ]
     columns = [
         *_qualities("method", summary, names),
         *costs,
         Column("reached", [Share(line.seeds_reaching, line.seeds_with_target) for line in summary]),
-        Column("wall time", [line.seconds for line in summary], ".2f", unit="s"),
+        _wall_times(summary),
     ]
-    return ResultTable(columns, notes, marked=describe_marks(summary))
+    return ResultTable(columns, notes, marked=_describe_marks(summary))
 
 
 def _qualities(
@@ -149,8 +138,8 @@ def _qualities(
     finals, bests = [line.final for line in summary], [line.best for line in summary]
     return [
         Column(heading, [names[line.label] for line in summary]),
-        percentages("final", finals, marks=marks_of(summary, finals)),
-        percentages("best", bests, marks=marks_of(summary, bests)),
+        percentages("final", finals, marks=_marks_of(summary, finals)),
+        percentages("best", bests, marks=_marks_of(summary, bests)),
     ]
 
 
@@ -161,37 +150,27 @@ def _about_qualities(summary: list[MethodSummary], quality: str) -> list[str]:
     ]
 
 
-def _of_settings(
-    summary: list[MethodSummary], quality: str, names: Mapping[str, str]
+def _without_costs(
+    summary: list[MethodSummary], quality: str, names: Mapping[str, str], of_sweep: bool
 ) -> ResultTable:
-    """One line for each setting of a sweep."""
+    """The settings of a sweep, or one method, whose costs to its own best accuracy say little."""
     columns = [
-        *_qualities("setting", summary, names),
+        *_qualities("setting" if of_sweep else "method", summary, names),
         Column("diverged", [Share(line.seeds_diverged, line.seeds) for line in summary]),
     ]
-    notes = [
-        *_about_qualities(summary, quality),
-        _CHOSEN_BY_TEST_DATA.format(quality),
-        *why_not_marked(summary),
-    ]
-    return ResultTable(columns, notes, marked=describe_marks(summary))
+    notes = _about_qualities(summary, quality)
+    if of_sweep:
+        notes.append(_CHOSEN_BY_TEST_DATA.format(quality))
+    else:
+        columns.append(_wall_times(summary))
+        on_clock = any(line.simulated_seconds is not None for line in summary)
+        notes += [_wall_time(on_clock), f"Costs to a {quality} are shown with --target."]
+    notes += _why_not_marked(summary)
+    return ResultTable(columns, notes, marked=_describe_marks(summary))
 
 
-def _of_one_method(
-    summary: list[MethodSummary], quality: str, names: Mapping[str, str]
-) -> ResultTable:
-    """Without costs: those to its own best accuracy say little."""
-    columns = [
-        *_qualities("method", summary, names),
-        Column("diverged", [Share(line.seeds_diverged, line.seeds) for line in summary]),
-        Column("wall time", [line.seconds for line in summary], ".2f", unit="s"),
-    ]
-    notes = [
-        *_about_qualities(summary, quality),
-        _wall_time(any(line.simulated_seconds is not None for line in summary)),
-        f"Costs to a {quality} are shown with --target.",
-    ]
-    return ResultTable(columns, notes)
+def _wall_times(summary: list[MethodSummary]) -> Column:
+    return Column("wall time", [line.seconds for line in summary], ".2f", unit="s")
 
 
 def _wall_time(on_clock: bool) -> str:
@@ -261,3 +240,91 @@ def _costs(summary: list[MethodSummary]) -> list[Column]:
         amounts("flops", [line.flops for line in summary], "FLOP"),
     ]
     return [column for column in columns if any(value is not None for value in column.values)]
+
+
+def _marks_of(summary: Sequence[MethodSummary], estimates: Sequence[Estimate]) -> list[Mark]:
+    """The marks of a column; empty for one method, which is compared with none."""
+    values = {
+        line.label: (math.nan,) if line.seeds_diverged else estimate.values
+        for line, estimate in zip(summary, estimates, strict=True)
+    }
+    return [*mark_best(values).values()] if len(summary) > 1 else []
+
+
+def _describe_marks(summary: Sequence[MethodSummary]) -> str:
+    """What the marks mean, with {best} and {other} for their names."""
+    diverged = any(line.seeds_diverged for line in summary)
+    compared = sum(not line.seeds_diverged for line in summary) - 1
+    tests = "the comparison" if compared == 1 else f"all {compared} comparisons"
+    test = (
+        f" {{other}}: cannot be told from it by a two-sided paired t test on the same "
+        f"{summary[0].seeds} seeds, at {100 * LEVEL:g}% over {tests} with it (Holm's correction)."
+    )
+    return (
+        "{best}: the highest mean over seeds of the column."
+        + test * (compared > 0)
+        + " Methods that have diverged on a seed are not compared." * diverged
+    )
+
+
+def _why_not_marked(summary: Sequence[MethodSummary]) -> list[str]:
+    """Why no method is marked as the best, where that is so."""
+    if len(summary) < 2:
+        return []
+    if summary[0].seeds < MIN_SEEDS_OF_A_TEST:
+        few = f"at least {MIN_SEEDS_OF_A_TEST} seeds are needed to tell methods apart by a test"
+        return [f"The best is not marked: {few}."]
+    diverged = all(line.seeds_diverged for line in summary)
+    return ["The best is not marked: every method has diverged on a seed."] * diverged
+
+
+def clients_table(summaries: Mapping[str, ClientSummary], settings: Settings) -> ResultTable:
+    """A table of the accuracy over clients, with one line for each method."""
+    names = display_names(summaries)
+    headings = ("mean", "spread", "worst tenth", "pooled")  # of the fields of a summary
+    values = zip(*summaries.values(), strict=True)
+    columns = [percentages(*each) for each in zip(headings, values, strict=True)]
+    steps = f", after {settings.personal_steps} more local steps" if settings.personal_steps else ""
+    where = settings.evaluate_clients.replace("_", "-")
+    mean = ", mean of the seeds" if len(settings.seeds) > 1 else ""
+    notes = [
+        f"accuracy in % on each client's {where} examples{mean}: of its own model or, if the "
+        f"method makes none, of the global one{steps}.",
+        "mean, spread (the standard deviation) and worst tenth are over clients, pooled over "
+        "examples.",
+    ]
+    return ResultTable([Column("method", [names[label] for label in summaries]), *columns], notes)
+
+
+def tuning_line(tuning: Mapping[str, Any], settings: Settings) -> str:
+    """How the methods of a comparison were tuned, in a line; `tuning` is what `tune` wrote."""
+    seeds, both = tuning["seeds"], sorted({*tuning["seeds"]} & {*settings.seeds})
+    shown = printable(", ".join(map(str, seeds)), longest=_MAX_CHARACTERS)
+    line = f"The methods were tuned without test data, with seeds {shown}"
+    if both:
+        line += (
+            f", of which {', '.join(map(str, both))} are compared here too; this favours methods "
+            "that were tuned more: give other --seeds"
+        )
+    return line + ".\n"
+
+
+def non_finite_lines(rows: list[Row]) -> list[str]:
+    """What to tell of numbers that are not finite, one line for each method that has some."""
+    seeds = dict.fromkeys(row["seed"] for row in rows)
+    quality, lines = quality_by_method(rows), []
+    for label, by_seed in rows_by_run(rows).items():
+        excluded = sum(own[-1].get("excluded_updates", 0) for own in by_seed.values())
+        if excluded:
+            lines.append(
+                f"{label}: {excluded:g} updates of clients were not finite and were left out "
+                "(excluded_updates in metrics.csv)"
+            )
+        told = [
+            f"seed {seed:g} {describe_divergence(by_seed[seed])}"
+            for seed, lost in zip(seeds, diverged(quality[label]), strict=True)
+            if lost
+        ]
+        if told:
+            lines.append(f"{label}: {'; '.join(told)}. What usually helps is {WHAT_HELPS}")
+    return lines

@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
+from fedjax_algos.analysis.labels import SEPARATOR
 from fedjax_algos.cli.config_file import ConfigFile
+from fedjax_algos.core import Row
 from fedjax_algos.core.options import Option, one_of, options, parse_value, unknown
 from fedjax_algos.core.writing import writing
 from fedjax_algos.runs.settings import Settings
@@ -277,3 +279,32 @@ def new_file(text: str | None, default: Path = _NO_PATH) -> Path:
         if path.exists() or path.is_symlink():  # also one that leads nowhere
             raise ValueError(f"out={str(path)!r} exists; name another file or remove it")
     return path
+
+
+def known_as(name: str, labels: Collection[str]) -> list[str]:
+    """The labels that a name means: itself, or the method of that name in each folder."""
+    return [name] if name in labels else [own for own in labels if own.endswith(SEPARATOR + name)]
+
+
+def labels_of(texts: tuple[str, ...], rows: list[Row]) -> dict[str, str]:
+    """The texts that replace labels of methods and folders, of the values of `--label`.
+
+    Each is `OLD=NEW`; a label may itself contain equals signs.
+    """
+    methods = dict.fromkeys(str(row["method"]) for row in rows)
+    others = dict.fromkeys(str(row["results"]) for row in rows if "results" in row)
+    labels: dict[str, str] = {}
+    for text in texts:
+        parts = text.split("=")
+        splits = [("=".join(parts[:i]), "=".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
+        if not splits:
+            raise ValueError(f"label={text!r} has no new text; give OLD=NEW")
+        found = [(old, new) for old, new in splits if known_as(old, {**methods, **others})]
+        if not found:
+            raise ValueError(unknown("label", splits[-1][0], [*methods, *others]))
+        old, new = found[0]
+        for label in known_as(old, {**methods, **others}):
+            if label in labels:
+                raise ValueError(f"label={old!r} is given twice; give it once")
+            labels[label] = new if label == old else label.removesuffix(old) + new
+    return labels

@@ -6,7 +6,7 @@ from typing import Any
 from fedjax_algos.analysis.labels import display_names
 from fedjax_algos.analysis.papers import Final, FirstTime, Maximum, Target
 from fedjax_algos.analysis.statistics import METRIC, describe_estimates
-from fedjax_algos.cli.columns import Column, Marked, ResultTable, Share, amounts, percentages
+from fedjax_algos.analysis.tables import Column, Marked, ResultTable, Share, amounts, percentages
 from fedjax_algos.cli.method_tables import quality_name
 
 _BEST = "best: each seed's highest {quality}, chosen on test data"

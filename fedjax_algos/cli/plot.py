@@ -1,18 +1,17 @@
 """The command that draws figures of results: `plot`."""
 
-import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fedjax_algos.analysis import plots
-from fedjax_algos.cli.labels import known_as, labels_of
-from fedjax_algos.cli.options import Command, new_file
+from fedjax_algos.analysis import pictures
+from fedjax_algos.analysis.labels import file_name
+from fedjax_algos.analysis.pictures.axes import PICTURE_STYLES
+from fedjax_algos.cli.options import Command, known_as, labels_of, new_file
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, unknown
-from fedjax_algos.core.pictures import PICTURE_STYLES
 from fedjax_algos.core.texts import printable
 from fedjax_algos.core.writing import written
 from fedjax_algos.runs import results
@@ -21,11 +20,11 @@ _FACETS = ("results", "method", "seed")
 _DEFAULTS = {"metric": "test_accuracy", "x": "round"}  # which name the file
 _HELP = {
     "metric": "column of metrics.csv; A,B: a panel for each [test_accuracy]",
-    "x": f"{', '.join(plots.AXES)}; A,B: a panel for each [round]",
+    "x": f"{', '.join(pictures.AXES)}; A,B: a panel for each [round]",
     "facet": f"a panel for each of: {', '.join(_FACETS)}",
     "methods": "LABEL,LABEL: the methods to draw, in this order [all]",
-    "band": f"{', '.join(plots.BANDS)} [interval from five seeds on, else range]",
-    "log": f"logarithmic axes: {', '.join(plots.LOG_AXES)} [none]",
+    "band": f"{', '.join(pictures.BANDS)} [interval from five seeds on, else range]",
+    "log": f"logarithmic axes: {', '.join(pictures.LOG_AXES)} [none]",
     "x_limits": "A,B in bytes, FLOPs or seconds if the column is; A, or ,B for one",
     "y_limits": "likewise [those of the curves after the first tenth]",
     "label": "OLD=NEW: another text for a method or a results folder; may be repeated",
@@ -60,8 +59,8 @@ def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None)
     if facet is not None:
         check_choice("facet", facet, _FACETS)
     for axis in (values["x"] or "round").split(","):
-        if axis not in plots.AXES:
-            raise ValueError(unknown("axis", axis, plots.AXES))
+        if axis not in pictures.AXES:
+            raise ValueError(unknown("axis", axis, pictures.AXES))
     rows = results.read_folders(folders, apart=facet == "results")
     if facet != "results" and len(folders) > 1:
         _check_seeds(rows)
@@ -76,10 +75,9 @@ def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None)
     if "size" in texts:
         options["size"] = _numbers("size", texts["size"], "x", "WIDTHxHEIGHT, such as 3.5x2.6")
     name = "-by-".join("-".join(options.get(k, [v])) for k, v in _DEFAULTS.items())
-    name = re.sub(r"[^\w.=+-]+", "-", name)
-    path = new_file(values["out"], Path(folders[0], f"{name}.png"))
+    path = new_file(values["out"], Path(folders[0], f"{file_name(name)}.png"))
     with written(path) as beside:
-        hidden = plots.plot_metric(rows, beside, **options).notes
+        hidden = pictures.plot_metric(rows, beside, **options).notes
     for line in hidden:
         click.echo(printable(line), err=True)
     click.echo(printable(path))

@@ -4,21 +4,21 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from fedjax_algos.analysis.statistics import check_target_metric
-from fedjax_algos.cli import tables
-from fedjax_algos.cli.columns import ResultTable
-from fedjax_algos.cli.method_tables import goal_of, method_tables
+from fedjax_algos.cli.method_tables import (
+    clients_table,
+    goal_of,
+    method_tables,
+    non_finite_lines,
+)
 from fedjax_algos.cli.options import Command, new_file
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_value, options
 from fedjax_algos.core.texts import printable
 from fedjax_algos.core.writing import write_text
 from fedjax_algos.runs import results
-from fedjax_algos.runs.client_results import summarise_client_rows
-from fedjax_algos.runs.report import ReportTables, TextTable, make_report
+from fedjax_algos.runs.report import ReportTables, make_report
 from fedjax_algos.runs.saving.configuration_file import read_configuration
 from fedjax_algos.runs.saving.files import read_rows
 from fedjax_algos.runs.settings import Settings
@@ -66,8 +66,7 @@ def _settings(folder: Path, configuration: dict[str, Any]) -> Settings:
 def _tables(
     folder: Path, rows: list[Row], configuration: dict[str, Any], settings: Settings
 ) -> ReportTables:
-    shown = method_tables(rows, *goal_of(settings), is_sweep="grid" in configuration)
-    methods = [_of_results(each) for each in shown]
+    methods = method_tables(rows, *goal_of(settings), is_sweep="grid" in configuration)
     clients = None
     if settings.evaluate_clients != "none":
         rows_of_clients = read_rows(folder / "clients.csv")
@@ -76,25 +75,5 @@ def _tables(
                 f"{folder / 'clients.csv'} has no accuracy of each client; name a folder that "
                 "compare or run wrote"
             )
-        of_clients = tables.clients_table(summarise_client_rows(rows_of_clients))
-        clients = _of_clients(of_clients, tables.clients_legend(settings))
-    return ReportTables(methods, clients, tables.non_finite_lines(rows))
-
-
-def _of_results(given: ResultTable) -> TextTable:
-    """A table of methods, as the commands print it."""
-    cells = [column.text_cells() for column in given.columns]
-    headings = [column.heading for column in given.columns]
-    caption = given.title[:1].upper() + given.title[1:] or "Methods"
-    return TextTable(headings, list(zip(*cells, strict=True)), "\n".join(given.legend()), caption)
-
-
-def _of_clients(table: Table, legend: str) -> TextTable:
-    """The table of the clients' own models."""
-    columns = [list(map(_text, column.cells)) for column in table.columns]
-    headings = [_text(column.header) for column in table.columns]
-    return TextTable(headings, list(zip(*columns, strict=True)), legend, "Each client's own model")
-
-
-def _text(cell: object) -> str:
-    return cell.plain if isinstance(cell, Text) else str(cell)
+        clients = clients_table(results.summarise_client_rows(rows_of_clients), settings)
+    return ReportTables(methods, clients, non_finite_lines(rows))

@@ -8,11 +8,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fedjax_algos.analysis import plots
+from fedjax_algos.analysis import pictures, tables
 from fedjax_algos.analysis.summary import summarise
-from fedjax_algos.cli import formats
 from fedjax_algos.cli.environment import make_trackers, results_folder, start_jax, training
-from fedjax_algos.cli.method_tables import goal_of, method_tables
+from fedjax_algos.cli.method_tables import goal_of, method_tables, non_finite_lines
 from fedjax_algos.cli.options import (
     Command,
     flag,
@@ -25,7 +24,6 @@ from fedjax_algos.cli.progress import (
     compilation_line,
     plain_lines,
 )
-from fedjax_algos.cli.tables import non_finite_lines
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, options, parse_value
 from fedjax_algos.core.texts import printable
@@ -93,11 +91,10 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
         results.write(folder.path, prepared.experiment, rows, summary)
         best = [line.label for line in summary[:_MAX_DRAWN]]
         with written(folder.path / "accuracy.png") as beside:
-            plots.plot_metric(rows, beside, methods=best)
+            pictures.plot_metric(rows, beside, methods=best)
         ended = results.at_end(prepared.experiment, compiled)
         folder.complete(record | ended | {"sweep_notes": notes})
-    tables = method_tables(rows, *goal, is_sweep=True)
-    click.echo(f"\n{formats.text(tables)}")
+    click.echo(f"\n{tables.text(method_tables(rows, *goal, is_sweep=True))}")
     for line in non_finite_lines(rows):
         click.echo(line)
     seconds = time.perf_counter() - start

@@ -6,14 +6,12 @@ from typing import Any
 import click
 
 from fedjax_algos.analysis import papers
-from fedjax_algos.analysis.plots import SEPARATOR
+from fedjax_algos.analysis.labels import SEPARATOR
 from fedjax_algos.analysis.statistics import PREFIX, check_target_metric, records
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
-from fedjax_algos.cli import formats
-from fedjax_algos.cli.columns import check_columns, choose_columns
-from fedjax_algos.cli.labels import labels_of
+from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, check_columns, choose_columns
 from fedjax_algos.cli.method_tables import Goal, method_tables
-from fedjax_algos.cli.options import Command, new_file
+from fedjax_algos.cli.options import Command, labels_of, new_file
 from fedjax_algos.cli.paper_tables import paper_table
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, check_value, options, parse_value
@@ -23,9 +21,6 @@ from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.configuration_file import read_configuration
 from fedjax_algos.runs.settings import Settings
 
-_OF_TABLES = {"text": formats.text, "markdown": formats.markdown, "latex": formats.latex}
-_OF_RECORDS = {"csv": formats.as_csv, "json": formats.as_json}
-
 
 @click.command(cls=Command)
 @click.argument("folders", nargs=-1, metavar="RESULTS...")
@@ -34,7 +29,7 @@ _OF_RECORDS = {"csv": formats.as_csv, "json": formats.as_json}
     "form",
     default="text",
     metavar="FORMAT",
-    help=f"{', '.join([*_OF_TABLES, *_OF_RECORDS])} [text]",
+    help=f"{', '.join([*FORMATS, *RECORD_FORMATS])} [text]",
 )
 @click.option("--paper", help=f"columns of a paper: {', '.join(papers.PAPERS)} [compare's]")
 @click.option(
@@ -86,7 +81,7 @@ def table(
     fedcompass: simulated seconds to the target, relative to the reference's. The reference is
     fedcompass for the last one and fedavg for the others; fedlga and fedcompass need --target.
     """
-    check_choice("format", form, [*_OF_TABLES, *_OF_RECORDS])
+    check_choice("format", form, [*FORMATS, *RECORD_FORMATS])
     path = None if out is None else new_file(out)
     rows = results.read_folders(folders)
     configurations = [read_configuration(Path(folder)) or {} for folder in folders]
@@ -95,17 +90,17 @@ def table(
     is_sweep = any("grid" in configuration for configuration in configurations)
     names = None if columns is None else columns.split(",")
     labels = labels_of(label, rows)
-    if form in _OF_RECORDS:
+    if form in RECORD_FORMATS:
         if labels:
             raise ValueError(f"label is given, but {form} has the labels of the runs; leave it out")
-        text = _OF_RECORDS[form](_chosen(_records(rows, paper, goal, is_sweep), names))
+        text = RECORD_FORMATS[form](_chosen(_records(rows, paper, goal, is_sweep), names))
     else:
         if paper is not None:
             lines = papers.of_paper(rows, paper, goal.reference, goal.target, metric=goal.metric)
             tables = [paper_table(lines, goal.metric, labels)]
         else:
             tables = method_tables(rows, *goal, is_sweep=is_sweep, labels=labels)
-        text = _OF_TABLES[form](tables if names is None else choose_columns(tables, names))
+        text = FORMATS[form](tables if names is None else choose_columns(tables, names))
     if path is None:
         return click.echo(text, nl=False)
     write_text(path, text)

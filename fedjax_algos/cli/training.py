@@ -11,12 +11,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.analysis import plots
+from fedjax_algos.analysis import pictures, tables
 from fedjax_algos.analysis.summary import summarise
-from fedjax_algos.cli import formats, tables
 from fedjax_algos.cli.config_file import ConfigFile, read_config
 from fedjax_algos.cli.environment import make_trackers, results_folder, start_jax, training
-from fedjax_algos.cli.method_tables import goal_of, method_tables
+from fedjax_algos.cli.method_tables import (
+    clients_table,
+    goal_of,
+    method_tables,
+    non_finite_lines,
+    tuning_line,
+)
 from fedjax_algos.cli.options import (
     Command,
     Commands,
@@ -39,7 +44,6 @@ from fedjax_algos.core.writing import written
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.compilation import Compilation, measure_compilation
 from fedjax_algos.runs import comparison, results
-from fedjax_algos.runs.client_results import summarise_client_rows
 from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import Method, methods_of, parse_spec
 from fedjax_algos.runs.settings import Settings
@@ -198,16 +202,15 @@ def train(
         of_clients = results.write_clients(folder, experiment)
         unit = "round" if settings.seconds is None else "simulated_seconds"
         with written(folder.path / "accuracy.png") as beside:
-            plots.plot_metric(rows, beside, x=unit)
+            pictures.plot_metric(rows, beside, x=unit)
         folder.complete(record | results.at_end(experiment, compiled))
-    click.echo(f"\n{formats.text(method_tables(rows, *goal))}")
+    click.echo(f"\n{tables.text(method_tables(rows, *goal))}")
     if file.tuning:
-        click.echo(tables.tuning_line(file.tuning, settings))
+        click.echo(tuning_line(file.tuning, settings))
     if of_clients:
-        wide = Console(width=1000)  # a narrow terminal wraps lines; no number is cut
-        wide.print(tables.clients_table(summarise_client_rows(of_clients)), "", sep="\n")
-        click.echo(tables.clients_legend(settings))
-    for line in tables.non_finite_lines(rows):
+        own_models = clients_table(results.summarise_client_rows(of_clients), settings)
+        click.echo(tables.text([own_models]))
+    for line in non_finite_lines(rows):
         click.echo(line)
     seconds = time.perf_counter() - start
     rest = f"{seconds - compiled.seconds:.1f} s for the rest"

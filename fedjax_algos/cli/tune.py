@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fedjax_algos.analysis.tables import plain_table
 from fedjax_algos.cli.environment import results_folder, start_jax, training
 from fedjax_algos.cli.method_tables import quality_name
 from fedjax_algos.cli.options import (
@@ -23,7 +24,6 @@ from fedjax_algos.cli.progress import (
     compilation_line,
     plain_lines,
 )
-from fedjax_algos.cli.tables import plain_table
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options, parse_value
 from fedjax_algos.core.texts import printable

@@ -6,7 +6,6 @@ from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.description import describe_partition, partition_table
 from fedjax_algos.data.federated_data import FederatedData, federate
 from fedjax_algos.data.images import ImageFormat
-from fedjax_algos.data.partition_plot import plot_partition
 from fedjax_algos.data.partitioning import Partition, hold_out, partitions
 from fedjax_algos.data.registry import AnyDataset, datasets
 from fedjax_algos.data.stored import StoredData, by_client, in_memory, open_federated, pack
@@ -32,7 +31,6 @@ __all__ = [
     "partition_table",
     "partitioning",
     "partitions",
-    "plot_partition",
     "readers",
     "stored",
 ]

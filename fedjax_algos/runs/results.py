@@ -2,7 +2,6 @@
 
 import dataclasses
 import platform
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -13,13 +12,21 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from fedjax_algos.analysis.plots import SEPARATOR
+from fedjax_algos.analysis.evaluation import ClientSummary, summarise_clients
+from fedjax_algos.analysis.labels import SEPARATOR, file_name
+from fedjax_algos.analysis.pictures import (
+    idle_share,
+    plot_partition,
+    plot_staleness,
+    plot_timeline,
+    summarise_plan,
+)
+from fedjax_algos.analysis.rows import rows_by_run
 from fedjax_algos.analysis.statistics import records
 from fedjax_algos.analysis.summary import MethodSummary
-from fedjax_algos.analysis.timeline import idle_share, plot_staleness, plot_timeline, summarise_plan
-from fedjax_algos.core import Row
+from fedjax_algos.core import Mean, Metrics, Row
 from fedjax_algos.core.writing import written
-from fedjax_algos.data import describe_partition, partition_table, plot_partition
+from fedjax_algos.data import describe_partition, partition_table
 from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.configuration_file import check_complete
@@ -171,7 +178,7 @@ def _write_timelines(folder: Path, experiment: Experiment) -> None:
         summaries.append({"method": label, **summarise_plan(plan, clients)._asdict()})
         shares = idle_share(plan, clients, experiment.settings.seconds)
         idle += [{"method": label, "client": i, "idle_share": s} for i, s in enumerate(shares)]
-        name = re.sub(r"[^\w.=+-]+", "-", label)
+        name = file_name(label)
         with written(folder / f"staleness-{name}.png") as beside:
             plot_staleness(plan, beside)
         longest = float((plan.ended - plan.started)[np.isfinite(plan.ended)].max())
@@ -243,9 +250,7 @@ def read_folders(folders: Sequence[str | Path], *, apart: bool = False) -> list[
 
 def _check_lengths(path: Path, rows: list[Row]) -> None:
     """Raises ValueError for a run with fewer rows than others, unless its model was not finite."""
-    runs: dict[str, dict[float, list[Row]]] = {}
-    for row in rows:
-        runs.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
+    runs = rows_by_run(rows)
     longest = max(len(own) for by_seed in runs.values() for own in by_seed.values())
     for label, by_seed in runs.items():
         for seed, own in by_seed.items():
@@ -256,3 +261,50 @@ def _check_lengths(path: Path, rows: list[Row]) -> None:
                     f"{path}: {label} has {len(own)} rows of seed {seed:g}, but there are "
                     f"{longest} of others; name a folder that compare, run or sweep wrote"
                 )
+
+
+def client_rows(label: str, seed: int, round_number: int, metrics: Metrics) -> list[Row]:
+    """One row for each client.
+
+    Args:
+      label: of the method.
+      seed: of the run.
+      round_number: the last one.
+      metrics: of `make_evaluate_own`, for each client. Where a client has weight 0, such as one
+        without examples, the value is NaN.
+    """
+    weights = np.asarray(metrics["loss"].weight)
+    means = {name: mean.over_classes() for name, mean in metrics.items()}
+    values = {
+        name: np.where(np.asarray(mean.weight) > 0, np.asarray(mean.value()), np.nan)
+        for name, mean in means.items()
+    }
+    return [
+        {
+            "method": label,
+            "seed": seed,
+            "round": round_number,
+            "client": client,
+            "examples": int(count),
+            **{name: float(each[client]) for name, each in values.items()},
+        }
+        for client, count in enumerate(weights)
+    ]
+
+
+def summarise_client_rows(rows: list[Row]) -> dict[str, ClientSummary]:
+    """The distribution of the accuracy over clients, by method: the mean of that of each seed.
+
+    Args:
+      rows: of `client_rows`, of all methods and seeds.
+    """
+    return {
+        label: ClientSummary(*np.mean([_summary(own) for own in by_seed.values()], axis=0).tolist())
+        for label, by_seed in rows_by_run(rows).items()
+    }
+
+
+def _summary(rows):
+    counts = np.array([row["examples"] for row in rows], float)
+    values = np.array([row["accuracy"] for row in rows], float)
+    return summarise_clients(Mean(np.where(counts > 0, counts * values, 0), counts), "lowest")

@@ -90,7 +90,7 @@ def simulate(
 
     Returns:
       The last state, and one row for each evaluation, which `pandas.DataFrame(rows)` makes a table
-      and `analysis.plots.plot_metric(rows)` a figure: `round`; `train_loss`, the mean over all
+      and `analysis.pictures.plot_metric(rows)` a figure: `round`; `train_loss`, the mean over all
       examples of all local steps since the last row; `test_loss` and the problem's metrics as
       `test_...`; `excluded_updates`, which were not finite and were left out since the start (see
       `make_engine`); `download_bytes`, `upload_bytes` and `flops` of all clients since the start

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from summary_helpers import FIRST, NAN, OTHER, rows
 
-from fedjax_algos.analysis import plots
+from fedjax_algos.analysis import pictures
 from fedjax_algos.cli import main
 from fedjax_algos.runs import results
 
@@ -171,7 +171,7 @@ def test_labels_of_pictures_are_no_mathtext(tmp_path, figure):
     labels = ["$\\frac$", "_hidden", f"a{CONTROLS}", "$x$" * 99, "plain"]
     measured = [row for label in labels for row in rows(label, FIRST)]
     measured = [row | {"$\\frac$_\x1b": row["round"]} for row in measured]
-    plots.plot_metric(measured, tmp_path / "a.png", metric="$\\frac$_\x1b")
+    pictures.plot_metric(measured, tmp_path / "a.png", metric="$\\frac$_\x1b")
     (axes,) = figure[0].axes
     texts = figure[0].legends[0].get_texts()
     shown = [text.get_text() for text in texts]

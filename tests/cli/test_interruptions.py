@@ -12,7 +12,7 @@ import jax
 import pytest
 from same_runs import folder_content
 
-from fedjax_algos.analysis import plots
+from fedjax_algos.analysis import pictures
 from fedjax_algos.cli import main
 from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
@@ -42,7 +42,7 @@ MOMENTS = {
     "a run has ended": (ResultsFolder, "end", "after"),
     "scores are written": (Scores, "add", "after"),
     "results are written": (results, "write", "before"),
-    "the figure is drawn": (plots, "plot_metric", "before"),
+    "the figure is drawn": (pictures, "plot_metric", "before"),
     "the folder is marked": (ResultsFolder, "complete", "before"),
     "all is written": (ResultsFolder, "complete", "after"),
 }

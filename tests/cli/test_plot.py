@@ -3,7 +3,7 @@
 import pytest
 from summary_helpers import ALL_DIVERGED, FIRST, OTHER, rows
 
-from fedjax_algos.analysis.plots import metric_figure
+from fedjax_algos.analysis.pictures import metrics
 from fedjax_algos.cli import main
 from fedjax_algos.runs import results
 
@@ -27,7 +27,7 @@ def folders(here):
 @pytest.fixture
 def figure(monkeypatch, folders):
     """The axes and the legend of the last figure."""
-    drawn, draw = {}, metric_figure.draw_metric
+    drawn, draw = {}, metrics.draw_metric
 
     def keep(measured, **options):
         own, hidden = draw(measured, **options)
@@ -35,7 +35,7 @@ def figure(monkeypatch, folders):
         drawn.update(axes=own.axes, legend=[text.get_text() for text in box.get_texts()])
         return own, hidden
 
-    monkeypatch.setattr(metric_figure, "draw_metric", keep)
+    monkeypatch.setattr(metrics, "draw_metric", keep)
     return drawn
 
 

@@ -13,8 +13,8 @@ import pytest
 from report_helpers import Page, assert_alone
 from summary_helpers import NAN, rows
 
-from fedjax_algos.analysis.plots import method_styles
-from fedjax_algos.analysis.plots.styles import MARKERS
+from fedjax_algos.analysis.pictures import method_styles
+from fedjax_algos.analysis.pictures.curves import MARKERS
 from fedjax_algos.runs import results
 from fedjax_algos.runs.settings import Settings
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from summary_helpers import FIRST, HALF_DIVERGED, NAN, OTHER, rows, write_folder
 
-from fedjax_algos.cli import formats
-from fedjax_algos.cli.columns import Column, ResultTable
+from fedjax_algos.analysis import tables
+from fedjax_algos.analysis.tables import Column, ResultTable
 from fedjax_algos.cli.method_tables import method_tables
 
 # t(.975, 4) = 2.776445; deviations of the five seeds: sqrt(2.5), sqrt(9.7) and sqrt(19.2) points
@@ -80,9 +80,9 @@ def five(here):
 
 
 def test_text_is_what_compare_prints(command, five):
-    assert command("table", five) == formats.text(method_tables(FIVE))
+    assert command("table", five) == tables.text(method_tables(FIVE))
     out = command("table", five, "--target", "0.525", "--reference", "a|b {50%}")
-    assert out == formats.text(method_tables(FIVE, 0.525, "a|b {50%}"))
+    assert out == tables.text(method_tables(FIVE, 0.525, "a|b {50%}"))
     assert "\nfed_avg    52.0 ± 2.0 *  52.0 ± 2.0 *    > 10  > 20.0 MB      2/5     3.00 s\n" in out
 
 
@@ -163,7 +163,7 @@ def test_several_folders_are_one_table(command, refused, here):
 
 def test_a_file_is_written_once(command, refused, here, five):
     assert command("table", five, "--format", "latex", "--out", "a.tex") == "a.tex\n"
-    assert (here / "a.tex").read_text() == formats.latex(method_tables(FIVE))
+    assert (here / "a.tex").read_text() == tables.latex(method_tables(FIVE))
     assert "out='a.tex' exists; name another file or remove it" in refused(
         "table", five, "--out", "a.tex"
     )
@@ -182,7 +182,7 @@ def cells_of(line):
 @given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=3, unique=True))
 def test_any_label_is_balanced_and_one_line(labels):
     table = ResultTable([Column("method", labels), Column("x", range(len(labels)))], ["note\n%"])
-    lines = formats.latex([table]).splitlines()
+    lines = tables.latex([table]).splitlines()
     body = lines[lines.index(r"\midrule") + 1 : lines.index(r"\bottomrule")]
     assert len(body) == len(labels)
     for number, line in enumerate(body):
@@ -190,7 +190,7 @@ def test_any_label_is_balanced_and_one_line(labels):
         bare = re.sub(r"\\[{}\\]", "", line)
         assert bare.count("{") == bare.count("}")
         assert not re.search(r"(?<!\\)[_%#$]|[\^~]|^[*\[]", line)
-    shown = formats.markdown([table]).splitlines()
+    shown = tables.markdown([table]).splitlines()
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 3 for line in shown[: 2 + len(labels)])
 
 
@@ -299,9 +299,9 @@ def test_nothing_is_marked_without_a_test(command, here):
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_latex_compiles(here):
     measured = [row for label in HOSTILE for row in rows(label, FIRST)] + rows("h", HALF_DIVERGED)
-    tables = formats.latex([*method_tables(measured), *method_tables(FIVE)])
+    written = tables.latex([*method_tables(measured), *method_tables(FIVE)])
     document = r"\documentclass{article}\usepackage{booktabs}\begin{document}" + "\n"
-    (here / "a.tex").write_text(f"{document}{tables}\\end{{document}}\n")
+    (here / "a.tex").write_text(f"{document}{written}\\end{{document}}\n")
     line = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "a.tex"]
     done = subprocess.run(line, cwd=here, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout[-2000:]

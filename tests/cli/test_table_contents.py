@@ -5,7 +5,7 @@ import json
 import pytest
 from summary_helpers import FIRST, NAN, OTHER, rows, write_folder
 
-from fedjax_algos.cli import formats
+from fedjax_algos.analysis import tables
 from fedjax_algos.cli.method_tables import method_tables
 
 
@@ -36,9 +36,9 @@ def test_the_target_and_the_reference_of_the_runs_hold_in_their_table(command, r
     both = rows("fedavg", FIRST) + rows("other", OTHER)
     own = {"seeds": [0, 1], "target": 0.65, "reference": "other"}
     write_folder(here / "a", both, settings=own)
-    assert command("table", "a") == formats.text(method_tables(both, 0.65, "other"))
+    assert command("table", "a") == tables.text(method_tables(both, 0.65, "other"))
     out = command("table", "a", "--target", "0.5", "--reference", "fedavg")
-    assert out == formats.text(method_tables(both, 0.5, "fedavg"))
+    assert out == tables.text(method_tables(both, 0.5, "fedavg"))
     write_folder(here / "b", both, settings=own | {"target": 0.7})
     write_folder(here / "c", both, settings=own | {"reference": None})
     out = command("table", "b", "a")
@@ -58,10 +58,10 @@ def test_a_target_has_its_metric(command, refused, here):
     own = {"seeds": [0, 1], "target": 0.65, "target_metric": "dice_score"}
     write_folder(here / "a", both, settings=own)
     write_folder(here / "b", both, settings={"seeds": [0, 1], "target": 0.65})
-    assert command("table", "a") == formats.text(method_tables(both, 0.65, None, "test_dice_score"))
+    assert command("table", "a") == tables.text(method_tables(both, 0.65, None, "test_dice_score"))
     # the target of the run is not that of another metric
     out = command("table", "a", "--target-metric", "accuracy")
-    assert out == formats.text(method_tables(both))
+    assert out == tables.text(method_tables(both))
     assert "to a test accuracy of 65%" in command("table", "b")
     out = command("table", "b", "--target-metric", "dice_score", "--target", "0.5")
     assert "to a test dice score of 50%" in out

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from summary_helpers import ALL_DIVERGED, FIRST, HALF_DIVERGED, OTHER, rows
 
-from fedjax_algos.cli import formats
+from fedjax_algos.analysis import tables
 from fedjax_algos.cli.method_tables import method_tables
 
 BOTH = rows("first", FIRST) + rows("other", OTHER)
@@ -12,7 +12,7 @@ BOTH = rows("first", FIRST) + rows("other", OTHER)
 
 def printed(measured, **options):
     """The lines of the two tables and of their notes."""
-    return formats.text(method_tables(measured, **options)).splitlines()
+    return tables.text(method_tables(measured, **options)).splitlines()
 
 
 def test_a_comparison_by_hand():
@@ -141,15 +141,15 @@ def test_a_median_that_is_not_known_is_shown_as_its_bounds():
     for row in measured:
         row["simulated_seconds"] = (8, 20, 18)[row["seed"]] * (row["round"] > 0)
     table, _ = method_tables(measured, target=0.8)
-    _, first, other, *notes = formats.text([table]).splitlines()
+    _, first, other, *notes = tables.text([table]).splitlines()
     assert "  18 s..20 s  " in first
     assert "  > 18 s  " in other
     told = "> 10, 18 s..20 s: all that is known of the lower median, because some seeds had not"
     assert any(line.startswith(told) for line in notes)
-    assert "& 18 to 20 & " in formats.latex([table])
+    assert "& 18 to 20 & " in tables.latex([table])
     measured = [row for row in measured if row["method"] == "b"]
     for row in measured:
         row["simulated_seconds"] *= {0: 1, 1: 0.5, 2: 2}[row["seed"]]  # 8, 10, and 36 seconds
     (table,) = method_tables(measured, target=0.8)
-    assert "  ≥ 10 s  " in formats.text([table])
-    assert r"& $\geq$ 10 & " in formats.latex([table])
+    assert "  ≥ 10 s  " in tables.text([table])
+    assert r"& $\geq$ 10 & " in tables.latex([table])

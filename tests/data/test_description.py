@@ -5,9 +5,9 @@ import pytest
 from rich.console import Console
 
 import fedjax_algos as fa
+from fedjax_algos.analysis.pictures import plot_partition
 from fedjax_algos.data import partitions
 from fedjax_algos.data.description import Distribution, describe_partition, partition_table
-from fedjax_algos.data.partition_plot import plot_partition
 
 LABELS = np.array([0, 0, 2, 3, 3, 3, 0, 2])
 THREE = fa.Partition.of([np.array([0, 1, 2, 6]), np.array([5]), np.array([3, 4])])

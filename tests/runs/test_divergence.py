@@ -9,9 +9,9 @@ from helpers import Case, small_network
 
 import fedjax_algos as fa
 from fedjax_algos import asynchrony
-from fedjax_algos.analysis.method_columns import column_by_method
 from fedjax_algos.analysis.papers import final_quality, maximum_and_cost
-from fedjax_algos.analysis.plots import plot_metric
+from fedjax_algos.analysis.pictures import plot_metric
+from fedjax_algos.analysis.rows import column_by_method
 from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.runs.divergence import DivergenceWarning
 

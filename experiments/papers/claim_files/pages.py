@@ -7,8 +7,8 @@ from pathlib import Path
 from claim_files.checks import Check
 from claim_files.measured import Quantity
 from claim_files.verdicts import VERDICTS, Judged, PaperClaims, read_claims
-from fedjax_algos.cli import formats
-from fedjax_algos.cli.columns import MISSING, Column, ResultTable
+from fedjax_algos.analysis import tables as formats
+from fedjax_algos.analysis.tables import MISSING, Column, ResultTable
 from fedjax_algos.core.texts import printable
 
 WIDTH = 100

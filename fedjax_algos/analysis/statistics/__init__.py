@@ -8,24 +8,23 @@ from fedjax_algos.analysis.statistics.best import (
     mark_best,
     paired_p_value,
 )
-from fedjax_algos.analysis.statistics.divergence import (
-    METRIC,
-    PREFIX,
-    diverged,
-    finite_quality,
-)
 from fedjax_algos.analysis.statistics.estimates import (
     MAX_SEEDS_OF_VALUES,
+    METRIC,
     MIN_SEEDS_OF_AN_INTERVAL,
+    PREFIX,
     SPREADS,
+    Difference,
     Estimate,
     choose_spread,
     confidence_half_width,
     describe_estimates,
+    diverged,
+    finite_quality,
+    paired_difference,
+    records,
     spread,
 )
-from fedjax_algos.analysis.statistics.pairs import Difference, paired_difference
-from fedjax_algos.analysis.statistics.records import records
 from fedjax_algos.analysis.statistics.targets import (
     TOLERANCE,
     CostToTarget,

@@ -6,14 +6,47 @@ anything (for two seeds it is 12.7 standard errors to each side), so there is no
 and the highest value, and for one or two seeds the values themselves.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
 
+from fedjax_algos.core import Row
+
+PREFIX = "test_"  # of the columns of an evaluation on test examples
+METRIC = f"{PREFIX}accuracy"  # by which methods are compared, unless another one is named
 MIN_SEEDS_OF_AN_INTERVAL = 5
 MAX_SEEDS_OF_VALUES = 2
+
+
+def finite_quality(row: Row, metric: str = METRIC) -> float:
+    """The quality of an evaluation; NaN if its model is not finite.
+
+    A model of NaN always predicts class 0, whose accuracy is finite, so the test loss decides as
+    well. The train loss does not: it is also NaN if all updates of some rounds were left out.
+
+    Args:
+      row: of the evaluation; the test loss may be missing.
+      metric: column of the quality.
+    """
+    quality, loss = row.get(metric), row.get("test_loss")
+    finite = loss is None or math.isfinite(loss)
+    return float(quality) if quality is not None and finite and math.isfinite(quality) else math.nan
+
+
+def diverged(quality: np.ndarray) -> np.ndarray:
+    """Whether runs have diverged: the model of the last evaluation is not finite.
+
+    Args:
+      quality: float[..., evaluations], as of `finite_quality`; also NaN after the end of a run
+        that has stopped before the others.
+
+    Returns:
+      bool[...].
+    """
+    return np.isnan(quality[..., -1])
 
 
 class Estimate(NamedTuple):
@@ -55,9 +88,9 @@ class Estimate(NamedTuple):
           show: the text of a number.
         """
         seeds = len(self.values)
-        diverged = int((~np.isfinite(self.values)).sum())
-        if diverged:
-            return "diverged" if diverged == seeds else f"{diverged}/{seeds} diverged"
+        lost = int((~np.isfinite(self.values)).sum())
+        if lost:
+            return "diverged" if lost == seeds else f"{lost}/{seeds} diverged"
         if seeds >= MIN_SEEDS_OF_AN_INTERVAL:
             return f"{show(self.mean)} ± {show(self.interval).lstrip('+')}"
         if seeds > MAX_SEEDS_OF_VALUES:
@@ -134,3 +167,90 @@ def confidence_half_width(values: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # infinite values give NaN
         standard_error = values.std(axis=0, ddof=1) / np.sqrt(samples)
     return special.stdtrit(samples - 1, 0.975) * standard_error
+
+
+class Difference(NamedTuple):
+    """A method's quantity minus the reference's on the same seed.
+
+    Seeds share data, cohorts and batches, so differences vary less than the quantities themselves.
+
+    Attributes:
+      estimate: of the differences, on the seeds where both are finite.
+      without: the other seeds, on which one of the two has diverged.
+    """
+
+    estimate: Estimate
+    without: tuple[int, ...]
+
+    def text(self, show: Callable[[float], str]) -> str:
+        """The difference as tables show it, such as `+0.5 ± 0.3 (without seed 7)`.
+
+        Args:
+          show: the text of a number with its sign.
+        """
+        text = self.estimate.text(show) if self.estimate.values else "none"
+        if not self.without:
+            return text
+        plural = "s" * (len(self.without) > 1)
+        return f"{text} (without seed{plural} {', '.join(map(str, self.without))})"
+
+    def record(self, name: str) -> dict[str, float | str]:
+        """The difference as numbers for a file, by column; the seeds left out are a text.
+
+        Args:
+          name: of the quantity.
+        """
+        known = self.estimate if self.estimate.values else Estimate((float("nan"),))
+        return {
+            **known.record(f"{name}_difference"),
+            f"{name}_difference_seeds": len(self.estimate.values),
+            f"{name}_difference_without": " ".join(map(str, self.without)),
+        }
+
+
+def paired_difference(
+    values: np.ndarray, reference: np.ndarray, seeds: Sequence[int]
+) -> Difference:
+    """A method's values minus the reference's.
+
+    Args:
+      values: float[seeds]; NaN for a seed that has diverged, whatever the quantity.
+      reference: float[seeds], likewise.
+      seeds: their numbers.
+    """
+    differences = values - reference
+    finite = np.isfinite(differences)
+    return Difference(
+        Estimate(tuple(differences[finite].tolist())),
+        tuple(int(seed) for seed, known in zip(seeds, finite, strict=True) if not known),
+    )
+
+
+def records(lines: Sequence[Any]) -> list[dict[str, Any]]:
+    """The fields of named tuples by column; all have the same columns.
+
+    A field that has a `record` of its own, such as an `Estimate`, takes several columns. Several
+    numbers in one field are a text.
+
+    Args:
+      lines: named tuples of one kind, whose fields are texts, numbers, None, tuples of numbers, or
+        such values.
+    """
+    parts = {name for line in lines for name, value in _fields(line) if hasattr(value, "record")}
+    found: list[dict[str, Any]] = []
+    for line in lines:
+        record: dict[str, Any] = {}
+        for name, value in _fields(line):
+            if hasattr(value, "record"):
+                record.update(value.record(name))
+            elif isinstance(value, tuple):
+                record[name] = " ".join(map(str, value))
+            elif value is not None or name not in parts:
+                record[name] = value
+        found.append(record)
+    columns = dict.fromkeys(name for record in sorted(found, key=len)[::-1] for name in record)
+    return [{name: record.get(name) for name in columns} for record in found]
+
+
+def _fields(line):
+    return line._asdict().items()

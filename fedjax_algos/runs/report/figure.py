@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedjax_algos.analysis.labels import display_names
-from fedjax_algos.analysis.method_columns import column_by_method
-from fedjax_algos.analysis.plots import axes_of, method_styles
+from fedjax_algos.analysis.pictures import axes_of, method_styles
+from fedjax_algos.analysis.rows import column_by_method
 from fedjax_algos.analysis.statistics import METRIC, SPREADS, choose_spread, spread
 from fedjax_algos.core import Row
 from fedjax_algos.core.texts import printable
@@ -25,16 +25,11 @@ _DIGITS = 6  # of the numbers, which are drawn
 def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
     """The lines of the figure: means over the seeds, and the ends of the bands around them.
 
-    Args:
-      rows: of all methods and seeds.
-      metric: that is shown first: the quality by which methods are compared.
-
-    Returns:
-      Values of JSON: `axes` and `metrics`, each with a name, a label and a unit, and `methods`
-      with a label, a `style` (of `method_styles`, with the line as lengths of dashes and gaps in
-      widths of the line), `columns` (the means of axes and metrics by name) and `bands` (the lower
-      and the upper ends by metric; see `analysis.statistics.spread`). Numbers that are not finite
-      are None.
+    They are values of JSON: `axes` and `metrics`, each with a name, a label and a unit, and
+    `methods` with a label, a `style` (of `method_styles`, with the line as lengths of dashes and
+    gaps in widths of the line), `columns` (the means of axes and metrics by name) and `bands` (the
+    lower and the upper ends by metric; see `analysis.statistics.spread`). Numbers that are not
+    finite are None. The metric, the quality by which methods are compared, is the first.
     """
     names = dict.fromkeys(name for row in rows for name in row)
     given = {name: column_by_method(rows, name) for name in names if name not in ("method", "seed")}
@@ -46,10 +41,8 @@ def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
     others = [name for name in columns if name not in axes and name not in first]
     metrics = [name for name in first if name in columns] + others
     labels = list(next(iter(given.values())))
-    shown, styles = (
-        display_names(labels),
-        method_styles(labels),
-    )  # those that other figures of the folder have
+    # those that other figures of the folder have
+    shown, styles = display_names(labels), method_styles(labels)
     return {
         "axes": [{"name": n, "label": label, "unit": unit} for n, (label, unit) in axes.items()],
         "metrics": [
@@ -97,11 +90,7 @@ def _rounded(value: float) -> float | None:
 
 
 def as_script(data: dict[str, Any]) -> Html:
-    """JSON that stands in a script element, which no text in it can end.
-
-    Args:
-      data: of `figure_data`.
-    """
+    """JSON that stands in a script element, which no text in it can end."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -111,11 +100,7 @@ def as_script(data: dict[str, Any]) -> Html:
 def figure(data: dict[str, Any], folder: Path, seeds: int, num_methods: int) -> list[Html]:
     """The place of the figure, its controls, and a picture where scripts do not run.
 
-    Args:
-      data: of `figure_data`.
-      folder: of the results.
-      seeds: their number.
-      num_methods: of the results, of which a long figure has only the first.
+    The data are those of `figure_data`, which has only the first of many methods.
     """
     mean = f"The lines are means of {seeds} seeds; band: {SPREADS[choose_spread(seeds)]}. "
     told = (mean if seeds > 1 else "") + "A line ends where a seed has no finite value."

@@ -20,11 +20,8 @@ class Html(str):
 def element(tag: str, *children: object, **attributes: object) -> Html:
     """An element; its children and attributes are escaped unless they are `Html`.
 
-    Args:
-      tag: its name.
-      *children: texts or `Html`.
-      **attributes: values by name, where `_` stands for `-`, and `class_` for `class`. True is an
-        attribute without a value; those that are None or False are left out.
+    In names of attributes `_` stands for `-`, and `class_` for `class`. True is an attribute
+    without a value; those that are None or False are left out.
     """
     texts = "".join(
         f" {name.rstrip('_').replace('_', '-')}"
@@ -38,11 +35,7 @@ def element(tag: str, *children: object, **attributes: object) -> Html:
 
 
 def joined(parts: Iterable[object]) -> Html:
-    """Texts, which are escaped, and `Html` one after another.
-
-    Args:
-      parts: texts or `Html`.
-    """
+    """Texts, which are escaped, and `Html` one after another."""
     return Html("".join(part if isinstance(part, Html) else _escaped(part) for part in parts))
 
 
@@ -59,11 +52,7 @@ def table(
 ) -> Html:
     """A table whose first column has the headings of its rows.
 
-    Args:
-      headings: of the columns.
-      rows: the cells of each row.
-      caption: above the table.
-      kind: "numbers", on the right, or "texts".
+    Its kind is "numbers", which are on the right, or "texts".
     """
     head = element("tr", *(element("th", heading, scope="col") for heading in headings))
     body = [
@@ -82,22 +71,12 @@ def table(
 
 
 def details(title: str, *children: object) -> Html:
-    """What is shown if its title is pressed.
-
-    Args:
-      title: of it.
-      *children: texts or `Html`.
-    """
+    """What is shown if its title is pressed."""
     return element("details", element("summary", title), *children)
 
 
 def picture(path: Path, description: str) -> Html:
-    """A PNG picture as part of the page; nothing if there is no such file.
-
-    Args:
-      path: of the file.
-      description: for those who do not see it.
-    """
+    """A PNG picture as part of the page; nothing if there is no such file."""
     try:
         with open_regular(path) as file:
             content = read_bounded(file, _MAX_PICTURE_BYTES)

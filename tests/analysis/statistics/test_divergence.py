@@ -7,7 +7,7 @@ from summary_helpers import NAN, rows
 from fedjax_algos.analysis import papers
 from fedjax_algos.analysis.statistics import diverged, finite_quality
 from fedjax_algos.analysis.summary import summarise
-from fedjax_algos.cli.tables import non_finite_lines
+from fedjax_algos.cli.method_tables import non_finite_lines
 
 
 @pytest.mark.parametrize(

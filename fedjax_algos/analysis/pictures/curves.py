@@ -1,4 +1,4 @@
-"""The colour, the marker and the line style of each method in a figure.
+"""The curves of methods: means over seeds with their bands, and the style of each method.
 
 The colours were chosen by a numerical search: each pair differs for readers with normal vision and
 for those who lack one kind of cones, and their greys are evenly spaced from black to light grey.
@@ -9,8 +9,27 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from fedjax_algos.analysis.labels import DISPLAY_NAMES, SEPARATOR, algorithm_of
+import numpy as np
 
+from fedjax_algos.analysis.labels import DISPLAY_NAMES, SEPARATOR, STYLE_TABLE, algorithm_of
+from fedjax_algos.analysis.pictures.axes import Limits
+from fedjax_algos.analysis.rows import column_by_method
+from fedjax_algos.analysis.statistics import (
+    MIN_SEEDS_OF_AN_INTERVAL,
+    SPREADS,
+    choose_spread,
+    spread,
+)
+from fedjax_algos.core import Row
+from fedjax_algos.core.options import check_choice
+
+_MARGIN = 0.08  # above and below the curves, of their height
+OUTSIDE = "outside the limits"  # what is said of such a method
+BANDS = {  # and how a figure says it
+    "none": "",
+    **{name: f", band: {text}" for name, text in SPREADS.items()},
+    "seeds": ", thin lines: each seed",
+}
 COLOURS = (
     "#000000",  # black
     "#2e73eb",  # blue
@@ -23,16 +42,88 @@ COLOURS = (
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2)))
-# A column for each colour. Algorithms that are often compared with each other are in different
-# columns; those in one column differ in the marker and the line.
-_FIXED = (
-    "fedavg      fedprox   scaffold feddyn     fedgbo   ghbm       fedadam fedcm",
-    "centralised mimemom   fedmax   mfl        fedlga   mimelite   fednova mimexlite",
-    "mimelitemom fedavgm   fedat    fedcompass fedasync fedbuff    mime    fedyogi",
-    "-           localghbm fedhbm   fedadagrad fedadc   fedrmsprop adabest -",
-    "-           apfl      ditto    pfedme     fedrep   fedbn      ifca    perfedavg",
-)
 _SLOTS = 64  # styles that differ
+
+
+class Curve(NamedTuple):
+    """What is drawn of a method. Values that are not finite are NaN."""
+
+    x: np.ndarray  # float[evaluations], the mean over seeds
+    mean: np.ndarray  # float[evaluations]
+    low: np.ndarray  # float[evaluations], of the band or the seeds' lines, else the mean
+    high: np.ndarray  # float[evaluations], likewise
+    lines: list[tuple[np.ndarray, np.ndarray]]  # x and y of each seed, if it is drawn
+    lost: int  # seeds whose last value is not finite
+    seeds: int
+
+
+def choose_band(band: str | None, seeds: int) -> str:
+    """The band of a figure whose panels have at least so many seeds; None for the default."""
+    if band is None:
+        return choose_spread(seeds) if seeds > 1 else "none"
+    check_choice("band", band, BANDS)
+    if band == "interval" and seeds < MIN_SEEDS_OF_AN_INTERVAL:
+        raise ValueError(
+            f"band='interval' needs at least {MIN_SEEDS_OF_AN_INTERVAL} seeds, but there are "
+            f"{seeds}; choose range or seeds, or run more seeds"
+        )
+    return band
+
+
+def curves_of(rows: list[Row], metric: str, x: str, band: str) -> dict[str, Curve]:
+    """The curves of all methods of a panel, by label; the methods have the same seeds."""
+    values, positions = column_by_method(rows, metric), column_by_method(rows, x)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return {label: _curve(positions[label], values[label], band) for label in values}
+
+
+def _curve(x: np.ndarray, y: np.ndarray, band: str) -> Curve:
+    x, y = _finite(x), _finite(y)
+    mean = _finite(y.mean(axis=0))
+    low = high = mean
+    if band in SPREADS:
+        low, high = map(_finite, spread(y, band))
+    elif band == "seeds":  # fmin and fmax ignore NaN: the other seeds go on
+        low, high = np.fmin.reduce(y), np.fmax.reduce(y)
+    lines = list(zip(x, y, strict=True)) if band == "seeds" else []
+    lost = int(np.isnan(y[:, -1]).sum())
+    return Curve(_finite(x.mean(axis=0)), mean, low, high, lines, lost, len(y))
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def fit_y_limits(
+    curves: list[Curve], given: Limits, x_limits: Limits, *, logarithmic: bool, whole: bool
+) -> Limits:
+    """The limits of a y axis: those that are given, else those that the curves need.
+
+    What is outside the limits of the x axis does not count, and the first tenth of a curve only
+    if `whole`. Over rounds and costs methods hardly differ there, and the axis would be as high as
+    their common start; in simulated time their first server steps are at different times, and a
+    curve would begin in the middle of the figure.
+    """
+    left, right = (
+        default if end is None else end
+        for end, default in zip(x_limits, (-np.inf, np.inf), strict=True)
+    )
+    parts = [np.empty(0)]
+    for curve in curves:
+        visible = (curve.x >= left) & (curve.x <= right)
+        visible[: 0 if whole else len(visible) // 10] = False
+        least = min(0.0, float(np.fmin.reduce(curve.mean, initial=0.0)))
+        low = np.maximum(curve.low, least)  # no accuracy is below 0, although an interval may be
+        parts += [values[visible] for values in (curve.mean, low, curve.high)]
+    values = np.concatenate(parts)
+    values = values[np.isfinite(values) & ((values > 0) | (not logarithmic))]
+    if not len(values) or values.min() == values.max():
+        return given
+    ends = np.array([values.min(), values.max()])
+    ends = np.log10(ends) if logarithmic else ends
+    ends = ends + _MARGIN * (ends[1] - ends[0]) * np.array([-1, 1])
+    low, high = (10**ends if logarithmic else ends).tolist()
+    return low if given[0] is None else given[0], high if given[1] is None else given[1]
 
 
 class Style(NamedTuple):
@@ -55,11 +146,7 @@ def _style(slot: int) -> Style:
     return Style(COLOURS[column], marker, LINES[(column + row) % len(LINES)])
 
 
-FIXED_STYLES = {
-    name: _style(slot)
-    for slot, name in enumerate(name for line in _FIXED for name in line.split())
-    if name != "-"
-}
+FIXED_STYLES = {name: _style(STYLE_TABLE.index(spelled)) for name, spelled in DISPLAY_NAMES.items()}
 
 
 def method_styles(labels: Iterable[str]) -> dict[str, Style]:

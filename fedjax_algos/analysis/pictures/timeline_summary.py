@@ -87,21 +87,11 @@ def idle_share(plan: Plan, num_clients: int, end: float | None = None) -> np.nda
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun, such as `1 client` or `2 clients`.
-
-    Args:
-      number: how many.
-      noun: in the singular.
-    """
+    """A number with its noun, such as `1 client` or `2 clients`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def require_server_steps(plan: Plan, alternative: str = "") -> None:
-    """Raises ValueError for a plan without server steps.
-
-    Args:
-      plan: the timeline.
-      alternative: another fix, appended to the message.
-    """
+    """Raises ValueError for a plan without server steps; the alternative is another fix."""
     if not len(plan.time):
         raise ValueError(f"the plan has no server step; plan more arrivals or seconds{alternative}")

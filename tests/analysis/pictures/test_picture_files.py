@@ -7,9 +7,13 @@ import pytest
 from plan_helpers import plan_of_figure_1
 from summary_helpers import FIRST, OTHER, rows
 
-from fedjax_algos.analysis.plots import plot_metric
-from fedjax_algos.analysis.timeline import plot_staleness, plot_timeline
-from fedjax_algos.data import Partition, plot_partition
+from fedjax_algos.analysis.pictures import (
+    plot_metric,
+    plot_partition,
+    plot_staleness,
+    plot_timeline,
+)
+from fedjax_algos.data import Partition
 
 ROWS = rows("fedavg", FIRST) + rows("fedprox", OTHER)
 LABELS = np.arange(600) % 10

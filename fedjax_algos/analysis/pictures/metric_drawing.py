@@ -1,4 +1,4 @@
-"""Where the panels, the title and the legend stand; imported late, because of matplotlib."""
+"""How the figure of metrics is drawn; imported late, because matplotlib is slow to import."""
 
 import io
 import textwrap
@@ -8,23 +8,32 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib import rcParams
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
-from fedjax_algos.analysis.plots.columns import Column
-from fedjax_algos.analysis.plots.curves import Curve
-from fedjax_algos.analysis.plots.drawing import draw_curves, line_options, state_of
-from fedjax_algos.analysis.plots.panels import Grid
-from fedjax_algos.analysis.plots.styles import Style
-from fedjax_algos.core.pictures import COLUMN_WIDTH, TEXT_WIDTH, PictureStyle, picture_style
+from fedjax_algos.analysis.pictures.axes import (
+    COLUMN_WIDTH,
+    MAX_CHARACTERS,
+    TEXT_WIDTH,
+    WHOLE,
+    Column,
+    PictureStyle,
+    picture_style,
+)
+from fedjax_algos.analysis.pictures.curves import OUTSIDE, Curve, Style
+from fedjax_algos.analysis.pictures.metrics import Grid
 from fedjax_algos.core.texts import printable
 
-_MAX_CHARACTERS = 80  # of a text
 _DOTS_IN_A_NOTEBOOK = 100  # per inch
 _CHARACTERS = 125.0  # in an inch of type of one point
 _MIN_TEXT = 0.5  # inches
 _MAX_INSIDE = 6  # methods of a legend inside the axes
+_MANY_POINTS = 12  # more of them do not all have a marker
+_MARKER_DISTANCE = 0.1  # along a curve, in diagonals of the axes
+_MARKER_SIZE = {"*": 7.5, "P": 5.8, "X": 5.8}  # points; other markers look larger
 
 
 class MetricFigure(Figure):
@@ -64,15 +73,8 @@ def draw(
 ) -> tuple[MetricFigure, list[str]]:
     """Draws a figure, and returns it with what it does not show.
 
-    Args:
-      contents: of the panels, row by row.
-      grid: where they stand.
-      names: of the methods by label, in the order of the legend.
-      styles: by label.
-      filled: whether the band is a filled one.
-      title: above the panels.
-      size: in inches; None for one that suits the panels and the legend.
-      style: of the picture.
+    The panels are row by row, the names of the methods by label in the order of the legend. A size
+    of None suits the panels and the legend.
     """
     several = len(contents) > 1
     width, height = size or _size(grid, several, style)
@@ -126,7 +128,7 @@ def _write_texts(axes: Axes, content: Content, grid: Grid, width: float, points:
     if place.is_first_col() or not grid.share_y:
         texts["ylabel"] = content.y.label
     for name, text in texts.items():
-        shown = _wrapped(printable(text, longest=_MAX_CHARACTERS), width, points)
+        shown = _wrapped(printable(text, longest=MAX_CHARACTERS), width, points)
         getattr(axes, f"set_{name}")(shown, fontsize=points, parse_math=False)
 
 
@@ -154,7 +156,7 @@ def _name(content: Content, contents: list[Content]) -> str:
 
 
 def _with_state(text: str, states: list[str]) -> str:
-    text = printable(text, longest=_MAX_CHARACTERS)
+    text = printable(text, longest=MAX_CHARACTERS)
     return text + f" ({'; '.join(states)})" * bool(states)
 
 
@@ -229,3 +231,82 @@ def _draw_legend(
 def _wrapped(text: str, width: float, points: float) -> str:
     """A text in lines that fit into a width in inches."""
     return textwrap.fill(text, max(10, int((width - 0.4) * _CHARACTERS / points)))
+
+
+def line_options(style: Style, scale: float) -> dict[str, Any]:
+    """The style of a method as options of a line, whose width and marker are scaled."""
+    return {
+        "color": style.colour,
+        "marker": style.marker,
+        "linestyle": style.line,
+        "linewidth": 1.4 * scale,
+        "markersize": _MARKER_SIZE.get(style.marker, 4.5) * scale,
+        "markeredgewidth": 0.0,
+    }
+
+
+def draw_curves(
+    axes: Axes,
+    curves: Mapping[str, Curve],
+    styles: Mapping[str, Style],
+    columns: tuple[Column, Column],
+    *,
+    filled: bool,
+    scale: float,
+) -> None:
+    """Draws the curves of a panel with their bands, and sets its scales and limits."""
+    x_unit, y_unit = (column.unit for column in columns)
+    for index, (label, curve) in enumerate(curves.items()):
+        style = styles[label]
+        x = curve.x / x_unit
+        if filled:
+            low, high = curve.low / y_unit, curve.high / y_unit
+            axes.fill_between(x, low, high, color=style.colour, alpha=0.13, linewidth=0)
+        for own_x, own_y in curve.lines:
+            thin: dict[str, Any] = {"alpha": 0.4, "linewidth": 0.5 * scale}
+            axes.plot(own_x / x_unit, own_y / y_unit, color=style.colour, **thin)
+        start = 0.02 * (index % 5)  # markers of different methods are at different places
+        axes.plot(
+            x,
+            curve.mean / y_unit,
+            markevery=None if len(x) <= _MANY_POINTS else (start, _MARKER_DISTANCE),
+            **line_options(style, scale),
+        )
+    axes.set(
+        **{f"{name}scale": "log" for name, c in zip("xy", columns, strict=True) if c.logarithmic}
+    )
+    for name, column in zip("xy", columns, strict=True):
+        ends = [None if end is None else end / column.unit for end in column.limits]
+        getattr(axes, f"set_{name}lim")(*ends)
+    for axis, column in zip((axes.xaxis, axes.yaxis), columns, strict=True):
+        if column.logarithmic:
+            _label_logarithmic(axis)
+        elif column.name in WHOLE:
+            steps = [1, 2, 2.5, 5, 10]
+            axis.set_major_locator(MaxNLocator("auto", steps=steps, integer=True, min_n_ticks=1))
+    axes.grid(alpha=0.3)
+    axes.set_axisbelow(True)
+
+
+def _label_logarithmic(axis: Axis) -> None:
+    """Writes numbers such as 0.5 on the axis, unless it spans many powers of ten."""
+    low, high = axis.get_view_interval()
+    if not 0 < low < high <= 1e4 * low:
+        return
+    narrow = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10])
+    axis.set_major_locator(narrow if high < 10 * low else LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_locator(NullLocator())
+
+
+def state_of(curve: Curve, axes: Axes, columns: tuple[Column, Column]) -> str:
+    """What a panel with all curves does not show of one; "" if it shows the whole curve."""
+    x, y = curve.x / columns[0].unit, curve.mean / columns[1].unit
+    (left, right), (below, above) = axes.get_xlim(), axes.get_ylim()
+    if not np.isfinite(x + y).any():
+        return "no finite value"
+    if not ((x >= left) & (x <= right) & (y >= below) & (y <= above)).any():
+        return OUTSIDE
+    if curve.lost:
+        return "not finite" + f" on {curve.lost} of {curve.seeds} seeds" * (curve.seeds > 1)
+    return ""

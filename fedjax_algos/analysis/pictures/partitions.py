@@ -1,14 +1,20 @@
-"""Draws a partition."""
+"""The picture of a partition."""
 
 from pathlib import Path
 
 import numpy as np
 
-from fedjax_algos.core.pictures import BLUE, COLUMN_WIDTH, PictureStyle, picture_style, save_figure
+from fedjax_algos.analysis.pictures.axes import (
+    BLUE,
+    COLUMN_WIDTH,
+    PictureStyle,
+    picture_style,
+    save_figure,
+)
 from fedjax_algos.data.description import describe_partition
 from fedjax_algos.data.partitioning import Partition
 
-MAX_BUBBLES = 40  # clients, and classes, of a picture with one bubble for each pair
+_MAX_BUBBLES = 40  # clients, and classes, of a picture with one bubble for each pair
 
 
 def plot_partition(
@@ -35,7 +41,7 @@ def plot_partition(
 
     description = describe_partition(labels, partition)
     histogram = description.histogram
-    small = max(histogram.shape) <= MAX_BUBBLES
+    small = max(histogram.shape) <= _MAX_BUBBLES
     with picture_style(style):
         size = (8.5, 6.4) if style == "screen" else (COLUMN_WIDTH, 2.8)
         figure = Figure(figsize=size, layout="constrained")

@@ -7,8 +7,8 @@ from matplotlib.colors import to_rgb
 
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis.labels import DISPLAY_NAMES
-from fedjax_algos.analysis.plots import Style, method_styles
-from fedjax_algos.analysis.plots.styles import COLOURS, FIXED_STYLES
+from fedjax_algos.analysis.pictures import Style, method_styles
+from fedjax_algos.analysis.pictures.curves import COLOURS, FIXED_STYLES
 
 # Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision
 # Deficiency", 2009: matrices for linear RGB, severity 1.0

@@ -1,4 +1,4 @@
-"""The figure of metrics: the lines, bands, scales, limits and texts that are drawn."""
+"""The figure of metrics: its lines, bands, scales, limits and texts, of rows and of histories."""
 
 import re
 
@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from scipy import stats
 from summary_helpers import ALL_DIVERGED, FIRST, HALF_DIVERGED, NAN, OTHER, rows
 
-from fedjax_algos.analysis.plots import draw_metric, method_styles, plot_metric
+from fedjax_algos.analysis.pictures import draw_metric, method_styles, plot_metric
 
 FIVE = [[0.1, 0.5, 0.6], [0.2, 0.7, 0.6], [0.1, 0.4, 0.7], [0.3, 0.5, 0.9], [0.2, 0.6, 0.5]]
 TWO_METHODS = rows("fedavg", FIRST) + rows("fedprox", OTHER)
@@ -251,27 +251,19 @@ def test_texts_stay_in_the_figure():
 
 
 def test_files(tmp_path):
-    """Bytes are the same twice; texts of SVG are texts, fonts of PDF are TrueType."""
-    for suffix, start in {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}.items():
-        contents = []
-        for index in range(2):
-            plot_metric(TWO_METHODS, tmp_path / f"{index}{suffix}", size=(3.5, 2.5))
-            contents.append((tmp_path / f"{index}{suffix}").read_bytes())
-        assert contents[0] == contents[1]
-        assert contents[0].startswith(start)
-        if suffix == ".svg":
-            text = contents[0].decode()
-            assert ">FedProx</text>" in text
-            assert ">communication round</text>" in text
-            assert "<dc:date>" not in text
-            assert 'width="252pt" height="180pt"' in text
-        elif suffix == ".pdf":
-            assert b"/FontFile2" in contents[0]
-            assert b"/Type3" not in contents[0]
-            assert b"/CreationDate" not in contents[0]
-            assert b"/MediaBox [ 0 0 252 180 ]" in contents[0]
-    with pytest.raises(ValueError, match=r"suffix='.eps' is unknown; choose .pdf, .png or .svg"):
-        plot_metric(TWO_METHODS, tmp_path / "a.eps")
+    """Texts of SVG are texts, fonts of PDF are TrueType."""
+    for suffix in (".pdf", ".svg"):
+        plot_metric(TWO_METHODS, tmp_path / f"a{suffix}", size=(3.5, 2.5))
+    text = (tmp_path / "a.svg").read_text()
+    assert ">FedProx</text>" in text
+    assert ">communication round</text>" in text
+    assert "<dc:date>" not in text
+    assert 'width="252pt" height="180pt"' in text
+    content = (tmp_path / "a.pdf").read_bytes()
+    assert b"/FontFile2" in content
+    assert b"/Type3" not in content
+    assert b"/CreationDate" not in content
+    assert b"/MediaBox [ 0 0 252 180 ]" in content
 
 
 def test_in_simulated_time_the_limits_fit_the_whole_curve():
@@ -307,3 +299,128 @@ def test_rounds_on_an_axis_are_whole(last):
         ticks = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
         assert len(ticks) >= 2
         assert all(tick == round(tick) for tick in ticks)
+
+
+def history(curve):
+    """The rows of one run, as `simulate` returns them."""
+    return [
+        {name: value for name, value in row.items() if name not in ("method", "seed")}
+        for row in rows("", [curve])
+    ]
+
+
+ONE, TWO = map(history, FIRST)
+
+
+def y_of(figure):
+    """The values of the lines of a figure with one panel."""
+    (axes,) = figure.axes
+    return [line.get_ydata().tolist() for line in axes.lines]
+
+
+def test_the_history_of_a_run_is_a_figure_without_a_legend(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    figure = plot_metric(ONE)
+    (axes,) = figure.axes
+    assert y_of(figure) == [FIRST[0]]
+    assert (axes.get_title(), axes.get_legend(), figure.legends) == ("one seed", None, [])
+    assert (figure.notes, list(tmp_path.iterdir())) == ([], [])
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert plot_metric(ONE, "a.png").axes
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_several_histories_by_label():
+    figure = plot_metric({"FedAvg": ONE, "mine": TWO})
+    (axes,) = figure.axes
+    assert y_of(figure) == FIRST
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["FedAvg", "mine"]
+    assert axes.lines[0].get_color() == method_styles(["fedavg"])["fedavg"].colour
+    assert axes.get_title() == "one seed"
+
+
+def test_several_seeds_of_a_label():
+    """The figure is that of rows with a method and a seed."""
+    figure = plot_metric({"fedavg": [ONE, TWO], "other": list(map(history, OTHER))})
+    whole = plot_metric(rows("fedavg", FIRST) + rows("other", OTHER))
+    assert y_of(figure) == y_of(whole)
+    assert figure.axes[0].get_title() == "mean of 2 seeds, band: lowest to highest"
+
+
+def test_the_given_rows_stay_as_they_are():
+    before = [dict(row) for row in ONE]
+    draw_metric({"fedavg": ONE})
+    assert before == ONE
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        (("state", ONE), TypeError, "is no list of rows but of type tuple; give the rows that sim"),
+        ({"a": ("state", ONE)}, TypeError, "a is no list of rows but of type str"),
+        (3, TypeError, "rows is no list of rows but of type int"),
+        ({1: ONE}, TypeError, "the label 1 is no text"),
+        ([], ValueError, "there are no rows to plot in rows; give the rows that simulate returns"),
+        ({}, ValueError, "there are no rows to plot; give the rows"),
+        ({"a": []}, ValueError, "there are no rows to plot in a"),
+        (ONE + TWO, ValueError, "the rows have the round 0 twice and no seed; give {label: "),
+        (
+            [row | {"method": "a"} for row in ONE + TWO],
+            ValueError,
+            "the rows of 'a' have the round 0 twice and no seed",
+        ),
+    ],
+)
+def test_what_is_no_history(given, kind, message):
+    with pytest.raises(kind, match=message):
+        draw_metric(given)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"band": "sd"}, "band='sd' is unknown; choose none, interval, range or seeds"),
+        ({"log": "z"}, "log='z' is unknown; choose none, x, y or both"),
+        ({"metric": "speed"}, "metric='speed' is unknown; choose round, test_accuracy"),
+        ({"metric": []}, "metric is empty; give at least one"),
+        ({"x": ["round", "round"]}, "x has 'round' twice; give it once"),
+        ({"x": "flops"}, "x='flops' is unknown; choose round, upload_bytes or wall_seconds"),
+        ({"facet": "round"}, "facet='round' is unknown; choose method or seed"),
+        ({"methods": ["fedavgm"]}, "unknown method 'fedavgm'; did you mean fedavg?"),
+        ({"methods": []}, "methods is empty; give at least one"),
+        ({"labels": {"a": "b"}}, "unknown label 'a'; choose fedavg or fedprox"),
+        ({"labels": {"fedavg": "FedProx"}}, "'fedavg' and 'fedprox' would have the same label"),
+        ({"x_limits": (1, 1)}, r"x_limits=\(1, 1\) is no interval; give the lower limit first"),
+        ({"y_limits": (NAN, 1)}, r"y_limits=\(nan, 1\) is no interval; give finite numbers"),
+        ({"y_limits": (1,)}, r"is no interval; give the lower and the upper limit"),
+        ({"y_limits": (0, 1), "log": "y"}, "does not fit a logarithmic axis; give limits above 0"),
+        (
+            {"y_limits": (0, 1), "metric": ["test_accuracy", "test_loss"]},
+            "y_limits is that of one column, but there are 2; leave it out",
+        ),
+        ({"x_label": "a", "x": ["round", "upload_bytes"]}, "x_label is that of one column"),
+        ({"size": (0.5, 3)}, r"size=\(0.5, 3\) is out of range; give the width and the height"),
+        ({"size": 3}, "size=3 is out of range"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        draw_metric(TWO_METHODS, **options)
+
+
+def test_figures_that_cannot_be_drawn(tmp_path):
+    with pytest.raises(ValueError, match="there are no rows to plot"):
+        draw_metric([])
+    many = [row for index in range(25) for row in rows(f"a{index}", FIRST)]
+    with pytest.raises(ValueError, match="25 panels are too many for a figure; choose at most 24"):
+        draw_metric(many, facet="method")
+    with pytest.raises(ValueError, match="size=1x1 has no room for the axes beside the texts"):
+        plot_metric(many, tmp_path / "a.png", size=(1, 1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_flops_are_an_axis_where_they_were_measured():
+    with_flops, without = rows("first", FIRST, flops=1e9), rows("other", OTHER)
+    message = "x='flops' is unknown; choose round, upload_bytes or wall_seconds"
+    with pytest.raises(ValueError, match=message):
+        draw_metric(with_flops + without, x="flops")

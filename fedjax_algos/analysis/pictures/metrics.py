@@ -1,29 +1,68 @@
-"""The figure of one or more metrics: its options, its panels and its file."""
+"""The figure of one or more metrics: its rows, its panels, its options and its file."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from fedjax_algos.analysis.plots.columns import NO_LIMITS, Limits, axes_of, check_limits, column_of
-from fedjax_algos.analysis.plots.curves import (
+from fedjax_algos.analysis.labels import display_names
+from fedjax_algos.analysis.pictures.axes import (
+    AXES,
+    NO_LIMITS,
+    PICTURE_STYLES,
+    Limits,
+    PictureStyle,
+    axes_of,
+    check_limits,
+    check_suffix,
+    column_of,
+    save_figure,
+)
+from fedjax_algos.analysis.pictures.curves import (
     BANDS,
     OUTSIDE,
     Curve,
     choose_band,
     curves_of,
     fit_y_limits,
+    method_styles,
 )
-from fedjax_algos.analysis.plots.histories import Histories, as_rows
-from fedjax_algos.analysis.plots.panels import Panel, choose_methods, grid_of
-from fedjax_algos.analysis.plots.styles import method_styles
-from fedjax_algos.core.options import check_choice, is_number
-from fedjax_algos.core.pictures import PICTURE_STYLES, PictureStyle, check_suffix, save_figure
+from fedjax_algos.core import Row
+from fedjax_algos.core.options import check_choice, is_number, unknown
 
 if TYPE_CHECKING:
-    from fedjax_algos.analysis.plots.layout import MetricFigure
+    from fedjax_algos.analysis.pictures.metric_drawing import MetricFigure
 
+History: TypeAlias = Sequence[Row]  # the rows of one run
+Histories: TypeAlias = History | Mapping[str, History | Sequence[History]]
+ONE_RUN = ""  # the label of a run without one
+_FIX = "give the rows that simulate returns second, or {label: rows}"
 LOG_AXES = ("none", "x", "y", "both")
 _MIN_INCHES, _MAX_INCHES = 1, 20  # of a figure
+_MAX_PANELS = 24
+_MAX_BESIDE = 4  # panels in a line, of one metric or of one facet
+
+
+class Panel(NamedTuple):
+    """What one panel shows."""
+
+    title: str  # "" if there is one facet only
+    rows: list[Row]
+    metric: str
+    x: str
+
+
+class Grid(NamedTuple):
+    """The panels of a figure, row by row."""
+
+    panels: list[Panel]
+    columns: int
+    share_x: bool  # each column of panels has one x axis
+    share_y: bool  # each row of panels has one metric
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of panels."""
+        return -(-len(self.panels) // self.columns)
 
 
 def plot_metric(rows: Histories, path: str | Path | None = None, **options: Any) -> "MetricFigure":
@@ -110,7 +149,7 @@ def draw_metric(
         two methods with the same label, or for limits without any curve.
     """
     # matplotlib is slow to import
-    from fedjax_algos.analysis.plots.layout import Content, draw
+    from fedjax_algos.analysis.pictures.metric_drawing import Content, draw
 
     rows = as_rows(rows)
     names = choose_methods(rows, methods, labels or {}, facet)
@@ -213,3 +252,108 @@ def _check_single(columns: list[str], **given: bool) -> None:
                 f"{name} is that of one column, but there are {len(columns)}; leave it out, or "
                 "make a figure for each column"
             )
+
+
+def as_rows(histories: Histories) -> list[Row]:
+    """The rows of a figure, with `method` and `seed`."""
+    if not isinstance(histories, Mapping):
+        return _with_seeds([{"method": ONE_RUN, **row} for row in _rows("rows", histories)])
+    rows = []
+    for label, own in histories.items():
+        if not isinstance(label, str):
+            raise TypeError(f"the label {label!r} is no text; give {{'label': rows}}")
+        several = isinstance(own, Sequence) and own and not isinstance(own[0], Mapping)
+        for seed, history in enumerate(own if several else [own]):
+            number = {"seed": seed} if several else {}
+            rows += [{**row, "method": label, **number} for row in _rows(label, history)]
+    return _with_seeds(rows)
+
+
+def _rows(name: str, history: Any) -> list[Row]:
+    if not isinstance(history, Sequence) or not all(isinstance(row, Mapping) for row in history):
+        raise TypeError(f"{name} is no list of rows but of type {type(history).__name__}; {_FIX}")
+    if not history:
+        raise ValueError(f"there are no rows to plot in {name}; {_FIX}")
+    return list(history)
+
+
+def _with_seeds(rows: list[Row]) -> list[Row]:
+    """The rows with a seed, 0 where there is none: then a method has one run."""
+    if not rows:
+        raise ValueError(f"there are no rows to plot; {_FIX}")
+    seen: set[tuple[str, int]] = set()
+    for row in rows:
+        place = row["method"], row.get("round", 0)
+        if "seed" not in row and place in seen:
+            method = f" of {row['method']!r}" if row["method"] != ONE_RUN else ""
+            raise ValueError(
+                f"the rows{method} have the round {place[1]} twice and no seed; give "
+                "{label: [rows, rows]}, or add the column seed"
+            )
+        seen.add(place)
+    return [{"seed": 0, **row} for row in rows]
+
+
+def grid_of(
+    rows: list[Row],
+    metrics: Sequence[str],
+    axes: Sequence[str],
+    facet: str | None,
+    labels: Mapping[str, str],
+) -> Grid:
+    """The panels of a figure: one for each metric, column of the x axis and value of the facet.
+
+    Several metrics of several facets or x axes are the rows of a grid. Other panels stand in lines
+    of at most four. `labels` are texts that replace the values of the facet.
+    """
+    measured = [name for name in rows[0] if all(name in row for row in rows)]
+    texts = [name for name in measured if isinstance(rows[0][name], str)]
+    for name in _different("metric", metrics):
+        check_choice("metric", name, [n for n in measured if n not in (*texts, "seed")])
+    for name in _different("x", axes):
+        check_choice("x", name, [n for n in measured if n in AXES])
+    parts: dict[str, list[Row]] = {}
+    if facet is not None:
+        check_choice("facet", facet, [*texts, "seed"])
+        for row in rows:
+            parts.setdefault(str(row[facet]), []).append(row)
+    names = {"": rows} if len(parts) < 2 else parts
+    number = len(metrics) * len(axes) * len(names)
+    if number > _MAX_PANELS:
+        raise ValueError(f"{number} panels are too many for a figure; choose at most {_MAX_PANELS}")
+    prefix = "seed " if facet == "seed" else ""
+    panels = [
+        Panel(labels.get(name, prefix * bool(name) + name), own, metric, x)
+        for metric in metrics
+        for name, own in names.items()
+        for x in axes
+    ]
+    beside = len(axes) * len(names)
+    if len(metrics) == 1 or beside == 1:
+        return Grid(panels, min(number, _MAX_BESIDE), False, len(metrics) == 1)
+    return Grid(panels, beside, True, True)
+
+
+def choose_methods(
+    rows: list[Row], methods: Sequence[str] | None, labels: Mapping[str, str], facet: str | None
+) -> dict[str, str]:
+    """What the methods of a figure are called in it, by label, in the order of the legend."""
+    known = list(dict.fromkeys(str(row["method"]) for row in rows))
+    chosen = known if methods is None else _different("methods", methods)
+    for name in chosen:
+        if name not in known:
+            raise ValueError(unknown("method", name, known))
+    values = [] if facet is None else list(dict.fromkeys(str(row[facet]) for row in rows))
+    for name in labels:
+        if name not in known and name not in values:
+            raise ValueError(unknown("label", name, [*known, *values]))
+    return display_names(chosen, labels)
+
+
+def _different(name: str, values: Sequence[str]) -> Sequence[str]:
+    if not values:
+        raise ValueError(f"{name} is empty; give at least one")
+    twice = [value for index, value in enumerate(values) if value in values[:index]]
+    if twice:
+        raise ValueError(f"{name} has {twice[0]!r} twice; give it once")
+    return values

@@ -1,0 +1,189 @@
+"""What figures share: two styles, files with the same bytes every time, and columns as axes.
+
+matplotlib is imported late, because it is slow to import.
+"""
+
+import contextlib
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from fedjax_algos.core.options import check_choice, is_number
+from fedjax_algos.core.texts import printable, si_prefix
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PictureStyle = Literal["screen", "paper"]
+COLUMN_WIDTH, TEXT_WIDTH = 3.25, 6.75  # inches that fit into one and two columns
+BLUE = "#2e73eb"  # of pictures with one colour
+MAX_CHARACTERS = 80  # of a text
+_DOTS_PER_INCH = 200
+# no dates; an entry that is None is left out
+_METADATA: dict[str, dict[str, Any]] = {
+    ".pdf": {"CreationDate": None},
+    ".png": {},
+    ".svg": {"Date": None},
+}
+_FONTS: Any = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "fedjax_algos"}
+_PAPER: dict[str, Any] = {
+    "font.family": ["STIXGeneral", "DejaVu Sans"],  # the second has more characters
+    "mathtext.fontset": "stix",
+    "hatch.linewidth": 0.6,
+    **dict.fromkeys(
+        ("axes.linewidth", "grid.linewidth", "xtick.major.width", "ytick.major.width"), 0.5
+    ),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 2.5),
+}
+
+
+class Look(NamedTuple):
+    """What a style sets."""
+
+    points: float  # of type
+    small: float  # points of type in narrow panels
+    narrow: float  # inches of a panel, below which it is one
+    lines: float  # factor of the widths of lines and the sizes of markers
+    settings: dict[str, Any]  # of matplotlib, by name
+
+    def points_in(self, width: float) -> float:
+        """Points of type in a panel of a width in inches."""
+        return self.points if width >= self.narrow else self.small
+
+
+_LOOKS = {"screen": Look(10, 8, 3.2, 1.0, {}), "paper": Look(8, 7, 2.0, 0.7, _PAPER)}
+PICTURE_STYLES = tuple(_LOOKS)
+
+
+@contextlib.contextmanager
+def picture_style(style: PictureStyle) -> Iterator[Look]:
+    """Sets matplotlib's fonts and lines while a picture is made.
+
+    Args:
+      style: "screen"; or "paper" for a Times font as LaTeX classes have it, small type, thin lines.
+
+    Raises:
+      ValueError: for another style.
+    """
+    from matplotlib import rc_context
+
+    check_choice("style", style, PICTURE_STYLES)
+    look = _LOOKS[style]
+    settings: Any = {**look.settings, "font.size": look.points}
+    with rc_context(settings):
+        yield look
+
+
+def check_suffix(path: Path) -> None:
+    """Raises ValueError for a file whose suffix names no format of a picture."""
+    check_choice("suffix", path.suffix.lower(), sorted(_METADATA))
+
+
+def save_figure(figure: "Figure", path: str | Path, style: PictureStyle = "screen") -> None:
+    """Writes a figure as PNG, as PDF with TrueType fonts, or as SVG whose texts are texts.
+
+    Args:
+      figure: of matplotlib.
+      path: the file; its suffix says the format.
+      style: in which the figure was drawn.
+
+    Raises:
+      ValueError: for another format, or if the figure is too small for its texts.
+    """
+    from matplotlib import rc_context
+
+    path = Path(path)
+    check_suffix(path)
+    with picture_style(style), rc_context(_FONTS), warnings.catch_warnings():
+        warnings.filterwarnings("error", "constrained_layout not applied")
+        try:
+            figure.savefig(path, dpi=_DOTS_PER_INCH, metadata=_METADATA[path.suffix.lower()])
+        except UserWarning as error:
+            width, height = figure.get_size_inches()
+            raise ValueError(
+                f"size={width:g}x{height:g} has no room for the axes beside the texts; give a "
+                "larger size, or shorter or fewer labels"
+            ) from error
+
+
+class Axis(NamedTuple):
+    """A column as the x axis names it.
+
+    Attributes:
+      label: without the unit.
+      unit: of bytes and operations, which have prefixes; else "".
+    """
+
+    label: str
+    unit: str = ""
+
+
+AXES = {  # columns for the x axis
+    "round": Axis("communication round"),
+    "upload_bytes": Axis("upload of all clients", "B"),
+    "download_bytes": Axis("download of all clients", "B"),
+    "flops": Axis("computation of all clients", "FLOP"),
+    "simulated_seconds": Axis("simulated seconds"),
+    "wall_seconds": Axis("wall time in seconds"),
+}
+WHOLE = {"round"}  # columns of whole numbers, which an axis does not divide
+Limits = tuple[float | None, float | None]
+NO_LIMITS: Limits = (None, None)
+
+
+class Column(NamedTuple):
+    """A column as an axis shows it."""
+
+    name: str
+    label: str
+    unit: float  # by which values are divided
+    limits: Limits  # in the unit of the column, such as bytes
+    logarithmic: bool
+
+
+def axes_of(columns: Collection[str]) -> dict[str, Axis]:
+    """The columns for the x axis, by name; on the virtual clock a round is a server step.
+
+    Args:
+      columns: those of the rows.
+    """
+    axes = {name: axis for name, axis in AXES.items() if name in columns}
+    if "simulated_seconds" in axes:
+        axes |= {"round": Axis("server step")}
+    return axes
+
+
+def column_of(
+    name: str,
+    values: Iterable[np.ndarray],
+    limits: Limits,
+    *,
+    axes: Mapping[str, Axis],
+    label: str | None,
+    logarithmic: bool,
+) -> Column:
+    """A column, in the unit that suits the largest value of all curves within the limits."""
+    largest = max((float(np.nanmax(v, initial=0)) for v in values), default=0.0)
+    largest = largest if limits[1] is None else min(largest, limits[1])
+    axis = axes.get(name, Axis(name.replace("_", " ")))
+    factor, prefix = si_prefix(largest) if axis.unit else (1.0, "")
+    if label is None:
+        label = axis.label + (f", {prefix}{axis.unit}" if axis.unit else "")
+    label = printable(label, longest=MAX_CHARACTERS)
+    return Column(name, label, factor, limits, logarithmic)
+
+
+def check_limits(name: str, limits: Limits, logarithmic: bool) -> None:
+    """Raises ValueError for limits that are no interval, or not above 0 on a logarithmic axis."""
+    if not isinstance(limits, tuple | list) or len(limits) != 2:
+        raise ValueError(f"{name}={limits!r} is no interval; give the lower and the upper limit")
+    given = [limit for limit in limits if limit is not None]
+    if not all(is_number(limit, float) for limit in given):
+        raise ValueError(f"{name}={limits!r} is no interval; give finite numbers")
+    if len(given) == 2 and given[0] >= given[1]:
+        raise ValueError(f"{name}={limits!r} is no interval; give the lower limit first")
+    if logarithmic and min(given, default=1) <= 0:
+        raise ValueError(f"{name}={limits!r} does not fit a logarithmic axis; give limits above 0")

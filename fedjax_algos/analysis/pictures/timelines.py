@@ -1,0 +1,362 @@
+"""The figures of a plan: its timeline, and the staleness of its contributions.
+
+matplotlib is imported late, because it is slow to import; without pyplot, so no global state.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fedjax_algos.analysis.pictures.axes import (
+    BLUE,
+    COLUMN_WIDTH,
+    TEXT_WIDTH,
+    Look,
+    PictureStyle,
+    picture_style,
+    save_figure,
+)
+from fedjax_algos.analysis.pictures.timeline_summary import counted, require_server_steps
+from fedjax_algos.asynchrony.arrival_groups import CompassTrace
+from fedjax_algos.asynchrony.plan import IN_FLIGHT, LOST, Plan
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MAX_CLIENTS = 100  # rows of a timeline
+_MAX_SECONDS = 600  # of an axis in seconds; a longer one is in minutes
+_MAX_BARS = 50  # of a histogram
+_WIDTHS = {"screen": 10.0, "paper": TEXT_WIDTH}  # inches of the figure
+_AXES_WIDTH = 0.92  # of the figure's width, about
+_BAR_HEIGHT = 0.74  # of a row's height
+_DISPATCH, _UNUSED, _LOST = "dispatch", "in no server step yet", "lost dispatch"  # labels
+_PALE, _HATCH = 0.45, "/////"
+# the colours of `curves.py`, paler and without black; neighbours differ in grey
+_COLOURS = (
+    "#6d9df1",  # blue
+    "#ffb8aa",  # salmon
+    "#9f61ab",  # purple
+    "#70dbff",  # light blue
+    "#81946d",  # green
+    "#c1bf4c",  # olive
+    "#ee7eb0",  # pink
+)
+_NO_GROUP, _LINE, _DARK, _LATE = "#c9c9c9", "#606060", "#303030", "#c00000"
+
+
+class _Scene(NamedTuple):
+    """A plan, and the positions of its dispatches in a figure."""
+
+    axes: "Axes"
+    plan: Plan
+    start: float
+    end: float
+    unit: float  # of the time axis, in seconds
+    height: float  # of a row, in points
+    row: np.ndarray  # int[D], -1 for clients that are not drawn
+    group: np.ndarray  # int[D], -1 for none
+    look: Look
+    width: float  # of the figure, in inches
+
+
+def plot_timeline(plan: Plan, path: str | Path, **options: Any) -> None:
+    """Writes the timeline of a plan to a file.
+
+    Args:
+      plan: the timeline.
+      path: the file to write; its suffix says the format: .png, .pdf or .svg.
+      **options: as for `draw_timeline`.
+    """
+    save_figure(draw_timeline(plan, **options), path, options.get("style", "screen"))
+
+
+def draw_timeline(
+    plan: Plan,
+    *,
+    start: float = 0.0,
+    end: float | None = None,
+    clients: Sequence[int] | np.ndarray | None = None,
+    style: PictureStyle = "screen",
+) -> "Figure":
+    """Draws a row for each client and a bar for each dispatch, with its number of steps if it fits.
+
+    Colours are FedCompass's arrival groups if the plan has a `CompassTrace`. Otherwise they are the
+    groups of the server steps that use the updates, such as tiers, if there are several; grey bars
+    have no group. Lost dispatches are hatched and have no number, because not all their steps are
+    done. A client without a bar waits or is away. An arrival that no server step uses is marked
+    only if the plan has later events: a plan does not store its horizon.
+
+    Args:
+      plan: the timeline.
+      start: of the time axis, in simulated seconds.
+      end: of the time axis, in simulated seconds; None is the last known event of the plan.
+      clients: the rows from top to bottom, at most 100; None is all clients that are dispatched.
+      style: "screen"; or "paper", which is as wide as two columns of a paper and has no title.
+
+    Raises:
+      ValueError: for another style; for more than 100 clients, none, or negative or repeated ones;
+        for times that are no interval; for an interval in which none of the clients trains.
+    """
+    from matplotlib import rcParams
+    from matplotlib.figure import Figure
+
+    clients = _rows(plan, clients)
+    end = _last_event(plan) if end is None else end
+    if not 0 <= start < end < np.inf:
+        raise ValueError(
+            f"start={start} and end={end} are no interval; give 0 <= start < end, in seconds"
+        )
+    row_of = {client: row for row, client in enumerate(clients.tolist())}
+    row = np.array([row_of.get(client, -1) for client in plan.client.tolist()])
+    group = _groups(plan)
+    unit, unit_name = (60.0, "minutes") if end > _MAX_SECONDS else (1.0, "seconds")
+    visible = (row >= 0) & (plan.started < end) & (plan.ended > start)
+    if not visible.any():
+        raise ValueError(
+            f"none of the {counted(len(clients), 'client')} trains from start={start} to "
+            f"end={end}; give another interval or other clients"
+        )
+    with picture_style(style) as look:
+        height = min(0.45, max(0.14, 8 / len(clients))) * look.lines
+        width = _WIDTHS[style]
+        size = width, height * len(clients) + 1.6 * look.lines
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.add_subplot()
+        scene = _Scene(axes, plan, start, end, unit, 72 * height, row, group, look, width)
+        facts = {"client": len(clients), "server step": _draw_server_steps(scene)}
+        _draw_dispatches(scene, visible)
+        facts["arrival"], losses = _draw_ends(scene)
+        facts |= {"lost dispatch": losses} if losses else {}
+        title = ", ".join(counted(number, noun) for noun, number in facts.items())
+        if style == "screen":
+            axes.set_title(title + "; numbers: local steps" * bool(axes.texts), fontsize=10)
+        axes.set(
+            xlabel=f"simulated {unit_name}",
+            ylabel="client",
+            xlim=(start / unit, end / unit),
+            ylim=(len(clients) - 0.4, -0.6),
+        )
+        axes.tick_params(labelfontfamily=rcParams["font.family"])
+        points = min(0.9 * look.points, 0.85 * scene.height)
+        axes.set_yticks(range(len(clients)), clients.tolist(), fontsize=points)
+        axes.tick_params(axis="y", length=0)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        _draw_legend(figure, scene, group[visible])
+    return figure
+
+
+def plot_staleness(plan: Plan, path: str | Path, style: PictureStyle = "screen") -> None:
+    """Writes the histogram of `draw_staleness` to a file.
+
+    Args:
+      plan: the timeline.
+      path: the file to write; its suffix says the format: .png, .pdf or .svg.
+      style: as for `draw_staleness`.
+    """
+    save_figure(draw_staleness(plan, style), path, style)
+
+
+def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> "Figure":
+    """Draws a histogram of the contributions by staleness, as the schedule counts it.
+
+    Args:
+      plan: the timeline.
+      style: "screen"; or "paper", which is as wide as one column of a paper and has no title.
+
+    Raises:
+      ValueError: for a plan without server steps, or another style.
+    """
+    from matplotlib import rcParams
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    require_server_steps(plan)
+    largest = int(plan.staleness.max())
+    bar_values = largest // _MAX_BARS + 1
+    counts = np.bincount(plan.staleness // bar_values)
+    centres = np.arange(len(counts)) * bar_values + (bar_values - 1) / 2
+    with picture_style(style):
+        size = (7.5, 4.2) if style == "screen" else (COLUMN_WIDTH, 1.9)
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.add_subplot()
+        axes.bar(centres, counts, width=0.85 * bar_values, color=BLUE)
+        bars = f" ({bar_values} values per bar)" if bar_values > 1 else ""
+        axes.set(xlabel=f"staleness, server steps{bars}", ylabel="contributions")
+        axes.set_xlim(-0.7, max(largest, 4) + 0.7)
+        if style == "screen":
+            axes.set_title(
+                f"{counted(len(plan.staleness), 'contribution')}, staleness: "
+                f"mean {plan.staleness.mean():.3g}, maximum {largest:,}",
+                fontsize=10,
+            )
+        axes.tick_params(labelfontfamily=rcParams["font.family"])
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+        axes.grid(axis="y", alpha=0.3)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _rows(plan: Plan, clients: Sequence[int] | np.ndarray | None) -> np.ndarray:
+    rows = np.unique(plan.client) if clients is None else np.atleast_1d(clients)
+    if len(rows) > _MAX_CLIENTS:
+        raise ValueError(
+            f"{len(rows)} clients are too many for a figure; choose up to {_MAX_CLIENTS}, such as "
+            f"clients=range({_MAX_CLIENTS})"
+        )
+    if not len(rows) or rows.dtype.kind not in "iu" or rows.min() < 0:
+        raise ValueError(f"clients={clients} cannot be drawn; give whole numbers from 0")
+    if len(np.unique(rows)) < len(rows):
+        raise ValueError(f"clients={clients} contains clients twice; give each once")
+    return rows
+
+
+def _groups(plan: Plan) -> np.ndarray:
+    """The group of each dispatch, -1 for none."""
+    if isinstance(plan.trace, CompassTrace):
+        return np.where(plan.trace.arrival_group > 0, plan.trace.arrival_group, -1)
+    if len(np.unique(plan.group)) < 2:
+        return np.zeros(len(plan.client), int)
+    group = np.full(len(plan.client), -1)
+    group[plan.dispatch] = plan.group[plan.step]
+    return group
+
+
+def _last_event(plan: Plan) -> float:
+    """The time of the last event that the plan is known to contain, in simulated seconds."""
+    ended = plan.ended[plan.fate != IN_FLIGHT]
+    return float(max(times.max(initial=0) for times in (plan.started, ended, plan.time)))
+
+
+def _draw_server_steps(scene: _Scene) -> int:
+    """Draws a vertical line at each server step and returns their number."""
+    times = scene.plan.time
+    times = times[(times >= scene.start) & (times <= scene.end)]
+    if len(times):
+        scene.axes.vlines(
+            times / scene.unit,
+            0,
+            1,
+            transform=scene.axes.get_xaxis_transform(),
+            colors=_LINE,
+            linewidth=min(0.8, max(0.1, 25 / len(times))) * scene.look.lines,
+            label="server step",
+            clip_on=False,
+            zorder=1,
+        )
+    return len(times)
+
+
+def _draw_dispatches(scene: _Scene, visible: np.ndarray) -> None:
+    """Draws a bar for each visible dispatch, with its number of steps if it fits."""
+    from matplotlib.collections import PolyCollection
+
+    plan = scene.plan
+    left = np.maximum(plan.started, scene.start) / scene.unit
+    right = np.minimum(plan.ended, scene.end) / scene.unit
+    above, below = scene.row - _BAR_HEIGHT / 2, scene.row + _BAR_HEIGHT / 2
+    corners = np.stack([left, above, left, below, right, below, right, above], axis=1)
+    width = 72 * _AXES_WIDTH * scene.width
+    points = (right - left) * width * scene.unit / (scene.end - scene.start)
+    lost, in_flight = plan.fate == LOST, plan.fate == IN_FLIGHT
+    for label, chosen, strength, hatch in (
+        (_DISPATCH, visible & ~lost & ~in_flight, 1.0, None),
+        (_UNUSED, visible & in_flight, _PALE, None),
+        (_LOST, visible & lost, _PALE, _HATCH),
+    ):
+        if chosen.any():
+            bars = PolyCollection(
+                corners[chosen].reshape(-1, 4, 2),
+                facecolors=[_colour(group, strength) for group in scene.group[chosen]],
+                edgecolors="white" if hatch is None else _LINE,
+                linewidths=np.where(points[chosen] > 3, 0.4, 0) if hatch is None else 0,
+                hatch=hatch,
+                label=label,
+                zorder=2,
+            )
+            scene.axes.add_collection(bars)
+    size = min(0.85 * scene.look.points, 0.62 * _BAR_HEIGHT * scene.height)
+    number = plan.num_steps.astype(str)
+    fits = visible & ~lost & (points > 0.64 * size * np.strings.str_len(number) + 8)
+    for x, y, text in zip((left + right)[fits] / 2, scene.row[fits], number[fits], strict=True):
+        scene.axes.text(x, y, text, fontsize=size, color=_DARK, ha="center", va="center_baseline")
+
+
+def _draw_ends(scene: _Scene) -> tuple[int, int]:
+    """Marks arrivals and lost dispatches, and returns their numbers."""
+    plan = scene.plan
+    lost, in_flight = plan.fate == LOST, plan.fate == IN_FLIGHT
+    last_dispatch = np.zeros(plan.client.max() + 1, int)
+    np.maximum.at(last_dispatch, plan.client, plan.number)
+    over = (plan.ended < _last_event(plan)) | (plan.number < last_dispatch[plan.client])
+    ends = (scene.row >= 0) & (plan.ended >= scene.start) & (plan.ended <= scene.end)
+    arrived = ends & ~lost & (~in_flight | over)
+    late = plan.trace.late if isinstance(plan.trace, CompassTrace) else np.zeros_like(arrived)
+    size = min(5.0, 0.3 * scene.height)
+    for label, chosen, marker, colour, relative in (
+        ("arrival", arrived & ~late, "o", _DARK, 0.8),
+        ("late arrival", arrived & late, "D", _LATE, 1.0),
+        ("client leaves", ends & lost, "X", _LATE, 1.3),
+    ):
+        if chosen.any():
+            scene.axes.plot(
+                plan.ended[chosen] / scene.unit,
+                scene.row[chosen],
+                marker,
+                color=colour,
+                markersize=size * relative,
+                markeredgecolor="white",
+                markeredgewidth=0.08 * size,
+                clip_on=False,
+                label=label,
+                zorder=4,
+            )
+    return int(arrived.sum()), int((ends & lost).sum())
+
+
+def _draw_legend(figure: "Figure", scene: _Scene, groups: np.ndarray) -> None:
+    """Draws the legend below the axes: the colours of groups, and the marks."""
+    from matplotlib.patches import Patch
+
+    handles, labels = scene.axes.get_legend_handles_labels()
+    marks = dict(zip(labels, handles, strict=True))
+    entries: dict[str, Any] = {}
+    columns = 6
+    if len(np.unique(scene.group)) > 1:
+        marks.pop(_DISPATCH, None)
+        known = np.unique(groups[groups >= 0])
+        for colour in dict.fromkeys(known % len(_COLOURS)):
+            names = known[known % len(_COLOURS) == colour].astype(str)
+            more = ", ..." if len(names) > 3 else ""
+            entries["group " + ", ".join(names[:3]) + more] = Patch(color=_colour(colour))
+            columns = 5 if len(names) > 1 else columns
+        if isinstance(scene.plan.trace, CompassTrace) and (groups < 0).any():
+            entries["first dispatches"] = Patch(color=_colour(-1))
+        if _UNUSED in marks:
+            marks[_UNUSED] = Patch(color=_colour(-1, _PALE))
+        if _LOST in marks:
+            marks[_LOST] = Patch(
+                facecolor=_colour(-1, _PALE), edgecolor=_LINE, linewidth=0, hatch=_HATCH
+            )
+    entries |= marks
+    by_column = [name for column in range(columns) for name in list(entries)[column::columns]]
+    figure.legend(
+        [entries[name] for name in by_column],
+        by_column,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=0.85 * scene.look.points,
+    )
+
+
+def _colour(group: int, strength: float = 1.0) -> Any:
+    """The colour of a group, mixed with white; opaque, because there are lines behind it."""
+    from matplotlib.colors import to_rgb
+
+    pure = np.array(to_rgb(_NO_GROUP if group < 0 else _COLOURS[group % len(_COLOURS)]))
+    return strength * pure + 1 - strength

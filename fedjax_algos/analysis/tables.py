@@ -1,0 +1,320 @@
+"""Tables of results: columns of values, which are written as text, Markdown, LaTeX, CSV or JSON."""
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedjax_algos.analysis.statistics import Mark
+from fedjax_algos.core.options import check_choice
+from fedjax_algos.core.texts import printable, si_prefix
+
+MISSING = "-"
+_MAX_CHARACTERS = 80  # of a cell in a terminal
+_OF_TEXT = {"best": "*", "not told": "~", "": " "}  # what follows marked cells
+_OF_MARKDOWN = {"best": "**{}**", "not told": "*{}*"}  # marked cells
+_OF_LATEX = {"best": r"\textbf{{{}}}", "not told": r"\textit{{{}}}"}
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "'": r"\textquotesingle{}",
+    '"': r"{\ttfamily\char34}",  # a command for it is not in LaTeX's default encoding
+    "`": r"\textasciigrave{}",
+    **{character: f"\\{character}" for character in "_%&#${}"},
+    **{character: f"{{{character}}}" for character in "[]*"},  # not an argument of the \\ before
+}
+_ACCENTED = range(0xC0, 0x100)  # letters of Latin-1, which LaTeX can set without further packages
+_NOT_SET = "ÐÞðþ"
+
+
+class Column(NamedTuple):
+    """A column with one value for each line of a table."""
+
+    heading: str
+    values: Sequence[Any]  # texts, numbers, None, or what has a `text`, such as an `Estimate`
+    form: str = "g"  # of a number
+    scale: float = 1  # by which numbers are divided
+    unit: str = ""
+    marks: Sequence[Mark] = ()  # of the best value and those that cannot be told from it
+
+    def cells(self, with_unit: bool = False) -> list[str]:
+        """The texts of the values; percentages and their points have no unit."""
+        unit = f" {self.unit}" if with_unit and self.unit not in ("", "%", "points") else ""
+        return [
+            _cell(value, lambda v: f"{v / self.scale:{self.form}}{unit}") for value in self.values
+        ]
+
+    def text_cells(self) -> list[str]:
+        """The texts of the values with units, followed by `*` and `~` where they are marked."""
+        cells = self.cells(with_unit=True)
+        if not any(self.marks):
+            return cells
+        return [f"{cell} {_OF_TEXT[mark]}" for cell, mark in zip(cells, self.marks, strict=True)]
+
+    def title(self) -> str:
+        """The heading with the unit, if there is one."""
+        return f"{self.heading} ({self.unit})" if self.unit else self.heading
+
+    def is_text(self) -> bool:
+        """Whether the values are names and not numbers."""
+        return all(isinstance(value, str) for value in self.values)
+
+
+class ResultTable(NamedTuple):
+    """Columns of the same length, and what they mean; the first one has the names of the lines."""
+
+    columns: list[Column]
+    notes: list[str]  # sentences
+    title: str = ""
+    marked: str = ""  # what marks mean, with {best} and {other} for their names
+
+    def legend(self, best: str = _OF_TEXT["best"], other: str = _OF_TEXT["not told"]) -> list[str]:
+        """The notes, and what the marks of such names mean if there are any."""
+        marked = any(mark for column in self.columns for mark in column.marks)
+        return [*self.notes, *([self.marked.format(best=best, other=other)] if marked else [])]
+
+    def text_lines(self) -> list[list[str]]:
+        """The cells of each line, with units."""
+        cells = [column.text_cells() for column in self.columns]
+        return [list(line) for line in zip(*cells, strict=True)]
+
+    def choose(self, names: Sequence[str]) -> "ResultTable":
+        """The table with the first column and those of the names that it has, in their order.
+
+        Notes that explain other columns, as in `reached: seeds ...`, are left out.
+        """
+        first, *others = self.columns
+        by_name = {column.heading: column for column in others}
+        chosen = [first, *(by_name[name] for name in names if name in by_name)]
+        notes = [note for note in self.notes if _explains(note, chosen, self.columns)]
+        return self._replace(columns=chosen, notes=notes)
+
+
+def choose_columns(tables: Sequence[ResultTable], names: Sequence[str]) -> list[ResultTable]:
+    """Tables with some of their columns, `_` being a space; one that has none is left out."""
+    known = dict.fromkeys(c.heading for table in tables for c in table.columns[1:])
+    chosen = check_columns([name.replace("_", " ") for name in names], list(known))
+    shown = [table.choose(chosen) for table in tables]
+    return [table for table in shown if len(table.columns) > 1]
+
+
+def check_columns(names: Sequence[str], known: Sequence[str]) -> Sequence[str]:
+    """Names of columns, after a check that they exist and are different."""
+    for index, name in enumerate(names):
+        check_choice("columns", name, known)
+        if name in names[:index]:
+            raise ValueError(f"columns has {name!r} twice; give it once")
+    return names
+
+
+def _explains(note: str, chosen: Sequence[Column], columns: Sequence[Column]) -> bool:
+    """Whether a note is about one of the chosen columns, or about none in particular."""
+    names = re.sub(r" \(.*?\)", "", note.partition(": ")[0]).split(", ")
+
+    def is_about(column: Column) -> bool:
+        cells = column.cells(with_unit=True)
+        return column.heading in names or any(name in cell for name in names for cell in cells)
+
+    about = [column.heading for column in columns[1:] if is_about(column)]
+    return not about or any(column.heading in about for column in chosen)
+
+
+class Marked(NamedTuple):
+    """A number with a mark if it does not count all seeds alike."""
+
+    value: float | None
+    mark: bool
+
+    def text(self, show: Callable[[float], str]) -> str:
+        """The number, with `*` if it is marked."""
+        return MISSING if self.value is None else show(self.value) + "*" * self.mark
+
+
+class Share(NamedTuple):
+    """A number of seeds out of all, such as `9/10`."""
+
+    part: int
+    whole: int
+
+    def text(self, show: Callable[[float], str]) -> str:
+        """The two numbers, which are counts."""
+        return f"{self.part}/{self.whole}"
+
+
+def amounts(heading: str, values: Sequence[Any], unit: str) -> Column:
+    """A column of bytes or operations, with the largest prefix that leaves no value below 1."""
+    seen: list[float] = []
+
+    def collect(number: float) -> str:
+        seen.append(number)
+        return ""
+
+    for value in values:
+        _cell(value, collect)
+    smallest = min((each for each in seen if each >= 1 and math.isfinite(each)), default=1)
+    factor, prefix = si_prefix(smallest)
+    return Column(heading, values, ".1f", factor, prefix + unit)
+
+
+def percentages(
+    heading: str, values: Sequence[Any], signed: bool = False, marks: Sequence[Mark] = ()
+) -> Column:
+    """A column of shares in percent, or of differences in points, which have a sign."""
+    form, unit = ("+z.1f", "points") if signed else ("z.1f", "%")
+    return Column(heading, values, form, 0.01, unit, marks)
+
+
+def _cell(value: Any, show: Callable[[float], str]) -> str:
+    if value is None or isinstance(value, str):
+        return MISSING if value is None else value
+    if hasattr(value, "text"):
+        return value.text(show)
+    return show(value) if math.isfinite(value) else MISSING
+
+
+def plain_table(
+    headings: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    justify: Literal["left", "right"] = "right",
+) -> Table:
+    """A table without rules for a terminal, in which no text is markup; names are on the left."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for index, heading in enumerate(headings):
+        name = Text(printable(heading))
+        table.add_column(name, justify=justify if index else "left", no_wrap=True)
+    for cells in lines:
+        table.add_row(*(Text(printable(cell, longest=_MAX_CHARACTERS)) for cell in cells))
+    return table
+
+
+def text(tables: Sequence[ResultTable]) -> str:
+    """Tables for a terminal, with units in the cells, each followed by its notes."""
+    console = Console(width=1000, file=io.StringIO())
+    for table in tables:
+        headings = [column.heading for column in table.columns]
+        if table.title:
+            console.out(printable(table.title, longest=100), "", sep="\n", highlight=False)
+        console.print(plain_table(headings, table.text_lines()), "")
+        console.out(*map(printable, table.legend()), "", sep="\n", highlight=False)
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().split("\n")).strip() + "\n"
+
+
+def markdown(tables: Sequence[ResultTable]) -> str:
+    """Tables as GitHub shows them, each followed by its notes."""
+    blocks = []
+    for table in tables:
+        rule = ["---" if column.is_text() else "---:" for column in table.columns]
+        lines = [[markdown_text(column.title()) for column in table.columns], rule]
+        lines += _lines(table, lambda cell, column: markdown_text(cell), _OF_MARKDOWN)
+        blocks += [[f"**{markdown_text(table.title)}**"]] * bool(table.title)
+        blocks += [
+            [f"| {' | '.join(line)} |" for line in lines],
+            [*map(markdown_text, table.legend("bold", "italic"))],
+        ]
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def markdown_text(cell: str) -> str:
+    """A text as it is, also in a table of Markdown."""
+    cell = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", printable(cell))
+    return cell.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def latex(tables: Sequence[ResultTable]) -> str:
+    """Tables for LaTeX with the package booktabs; the notes are comments, for the caption."""
+    return "\n".join(map(_tabular, tables))
+
+
+def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
+    """Records with all digits, without units; what was not measured or is not finite is empty."""
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(map(_plain, records))
+    return file.getvalue()
+
+
+def as_json(records: Sequence[Mapping[str, Any]]) -> str:
+    """An array of records; what was not measured or is not finite is null."""
+    return json.dumps([_plain(record) for record in records], allow_nan=False) + "\n"
+
+
+FORMATS = {"text": text, "markdown": markdown, "latex": latex}  # of tables
+RECORD_FORMATS = {"csv": as_csv, "json": as_json}  # of records, such as those of `statistics`
+
+
+def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers as they are, without those that are not finite; texts without control characters."""
+    plain: dict[str, Any] = {}
+    for name, value in record.items():
+        finite = not isinstance(value, float) or math.isfinite(value)
+        plain[name] = printable(value) if isinstance(value, str) else value if finite else None
+    return plain
+
+
+def _lines(
+    table: ResultTable, show: Callable[[str, Column], str], marks: Mapping[str, str]
+) -> list[list[str]]:
+    cells = []
+    for column in table.columns:
+        shown = [show(cell, column) for cell in column.cells()]
+        looks = [marks.get(mark, "{}") for mark in column.marks] or ["{}"] * len(shown)
+        cells.append([look.format(cell) for look, cell in zip(looks, shown, strict=True)])
+    return [list(line) for line in zip(*cells, strict=True)]
+
+
+def _tabular(table: ResultTable) -> str:
+    columns = "".join("l" if column.is_text() else "r" for column in table.columns)
+    notes = [
+        f"% {printable(note)}" for note in [table.title, *table.legend("bold", "italic")] if note
+    ]
+    lines = [
+        r"% needs \usepackage{booktabs}",
+        *notes,
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        _line(_escape(column.title()) for column in table.columns),
+        r"\midrule",
+        *map(_line, _lines(table, _latex, _OF_LATEX)),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _latex(cell: str, column: Column) -> str:
+    if column.is_text():
+        return _escape(cell)
+    if cell == MISSING:
+        return "--"
+    cell = cell.replace("..", " to ")
+    cell = re.sub(r"(?<![\w.])([+-])(?=\d)", r"$\1$", cell)  # signs of numbers, not of exponents
+    return cell.replace("±", r"$\pm$").replace("> ", "$>$ ").replace("≥ ", r"$\geq$ ")
+
+
+def _escape(text: str) -> str:
+    """A text for LaTeX. Characters that it may lack are escapes, as in `printable`."""
+    known = [
+        c
+        if c.isascii() or (ord(c) in _ACCENTED and c not in _NOT_SET)
+        else c.encode("unicode_escape").decode()
+        for c in printable(text)
+    ]
+    escaped = "".join(_LATEX.get(character, character) for character in "".join(known))
+    return re.sub("-(?=-)", "-{}", escaped)  # two hyphens would be a dash
