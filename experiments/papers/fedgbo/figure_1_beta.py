@@ -19,6 +19,7 @@ import question_lines
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.splits import split
 from fedjax_algos.schedules import Synchronous
 
 BETAS = (0.0, 0.6, 0.9)
@@ -79,7 +80,7 @@ def rows(run) -> Iterator[tuple]:
         settings = Settings(**given)
         dataset = settings.load()
         problem, local = settings.problem(dataset), settings.local(rate)
-        splits = [settings.split(dataset, seed)[0] for seed in run.seeds]
+        splits = [split(settings, dataset, seed)[0] for seed in run.seeds]
         for beta in BETAS:
             engine = fa.make_engine(algorithms["fedgbo"](problem, local, beta=beta))
             for seed, data in zip(run.seeds, splits, strict=True):

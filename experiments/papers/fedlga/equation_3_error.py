@@ -19,6 +19,7 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import diagnostics
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.splits import split
 from fedjax_algos.schedules.synchronous import Synchronous
 
 ROUNDS = (1, 20, 100)
@@ -44,7 +45,7 @@ def rows(run) -> list[tuple]:
     engine = fa.make_engine(algorithms["fedavg"](SETTINGS.problem(dataset), local))
     own = []
     for seed in run.seeds:
-        data, _ = SETTINGS.split(dataset, seed)
+        data, _ = split(SETTINGS, dataset, seed)
         cohorts = Synchronous(data.counts(), local, seed=seed, **SETTINGS.cohorts())
         dispatches = cohorts.dispatches(max(ROUNDS) + 1)
         state, done = None, 0

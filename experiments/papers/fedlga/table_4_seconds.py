@@ -21,6 +21,7 @@ import jax
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.splits import split
 
 METHODS = {
     "fedavg": {"weighting": "uniform"},
@@ -62,7 +63,7 @@ def milliseconds(
     }
     fastest = {}
     for seed in seeds:
-        data, _ = settings.split(dataset, seed)
+        data, _ = split(settings, dataset, seed)
         times: dict[str, list[float]] = {name: [] for name in METHODS}
         states = {
             name: fa.simulate(engine, data, seed=seed, **settings.loop())[0]
