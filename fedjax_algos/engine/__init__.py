@@ -14,11 +14,10 @@ engine knows no algorithm. Where to change what:
 - `pure_round.py`: a round as a pure function, for loops and transformations of one's own.
 - `client_states.py`: the rows of all clients, taken out of a state or given to the first one.
 - `non_finite.py`: which updates are left out because they are not finite.
-- `autotune.py` measures layouts; `compilation.py` measures compilation and keeps its results.
+- `compilation.py` measures compilation and keeps its results.
 """
 
 from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, make_executor
-from fedjax_algos.engine.autotune import LayoutChoice, LayoutTiming, autotune_layout
 from fedjax_algos.engine.client_states import ClientStates, client_states
 from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation
 from fedjax_algos.engine.disk_client_state import DiskClientState, RowsOnDisk
@@ -49,8 +48,6 @@ __all__ = [
     "HostClientState",
     "InFlightMemory",
     "InitFn",
-    "LayoutChoice",
-    "LayoutTiming",
     "NonFiniteUpdateError",
     "Placement",
     "PureRound",
@@ -62,7 +59,6 @@ __all__ = [
     "Transfer",
     "TransferFn",
     "UpdatesFn",
-    "autotune_layout",
     "client_states",
     "keep_compiled",
     "make_engine",

@@ -74,8 +74,8 @@ def make_engine(
     Args:
       algorithm: what is computed.
       layout: how many clients of a cohort are computed at once: "vmapped" all of them, "sequential"
-        one, a number chunks of that many. "auto" is "sequential" on a CPU and "vmapped" elsewhere;
-        `autotune_layout` measures instead. Layouts differ by rounding.
+        one, a number chunks of that many. "auto" is "sequential" on a CPU and "vmapped" elsewhere.
+        Layouts differ by rounding.
       client_state: where the rows of client state are kept: "device", one row for each client, or
         "host", one for each client that has been dispatched, with the cohort's rows on the device
         during a round. `RowsOnDisk(folder)` keeps the latter on disk. Results are the same, bit for

@@ -147,7 +147,7 @@ def prepare_sweep(
             f"seconds={settings.seconds:g} is for the virtual clock, where a sweep does not run; "
             "leave seconds out, or use compare"
         )
-    settings.refuse("sweeps", "layout", "client_state", "examples")
+    settings.refuse("sweeps", "client_state", "examples")
     if settings.evaluate_clients != "none":
         raise ValueError(
             f"evaluate_clients={settings.evaluate_clients!r} is not for sweeps; leave it out, or "
