@@ -96,6 +96,15 @@ def test_tests_mirror_the_folders():
     assert {folder.split("/")[0] for folder in folders} == set(FOLDERS)
 
 
+def test_an_exchange_and_a_server_step_are_written_once():
+    """In the engine, two files alone call the functions of an algorithm that train and sum."""
+    called = re.compile(r"\.(client_update|contribute|server_update)\b")
+    files = {
+        path.name for path in (ROOT / "engine").rglob("*.py") if called.search(path.read_text())
+    }
+    assert files == {"exchange.py", "server_step.py"}
+
+
 def test_every_file_of_an_algorithm_is_exported():
     for path in (ROOT / "algorithms").glob("*/*.py"):
         text = path.read_text()

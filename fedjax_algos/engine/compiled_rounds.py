@@ -27,7 +27,7 @@ from fedjax_algos.engine.client_states import give_rows
 from fedjax_algos.engine.cohort_data import CohortData, cohort_data
 from fedjax_algos.engine.devices import replicate, wait_on_cpu
 from fedjax_algos.engine.disk_client_state import DiskClientState, RowsOnDisk, place_name
-from fedjax_algos.engine.federated_round import FederatedRound, run_rounds
+from fedjax_algos.engine.federated_round import FederatedRound, after_round, run_rounds
 from fedjax_algos.engine.non_finite import check_excluded
 from fedjax_algos.engine.placement import fill_slots
 from fedjax_algos.engine.sharded_data import (
@@ -38,7 +38,6 @@ from fedjax_algos.engine.sharded_data import (
     shard,
 )
 from fedjax_algos.engine.state import (
-    FederatedState,
     HostClientState,
     initial_state,
     read_rows,
@@ -185,20 +184,16 @@ class CompiledRounds:
         """One round of what `_prepare` returned."""
         on_device, shared = replicate(self.mesh, dispatches), state._replace(clients=())
         if self.algorithm.prelude is not None:
-            sums, count, excluded = self.run_prelude(shared, data, on_device)
-            server = self.prelude_step(shared.server, sums, count)
-            shared = shared._replace(server=server, excluded=excluded)
-        rows, sums, statistics, metrics, count, excluded, known = self.run_cohort(
-            self._rows(state, dispatches), shared, data, on_device
-        )
-        check_excluded(self.non_finite, excluded)
-        server = self.server_step(shared.server, sums, count)
+            first = self.run_prelude(shared, data, on_device)
+            server, _ = self.prelude_step((shared.server, ()), first.arrivals)
+            shared = shared._replace(server=server, excluded=first.excluded)
+        result = self.run_cohort(self._rows(state, dispatches), shared, data, on_device)
+        check_excluded(self.non_finite, result.excluded)
+        after = self.server_step((shared.server, shared.statistics), result.arrivals)
         if not self.on_device:
-            rows = write_rows(state.clients, dispatches, rows, data.num_clients)
-        new = FederatedState(
-            server, statistics, rows, state.origin, state.seed, excluded, known, state.frozen
-        )
-        return wait_on_cpu(self.mesh, (new, metrics))
+            rows = write_rows(state.clients, dispatches, result.rows, data.num_clients)
+            result = result._replace(rows=rows)
+        return wait_on_cpu(self.mesh, (after_round(shared, after, result), result.metrics))
 
 
 @partial(jax.jit, static_argnums=0)

@@ -13,6 +13,7 @@ from fedjax_algos.engine.checks import check_algorithm
 from fedjax_algos.engine.compiled_rounds import CompiledRounds
 from fedjax_algos.engine.devices import Devices, client_mesh
 from fedjax_algos.engine.disk_client_state import ClientStatePlace, place_name
+from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placement import Layout, Placement, chunk_size
 from fedjax_algos.engine.protocols import (
@@ -23,7 +24,6 @@ from fedjax_algos.engine.protocols import (
     TransferFn,
     UpdatesFn,
 )
-from fedjax_algos.engine.transfer import count_transfer
 
 
 class Engine(NamedTuple):
@@ -65,11 +65,6 @@ def make_engine(
     non_finite: NonFinite = "exclude",
 ) -> Engine:
     """Compiles an algorithm's rounds.
-
-    Where to change what: `federated_round.py` is what a round computes, `local_update.py` what one
-    client computes in it, `placement.py` how a cohort is laid out over chunks and devices,
-    `sharded_data.py` which device holds which client's examples, `state.py` where client state is
-    kept, `protocols.py` the functions of an engine.
 
     Args:
       algorithm: what is computed.

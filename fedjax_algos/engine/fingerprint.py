@@ -11,14 +11,15 @@ import numpy as np
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Stack
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.cohort_data import CohortData
-from fedjax_algos.engine.local_update import (
-    broadcast_to_client,
-    draw_randomness,
-    initialised_row,
-    local_update,
-    prelude_update,
+from fedjax_algos.engine.exchange import (
+    draw,
+    exchange,
+    first_exchange,
     read_row,
+    send,
+    shared_of,
 )
+from fedjax_algos.engine.server_step import Arrivals, contribution, server_step
 from fedjax_algos.engine.sharded_data import RunData, ShardedData, data_shapes
 from fedjax_algos.engine.state import FederatedState, row_shapes
 
@@ -72,24 +73,27 @@ def algorithm_fingerprint(
 def _fingerprint_of_shapes(algorithm, tree, leaves):
     """The runs of an engine have equal shapes, so they are lowered once."""
 
+    def after(phase, state, contributed, group):
+        arrivals = Arrivals(contributed, (), jnp.int32(1))
+        return server_step(phase, state.server, (), arrivals, group, screened=False)[0]
+
     def round_of_one(row, state, data, dispatch, staleness, group):
-        draws = draw_randomness(algorithm, state.seed, dispatch)
-        sent = broadcast_to_client(algorithm, state.server)
-        first = ()
-        if algorithm.prelude is not None:
-            first = prelude_update(algorithm, state, sent[0], data, dispatch, draws)
-            first = algorithm.prelude.contribute(first, dispatch, staleness)
-            first = algorithm.prelude.server_update(state.server, first, jnp.int32(1), group)
-        known = read_row(state.dispatched, dispatch.client)
-        row = initialised_row(algorithm, state, dispatch.client, row, known)
-        row, update, report = local_update(algorithm, state, sent, data, dispatch, draws, row)
+        shared, prelude = shared_of(state), algorithm.prelude
+        draws = draw(algorithm.local.batches, state.seed, dispatch.client, dispatch.number)
+        received: Any = send(algorithm, state.server)
+        first: Any = ()
+        if prelude is not None:
+            sent = first_exchange(algorithm, shared, received[0], data, dispatch, draws)
+            first = contribution(prelude, sent.message, dispatch, staleness)
+            first = after(prelude, state, first, group)
+        own = row, read_row(state.dispatched, dispatch.client)
+        sent = exchange(algorithm, shared, received, data, dispatch, draws, own)
         if algorithm.reduce == "stack":
-            one = jax.tree.map(lambda leaf: leaf[None], (update, dispatch))
-            sums: Any = Stack(*one, jnp.ones(1, bool))
+            one = jax.tree.map(lambda leaf: leaf[None], (sent.message, dispatch))
+            contributed: Any = Stack(*one, jnp.ones(1, bool))
         else:
-            sums = algorithm.contribute(update, dispatch, staleness)
-        server = algorithm.server_update(state.server, sums, jnp.int32(1), group)
-        return first, row, server, report
+            contributed = contribution(algorithm, sent.message, dispatch, staleness)
+        return first, sent.row, after(algorithm, state, contributed, group), sent.report
 
     state, data, dispatch = tree.unflatten(leaves)
     number = jax.ShapeDtypeStruct((), jnp.int32)

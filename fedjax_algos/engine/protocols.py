@@ -4,9 +4,9 @@ from typing import Protocol
 
 from fedjax_algos.core import Dispatch, Metrics, Model, Params, Population, Stack
 from fedjax_algos.engine.client_states import ClientStates
+from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.sharded_data import DeviceData, RunData
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.engine.transfer import Transfer
 
 
 class InitFn(Protocol):

@@ -19,9 +19,9 @@ from fedjax_algos.engine.asynchronous.executor import Executor
 from fedjax_algos.engine.asynchronous.merged_plans import merge_data, merge_plans, merge_states
 from fedjax_algos.engine.asynchronous.protocols import InFlightMemory
 from fedjax_algos.engine.asynchronous.waves import Waves
+from fedjax_algos.engine.exchange import Transfer, count_transfer
 from fedjax_algos.engine.sharded_data import data_shapes
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.engine.transfer import Transfer, count_transfer
 from fedjax_algos.runs.windows import flop_counter
 
 
