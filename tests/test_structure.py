@@ -1,7 +1,9 @@
 """The structure of the package: folders, imports, docstrings and the glossary."""
 
 import ast
+import graphlib
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
@@ -77,6 +79,18 @@ def test_imports_point_downwards(folder):
         for module, name in imports_of(path):
             imported = module.split(".")[1] if "." in module else name
             assert imported in allowed, f"{path.relative_to(ROOT)} imports {module}.{name}"
+
+
+def test_no_circle_of_imports():
+    """Of files; what a folder exports is not followed."""
+    files = {name: Path(importlib.util.find_spec(name).origin) for name in MODULES}
+    files = {name: path for name, path in files.items() if path.name != "__init__.py"}
+    graph = {
+        name: {f"{module}.{imported}" for module, imported in imports_of(path)} & files.keys()
+        | {module for module, _ in imports_of(path)} & files.keys()
+        for name, path in files.items()
+    }
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the files
 
 
 @pytest.mark.slow

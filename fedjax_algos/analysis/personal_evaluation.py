@@ -15,14 +15,14 @@ from fedjax_algos.analysis.client_models import (
 )
 from fedjax_algos.analysis.evaluation import check_batch_size, make_evaluate_clients
 from fedjax_algos.core import Algorithm, Array, Local, Metrics, Model, Problem
-from fedjax_algos.core.checks import check_kind, check_seed
+from fedjax_algos.core.checks import check_kind, check_not_consumed, check_seed
 from fedjax_algos.core.user_functions import check_problem
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.checks import check_algorithm, check_not_consumed, check_num_clients
+from fedjax_algos.engine.checks import check_algorithm, check_num_clients
 from fedjax_algos.engine.compilation import round_up_size
-from fedjax_algos.engine.devices import one_copy
 from fedjax_algos.engine.exchange import initialised_row, read_row, shared_of
-from fedjax_algos.engine.placement import Layout, chunk_size
+from fedjax_algos.engine.placed.devices import one_copy
+from fedjax_algos.engine.slots import Layout, chunk_size
 from fedjax_algos.engine.state import FederatedState, RowTable
 from fedjax_algos.schedules.synchronous import full_steps
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import (
     Algorithm,
+    Array,
     Broadcast,
     ClientData,
     ClientState,
@@ -31,7 +32,7 @@ from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import Batches
 from fedjax_algos.data.federated_data import FederatedData, client_view
 from fedjax_algos.engine.non_finite import all_finite, select
-from fedjax_algos.engine.sharded_data import RunData, data_shapes
+from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState
 
 
@@ -65,7 +66,7 @@ class Sent(NamedTuple):
     finite: jax.Array | None  # bool[]: whether all of these are finite; None if nobody looks
 
 
-def draw(batches: Batches, seed: jax.Array, client: jax.Array, number: Any) -> Randomness:
+def draw(batches: Batches, seed: jax.Array, client: Array, number: Array) -> Randomness:
     """A dispatch's random numbers; "persistent" batches have the order of the first dispatch."""
     order, key = dispatch_keys(seed, client, number)
     if batches == "persistent":
@@ -88,7 +89,7 @@ def send(algorithm: Algorithm, server: ServerState) -> Broadcast:
 
 
 def initialised_row(
-    algorithm: Algorithm, shared: Shared, client: jax.Array, row: ClientState, known: Any
+    algorithm: Algorithm, shared: Shared, client: Array, row: ClientState, known: Any
 ) -> ClientState:
     """A client's row when its local update begins.
 

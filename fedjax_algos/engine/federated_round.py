@@ -2,7 +2,7 @@
 
 `engine.py` compiles these functions; a batched run puts them into a program of its own. What one
 client computes is in `exchange.py`, what the server makes of it in `server_step.py`, and how a
-cohort is mapped in `placement.py`.
+cohort is mapped in `slots.py`.
 
 Everywhere the dispatches are those of `fill_slots`, with leaves [slots]: client id `num_clients`
 marks an empty slot, whose contribution is masked out.
@@ -24,9 +24,9 @@ from fedjax_algos.engine.exchange import (
     shared_of,
 )
 from fedjax_algos.engine.non_finite import Excluded, NonFinite, select
-from fedjax_algos.engine.placement import Placement, map_cohort
+from fedjax_algos.engine.placed.sharded_data import ProgramData
 from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, server_step
-from fedjax_algos.engine.sharded_data import ProgramData
+from fedjax_algos.engine.slots import Placement, map_cohort
 from fedjax_algos.engine.state import FederatedState
 
 
@@ -35,7 +35,7 @@ class CohortResult(NamedTuple):
 
     rows: ClientState  # new rows [slots, ...], or the new table; () of a prelude
     arrivals: Arrivals
-    metrics: Metrics  # () of a prelude
+    metrics: Any  # `Metrics`, or () of a prelude
     excluded: Excluded | tuple[()]  # the updates left out so far
     dispatched: Any  # bool[num_clients]: which clients have been; () of a prelude
 

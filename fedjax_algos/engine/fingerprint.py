@@ -10,7 +10,6 @@ import numpy as np
 
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Stack
 from fedjax_algos.data.stored import StoredData
-from fedjax_algos.engine.cohort_data import CohortData
 from fedjax_algos.engine.exchange import (
     draw,
     exchange,
@@ -19,22 +18,16 @@ from fedjax_algos.engine.exchange import (
     send,
     shared_of,
 )
+from fedjax_algos.engine.placed.cohort_data import CohortData
+from fedjax_algos.engine.placed.sharded_data import RunData, ShardedData, data_shapes
 from fedjax_algos.engine.server_step import Arrivals, contribution, server_step
-from fedjax_algos.engine.sharded_data import RunData, ShardedData, data_shapes
 from fedjax_algos.engine.state import FederatedState, row_shapes
 
 _SAMPLED_ROWS = 1000
 
 
 def array_fingerprint(tree: Any) -> str:
-    """Identifies the values, dtypes, shapes and names of arrays.
-
-    Args:
-      tree: of arrays that this process can read.
-
-    Returns:
-      16 hexadecimal digits of a SHA-256 hash.
-    """
+    """16 hexadecimal digits that identify the values, dtypes, shapes and names of arrays."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         values = np.ascontiguousarray(leaf)
@@ -50,15 +43,7 @@ def algorithm_fingerprint(
 
     The functions of the algorithm are traced and lowered for one client, which includes their
     constants; nothing is compiled or computed. Another version of JAX may lower them differently.
-
-    Args:
-      algorithm: what is identified.
-      state: of a run of the algorithm, or its shapes.
-      data: all clients' examples, or their shapes.
-      dispatch: leaves [], or their shapes.
-
-    Returns:
-      16 hexadecimal digits of a SHA-256 hash.
+    The arguments may be shapes; the dispatch has leaves [].
     """
 
     arguments = state._replace(clients=()), data_shapes(data), dispatch
@@ -103,11 +88,9 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
 
 
 def data_fingerprint(data: RunData) -> str:
-    """Identifies which client holds which examples, and the values of some of them.
+    """Identifies which client holds which examples, and the values of about a thousand of them.
 
-    Args:
-      data: all clients' examples, placed or not. The values of about a thousand rows, at equal
-        distances, are read; stored data are identified by the identity of their source.
+    Stored data are identified by the identity of their source.
     """
     rows: tuple[Any, Any]
     data = data.stored if isinstance(data, CohortData) else data
@@ -123,12 +106,7 @@ def data_fingerprint(data: RunData) -> str:
 
 
 def examples_fingerprint(examples: Batch | None) -> str:
-    """Identifies examples, such as those of the tests, by their number and the values of some.
-
-    Args:
-      examples: leaves [total, ...]; the values of about a thousand rows, at equal distances, are
-        read. The text of None, for no evaluation, is empty.
-    """
+    """Identifies examples [total, ...] by their number and the values of some; "" for None."""
     if examples is None:
         return ""
     return array_fingerprint((np.int64(len(jax.tree.leaves(examples)[0])), _sample(examples)))

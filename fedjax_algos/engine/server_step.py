@@ -38,10 +38,10 @@ def contribution(
 
 def arrival(
     contributed: Any, report: Report | tuple[()], finite: jax.Array | None
-) -> tuple[Arrivals, Metrics]:
+) -> tuple[Arrivals, Metrics | tuple[()]]:
     """One arrival and its metrics; zeros if something is not finite, which None leaves open."""
     metrics, statistics = report or ((), ())
-    one = Arrivals(contributed, statistics, jnp.int32(1)), metrics
+    one: Any = Arrivals(contributed, statistics, jnp.int32(1)), metrics
     return one if finite is None else select(finite, one, 0)
 
 

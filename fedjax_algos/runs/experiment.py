@@ -22,10 +22,10 @@ from fedjax_algos.data import (
     in_memory,
 )
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
-from fedjax_algos.engine.disk_client_state import ClientStatePlace, RowsOnDisk
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.fingerprint import data_fingerprint
-from fedjax_algos.engine.placement import default_layout
+from fedjax_algos.engine.placed.on_disk import ClientStatePlace, RowsOnDisk
+from fedjax_algos.engine.slots import default_layout
 from fedjax_algos.runs.inputs import check_metrics
 from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.planned_runs import check_server_steps

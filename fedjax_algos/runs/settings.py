@@ -25,7 +25,7 @@ from fedjax_algos.data import (
 )
 from fedjax_algos.data.registry import as_dataset
 from fedjax_algos.engine.non_finite import NonFinite
-from fedjax_algos.engine.placement import chunk_size
+from fedjax_algos.engine.slots import chunk_size
 from fedjax_algos.models import compute_in, losses, metrics, models, with_loss, with_metrics
 from fedjax_algos.models.registry import check_examples
 from fedjax_algos.runs.inputs import check_evaluations

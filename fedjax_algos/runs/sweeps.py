@@ -17,7 +17,7 @@ from fedjax_algos.core.options import (
 )
 from fedjax_algos.core.representation import describe
 from fedjax_algos.data import AnyDataset, FederatedData
-from fedjax_algos.engine.devices import default_num_devices
+from fedjax_algos.engine.placed.devices import default_num_devices
 from fedjax_algos.runs.batched import BatchedOptions, BatchedResult, Run, run_batched
 from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, Method

@@ -12,9 +12,9 @@ from jax.sharding import PartitionSpec
 
 from fedjax_algos.core import Dispatch, Report, Update
 from fedjax_algos.engine.asynchronous.call_tables import CallTable
-from fedjax_algos.engine.devices import AXIS
 from fedjax_algos.engine.exchange import Shared, draw, exchange, exchange_shapes, send
 from fedjax_algos.engine.non_finite import all_finite
+from fedjax_algos.engine.placed.devices import AXIS
 from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, server_step
 from fedjax_algos.engine.state import FederatedState
 
@@ -45,12 +45,7 @@ class InFlightState(NamedTuple):
     updates: Trained  # leaves [rows, ...]
 
     def state(self, fixed: tuple[Any, Any], seed: jax.Array) -> FederatedState:
-        """The state of the run.
-
-        Args:
-          fixed: theta_0, or (); and the model's frozen arrays, or ().
-          seed: uint32[], or uint32[R] in a merged plan of R runs.
-        """
+        """The state of the run; `fixed` is theta_0, or (), and the model's frozen arrays, or ()."""
         server, statistics, clients, dispatched, excluded = self[:5]
         origin, frozen = fixed
         rest = origin, seed, excluded, dispatched, frozen
