@@ -26,10 +26,9 @@ from rich.table import Table
 
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import plan_dispatches, schedules, system_models
+from fedjax_algos.engine.asynchronous.call_tables import merge_data, merge_plans, merge_states
 from fedjax_algos.engine.asynchronous.executor import make_executor
-from fedjax_algos.engine.asynchronous.merged_plans import merge_data, merge_plans, merge_states
-from fedjax_algos.engine.asynchronous.slots import wave_costs
-from fedjax_algos.engine.asynchronous.waves import make_waves
+from fedjax_algos.engine.asynchronous.waves import make_waves, wave_costs
 from fedjax_algos.schedules import Synchronous
 
 CORES = os.cpu_count() or 1

@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path, help="a file for the numbers")
     given = parser.parse_args()
-    from fedjax_algos.engine.devices import usable_cores
+    from fedjax_algos.engine.placed.devices import usable_cores
 
     cores, taken = usable_cores(), {}
 

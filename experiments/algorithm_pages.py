@@ -163,7 +163,7 @@ def run_clients(task: str, name: str, problem: Problem) -> tuple[list[Row], list
         for rate in RATES
     }
     shared = fa.make_engine(found[RATES[0]])  # the rate is an argument of its program
-    engines = {rate: shared._replace(algorithm=algorithm) for rate, algorithm in found.items()}
+    engines = {rate: shared.with_algorithm(algorithm) for rate, algorithm in found.items()}
     steps = int(name == "perfedavg")  # a client's model is one step from the global one
     local = settings.local(0.01)._replace(steps=1) if steps else None  # with the default alpha
     evaluate = fa.make_evaluate_own(found[RATES[0]], local=local)

@@ -1,7 +1,9 @@
 """The structure of the package: folders, imports, docstrings and the glossary."""
 
 import ast
+import graphlib
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
@@ -79,6 +81,18 @@ def test_imports_point_downwards(folder):
             assert imported in allowed, f"{path.relative_to(ROOT)} imports {module}.{name}"
 
 
+def test_no_circle_of_imports():
+    """Of files; what a folder exports is not followed."""
+    files = {name: Path(importlib.util.find_spec(name).origin) for name in MODULES}
+    files = {name: path for name, path in files.items() if path.name != "__init__.py"}
+    graph = {
+        name: {f"{module}.{imported}" for module, imported in imports_of(path)} & files.keys()
+        | {module for module, _ in imports_of(path)} & files.keys()
+        for name, path in files.items()
+    }
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the files
+
+
 @pytest.mark.slow
 def test_no_private_name_is_imported():
     tests = Path(__file__).parent
@@ -94,6 +108,15 @@ def test_tests_mirror_the_folders():
     folders = {path.parent.as_posix() for path in files} - {".", "typing"}
     assert folders <= {path.parent.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py")}
     assert {folder.split("/")[0] for folder in folders} == set(FOLDERS)
+
+
+def test_an_exchange_and_a_server_step_are_written_once():
+    """In the engine, two files alone call the functions of an algorithm that train and sum."""
+    called = re.compile(r"\.(client_update|contribute|server_update)\b")
+    files = {
+        path.name for path in (ROOT / "engine").rglob("*.py") if called.search(path.read_text())
+    }
+    assert files == {"exchange.py", "server_step.py"}
 
 
 def test_every_file_of_an_algorithm_is_exported():

@@ -6,12 +6,11 @@ import numpy as np
 
 from fedjax_algos.analysis.evaluation import evaluate_batch
 from fedjax_algos.core import Dispatch, Model
-from fedjax_algos.core.keys import dispatch_keys
 from fedjax_algos.core.limits import check_int32
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.permutation import permutation_words
 from fedjax_algos.data.federated_data import client_view
-from fedjax_algos.engine.placement import chunk_size
+from fedjax_algos.engine.exchange import draw
+from fedjax_algos.engine.slots import chunk_size
 from fedjax_algos.schedules.synchronous import full_steps, rate_at
 
 # The dispatch number of personal training. Runs number from 0, so it shares no draws with a run.
@@ -29,9 +28,9 @@ def make_tune(problem, local):
     train_client = local_training(problem, local)
 
     def tune(model, train, client, num_steps, seed):
-        order, key = dispatch_keys(seed, client, jnp.int32(_DISPATCH_NUMBER))
-        words = permutation_words(order)
-        data = client_view(train, client, words, model.statistics, frozen=model.frozen)
+        # an order of its own, whatever the batches of the run
+        draws = draw("short", seed, client, jnp.int32(_DISPATCH_NUMBER))
+        data = client_view(train, client, draws.order, model.statistics, frozen=model.frozen)
         zero, real = jnp.int32(0), jnp.result_type(float)
         dispatch = Dispatch(
             client=client,
@@ -44,7 +43,7 @@ def make_tune(problem, local):
             learning_rate=jnp.asarray(rate_at(local.learning_rate, np.int32(0)), real),
             first_step=zero,
         )
-        trained = train_client(model.params, data, dispatch, key)
+        trained = train_client(model.params, data, dispatch, draws.key)
         return Model(trained.params, trained.report.statistics, model.frozen)
 
     return tune

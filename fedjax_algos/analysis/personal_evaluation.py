@@ -15,14 +15,14 @@ from fedjax_algos.analysis.client_models import (
 )
 from fedjax_algos.analysis.evaluation import check_batch_size, make_evaluate_clients
 from fedjax_algos.core import Algorithm, Array, Local, Metrics, Model, Problem
-from fedjax_algos.core.checks import check_kind, check_seed
+from fedjax_algos.core.checks import check_kind, check_not_consumed, check_seed
 from fedjax_algos.core.user_functions import check_problem
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.checks import check_algorithm, check_not_consumed, check_num_clients
+from fedjax_algos.engine.checks import check_algorithm, check_num_clients
 from fedjax_algos.engine.compilation import round_up_size
-from fedjax_algos.engine.devices import one_copy
-from fedjax_algos.engine.local_update import initialised_row, read_row
-from fedjax_algos.engine.placement import Layout, chunk_size
+from fedjax_algos.engine.exchange import initialised_row, read_row, shared_of
+from fedjax_algos.engine.placed.devices import one_copy
+from fedjax_algos.engine.slots import Layout, chunk_size
 from fedjax_algos.engine.state import FederatedState, RowTable
 from fedjax_algos.schedules.synchronous import full_steps
 
@@ -182,7 +182,7 @@ def make_evaluate_own(
             model = state.model
             if algorithm.personal is not None:
                 row, known = read_row(rows, position), read_row(state.dispatched, client)
-                row = initialised_row(algorithm, state, client, row, known)
+                row = initialised_row(algorithm, shared_of(state), client, row, known)
                 model = algorithm.personal(state.server, row)._replace(frozen=state.frozen)
             if isinstance(model.statistics, tuple) and model.statistics == ():
                 model = model._replace(statistics=state.statistics)

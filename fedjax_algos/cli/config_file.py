@@ -20,7 +20,6 @@ from fedjax_algos.core.files import (
 from fedjax_algos.core.options import options, unknown
 from fedjax_algos.core.texts import printable
 from fedjax_algos.runs.method import spec_of
-from fedjax_algos.runs.saving.configuration_file import is_layout
 from fedjax_algos.runs.settings import Settings
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -34,7 +33,6 @@ class ConfigFile(NamedTuple):
     methods: tuple[str, ...] = ()
     compilation_cache: str | None = None
     tuning: Mapping[str, Any] | None = None  # what `tune` says of its search
-    layout: Mapping[str, Any] | None = None  # the record of an earlier run's layout
 
 
 def read_config(path: str) -> ConfigFile:
@@ -100,19 +98,11 @@ def _of_results(path: str, content: Any) -> ConfigFile:
             f"{printable(command)}"
         )
     given = {name: value for name, value in content["settings"].items() if value is not None}
-    layout, tuning = content.get("layout"), content.get("tuning")
-    if not (layout is None or is_layout(layout)):
-        raise ValueError(f"{path}: layout={reprlib.repr(layout)} is not that of a run; {fix}")
     if not content["methods"]:
         raise ValueError(f"config={path!r} has no methods; {fix}")
     methods = [_spec(path, method, fix) for method in content["methods"].values()]
-    return ConfigFile(
-        path,
-        _texts(path, given, ()),
-        tuple(methods),
-        tuning=_check_tuning(path, tuning),
-        layout=layout if layout and layout["source"] == "measured" else None,
-    )
+    tuning = _check_tuning(path, content.get("tuning"))
+    return ConfigFile(path, _texts(path, given, ()), tuple(methods), tuning=tuning)
 
 
 def _spec(path, method, fix):

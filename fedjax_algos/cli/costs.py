@@ -14,10 +14,10 @@ from fedjax_algos.cli.options import HELP, Command, flag, settings_of
 from fedjax_algos.core import Algorithm, Dispatch, Population
 from fedjax_algos.core.options import options
 from fedjax_algos.core.trees import tree_bytes
-from fedjax_algos.engine.placement import Placement
-from fedjax_algos.engine.sharded_data import RunData, data_shapes
+from fedjax_algos.engine.exchange import count_transfer
+from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
+from fedjax_algos.engine.slots import Placement
 from fedjax_algos.engine.state import initial_state
-from fedjax_algos.engine.transfer import count_transfer
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings

@@ -15,7 +15,7 @@ from fedjax_algos.cli.options import check_path
 from fedjax_algos.core.options import options, parse_value
 from fedjax_algos.core.texts import printable
 from fedjax_algos.engine.compilation import keep_compiled
-from fedjax_algos.engine.devices import usable_cores
+from fedjax_algos.engine.placed.devices import usable_cores
 from fedjax_algos.runs.divergence import DivergenceWarning
 from fedjax_algos.runs.saving.configuration_file import read_configuration
 from fedjax_algos.runs.saving.interruption import finish_calls

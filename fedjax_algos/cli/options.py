@@ -57,12 +57,10 @@ HELP = {
     "seconds": "simulated seconds: run on the virtual clock, each method on its own schedule",
     "system": "speeds and unavailability on the virtual clock, see `list system_models`",
     "evaluations": "evaluations on the virtual clock",
-    "layout": "auto (sequential on a CPU, else vmapped), vmapped, sequential, a number of clients "
-    "computed at once, or tuned: the fastest of these in a short measurement, so that two machines "
-    "may round differently",
+    "layout": "auto (sequential on a CPU, else vmapped), vmapped, sequential, or a number of "
+    "clients computed at once",
     "devices": "number of devices that share a cohort, a wave, or the runs of a sweep [1, because "
-    "more change the rounding; sweep, which does not depend on it: all, of a CPU one a core; "
-    "with --layout tuned: measured]",
+    "more change the rounding; sweep, which does not depend on it: all, of a CPU one a core]",
     "client_state": "where the clients' own state is kept between rounds: device, host, or "
     "disk, in the results folder until the runs have ended",
     "examples": "replicated on all devices, or sharded by client",

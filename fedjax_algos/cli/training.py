@@ -57,8 +57,6 @@ _NOT_TUNED = {
     "evaluate_clients", "held_out", "personal_steps", "layout", "devices", "client_state",
     "examples",
 }  # fmt: skip
-# settings on which the fastest layout depends most
-_OF_LAYOUT = ("layout", "devices", "dataset", "model", "batch_size", "seconds")
 
 
 @click.command(cls=Command)
@@ -93,8 +91,6 @@ def compare(methods: tuple[str, ...], **values: Any) -> None:
     changed = {name for name, value in vars(settings).items() if value != vars(before)[name]}
     if specs != file.methods or changed - _NOT_TUNED:
         file = file._replace(tuning=None)
-    if any(values[name] is not None for name in _OF_LAYOUT):
-        file = file._replace(layout=None)
     train(settings, chosen, "compare", values, file)
 
 
@@ -178,10 +174,7 @@ def train(
         results_folder(values, name) as folder,
     ):
         start_jax(settings.devices, values["compilation_cache"])
-        layout = (folder.configuration or {}).get("layout") or file.layout
-        experiment = prepare(
-            settings, methods, layout=layout, files=True, client_state_folder=folder.client_state
-        )
+        experiment = prepare(settings, methods, files=True, client_state_folder=folder.client_state)
         extra = {"tuning": dict(file.tuning)} if file.tuning else {}
         record = results.configuration(experiment, values.get("config"), extra)
         on_disk = settings.client_state == "disk"  # these rows are removed when runs have ended

@@ -1,16 +1,17 @@
-"""Checks of what an engine is given: populations, states, data and dispatches.
+"""The engine's door: checks of options, populations, states, data and dispatches.
 
-A round costs microseconds in them: they read shapes and the dispatches, which are on the host, and
-a state of new shapes is compared with the algorithm's own once.
+What is inside does not check them again. A round costs microseconds in them: they read shapes and
+the dispatches, which are on the host, and a state of new shapes is compared with the algorithm's
+own once.
 """
 
 import weakref
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import numpy as np
 
-from fedjax_algos.core import Algorithm, Dispatch, Local, Population
+from fedjax_algos.core import Algorithm, Dispatch, Population
 from fedjax_algos.core.checks import (
     check_dispatches,
     check_kind,
@@ -19,12 +20,14 @@ from fedjax_algos.core.checks import (
     check_whole,
 )
 from fedjax_algos.core.limits import check_device_memory
+from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.user_functions import check_problem
 from fedjax_algos.data.federated_data import FederatedData, is_readable
-from fedjax_algos.engine.devices import row_sharding
-from fedjax_algos.engine.placement import Placement
-from fedjax_algos.engine.sharded_data import DeviceData
+from fedjax_algos.engine.non_finite import NonFinite
+from fedjax_algos.engine.placed.devices import row_sharding
+from fedjax_algos.engine.placed.sharded_data import DeviceData
+from fedjax_algos.engine.slots import Layout, Placement, chunk_size
 from fedjax_algos.engine.state import FederatedState, RowTable, place_of
 from fedjax_algos.models.outputs import check_labels
 
@@ -32,31 +35,22 @@ _OWN_STATE = "give what engine.init or the last round of this algorithm returned
 
 
 def check_algorithm(algorithm: Algorithm) -> None:
-    """Checks that an object is an algorithm, of a problem and with local work that is possible.
-
-    Args:
-      algorithm: what was given.
-
-    Raises:
-      TypeError: for an object of another type, such as a factory or a name.
-      ValueError: for local work out of range.
-    """
+    """Raises for an object that is no algorithm, or one of no problem or impossible local work."""
     fix = "give what a factory returns, such as algorithms.fedavg(problem, local)"
     check_kind("algorithm", algorithm, Algorithm, fix)
     check_problem(algorithm.problem)
     check_local(algorithm.local)
 
 
+def check_options(algorithm: Algorithm, layout: Layout, non_finite: str) -> None:
+    """Raises for an object that is no algorithm, and for an unknown layout or `non_finite`."""
+    check_algorithm(algorithm)
+    chunk_size(layout, 1)
+    check_choice("non_finite", non_finite, get_args(NonFinite))
+
+
 def check_population(population: Population) -> None:
-    """Checks static facts about the clients.
-
-    Args:
-      population: made by hand.
-
-    Raises:
-      TypeError: for an object of another type.
-      ValueError: for numbers out of range.
-    """
+    """Raises for an object of another type, and for numbers out of range."""
     check_kind("population", population, Population, "give Population(num_clients, ...)")
     for name, value in population._asdict().items():
         check_whole(f"Population: {name}", value)
@@ -68,16 +62,7 @@ def check_population(population: Population) -> None:
 
 
 def check_state_memory(placement: Placement, state: FederatedState, population: Population) -> None:
-    """Checks that a state fits into the memory of the devices.
-
-    Args:
-      placement: the devices.
-      state: its shapes.
-      population: for the message.
-
-    Raises:
-      ValueError: if it does not.
-    """
+    """Raises ValueError if a state, given by its shapes, does not fit into the devices' memory."""
     shared, rows = tree_bytes(state._replace(clients=())), tree_bytes(state.clients)
     table = row_sharding(placement.mesh, population.num_clients)
     divided = table is not None and not table.is_fully_replicated
@@ -89,16 +74,8 @@ def check_state_memory(placement: Placement, state: FederatedState, population: 
     )
 
 
-def check_steps(dispatches: Dispatch, local: Local) -> None:
-    """Checks that dispatches are within the bounds of `local.reverse`.
-
-    Args:
-      dispatches: on the host.
-      local: how clients train.
-
-    Raises:
-      ValueError: for more local steps.
-    """
+def _check_steps(dispatches, local):
+    """Raises ValueError for more local steps than `local.reverse` has."""
     if local.reverse is None:
         return
     most = int(np.max(dispatches.num_steps))
@@ -130,34 +107,26 @@ class StateCheck:
         dispatches: Dispatch,
         axes: tuple[str, ...],
     ) -> None:
-        """Checks what a round is given.
-
-        Args:
-          state: of the run.
-          data: the clients' examples.
-          dispatches: on the host.
-          axes: the names of their axes.
+        """Raises for what a round cannot be computed with; `axes` are those of the dispatches.
 
         Raises:
           TypeError: for an object of another type.
           ValueError: for a state that was consumed or is of another algorithm, model or population,
-            and dispatches of clients that do not exist.
+            and, unless they are traced, for dispatches of clients that do not exist.
         """
         self.check_state(state, data)
-        check_dispatches(dispatches, data.num_clients, axes)
-        check_steps(dispatches, self.algorithm.local)
+        self.check_dispatches(data, dispatches, axes)
+
+    def check_dispatches(
+        self, data: DeviceData, dispatches: Dispatch, axes: tuple[str, ...]
+    ) -> None:
+        """Raises ValueError for dispatches that are out of range, unless they are traced."""
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches):
+            check_dispatches(dispatches, data.num_clients, axes)
+            _check_steps(dispatches, self.algorithm.local)
 
     def check_state(self, state: FederatedState, data: DeviceData) -> None:
-        """Checks a state, and that the data are clients' examples.
-
-        Args:
-          state: of the run.
-          data: the clients' examples.
-
-        Raises:
-          TypeError: for an object of another type.
-          ValueError: for a state that was consumed or is of another algorithm, model or population.
-        """
+        """Raises for a state of another kind, algorithm or population, and for other data."""
         check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
         check_kind("state", state, FederatedState, _OWN_STATE)
         self.check_examples(data)
@@ -173,14 +142,9 @@ class StateCheck:
             self.known.add(key)
 
     def check_examples(self, data: DeviceData) -> None:
-        """Checks the labels of examples that are in memory, once for the same arrays.
+        """Raises ValueError for labels that the model does not have, once for the same arrays.
 
-        Args:
-          data: the clients' examples; those that are sharded were checked before, and those in
-            files are checked when they are read.
-
-        Raises:
-          ValueError: for labels that the model does not have.
+        Sharded examples were checked before, and those in files are checked when they are read.
         """
         if not isinstance(data, FederatedData):
             return
@@ -218,15 +182,7 @@ class StateCheck:
 
 
 def check_num_clients(state: FederatedState, num_clients: int) -> None:
-    """Checks that a state is of as many clients as the data.
-
-    Args:
-      state: of a run whose clients keep state.
-      num_clients: N, of the data.
-
-    Raises:
-      ValueError: if it is not.
-    """
+    """Raises ValueError for a state, whose clients keep rows, of another number of clients."""
     (own,) = np.shape(state.dispatched)
     if own != num_clients:
         raise ValueError(

@@ -1,59 +1,356 @@
 """The engine compiles an algorithm's rounds and places what they read; it knows no algorithm.
 
-Here are what it is and its options; its functions are in `compiled_rounds.py`.
+A round is two compiled functions, one for the cohort and one for the server update, which may be
+preceded by those of a prelude. With client state on the device and examples in memory, many rounds
+are one function. Otherwise each round is a call, between which rows or examples are moved.
 """
 
+import copy
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, Self
 
-from fedjax_algos.core import Algorithm
+import jax
+import numpy as np
+
+from fedjax_algos.core import (
+    Algorithm,
+    ClientState,
+    Dispatch,
+    Metrics,
+    Model,
+    Params,
+    Population,
+    Stack,
+)
+from fedjax_algos.core.checks import (
+    as_model,
+    check_kind,
+    check_not_consumed,
+    check_seed,
+)
+from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe
-from fedjax_algos.engine.checks import check_algorithm
-from fedjax_algos.engine.compiled_rounds import CompiledRounds
-from fedjax_algos.engine.devices import Devices, client_mesh
-from fedjax_algos.engine.disk_client_state import ClientStatePlace, place_name
-from fedjax_algos.engine.non_finite import NonFinite
-from fedjax_algos.engine.placement import Layout, Placement, chunk_size
-from fedjax_algos.engine.protocols import (
-    InitFn,
-    PutDataFn,
-    RoundFn,
-    RoundsFn,
-    TransferFn,
-    UpdatesFn,
+from fedjax_algos.core.trees import add_trees
+from fedjax_algos.core.user_functions import check_initial
+from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.data.stored import StoredData
+from fedjax_algos.engine.checks import (
+    StateCheck,
+    check_options,
+    check_population,
+    check_state_memory,
 )
-from fedjax_algos.engine.transfer import count_transfer
+from fedjax_algos.engine.exchange import Transfer, count_transfer
+from fedjax_algos.engine.federated_round import FederatedRound, after_round, run_rounds
+from fedjax_algos.engine.non_finite import NonFinite, check_excluded
+from fedjax_algos.engine.placed.client_states import ClientStates, give_rows
+from fedjax_algos.engine.placed.cohort_data import CohortData, cohort_data
+from fedjax_algos.engine.placed.devices import Devices, client_mesh, replicate, wait_on_cpu
+from fedjax_algos.engine.placed.on_disk import (
+    ClientStatePlace,
+    DiskClientState,
+    RowsOnDisk,
+    place_name,
+)
+from fedjax_algos.engine.placed.sharded_data import (
+    DeviceData,
+    RunData,
+    assign_devices,
+    program_data,
+    shard,
+)
+from fedjax_algos.engine.slots import Layout, Placement, fill_slots
+from fedjax_algos.engine.state import (
+    FederatedState,
+    HostClientState,
+    initial_state,
+    read_rows,
+    row_shapes,
+    write_rows,
+)
 
 
-class Engine(NamedTuple):
-    """A compiled algorithm, as `make_engine` returns it. Each function's protocol documents it.
+class PlacedAlgorithm:
+    """What an `Engine` and an `Executor` share: where the state and the examples of a run are.
 
     Attributes:
       algorithm: what is computed.
-      init: `(seed, population, params=None) -> FederatedState`.
-      round: `(state, data, dispatches) -> (state, metrics)`; consumes the state.
-      rounds: `(state, data, dispatches, number=None) -> (state, metrics)`; consumes the state.
-      transfer: `(state, data, dispatches) -> Transfer`, the bytes of one client.
-      updates: `(state, data, dispatches) -> Stack`, what clients would upload.
-      put_data: `data -> data` on the engine's devices.
       placement: layout and devices.
       non_finite: "exclude", "error" or "keep".
     """
 
-    algorithm: Algorithm
-    init: InitFn
-    round: RoundFn
-    rounds: RoundsFn
-    transfer: TransferFn
-    updates: UpdatesFn
-    put_data: PutDataFn
-    placement: Placement
-    non_finite: NonFinite
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        placement: Placement,
+        client_state: ClientStatePlace,
+        sharded: bool,
+        non_finite: NonFinite,
+    ):
+        self.algorithm, self.placement, self.non_finite = algorithm, placement, non_finite
+        self._mesh, self._client_state, self._sharded = placement.mesh, client_state, sharded
+        self._on_device = client_state == "device"
+        self._checked = StateCheck(algorithm, place_name(client_state))
+        start = partial(initial_state, algorithm, placement, non_finite=non_finite)
+        self._initial_state = jax.jit(start, static_argnames=("population", "num_rows"))
+
+    def with_algorithm(self, algorithm: Algorithm) -> Self:
+        """The same programs, not compiled again, for an algorithm with another learning rate.
+
+        Args:
+          algorithm: what is computed; only `local.learning_rate`, which dispatches carry, differs.
+        """
+        same = copy.copy(self)
+        same.algorithm = algorithm
+        return same
+
+    def init(
+        self,
+        seed: int,
+        population: Population,
+        params: Params | Model | None = None,
+        clients: ClientStates | None = None,
+    ) -> FederatedState:
+        """Makes the state of a run before its first round or server step.
+
+        Args:
+          seed: of the model, the clients' batches and their noise.
+          population: the number of clients, the cohort size and the number of examples.
+          params: the initial params, or a `Model` if the model also has statistics. They are
+            copied. None is the problem's own initialisation.
+          clients: the rows of client state, such as those of another run. They are copied. None: a
+            row is initialised at its client's first dispatch.
+        """
+        check_seed(seed)
+        check_population(population)
+        init = self.algorithm.problem.init
+        model = as_model(init, params)
+        facts: dict[str, Any] = {
+            "population": population,
+            "num_rows": population.num_clients if self._on_device else 0,
+        }
+        uint: Any = np.uint32(seed)
+        model_shapes = _initial_model.eval_shape(init, uint) if model is None else model
+        check_initial(model_shapes)
+        shapes = self._initial_state.eval_shape(uint, model_shapes, **facts)
+        check_state_memory(self.placement, shapes, population)
+        if model is None:
+            model = _initial_model(init, uint)
+        # jit gives each leaf a buffer of its own, so that rounds can donate them
+        state = self._initial_state(*replicate(self._mesh, (uint, model)), **facts)
+        if not self._on_device:
+            state = state._replace(clients=self._no_rows(state, population.num_clients))
+        if clients is not None:
+            state = give_rows(self.algorithm, self.placement, state, clients)
+        return state
+
+    def _no_rows(self, state, num_clients):
+        shapes = row_shapes(self.algorithm, state)
+        if isinstance(self._client_state, RowsOnDisk):
+            return DiskClientState(self._client_state.folder, shapes, num_clients)
+        return HostClientState(shapes)
+
+    def put_data(self, data: RunData) -> DeviceData:
+        """Places the clients' examples on the devices; to be called once.
+
+        On one device it returns data in memory as they are.
+
+        Args:
+          data: as `federate` or `open_federated` returns them, the same in every process; or as
+            this function returned them. Those in files are read later, cohort by cohort.
+
+        Raises:
+          ValueError: if the data are sharded over other devices, or in files while the algorithm's
+            clients read the examples of others.
+        """
+        fix = "give what federate or open_federated returned"
+        check_kind("data", data, RunData, fix)
+        if isinstance(data, StoredData):
+            sizes = data.counts()
+            devices = None
+            if self._sharded and self._mesh is not None:
+                devices = assign_devices(sizes, self._mesh.size)
+            return cohort_data(self.algorithm, data, partial(self._put, sizes=sizes), devices)
+        self._checked.check_examples(data)
+        if self._mesh is None or isinstance(data, CohortData):
+            return data
+        return self._put(data)
+
+    def _put(self, data, sizes=None):
+        return shard(self._mesh, data, sizes) if self._sharded else replicate(self._mesh, data)
+
+
+class Engine(PlacedAlgorithm):
+    """A compiled algorithm, as `make_engine` returns it.
+
+    Attributes:
+      algorithm: what is computed.
+      placement: layout and devices.
+      non_finite: "exclude", "error" or "keep".
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        placement: Placement,
+        client_state: ClientStatePlace,
+        sharded: bool,
+        non_finite: NonFinite,
+    ):
+        super().__init__(algorithm, placement, client_state, sharded, non_finite)
+
+        def consuming(function, *fixed):
+            return jax.jit(partial(function, *fixed), donate_argnums=0)
+
+        traced = FederatedRound(algorithm, placement, self._on_device, non_finite)
+        self._run_prelude = jax.jit(traced.run_prelude)
+        self._prelude_step = consuming(traced.server_step, algorithm.prelude)
+        self._run_cohort = consuming(traced.run_cohort)
+        self._server_step = consuming(traced.server_step, algorithm)
+        self._run_rounds = consuming(
+            partial(run_rounds, algorithm, placement, non_finite=non_finite)
+        )
+        self._cohort_updates = jax.jit(traced.cohort_updates)
 
     def __repr__(self) -> str:
         layout, devices = self.placement.layout, self.placement.num_devices
         return describe(self, layout=layout, devices=devices, algorithm=self.algorithm)
+
+    def round(
+        self, state: FederatedState, data: DeviceData, dispatches: Dispatch
+    ) -> tuple[FederatedState, Metrics]:
+        """Runs one round.
+
+        Args:
+          state: of the run. It is CONSUMED: its buffers are reused for the new state.
+          data: all clients' examples, as `put_data` placed them.
+          dispatches: of this round, NumPy arrays [cohort].
+
+        Returns:
+          The new state, and the round's metrics: means over all examples of all local steps.
+
+        Raises:
+          ValueError: if the data are not on the engine's devices.
+        """
+        self._checked.check(state, data, dispatches, ("cohort",))
+        placed, dispatches, _ = self._prepare(data, dispatches)
+        present = next(self._present(placed, dispatches.client[None]))
+        return self._compute(state, present, dispatches)
+
+    def rounds(
+        self,
+        state: FederatedState,
+        data: DeviceData,
+        dispatches: Dispatch,
+        number: int | None = None,
+    ) -> tuple[FederatedState, Metrics]:
+        """Runs many rounds, as one program if client state is on the device.
+
+        Args:
+          state: of the run. It is CONSUMED: its buffers are reused for the new state.
+          data: all clients' examples, as `put_data` placed them.
+          dispatches: NumPy arrays [rounds, cohort].
+          number: the first `number` rounds are run, without another compilation; None runs all.
+
+        Returns:
+          The state after the last round, and the metrics of all rounds together.
+
+        Raises:
+          ValueError: if `number` is out of range, or the data are not on the engine's devices.
+        """
+        self._checked.check(state, data, dispatches, ("rounds", "cohort"))
+        given = len(dispatches.client)
+        number = given if number is None else number
+        if not 1 <= number <= given:
+            raise ValueError(
+                f"number={number} is out of range; give 1 to {given}, the rounds of dispatches"
+            )
+        placed, dispatches, _ = self._prepare(data, dispatches)
+        if self._on_device and not isinstance(placed, CohortData):
+            inputs = replicate(self._mesh, (dispatches, np.int32(number)))
+            state, metrics = wait_on_cpu(self._mesh, self._run_rounds(state, placed, *inputs))
+            check_excluded(self.non_finite, state.excluded)
+            return state, metrics
+        total: Metrics | None = None
+        for index, present in enumerate(self._present(placed, dispatches.client[:number])):
+            of_round = jax.tree.map(lambda leaf, i=index: leaf[i], dispatches)
+            state, metrics = self._compute(state, present, of_round)
+            jax.block_until_ready(total)  # so that the examples of two cohorts are in use at most
+            total = metrics if total is None else add_trees(total, metrics)
+        assert total is not None
+        return state, total
+
+    def transfer(self, state: FederatedState, data: RunData, dispatches: Dispatch) -> Transfer:
+        """Counts the bytes that one client downloads and uploads, from the shapes of what is sent.
+
+        Args:
+          state: of the run, or its shapes; not consumed.
+          data: all clients' examples, or their shapes.
+          dispatches: of one round, leaves [cohort].
+        """
+        return count_transfer(self.algorithm, state, data, dispatches)
+
+    def updates(self, state: FederatedState, data: DeviceData, dispatches: Dispatch) -> Stack:
+        """Computes what the clients of a cohort would upload, for diagnostics.
+
+        Args:
+          state: of the run; neither consumed nor changed.
+          data: all clients' examples, as `put_data` placed them.
+          dispatches: of one round, NumPy arrays [cohort].
+
+        Returns:
+          The updates in the order of `dispatches`; leaves [cohort, ...].
+        """
+        check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
+        check_not_consumed(state.server)  # diagnostics have server states of their own
+        self._checked.check_dispatches(data, dispatches, ("cohort",))
+        slots, present = None, data
+        if not isinstance(data, FederatedData) or self._sharded:
+            placed, dispatches, order = self._prepare(data, dispatches)
+            present = next(self._present(placed, dispatches.client[None]))
+            slots = np.argsort(order)[np.count_nonzero(order < 0) :]
+        rows, shared = self._rows(state, dispatches), state._replace(clients=())
+        inputs = replicate(self._mesh, (dispatches, slots))
+        return self._cohort_updates(rows, shared, present, *inputs)
+
+    def _prepare(self, data, dispatches):
+        """(what programs read of the data, the dispatches in their slots, the order of these)."""
+        device_data = program_data(self._mesh, self._sharded, data)
+        devices = data.devices_of(np.asarray(dispatches.client)) if self._sharded else None
+        order = self.placement.slot_order(dispatches.num_steps, devices)
+        return device_data, fill_slots(dispatches, order, data.num_clients), order
+
+    def _present(self, data, clients):
+        """What the programs read in each round: of stored data, the examples of its cohort."""
+        if not isinstance(data, CohortData):
+            return iter([data] * len(clients))
+        return (program_data(self._mesh, self._sharded, each) for each in data.cohorts(clients))
+
+    def _rows(self, state: FederatedState, dispatches: Dispatch) -> ClientState:
+        table = state.clients
+        return table if self._on_device else read_rows(self._mesh, table, dispatches)
+
+    def _compute(self, state, data, dispatches):
+        """One round of what `_prepare` returned."""
+        on_device, shared = replicate(self._mesh, dispatches), state._replace(clients=())
+        if self.algorithm.prelude is not None:
+            first = self._run_prelude(shared, data, on_device)
+            server, _ = self._prelude_step((shared.server, ()), first.arrivals)
+            shared = shared._replace(server=server, excluded=first.excluded)
+        result = self._run_cohort(self._rows(state, dispatches), shared, data, on_device)
+        check_excluded(self.non_finite, result.excluded)
+        after = self._server_step((shared.server, shared.statistics), result.arrivals)
+        if not self._on_device:
+            rows = write_rows(state.clients, dispatches, result.rows, data.num_clients)
+            result = result._replace(rows=rows)
+        return wait_on_cpu(self._mesh, (after_round(shared, after, result), result.metrics))
+
+
+@partial(jax.jit, static_argnums=0)
+def _initial_model(init, seed):
+    """Compiled once for all algorithms on a problem."""
+    return init(model_key(seed))
 
 
 def make_engine(
@@ -66,16 +363,11 @@ def make_engine(
 ) -> Engine:
     """Compiles an algorithm's rounds.
 
-    Where to change what: `federated_round.py` is what a round computes, `local_update.py` what one
-    client computes in it, `placement.py` how a cohort is laid out over chunks and devices,
-    `sharded_data.py` which device holds which client's examples, `state.py` where client state is
-    kept, `protocols.py` the functions of an engine.
-
     Args:
       algorithm: what is computed.
       layout: how many clients of a cohort are computed at once: "vmapped" all of them, "sequential"
-        one, a number chunks of that many. "auto" is "sequential" on a CPU and "vmapped" elsewhere;
-        `autotune_layout` measures instead. Layouts differ by rounding.
+        one, a number chunks of that many. "auto" is "sequential" on a CPU and "vmapped" elsewhere.
+        Layouts differ by rounding.
       client_state: where the rows of client state are kept: "device", one row for each client, or
         "host", one for each client that has been dispatched, with the cohort's rows on the device
         during a round. `RowsOnDisk(folder)` keeps the latter on disk. Results are the same, bit for
@@ -97,11 +389,8 @@ def make_engine(
       ValueError: for an unknown value of an option, for more devices than there are, and for
         sharded examples of an algorithm whose clients read the examples of others.
     """
-    check_algorithm(algorithm)
-    chunk_size(layout, 1)  # raises if the layout is unknown
-    place_name(client_state)  # raises if the place is unknown
+    check_options(algorithm, layout, non_finite)
     check_choice("examples", examples, ("replicated", "sharded"))
-    check_choice("non_finite", non_finite, get_args(NonFinite))
     placement = Placement(layout, client_mesh(devices))
     sharded = examples == "sharded" and placement.mesh is not None
     if sharded and algorithm.pools_examples:
@@ -109,16 +398,4 @@ def make_engine(
             "the algorithm's clients read the examples of all others, but examples='sharded' keeps "
             "most of them on other devices; give examples='replicated'"
         )
-    run = CompiledRounds(algorithm, placement, client_state, sharded, non_finite)
-    transfer = partial(count_transfer, algorithm)
-    return Engine(
-        algorithm,
-        run.init,
-        run.round,
-        run.rounds,
-        transfer,
-        run.updates,
-        run.put_data,
-        placement,
-        non_finite,
-    )
+    return Engine(algorithm, placement, client_state, sharded, non_finite)

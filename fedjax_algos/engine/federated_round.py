@@ -1,7 +1,8 @@
 """What a round computes, traced: read rows, train the cohort, sum, update the server.
 
 `engine.py` compiles these functions; a batched run puts them into a program of its own. What one
-client computes is in `local_update.py`, and how a cohort is mapped in `placement.py`.
+client computes is in `exchange.py`, what the server makes of it in `server_step.py`, and how a
+cohort is mapped in `slots.py`.
 
 Everywhere the dispatches are those of `fill_slots`, with leaves [slots]: client id `num_clients`
 marks an empty slot, whose contribution is masked out.
@@ -13,34 +14,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import (
-    Algorithm,
-    ClientState,
-    Dispatch,
-    Metrics,
-    Prelude,
-    ServerState,
-    Stack,
-    Statistics,
-)
-from fedjax_algos.engine.local_update import (
-    broadcast_to_client,
+from fedjax_algos.core import Algorithm, ClientState, Dispatch, Metrics, Prelude, Stack
+from fedjax_algos.engine.exchange import (
     draw_cohort,
-    initialised_row,
-    local_update,
-    prelude_update,
+    exchange,
+    first_exchange,
     read_row,
+    send,
+    shared_of,
 )
-from fedjax_algos.engine.non_finite import Excluded, NonFinite, all_finite, select
-from fedjax_algos.engine.placement import Placement, map_cohort
-from fedjax_algos.engine.sharded_data import ProgramData
+from fedjax_algos.engine.non_finite import Excluded, NonFinite, select
+from fedjax_algos.engine.placed.sharded_data import ProgramData
+from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, server_step
+from fedjax_algos.engine.slots import Placement, map_cohort
 from fedjax_algos.engine.state import FederatedState
 
-# rows, sums or a `Stack`, statistics, metrics, number of clients, updates left out so far, which
-# clients have been dispatched
-CohortResult = tuple[
-    ClientState, Any, Statistics, Metrics, jax.Array, Excluded | tuple[()], jax.Array | tuple[()]
-]
+
+class CohortResult(NamedTuple):
+    """What a cohort has computed, or the clients of a prelude."""
+
+    rows: ClientState  # new rows [slots, ...], or the new table; () of a prelude
+    arrivals: Arrivals
+    metrics: Any  # `Metrics`, or () of a prelude
+    excluded: Excluded | tuple[()]  # the updates left out so far
+    dispatched: Any  # bool[num_clients]: which clients have been; () of a prelude
 
 
 class FederatedRound(NamedTuple):
@@ -55,93 +52,90 @@ class FederatedRound(NamedTuple):
     rows_are_table: bool = True  # whether `rows` are those of all clients, or those of the cohort
     non_finite: NonFinite = "exclude"  # "error" computes the same; the engine raises
 
+    @property
+    def screened(self) -> bool:
+        """Whether updates that are not finite are left out."""
+        return self.non_finite != "keep"
+
     def run_prelude(
         self, state: FederatedState, data: ProgramData, dispatches: Dispatch
-    ) -> tuple[Any, jax.Array, Excluded | tuple[()]]:
-        """The prelude's client updates.
-
-        Args:
-          state: of the run; its rows are not read.
-          data: all clients' examples, or shards of which each device holds one.
-          dispatches: leaves [slots].
-
-        Returns:
-          Sums of its contributions, number of clients, int32[], and the updates left out so far.
-        """
+    ) -> CohortResult:
+        """The prelude's exchanges; the rows of `state` are not read."""
         algorithm, prelude = self.algorithm, self.algorithm.prelude
         assert prelude is not None
-        broadcast = prelude.broadcast(state.server, jnp.int32(0))
-        shared = state._replace(server=(), clients=()), broadcast
+        shared = shared_of(state), prelude.broadcast(state.server, jnp.int32(0))
 
-        def update_client(shared, data, dispatch, draws):
-            update = prelude_update(algorithm, *shared, data, dispatch, draws)
-            contribution = prelude.contribute(update, dispatch, jnp.int32(0))
-            return self._screen((contribution, jnp.int32(1)), (), (), ())
+        def of_client(shared, data, dispatch, draws):
+            def hand_in(update):
+                return contribution(prelude, update, dispatch, jnp.int32(0))
+
+            sent = first_exchange(
+                algorithm, *shared, data, dispatch, draws, screened=self.screened, hand_in=hand_in
+            )
+            arrived, _ = arrival(sent.message, sent.report, sent.finite)
+            return arrived, sent.finite
 
         inputs = dispatches, draw_cohort(algorithm, state.seed, dispatches)
-        summed, stacked = map_cohort(update_client, shared, data, inputs, self.placement)
-        excluded = self._count(state, stacked[2], dispatches, data.num_clients)
-        return self.placement.constrain((*summed, excluded))
+        arrivals, finite = map_cohort(of_client, shared, data, inputs, self.placement)
+        excluded = self._count(state, finite, dispatches, data.num_clients)
+        return self.placement.constrain(CohortResult((), arrivals, (), excluded, ()))
 
     def run_cohort(
         self, rows: ClientState, state: FederatedState, data: ProgramData, dispatches: Dispatch
     ) -> CohortResult:
-        """The local updates of a round.
+        """The exchanges of a round.
 
         Args:
           rows: leaves [slots, ...], or [num_clients, ...] if they are the table.
           state: of the run; its rows are not read.
           data: all clients' examples, or shards of which each device holds one.
           dispatches: leaves [slots].
-
-        Returns:
-          New rows or the new table, sums or a `Stack`, statistics, metrics, number of clients, the
-          updates left out so far, and which clients have been dispatched.
         """
-        algorithm, placement = self.algorithm, self.placement
+        algorithm, placement, screened = self.algorithm, self.placement, self.screened
         stacked = algorithm.reduce == "stack"
-        shared = state._replace(server=(), clients=()), broadcast_to_client(algorithm, state.server)
+        shared = shared_of(state), state.dispatched, send(algorithm, state.server)
 
-        def update_client(shared, data, dispatch, draws, row):
-            known = read_row(shared[0].dispatched, dispatch.client)
-            before = initialised_row(algorithm, shared[0], dispatch.client, row, known)
-            row, update, report = local_update(algorithm, *shared, data, dispatch, draws, before)
-            contribution = () if stacked else algorithm.contribute(update, dispatch, jnp.int32(0))
-            summed = contribution, report, jnp.int32(1)
-            return self._screen(summed, row, before, update if stacked else ())
+        def of_client(shared, data, dispatch, draws, row):
+            shared, dispatched, received = shared
+            own = row, read_row(dispatched, dispatch.client)
+
+            def hand_in(update):
+                if stacked:
+                    return update
+                return contribution(algorithm, update, dispatch, jnp.int32(0))
+
+            sent = exchange(
+                *(algorithm, shared, received, data, dispatch, draws, own),
+                screened=screened,
+                hand_in=hand_in,
+            )
+            update = sent.message if stacked else ()
+            arrived = arrival(() if stacked else sent.message, sent.report, sent.finite)
+            update = select(sent.finite, update, 0) if screened else update
+            return arrived, (sent.row, update, sent.finite)
 
         of_cohort = self._read_rows(rows, dispatches)
         inputs = dispatches, draw_cohort(algorithm, state.seed, dispatches), of_cohort
-        summed, results = map_cohort(update_client, shared, data, inputs, placement)
-        (sums, report, count), (of_cohort, updates, left_out) = summed, results
+        summed, results = map_cohort(of_client, shared, data, inputs, placement)
+        (arrivals, metrics), (of_cohort, updates, finite) = summed, results
         if stacked:
             mask: Any = dispatches.client < data.num_clients
-            sums = Stack(updates, dispatches, mask if left_out is None else mask & ~left_out)
-        statistics = jax.tree.map(lambda leaf: leaf / count.astype(leaf.dtype), report.statistics)
-        if left_out is not None:
-            statistics = select(count > 0, statistics, state.statistics)
-        excluded = self._count(state, left_out, dispatches, data.num_clients)
+            stack = Stack(updates, dispatches, mask if finite is None else mask & finite)
+            arrivals = arrivals._replace(contributions=stack)
+        excluded = self._count(state, finite, dispatches, data.num_clients)
         # the index of an empty slot is out of range, so its row and its mark are dropped
         known = jax.tree.map(lambda leaf: leaf.at[dispatches.client].set(True), state.dispatched)
-        results = placement.constrain((sums, statistics, report.metrics, count, excluded, known))
+        results = placement.constrain((arrivals, metrics, excluded, known))
         if not self.rows_are_table:
-            return placement.constrain(of_cohort), *results
+            return CohortResult(placement.constrain(of_cohort), *results)
         table = jax.tree.map(lambda t, r: t.at[dispatches.client].set(r), rows, of_cohort)
-        return placement.constrain_rows(table), *results
+        return CohortResult(placement.constrain_rows(table), *results)
 
-    def _screen(self, summed, row, row_before, update):
-        """The results of one client for `map_cohort`: zeros and the old row if it is left out."""
-        if self.non_finite == "keep":
-            return summed, (row, update, None)
-        finite = all_finite(summed, row, update)
-        row = select(finite, row, row_before)
-        return select(finite, summed, 0), (row, select(finite, update, 0), ~finite)
-
-    def _count(self, state, left_out, dispatches, num_clients):
-        """The updates left out so far, with those of this cohort, bool[slots]."""
-        if left_out is None:
+    def _count(self, state, finite, dispatches, num_clients):
+        """The updates left out so far, with those of this cohort; finite is bool[slots] or None."""
+        if finite is None:
             return ()
-        left_out = self.placement.constrain(left_out & (dispatches.client < num_clients))
+        left_out = self.placement.constrain(~finite & (dispatches.client < num_clients))
         return state.excluded.add(left_out, dispatches)
 
     def _read_rows(self, rows, dispatches):
@@ -151,51 +145,30 @@ class FederatedRound(NamedTuple):
         return jax.tree.map(lambda leaf: leaf[dispatches.client], rows)
 
     def server_step(
-        self, phase: Algorithm | Prelude, server: ServerState, sums: Any, count: jax.Array
-    ) -> ServerState:
-        """The server update at the end of a round or of its prelude; none if no client is left.
-
-        Args:
-          phase: the algorithm, or its prelude.
-          server: the server state.
-          sums: the contributions' sums, or a `Stack`.
-          count: int32[]: number of clients.
-        """
-
-        def update():
-            return phase.server_update(server, sums, count, jnp.int32(0))
-
-        if self.non_finite == "keep":
-            return self.placement.constrain(update())
-        return self.placement.constrain(jax.lax.cond(count > 0, update, lambda: server))
+        self, phase: Algorithm | Prelude, before: tuple[Any, Any], arrivals: Arrivals
+    ) -> tuple[Any, Any]:
+        """(server state, statistics) after a round or its prelude; `before` if none is left."""
+        after = server_step(phase, *before, arrivals, jnp.int32(0), screened=self.screened)
+        return self.placement.constrain(after)
 
     def _after_prelude(self, state, data, dispatches):
         """The state after the prelude's server update; unchanged if there is no prelude."""
         prelude = self.algorithm.prelude
         if prelude is None:
             return state
-        sums, count, excluded = self.run_prelude(state, data, dispatches)
-        server = self.server_step(prelude, state.server, sums, count)
-        return state._replace(server=server, excluded=excluded)
+        result = self.run_prelude(state, data, dispatches)
+        server, _ = self.server_step(prelude, (state.server, ()), result.arrivals)
+        return state._replace(server=server, excluded=result.excluded)
 
     def run_round(
         self, state: FederatedState, data: ProgramData, dispatches: Dispatch
     ) -> tuple[FederatedState, Metrics]:
-        """A whole round: the prelude if there is one, the cohort, and the server update.
-
-        Args:
-          state: of the run, with the table of all clients' rows.
-          data: all clients' examples, or shards of which each device holds one.
-          dispatches: leaves [slots].
-        """
+        """A whole round, with the table of all clients' rows in the state."""
         state = self._after_prelude(state, data, dispatches)
-        table, sums, statistics, metrics, count, excluded, known = self.run_cohort(
-            state.clients, state, data, dispatches
-        )
-        server = self.server_step(self.algorithm, state.server, sums, count)
-        shared = state.origin, state.seed, excluded, known, state.frozen
-        new = FederatedState(server, statistics, table, *shared)
-        return new, metrics
+        result = self.run_cohort(state.clients, state, data, dispatches)
+        before = state.server, state.statistics
+        after = self.server_step(self.algorithm, before, result.arrivals)
+        return after_round(state, after, result), result.metrics
 
     def cohort_updates(
         self,
@@ -232,9 +205,17 @@ class FederatedRound(NamedTuple):
             rows_are_table=False,
             non_finite="keep",  # diagnostics show what is uploaded
         )
-        _, stack, *_ = stacked.run_cohort(rows, state, data, dispatches)
+        stack = stacked.run_cohort(rows, state, data, dispatches).arrivals.contributions
         index = slice(cohort_size) if slots is None else slots
         return jax.tree.map(lambda leaf: leaf[index], stack)
+
+
+def after_round(
+    state: FederatedState, after: tuple[Any, Any], result: CohortResult
+) -> FederatedState:
+    """The state after a round: `after` has the new server state and statistics."""
+    rest = state.origin, state.seed, result.excluded, result.dispatched, state.frozen
+    return FederatedState(*after, result.rows, *rest)
 
 
 def run_rounds(

@@ -10,30 +10,24 @@ import numpy as np
 
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Stack
 from fedjax_algos.data.stored import StoredData
-from fedjax_algos.engine.cohort_data import CohortData
-from fedjax_algos.engine.local_update import (
-    broadcast_to_client,
-    draw_randomness,
-    initialised_row,
-    local_update,
-    prelude_update,
+from fedjax_algos.engine.exchange import (
+    draw,
+    exchange,
+    first_exchange,
     read_row,
+    send,
+    shared_of,
 )
-from fedjax_algos.engine.sharded_data import RunData, ShardedData, data_shapes
+from fedjax_algos.engine.placed.cohort_data import CohortData
+from fedjax_algos.engine.placed.sharded_data import RunData, ShardedData, data_shapes
+from fedjax_algos.engine.server_step import Arrivals, contribution, server_step
 from fedjax_algos.engine.state import FederatedState, row_shapes
 
 _SAMPLED_ROWS = 1000
 
 
 def array_fingerprint(tree: Any) -> str:
-    """Identifies the values, dtypes, shapes and names of arrays.
-
-    Args:
-      tree: of arrays that this process can read.
-
-    Returns:
-      16 hexadecimal digits of a SHA-256 hash.
-    """
+    """16 hexadecimal digits that identify the values, dtypes, shapes and names of arrays."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         values = np.ascontiguousarray(leaf)
@@ -49,15 +43,7 @@ def algorithm_fingerprint(
 
     The functions of the algorithm are traced and lowered for one client, which includes their
     constants; nothing is compiled or computed. Another version of JAX may lower them differently.
-
-    Args:
-      algorithm: what is identified.
-      state: of a run of the algorithm, or its shapes.
-      data: all clients' examples, or their shapes.
-      dispatch: leaves [], or their shapes.
-
-    Returns:
-      16 hexadecimal digits of a SHA-256 hash.
+    The arguments may be shapes; the dispatch has leaves [].
     """
 
     arguments = state._replace(clients=()), data_shapes(data), dispatch
@@ -72,24 +58,27 @@ def algorithm_fingerprint(
 def _fingerprint_of_shapes(algorithm, tree, leaves):
     """The runs of an engine have equal shapes, so they are lowered once."""
 
+    def after(phase, state, contributed, group):
+        arrivals = Arrivals(contributed, (), jnp.int32(1))
+        return server_step(phase, state.server, (), arrivals, group, screened=False)[0]
+
     def round_of_one(row, state, data, dispatch, staleness, group):
-        draws = draw_randomness(algorithm, state.seed, dispatch)
-        sent = broadcast_to_client(algorithm, state.server)
-        first = ()
-        if algorithm.prelude is not None:
-            first = prelude_update(algorithm, state, sent[0], data, dispatch, draws)
-            first = algorithm.prelude.contribute(first, dispatch, staleness)
-            first = algorithm.prelude.server_update(state.server, first, jnp.int32(1), group)
-        known = read_row(state.dispatched, dispatch.client)
-        row = initialised_row(algorithm, state, dispatch.client, row, known)
-        row, update, report = local_update(algorithm, state, sent, data, dispatch, draws, row)
+        shared, prelude = shared_of(state), algorithm.prelude
+        draws = draw(algorithm.local.batches, state.seed, dispatch.client, dispatch.number)
+        received: Any = send(algorithm, state.server)
+        first: Any = ()
+        if prelude is not None:
+            sent = first_exchange(algorithm, shared, received[0], data, dispatch, draws)
+            first = contribution(prelude, sent.message, dispatch, staleness)
+            first = after(prelude, state, first, group)
+        own = row, read_row(state.dispatched, dispatch.client)
+        sent = exchange(algorithm, shared, received, data, dispatch, draws, own)
         if algorithm.reduce == "stack":
-            one = jax.tree.map(lambda leaf: leaf[None], (update, dispatch))
-            sums: Any = Stack(*one, jnp.ones(1, bool))
+            one = jax.tree.map(lambda leaf: leaf[None], (sent.message, dispatch))
+            contributed: Any = Stack(*one, jnp.ones(1, bool))
         else:
-            sums = algorithm.contribute(update, dispatch, staleness)
-        server = algorithm.server_update(state.server, sums, jnp.int32(1), group)
-        return first, row, server, report
+            contributed = contribution(algorithm, sent.message, dispatch, staleness)
+        return first, sent.row, after(algorithm, state, contributed, group), sent.report
 
     state, data, dispatch = tree.unflatten(leaves)
     number = jax.ShapeDtypeStruct((), jnp.int32)
@@ -99,11 +88,9 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
 
 
 def data_fingerprint(data: RunData) -> str:
-    """Identifies which client holds which examples, and the values of some of them.
+    """Identifies which client holds which examples, and the values of about a thousand of them.
 
-    Args:
-      data: all clients' examples, placed or not. The values of about a thousand rows, at equal
-        distances, are read; stored data are identified by the identity of their source.
+    Stored data are identified by the identity of their source.
     """
     rows: tuple[Any, Any]
     data = data.stored if isinstance(data, CohortData) else data
@@ -119,12 +106,7 @@ def data_fingerprint(data: RunData) -> str:
 
 
 def examples_fingerprint(examples: Batch | None) -> str:
-    """Identifies examples, such as those of the tests, by their number and the values of some.
-
-    Args:
-      examples: leaves [total, ...]; the values of about a thousand rows, at equal distances, are
-        read. The text of None, for no evaluation, is empty.
-    """
+    """Identifies examples [total, ...] by their number and the values of some; "" for None."""
     if examples is None:
         return ""
     return array_fingerprint((np.int64(len(jax.tree.leaves(examples)[0])), _sample(examples)))

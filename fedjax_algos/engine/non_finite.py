@@ -38,7 +38,7 @@ class Excluded(NamedTuple):
         return cls(jnp.int32(0), jnp.int32(-1), jnp.int32(-1))
 
     def add(self, left_out: jax.Array, dispatches: Dispatch) -> "Excluded":
-        """Counts some more updates.
+        """Counts the updates that are left out, bool[...], of dispatches with leaves [...].
 
         Args:
           left_out: bool[...]: which updates are left out.
@@ -57,11 +57,7 @@ class Excluded(NamedTuple):
 
 
 def all_finite(*trees: Any) -> jax.Array:
-    """Whether all floats of some trees are finite, bool[]; other dtypes always are.
-
-    Args:
-      *trees: of arrays.
-    """
+    """Whether all floats of some trees are finite, bool[]; other dtypes always are."""
     finite = jnp.bool_(True)
     for leaf in jax.tree.leaves(trees):
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
@@ -71,26 +67,14 @@ def all_finite(*trees: Any) -> jax.Array:
 
 
 def select(condition: jax.Array, tree: Any, otherwise: Any) -> Any:
-    """`tree` where the condition holds, else `otherwise`. It is no product: 0 * NaN is NaN.
-
-    Args:
-      condition: bool[].
-      tree: of arrays.
-      otherwise: a tree of the same structure, or 0.
-    """
+    """`tree` where bool[] `condition` holds, else `otherwise`, a tree or 0; 0 * NaN is NaN."""
     if isinstance(otherwise, int):
         return jax.tree.map(lambda leaf: jnp.where(condition, leaf, otherwise), tree)
     return jax.tree.map(lambda leaf, other: jnp.where(condition, leaf, other), tree, otherwise)
 
 
 def check_excluded(non_finite: NonFinite, excluded: Any) -> None:
-    """With "error", raises NonFiniteUpdateError if an update was left out.
-
-    Args:
-      non_finite: what is done with updates that are not finite; unless it is "error", nothing is
-        read.
-      excluded: the `Excluded` of a state, with leaves [] or [runs].
-    """
+    """Raises NonFiniteUpdateError if `non_finite` is "error" and an update was left out."""
     if non_finite != "error":
         return
     number, server_step, client = (np.ravel(np.asarray(leaf)) for leaf in excluded)

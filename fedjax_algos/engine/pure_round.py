@@ -2,28 +2,24 @@
 
 import dataclasses
 import functools
-from typing import get_args
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population
 from fedjax_algos.core.checks import (
     as_model,
-    check_dispatches,
     check_kind,
     check_seed,
 )
-from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe
 from fedjax_algos.core.types import Array
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.checks import StateCheck, check_algorithm, check_population, check_steps
+from fedjax_algos.engine.checks import StateCheck, check_options, check_population
 from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.non_finite import NonFinite, select
-from fedjax_algos.engine.placement import Layout, Placement, chunk_size
+from fedjax_algos.engine.slots import Layout, Placement, fill_slots
 from fedjax_algos.engine.state import FederatedState, initial_state
 
 
@@ -95,16 +91,14 @@ class PureRound:
             labels that the model does not have.
         """
         check_kind("data", data, FederatedData, "give what federate returned")
-        self._checked.check_state(state, data)
-        reverse = self.algorithm.local.reverse
-        if not any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches):
-            check_dispatches(dispatches, data.num_clients, ("cohort",))
-            check_steps(dispatches, self.algorithm.local)
+        self._checked.check(state, data, dispatches, ("cohort",))
         data = jax.tree.map(jnp.asarray, data)  # NumPy arrays cannot be indexed by tracers
         placement = Placement(self.layout)
-        slots = _fill_slots(dispatches, placement, data.num_clients)
+        order = placement.slot_order(dispatches.num_steps)
+        slots = fill_slots(dispatches, order, data.num_clients)
         of_round = FederatedRound(self.algorithm, placement, non_finite=self.non_finite)
         state, metrics = of_round.run_round(state, data, slots)
+        reverse = self.algorithm.local.reverse
         if reverse is not None:
             within = jnp.max(dispatches.num_steps) <= reverse.max_steps
             params = state.server.params
@@ -147,35 +141,10 @@ def pure_round(
       TypeError: for an object that is no algorithm.
       ValueError: for an unknown value of an option.
     """
-    check_algorithm(algorithm)
-    chunk_size(layout, 1)  # raises if the layout is unknown
-    check_choice("non_finite", non_finite, get_args(NonFinite))
+    check_options(algorithm, layout, non_finite)
     if non_finite == "error":
         raise ValueError(
             "non_finite='error' needs the host, which a pure round does not use; give 'exclude', "
             "and look at state.excluded, or 'keep'"
         )
     return PureRound(algorithm, layout, non_finite)
-
-
-def _fill_slots(dispatches: Dispatch, placement: Placement, num_clients: int) -> Dispatch:
-    """As `Placement.slot_order` and `fill_slots` on one device, but traced."""
-    cohort_size = dispatches.client.shape[0]
-    size, num_slots = placement.chunk(cohort_size), placement.num_slots(cohort_size)
-    num_empty = num_slots - cohort_size
-    if num_slots > size > 1:
-        order = jnp.argsort(-jnp.asarray(dispatches.num_steps), stable=True)
-        dispatches = jax.tree.map(lambda leaf: jnp.asarray(leaf)[order], dispatches)
-    if not num_empty:
-        return dispatches
-
-    def padded(leaf):
-        # an empty slot of the engine repeats the last dispatch, so that its rates are valid
-        return jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1], num_empty)])
-
-    filled = np.arange(num_slots) < cohort_size
-    slots = jax.tree.map(padded, dispatches)
-    return slots._replace(
-        client=jnp.where(filled, slots.client, num_clients),
-        num_steps=jnp.where(filled, slots.num_steps, 0),
-    )

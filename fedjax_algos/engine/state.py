@@ -21,10 +21,10 @@ from fedjax_algos.core import (
 from fedjax_algos.core.checks import check_not_consumed
 from fedjax_algos.core.keys import client_key, model_key
 from fedjax_algos.core.representation import describe, describe_tree
-from fedjax_algos.engine.devices import replicate
-from fedjax_algos.engine.disk_client_state import DiskClientState
 from fedjax_algos.engine.non_finite import Excluded, NonFinite
-from fedjax_algos.engine.placement import Placement
+from fedjax_algos.engine.placed.devices import replicate
+from fedjax_algos.engine.placed.on_disk import DiskClientState
+from fedjax_algos.engine.slots import Placement
 
 
 class FederatedState(NamedTuple):
@@ -115,12 +115,7 @@ def initial_state(
 
 
 def row_shapes(algorithm: Algorithm, state: FederatedState) -> ClientState:
-    """Shapes and dtypes of one client's row, as `jax.ShapeDtypeStruct`s.
-
-    Args:
-      algorithm: whose client state it is.
-      state: of a run of the algorithm; its arrays or their shapes.
-    """
+    """Shapes and dtypes of one client's row, from a state or its shapes."""
     key = jax.eval_shape(client_key, state.seed, jnp.int32(0))
     return jax.eval_shape(algorithm.client_init, state.origin, key)
 
@@ -160,27 +155,14 @@ RowTable = HostClientState | DiskClientState  # of rows that are not on the devi
 
 
 def place_of(clients: ClientState | RowTable) -> str:
-    """Where rows of client state are: "device", "host" or "disk".
-
-    Args:
-      clients: of a state.
-    """
+    """Where rows of client state are: "device", "host" or "disk"."""
     if isinstance(clients, HostClientState):
         return "host"
     return "disk" if isinstance(clients, DiskClientState) else "device"
 
 
 def read_rows(mesh: Mesh | None, table: RowTable, dispatches: Dispatch) -> ClientState:
-    """Copies the rows of a cohort to the devices.
-
-    Args:
-      mesh: the devices, which all receive all rows; None for the default device.
-      table: the rows.
-      dispatches: of one round, leaves [slots]; empty slots read rows of zeros.
-
-    Returns:
-      A tree with leaves [slots, ...].
-    """
+    """Copies the rows of a cohort to all devices, [slots, ...]; empty slots read rows of zeros."""
     rows = [table[int(client)] for client in dispatches.client]
     return replicate(mesh, jax.tree.map(lambda *leaves: np.stack(leaves), *rows))
 
@@ -188,14 +170,7 @@ def read_rows(mesh: Mesh | None, table: RowTable, dispatches: Dispatch) -> Clien
 def write_rows(
     table: RowTable, dispatches: Dispatch, rows: ClientState, num_clients: int
 ) -> RowTable:
-    """Writes the rows of a cohort into the table, in place, and returns the table.
-
-    Args:
-      table: the rows; on disk they are consumed.
-      dispatches: of one round, leaves [slots].
-      rows: leaves [slots, ...], on the devices.
-      num_clients: N, which marks an empty slot, whose row is not written.
-    """
+    """Writes the rows of a cohort, [slots, ...], into the table in place, and returns it."""
     rows = jax.device_get(rows)
     return table.write(
         (int(client), jax.tree.map(lambda leaf, i=slot: leaf[i], rows))

@@ -13,8 +13,7 @@ from fedjax_algos.core.checks import check_callable, check_kind, check_seed, che
 from fedjax_algos.core.options import is_number
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
-from fedjax_algos.engine.asynchronous.executor import Executor
-from fedjax_algos.engine.asynchronous.protocols import InFlightMemory
+from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory
 from fedjax_algos.runs.inputs import check_data, check_evaluations
 from fedjax_algos.runs.plan_execution import AsyncResult, checkpoints_of, execute, identity_of
 from fedjax_algos.runs.planned_runs import merge_runs, plan_run

@@ -7,7 +7,7 @@ from fedjax_algos.analysis.personal_evaluation import make_evaluate_own
 from fedjax_algos.asynchrony import schedules, system_of
 from fedjax_algos.core import Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
-from fedjax_algos.engine.disk_client_state import DiskClientState
+from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.async_simulation import simulate_async_seeds
 from fedjax_algos.runs.divergence import named_errors

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Mean, Params, Row
-from fedjax_algos.engine.devices import one_copy
 from fedjax_algos.engine.non_finite import NonFinite, NonFiniteUpdateError, all_finite
+from fedjax_algos.engine.placed.devices import one_copy
 
 WHAT_HELPS = (
     "a smaller client_learning_rate or server_learning_rate, gradients that are clipped "

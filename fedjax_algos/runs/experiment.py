@@ -3,7 +3,7 @@
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -22,11 +22,10 @@ from fedjax_algos.data import (
     in_memory,
 )
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
-from fedjax_algos.engine.autotune import LayoutChoice, autotune_layout
-from fedjax_algos.engine.disk_client_state import ClientStatePlace, RowsOnDisk
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.fingerprint import data_fingerprint
-from fedjax_algos.engine.placement import default_layout
+from fedjax_algos.engine.placed.on_disk import ClientStatePlace, RowsOnDisk
+from fedjax_algos.engine.slots import default_layout
 from fedjax_algos.runs.inputs import check_metrics
 from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.planned_runs import check_server_steps
@@ -35,6 +34,18 @@ from fedjax_algos.runs.splits import keeps_in_files, load_test_examples, split, 
 from fedjax_algos.runs.windows import check_no_repeats
 from fedjax_algos.schedules import Synchronous
 from fedjax_algos.schedules.synchronous import rate_at
+
+
+class LayoutChoice(NamedTuple):
+    """The layout of rounds, their number of devices, and whether "auto" chose the layout."""
+
+    layout: str
+    devices: int
+    source: Literal["rule", "given"]
+
+    def __str__(self) -> str:
+        name = f"chunks of {self.layout}" if self.layout.isdecimal() else self.layout
+        return f"{name} on {self.devices} device{'s' * (self.devices > 1)} ({self.source})"
 
 
 class Experiment(NamedTuple):
@@ -96,21 +107,16 @@ def prepare(
     settings: Settings,
     methods: list[Method],
     dataset: AnyDataset | None = None,
-    layout: Mapping[str, Any] | None = None,
     *,
     files: bool = False,
     client_state_folder: Path | None = None,
 ) -> Experiment:
     """Loads the data, splits it for each seed, and builds all methods.
 
-    With layout "tuned", `autotune_layout` times the first round of the first method.
-
     Args:
       settings: of all methods.
       methods: see `methods_of`.
       dataset: replaces the one that the settings name.
-      layout: the record of a layout that was measured before, in which a run with layout "tuned"
-        goes on.
       files: whether the examples of a `ClientDataset` may stay in files. They are read into memory
         where they may not, and where the settings or a method need those of all clients.
       client_state_folder: where client state is kept if the settings have it on disk.
@@ -144,10 +150,7 @@ def prepare(
         }
     else:
         _check_rounds(settings, list(algorithms.values()), data_by_seed)
-        if settings.layout == "tuned" and layout is not None and layout["source"] == "measured":
-            choice = LayoutChoice(layout["layout"], layout["devices"], (), "measured")
-        else:
-            choice = _layout(settings, next(iter(algorithms.values())), data_by_seed)
+        choice = _layout(settings)
         place = _place(settings, client_state_folder)
         placed = choice.layout, place, choice.devices, settings.examples
         arguments = *placed, settings.non_finite
@@ -205,22 +208,12 @@ def _place(settings: Settings, folder: Path | None) -> ClientStatePlace:
     return RowsOnDisk(folder)
 
 
-def _layout(settings: Settings, algorithm: Algorithm, data_by_seed: dict[int, Any]) -> LayoutChoice:
-    """A fixed rule for each backend, or what the settings name; timed only if they say so."""
+def _layout(settings: Settings) -> LayoutChoice:
+    """A fixed rule for each backend, or what the settings name."""
+    devices = settings.devices or 1
     if settings.layout == "auto":
-        return LayoutChoice(default_layout(), settings.devices or 1, (), "rule")
-    if settings.layout != "tuned":
-        return LayoutChoice(settings.layout, settings.devices or 1, (), "given")
-    seed, data = next(iter(data_by_seed.items()))
-    dispatches = _schedule(settings, algorithm.local, data, seed).dispatches(1)
-    return autotune_layout(
-        algorithm,
-        data,
-        jax.tree.map(lambda leaf: leaf[0], dispatches),
-        devices=settings.devices,
-        client_state="device" if settings.client_state == "device" else "host",
-        examples=settings.examples,
-    )
+        return LayoutChoice(default_layout(), devices, "rule")
+    return LayoutChoice(settings.layout, devices, "given")
 
 
 def _schedule(settings: Settings, local: Local, data: Any, seed: int) -> Synchronous:

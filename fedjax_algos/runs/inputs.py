@@ -16,8 +16,8 @@ from fedjax_algos.core.representation import describe_tree
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.user_functions import check_initial
 from fedjax_algos.data.federated_data import FederatedData, check_examples
-from fedjax_algos.engine.disk_client_state import DiskClientState
-from fedjax_algos.engine.sharded_data import RunData, data_shapes
+from fedjax_algos.engine.placed.on_disk import DiskClientState
+from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState, HostClientState
 from fedjax_algos.models.outputs import check_labels
 

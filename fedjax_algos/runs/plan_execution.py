@@ -11,17 +11,16 @@ import numpy as np
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.core import Batch, Row
 from fedjax_algos.core.representation import describe, describe_tree
-from fedjax_algos.engine.asynchronous.executor import Executor
+from fedjax_algos.engine.asynchronous.call_tables import merge_states, state_of_run
+from fedjax_algos.engine.asynchronous.executor import Executor, PlanStop
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState
-from fedjax_algos.engine.asynchronous.merged_plans import merge_states, state_of_run
-from fedjax_algos.engine.asynchronous.protocols import PlanStop
 from fedjax_algos.engine.fingerprint import (
     algorithm_fingerprint,
     array_fingerprint,
     data_fingerprint,
     examples_fingerprint,
 )
-from fedjax_algos.engine.sharded_data import data_shapes
+from fedjax_algos.engine.placed.sharded_data import data_shapes
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.divergence import (
     count_excluded,

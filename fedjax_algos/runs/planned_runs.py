@@ -15,13 +15,12 @@ from fedjax_algos.core import Dispatch, Model, Params, Population, Row
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
-from fedjax_algos.engine.asynchronous.executor import Executor
-from fedjax_algos.engine.asynchronous.merged_plans import merge_data, merge_plans, merge_states
-from fedjax_algos.engine.asynchronous.protocols import InFlightMemory
+from fedjax_algos.engine.asynchronous.call_tables import merge_data, merge_plans, merge_states
+from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory
 from fedjax_algos.engine.asynchronous.waves import Waves
-from fedjax_algos.engine.sharded_data import data_shapes
+from fedjax_algos.engine.exchange import Transfer, count_transfer
+from fedjax_algos.engine.placed.sharded_data import data_shapes
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.engine.transfer import Transfer, count_transfer
 from fedjax_algos.runs.windows import flop_counter
 
 

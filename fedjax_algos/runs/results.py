@@ -57,7 +57,7 @@ def configuration(
     """What is known before the runs, for `config.json`.
 
     It is the command, all settings with their final values, each method with its defaults, versions
-    and devices, the hash of each seed's partition, and the layout with its timings. On the virtual
+    and devices, the hash of each seed's partition, and the layout. On the virtual
     clock it is also, for each seed, how many times as long a step takes on the slowest client as on
     the fastest.
 
@@ -78,7 +78,7 @@ def configuration(
         "partition_sha256": {str(seed): experiment.digest(seed) for seed in experiment.data},
         "speed_ratio": {str(seed): ratio for seed, ratio in experiment.speed_ratios().items()},
         "environment": environment(),
-        "layout": experiment.layout and experiment.layout.record(),
+        "layout": experiment.layout and experiment.layout._asdict(),
         **(extra or {}),
     }
 

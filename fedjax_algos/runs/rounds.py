@@ -11,10 +11,10 @@ from fedjax_algos.analysis.rows import metrics_row
 from fedjax_algos.core import Batch, Metrics, Model, Params, Population, Problem, Row
 from fedjax_algos.core.checks import check_callable, check_kind, check_not_consumed, check_whole
 from fedjax_algos.engine.checks import StateCheck
-from fedjax_algos.engine.cohort_data import CohortData
-from fedjax_algos.engine.devices import one_copy
 from fedjax_algos.engine.engine import Engine
-from fedjax_algos.engine.sharded_data import RunData
+from fedjax_algos.engine.placed.cohort_data import CohortData
+from fedjax_algos.engine.placed.devices import one_copy
+from fedjax_algos.engine.placed.sharded_data import RunData
 from fedjax_algos.engine.state import FederatedState, place_of
 from fedjax_algos.runs.divergence import (
     count_excluded,

@@ -25,7 +25,7 @@ from fedjax_algos.data import (
 )
 from fedjax_algos.data.registry import as_dataset
 from fedjax_algos.engine.non_finite import NonFinite
-from fedjax_algos.engine.placement import chunk_size
+from fedjax_algos.engine.slots import chunk_size
 from fedjax_algos.models import compute_in, losses, metrics, models, with_loss, with_metrics
 from fedjax_algos.models.adapters import check_examples
 from fedjax_algos.runs.inputs import check_evaluations
@@ -34,7 +34,6 @@ from fedjax_algos.schedules.synchronous import check_dispatch_memory
 
 # values that only synchronous rounds can have, and what to give elsewhere
 _ONLY_IN_ROUNDS = {
-    "layout": (("tuned",), "auto"),
     "client_state": (("host", "disk"), "device"),
     "examples": (("sharded",), "replicated"),
 }
@@ -66,15 +65,14 @@ class Settings:
     - `reference` is the label of the method that the others are compared with; None: the first.
     - `seconds`: run on the virtual clock for so many simulated seconds, each method on its own
       schedule, in the same `system`, with `evaluations` evaluations. All clients take part, and
-      `cohort`, `sampler`, `work`, `rounds`, `eval_every` and named layouts have no effect;
-      `local_epochs`, layout "tuned", `client_state` "host" and "disk", and sharded `examples` are
-      refused. `local_steps` is then the work of the schedules that do not choose it.
-    - `layout` "auto" is sequential on a CPU and vmapped elsewhere. "tuned" times layouts (see
-      `autotune_layout`), so that two machines may round differently.
+      `cohort`, `sampler`, `work`, `rounds`, `eval_every` and `layout` have no effect;
+      `local_epochs`, `client_state` "host" and "disk", and sharded `examples` are refused.
+      `local_steps` is then the work of the schedules that do not choose it.
+    - `layout` "auto" is sequential on a CPU and vmapped elsewhere.
     - `devices`: over which a cohort, a wave or the runs of a sweep are divided. None is one device
-      in rounds and on the virtual clock, because the rounding depends on their number; with layout
-      "tuned" it is timed. In a sweep None is all devices (of a CPU at most as many as it has
-      cores), because each run is computed by one of them.
+      in rounds and on the virtual clock, because the rounding depends on their number. In a sweep
+      None is all devices (of a CPU at most as many as it has cores), because each run is computed
+      by one of them.
     - `compute_dtype`: models are applied in the dtype of their params (float32), or in bfloat16
       with float32 params; see `compute_in`.
     - `examples` are replicated on all devices, or sharded: those of each client on one device.
@@ -141,7 +139,7 @@ class Settings:
                     f"local_epochs={self.local_epochs} is not counted on the virtual clock; give "
                     "local_steps"
                 )
-            self.refuse("the virtual clock", "client_state", "examples", "layout")
+            self.refuse("the virtual clock", "client_state", "examples")
             check_evaluations(len(self.seeds) * self.evaluations, "give fewer evaluations or seeds")
         if self.local_steps is not None and self.local_epochs is not None:
             raise ValueError(
@@ -168,8 +166,7 @@ class Settings:
             raise ValueError(
                 f"seeds={self.seeds} is out of range; give different numbers from 0 to {2**31 - 1}"
             )
-        if self.layout != "tuned":
-            chunk_size(self.layout, 1)
+        chunk_size(self.layout, 1)
 
     def _check_names(self) -> None:
         datasets.parse(self.dataset)
@@ -190,7 +187,7 @@ class Settings:
 
         Args:
           what: where they cannot be had.
-          *names: of "layout", "client_state" and "examples".
+          *names: "client_state" or "examples".
 
         Raises:
           ValueError: for a setting that has this value.

@@ -12,7 +12,6 @@ import numpy as np
 from fedjax_algos.core import Batch, Model, Params, Row
 from fedjax_algos.core.checks import check_callable
 from fedjax_algos.core.representation import describe_tree
-from fedjax_algos.engine.devices import one_copy
 from fedjax_algos.engine.engine import Engine
 from fedjax_algos.engine.fingerprint import (
     algorithm_fingerprint,
@@ -20,7 +19,8 @@ from fedjax_algos.engine.fingerprint import (
     data_fingerprint,
     examples_fingerprint,
 )
-from fedjax_algos.engine.sharded_data import RunData, data_shapes
+from fedjax_algos.engine.placed.devices import one_copy
+from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState, place_of
 from fedjax_algos.runs.progress import show_progress
 from fedjax_algos.runs.rounds import Rounds

@@ -26,8 +26,7 @@ def keeps_in_files(settings: Settings, dataset: AnyDataset) -> bool:
       dataset: what `load` returned.
     """
     natural = partitions.parse(settings.partition)[0] == "natural"
-    of_all = settings.evaluate_clients != "none" or settings.layout == "tuned"
-    return isinstance(dataset, ClientDataset) and natural and not of_all
+    return isinstance(dataset, ClientDataset) and natural and settings.evaluate_clients == "none"
 
 
 def load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:

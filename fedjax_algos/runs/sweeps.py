@@ -17,7 +17,7 @@ from fedjax_algos.core.options import (
 )
 from fedjax_algos.core.representation import describe
 from fedjax_algos.data import AnyDataset, FederatedData
-from fedjax_algos.engine.devices import default_num_devices
+from fedjax_algos.engine.placed.devices import default_num_devices
 from fedjax_algos.runs.batched import BatchedOptions, BatchedResult, Run, run_batched
 from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, Method
@@ -147,7 +147,7 @@ def prepare_sweep(
             f"seconds={settings.seconds:g} is for the virtual clock, where a sweep does not run; "
             "leave seconds out, or use compare"
         )
-    settings.refuse("sweeps", "layout", "client_state", "examples")
+    settings.refuse("sweeps", "client_state", "examples")
     if settings.evaluate_clients != "none":
         raise ValueError(
             f"evaluate_clients={settings.evaluate_clients!r} is not for sweeps; leave it out, or "

@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_algos.analysis.costs.measured import UncountedError, count_flops
 from fedjax_algos.core import Algorithm, Dispatch
 from fedjax_algos.engine.fingerprint import array_fingerprint
-from fedjax_algos.engine.sharded_data import data_shapes
+from fedjax_algos.engine.placed.sharded_data import data_shapes
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.schedules import Synchronous
 from fedjax_algos.schedules.synchronous import Position

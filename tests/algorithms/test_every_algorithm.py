@@ -9,7 +9,7 @@ import pytest
 from helpers import CASES, Case, fixed, one_round, small_network, stored
 
 import fedjax_algos as fa
-from fedjax_algos.engine.disk_client_state import DiskClientState
+from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.state import HostClientState
 from fedjax_algos.models.outputs import Outputs
 from fedjax_algos.schedules import Synchronous

@@ -11,8 +11,6 @@ from report_helpers import Page, assert_alone
 import fedjax_algos
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.data import Partition
-from fedjax_algos.engine.autotune import LayoutChoice, LayoutTiming
-from fedjax_algos.runs import experiment
 
 OPTIONS = "--model linear --clients 12 --cohort 4 --rounds 4 --eval-every 3 --local-steps 2"
 SMALL = OPTIONS.split()
@@ -151,21 +149,6 @@ def test_every_algorithm_has_a_command(command):
     for name in (name for name in algorithms if ":" not in name):  # other tests add files
         assert f"  {name} " in listed
         assert "--client-learning-rate" in command("run", name, "--help")
-
-
-@pytest.mark.slow
-def test_a_tuned_layout_is_recorded(command, here, monkeypatch):
-    timing = LayoutTiming("vmapped", 2, 0.5, 3.0)
-    choice = LayoutChoice("vmapped", 2, (timing,), "measured")
-    monkeypatch.setattr(experiment, "autotune_layout", lambda *arguments, **options: choice)
-    command("run", "fedavg", *SMALL, "--layout", "tuned")
-    config = json.loads((here / "results" / "fedavg" / "config.json").read_text())
-    assert config["layout"] == {
-        "layout": "vmapped",
-        "devices": 2,
-        "timings": [timing._asdict()],
-        "source": "measured",
-    }
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ import pytest
         ("run fedavg --examples sharded --seconds 9", "'sharded' is not for the virtual clock"),
         ("run fedavg --client-state host --seconds 9", "'host' is not for the virtual clock"),
         ("run fedavg --client-state disk --seconds 9", "'disk' is not for the virtual clock"),
-        ("run fedavg --layout tuned --seconds 9", "layout='tuned' is not for the virtual clock"),
+        ("run fedavg --layout tuned", "layout='tuned' is unknown; give auto, vmapped, sequential"),
         ("run fedavg --target 80", "target=80 is out of range; give a number above 0 and at most"),
         ("run ghbm", "ghbm needs tau; give ghbm:tau=..."),
         ("run fedavg --clients 1000", "use at most 716 clients"),

@@ -65,7 +65,6 @@ def test_the_command_writes_a_results_folder_best_setting_first(capsys, here, re
         ("fedprox --grid mu=1 --seconds 3", "seconds=3 is for the virtual clock"),
         ("fedprox --grid mu=1 --client-state host", "client_state='host' is not for sweeps"),
         ("fedprox --grid mu=1 --examples sharded", "examples='sharded' is not for sweeps"),
-        ("fedprox --grid mu=1 --layout tuned", "layout='tuned' is not for sweeps"),
         ("fedprox --grid mu=1 --devices 99", "devices=99 is out of range; give 1 to"),
         (
             "fedprox --grid mu=1 --runs-per-device 0",

@@ -124,7 +124,7 @@ def test_the_budget_is_shown_before_the_start(capsys, monkeypatch):
 TUNED = """
 methods = ["fedavg:client_learning_rate=0.3", "fedprox:mu=0.1"]
 rounds = 7
-layout = "tuned"
+layout = "sequential"
 
 [tuning]
 seeds = [1000]
@@ -177,26 +177,6 @@ def test_what_names_no_methods_is_not_called_tuned(used, here):
     assert used("--config", "tuned.toml").tuning is None
 
 
-@pytest.mark.parametrize(
-    ("line", "kept"),
-    [
-        ("--seeds 3 --rounds 5", True),
-        ("--layout sequential", False),
-        ("--layout tuned", False),
-        ("--devices 2", False),
-        ("--model linear", False),
-        ("--dataset digits", False),
-        ("--batch-size 3", False),
-        ("--seconds 5 --layout auto", False),
-    ],
-)
-def test_a_layout_that_was_timed_is_that_of_the_same_work(used, here, line, kept):
-    layout = {"layout": "vmapped", "devices": 1, "source": "measured"}
-    settings = {"rounds": 3, "seeds": [0], "layout": "tuned"}
-    (here / "a.json").write_text(json.dumps(configuration(layout=layout, settings=settings)))
-    assert used("--config", "a.json", *line.split()).layout == (layout if kept else None)
-
-
 @pytest.mark.slow
 def test_a_run_on_the_virtual_clock_is_repeated(command, here, read_table):
     line = "fedavg fedbuff:alpha=0.5@buffered:size=2 --seconds 3 --clients 4 --seeds 1"
@@ -230,7 +210,6 @@ def configuration(**changes):
         (configuration(methods={"fedavg": {"mu": 1}}), "a.json: {'mu': 1} is no method"),
         (configuration(methods={"a": {"algorithm": "fedavg", "weighting": []}}), "is no method"),
         (configuration(methods={"a": {"algorithm": "fedavgg"}}), "unknown algorithm 'fedavgg'"),
-        (configuration(layout=3), "a.json: layout=3 is not that of a run"),
         (configuration(tuning={"seeds": "x"}), "a.json: tuning={'seeds': 'x'} is not what tune"),
     ],
 )  # fmt: skip

@@ -17,7 +17,7 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.options import options
 from fedjax_algos.core.trees import add_scaled
 from fedjax_algos.engine.federated_round import run_rounds
-from fedjax_algos.engine.placement import Placement
+from fedjax_algos.engine.slots import Placement
 from fedjax_algos.models.outputs import Outputs
 from fedjax_algos.schedules import Synchronous
 

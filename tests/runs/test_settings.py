@@ -11,7 +11,6 @@ from fedjax_algos import schedules
 from fedjax_algos.cli.config_file import read_config
 from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.options import options, parse_value
-from fedjax_algos.engine.autotune import LayoutChoice
 from fedjax_algos.models.adapters import scale_pixels
 from fedjax_algos.runs import comparison
 from fedjax_algos.runs import experiment as experiment_module
@@ -114,37 +113,22 @@ def test_where_the_examples_are_kept(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, ("sequential", 1, (), "rule")),
-        ({"devices": 2}, ("sequential", 2, (), "rule")),
-        ({"layout": "3"}, ("3", 1, (), "given")),
+        ({}, ("sequential", 1, "rule")),
+        ({"devices": 2}, ("sequential", 2, "rule")),
+        ({"layout": "3"}, ("3", 1, "given")),
     ],
 )
-def test_the_layout_is_a_fixed_rule_unless_it_is_tuned(monkeypatch, changes, expected):
-    """Without "tuned" nothing is measured, so that machines of a kind compute the same digits."""
-    monkeypatch.delattr(experiment_module, "autotune_layout")
+def test_the_layout_is_a_fixed_rule_unless_it_is_named(changes, expected):
+    """Nothing is measured, so that machines of a kind compute the same digits."""
     settings = Settings(**vars(SMALL) | changes)
     experiment = prepare(settings, methods_of(("fedavg",), settings))
     assert experiment.layout == expected
 
 
-def test_a_tuned_layout_is_measured_on_a_round(monkeypatch, tmp_path):
-    choice, shapes = LayoutChoice("vmapped", 2, (), "measured"), []
-
-    def autotune(algorithm, data, dispatches, **options):
-        shapes.append(dispatches.client.shape)
-        assert options == {"devices": 3, "client_state": "host", "examples": "sharded"}
-        return choice
-
-    monkeypatch.setattr(experiment_module, "autotune_layout", autotune)
-    changes = {"layout": "tuned", "devices": 3, "client_state": "disk", "examples": "sharded"}
-    settings = Settings(**vars(SMALL) | changes)
-    methods = methods_of(("fedavg", "fedprox"), settings)
-    experiment = prepare(settings, methods, client_state_folder=tmp_path / "rows")
-    assert experiment.layout is choice
-    assert shapes == [(4,)]
-    assert list(tmp_path.iterdir()) == []  # it is timed with rows on the host
+def test_rows_on_disk_need_a_folder():
+    settings = Settings(**vars(SMALL) | {"client_state": "disk"})
     with pytest.raises(ValueError, match="client_state='disk' has no folder; give prepare"):
-        prepare(settings, methods)
+        prepare(settings, methods_of(("fedavg",), settings))
 
 
 def test_waves_use_one_device_unless_it_is_given(monkeypatch):
@@ -287,12 +271,3 @@ def test_the_files_of_the_experiments_are_valid(path):
     settings.check()
     assert methods_of(config.methods, settings)
     assert "compare --config" in path.read_text().split("\ndataset")[0]
-
-
-def test_a_timed_layout_is_used_only_where_the_layout_is_timed():
-    small = {"model": "linear", "clients": 4, "cohort": 2, "rounds": 1}
-    timed = {"layout": "vmapped", "devices": 1, "source": "measured"}
-    for layout, expected in (("tuned", "vmapped"), ("sequential", "sequential")):
-        settings = Settings(**small, layout=layout)
-        experiment = prepare(settings, methods_of(("fedavg",), settings), layout=timed)
-        assert experiment.layout.layout == expected

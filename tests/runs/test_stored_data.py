@@ -13,7 +13,7 @@ import fedjax_algos as fa
 from fedjax_algos import asynchrony
 from fedjax_algos.data import ClientSource, StoredData
 from fedjax_algos.data.stored import source_of
-from fedjax_algos.engine.cohort_data import CohortData
+from fedjax_algos.engine.placed.cohort_data import CohortData
 
 PROBLEM = small_network().problem
 LOCAL = fa.Local(4, 0.1, epochs=1.0)

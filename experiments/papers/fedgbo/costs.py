@@ -9,7 +9,7 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis.costs import ClientMemory, paper_macs
 from fedjax_algos.core import Problem
-from fedjax_algos.engine.transfer import Transfer
+from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.models import models
 from fedjax_algos.schedules import Synchronous
 

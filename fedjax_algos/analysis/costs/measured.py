@@ -13,11 +13,12 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from fedjax_algos.analysis.costs.flops import Flops, UncountedError, count, loop_state, total
-from fedjax_algos.core import Algorithm, ClientData, Dispatch
+from fedjax_algos.core import Algorithm, Dispatch
 from fedjax_algos.core.loops import without_bounds
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.engine.exchange import exchange_shapes, shared_of
+from fedjax_algos.engine.state import FederatedState, row_shapes
 
 __all__ = ["ClientMemory", "Flops", "UncountedError", "count_flops", "count_memory"]
 
@@ -88,7 +89,7 @@ def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedDat
         changed, read = loop_state(exchange.jaxpr, exchange.examples)
         in_round = max(in_round, exchange.inputs + changed)
         in_training = max(in_training, changed + read)
-    own = tree_bytes(_client_state(algorithm, state.origin))
+    own = tree_bytes(row_shapes(algorithm, state))
     return ClientMemory(own, in_round, in_training)
 
 
@@ -113,18 +114,10 @@ class _Exchange(NamedTuple):
 
 def _exchanges(algorithm, state, data):
     dispatch = Dispatch(*(0.0 if name in _FLOATS else np.int32(0) for name in Dispatch._fields))
-    inputs = dispatch, state._replace(clients=()), data
+    inputs = state.server, shared_of(state), data, dispatch
     leaves, tree = jax.tree.flatten(inputs)
     shapes = (jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
     return _traced(algorithm, tree, tuple(shapes))
-
-
-def _key():
-    return jax.eval_shape(jax.random.key, 0)
-
-
-def _client_state(algorithm, origin):
-    return jax.eval_shape(algorithm.client_init, origin, _key())
 
 
 @functools.lru_cache(maxsize=64)
@@ -133,30 +126,21 @@ def _traced(algorithm: Algorithm, tree: Any, leaves: tuple) -> list[_Exchange]:
 
     The runs of an engine have equal shapes and share one trace.
     """
-    dispatch, state, data = tree.unflatten(leaves)
-    integer: Any = jax.ShapeDtypeStruct((), jnp.int32)
-    words: Any = jax.ShapeDtypeStruct((20,), jnp.uint32)
-    stored = data.examples, data.indices, integer, integer, words
-    view = ClientData(*stored, state.statistics, frozen=state.frozen)
-    own = (_client_state(algorithm, state.origin),)
+    shapes = exchange_shapes(algorithm, *tree.unflatten(leaves))
 
     def exchange(phase, broadcast, own):
         def local_update(dispatch, broadcast, own, view, key):
             view = view._replace(num_examples=dispatch.num_examples, first_step=dispatch.first_step)
             return phase.client_update(broadcast, *own, view, dispatch, key)
 
-        arguments = dispatch, broadcast, own, view, _key()
+        arguments = shapes.dispatch, broadcast, own, shapes.view, shapes.key
         with without_bounds():
             jaxpr = jax.make_jaxpr(local_update)(*arguments)
         paths = [path for path, _ in jax.tree.leaves_with_path(arguments)]
         examples = [path[:2] == _EXAMPLES for path in paths]
-        return _Exchange(jaxpr, tree_bytes((broadcast, own, state.statistics)), examples)
+        return _Exchange(jaxpr, tree_bytes((broadcast, own, shapes.view.statistics)), examples)
 
-    def broadcast(phase):
-        return jax.eval_shape(phase.broadcast, state.server, integer)
-
+    second = exchange(algorithm, shapes.received, (shapes.row,))
     if algorithm.prelude is None:
-        return [exchange(algorithm, broadcast(algorithm), own)]
-    first = broadcast(algorithm.prelude)
-    second = first, broadcast(algorithm)
-    return [exchange(algorithm.prelude, first, ()), exchange(algorithm, second, own)]
+        return [second]
+    return [exchange(algorithm.prelude, shapes.received[0], ()), second]

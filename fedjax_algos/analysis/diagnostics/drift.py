@@ -16,7 +16,7 @@ from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.trees import add_scaled
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.engine import make_engine
-from fedjax_algos.engine.placement import Layout
+from fedjax_algos.engine.slots import Layout
 from fedjax_algos.engine.state import FederatedState
 
 

@@ -6,6 +6,7 @@ numbers of rows are known before any training; see `waves`.
 """
 
 import itertools
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -14,61 +15,96 @@ import numpy as np
 
 from fedjax_algos.asynchrony.compatibility import check_asynchronous
 from fedjax_algos.asynchrony.plan import Plan
-from fedjax_algos.core import Algorithm, Dispatch
+from fedjax_algos.core import Algorithm, Dispatch, Metrics
 from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.representation import describe
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.engine.asynchronous.call_tables import CallTables, narrow, row_counts
-from fedjax_algos.engine.asynchronous.in_flight import initial_in_flight, run_waves
-from fedjax_algos.engine.asynchronous.protocols import (
-    InFlightMemory,
-    InFlightMemoryFn,
-    MakeWavesFn,
-    PlanStop,
-    RunPlanFn,
+from fedjax_algos.engine.asynchronous.in_flight import (
+    InFlightState,
+    initial_in_flight,
+    run_waves,
 )
-from fedjax_algos.engine.asynchronous.slots import choose_slots
-from fedjax_algos.engine.asynchronous.waves import make_waves
-from fedjax_algos.engine.checks import StateCheck, check_algorithm
-from fedjax_algos.engine.cohort_data import CohortData
-from fedjax_algos.engine.devices import Devices, replicate, wait_on_cpu
-from fedjax_algos.engine.engine import make_engine
+from fedjax_algos.engine.asynchronous.waves import Waves, choose_slots, make_waves
+from fedjax_algos.engine.checks import check_options
+from fedjax_algos.engine.engine import PlacedAlgorithm
 from fedjax_algos.engine.non_finite import NonFinite, check_excluded
-from fedjax_algos.engine.placement import default_layout
-from fedjax_algos.engine.protocols import InitFn, PutDataFn
-from fedjax_algos.engine.sharded_data import DeviceData
+from fedjax_algos.engine.placed.cohort_data import CohortData
+from fedjax_algos.engine.placed.devices import Devices, client_mesh, replicate, wait_on_cpu
+from fedjax_algos.engine.placed.sharded_data import DeviceData, RunData
+from fedjax_algos.engine.slots import Placement, default_layout
 from fedjax_algos.engine.state import FederatedState
 
 
-class Executor(NamedTuple):
-    """An algorithm compiled for plans, as `make_executor` returns it.
+class InFlightMemory(NamedTuple):
+    """Memory for what is in flight, besides the server state and the clients' rows.
 
-    Each function's protocol documents it.
+    Attributes:
+      version_rows: versions from which dispatches still start, with all that is broadcast.
+      version_bytes: of all rows.
+      update_rows: updates that are trained and have not arrived.
+      update_bytes: of all rows.
+      runs: merged runs, which share the rows.
+    """
+
+    version_rows: int
+    version_bytes: int
+    update_rows: int
+    update_bytes: int
+    runs: int = 1
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all versions and updates."""
+        return self.version_bytes + self.update_bytes
+
+    def __str__(self) -> str:
+        rows = f"{self.version_rows} models and {self.update_rows} updates"
+        runs = f" (of {self.runs} merged runs)" if self.runs > 1 else ""
+        return f"at most {rows} in flight, {self.bytes / 1e6:.3g} MB{runs}"
+
+
+class PlanStop(NamedTuple):
+    """A run of a plan after some server steps."""
+
+    server_steps: int  # that have been made
+    state: FederatedState
+    metrics: Metrics  # of the contributions since the last stop
+    in_flight: InFlightState  # what the rest of the run reads, besides the metrics
+
+
+# from the initial (in-flight state, metrics) to (server steps, both after so many)
+ResumeFn = Callable[[InFlightState, Metrics], tuple[int, InFlightState, Metrics]]
+
+
+class Executor(PlacedAlgorithm):
+    """An algorithm compiled for plans, as `make_executor` returns it.
 
     Attributes:
       algorithm: what is computed.
-      init: `(seed, population, params=None) -> FederatedState`.
-      put_data: `data -> data` on the executor's devices.
-      run: runs a plan; yields the states at the evaluations.
-      waves: `(state, plan) -> Waves`, what is trained together.
-      memory: `(state, data, dispatches, waves) -> InFlightMemory`.
       slots: dispatches of a wave, or "auto".
       layout: how the slots of a wave are computed: "sequential" or "vmapped".
       num_devices: over which the slots are divided.
       non_finite: "exclude", "error" or "keep".
     """
 
-    algorithm: Algorithm
-    init: InitFn
-    put_data: PutDataFn
-    run: RunPlanFn
-    waves: MakeWavesFn
-    memory: InFlightMemoryFn
-    slots: Literal["auto"] | int
-    layout: Literal["sequential", "vmapped"]
-    num_devices: int
-    non_finite: NonFinite
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        placement: Placement,
+        slots: Literal["auto"] | int,
+        layout: Literal["sequential", "vmapped"],
+        waves_per_call: int,
+        non_finite: NonFinite,
+    ):
+        super().__init__(algorithm, placement, "device", False, non_finite)
+        self.slots, self.layout, self._waves_per_call = slots, layout, waves_per_call
+        self.num_devices = placement.num_devices
+        initial = partial(initial_in_flight, algorithm, placement)
+        self._initial = jax.jit(initial, static_argnums=5, donate_argnums=0)
+        run = partial(run_waves, algorithm, layout, placement.mesh)
+        self._run_waves = jax.jit(run, donate_argnums=0)
 
     @property
     def wide(self) -> bool:
@@ -78,6 +114,117 @@ class Executor(NamedTuple):
     def __repr__(self) -> str:
         facts = {"slots": self.slots, "layout": self.layout, "devices": self.num_devices}
         return describe(self, **facts, algorithm=self.algorithm)
+
+    def waves(self, state: FederatedState, plan: Plan) -> Waves:
+        """Makes the waves of a plan, with the executor's number of slots.
+
+        Args:
+          state: of `init`, or its shapes; not consumed.
+          plan: the timeline.
+
+        Raises:
+          ValueError: for a plan that contradicts itself.
+        """
+        stateful = bool(jax.tree.leaves(state.origin))
+        slots = self.slots
+        if slots == "auto":
+            slots = choose_slots(plan, self.layout, devices=self.num_devices, stateful=stateful)
+        return make_waves(plan, slots, stateful=stateful)
+
+    def memory(
+        self, state: FederatedState, data: RunData, dispatches: Dispatch, waves: Waves
+    ) -> InFlightMemory:
+        """Computes how much memory a run needs for what is in flight, before it begins.
+
+        Args:
+          state: of `init`, or its shapes; not consumed.
+          data: all clients' examples, or their shapes.
+          dispatches: of `plan_dispatches`.
+          waves: of the executor's `waves`.
+        """
+        in_flight, _ = self._initial.eval_shape(*self._arguments(state, data, dispatches, waves))
+        versions, updates = row_counts(waves)
+        version_bytes, update_bytes = map(tree_bytes, (in_flight.versions, in_flight.updates))
+        return InFlightMemory(versions, version_bytes, updates, update_bytes, state.seed.size)
+
+    def run(
+        self,
+        state: FederatedState,
+        data: DeviceData,
+        plan: Plan,
+        dispatches: Dispatch,
+        *,
+        stops: Sequence[int] = (),
+        waves: Waves | None = None,
+        resume: ResumeFn | None = None,
+    ) -> Iterator[PlanStop]:
+        """Executes a plan.
+
+        The plan begins at the given state and with dispatch 0 of each client. Several runs are
+        executed as one if plans, data and states are merged by `merge_plans`, `merge_data` and
+        `merge_states`: then metrics have leaves [runs, ...], and a stop restarts the sums of its
+        own run only.
+
+        Args:
+          state: of `init`. It is CONSUMED: its buffers are reused.
+          data: all clients' examples, as `put_data` placed them.
+          plan: the timeline.
+          dispatches: of `plan_dispatches`: NumPy arrays with leaves [dispatches].
+          stops: ascending numbers of server steps after which to yield, from 1 to the plan's last.
+          waves: of the executor's `waves`; None makes them.
+          resume: goes on after a stop of an earlier run with the same arguments: it takes what is
+            in flight before the first wave, and the metrics, and returns the number of server steps
+            at that stop with what was in flight then, and the metrics. None begins the plan.
+
+        Returns:
+          An iterator over `PlanStop`s, after each of `stops` and after the last server step.
+          Metrics are means over the contributions since the last stop. The yielded arrays are
+          CONSUMED when the iterator advances: read or copy them before. Client rows in a yielded
+          state may be ahead of the clock: they include all dispatches trained so far.
+
+        Raises:
+          ValueError: for stops out of order or range, for dispatches or a state that do not fit the
+            plan, and for a plan that contradicts itself.
+        """
+        _check_run(state, data, plan, dispatches, stops)
+        if plan.num_runs == 1:
+            self._checked.check(state, data, dispatches, ("dispatches",))
+        waves = self.waves(state, plan) if waves is None else waves
+        tables = CallTables(
+            plan, dispatches, waves, self.num_devices, self._waves_per_call, data.num_clients
+        )
+        calls = partial(tables.calls, np.unique([*stops, len(plan.time)]))
+        arguments = self._arguments(state, data, dispatches, waves)
+        return self._execute(state, data, arguments, calls, resume)
+
+    def _arguments(self, state, data, dispatches, waves):
+        """The arguments of `initial`, which reads the shapes of an example only."""
+        data = data.empty() if isinstance(data, CohortData) else data
+        dispatch = replicate(self._mesh, jax.tree.map(lambda leaf: narrow(leaf[0]), dispatches))
+        initial = *state[:3], state.dispatched, state.excluded
+        return initial, (state.origin, state.frozen), state.seed, data, dispatch, row_counts(waves)
+
+    def _execute(self, state, data, arguments, calls, resume):
+        shapes, _ = self._initial.eval_shape(*arguments)
+        check_device_memory(
+            "the models, updates and client rows in flight",
+            tree_bytes(shapes),
+            "give a smaller model, fewer clients, or a schedule with a smaller concurrency",
+            devices=self.num_devices,
+        )
+        in_flight, metrics = self._initial(*arguments)
+        after, fixed = 0, (state.origin, state.frozen)
+        if resume is not None:
+            after, in_flight, metrics = resume(in_flight, metrics)
+        for stop, table, present in _with_data(data, calls(after)):
+            arguments = metrics, fixed, state.seed, present, replicate(self._mesh, table)
+            in_flight, metrics = wait_on_cpu(self._mesh, self._run_waves(in_flight, *arguments))
+            if present is not data:  # so that the examples of one call are in use at a time
+                jax.block_until_ready(metrics)
+            check_excluded(self.non_finite, in_flight.excluded)
+            if stop is not None:
+                now = in_flight.state(fixed, state.seed)
+                yield PlanStop(stop, now, metrics, in_flight)
 
 
 def make_executor(
@@ -117,22 +264,12 @@ def make_executor(
       ValueError: for an unknown layout or non_finite, `slots` or `waves_per_call` below 1, slots
         that do not divide over the devices, or an algorithm that needs synchronous rounds.
     """
-    check_algorithm(algorithm)
+    check_options(algorithm, "auto", non_finite)
     check_asynchronous(algorithm)
-    engine = make_engine(algorithm, devices=devices, non_finite=non_finite)
-    run = _PlanRunner(algorithm, engine.placement, slots, layout, waves_per_call, non_finite)
-    return Executor(
-        algorithm,
-        init=engine.init,
-        put_data=engine.put_data,
-        run=run.run,
-        waves=run.make_waves,
-        memory=run.memory,
-        slots=slots,
-        layout=run.layout,
-        num_devices=run.num_devices,
-        non_finite=non_finite,
-    )
+    placement = Placement("auto", client_mesh(devices))
+    layout = default_layout() if layout == "auto" else layout
+    _check_options(slots, layout, waves_per_call, placement.num_devices)
+    return Executor(algorithm, placement, slots, layout, waves_per_call, non_finite)
 
 
 def _check_options(slots, layout, waves_per_call, num_devices):
@@ -143,77 +280,6 @@ def _check_options(slots, layout, waves_per_call, num_devices):
         raise ValueError(f"layout={layout!r} is unknown; choose auto, sequential or vmapped")
     if slots != "auto" and slots % num_devices:
         raise ValueError(f"slots={slots} do not divide over {num_devices} devices; give a multiple")
-
-
-class _PlanRunner:
-    """The functions of an `Executor` as methods, over the compiled ones."""
-
-    def __init__(self, algorithm, placement, slots, layout, waves_per_call, non_finite):
-        self.mesh, self.num_devices = placement.mesh, placement.num_devices
-        layout = default_layout() if layout == "auto" else layout
-        _check_options(slots, layout, waves_per_call, self.num_devices)
-        self.slots, self.layout, self.waves_per_call = slots, layout, waves_per_call
-        self.non_finite = non_finite
-        self.checked = StateCheck(algorithm)
-        initial = partial(initial_in_flight, algorithm, placement)
-        self.initial = jax.jit(initial, static_argnums=5, donate_argnums=0)
-        self.run_waves = jax.jit(
-            partial(run_waves, algorithm, layout, placement.mesh), donate_argnums=0
-        )
-
-    def make_waves(self, state, plan):
-        stateful = bool(jax.tree.leaves(state.origin))
-        slots = self.slots
-        if slots == "auto":
-            slots = choose_slots(plan, self.layout, devices=self.num_devices, stateful=stateful)
-        return make_waves(plan, slots, stateful=stateful)
-
-    def memory(self, state, data, dispatches, waves):
-        in_flight, _ = self.initial.eval_shape(*self._arguments(state, data, dispatches, waves))
-        versions, updates = row_counts(waves)
-        version_bytes, update_bytes = map(tree_bytes, (in_flight.versions, in_flight.updates))
-        return InFlightMemory(versions, version_bytes, updates, update_bytes, state.seed.size)
-
-    def run(self, state, data, plan, dispatches, *, stops=(), waves=None, resume=None):
-        _check_run(state, data, plan, dispatches, stops)
-        if plan.num_runs == 1:
-            self.checked.check(state, data, dispatches, ("dispatches",))
-        waves = self.make_waves(state, plan) if waves is None else waves
-        tables = CallTables(
-            plan, dispatches, waves, self.num_devices, self.waves_per_call, data.num_clients
-        )
-        stops = np.unique([*stops, len(plan.time)])
-        arguments = self._arguments(state, data, dispatches, waves)
-        return self._execute(state, data, arguments, partial(tables.calls, stops), resume)
-
-    def _arguments(self, state, data, dispatches, waves):
-        """The arguments of `initial`, which reads the shapes of an example only."""
-        data = data.empty() if isinstance(data, CohortData) else data
-        dispatch = replicate(self.mesh, jax.tree.map(lambda leaf: narrow(leaf[0]), dispatches))
-        initial = *state[:3], state.dispatched, state.excluded
-        return initial, (state.origin, state.frozen), state.seed, data, dispatch, row_counts(waves)
-
-    def _execute(self, state, data, arguments, calls, resume):
-        shapes, _ = self.initial.eval_shape(*arguments)
-        check_device_memory(
-            "the models, updates and client rows in flight",
-            tree_bytes(shapes),
-            "give a smaller model, fewer clients, or a schedule with a smaller concurrency",
-            devices=self.num_devices,
-        )
-        in_flight, metrics = self.initial(*arguments)
-        after, fixed = 0, (state.origin, state.frozen)
-        if resume is not None:
-            after, in_flight, metrics = resume(in_flight, metrics)
-        for stop, table, present in _with_data(data, calls(after)):
-            arguments = metrics, fixed, state.seed, present, replicate(self.mesh, table)
-            in_flight, metrics = wait_on_cpu(self.mesh, self.run_waves(in_flight, *arguments))
-            if present is not data:  # so that the examples of one call are in use at a time
-                jax.block_until_ready(metrics)
-            check_excluded(self.non_finite, in_flight.excluded)
-            if stop is not None:
-                now = in_flight.state(fixed, state.seed)
-                yield PlanStop(stop, now, metrics, in_flight)
 
 
 def _with_data(data, calls):

@@ -12,18 +12,14 @@ from jax.sharding import PartitionSpec
 
 from fedjax_algos.core import Dispatch, Report, Update
 from fedjax_algos.engine.asynchronous.call_tables import CallTable
-from fedjax_algos.engine.devices import AXIS
-from fedjax_algos.engine.local_update import (
-    broadcast_to_client,
-    draw_randomness,
-    initialised_row,
-    local_update,
-)
-from fedjax_algos.engine.non_finite import all_finite, select
-from fedjax_algos.engine.state import FederatedState, row_shapes
+from fedjax_algos.engine.exchange import Shared, draw, exchange, exchange_shapes, send
+from fedjax_algos.engine.non_finite import all_finite
+from fedjax_algos.engine.placed.devices import AXIS
+from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, server_step
+from fedjax_algos.engine.state import FederatedState
 
 
-class Arrival(NamedTuple):
+class Trained(NamedTuple):
     """An update of a trained dispatch, and what its server step needs besides it."""
 
     update: Update
@@ -46,15 +42,10 @@ class InFlightState(NamedTuple):
     excluded: Any  # `Excluded`, or () if updates that are not finite are kept
     sums: Any  # ((contributions, statistics), number left) of the server step that is not complete
     versions: Any  # (broadcast, statistics), leaves [rows, ...]
-    updates: Arrival  # leaves [rows, ...]
+    updates: Trained  # leaves [rows, ...]
 
     def state(self, fixed: tuple[Any, Any], seed: jax.Array) -> FederatedState:
-        """The state of the run.
-
-        Args:
-          fixed: theta_0, or (); and the model's frozen arrays, or ().
-          seed: uint32[], or uint32[R] in a merged plan of R runs.
-        """
+        """The state of the run; `fixed` is theta_0, or (), and the model's frozen arrays, or ()."""
         server, statistics, clients, dispatched, excluded = self[:5]
         origin, frozen = fixed
         rest = origin, seed, excluded, dispatched, frozen
@@ -82,14 +73,14 @@ def initial_in_flight(algorithm, placement, initial, fixed, seed, data, dispatch
     finite = None if excluded == () else jax.ShapeDtypeStruct((), bool)
     runs = seed.shape  # () or (R,)
     first = 0 if runs else None
-    send = partial(broadcast_to_client, algorithm)
-    sent = (jax.lax.map(send, server) if runs else send(server)), statistics
-    one = _select_run(first, sent)
-    state = _shared_state(first, one[1], fixed, seed)
-    draws = jax.eval_shape(partial(draw_randomness, algorithm), state.seed, dispatch)
-    update_client = partial(local_update, algorithm, state, one[0], data, dispatch)
-    _, update, report = jax.eval_shape(update_client, draws, row_shapes(algorithm, state))
-    contribution = jax.eval_shape(algorithm.contribute, update, dispatch, jnp.int32(0))
+    send_one = partial(send, algorithm)
+    sent = (jax.lax.map(send_one, server) if runs else send_one(server)), statistics
+    one = _select_run(first, (sent, server))
+    shared = _shared(first, one[0][1], fixed, seed)
+    shapes = exchange_shapes(algorithm, one[1], shared, data, dispatch)
+    _, update, report = shapes.updates(algorithm)
+    contribute = partial(contribution, algorithm)
+    contributed = jax.eval_shape(contribute, update, dispatch, jnp.int32(0))
 
     def zeros(shapes, *leading):
         return jax.tree.map(lambda leaf: jnp.zeros((*leading, *leaf.shape), leaf.dtype), shapes)
@@ -98,9 +89,9 @@ def initial_in_flight(algorithm, placement, initial, fixed, seed, data, dispatch
     put, first_rows = (_put_rows, jnp.arange(seed.size)) if runs else (_put_row, 0)
     in_flight = InFlightState(
         *initial,
-        sums=(zeros((contribution, report.statistics)), None if finite is None else jnp.int32(0)),
-        versions=put(zeros(one, rows[0]), first_rows, sent),
-        updates=zeros(Arrival(update, dispatch, report, finite), rows[1]),
+        sums=(zeros((contributed, report.statistics)), None if finite is None else jnp.int32(0)),
+        versions=put(zeros(one[0], rows[0]), first_rows, sent),
+        updates=zeros(Trained(update, dispatch, report, finite), rows[1]),
     )
     return placement.constrain((in_flight, zeros(report.metrics, *runs)))
 
@@ -145,14 +136,15 @@ def _run_waves(algorithm, layout, shared, in_flight, metrics, fixed, seed, data,
         def add(run, number, carry):
             (sums, count), (metrics, excluded) = carry
             update, dispatch, report, finite = _take(updates, table.update_row[number])
-            contribution = algorithm.contribute(update, dispatch, table.staleness[number])
-            new = (contribution, report.statistics), report.metrics
+            contributed = contribution(algorithm, update, dispatch, table.staleness[number])
             if screened:
-                finite &= all_finite(contribution)
-                new, count = select(finite, new, 0), count + finite
+                finite &= all_finite(contributed)
                 of_run = _select_run(run, excluded).add(~finite, dispatch)
                 excluded = _update_run(run, excluded, of_run)
-            sums, measured = jax.tree.map(jnp.add, (sums, _select_run(run, metrics)), new)
+            (*new, one), measured = arrival(contributed, report, finite)
+            old = sums, _select_run(run, metrics)
+            sums, measured = jax.tree.map(jnp.add, old, (tuple(new), measured))
+            count = count + one if screened else count
             return (sums, count), (_update_run(run, metrics, measured), excluded)
 
         def make_server_step(number, carry):
@@ -161,17 +153,9 @@ def _run_waves(algorithm, layout, shared, in_flight, metrics, fixed, seed, data,
             add_own = partial(add, step.run)
             sums, measured = jax.lax.fori_loop(added, step.end, add_own, (sums, measured))
             old = _select_run(step.run, (server, statistics))
-            total, count = sums[0], sums[1] if screened else step.count
-
-            def update():
-                new = algorithm.server_update(old[0], total[0], count, step.group)
-                # not a division, which may or may not be compiled to this: the bits would differ
-                mean = jax.tree.map(lambda leaf: leaf * (1 / count.astype(leaf.dtype)), total[1])
-                return new, mean
-
-            new, mean = jax.lax.cond(count > 0, update, lambda: old) if screened else update()
-            sent = broadcast_to_client(algorithm, new), mean
-            versions = _put_row(versions, step.version_row, sent)
+            arrivals = Arrivals(*sums[0], sums[1] if screened else step.count)
+            new, mean = server_step(algorithm, *old, arrivals, step.group, screened=screened)
+            versions = _put_row(versions, step.version_row, (send(algorithm, new), mean))
             sums = jax.tree.map(jnp.zeros_like, sums)
             server, statistics = _update_run(step.run, (server, statistics), (new, mean))
             return server, statistics, versions, sums, measured, step.end
@@ -205,25 +189,20 @@ def _make_train(algorithm, layout, shared, screened, fixed, seed, data):
     """
     num_clients = data.num_clients // seed.size  # of a run
 
-    def train_slot(slot, versions, row_and_known):
-        row, known = row_and_known
-        sent, statistics = _take(versions, slot.version_row)
-        run = slot.run
-        state = _shared_state(run, statistics, fixed, seed)
+    def train_slot(slot, versions, own):
+        received, statistics = _take(versions, slot.version_row)
+        run, dispatch = slot.run, slot.dispatch
+        of_run = _shared(run, statistics, fixed, seed)
         run_data = data
         if run is not None:
             offsets = jax.lax.dynamic_slice_in_dim(data.offsets, run * num_clients, num_clients + 1)
             run_data = data._replace(offsets=offsets)
-        draws = draw_randomness(algorithm, state.seed, slot.dispatch)
-        before = initialised_row(algorithm, state, slot.dispatch.client, row, known)
-        row, update, report = local_update(
-            algorithm, state, sent, run_data, slot.dispatch, draws, before
+        draws = draw(algorithm.local.batches, of_run.seed, dispatch.client, dispatch.number)
+        sent = exchange(
+            algorithm, of_run, received, run_data, dispatch, draws, own, screened=screened
         )
-        known = jax.tree.map(jnp.ones_like, known)
-        if not screened:
-            return (row, known), Arrival(update, slot.dispatch, report)
-        finite = all_finite(row, update, report)
-        return (select(finite, row, before), known), Arrival(update, slot.dispatch, report, finite)
+        known = jax.tree.map(jnp.ones_like, own[1])
+        return (sent.row, known), Trained(sent.message, dispatch, sent.report, sent.finite)
 
     def client_row(slot):
         """The row of the slot's client among those of all runs; one past the last if empty."""
@@ -291,7 +270,7 @@ def _put_rows(tree, indices, values):
     return jax.tree.map(lambda leaf, new: leaf.at[indices].set(new), tree, values)
 
 
-def _shared_state(run, statistics, fixed, seed):
-    """What a local update reads of the state of its run."""
+def _shared(run, statistics, fixed, seed):
+    """What the clients of a run read besides what they receive."""
     (origin, frozen), seed = _select_run(run, (fixed, seed))
-    return FederatedState((), statistics, (), origin, seed, frozen=frozen)
+    return Shared(statistics, origin, seed, frozen)

@@ -5,16 +5,21 @@ trained until a server step misses an update; then the dispatches that are neede
 whose version exists, fill the slots of one wave. With one slot this is immediate execution. With as
 many slots as dispatches in flight, the number of waves is the smallest possible: the length of the
 longest chain of dispatches, each starting from a version that the previous one contributed to.
+`choose_slots` chooses their number, and `assign_slots` the device that trains each of them.
 """
 
 import heapq
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from fedjax_algos.asynchrony.plan import AGGREGATED, Plan
 from fedjax_algos.core.checks import check_whole
 from fedjax_algos.core.limits import check_memory
+
+_MAX_CONTRIBUTIONS = 20_000  # at the start of the plan, from which the number of slots is chosen
+_MAX_SLOTS_PER_DEVICE = {"sequential": 8, "vmapped": 32}
+_MAX_COST_RATIO = {"sequential": 1.02, "vmapped": 1.1}  # to the least cost, for fewer slots
 
 
 class Waves(NamedTuple):
@@ -115,29 +120,13 @@ def make_waves(plan: Plan, slots: int, *, stateful: bool = False) -> Waves:
 
 
 def step_ends(plan: Plan) -> np.ndarray:
-    """Where the contributions of each server step end.
-
-    Args:
-      plan: a timeline.
-
-    Returns:
-      int32[U]: number of contributions up to and including each server step.
-    """
+    """int32[U]: the number of contributions up to and including each server step."""
     steps = np.arange(len(plan.time))
     return np.searchsorted(plan.step, steps, "right").astype(np.int32)
 
 
 def training_order(plan: Plan, slots: int, stateful: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The contributions that each wave trains, the most urgent ones first.
-
-    Args:
-      plan: a timeline that `check_plan` accepts.
-      slots: number of slots in a wave.
-      stateful: as in `make_waves`.
-
-    Returns:
-      `trained`, int32[W, slots], and `filled`, int32[W], of `Waves`.
-    """
+    """`trained` and `filled` of `Waves`: in each wave the most urgent contributions."""
     dispatch, version = plan.dispatch, plan.version[plan.dispatch]
     owner = plan.client[dispatch].astype(np.int64) if stateful else dispatch.astype(np.int64)
     ranked = _by_urgency(dispatch, owner)
@@ -202,15 +191,7 @@ def _assign_rows(start, stop):
 
 
 def check_plan(plan: Plan, stateful: bool) -> None:
-    """Checks that a plan can be executed.
-
-    Args:
-      plan: a timeline.
-      stateful: whether clients keep state.
-
-    Raises:
-      ValueError: for a plan that contradicts itself.
-    """
+    """Raises ValueError for a plan that contradicts itself, or whose order state forbids."""
     if not len(plan.time):
         raise ValueError("the plan has no server step; give it a later horizon")
     sizes = np.bincount(plan.step, minlength=len(plan.time))
@@ -239,3 +220,89 @@ def check_plan(plan: Plan, stateful: bool) -> None:
             "clients keep state, but the versions of the plan's dispatches are not ascending; "
             "order the dispatches by their start"
         )
+
+
+def choose_slots(
+    plan: Plan,
+    layout: Literal["sequential", "vmapped"],
+    *,
+    devices: int = 1,
+    stateful: bool = False,
+) -> int:
+    """Chooses the number of slots, the same for each device, from the start of the plan.
+
+    The result is the smallest number, on each device a power of two up to 8 (sequential) or 32
+    (vmapped), with which all waves together cost at most 2% (sequential) or 10% (vmapped) more than
+    with the best number. The cost of a wave is that of `wave_costs`: a vmapped wave is assumed to
+    take as long as its longest dispatch.
+
+    Args:
+      plan: a timeline.
+      layout: of a wave.
+      devices: number of devices.
+      stateful: whether clients keep state.
+
+    Raises:
+      ValueError: for a plan that contradicts itself.
+    """
+    if layout == "sequential" and devices == 1:
+        return 1
+    check_plan(plan, stateful)
+    if len(plan.step) > _MAX_CONTRIBUTIONS:
+        num_steps = max(int(plan.step[_MAX_CONTRIBUTIONS]), 1)
+        end = np.searchsorted(plan.step, num_steps)
+        plan = plan._replace(
+            dispatch=plan.dispatch[:end], step=plan.step[:end], time=plan.time[:num_steps]
+        )
+    steps, costs = plan.num_steps[plan.dispatch], {}
+    for slots_per_device in 2 ** np.arange(_MAX_SLOTS_PER_DEVICE[layout].bit_length()):
+        slots = int(slots_per_device) * devices
+        trained, filled = training_order(plan, slots, stateful)
+        costs[slots] = wave_costs(trained, filled, steps, layout, devices).sum(dtype=np.int64)
+    acceptable = _MAX_COST_RATIO[layout] * min(costs.values())
+    return next(slots for slots, cost in costs.items() if cost <= acceptable)
+
+
+def wave_costs(
+    trained: np.ndarray, filled: np.ndarray, num_steps: np.ndarray, layout: str, devices: int
+) -> np.ndarray:
+    """Local steps of the busiest device in each wave: a sum (sequential) or a maximum (vmapped).
+
+    Args:
+      trained: int32[W, slots]: contributions, as in `Waves`.
+      filled: int32[W].
+      num_steps: int[C]: of each contribution.
+      layout: "sequential" or "vmapped".
+      devices: number of devices, over which the slots of a wave are divided.
+
+    Returns:
+      int[W].
+    """
+    steps = num_steps[trained]
+    assigned = assign_slots(steps, filled, devices)
+    device_steps = np.take_along_axis(steps[:, None], assigned, 2) * (assigned >= 0)
+    costs = device_steps.sum(-1) if layout == "sequential" else device_steps.max(-1)
+    return costs.max(-1)
+
+
+def assign_slots(num_steps: np.ndarray, filled: np.ndarray, devices: int) -> np.ndarray:
+    """Assigns the slots of each wave to devices: int32[W, devices, slots / devices]; -1 for none.
+
+    Dispatches are assigned in descending order of their numbers of steps, int[W, slots], each to
+    the device with the least work among those that have a free slot. `filled`, int[W], is the
+    number of filled slots.
+    """
+    num_waves, slots = num_steps.shape
+    # the empty slots are the last, when loads no longer matter
+    keys = np.where(np.arange(slots) < filled[:, None], -num_steps, 1)
+    ranked = np.argsort(keys, axis=1, kind="stable")
+    load, taken = np.zeros((2, num_waves, devices), np.int64)
+    assigned = np.empty((num_waves, devices, slots // devices), np.int32)
+    waves = np.arange(num_waves)
+    for number, slot in enumerate(ranked.T):
+        free_load = np.where(taken < slots // devices, load, np.iinfo(np.int64).max)
+        device = free_load.argmin(1)
+        assigned[waves, device, taken[waves, device]] = np.where(number < filled, slot, -1)
+        load[waves, device] += num_steps[waves, slot]
+        taken[waves, device] += 1
+    return assigned

@@ -4,7 +4,7 @@ import jax
 from jax.sharding import Mesh
 
 from fedjax_algos.core.limits import check_device_memory
-from fedjax_algos.engine.devices import client_mesh
+from fedjax_algos.engine.placed.devices import client_mesh
 
 _MEMORY = 2**30  # bytes for the runs of one call, unless those at once need more
 

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from fedjax_algos.core import Algorithm, Batch, Model, Population, Problem
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.devices import replicate, row_sharding, wait_on_cpu
+from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.engine.fingerprint import (
     algorithm_fingerprint,
     array_fingerprint,
@@ -20,9 +20,9 @@ from fedjax_algos.engine.fingerprint import (
     examples_fingerprint,
 )
 from fedjax_algos.engine.non_finite import NonFinite
-from fedjax_algos.engine.placement import Layout, Placement, fill_slots
+from fedjax_algos.engine.placed.devices import replicate, row_sharding, wait_on_cpu
+from fedjax_algos.engine.slots import Layout, Placement, fill_slots
 from fedjax_algos.engine.state import initial_state
-from fedjax_algos.engine.transfer import count_transfer
 from fedjax_algos.runs.batched.call_size import call_size
 from fedjax_algos.runs.batched.program import (
     Entry,

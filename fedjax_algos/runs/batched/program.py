@@ -11,10 +11,10 @@ from jax.sharding import Mesh, PartitionSpec
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.core import Algorithm, Batch, Local, Model, Population, Problem
 from fedjax_algos.data.federated_data import FederatedData
-from fedjax_algos.engine.devices import AXIS
 from fedjax_algos.engine.federated_round import run_rounds
 from fedjax_algos.engine.non_finite import NonFinite, all_finite
-from fedjax_algos.engine.placement import Layout, Placement
+from fedjax_algos.engine.placed.devices import AXIS
+from fedjax_algos.engine.slots import Layout, Placement
 from fedjax_algos.engine.state import initial_state
 from fedjax_algos.runs.divergence import training_mean
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE

@@ -11,9 +11,9 @@ from fedjax_algos.analysis.rows import metrics_row
 from fedjax_algos.core import Local, Model, Row
 from fedjax_algos.core.representation import describe
 from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.non_finite import NonFinite, check_excluded
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.engine.transfer import Transfer
 from fedjax_algos.runs.divergence import count_excluded, has_diverged, named_errors
 from fedjax_algos.schedules.synchronous import Position
 

@@ -18,9 +18,9 @@ from fedjax_algos.core.checks import (
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe
 from fedjax_algos.core.user_functions import check_initial
-from fedjax_algos.engine.devices import Devices, client_mesh
 from fedjax_algos.engine.non_finite import NonFinite
-from fedjax_algos.engine.placement import Layout
+from fedjax_algos.engine.placed.devices import Devices, client_mesh
+from fedjax_algos.engine.slots import Layout
 from fedjax_algos.runs.batched.execution import (
     BatchedArguments,
     Recorder,

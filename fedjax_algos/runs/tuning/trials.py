@@ -13,7 +13,7 @@ from fedjax_algos.asynchrony import schedules, system_of
 from fedjax_algos.core import Row
 from fedjax_algos.core.representation import describe
 from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
-from fedjax_algos.engine.devices import default_num_devices
+from fedjax_algos.engine.placed.devices import default_num_devices
 from fedjax_algos.runs.async_simulation import simulate_async
 from fedjax_algos.runs.batched import run_batched
 from fedjax_algos.runs.experiment import Experiment
@@ -164,7 +164,7 @@ def try_on_the_clock(
 
     held_out = held_out_rows(experiment)[seed]
     simulate_async(
-        executors[key]._replace(algorithm=algorithm),
+        executors[key].with_algorithm(algorithm),
         data,
         schedules.make(method.schedule),
         system_of(settings.system, settings.batch_size),

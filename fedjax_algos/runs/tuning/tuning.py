@@ -98,7 +98,7 @@ def prepare_tuning(
             f"search='optuna' with trials={trials} and halving={halving}; give trials=N "
             "(--trials N), and no halving"
         )
-    settings.refuse("tuning", "layout", "client_state", "examples")
+    settings.refuse("tuning", "client_state", "examples")
     settings = dataclasses.replace(settings, evaluate_clients="held_out", held_out=validation)
     settings.check()
     methods = methods_of(tuple(specs), settings)

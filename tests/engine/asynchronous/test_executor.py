@@ -23,8 +23,13 @@ from fedjax_algos.core.permutation import permutation_words
 from fedjax_algos.core.trees import add_scaled
 from fedjax_algos.data.federated_data import client_view
 from fedjax_algos.engine.asynchronous.executor import make_executor
-from fedjax_algos.engine.asynchronous.slots import assign_slots, choose_slots, wave_costs
-from fedjax_algos.engine.asynchronous.waves import make_waves, step_ends
+from fedjax_algos.engine.asynchronous.waves import (
+    assign_slots,
+    choose_slots,
+    make_waves,
+    step_ends,
+    wave_costs,
+)
 
 CLIENTS, SEED = 10, 3
 POPULATION = fa.Population(CLIENTS, 3, 55)

@@ -1,5 +1,6 @@
 """Merged runs have, bit for bit, the results of each run alone, in fewer waves."""
 
+import copy
 import functools
 
 import chex
@@ -13,16 +14,14 @@ from hypothesis import strategies as st
 
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import buffered, compass, immediate, plan_dispatches, simulated
-from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
-from fedjax_algos.engine.asynchronous.merged_plans import (
+from fedjax_algos.engine.asynchronous.call_tables import (
     merge_data,
     merge_plans,
     merge_states,
     state_of_run,
 )
-from fedjax_algos.engine.asynchronous.protocols import PlanStop
-from fedjax_algos.engine.asynchronous.slots import wave_costs
-from fedjax_algos.engine.asynchronous.waves import make_waves, step_ends
+from fedjax_algos.engine.asynchronous.executor import InFlightMemory, PlanStop, make_executor
+from fedjax_algos.engine.asynchronous.waves import make_waves, step_ends, wave_costs
 from fedjax_algos.runs.async_simulation import simulate_async, simulate_async_seeds
 
 CLIENTS, EXAMPLES, SECONDS = 5, 40, 6
@@ -86,7 +85,9 @@ def untrained(executor):
     def run(state, data, plan, dispatches, *, stops, waves, resume):
         yield PlanStop(len(plan.time), state, {}, None)
 
-    return executor._replace(run=run)
+    replaced = copy.copy(executor)
+    replaced.run = run
+    return replaced
 
 
 def plans_of(schedule, system, num_clients, seconds, seeds):

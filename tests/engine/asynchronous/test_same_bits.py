@@ -13,13 +13,13 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import buffered, compass, immediate, plan_dispatches, simulated, tiers
 from fedjax_algos.core import Report
-from fedjax_algos.engine.asynchronous.executor import make_executor
-from fedjax_algos.engine.asynchronous.merged_plans import (
+from fedjax_algos.engine.asynchronous.call_tables import (
     merge_data,
     merge_plans,
     merge_states,
     state_of_run,
 )
+from fedjax_algos.engine.asynchronous.executor import make_executor
 
 pytestmark = pytest.mark.usefixtures("optimised")
 

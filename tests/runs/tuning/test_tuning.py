@@ -284,7 +284,6 @@ def test_a_method_of_which_every_setting_diverges_is_named(tmp_path):
             "reference='nonsense' is unknown; choose fedavg or fedprox",
         ),
         ({"evaluate_clients": "train"}, {}, "evaluate_clients='train' is not for tuning"),
-        ({"layout": "tuned"}, {}, "layout='tuned' is not for tuning; give layout='auto'"),
         ({"client_state": "host"}, {}, "client_state='host' is not for tuning"),
         ({}, {"search": "optuna"}, "search='optuna' with trials=None and halving=None; give"),
         (

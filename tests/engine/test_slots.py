@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import fedjax_algos as fa
-from fedjax_algos.engine.devices import client_mesh
-from fedjax_algos.engine.placement import (
+from fedjax_algos.engine.placed.devices import client_mesh
+from fedjax_algos.engine.slots import (
     Placement,
     chunk_size,
     default_layout,

@@ -1,25 +1,26 @@
 """The rows of client state of a whole run: taken out of a state, and given to the first one."""
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Algorithm, Array, ClientState
-from fedjax_algos.core.checks import check_kind
+from fedjax_algos.core.checks import check_kind, check_not_consumed
 from fedjax_algos.core.keys import client_key
 from fedjax_algos.core.representation import describe, describe_tree
-from fedjax_algos.engine.checks import check_not_consumed
-from fedjax_algos.engine.devices import row_sharding
 from fedjax_algos.engine.non_finite import Excluded
-from fedjax_algos.engine.placement import Placement
+from fedjax_algos.engine.placed.devices import row_sharding
+from fedjax_algos.engine.slots import Placement
 from fedjax_algos.engine.state import FederatedState, RowTable, row_shapes
 
-if TYPE_CHECKING:
-    from fedjax_algos.engine.asynchronous.executor import Executor
-    from fedjax_algos.engine.engine import Engine
+
+class _OfAlgorithm(Protocol):
+    """An `Engine` or an `Executor`."""
+
+    algorithm: Algorithm
 
 
 class ClientStates(NamedTuple):
@@ -39,7 +40,7 @@ class ClientStates(NamedTuple):
         return describe(self, rows=describe_tree(self.rows), dispatched=number)
 
 
-def client_states(engine: "Engine | Executor", state: FederatedState) -> ClientStates:
+def client_states(engine: _OfAlgorithm, state: FederatedState) -> ClientStates:
     """Every client's row as its next dispatch reads it, and which clients have been dispatched.
 
     The row of a client that has not been dispatched is what the algorithm's `client_init` makes.

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import fedjax_algos as fa
-from fedjax_algos.engine import compiled_rounds
-from fedjax_algos.engine.sharded_data import ShardedData, assign_devices
+from fedjax_algos.engine import engine as engine_module
+from fedjax_algos.engine.placed.sharded_data import ShardedData, assign_devices
 from fedjax_algos.engine.state import HostClientState
 from fedjax_algos.schedules import Synchronous
 
@@ -198,7 +198,7 @@ def test_rounds_read_nothing_and_other_cohorts_compile_nothing(request, monkeypa
     data, state = engine.put_data(toy.data), engine.init(0, POPULATION)
     assert data.device_of_client.tolist() == [1, 0, 0, 1]
     request.getfixturevalue("unreadable")
-    monkeypatch.setattr(compiled_rounds, "wait_on_cpu", lambda mesh, tree: wait(tree))
+    monkeypatch.setattr(engine_module, "wait_on_cpu", lambda mesh, tree: wait(tree))
     with jax.transfer_guard("disallow"):
         state, _ = engine.round(state, data, one_round(dispatches, 0))
         state, _ = engine.rounds(state, data, one_round(dispatches, slice(0, 2)))

@@ -52,33 +52,19 @@ def usable_cores() -> int:
 
 
 def replicated_sharding(mesh: Mesh | None) -> NamedSharding | None:
-    """The sharding of arrays that every device holds whole; None without a mesh.
-
-    Args:
-      mesh: the devices; None for the default device.
-    """
+    """The sharding of arrays that every device holds whole; None without a mesh."""
     return None if mesh is None else NamedSharding(mesh, PartitionSpec())
 
 
 def row_sharding(mesh: Mesh | None, num_rows: int) -> NamedSharding | None:
-    """The sharding of a table: divided by rows, or replicated if the rows do not divide evenly.
-
-    Args:
-      mesh: the devices; None for the default device.
-      num_rows: rows of the table.
-    """
+    """The sharding of a table: divided by rows, or replicated if the rows do not divide evenly."""
     if mesh is None or num_rows % mesh.size:
         return replicated_sharding(mesh)
     return NamedSharding(mesh, PartitionSpec(AXIS))
 
 
 def replicate(mesh: Mesh | None, tree: Any) -> Any:
-    """Copies host arrays to all devices of a mesh.
-
-    Args:
-      mesh: the devices; None for the default device.
-      tree: of arrays, the same in every process.
-    """
+    """Copies host arrays, which are the same in every process, to all devices of a mesh."""
     sharding = replicated_sharding(mesh)
     if sharding is None or sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
@@ -91,25 +77,14 @@ def replicate(mesh: Mesh | None, tree: Any) -> Any:
 
 
 def one_copy(tree: Any) -> Any:
-    """Replicated arrays on this process's first device only.
-
-    Args:
-      tree: of arrays that every device holds whole.
-    """
+    """Replicated arrays on this process's first device only."""
     return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
 
 
 def wait_on_cpu(mesh: Mesh | None, tree: Any) -> Any:
-    """Blocks until `tree` is ready if the mesh has several CPU devices.
+    """Returns `tree`, on a mesh of several CPU devices only when it is ready.
 
     With many calls in the queue, their collectives can deadlock.
-
-    Args:
-      mesh: the devices; None for the default device.
-      tree: of arrays.
-
-    Returns:
-      `tree`.
     """
     if mesh is not None and mesh.devices.flat[0].platform == "cpu":
         jax.block_until_ready(tree)

@@ -12,7 +12,7 @@ from fedjax_algos.core.checks import check_kind
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.core.trees import tree_bytes
-from fedjax_algos.engine.row_files import RowFiles
+from fedjax_algos.engine.placed.row_files import RowFiles
 
 
 class RowsOnDisk(NamedTuple):
@@ -38,15 +38,7 @@ ClientStatePlace = Literal["device", "host"] | RowsOnDisk
 
 
 def place_name(client_state: ClientStatePlace) -> str:
-    """The place as `place_of` names it: "device", "host" or "disk".
-
-    Args:
-      client_state: of `make_engine`.
-
-    Raises:
-      TypeError: for a folder that is no path.
-      ValueError: for another place.
-    """
+    """The place as `place_of` names it: "device", "host" or "disk"; raises for another one."""
     if isinstance(client_state, RowsOnDisk):
         check_kind("RowsOnDisk: folder", client_state.folder, str | Path, "give a path")
         return "disk"

@@ -20,9 +20,9 @@ from fedjax_algos.core import Batch
 from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
-from fedjax_algos.engine.cohort_data import CohortData
 from fedjax_algos.engine.compilation import round_up_size
-from fedjax_algos.engine.devices import AXIS
+from fedjax_algos.engine.placed.cohort_data import CohortData
+from fedjax_algos.engine.placed.devices import AXIS
 
 
 class ClientShards(NamedTuple):
@@ -103,18 +103,11 @@ def _by_device(mesh):
 
 
 def assign_devices(sizes: np.ndarray, num_devices: int) -> np.ndarray:
-    """Assigns each client to a device.
+    """Assigns each client to a device, int32[num_clients], from its number of examples.
 
     Clients are sorted by their number of examples and assigned in alternating order (0, 1, 1, 0,
     ...). So the devices differ by at most one client, which divides cohorts evenly, and by at most
     the examples of the largest client.
-
-    Args:
-      sizes: int[num_clients]: n_i.
-      num_devices: at least 1.
-
-    Returns:
-      int32[num_clients]: positions in the mesh.
     """
     cycle, position = np.divmod(np.arange(len(sizes)), num_devices)
     device_of_client = np.empty(len(sizes), np.int32)
@@ -129,16 +122,9 @@ def shard(
     """Puts the examples of each client on the client's device.
 
     An example of clients on different devices is stored on each of these devices, an example of no
-    client on none. Each process makes the shards of its own devices.
-
-    Args:
-      mesh: the devices, to which `assign_devices` assigns the clients.
-      data: as `federate` returns them, the same in every process; or what this function returned.
-      sizes: int32[num_clients]: n_i, if `data` are those of a cohort of stored clients, by which
-        the clients are assigned to devices. The shards are rounded up by `round_up_size`.
-
-    Raises:
-      ValueError: for data that were sharded over other devices.
+    client on none. Each process makes the shards of its own devices. Data that were sharded before
+    are checked and returned. `sizes`, int32[num_clients], are given if the data are those of a
+    cohort of stored clients: by them clients are assigned, and shards are rounded up.
     """
     if isinstance(data, ShardedData):
         program_data(mesh, True, data)
@@ -195,13 +181,7 @@ def _put_parts(
 def program_data(mesh: Mesh | None, sharded: bool, data: DeviceData) -> ProgramData | CohortData:
     """What the programs of an engine read of placed data; stored data as they are.
 
-    Args:
-      mesh: of the engine; None for one device.
-      sharded: whether the engine keeps the examples of each client on one device.
-      data: what the engine's `put_data` returned.
-
-    Raises:
-      ValueError: for data that are not placed as the engine needs them.
+    Raises ValueError for data that are not placed as the engine needs them.
     """
     if isinstance(data, CohortData):
         return data
@@ -227,20 +207,12 @@ def program_data(mesh: Mesh | None, sharded: bool, data: DeviceData) -> ProgramD
 
 
 def data_shapes(data: RunData) -> FederatedData:
-    """Whole data, or the shapes of data that are sharded or in files: enough to count with.
-
-    Args:
-      data: all clients' examples, placed or not.
-    """
+    """Whole data, or the shapes of data that are sharded or in files: enough to count with."""
     return data if isinstance(data, FederatedData) else data.shapes
 
 
 def local_shard(data: ProgramData) -> FederatedData:
-    """The examples that a device holds, inside `shard_map`.
-
-    Args:
-      data: all clients' examples, or the device's part of `ClientShards`, with leaves [1, ...].
-    """
+    """The examples that a device holds, inside `shard_map`."""
     if not isinstance(data, ClientShards):
         return data
     return FederatedData(*jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[1:]), data))

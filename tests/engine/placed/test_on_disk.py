@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.engine.disk_client_state import DiskClientState
+from fedjax_algos.engine.placed.on_disk import DiskClientState
 
 SHAPES = {  # of odd sizes, so that most arrays are not aligned in a row
     "flag": jax.ShapeDtypeStruct((), jnp.bool_),

@@ -69,22 +69,14 @@ class CohortData:
         return self.stored.counts()
 
     def devices_of(self, clients: np.ndarray) -> np.ndarray:
-        """The devices of these clients, as positions in the mesh.
-
-        Args:
-          clients: int32[...]: client ids.
-        """
+        """The devices of clients, int32[...], as positions in the mesh."""
         assert self.device_of_client is not None
         return self.device_of_client[clients]
 
     def reserve(self, cohorts: Iterable[np.ndarray]) -> None:
-        """Says which cohorts will be asked for, so that fewer programs are compiled.
+        """Says which cohorts, int32[...] each, will be asked for: fewer programs are compiled.
 
-        Args:
-          cohorts: int32[...] each, client ids.
-
-        Raises:
-          ValueError: for a cohort that does not fit into the memory of a device.
+        Raises ValueError for a cohort that does not fit into the memory of a device.
         """
         for clients in cohorts:
             self.most_rows = max(self.most_rows, self._rows_of(self._held(clients)))
@@ -98,25 +90,17 @@ class CohortData:
         )
 
     def read_ahead(self, clients: np.ndarray) -> None:
-        """Begins to read the examples of a cohort, beside what the devices compute.
-
-        Args:
-          clients: int32[...]: client ids, as `cohort` will be asked for them.
-        """
+        """Begins to read the examples of a cohort, int32[...], while the devices compute."""
         wanted = self._held(clients)
         key = wanted.tobytes()
         if key not in self._ahead and len(self._ahead) <= _READ_AHEAD:
             self._ahead[key] = self._reader.submit(self._read, wanted)
 
     def cohort(self, clients: np.ndarray) -> Any:
-        """The examples of a cohort, on the devices.
+        """The examples of a cohort, on the devices; client id `num_clients` marks an empty slot.
 
-        Args:
-          clients: int32[...]: client ids; `num_clients` marks an empty slot.
-
-        Raises:
-          ValueError: for files that are missing or damaged, and examples that the model does not
-            take.
+        Raises ValueError for files that are missing or damaged, and examples that the model does
+        not take.
         """
         wanted = self._held(clients)
         if wanted.tobytes() not in self._ahead:
@@ -125,11 +109,7 @@ class CohortData:
         return self._ahead.pop(wanted.tobytes()).result()
 
     def cohorts(self, clients: Iterable[np.ndarray]) -> Iterator[Any]:
-        """The examples of several cohorts, of which the next ones are read ahead.
-
-        Args:
-          clients: int32[...] each: client ids.
-        """
+        """The examples of several cohorts, int32[...] each; the next ones are read ahead."""
         coming: deque[np.ndarray] = deque()
         rest = iter(clients)
         while True:
@@ -177,17 +157,11 @@ def cohort_data(
     put: Callable[..., Any],
     device_of_client: np.ndarray | None = None,
 ) -> CohortData:
-    """Stored examples for the programs of an algorithm.
+    """Stored examples for the programs of an algorithm; `put` places those of a cohort.
 
-    Args:
-      algorithm: what reads them.
-      stored: the clients' examples in files.
-      put: puts the examples of a cohort on the devices.
-      device_of_client: int32[num_clients]: positions in the mesh, if each device holds the examples
-        of its own clients.
-
-    Raises:
-      ValueError: for an algorithm whose clients read the examples of others.
+    `device_of_client`, int32[num_clients], has positions in the mesh if each device holds the
+    examples of its own clients. Raises ValueError for an algorithm whose clients read the examples
+    of others.
     """
     if algorithm.pools_examples:
         raise ValueError(

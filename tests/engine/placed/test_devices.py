@@ -7,7 +7,7 @@ import pytest
 from helpers import Case, Compilations, fixed, one_round, run, small_network
 
 import fedjax_algos as fa
-from fedjax_algos.engine.devices import client_mesh
+from fedjax_algos.engine.placed.devices import client_mesh
 from fedjax_algos.schedules import Synchronous
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)

@@ -1,9 +1,10 @@
-"""How a cohort is laid out over chunks and devices. Change here how clients are placed on devices.
+"""Which slot computes which dispatch, over chunks and devices, and how the slots are mapped.
 
 `Placement.slot_order` assigns the dispatches of a cohort to slots: each device has a contiguous
-range of slots, and computes it chunk by chunk. `fill_slots` applies the order on the host, and
-`map_cohort` maps a client's local update over the slots in a traced program. If examples are
-sharded, `sharded_data.assign_devices` has assigned each client to a device beforehand.
+range of slots, and computes it chunk by chunk. `fill_slots` applies the order. Both take NumPy
+arrays, on the host, or traced ones, in a pure round. `map_cohort` maps a client's exchange over the
+slots in a traced program. If examples are sharded, `sharded_data.assign_devices` has assigned each
+client to a device beforehand; a wave of a plan is ordered by `assign_slots` in `asynchronous/`.
 """
 
 from collections.abc import Callable
@@ -15,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from fedjax_algos.core import ClientState, Dispatch
+from fedjax_algos.core import Array, ClientState, Dispatch
 from fedjax_algos.engine.compilation import round_up_size
-from fedjax_algos.engine.devices import AXIS, replicated_sharding, row_sharding
-from fedjax_algos.engine.sharded_data import ClientShards, ProgramData, local_shard
+from fedjax_algos.engine.placed.devices import AXIS, replicated_sharding, row_sharding
+from fedjax_algos.engine.placed.sharded_data import ClientShards, ProgramData, local_shard
 
 Layout = Literal["auto", "vmapped", "sequential"] | str | int
 _MAX_DIGITS = 10  # of a number of clients, which fits into 32 bits
@@ -35,12 +36,7 @@ def default_layout() -> Literal["sequential", "vmapped"]:
 def chunk_size(layout: Layout, cohort_size: int) -> int:
     """The number of clients that are computed at once, at most `cohort_size`.
 
-    Args:
-      layout: "auto", "vmapped", "sequential", or the number of clients in a chunk.
-      cohort_size: clients in the cohort, or in one device's part of it.
-
-    Raises:
-      ValueError: if the layout is neither a known name nor a positive number.
+    Raises ValueError if the layout is neither a known name nor a positive number.
     """
     sizes: dict[Any, int] = {"vmapped": cohort_size, "sequential": 1}
     sizes["auto"] = sizes[default_layout()]
@@ -109,7 +105,7 @@ class Placement(NamedTuple):
             lambda t: jax.lax.with_sharding_constraint(t, row_sharding(self.mesh, len(t))), table
         )
 
-    def slot_order(self, num_steps: np.ndarray, devices: np.ndarray | None = None) -> np.ndarray:
+    def slot_order(self, num_steps: Array, devices: np.ndarray | None = None) -> Array:
         """Which dispatch each slot computes.
 
         Dispatches are sorted by their number of steps, because a chunk takes as long as its longest
@@ -124,27 +120,31 @@ class Placement(NamedTuple):
         programs.
 
         Args:
-          num_steps: int32[..., cohort].
+          num_steps: int32[..., cohort]; traced only on one device.
           devices: int32[..., cohort]: positions in the mesh; None if every device can compute every
             client.
 
         Returns:
           int32[..., slots]: the index of a dispatch in the cohort, or -1 for an empty slot.
         """
+        numpy: Any = jnp if isinstance(num_steps, jax.core.Tracer) else np
+        num_steps = numpy.asarray(num_steps)
         if devices is not None:
             return self._order_on_devices(num_steps, devices)
         lead, cohort_size = num_steps.shape[:-1], num_steps.shape[-1]
         size, num_slots = self.chunk(cohort_size), self.num_slots(cohort_size)
         chunks = num_slots // (size * self.num_devices)
         if self.num_devices == 1 and 1 in (chunks, size):  # any order is as good
-            ordered = np.broadcast_to(np.arange(cohort_size), num_steps.shape)
+            numpy, ordered = np, np.broadcast_to(np.arange(cohort_size), num_steps.shape)
         else:
-            ordered = np.argsort(-num_steps.astype(np.int64), axis=-1, kind="stable")
+            ordered = numpy.argsort(-num_steps.astype(np.int32), axis=-1, stable=True)
         empty = np.full((*lead, num_slots - cohort_size), -1)
-        slots = np.concatenate([ordered, empty], axis=-1)
+        slots = numpy.concatenate([ordered, empty], axis=-1).astype(np.int32)
+        if self.num_devices == 1:
+            return slots
         slots = slots.reshape(*lead, chunks, self.num_devices, size)
         slots[..., 1::2, :, :] = slots[..., 1::2, ::-1, :].copy()  # the alternating order
-        return np.moveaxis(slots, -2, -3).reshape(*lead, -1).astype(np.int32)
+        return np.moveaxis(slots, -2, -3).reshape(*lead, -1)
 
     def _order_on_devices(self, num_steps, devices):
         lead, cohort_size = num_steps.shape[:-1], num_steps.shape[-1]
@@ -161,22 +161,29 @@ class Placement(NamedTuple):
         return order.astype(np.int32)
 
 
-def fill_slots(dispatches: Dispatch, order: np.ndarray, num_clients: int) -> Dispatch:
-    """Puts dispatches into slots, on the host.
+def fill_slots(dispatches: Dispatch, order: Array, num_clients: int) -> Dispatch:
+    """Puts dispatches into slots; an empty slot repeats one, with no steps of client N.
 
     Args:
-      dispatches: NumPy arrays [..., cohort].
+      dispatches: leaves [..., cohort]: NumPy arrays, or arrays [cohort] of a traced program.
       order: int32[..., slots], of `Placement.slot_order`.
-      num_clients: N. It is the client id of an empty slot, which has no steps.
+      num_clients: N, which marks an empty slot.
 
     Returns:
       Leaves [..., slots].
     """
-    filled = order >= 0
-    slots = jax.tree.map(lambda leaf: np.take_along_axis(np.asarray(leaf), order, -1), dispatches)
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in (order, *dispatches))
+    if traced and isinstance(order, np.ndarray) and np.array_equal(order, np.arange(len(order))):
+        return dispatches
+    numpy: Any = jnp if traced else np
+
+    def take(leaf):
+        return jnp.asarray(leaf)[order] if traced else np.take_along_axis(leaf, order, -1)
+
+    filled, slots = order >= 0, jax.tree.map(take, jax.tree.map(numpy.asarray, dispatches))
     return slots._replace(
-        client=np.where(filled, slots.client, num_clients).astype(np.int32),
-        num_steps=np.where(filled, slots.num_steps, 0).astype(np.int32),
+        client=numpy.where(filled, slots.client, num_clients).astype(np.int32),
+        num_steps=numpy.where(filled, slots.num_steps, 0).astype(np.int32),
     )
 
 
@@ -191,12 +198,12 @@ def map_cohort(
 
     Args:
       function: `(shared, data, dispatch, *inputs) -> (summed, stacked)` of one client, such as its
-        local update.
+        exchange.
       shared: what the function reads for all clients. It is an argument, not a closure, because
         every device has its own copy.
       data: all clients' examples, or shards of which each device holds one.
-      inputs: leaves [slots, ...]. The first are the dispatches of `fill_slots`: client id
-        `num_clients` marks an empty slot; its contribution is masked out.
+      inputs: leaves [slots, ...]; the first are the dispatches of `fill_slots`. The contribution of
+        an empty slot is masked out.
       placement: how the cohort is laid out over chunks and devices.
 
     Returns:

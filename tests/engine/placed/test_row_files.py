@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_algos.core.checksums import DamagedError
-from fedjax_algos.engine import row_files
-from fedjax_algos.engine.row_files import RowFiles
+from fedjax_algos.engine.placed import row_files
+from fedjax_algos.engine.placed.row_files import RowFiles
 
 SIZE = 7  # bytes of a row
 

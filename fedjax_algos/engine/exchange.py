@@ -1,0 +1,254 @@
+"""One client's exchange with the server, traced: what it receives, reads, computes and sends.
+
+Rounds and plans decide when an exchange takes place and on which device. Fingerprints and counts
+of bytes and of FLOPs read the same functions. What the server makes of updates is in
+`server_step.py`.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_algos.core import (
+    Algorithm,
+    Array,
+    Broadcast,
+    ClientData,
+    ClientState,
+    Dispatch,
+    Key,
+    Params,
+    Report,
+    ServerState,
+    Statistics,
+    Update,
+)
+from fedjax_algos.core.keys import client_key, dispatch_keys
+from fedjax_algos.core.permutation import permutation_words
+from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.core.types import Batches
+from fedjax_algos.data.federated_data import FederatedData, client_view
+from fedjax_algos.engine.non_finite import all_finite, select
+from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
+from fedjax_algos.engine.state import FederatedState
+
+
+class Shared(NamedTuple):
+    """What all clients of a run read besides what they receive."""
+
+    statistics: Statistics  # of the model that they start from
+    origin: Params  # theta_0, from which rows are initialised; () if clients keep no state
+    seed: jax.Array  # uint32[]
+    frozen: Any  # the model's arrays that never change; () if there are none
+
+
+def shared_of(state: FederatedState) -> Shared:
+    """What the clients of a run read of its state besides what they receive."""
+    return Shared(state.statistics, state.origin, state.seed, state.frozen)
+
+
+class Randomness(NamedTuple):
+    """The random numbers of one dispatch."""
+
+    order: jax.Array  # uint32[20]: the order of the client's examples; see `permutation_words`
+    key: Key  # for the client's training
+
+
+class Sent(NamedTuple):
+    """The end of an exchange: what the client sends, measured, and keeps."""
+
+    row: ClientState  # its new row; the old one if something is not finite
+    message: Any  # the update, or what `hand_in` made of it
+    report: Report | tuple[()]  # () of a prelude
+    finite: jax.Array | None  # bool[]: whether all of these are finite; None if nobody looks
+
+
+def draw(batches: Batches, seed: jax.Array, client: Array, number: Array) -> Randomness:
+    """A dispatch's random numbers; "persistent" batches have the order of the first dispatch."""
+    order, key = dispatch_keys(seed, client, number)
+    if batches == "persistent":
+        order, _ = dispatch_keys(seed, client, jnp.int32(0))
+    return Randomness(permutation_words(order), key)
+
+
+def draw_cohort(algorithm: Algorithm, seed: jax.Array, dispatches: Dispatch) -> Randomness:
+    """The random numbers of dispatches, leaves [slots], at once: outside of loops over chunks."""
+    of_one = partial(draw, algorithm.local.batches, seed)
+    return jax.vmap(of_one)(dispatches.client, dispatches.number)
+
+
+def send(algorithm: Algorithm, server: ServerState) -> Broadcast:
+    """What a client has received when its local steps begin; a pair after a prelude's broadcast."""
+    broadcast = algorithm.broadcast(server, jnp.int32(0))
+    if algorithm.prelude is None:
+        return broadcast
+    return algorithm.prelude.broadcast(server, jnp.int32(0)), broadcast
+
+
+def initialised_row(
+    algorithm: Algorithm, shared: Shared, client: Array, row: ClientState, known: Any
+) -> ClientState:
+    """A client's row when its local update begins.
+
+    Args:
+      algorithm: whose client state it is.
+      shared: of the run.
+      client: int32[]: its id.
+      row: from the table, which `client_init` replaces if it has not been initialised.
+      known: bool[]: whether it has been, of `FederatedState.dispatched`; () without rows. The
+        number of the dispatch does not say it: dispatch 0 may be lost, and rows may be given.
+    """
+    initial = algorithm.client_init(shared.origin, client_key(shared.seed, client))
+    return jax.tree.map(lambda new, old: jnp.where(known, old, new), initial, row)
+
+
+def read_row(table: ClientState, client: jax.Array) -> ClientState:
+    """One client's part of a table [num_clients, ...]; an id out of range reads the last row."""
+    return jax.tree.map(lambda leaf: leaf[client], table)
+
+
+def view_of(
+    shared: Shared, data: FederatedData, dispatch: Dispatch, draws: Randomness
+) -> ClientData:
+    """The client's examples and the parts of the model that are not trained."""
+    first, frozen = dispatch.first_step, shared.frozen
+    return client_view(data, dispatch.client, draws.order, shared.statistics, first, frozen)
+
+
+def _the_update(update: Update) -> Update:
+    return update
+
+
+def exchange(
+    algorithm: Algorithm,
+    shared: Shared,
+    received: Broadcast,
+    data: FederatedData,
+    dispatch: Dispatch,
+    draws: Randomness,
+    own: tuple[ClientState, Any],
+    *,
+    screened: bool = False,
+    hand_in: Callable[[Update], Any] = _the_update,
+) -> Sent:
+    """One client's exchange.
+
+    Args:
+      algorithm: what is computed.
+      shared: of the run.
+      received: of `send`.
+      data: the examples that the device holds.
+      dispatch: leaves [].
+      draws: the random numbers of the dispatch.
+      own: the client's row in the table, and whether it is initialised.
+      screened: whether to look for numbers that are not finite. Where there is one, in what is
+        handed in, the report or the row, the row stays as it was.
+      hand_in: what is made of the update before it is screened. A round takes the contribution to
+        the server's sums; a plan keeps the update until it arrives.
+    """
+    before = initialised_row(algorithm, shared, dispatch.client, *own)
+    view = view_of(shared, data, dispatch, draws)
+    row, update, report = algorithm.client_update(received, before, view, dispatch, draws.key)
+    message = hand_in(update)
+    if not screened:
+        return Sent(row, message, report, None)
+    finite = all_finite(message, report, row)
+    return Sent(select(finite, row, before), message, report, finite)
+
+
+def first_exchange(
+    algorithm: Algorithm,
+    shared: Shared,
+    received: Broadcast,
+    data: FederatedData,
+    dispatch: Dispatch,
+    draws: Randomness,
+    *,
+    screened: bool = False,
+    hand_in: Callable[[Update], Any] = _the_update,
+) -> Sent:
+    """One client's exchange in the prelude of a round, which reads no row; see `exchange`."""
+    assert algorithm.prelude is not None
+    view = view_of(shared, data, dispatch, draws)
+    message = hand_in(algorithm.prelude.client_update(received, view, dispatch, draws.key))
+    return Sent((), message, (), all_finite(message) if screened else None)
+
+
+class ExchangeShapes(NamedTuple):
+    """Shapes and dtypes of what `client_update` takes, in its order."""
+
+    received: Broadcast
+    row: ClientState
+    view: ClientData
+    dispatch: Dispatch
+    key: Any
+
+    def updates(self, algorithm: Algorithm) -> tuple[Update, Update, Report]:
+        """Shapes of the prelude's update, () if there is none, of the update, and of the report."""
+        first: Any = ()
+        if algorithm.prelude is not None:
+            arguments = self.received[0], self.view, self.dispatch, self.key
+            first = jax.eval_shape(algorithm.prelude.client_update, *arguments)
+        _, update, report = jax.eval_shape(algorithm.client_update, *self)
+        return first, update, report
+
+
+def exchange_shapes(
+    algorithm: Algorithm,
+    server: ServerState,
+    shared: Shared,
+    data: FederatedData,
+    dispatch: Dispatch,
+) -> ExchangeShapes:
+    """Shapes of one client's exchange; all arguments may be shapes, and nothing is computed."""
+
+    def arguments(server, shared, data, dispatch):
+        draws = draw(algorithm.local.batches, shared.seed, dispatch.client, dispatch.number)
+        row = algorithm.client_init(shared.origin, client_key(shared.seed, dispatch.client))
+        view = view_of(shared, data, dispatch, draws)
+        return ExchangeShapes(send(algorithm, server), row, view, dispatch, draws.key)
+
+    return jax.eval_shape(arguments, server, shared, data, dispatch)
+
+
+class Transfer(NamedTuple):
+    """Bytes of one client in one round, the model's statistics included.
+
+    Attributes:
+      download: bytes that a client receives.
+      upload: bytes that it sends.
+    """
+
+    download: int
+    upload: int
+
+
+def count_transfer(
+    algorithm: Algorithm, state: FederatedState, data: RunData, dispatches: Dispatch
+) -> Transfer:
+    """The bytes that one client downloads and uploads in one round; computes nothing.
+
+    Args:
+      algorithm: what is sent.
+      state: of a run of the algorithm, or its shapes.
+      data: all clients' examples, or their shapes.
+      dispatches: of one round, leaves [cohort].
+    """
+    dispatch = jax.tree.map(lambda leaf: leaf[0], dispatches)
+    arguments = state.server, shared_of(state), data_shapes(data), dispatch
+    leaves, tree = jax.tree.flatten(arguments)
+    return _transfer_of_shapes(algorithm, tree, tuple(map(jax.typeof, leaves)))
+
+
+@lru_cache(maxsize=64)
+def _transfer_of_shapes(algorithm, tree, leaves):
+    """The runs of an engine have equal shapes, so they share one trace."""
+    arguments = tree.unflatten(leaves)
+    shapes = exchange_shapes(algorithm, *arguments)
+    first, update, _ = shapes.updates(algorithm)
+    statistics = tree_bytes(arguments[1].statistics)
+    down, up = tree_bytes(shapes.received), tree_bytes((first, update))
+    return Transfer(down + statistics, up + statistics)
