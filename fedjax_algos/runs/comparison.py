@@ -9,8 +9,8 @@ from fedjax_algos.core import Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.disk_client_state import DiskClientState
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.runs.async_simulation import simulate_async_seeds
 from fedjax_algos.runs.client_results import client_rows
+from fedjax_algos.runs.clock import simulate_async_seeds
 from fedjax_algos.runs.divergence import named_errors
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.interruption import check_interruption

@@ -27,12 +27,10 @@ from fedjax_algos.engine.disk_client_state import ClientStatePlace, RowsOnDisk
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.fingerprint import data_fingerprint
 from fedjax_algos.engine.placement import default_layout
-from fedjax_algos.runs.inputs import check_metrics
 from fedjax_algos.runs.method import Method
-from fedjax_algos.runs.planned_runs import check_server_steps
+from fedjax_algos.runs.run import check_metrics, check_no_repeats, check_server_steps
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.splits import keeps_in_files, load_test_examples, split, split_held_out
-from fedjax_algos.runs.windows import check_no_repeats
 from fedjax_algos.schedules import Synchronous
 from fedjax_algos.schedules.synchronous import rate_at
 

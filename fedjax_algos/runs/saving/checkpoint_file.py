@@ -19,8 +19,8 @@ from fedjax_algos.core.checksums import DamagedError
 from fedjax_algos.core.files import open_regular
 from fedjax_algos.core.writing import written
 
-_FIRST_LINE = "fedjax_algos checkpoint 1, {:020d} bytes, sha256 {}\n"
-_PATTERN = re.compile(rb"fedjax_algos checkpoint 1, ([0-9]{20}) bytes, sha256 ([0-9a-f]{64})\n")
+_FIRST_LINE = "fedjax_algos checkpoint 2, {:020d} bytes, sha256 {}\n"
+_PATTERN = re.compile(rb"fedjax_algos checkpoint 2, ([0-9]{20}) bytes, sha256 ([0-9a-f]{64})\n")
 _SUFFIX = ".checkpoint"
 
 

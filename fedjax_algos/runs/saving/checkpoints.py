@@ -17,6 +17,7 @@ from fedjax_algos.core.checksums import DamagedError
 from fedjax_algos.core.representation import describe
 from fedjax_algos.core.writing import writing
 from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.runs.identity import check_identity
 from fedjax_algos.runs.saving.arrays import fill_state, flat_arrays, open_rows
 from fedjax_algos.runs.saving.checkpoint_file import (
     checkpoint_path,
@@ -25,7 +26,6 @@ from fedjax_algos.runs.saving.checkpoint_file import (
     remove_unfinished,
     write_checkpoint,
 )
-from fedjax_algos.runs.saving.differences import check_identity
 from fedjax_algos.runs.saving.interruption import Interrupted, interruption
 
 Content = tuple[dict[str, Any], dict[str, Any]]  # a tree of arrays, and facts of JSON
@@ -232,4 +232,6 @@ def load_state(folder: str | Path, like: FederatedState) -> tuple[FederatedState
             "checkpoints"
         )
     saved = _last_whole(folder, partial(open_rows, like))
-    return fill_state(like, saved.arrays, folder), saved.facts["rows"]
+    state = fill_state(like, saved.arrays, folder)
+    (rows,) = saved.facts["rows"]  # of one run, as the state is
+    return state, rows

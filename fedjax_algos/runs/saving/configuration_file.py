@@ -6,7 +6,7 @@ from typing import Any
 
 from fedjax_algos.core.checksums import SUMS, DamagedError, checked_json
 from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
-from fedjax_algos.runs.saving.differences import OtherRunError, differences, off_grid
+from fedjax_algos.runs.identity import OtherRunError, differences, off_grid
 
 _COMPARED = ("methods", "grid", "tuning", "partition_sha256")  # besides the settings
 _OF_LAYOUT = {"source": str, "layout": str | int, "devices": int}

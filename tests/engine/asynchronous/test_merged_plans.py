@@ -23,7 +23,7 @@ from fedjax_algos.engine.asynchronous.merged_plans import (
 from fedjax_algos.engine.asynchronous.protocols import PlanStop
 from fedjax_algos.engine.asynchronous.slots import wave_costs
 from fedjax_algos.engine.asynchronous.waves import make_waves, step_ends
-from fedjax_algos.runs.async_simulation import simulate_async, simulate_async_seeds
+from fedjax_algos.runs.clock import simulate_async, simulate_async_seeds
 
 CLIENTS, EXAMPLES, SECONDS = 5, 40, 6
 SEEDS = (2, 5, 11)
