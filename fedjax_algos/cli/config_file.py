@@ -20,7 +20,7 @@ from fedjax_algos.core.files import (
 from fedjax_algos.core.options import options, unknown
 from fedjax_algos.core.texts import printable
 from fedjax_algos.runs.method import spec_of
-from fedjax_algos.runs.saving.configuration_file import is_layout
+from fedjax_algos.runs.saving.results_folder import is_layout
 from fedjax_algos.runs.settings import Settings
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -17,10 +17,10 @@ from fedjax_algos.core.options import check_value, options
 from fedjax_algos.core.texts import printable
 from fedjax_algos.core.writing import write_text
 from fedjax_algos.runs import results
-from fedjax_algos.runs.client_results import summarise_client_rows
+from fedjax_algos.runs.comparison import summarise_client_rows
 from fedjax_algos.runs.report import ReportTables, TextTable, make_report
-from fedjax_algos.runs.saving.configuration_file import read_configuration
 from fedjax_algos.runs.saving.files import read_rows
+from fedjax_algos.runs.saving.results_folder import read_configuration
 from fedjax_algos.runs.settings import Settings
 
 

@@ -14,7 +14,7 @@ from fedjax_algos.analysis.statistics import diverged
 from fedjax_algos.cli.columns import MISSING
 from fedjax_algos.core import Row
 from fedjax_algos.core.texts import printable
-from fedjax_algos.runs.divergence import WHAT_HELPS, describe_divergence
+from fedjax_algos.runs.recorder import WHAT_HELPS, describe_divergence
 from fedjax_algos.runs.settings import Settings
 
 _MAX_CHARACTERS = 80  # of a cell

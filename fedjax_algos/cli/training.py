@@ -39,7 +39,7 @@ from fedjax_algos.core.writing import written
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.compilation import Compilation, measure_compilation
 from fedjax_algos.runs import comparison, results
-from fedjax_algos.runs.client_results import summarise_client_rows
+from fedjax_algos.runs.comparison import summarise_client_rows
 from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import Method, methods_of, parse_spec
 from fedjax_algos.runs.settings import Settings

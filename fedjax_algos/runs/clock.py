@@ -34,7 +34,6 @@ from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
 from fedjax_algos.engine.sharded_data import data_shapes
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.engine.transfer import Transfer, count_transfer
-from fedjax_algos.runs.divergence import warn_of_divergence
 from fedjax_algos.runs.identity import identity
 from fedjax_algos.runs.progress import show_progress
 from fedjax_algos.runs.recorder import (
@@ -46,6 +45,7 @@ from fedjax_algos.runs.recorder import (
     follow,
     make_evaluate_model,
     measure_state,
+    warn_of_divergence,
 )
 from fedjax_algos.runs.run import check_data, check_evaluations, check_server_steps, flop_counter
 from fedjax_algos.runs.saving.arrays import fill

@@ -4,9 +4,11 @@ Rounds, plans and batched runs are iterators over `Stop`s. `follow` goes through
 `Recorder` makes the rows of the evaluations that are due there.
 """
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,13 +21,22 @@ from fedjax_algos.analysis.rows import metrics_row
 from fedjax_algos.core import Batch, Mean, Metrics, Params, Problem, Row
 from fedjax_algos.core.checks import check_callable
 from fedjax_algos.engine.devices import one_copy
-from fedjax_algos.engine.non_finite import NonFinite, all_finite
+from fedjax_algos.engine.non_finite import NonFinite, NonFiniteUpdateError, all_finite
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.engine.transfer import Transfer
 from fedjax_algos.runs.saving.checkpoints import Content, RunSaver, Saved
 from fedjax_algos.runs.saving.interruption import check_interruption
 
+WHAT_HELPS = (
+    "a smaller client_learning_rate or server_learning_rate, gradients that are clipped "
+    "(clip_norm), or fewer local steps"
+)
+_MAX_NAMED = 5  # runs in a warning
 _all_finite = jax.jit(all_finite)
+
+
+class DivergenceWarning(UserWarning):
+    """The global model of a run is not finite, and the run has stopped."""
 
 
 class Counted(NamedTuple):
@@ -203,3 +214,35 @@ def training_mean(mean: Mean) -> jax.Array:
 def count_excluded(excluded: Any) -> int | None:
     """The column `excluded_updates`: of an `Excluded` with leaves [], or of () if all are kept."""
     return None if excluded == () else int(excluded.number)
+
+
+def describe_divergence(rows: Sequence[Row]) -> str:
+    """Where a run has stopped, by its rows: its round, and the last finite row."""
+    last, before = rows[-1], rows[:-1]
+    loss = f" (test_loss={last['test_loss']:g})" if "test_loss" in last else ""
+    finite = f"that of round {before[-1]['round']:g}" if before else "none"
+    return f"not finite at round {last['round']:g}{loss}; the last finite row is {finite}"
+
+
+def warn_of_divergence(runs: Mapping[str, Sequence[Row]]) -> None:
+    """Warns that runs have stopped, if there are any; `runs` are their rows by name."""
+    if not runs:
+        return
+    named = [f"{name}: {describe_divergence(rows)}" for name, rows in runs.items()]
+    more = len(named) - _MAX_NAMED
+    named = named[:_MAX_NAMED] + [f"and {more} more"] * (more > 0)
+    warnings.warn(
+        f"a run stops when its model is not finite. {'; '.join(named)}. What usually helps is "
+        f"{WHAT_HELPS}",
+        DivergenceWarning,
+        stacklevel=3,
+    )
+
+
+@contextlib.contextmanager
+def named_errors(name: str) -> Iterator[None]:
+    """Puts a name before the message of a NonFiniteUpdateError of the block."""
+    try:
+        yield
+    except NonFiniteUpdateError as error:
+        raise NonFiniteUpdateError(f"{name}{error}") from None

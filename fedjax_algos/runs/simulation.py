@@ -18,7 +18,6 @@ from fedjax_algos.engine.engine import Engine
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
 from fedjax_algos.engine.sharded_data import RunData
 from fedjax_algos.engine.state import FederatedState, place_of
-from fedjax_algos.runs.divergence import warn_of_divergence
 from fedjax_algos.runs.identity import identify_rounds, identity
 from fedjax_algos.runs.progress import show_progress
 from fedjax_algos.runs.recorder import (
@@ -29,6 +28,7 @@ from fedjax_algos.runs.recorder import (
     follow,
     make_evaluate_model,
     measure_state,
+    warn_of_divergence,
 )
 from fedjax_algos.runs.run import (
     RoundOptions,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedjax_algos.core.checksums import DamagedError
-from fedjax_algos.runs.saving.checkpoint_file import (
+from fedjax_algos.runs.saving.checkpoints import (
     checkpoint_path,
     positions_in,
     read_checkpoint,

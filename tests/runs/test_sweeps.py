@@ -21,8 +21,8 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.options import options
 from fedjax_algos.runs.batched import Run, run_batched
-from fedjax_algos.runs.divergence import DivergenceWarning
-from fedjax_algos.runs.sweeps import sweep
+from fedjax_algos.runs.batched.sweeps import sweep
+from fedjax_algos.runs.recorder import DivergenceWarning
 
 pytestmark = pytest.mark.usefixtures("x64")
 

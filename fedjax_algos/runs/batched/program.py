@@ -19,7 +19,6 @@ from fedjax_algos.engine.non_finite import NonFinite, all_finite, check_excluded
 from fedjax_algos.engine.placement import Layout, Placement, fill_slots
 from fedjax_algos.engine.state import FederatedState, initial_state
 from fedjax_algos.engine.transfer import Transfer
-from fedjax_algos.runs.divergence import named_errors
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
 from fedjax_algos.runs.recorder import (
     Counted,
@@ -28,6 +27,7 @@ from fedjax_algos.runs.recorder import (
     Recorder,
     Stop,
     count_excluded,
+    named_errors,
     training_mean,
 )
 from fedjax_algos.runs.run import FlopCounter, draw_windows

@@ -43,12 +43,12 @@ from fedjax_algos.runs.batched.program import (
     constants_of,
     unreadable_rate,
 )
-from fedjax_algos.runs.divergence import warn_of_divergence
 from fedjax_algos.runs.identity import identify_rounds, identity
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
 from fedjax_algos.runs.recorder import (
     Recorder,
     follow,
+    warn_of_divergence,
 )
 from fedjax_algos.runs.run import (
     RoundOptions,

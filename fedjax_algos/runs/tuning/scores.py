@@ -7,8 +7,8 @@ from typing import Any
 
 from fedjax_algos.core.checksums import checked_json, write_json
 from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
+from fedjax_algos.runs.batched.sweeps import Setting
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
-from fedjax_algos.runs.swept_settings import Setting
 from fedjax_algos.runs.tuning.trials import Trial
 
 

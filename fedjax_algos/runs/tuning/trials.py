@@ -15,10 +15,10 @@ from fedjax_algos.core.representation import describe
 from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
 from fedjax_algos.engine.devices import default_num_devices
 from fedjax_algos.runs.batched import run_batched
+from fedjax_algos.runs.batched.sweeps import Setting
 from fedjax_algos.runs.clock import simulate_async
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
-from fedjax_algos.runs.swept_settings import Setting
 
 LAST_SHARE = 0.2  # of a run, whose evaluations make its score
 
