@@ -66,12 +66,8 @@ def identity(
 def identify_rounds(schedules: Sequence[Synchronous], rounds: int) -> dict[str, list[str]]:
     """By what other samplers, local work and rate schedules are recognised.
 
-    Args:
-      schedules: new ones, of runs that are computed together.
-      rounds: of the runs.
-
-    Returns:
-      Hashes of each of the first rounds, at most 20.
+    Hashes of each of the first rounds, at most 20, of new schedules of runs that are computed
+    together.
     """
     number = min(rounds, _COMPARED)
     drawn = [schedule.dispatches(number) for schedule in schedules]
@@ -102,12 +98,9 @@ class OtherRunError(ValueError):
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any], place: str) -> list[str]:
-    """A line for each fact that differs.
+    """A line for each fact that differs, values of JSON or tables of them.
 
-    Args:
-      there: facts by name, values of JSON or tables of them.
-      here: those of now.
-      place: where the others are, such as "in the checkpoint".
+    `place` is where the others are, such as "in the checkpoint".
     """
     lines = []
     for name in dict.fromkeys([*there, *here]):
@@ -137,13 +130,8 @@ def check_identity(
 ) -> None:
     """Checks that a checkpoint is of this run, or of one that differs in its number of rounds only.
 
-    Nothing in a run depends on that number, but for the evaluation at its end.
-
-    Args:
-      there: the identity in the checkpoint.
-      here: that of this run.
-      position: rounds that have been made.
-      folder: of the checkpoint.
+    Nothing in a run depends on that number, but for the evaluation at its end. `position` is that
+    of the checkpoint, in rounds.
 
     Raises:
       OtherRunError: for another run, and if this one has no evaluation after so many rounds.
@@ -162,12 +150,7 @@ def check_identity(
 
 
 def off_grid(rounds: int, eval_every: int) -> str:
-    """Why a run cannot go on after its end.
-
-    Args:
-      rounds: of the run.
-      eval_every: rounds between its evaluations.
-    """
+    """Why a run cannot go on after its end."""
     return (
         f"the run ended with an evaluation after {rounds} rounds, which is no multiple of "
         f"eval_every={eval_every}, so that a longer run has none there"

@@ -27,24 +27,13 @@ class Scores:
         self.scores = _read(self.path) if self.path.exists() else {}
 
     def get(self, stage: int, setting: Setting, seed: int) -> float | None:
-        """The score of an ended run, NaN if its model was not finite; None for other runs.
-
-        Args:
-          stage: its number.
-          setting: of a method.
-          seed: of the run.
-        """
+        """The score of an ended run, NaN if its model was not finite; None for other runs."""
         key = _key(stage, setting, seed)
         score = self.scores.get(key)
         return math.nan if key in self.scores and score is None else score
 
     def add(self, stage: int, trials: Sequence[Trial]) -> None:
-        """Writes the scores of trials, all of them or none.
-
-        Args:
-          stage: its number.
-          trials: with their scores so far.
-        """
+        """Writes the scores of trials, all of them or none."""
         for trial in trials:
             for seed, score in trial.scores.items():
                 self.scores[_key(stage, trial.setting, seed)] = None if math.isnan(score) else score
