@@ -17,8 +17,8 @@ import optax
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms.global_optimizers import biased_optimizers
+from fedjax_algos.runs.experiment import split
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.splits import split
 from fedjax_algos.schedules import Synchronous
 
 SETTINGS = Settings()

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 
 import fedjax_algos as fa
-from fedjax_algos.models.outputs import Outputs
-from fedjax_algos.runs.sweeps import sweep
+from fedjax_algos.models.adapters import Outputs
+from fedjax_algos.runs.batched.sweeps import sweep
 
 LOCAL = fa.Local(batch_size=2, learning_rate=0.1, steps=2)
 FULL = LOCAL._replace(batches="full")  # quicker to compile

@@ -16,10 +16,9 @@ from fedjax_algos.core.options import options, parse_value
 from fedjax_algos.core.texts import printable
 from fedjax_algos.engine.compilation import keep_compiled
 from fedjax_algos.engine.placed.devices import usable_cores
-from fedjax_algos.runs.divergence import DivergenceWarning
-from fedjax_algos.runs.saving.configuration_file import read_configuration
+from fedjax_algos.runs.recorder import DivergenceWarning
 from fedjax_algos.runs.saving.interruption import finish_calls
-from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
+from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder, read_configuration
 from fedjax_algos.runs.tracking import Tracker, trackers
 
 _folders: list[Path] = []  # that of the command, once it is open

@@ -30,8 +30,8 @@ from fedjax_algos.core.texts import printable
 from fedjax_algos.core.writing import written
 from fedjax_algos.engine.compilation import Compilation, measure_compilation
 from fedjax_algos.runs import results
+from fedjax_algos.runs.batched.sweeps import Sweep, prepare_sweep, run_sweep
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
-from fedjax_algos.runs.sweeps import Sweep, prepare_sweep, run_sweep
 from fedjax_algos.runs.tracking import Tracker, track_experiment
 
 _MEMORY_HELP = "bytes for the states of a call's runs [2**30, or more if those at once need it]"

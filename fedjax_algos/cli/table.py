@@ -18,7 +18,7 @@ from fedjax_algos.core.options import check_choice, check_value, options, parse_
 from fedjax_algos.core.texts import printable
 from fedjax_algos.core.writing import write_text
 from fedjax_algos.runs import results
-from fedjax_algos.runs.saving.configuration_file import read_configuration
+from fedjax_algos.runs.saving.results_folder import read_configuration
 from fedjax_algos.runs.settings import Settings
 
 

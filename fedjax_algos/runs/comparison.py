@@ -1,4 +1,4 @@
-"""Comparisons: several methods on the same seeds, data and schedule settings."""
+"""Comparisons: several methods on the same seeds, data and schedule settings, also by client."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,9 +9,9 @@ from fedjax_algos.core import Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.runs.async_simulation import simulate_async_seeds
-from fedjax_algos.runs.divergence import named_errors
+from fedjax_algos.runs.clock import simulate_async_seeds
 from fedjax_algos.runs.experiment import Experiment
+from fedjax_algos.runs.recorder import named_errors
 from fedjax_algos.runs.results import client_rows
 from fedjax_algos.runs.saving.interruption import check_interruption
 from fedjax_algos.runs.saving.results_folder import ResultsFolder

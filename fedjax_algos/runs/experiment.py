@@ -1,4 +1,4 @@
-"""An experiment that is ready to run: the data of each seed, and the compiled methods."""
+"""An experiment that is ready to run: the examples of each seed, and the compiled methods."""
 
 import types
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.asynchrony import Plan, SystemModelWithSpeeds, schedules, system_of
-from fedjax_algos.core import Algorithm, Local
+from fedjax_algos.core import Algorithm, Batch, Local
 from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.representation import describe
 from fedjax_algos.data import (
@@ -19,19 +19,21 @@ from fedjax_algos.data import (
     Dataset,
     FederatedData,
     Partition,
+    StoredData,
+    federate,
+    hold_out,
     in_memory,
+    partitions,
 )
+from fedjax_algos.data.stored import choose_clients, load_test
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.fingerprint import data_fingerprint
 from fedjax_algos.engine.placed.on_disk import ClientStatePlace, RowsOnDisk
 from fedjax_algos.engine.slots import default_layout
-from fedjax_algos.runs.inputs import check_metrics
 from fedjax_algos.runs.method import Method
-from fedjax_algos.runs.planned_runs import check_server_steps
+from fedjax_algos.runs.run import check_metrics, check_no_repeats, check_server_steps
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.splits import keeps_in_files, load_test_examples, split, split_held_out
-from fedjax_algos.runs.windows import check_no_repeats
 from fedjax_algos.schedules import Synchronous
 from fedjax_algos.schedules.synchronous import rate_at
 
@@ -129,10 +131,10 @@ def prepare(
     problem = settings.problem(dataset)
     algorithms = {method.label: method.build(problem, settings) for method in methods}
     pools = any(algorithm.pools_examples for algorithm in algorithms.values())
-    in_files = files and not pools and keeps_in_files(settings, dataset)
+    in_files = files and not pools and _keeps_in_files(settings, dataset)
     if isinstance(dataset, ClientDataset) and not in_files:
         dataset = in_memory(dataset, settings.test_examples)
-    test, labels = load_test_examples(settings, dataset), None
+    test, labels = _load_test_examples(settings, dataset), None
     check_metrics(problem, test, settings.target_metric)
     if isinstance(dataset, Dataset):
         labels = np.asarray(dataset.train["y"])
@@ -248,3 +250,82 @@ def _clients_keep_state(algorithm: Algorithm) -> bool:
     key = jax.eval_shape(model_key, 0)
     params = jax.eval_shape(algorithm.problem.init, key).params
     return bool(jax.tree.leaves(jax.eval_shape(algorithm.client_init, params, key)))
+
+
+def _keeps_in_files(settings: Settings, dataset: AnyDataset) -> bool:
+    """Whether the examples of a data set stay in files: those of its own clients may."""
+    natural = partitions.parse(settings.partition)[0] == "natural"
+    of_all = settings.evaluate_clients != "none" or settings.layout == "tuned"
+    return isinstance(dataset, ClientDataset) and natural and not of_all
+
+
+def _load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:
+    """The test examples of a loaded data set, at most `test_examples` of them."""
+    if isinstance(dataset, ClientDataset):
+        return load_test(dataset, settings.test_examples)
+    total = len(dataset.test["x"])
+    if settings.test_examples is None or settings.test_examples >= total:
+        return dataset.test
+    rows = np.random.default_rng(0).choice(total, settings.test_examples, replace=False)
+    return {name: leaf[np.sort(rows)] for name, leaf in dataset.test.items()}
+
+
+def split(
+    settings: Settings, dataset: AnyDataset, seed: int
+) -> tuple[FederatedData | StoredData, Partition | None]:
+    """Divides a data set's training examples over the clients.
+
+    Args:
+      settings: of the runs.
+      dataset: what is divided.
+      seed: of the partition.
+
+    Returns:
+      The clients' examples and their partition, without those that are held out. Of a data set
+      whose examples stay in files, the chosen clients, and None.
+
+    Raises:
+      ValueError: for partition "natural" of a data set without users.
+    """
+    if isinstance(dataset, ClientDataset):
+        options = partitions.parse(settings.partition)[1]
+        chosen = choose_clients(dataset.train.counts, settings.clients, seed, **options)
+        return StoredData(dataset.train, chosen), None
+    partition = _partition(settings, dataset, seed)
+    if settings.evaluate_clients == "held_out":
+        partition, _ = hold_out(partition, settings.held_out, seed)
+    return federate(dataset.train, partition), partition
+
+
+def split_held_out(settings: Settings, dataset: Dataset, seed: int) -> FederatedData:
+    """The examples of each client that `split` holds out, with the same arguments.
+
+    Raises:
+      ValueError: if no client has so many examples that it holds one out.
+    """
+    _, partition = hold_out(_partition(settings, dataset, seed), settings.held_out, seed)
+    if not partition.indices.size:
+        raise ValueError(
+            f"held_out={settings.held_out:g} of the examples of each of the {settings.clients} "
+            "clients is less than one; give a larger share or fewer clients"
+        )
+    return federate(dataset.train, partition, allow_empty=True)
+
+
+def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
+    natural = partitions.parse(settings.partition)[0] == "natural"
+    source = dataset.users if natural else np.asarray(dataset.train["y"])
+    if source is None:
+        raise ValueError(
+            f"partition={settings.partition!r} needs a data set with clients of its own, which "
+            f"{settings.dataset!r} is not; choose another partition"
+        )
+    try:
+        return partitions.make(settings.partition, source, settings.clients, seed)
+    except ValueError as error:
+        if natural or dataset.users is None:
+            raise
+        own = len(np.unique(dataset.users))
+        raise ValueError(
+            f"{error}; or give partition='natural' for the {own} clients of the data set"
+        ) from error

@@ -29,9 +29,8 @@ from fedjax_algos.core.writing import written
 from fedjax_algos.data import describe_partition, partition_table
 from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.experiment import Experiment
-from fedjax_algos.runs.saving.configuration_file import check_complete
 from fedjax_algos.runs.saving.files import read_rows, write_table
-from fedjax_algos.runs.saving.results_folder import ResultsFolder
+from fedjax_algos.runs.saving.results_folder import ResultsFolder, check_complete
 
 _MAX_CLIENTS_IN_A_TIMELINE = 50  # that a picture has room for
 _PACKAGES = ("fedjax_algos", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")

@@ -28,7 +28,7 @@ from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.slots import chunk_size
 from fedjax_algos.models import compute_in, losses, metrics, models, with_loss, with_metrics
 from fedjax_algos.models.adapters import check_examples
-from fedjax_algos.runs.inputs import check_evaluations
+from fedjax_algos.runs.run import check_evaluations
 from fedjax_algos.schedules import cohort_count, local_works, rate_schedules, samplers
 from fedjax_algos.schedules.synchronous import check_dispatch_memory
 

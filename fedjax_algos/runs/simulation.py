@@ -1,34 +1,48 @@
-"""Whole synchronous runs: the evaluations of `Rounds` with a callback and with checkpoints."""
+"""Synchronous runs: windows of rounds, each of which ends with an evaluation."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import numpy as np
 
-from fedjax_algos.core import Batch, Model, Params, Row
-from fedjax_algos.core.checks import check_callable
-from fedjax_algos.core.representation import describe_tree
+from fedjax_algos.core import Batch, Metrics, Model, Params, Population, Row
+from fedjax_algos.core.checks import check_callable, check_kind, check_not_consumed, check_whole
+from fedjax_algos.engine.checks import StateCheck
 from fedjax_algos.engine.engine import Engine
-from fedjax_algos.engine.fingerprint import (
-    algorithm_fingerprint,
-    array_fingerprint,
-    data_fingerprint,
-    examples_fingerprint,
-)
+from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
+from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.devices import one_copy
-from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
+from fedjax_algos.engine.placed.sharded_data import RunData
 from fedjax_algos.engine.state import FederatedState, place_of
+from fedjax_algos.runs.identity import identify_rounds, identity
 from fedjax_algos.runs.progress import show_progress
-from fedjax_algos.runs.rounds import Rounds
+from fedjax_algos.runs.recorder import (
+    Counted,
+    Due,
+    Recorder,
+    Stop,
+    follow,
+    make_evaluate_model,
+    measure_state,
+    warn_of_divergence,
+)
+from fedjax_algos.runs.run import (
+    RoundOptions,
+    Rounds,
+    Window,
+    check_data,
+    check_room_for_rows,
+    draw_windows,
+    flop_counter,
+)
 from fedjax_algos.runs.saving.arrays import fill, fill_state, open_rows, saved_arrays
-from fedjax_algos.runs.saving.checkpoints import Checkpoints, Content, RunSaver, Saved
-from fedjax_algos.runs.saving.interruption import check_interruption
-from fedjax_algos.runs.windows import identify_rounds
+from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver
 from fedjax_algos.schedules import LocalWork, Sampler, uniform
+from fedjax_algos.schedules.synchronous import Position
 
 
 def simulate(
@@ -109,41 +123,196 @@ def simulate(
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
     report = _reporter(on_evaluation)
-    run = Rounds(
-        engine,
-        data,
-        cohort_size=cohort_size,
-        rounds=rounds,
-        seed=seed,
-        sampler=sampler,
-        work=work,
-        test=test,
-        eval_every=eval_every,
-        params=params,
-        evaluate=evaluate,
-        state=state,
-        start_round=start_round,
-    )
-    model = array_fingerprint(one_copy(run.state.server.params)) if checkpoints else ""
-    saver = RunSaver(checkpoints, partial(_identity, run, run.state, model))
-    stopped = False
+    loop = Rounds(cohort_size, rounds, sampler, work, test, eval_every, params)
+    run = _SynchronousRun(engine, data, loop, seed, evaluate, state, start_round)
+    saver = run.saver(checkpoints)
     with show_progress(progress, run.end, "rounds") as show:
-        if (saved := saver.restore(partial(open_rows, run.state))) and saver.checkpoints:
-            _restore(run, saved, saver.checkpoints)
-            for row in run.rows:
-                show(row["round"], row)
-                stopped = report(row, run.state if row is run.rows[-1] else None)
-        for latest, row in () if stopped else run:
+
+        def tell(number: int, row: Row, latest: FederatedState | None) -> bool:
             show(row["round"], row)
-            stopped = report(row, latest)
-            if run.position is None:  # the start, which is made again as quickly as it is read
-                check_interruption()
-            else:
-                last = run.ended or stopped
-                saver.after_evaluation(run.done, partial(_content, run, saver), last=last)
-            if stopped:
-                break
-    return run.state, run.rows
+            return report(row, latest)
+
+        recorder = Recorder([f"seed {seed}"], engine.non_finite, tell)
+        for _ in follow(run.stops(recorder, saver), recorder, saver):
+            pass
+    warn_of_divergence(recorder.diverged_rows())
+    return run.state, recorder.histories[0]
+
+
+def iterate_rounds(
+    engine: Engine,
+    data: RunData,
+    *,
+    seed: int = 0,
+    evaluate: Callable | None = None,
+    state: FederatedState | None = None,
+    start_round: int | None = None,
+    **rounds: Unpack[RoundOptions],
+) -> Iterator[tuple[FederatedState, Row]]:
+    """The evaluations of `simulate` one by one, as `for state, row in iterate_rounds(...)`.
+
+    The first pair is that of the start. Each next one runs `eval_every` rounds in one compiled
+    call, in which it CONSUMES the state that was yielded before: copy that state to keep it, with
+    `jax.tree.map(jnp.copy, state)`. Leave the loop to end the run.
+
+    Args:
+      engine: as in `simulate`, like all arguments.
+      data: the clients' examples.
+      seed: of the model, the cohorts and the clients' batches.
+      evaluate: of `make_evaluate`.
+      state: of an earlier run, which goes on; it is CONSUMED.
+      start_round: the number of rounds that `state` has seen.
+      **rounds: `cohort_size`, `rounds`, `sampler`, `work`, `test`, `params`, and `eval_every`,
+        which is 1 if it is not given.
+
+    Returns:
+      An iterator over the states and the rows of the evaluations.
+
+    Raises:
+      TypeError: for an object of another type.
+      ValueError: as `simulate` does.
+      NonFiniteUpdateError: for an update that is not finite if the engine has non_finite="error".
+      Interrupted: after an evaluation, if a signal has arrived in `finish_calls`.
+    """
+    rounds.setdefault("eval_every", 1)
+    run = _SynchronousRun(engine, data, Rounds(**rounds), seed, evaluate, state, start_round)
+    recorder = Recorder([f"seed {seed}"], engine.non_finite, lambda number, row, state: None)
+    return _evaluations(run, recorder)
+
+
+def _evaluations(run: "_SynchronousRun", recorder: Recorder):
+    """The states and rows of a run."""
+    saver = run.saver(None)
+    for stop in follow(run.stops(recorder, saver), recorder, saver):
+        yield stop.state, recorder.histories[0][-1]
+    warn_of_divergence(recorder.diverged_rows())
+
+
+class _SynchronousRun:
+    """A run in rounds: where it is, and its stops. `simulate` documents the arguments.
+
+    `state`, `done` and `flops` are those after the last stop.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        data: RunData,
+        loop: Rounds,
+        seed: int,
+        evaluate: Callable | None,
+        state: FederatedState | None,
+        start_round: int | None,
+    ):
+        check_kind("engine", engine, Engine, "give make_engine(algorithm)")
+        loop.check()
+        _check_start(state, start_round, loop.params, seed)
+        check_data(engine.algorithm.problem, data, loop.test)
+        self.engine, self.loop = engine, loop
+        counts, self.data = data.counts(), engine.put_data(data)
+        self.draw = partial(loop.schedule, counts, engine.algorithm.local, seed)
+        self.schedule = self.draw()
+        population = Population(data.num_clients, loop.cohort_size, int(counts.sum()))
+        if state is None:
+            state = engine.init(seed, population, loop.params)
+        else:
+            place = place_of(state.clients)
+            StateCheck(engine.algorithm, place).check_state(state, self.data)
+        self.state, self.start_round = state, start_round or 0
+        self.done, self.end = self.start_round, self.start_round + loop.rounds
+        check_room_for_rows(state, min(data.num_clients, self.end * loop.cohort_size))
+        self.evaluate_model = make_evaluate_model(engine.algorithm.problem, loop.test, evaluate)
+        self.count, self.flops = flop_counter(engine.algorithm, state, self.data), 0.0
+        if isinstance(self.data, CohortData):
+            self.data.reserve(self._cohorts())
+        if self.start_round:  # what earlier rounds drew is drawn again
+            self.flops = sum(window.flops for window in self._windows(self.start_round))
+
+    def _windows(self, end: int) -> Iterator[Window]:
+        keeping = bool(jax.tree.leaves(self.state.origin))
+        return draw_windows(self.schedule, self.count, end, self.loop.eval_every, keeping)
+
+    def _cohorts(self):
+        """The clients of each round, drawn beside the schedule."""
+        schedule, eval_every = self.draw(), self.loop.eval_every
+        for done in range(0, self.end, eval_every):
+            yield from schedule.dispatches(min(eval_every, self.end - done)).client
+
+    def saver(self, checkpoints: Checkpoints | str | Path | None) -> RunSaver:
+        """What saves the run, which is at its start."""
+        params = self.state.server.params
+        model = "" if checkpoints is None else array_fingerprint(one_copy(params))
+        return RunSaver(checkpoints, partial(self._identity, self.state, model))
+
+    def stops(self, recorder: Recorder, saver: RunSaver) -> Iterator[Stop]:
+        """The evaluations from the start on, or from where a checkpoint was made."""
+        restored = self._restore(recorder, saver)
+        if recorder.ended:
+            return
+        windows = self._windows(self.end)
+        window = next(windows, None)
+        if window is None:  # the checkpoint was that of the end
+            return
+        first = jax.tree.map(lambda leaf: leaf[0], window.dispatches)
+        transfer = self.engine.transfer(self.state, self.data, first)
+
+        def stop(metrics: Metrics, position: Position | None) -> Stop:
+            counted = Counted.of_rounds(self.done, self.loop.cohort_size, transfer, self.flops)
+            measure = partial(measure_state, self.state, metrics, self.evaluate_model)
+            arrays = None if position is None else partial(self._arrays, position, saver)
+            last = self.done == self.end
+            return Stop(self.done, [Due(0, counted, measure)], self.state, last, arrays)
+
+        if not restored:
+            yield stop({}, None)
+        while window is not None:
+            position = window.position
+            self.state, metrics = self.engine.rounds(
+                self.state, self.data, window.dispatches, window.rounds
+            )
+            self.done, self.flops = self.done + window.rounds, self.flops + window.flops
+            window = next(windows, None)  # while the devices compute, for which the row waits
+            if window is not None and isinstance(self.data, CohortData):
+                self.data.read_ahead(np.asarray(window.dispatches.client[0]))
+            yield stop(metrics, position)
+
+    def _restore(self, recorder: Recorder, saver: RunSaver) -> bool:
+        """Puts the run where a checkpoint was made, if there is one."""
+        saved = saver.restore(partial(open_rows, self.state))
+        if saved is None or saver.checkpoints is None:
+            return False
+        self.state = fill_state(self.state, saved.arrays, saver.checkpoints.folder)
+        self.schedule.go_to(fill(self.schedule.position(), saved.arrays, "schedule"))
+        self.done, self.flops = saved.position, float(saved.arrays["flops"])
+        recorder.restore(saved, self.state)
+        return True
+
+    def _arrays(self, position: Position, saver: RunSaver) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        folder = saver.checkpoints.folder if saver.checkpoints else ""  # called only if it saves
+        arrays = saved_arrays(self.state, folder, self.done, saver.kept)
+        return arrays | {"schedule": position, "flops": np.float64(self.flops)}
+
+    def _identity(self, state: FederatedState, model: str) -> dict[str, Any]:
+        """By what a checkpoint of another run is recognised; of `state` it reads the shapes."""
+        engine, loop, started = self.engine, self.loop, {"start_round": self.start_round}
+        one = jax.tree.map(lambda leaf: leaf[0, 0], self.draw().dispatches(1))
+        return (started if self.start_round else {}) | identity(
+            engine.algorithm,
+            state,
+            self.data,
+            one,
+            loop.test,
+            initial_model=model,
+            partition_and_values=data_fingerprint(self.data),
+            **identify_rounds([self.draw()], self.end),
+            rounds=loop.rounds,
+            eval_every=loop.eval_every,
+            non_finite=engine.non_finite,
+            client_state=place_of(self.state.clients),
+            layout=str(engine.placement.layout),
+            devices=engine.placement.num_devices,
+        )
 
 
 def _reporter(on_evaluation: Any) -> Callable[[Row, FederatedState | None], bool]:
@@ -162,40 +331,26 @@ def _reporter(on_evaluation: Any) -> Callable[[Row, FederatedState | None], bool
     return report
 
 
-def _restore(run: Rounds, saved: Saved, checkpoints: Checkpoints) -> None:
-    """Puts a run where a checkpoint was made."""
-    run.state = fill_state(run.state, saved.arrays, checkpoints.folder)
-    run.schedule.go_to(fill(run.schedule.position(), saved.arrays, "schedule"))
-    run.done, run.rows = saved.position, saved.facts["rows"]
-    run.flops, run.diverged = saved.facts["flops"], saved.facts["diverged"]
-    run.started -= run.rows[-1]["wall_seconds"]
-
-
-def _content(run: Rounds, saver: RunSaver) -> Content:
-    """What a checkpoint holds."""
-    facts = {"rows": run.rows, "flops": run.flops, "diverged": run.diverged}
-    folder = saver.checkpoints.folder if saver.checkpoints else ""  # called only if there are some
-    arrays = saved_arrays(run.state, folder, run.done, saver.kept)
-    return arrays | {"schedule": run.position}, facts
-
-
-def _identity(run: Rounds, state: FederatedState, model: str) -> dict[str, Any]:
-    """By what a checkpoint of another run is recognised; of `state` it reads the shapes only."""
-    engine, data = run.engine, run.data
-    one = jax.tree.map(lambda leaf: leaf[0, 0], run.draw().dispatches(1))
-    started = {"start_round": run.start_round} if run.start_round else {}
-    return started | {
-        "algorithm": algorithm_fingerprint(engine.algorithm, state, data, one),
-        "initial_model": model,
-        "clients": data.num_clients,
-        "examples": describe_tree(data_shapes(data).examples),
-        "partition_and_values": data_fingerprint(data),
-        "test": examples_fingerprint(run.test),
-        **identify_rounds([run.draw()], run.end),
-        "rounds": run.rounds,
-        "eval_every": run.eval_every,
-        "non_finite": engine.non_finite,
-        "client_state": place_of(run.state.clients),
-        "layout": str(engine.placement.layout),
-        "devices": engine.placement.num_devices,
-    }
+def _check_start(state, start_round, params, seed):
+    """Raises an error for a state of an earlier run that does not fit the other arguments."""
+    if start_round is not None:
+        check_whole("start_round", start_round, 0)
+    if state is None:
+        if start_round:
+            raise ValueError(
+                f"start_round={start_round} has no state; give the state after so many rounds"
+            )
+        return
+    fix = "give what engine.init, simulate or the last round returned"
+    check_kind("state", state, FederatedState, fix)
+    check_not_consumed(state)
+    if start_round is None:
+        raise ValueError(
+            "state has no start_round, which says what its next cohorts and batches are; give the "
+            "number of rounds that the state has seen, 0 for one of engine.init"
+        )
+    if params is not None:
+        raise ValueError("state and params are both given; give params where the run begins")
+    own = int(one_copy(state.seed))
+    if own != seed:
+        raise ValueError(f"seed={seed} is not that of the state; give seed={own}")

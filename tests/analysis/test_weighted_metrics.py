@@ -10,7 +10,7 @@ from sklearn.metrics import recall_score
 
 import fedjax_algos as fa
 from fedjax_algos.models import with_metrics
-from fedjax_algos.runs.divergence import training_mean
+from fedjax_algos.runs.recorder import training_mean
 from fedjax_algos.runs.results import client_rows
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -10,9 +10,9 @@ from report_helpers import Page, assert_alone
 import fedjax_algos as fa
 from fedjax_algos.core import Mean
 from fedjax_algos.core.checksums import checked_json, write_json
+from fedjax_algos.runs.experiment import split, split_held_out
 from fedjax_algos.runs.results import client_rows, summarise_client_rows
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.splits import split, split_held_out
 
 SHAPE = {"model": "linear", "clients": 12, "cohort": 4, "rounds": 2, "local_steps": 2}
 SMALL = [part for name, value in SHAPE.items() for part in (f"--{name.replace('_', '-')}", value)]

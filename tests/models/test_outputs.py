@@ -16,10 +16,10 @@ import fedjax_algos as fa
 from fedjax_algos.models import losses, metrics, models, with_loss, with_metrics
 from fedjax_algos.models.outputs import Outputs, accuracy, check_labels, cross_entropy
 from fedjax_algos.runs import comparison
+from fedjax_algos.runs.batched.sweeps import prepare_sweep, run_sweep
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.sweeps import prepare_sweep, run_sweep
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -12,7 +12,7 @@ import fedjax_algos as fa
 from fedjax_algos.asynchrony import immediate, plan_dispatches, simulated, traced
 from fedjax_algos.cli import main
 from fedjax_algos.engine.asynchronous.executor import make_executor
-from fedjax_algos.runs.async_simulation import simulate_async
+from fedjax_algos.runs.clock import simulate_async
 from fedjax_algos.runs.method import Method, methods_of
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.schedules.speeds import SpeedDistribution, relative_times

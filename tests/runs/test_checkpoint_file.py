@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedjax_algos.core.checksums import DamagedError
-from fedjax_algos.runs.saving.checkpoint_file import (
+from fedjax_algos.runs.saving.checkpoints import (
     checkpoint_path,
     positions_in,
     read_checkpoint,
@@ -73,7 +73,7 @@ def test_files_that_are_cut_off_longer_or_something_else(small):
         check_refused(small)
     small.write_bytes(content + b"0")
     check_refused(small, r"\d+ bytes follow its first line, not \d+")
-    small.write_bytes(content.replace(b"checkpoint 1", b"checkpoint 2"))
+    small.write_bytes(content.replace(b"checkpoint 2", b"checkpoint 3"))
     check_refused(small, "its first line is not that of a checkpoint of this version")
     small.unlink()
     check_refused(small, "No such file")

@@ -13,7 +13,7 @@ from sweep_helpers import sweep_toy, toy
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import compass, immediate, schedules, traced
 from fedjax_algos.asynchrony.compatibility import check_asynchronous
-from fedjax_algos.runs.async_simulation import simulate_async, simulate_async_seeds
+from fedjax_algos.runs.clock import simulate_async, simulate_async_seeds
 from fedjax_algos.runs.saving.arrays import state_arrays
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver, load_state
 
@@ -74,7 +74,7 @@ def test_every_bit_of_every_algorithms_state_is_restored(case, tmp_path):
 
     state = jax.tree.map(random_bits, shapes)
     saver = RunSaver(Checkpoints(tmp_path, every=0), lambda: {})
-    saver.after_evaluation(1, lambda: (state_arrays(state), {"rows": []}), last=True)
+    saver.after_evaluation(1, lambda: (state_arrays(state), {"rows": [[]]}), last=True)
     blank = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     restored, _ = load_state(tmp_path, blank)
     assert jax.tree.structure(restored) == jax.tree.structure(shapes)

@@ -14,10 +14,10 @@ import fedjax_algos as fa
 from fedjax_algos.core import client_optimizer
 from fedjax_algos.models.outputs import Outputs
 from fedjax_algos.runs import comparison
+from fedjax_algos.runs.batched.sweeps import prepare_sweep, run_sweep
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import Method, methods_of, parse_spec
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.sweeps import prepare_sweep, run_sweep
 from fedjax_algos.schedules import Synchronous
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -13,7 +13,7 @@ from fedjax_algos.analysis.papers import final_quality, maximum_and_cost
 from fedjax_algos.analysis.pictures import plot_metric
 from fedjax_algos.analysis.rows import column_by_method
 from fedjax_algos.analysis.summary import summarise
-from fedjax_algos.runs.divergence import DivergenceWarning
+from fedjax_algos.runs.recorder import DivergenceWarning
 
 pytestmark = pytest.mark.usefixtures("x64")
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)

@@ -5,10 +5,10 @@ import pytest
 
 from fedjax_algos.runs import comparison
 from fedjax_algos.runs.batched import BatchedResult
+from fedjax_algos.runs.batched.sweeps import prepare_sweep, run_sweep
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.sweeps import prepare_sweep, run_sweep
 
 SMALL = Settings(
     model="linear", clients=12, cohort=4, rounds=3, local_steps=2, eval_every=2, seeds=(0, 1)

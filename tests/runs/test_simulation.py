@@ -10,7 +10,7 @@ from helpers import Case, small_network
 
 import fedjax_algos as fa
 from fedjax_algos.runs.batched import Run, run_batched
-from fedjax_algos.runs.batched import execution as batched_execution
+from fedjax_algos.runs.batched import program as batched_program
 from fedjax_algos.runs.saving.arrays import state_arrays
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
@@ -70,8 +70,8 @@ def test_batched_runs_draw_the_next_rounds_before_metrics_are_read(monkeypatch):
 
         return spy
 
-    advance = batched_execution.advance_each
-    monkeypatch.setattr(batched_execution, "advance_each", spied("computes", advance))
+    advance = batched_program.advance_each
+    monkeypatch.setattr(batched_program, "advance_each", spied("computes", advance))
     monkeypatch.setattr(jax, "device_get", spied("reads", jax.device_get))
     result = run_batched(
         fa.algorithms.fedavg, toy.problem, runs, cohort_size=3, rounds=5, eval_every=2,

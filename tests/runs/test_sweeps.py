@@ -21,8 +21,8 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.options import options
 from fedjax_algos.runs.batched import Run, run_batched
-from fedjax_algos.runs.divergence import DivergenceWarning
-from fedjax_algos.runs.sweeps import sweep
+from fedjax_algos.runs.batched.sweeps import sweep
+from fedjax_algos.runs.recorder import DivergenceWarning
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -138,14 +138,14 @@ def test_too_little_memory_is_refused():
 
 
 def test_runs_larger_than_the_default_memory_are_computed_one_after_another(monkeypatch):
-    monkeypatch.setattr("fedjax_algos.runs.batched.call_size._MEMORY", RUN - 1)
+    monkeypatch.setattr("fedjax_algos.runs.batched.program._MEMORY", RUN - 1)
     rows, (note,) = sweep_toy(FEDPROX, GRID)
     assert "8 runs in a program, 1 in a call" in note
     assert_same_rows(rows[-3:], separately(FEDPROX, 7, 0.1, mu=0.6))
 
 
 def test_runs_larger_than_the_memory_of_the_machine_are_refused(monkeypatch):
-    monkeypatch.setattr("fedjax_algos.runs.batched.call_size._MEMORY", RUN - 1)
+    monkeypatch.setattr("fedjax_algos.runs.batched.program._MEMORY", RUN - 1)
     monkeypatch.setattr("fedjax_algos.core.limits.device_memory", lambda: RUN - 1)
     with pytest.raises(ValueError, match="the states of 1 runs at once would need"):
         sweep_toy(FEDPROX, GRID)

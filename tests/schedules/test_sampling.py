@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fedjax_algos as fa
-from fedjax_algos.runs.windows import check_no_repeats
+from fedjax_algos.runs.run import check_no_repeats
 from fedjax_algos.schedules import Synchronous, cohort_count, samplers, uniform
 from fedjax_algos.schedules.sampling import log_shares
 

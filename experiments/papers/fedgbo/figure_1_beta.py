@@ -18,8 +18,8 @@ import question_lines
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
+from fedjax_algos.runs.experiment import split
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.splits import split
 from fedjax_algos.schedules import Synchronous
 
 BETAS = (0.0, 0.6, 0.9)

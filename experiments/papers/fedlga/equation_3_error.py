@@ -18,8 +18,8 @@ import optax
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import diagnostics
+from fedjax_algos.runs.experiment import split
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.splits import split
 from fedjax_algos.schedules.synchronous import Synchronous
 
 ROUNDS = (1, 20, 100)

@@ -1,23 +1,40 @@
-"""The program of batched runs, which takes the numbers in which they differ as arguments."""
+"""The program of batched runs, which takes their differences as arguments, and its calls."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.core import Algorithm, Batch, Local, Model, Population, Problem
+from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.federated_round import run_rounds
-from fedjax_algos.engine.non_finite import NonFinite, all_finite
-from fedjax_algos.engine.placed.devices import AXIS
-from fedjax_algos.engine.slots import Layout, Placement
-from fedjax_algos.engine.state import initial_state
-from fedjax_algos.runs.divergence import training_mean
+from fedjax_algos.engine.non_finite import NonFinite, all_finite, check_excluded
+from fedjax_algos.engine.placed.devices import AXIS, client_mesh, row_sharding, wait_on_cpu
+from fedjax_algos.engine.slots import Layout, Placement, fill_slots
+from fedjax_algos.engine.state import FederatedState, initial_state
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
+from fedjax_algos.runs.recorder import (
+    Counted,
+    Due,
+    Measured,
+    Recorder,
+    Stop,
+    count_excluded,
+    named_errors,
+    training_mean,
+)
+from fedjax_algos.runs.run import FlopCounter, draw_windows
+from fedjax_algos.runs.saving.arrays import fill
+from fedjax_algos.schedules.synchronous import Position
+
+_MEMORY = 2**30  # bytes for the runs of one call, unless those at once need more
 
 
 class Shared(NamedTuple):
@@ -41,12 +58,7 @@ Constants = frozenset[tuple[str, type, Any]]  # with types, because 1, 1.0 and T
 
 
 def constants_of(values: Mapping[str, Any], traced: Collection[str]) -> Constants:
-    """The values that are part of a program.
-
-    Args:
-      values: by name.
-      traced: names of the others, which are arguments of the program.
-    """
+    """The values by name that are part of a program; those named in `traced` are its arguments."""
     return frozenset((n, type(value), value) for n, value in values.items() if n not in traced)
 
 
@@ -64,11 +76,7 @@ class Program(NamedTuple):
     non_finite: NonFinite
 
     def algorithm(self, numbers):
-        """The algorithm of a run.
-
-        Args:
-          numbers: traced floats; see `Entry`.
-        """
+        """The algorithm of a run; `numbers` are traced floats, see `Entry`."""
         # weakly typed, as Python's numbers are: params of another precision keep theirs
         numbers = {name: jnp.asarray(0.0).at[()].set(value) for name, value in numbers.items()}
         local, rate = self.local, numbers.pop(CLIENT_LEARNING_RATE, None)
@@ -78,12 +86,7 @@ class Program(NamedTuple):
         return self.factory(self.problem, local, **constants, **numbers)
 
     def begin(self, shared, entry):
-        """The first state of a run.
-
-        Args:
-          shared: of all runs.
-          entry: of this run.
-        """
+        """The first state of a run."""
         algorithm, placement = self.algorithm(entry.numbers), Placement(self.layout)
         return initial_state(
             algorithm,
@@ -96,18 +99,7 @@ class Program(NamedTuple):
         )
 
     def advance(self, shared_and_rounds, state, entry, dispatches):
-        """Some rounds of a run and an evaluation.
-
-        Args:
-          shared_and_rounds: of all runs; the number of rounds is an int32[].
-          state: of this run.
-          entry: of this run.
-          dispatches: leaves [rounds, slots], of at least so many rounds.
-
-        Returns:
-          The state, the means of training, the means on the test examples, and whether the params
-          are finite.
-        """
+        """Some rounds of a run, of which there may be 0, and an evaluation; see `advance_each`."""
         (shared, rounds), algorithm = shared_and_rounds, self.algorithm(entry.numbers)
         examples, indices, offsets = shared.data
         data = FederatedData(examples, indices[entry.partition], offsets[entry.partition])
@@ -126,16 +118,7 @@ class Program(NamedTuple):
         return state, trained, tested, all_finite(state.server.params)
 
     def of_each(self, function, shared, *inputs):
-        """`function(shared, *inputs)` of every run.
-
-        Args:
-          function: of one run.
-          shared: of all runs, on every device.
-          *inputs: leaves [runs, ...], divided over the devices.
-
-        Returns:
-          Leaves [runs, ...].
-        """
+        """`function(shared, *inputs)` of each run; inputs and results have leaves [runs, ...]."""
 
         def share(shared, inputs):
             size = None if self.runs_per_device == 1 else self.runs_per_device
@@ -152,13 +135,7 @@ class Program(NamedTuple):
 
 @partial(jax.jit, static_argnums=0)
 def begin_each(program, shared, entries):
-    """The first states of all runs, leaves [runs, ...].
-
-    Args:
-      program: static.
-      shared: of all runs.
-      entries: leaves [runs].
-    """
+    """The first states of all runs, leaves [runs, ...]; the program is static."""
     return program.of_each(program.begin, shared, entries)
 
 
@@ -169,7 +146,7 @@ def advance_each(program, states, shared, entries, dispatches, rounds):
     Args:
       program: static.
       states: leaves [runs, ...]; consumed.
-      shared: of all runs.
+      shared: what all runs read.
       entries: leaves [runs].
       dispatches: leaves [runs, rounds, slots], of at least so many rounds.
       rounds: int32[], 0 for the evaluation alone.
@@ -186,14 +163,7 @@ class ValueReadError(Exception):
 
 
 def unreadable_rate(count: Any) -> Any:
-    """Stands for a client learning rate function that differs between the runs of a program.
-
-    Args:
-      count: of rounds or dispatches.
-
-    Raises:
-      ValueReadError: always.
-    """
+    """Stands for a client learning rate function that differs between runs; raises an error."""
     raise ValueReadError
 
 
@@ -203,3 +173,152 @@ UNTRACEABLE = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
+
+
+class Call:
+    """The runs of one call of a program: where they are, and their stops.
+
+    `states` have leaves [runs, ...], after the last stop.
+    """
+
+    states: FederatedState
+
+    def __init__(self, program, shared, entries, schedules, loop, saver):
+        self.program, self.shared, self.entries = program, shared, entries
+        self.schedules, self.loop, self.saver = schedules, loop, saver
+
+    def stops(
+        self, count: FlopCounter, keeping: bool, transfer: Transfer, recorder: Recorder
+    ) -> Iterator[Stop]:
+        """The evaluations from the start on, or from where a checkpoint was made.
+
+        `keeping` says whether clients keep state; the runs after those of the recorder only fill
+        the call.
+        """
+        program, shared, loop = self.program, self.shared, self.loop
+        mesh, num_runs = program.mesh, len(self.entries.seed)
+        put = partial(jax.device_put, device=row_sharding(mesh, num_runs))
+        entries = put(self.entries)
+        self.states = wait_on_cpu(mesh, begin_each(program, shared, entries))
+        done, flops = self._restore(recorder)
+        if recorder.ended:
+            return
+        windows = zip(
+            *(
+                draw_windows(each, count, loop.rounds, loop.eval_every, keeping)
+                for each in self.schedules
+            ),
+            strict=True,
+        )
+        following = next(windows, None)
+        while following is not None:
+            drawn, window = following, following[0].rounds
+            order = Placement(program.layout).slot_order
+            stacked = _stack([each.dispatches for each in drawn])
+            filled = fill_slots(stacked, order(stacked.num_steps), program.population.num_clients)
+            placed = put(filled)
+            for rounds in [window] if done else [0, window]:  # 0: evaluates the first models
+                self.states, trained, tested, finite = wait_on_cpu(
+                    mesh,
+                    advance_each(program, self.states, shared, entries, placed, np.int32(rounds)),
+                )
+                arrays = None
+                if rounds:  # while the devices compute
+                    following, done = next(windows, None), done + rounds
+                    flops = flops + [each.flops for each in drawn]
+                    position = _stack([each.position for each in drawn])
+                    arrays = partial(self._arrays, position, flops)
+                values = trained if rounds else {}, tested, self.states.excluded, finite
+                trained, tested, excluded, finite = jax.device_get(values)
+                measure = partial(self._measure, recorder, trained | tested, excluded, finite)
+                due = [
+                    Due(
+                        number,
+                        Counted.of_rounds(done, loop.cohort_size, transfer, float(flops[number])),
+                        partial(measure, number),
+                    )
+                    for number in range(len(recorder.names))
+                ]
+                yield Stop(done, due, self.states, done == loop.rounds, arrays)
+
+    def _restore(self, recorder: Recorder) -> tuple[int, np.ndarray]:
+        """Rounds and float64[runs] operations so far; the states and schedules go there."""
+        flops = np.zeros(len(self.schedules))
+        saved = self.saver.restore()
+        if saved is None:
+            return 0, flops
+        position = _stack([schedule.position() for schedule in self.schedules])
+        filled = fill(self._arrays(position, flops), saved.arrays)
+        self.states = filled["states"]
+        for number, schedule in enumerate(self.schedules):
+            schedule.go_to(jax.tree.map(lambda leaf, i=number: leaf[i], filled["schedules"]))
+        recorder.restore(saved, None)
+        return saved.position, filled["flops"]
+
+    def _arrays(self, positions: Position, flops: np.ndarray) -> dict[str, Any]:
+        """What a checkpoint holds; leaves [runs, ...]."""
+        return {"states": self.states, "schedules": positions, "flops": flops}
+
+    def _measure(self, recorder, metrics, excluded, finite, number):
+        """What is measured of one run, of values of all runs."""
+        excluded = jax.tree.map(lambda leaf: leaf[number], excluded)
+        with named_errors(f"{recorder.names[number]}: "):
+            check_excluded(self.program.non_finite, excluded)
+        measured = {name: float(values[number]) for name, values in metrics.items()}
+        return Measured(measured, count_excluded(excluded), finite[number])
+
+
+def _stack(trees):
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def call_size(
+    mesh: Mesh | None,
+    runs_per_device: int | None,
+    memory: int | None,
+    num_runs: int,
+    run_bytes: int,
+) -> tuple[Mesh | None, int, int, str]:
+    """The size of equal calls that fit into the memory.
+
+    Args:
+      mesh: the devices that share the runs; None for one.
+      runs_per_device: runs that a device computes at once; None is one on a CPU, and elsewhere as
+        many as fit.
+      memory: bytes for the runs of one call; None is 2**30, or what those at once need.
+      num_runs: that share a program.
+      run_bytes: bytes of one run.
+
+    Returns:
+      The devices, the runs that each computes at once, the runs of a call (a multiple of both), and
+      a note.
+
+    Raises:
+      ValueError: for a memory below that of the runs at once, or if these do not fit into that of
+        the devices.
+    """
+    if mesh is not None and mesh.size > num_runs:
+        mesh = client_mesh(list(mesh.devices.flat[:num_runs]))
+    devices = 1 if mesh is None else mesh.size
+    available = memory or _MEMORY
+    default = 1 if jax.default_backend() == "cpu" else max(available // run_bytes // devices, 1)
+    at_once = min(runs_per_device or default, -(-num_runs // devices))
+    width = devices * at_once
+    if memory is None and available < width * run_bytes:
+        available = width * run_bytes
+        fix = "give fewer clients, runs_per_device or devices"
+        what = f"the states of {at_once} runs at once"
+        check_device_memory(what, at_once * run_bytes, fix, devices=devices)
+    fitting = available // run_bytes
+    if fitting < width:
+        raise ValueError(
+            f"memory={memory} is out of range; give at least {width * run_bytes} bytes "
+            f"for {at_once} at once on {devices} devices, or less of these"
+        )
+    calls = -(-num_runs // (fitting // width * width))
+    runs = -(-num_runs // (calls * width)) * width
+    note = (
+        f"{num_runs} runs in a program, {runs} in a call, {at_once} at once on each of "
+        f"{devices} devices: {runs * run_bytes / 1e6:.3g} of {available / 1e6:.4g} MB"
+    )
+    return mesh, at_once, runs, note

@@ -15,9 +15,6 @@ def flat_arrays(tree: Any) -> dict[str, Any]:
     """The leaves of a tree by their path, such as "server/params/out/kernel".
 
     Arrays without entries are left out: they hold nothing.
-
-    Args:
-      tree: of arrays.
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {_name(path): leaf for path, leaf in leaves if np.size(leaf)}
@@ -28,12 +25,9 @@ def _name(path):
 
 
 def fill(like: Any, arrays: Mapping[str, np.ndarray], prefix: str = "") -> Any:
-    """A tree with the values of a checkpoint, on the devices of an initial one.
+    """A tree with the values of a checkpoint, with the shapes, dtypes and devices of `like`.
 
-    Args:
-      like: a tree of arrays, whose shapes, dtypes and devices the result has.
-      arrays: of `Saved`.
-      prefix: of the names of the tree's arrays.
+    `prefix` is that of the names of the tree's arrays.
 
     Raises:
       ValueError: for an array that is not in the checkpoint, or has another shape or dtype there.
@@ -56,11 +50,7 @@ def fill(like: Any, arrays: Mapping[str, np.ndarray], prefix: str = "") -> Any:
 
 
 def state_arrays(state: FederatedState) -> dict[str, Any]:
-    """A state as a tree of arrays, with rows that are not on devices as tables of their clients.
-
-    Args:
-      state: of a run.
-    """
+    """A state as a tree of arrays, with rows that are not on devices as tables of their clients."""
     tree = state._asdict()
     if isinstance(state.clients, RowTable):
         ids = np.array(sorted(state.clients), np.int32)
@@ -75,11 +65,7 @@ def saved_arrays(
 ) -> dict[str, Any]:
     """A state as a checkpoint holds it: `state_arrays`, but rows on disk stay in their file.
 
-    Args:
-      state: of a run.
-      folder: of the checkpoints.
-      position: of the checkpoint.
-      kept: the positions of the checkpoints that there are.
+    `kept` are the positions of the checkpoints that there are.
 
     Raises:
       ValueError: if rows on disk cannot be written.
@@ -94,12 +80,7 @@ def saved_arrays(
 def fill_state(
     like: FederatedState, arrays: Mapping[str, np.ndarray], folder: str | Path
 ) -> FederatedState:
-    """The state of a checkpoint.
-
-    Args:
-      like: the initial state of the same run; rows on disk were opened with `open_rows`.
-      arrays: of `Saved`, which were made by `saved_arrays`.
-      folder: of the checkpoints.
+    """The state of a checkpoint; `like` is the initial one, with rows on disk of `open_rows`.
 
     Raises:
       ValueError: for a state of another algorithm, model or population, and for rows that were kept
@@ -130,11 +111,7 @@ def open_rows(
 ) -> None:
     """Opens the rows on disk of a checkpoint, if it has some, and reads all of them once.
 
-    Args:
-      like: the initial state of the same run, whose rows become those of the checkpoint.
-      folder: of the checkpoints.
-      position: of the checkpoint.
-      arrays: of the checkpoint.
+    They become the rows of `like`, the initial state of the same run.
 
     Raises:
       DamagedError: for rows that are not as they were written; nothing is opened then.

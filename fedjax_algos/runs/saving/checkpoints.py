@@ -1,9 +1,19 @@
-"""Checkpoints: what a run needs to go on in another process, bit for bit."""
+"""Checkpoints: what a run needs to go on in another process, bit for bit, in one file each.
+
+A checkpoint file is whole, or is refused before anything in it is used. Its first line has the
+format, the number of bytes that follow it, and their SHA-256. The second line is JSON: `facts`, and
+by name of each of `arrays` its dtype, shape and first byte after this line. The rest is the bytes
+of the arrays, one after another, little-endian.
+"""
 
 import functools
+import hashlib
+import json
+import os
+import re
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -14,22 +24,19 @@ import numpy as np
 
 from fedjax_algos.core import Row
 from fedjax_algos.core.checksums import DamagedError
+from fedjax_algos.core.files import open_regular
 from fedjax_algos.core.representation import describe
-from fedjax_algos.core.writing import writing
+from fedjax_algos.core.writing import writing, written
 from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.runs.identity import check_identity
 from fedjax_algos.runs.saving.arrays import fill_state, flat_arrays, open_rows
-from fedjax_algos.runs.saving.checkpoint_file import (
-    checkpoint_path,
-    positions_in,
-    read_checkpoint,
-    remove_unfinished,
-    write_checkpoint,
-)
-from fedjax_algos.runs.saving.differences import check_identity
 from fedjax_algos.runs.saving.interruption import Interrupted, interruption
 
 Content = tuple[dict[str, Any], dict[str, Any]]  # a tree of arrays, and facts of JSON
 Check = Callable[[str | Path, int, Mapping[str, np.ndarray]], None]
+_FIRST_LINE = "fedjax_algos checkpoint 2, {:020d} bytes, sha256 {}\n"
+_PATTERN = re.compile(rb"fedjax_algos checkpoint 2, ([0-9]{20}) bytes, sha256 ([0-9a-f]{64})\n")
+_SUFFIX = ".checkpoint"
 _VERSIONS = ("fedjax_algos", "jax", "jaxlib")  # other versions may round differently
 
 
@@ -54,11 +61,7 @@ class Checkpoints(NamedTuple):
 
 
 def as_checkpoints(checkpoints: Checkpoints | str | Path | None) -> Checkpoints | None:
-    """The checkpoints that a folder, or `Checkpoints`, or None mean.
-
-    Args:
-      checkpoints: as `simulate` takes them.
-    """
+    """The checkpoints that a folder, or `Checkpoints`, or None mean."""
     if checkpoints is None or isinstance(checkpoints, Checkpoints):
         return checkpoints
     return Checkpoints(checkpoints)
@@ -232,4 +235,109 @@ def load_state(folder: str | Path, like: FederatedState) -> tuple[FederatedState
             "checkpoints"
         )
     saved = _last_whole(folder, partial(open_rows, like))
-    return fill_state(like, saved.arrays, folder), saved.facts["rows"]
+    state = fill_state(like, saved.arrays, folder)
+    (rows,) = saved.facts["rows"]  # of one run, as the state is
+    return state, rows
+
+
+def checkpoint_path(folder: Path, position: int) -> Path:
+    """The file of a checkpoint."""
+    return folder / f"{position}{_SUFFIX}"
+
+
+def positions_in(folder: Path) -> list[int]:
+    """The positions of the checkpoints in a folder, ascending; the folder may be missing.
+
+    Raises:
+      ValueError: for a folder with checkpoints of an earlier version.
+    """
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    if any(name.isdecimal() for name in names):
+        raise ValueError(
+            f"the checkpoints in {str(folder)!r} were written by an earlier version of "
+            "fedjax_algos, whose format cannot be read: remove this folder, and the run starts "
+            "again from its beginning; or go on with that version"
+        )
+    stems = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes what processes that were killed have left half-written; no other one writes there."""
+    for path in folder.glob(f".*-*{_SUFFIX}"):
+        path.unlink()
+
+
+def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray], facts: Any) -> None:
+    """Writes arrays by name and facts of JSON as a checkpoint, whole or not at all.
+
+    Raises:
+      ValueError: if the file cannot be written, as on a full disk.
+    """
+    table, end = {}, 0
+    for name, array in arrays.items():
+        table[name] = [array.dtype.name, array.shape, end]
+        end += array.nbytes
+    header = json.dumps({"facts": facts, "arrays": table}).encode() + b"\n"
+    digest = hashlib.sha256()
+    with written(path) as beside, beside.open("wb") as file:
+        file.write(_FIRST_LINE.format(0, digest.hexdigest()).encode())  # it is replaced below
+        for part in (header, *map(_bytes, arrays.values())):
+            digest.update(part)
+            file.write(part)
+        file.seek(0)
+        file.write(_FIRST_LINE.format(len(header) + end, digest.hexdigest()).encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_checkpoint(path: Path) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
+    """The arrays, each of which is read when it is asked for, and the facts of a checkpoint.
+
+    Raises:
+      DamagedError: for a file that is not as it was written.
+    """
+    try:
+        with open_regular(path) as file:
+            match = _PATTERN.fullmatch(file.readline(200))
+            if match is None:
+                raise ValueError("its first line is not that of a checkpoint of this version")
+            start = file.tell()
+            size = os.fstat(file.fileno()).st_size - start
+            if size != int(match[1]):
+                raise ValueError(f"{size} bytes follow its first line, not {int(match[1])}")
+            if hashlib.file_digest(file, "sha256").hexdigest() != match[2].decode():
+                raise ValueError("its checksum is wrong")
+            file.seek(start)
+            header = json.loads(file.readline())
+            return _Arrays(path, header["arrays"], file.tell()), header["facts"]
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DamagedError(f"{str(path)!r} is damaged ({reason})") from None
+
+
+class _Arrays(Mapping[str, np.ndarray]):
+    """Arrays in a file that has been checked, so that memory holds one of them at a time."""
+
+    def __init__(self, path: Path, table: dict[str, Any], start: int):
+        self.path, self.table, self.start = path, table, start
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        dtype, shape, first = self.table[name]
+        array = np.empty(shape, np.dtype(dtype))
+        with open_regular(self.path) as file:
+            file.seek(self.start + first)
+            if file.readinto(_bytes(array)) != array.nbytes:
+                raise DamagedError(f"{str(self.path)!r} was cut off while it was read")
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.table)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+
+def _bytes(array):
+    """An array as a buffer of its bytes; NumPy's own does not know all dtypes of jax."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

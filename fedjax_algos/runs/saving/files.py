@@ -17,10 +17,6 @@ _MAX_DIGITS = 300  # of a number that fits into a float
 def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
     """Writes rows to a CSV file; a column that a row does not have is empty.
 
-    Args:
-      path: the file.
-      rows: by column.
-
     Raises:
       ValueError: if the file cannot be written.
     """
@@ -33,9 +29,6 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def read_rows(path: Path) -> list[Row]:
     """Reads the rows of a table, as they were given to `write_table`.
-
-    Args:
-      path: of a file of `write_table`.
 
     Raises:
       ValueError: if the file cannot be read, or is no whole table of metrics.

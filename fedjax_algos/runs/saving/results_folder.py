@@ -1,9 +1,10 @@
-"""A results folder while a run writes to it: a lock, rows as they come, and what has ended."""
+"""A results folder: its lock, its `config.json`, rows as they come, and what has ended."""
 
 import contextlib
 import json
 import re
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,25 @@ from typing import Any
 import filelock
 
 from fedjax_algos.core import Model, Row
-from fedjax_algos.core.checksums import SUMS, DamagedError, check_sums, write_json, write_sums
+from fedjax_algos.core.checksums import (
+    SUMS,
+    DamagedError,
+    check_sums,
+    checked_json,
+    write_json,
+    write_sums,
+)
+from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.core.representation import describe
 from fedjax_algos.core.writing import unwritable, writing
+from fedjax_algos.runs.identity import OtherRunError, differences, off_grid
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
-from fedjax_algos.runs.saving.configuration_file import (
-    check_same,
-    check_unchanged,
-    read_configuration,
-)
 from fedjax_algos.runs.saving.files import read_rows, write_table
 from fedjax_algos.runs.saving.model_file import save_model
 
+_COMPARED = ("methods", "grid", "tuning", "partition_sha256")  # besides the settings
+_OF_LAYOUT = {"source": str, "layout": str | int, "devices": int}
 _LOCK = ".lock"
 _OF_RUN = ("metrics.csv", "clients.csv", "model.npz")  # what is there of a run that has ended
 
@@ -53,7 +60,7 @@ class ResultsFolder:
         Raises:
           ValueError: if it is not as it was written.
         """
-        return check_unchanged(self.path, read_configuration(self.path))
+        return _check_unchanged(self.path, read_configuration(self.path))
 
     @property
     def client_state(self) -> Path:
@@ -88,7 +95,7 @@ class ResultsFolder:
         earlier = self.configuration
         if earlier is not None:
             here = json.loads(json.dumps(configuration))
-            longer = check_same(self.path, earlier, here, extends=extends)
+            longer = _check_same(self.path, earlier, here, extends=extends)
             return self._extend(earlier, configuration) if longer else None
         self.write_configuration(configuration)
         for name in self.names.values():
@@ -115,51 +122,27 @@ class ResultsFolder:
         return line
 
     def write_configuration(self, configuration: dict[str, Any], *, complete: bool = False) -> None:
-        """Writes `config.json`.
-
-        Args:
-          configuration: values of JSON by name.
-          complete: whether all runs have ended and all files are written.
-        """
+        """Writes `config.json`, which says `complete` if all runs have ended and all is written."""
         content = configuration | {"runs": self.names, "complete": complete}
         write_json(self.path / "config.json", content)
 
     def add_row(self, row: Row) -> None:
-        """Writes a row to the table of its run.
-
-        Args:
-          row: with `method` and `seed`.
-        """
+        """Writes a row, with `method` and `seed`, to the table of its run."""
         rows = self.rows.setdefault((row["method"], row["seed"]), [])
         rows.append(row)
         write_table(self._of_run(row["method"], row["seed"]) / "metrics.csv", rows)
 
     def add_clients(self, rows: list[Row]) -> None:
-        """Writes the metrics of each client at the end of a run, which has not been marked.
-
-        Args:
-          rows: of `client_rows`, of one run.
-        """
+        """Writes the metrics of each client at the end of a run, the `client_rows` of this run."""
         folder = self._of_run(rows[0]["method"], rows[0]["seed"])
         write_table(folder / "clients.csv", rows)
 
     def rows_of_clients(self, label: str, seed: int) -> list[Row]:
-        """The rows of `add_clients` of a run.
-
-        Args:
-          label: of the method.
-          seed: of the run.
-        """
+        """The rows of `add_clients` of a run; `label` is that of its method."""
         return self._rows(label, seed, "clients.csv")
 
     def end(self, label: str, seed: int, model: Model) -> None:
-        """Writes the last model of a run, and the checksums that mark that the run has ended.
-
-        Args:
-          label: of the method.
-          seed: of the run.
-          model: its last one.
-        """
+        """Writes the last model of a run, and the checksums that mark that the run has ended."""
         folder = self._of_run(label, seed)
         save_model(folder / "model.npz", model, overwrite=True)
         write_sums(folder, _OF_RUN)
@@ -168,10 +151,6 @@ class ResultsFolder:
 
     def rows_of_ended(self, label: str, seed: int) -> list[Row] | None:
         """The rows of a run that has ended, in this process or an earlier one; else None.
-
-        Args:
-          label: of the method.
-          seed: of the run.
 
         Raises:
           ValueError: if one of its files is not as it was written.
@@ -317,3 +296,107 @@ def _new_path(default):
             path.mkdir()
             return path
         number += 1
+
+
+def read_configuration(path: Path) -> dict[str, Any] | None:
+    """The content of a folder's `config.json`; None if it has none.
+
+    Raises:
+      ValueError: for a file that cannot be read.
+    """
+    file = path / "config.json"
+    try:
+        with open_regular(file) as opened:
+            content = parse_json(read_bounded(opened, max_text_bytes()))
+        kinds = {
+            dict: (content["settings"], content["methods"], content["environment"]["packages"]),
+            list: (content["settings"]["seeds"],),
+            bool: (content["complete"],),
+        }
+        valid = all(isinstance(value, kind) for kind, values in kinds.items() for value in values)
+        valid = valid and bool(content["methods"])
+        valid = valid and (content["layout"] is None or is_layout(content["layout"]))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        valid = False
+    if not valid:
+        raise ValueError(
+            f"{str(file)!r} is not what compare, run or sweep wrote; name another folder"
+        )
+    return content
+
+
+def _check_unchanged(path: Path, content: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The content of a folder's `config.json` without its checksum, which is compared.
+
+    Raises:
+      ValueError: for a file that was edited, damaged, or written by an earlier version.
+    """
+    try:
+        return None if content is None else checked_json(content)
+    except DamagedError as error:
+        raise ValueError(
+            f"{str(path / 'config.json')!r} is not as it was written ({error}), so the runs cannot "
+            "go on; begin them in another folder"
+        ) from None
+
+
+def is_layout(value: Any) -> bool:
+    """Whether a value of JSON is the record of a layout, as `config.json` has it."""
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name), kind) for name, kind in _OF_LAYOUT.items()
+    )
+
+
+def check_complete(path: Path) -> None:
+    """Raises ValueError, which says what is missing, for a folder whose runs have not all ended."""
+    content = read_configuration(path)
+    if content is None or content["complete"]:
+        return
+    seeds = content["settings"]["seeds"]
+    ended = sum(1 for _ in path.glob(f"runs/*/seed-*/{SUMS}"))
+    raise ValueError(
+        f"{str(path)!r} is not complete: {ended} of {len(content['methods']) * len(seeds)} runs "
+        "have ended; go on with the same command, --out and --resume, or wait for the end"
+    )
+
+
+def _check_same(
+    path: Path, earlier: dict[str, Any], configuration: dict[str, Any], *, extends: bool = False
+) -> bool:
+    """Checks that a folder holds the runs of now, or the same ones with fewer rounds.
+
+    Args:
+      path: of the folder.
+      earlier: the content of its `config.json`.
+      configuration: of the runs here.
+      extends: whether they may have more rounds than those of the folder.
+
+    Returns:
+      Whether they have.
+
+    Raises:
+      OtherRunError: for other runs, which names the differences.
+    """
+    there, here = ({n: each.get(n) for n in _COMPARED} for each in (earlier, configuration))
+    settings, own = earlier["settings"], configuration["settings"]
+    before, rounds = settings.get("rounds"), own.get("rounds")
+    lines = differences(settings, own, "in the folder") + differences(there, here, "in the folder")
+    longer = extends and isinstance(before, int) and rounds is not None and before < rounds
+    if longer and len(lines) == 1:
+        lines = []
+        if before % own["eval_every"]:
+            lines = [f"rounds: {before} in the folder, {rounds} here"]
+            lines[0] += f"; {off_grid(before, own['eval_every'])}"
+    if lines:
+        fix = "Give the command that made it, or another folder"
+        raise OtherRunError(f"{str(path)!r} holds other runs", lines, fix)
+    packages = [each["environment"]["packages"] for each in (earlier, configuration)]
+    if packages[0] != packages[1]:
+        warnings.warn(
+            f"{path} was begun with {packages[0]} and goes on with {packages[1]}, which may round "
+            "differently",
+            stacklevel=4,
+        )
+    return longer

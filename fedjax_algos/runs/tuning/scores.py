@@ -7,8 +7,8 @@ from typing import Any
 
 from fedjax_algos.core.checksums import checked_json, write_json
 from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
+from fedjax_algos.runs.batched.sweeps import Setting
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
-from fedjax_algos.runs.swept_settings import Setting
 from fedjax_algos.runs.tuning.trials import Trial
 
 
@@ -27,24 +27,13 @@ class Scores:
         self.scores = _read(self.path) if self.path.exists() else {}
 
     def get(self, stage: int, setting: Setting, seed: int) -> float | None:
-        """The score of an ended run, NaN if its model was not finite; None for other runs.
-
-        Args:
-          stage: its number.
-          setting: of a method.
-          seed: of the run.
-        """
+        """The score of an ended run, NaN if its model was not finite; None for other runs."""
         key = _key(stage, setting, seed)
         score = self.scores.get(key)
         return math.nan if key in self.scores and score is None else score
 
     def add(self, stage: int, trials: Sequence[Trial]) -> None:
-        """Writes the scores of trials, all of them or none.
-
-        Args:
-          stage: its number.
-          trials: with their scores so far.
-        """
+        """Writes the scores of trials, all of them or none."""
         for trial in trials:
             for seed, score in trial.scores.items():
                 self.scores[_key(stage, trial.setting, seed)] = None if math.isnan(score) else score

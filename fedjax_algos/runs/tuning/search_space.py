@@ -16,15 +16,15 @@ import numpy as np
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.representation import describe
-from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, Method
-from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.swept_settings import (
+from fedjax_algos.runs.batched.sweeps import (
     Setting,
     label_of,
     make_setting,
     own_options,
     parse_grid,
 )
+from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, Method
+from fedjax_algos.runs.settings import Settings
 
 _DIGITS = 3  # of a number that is drawn from an interval
 _EDGE = 0.05  # share of an interval, on its logarithmic scale, that counts as its edge

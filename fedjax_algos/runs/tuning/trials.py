@@ -14,11 +14,11 @@ from fedjax_algos.core import Row
 from fedjax_algos.core.representation import describe
 from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
 from fedjax_algos.engine.placed.devices import default_num_devices
-from fedjax_algos.runs.async_simulation import simulate_async
 from fedjax_algos.runs.batched import run_batched
+from fedjax_algos.runs.batched.sweeps import Setting
+from fedjax_algos.runs.clock import simulate_async
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
-from fedjax_algos.runs.swept_settings import Setting
 
 LAST_SHARE = 0.2  # of a run, whose evaluations make its score
 
@@ -48,21 +48,12 @@ class Trial(NamedTuple):
 
 
 def best_first(trials: Sequence[Trial]) -> list[Trial]:
-    """Trials in the order of their scores; those with NaN come last, and equal ones stay in order.
-
-    Args:
-      trials: of one method, with one length.
-    """
+    """Trials in the order of their scores; NaN comes last, and equal ones stay in order."""
     return sorted(trials, key=lambda trial: (math.isnan(trial.score), -trial.score))
 
 
 def run_score(rows: Sequence[Row], target_metric: str = "accuracy") -> float:
-    """The score of a run; see `Trial`.
-
-    Args:
-      rows: of one run, the first one before any training.
-      target_metric: that is scored.
-    """
+    """The score of a run, whose first row is before any training; see `Trial`."""
     losses = [rows[-1].get(name, 0.0) for name in ("test_loss", "train_loss")]
     if not np.isfinite(losses).all():
         return math.nan
@@ -78,15 +69,7 @@ def try_in_rounds(
     on_evaluation: Callable[[Row], None],
     checkpoints: Checkpoints,
 ) -> list[Trial]:
-    """Runs the settings of one method, in as few programs as possible.
-
-    Args:
-      experiment: whose `client_data` are the held-out examples.
-      chosen: settings of one method.
-      rounds: their number, which is whole.
-      on_evaluation: called with each row.
-      checkpoints: of these runs.
-    """
+    """Runs the settings of one method, in as few programs as possible; `rounds` is whole."""
     settings, rows = experiment.settings, dict[tuple[str, int], list[Row]]()
 
     def report(row: Row) -> None:
@@ -118,11 +101,7 @@ def try_in_rounds(
 
 
 def held_out_rows(experiment: Experiment) -> dict[int, np.ndarray]:
-    """The examples that clients hold out, int32[rows] by seed.
-
-    Args:
-      experiment: with `evaluate_clients="held_out"`.
-    """
+    """The examples that clients hold out, int32[rows] by seed."""
     assert experiment.client_data is not None
     return {seed: np.asarray(data.indices) for seed, data in experiment.client_data.items()}
 
@@ -137,13 +116,8 @@ def try_on_the_clock(
 ) -> float:
     """The score of one setting on one seed on the virtual clock.
 
-    Args:
-      experiment: whose `client_data` are the held-out examples.
-      executors: those of settings that differ in the client learning rate only are shared; filled.
-      setting: of a method with a schedule.
-      seed: of the run.
-      seconds: simulated ones.
-      on_evaluation: called with each row.
+    Settings that differ in the client learning rate only share one of the `executors`, which this
+    fills.
     """
     settings, method, data = experiment.settings, setting.method, experiment.data[seed]
     algorithm = algorithms[method.algorithm](

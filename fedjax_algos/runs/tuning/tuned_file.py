@@ -41,9 +41,6 @@ def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]])
 def best_trials(results: Mapping[str, Sequence[Sequence[Trial]]]) -> dict[str, Trial]:
     """The best trial of each method, by label.
 
-    Args:
-      results: of `run_tuning`.
-
     Raises:
       ValueError: for a method of which no setting stayed finite.
     """

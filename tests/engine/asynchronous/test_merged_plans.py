@@ -22,7 +22,7 @@ from fedjax_algos.engine.asynchronous.call_tables import (
 )
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory, PlanStop, make_executor
 from fedjax_algos.engine.asynchronous.waves import make_waves, step_ends, wave_costs
-from fedjax_algos.runs.async_simulation import simulate_async, simulate_async_seeds
+from fedjax_algos.runs.clock import simulate_async, simulate_async_seeds
 
 CLIENTS, EXAMPLES, SECONDS = 5, 40, 6
 SEEDS = (2, 5, 11)

@@ -1,10 +1,22 @@
-"""Whether a checkpoint or a folder is of the same runs as those of now, and what differs."""
+"""By what a checkpoint or a folder knows its runs, and how they differ from those of now."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
+
+from fedjax_algos.core import Algorithm, Batch, Dispatch
+from fedjax_algos.core.representation import describe_tree
 from fedjax_algos.core.texts import printable
+from fedjax_algos.engine.fingerprint import (
+    algorithm_fingerprint,
+    array_fingerprint,
+    examples_fingerprint,
+)
+from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
+from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.schedules import Synchronous
 
 _IN_WORDS = {  # facts that are known by their hashes only
     "algorithm": "the algorithm, its options or the model",
@@ -21,6 +33,55 @@ _IN_WORDS = {  # facts that are known by their hashes only
 _BY_ROUND = ("first_cohorts", "first_steps", "first_learning_rates")
 _HASH = re.compile(r"\b[0-9a-f]{16}")
 _SHOWN = 80  # characters of a value
+_COMPARED = 20  # rounds
+
+
+def identity(
+    algorithm: Algorithm,
+    state: FederatedState,
+    data: RunData,
+    dispatch: Dispatch,
+    test: Batch | None,
+    **facts: Any,
+) -> dict[str, Any]:
+    """By what a checkpoint of other runs is recognised, values of JSON.
+
+    Args:
+      algorithm: of the runs.
+      state: of one of them, of which the shapes are read.
+      data: its clients' examples, of which the shapes are read.
+      dispatch: any of its dispatches; leaves [].
+      test: the examples to evaluate on, or None.
+      **facts: in which the kinds of runs differ.
+    """
+    return {
+        "algorithm": algorithm_fingerprint(algorithm, state, data, dispatch),
+        "clients": data.num_clients,
+        "examples": describe_tree(data_shapes(data).examples),
+        "test": examples_fingerprint(test),
+        **facts,
+    }
+
+
+def identify_rounds(schedules: Sequence[Synchronous], rounds: int) -> dict[str, list[str]]:
+    """By what other samplers, local work and rate schedules are recognised.
+
+    Hashes of each of the first rounds, at most 20, of new schedules of runs that are computed
+    together.
+    """
+    number = min(rounds, _COMPARED)
+    drawn = [schedule.dispatches(number) for schedule in schedules]
+    parts: dict[str, list[Any]] = {
+        "first_cohorts": [each.client for each in drawn],
+        "first_learning_rates": [each.learning_rate for each in drawn],
+        "first_steps": [(each.num_steps, each.full_steps, each.first_step) for each in drawn],
+    }
+    return {
+        name: [
+            array_fingerprint(jax.tree.map(lambda leaf, t=t: leaf[t], part)) for t in range(number)
+        ]
+        for name, part in parts.items()
+    }
 
 
 class OtherRunError(ValueError):
@@ -37,12 +98,9 @@ class OtherRunError(ValueError):
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any], place: str) -> list[str]:
-    """A line for each fact that differs.
+    """A line for each fact that differs, values of JSON or tables of them.
 
-    Args:
-      there: facts by name, values of JSON or tables of them.
-      here: those of now.
-      place: where the others are, such as "in the checkpoint".
+    `place` is where the others are, such as "in the checkpoint".
     """
     lines = []
     for name in dict.fromkeys([*there, *here]):
@@ -72,13 +130,8 @@ def check_identity(
 ) -> None:
     """Checks that a checkpoint is of this run, or of one that differs in its number of rounds only.
 
-    Nothing in a run depends on that number, but for the evaluation at its end.
-
-    Args:
-      there: the identity in the checkpoint.
-      here: that of this run.
-      position: rounds that have been made.
-      folder: of the checkpoint.
+    Nothing in a run depends on that number, but for the evaluation at its end. `position` is that
+    of the checkpoint, in rounds.
 
     Raises:
       OtherRunError: for another run, and if this one has no evaluation after so many rounds.
@@ -97,12 +150,7 @@ def check_identity(
 
 
 def off_grid(rounds: int, eval_every: int) -> str:
-    """Why a run cannot go on after its end.
-
-    Args:
-      rounds: of the run.
-      eval_every: rounds between its evaluations.
-    """
+    """Why a run cannot go on after its end."""
     return (
         f"the run ended with an evaluation after {rounds} rounds, which is no multiple of "
         f"eval_every={eval_every}, so that a longer run has none there"

@@ -1,0 +1,448 @@
+"""Runs on the virtual clock: plans, merged ones, and their evaluations at equal intervals."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_algos.asynchrony.plan import LOST, Plan, plan_dispatches
+from fedjax_algos.asynchrony.registry import Planner
+from fedjax_algos.asynchrony.system_model import SystemModelFactory
+from fedjax_algos.core import Batch, Dispatch, Metrics, Model, Params, Population, Row
+from fedjax_algos.core.checks import check_callable, check_kind, check_seed, check_whole
+from fedjax_algos.core.options import is_number
+from fedjax_algos.core.representation import describe
+from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.data.stored import StoredData
+from fedjax_algos.engine.asynchronous.call_tables import (
+    merge_data,
+    merge_plans,
+    merge_states,
+    state_of_run,
+)
+from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, PlanStop
+from fedjax_algos.engine.asynchronous.in_flight import InFlightState
+from fedjax_algos.engine.asynchronous.waves import Waves
+from fedjax_algos.engine.exchange import Transfer, count_transfer
+from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
+from fedjax_algos.engine.placed.sharded_data import data_shapes
+from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.runs.identity import identity
+from fedjax_algos.runs.progress import show_progress
+from fedjax_algos.runs.recorder import (
+    Counted,
+    Due,
+    Measured,
+    Recorder,
+    Stop,
+    follow,
+    make_evaluate_model,
+    measure_state,
+    warn_of_divergence,
+)
+from fedjax_algos.runs.run import check_data, check_evaluations, check_server_steps, flop_counter
+from fedjax_algos.runs.saving.arrays import fill
+from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver, as_checkpoints
+
+_Evaluations = list[tuple[int, float, int]]  # a run, the time, and the run's own server steps
+_MERGED_BYTES = 2**30  # the default of `merged_bytes` where waves are faster than their dispatches
+
+
+class AsyncResult(NamedTuple):
+    """A finished run: `state` after the last server step, `rows` of the evaluations, and `plan`.
+
+    A schedule that keeps a record has left it in `plan.trace`.
+    """
+
+    state: FederatedState
+    rows: list[Row]
+    plan: Plan
+
+    def __repr__(self) -> str:
+        return describe(self, rows=len(self.rows), plan=self.plan, state=self.state)
+
+
+def simulate_async(
+    executor: Executor,
+    data: FederatedData | StoredData,
+    planner: Planner,
+    system: SystemModelFactory,
+    *,
+    seconds: float,
+    seed: int = 0,
+    test: Batch | None = None,
+    evaluations: int = 20,
+    params: Params | Model | None = None,
+    on_evaluation: Callable[[Row], None] = lambda row: None,
+    on_memory: Callable[[InFlightMemory], None] = lambda memory: None,
+    evaluate: Callable | None = None,
+    checkpoints: Checkpoints | str | Path | None = None,
+    progress: bool = False,
+) -> AsyncResult:
+    """Runs an algorithm on the virtual clock.
+
+    The schedule first plans the whole run; then the plan is executed. All clients take part.
+
+    Args:
+      executor: a compiled algorithm, of `make_executor`.
+      data: the clients' examples, as `federate` or `open_federated` returns them.
+      planner: a schedule, such as `asynchrony.compass()`.
+      system: clients' speeds and unavailability, such as `asynchrony.simulated()`. With the same
+        seed it is the same for all methods, apart from communication, which depends on their bytes.
+      seconds: simulated seconds, above 0.
+      seed: of the model, the system model and the clients' batches.
+      test: the examples to evaluate on (a tree like `data.examples`), or None for no evaluation.
+      evaluations: number of evaluations after the one at the start, at equal simulated intervals.
+      params: replace the problem's own initialisation: params, or a `Model`.
+      on_evaluation: called with each row as it is measured.
+      on_memory: called before any training, with the largest number of models and updates in
+        flight.
+      evaluate: of `make_evaluate`, so that executors share its compilation.
+      checkpoints: a folder, or `Checkpoints`, where the run is saved and goes on; see `simulate`.
+      progress: whether a bar of the simulated time is shown; see `simulate`.
+
+    Returns:
+      The state, rows and plan. A row has the columns of `simulate` and `simulated_seconds`,
+      `arrivals` and `lost` dispatches; `round` counts server steps. The evaluated model is the last
+      one made at or before the row's time. Bytes and flops count arrived and lost dispatches; a
+      lost dispatch has been downloaded, but what it computed is not counted. A run whose model is
+      not finite stops as in `simulate`.
+
+    Raises:
+      ValueError: if no client arrives within `seconds`, for an argument out of range, or for
+        checkpoints of another run.
+      NonFiniteUpdateError: for an update that is not finite if the executor has non_finite="error".
+      Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
+    """
+    with show_progress(progress, seconds, "simulated seconds") as show:
+
+        def report(seed: int, row: Row) -> None:
+            show(row["simulated_seconds"], row)
+            on_evaluation(row)
+
+        (result,) = simulate_async_seeds(
+            executor,
+            {seed: data},
+            planner,
+            system,
+            seconds=seconds,
+            test=test,
+            evaluations=evaluations,
+            params=params,
+            on_evaluation=report,
+            on_memory=on_memory,
+            evaluate=evaluate,
+            checkpoints=checkpoints,
+        ).values()
+    return result
+
+
+def simulate_async_seeds(
+    executor: Executor,
+    data: Mapping[int, FederatedData | StoredData],
+    planner: Planner,
+    system: SystemModelFactory,
+    *,
+    seconds: float,
+    test: Batch | None = None,
+    evaluations: int = 20,
+    params: Params | Model | None = None,
+    on_evaluation: Callable[[int, Row], None] = lambda seed, row: None,
+    on_memory: Callable[[InFlightMemory], None] = lambda memory: None,
+    evaluate: Callable | None = None,
+    merged_bytes: int | None = None,
+    checkpoints: Checkpoints | str | Path | None = None,
+) -> dict[int, AsyncResult]:
+    """Runs an algorithm on the virtual clock with several seeds, whose plans can be merged.
+
+    The dispatches of merged plans share waves and compiled calls. This is faster where few clients
+    of different speeds cannot fill a wave. If the dispatches of a wave are trained one after
+    another (layout "sequential"), the results are bit for bit those of each seed alone. A server
+    rule of one's own that adds two products may differ by the last bit, because the compiler may
+    fuse a multiplication with the addition in one of the two programs.
+
+    Args:
+      executor, planner, system: as in `simulate_async`.
+      data: the clients' examples by seed. For merged plans all hold the same arrays of examples;
+        the plans of examples in files are not merged.
+      seconds, test, evaluations, params, evaluate: as in `simulate_async`.
+      on_evaluation: called with the seed and each of its rows as it is measured.
+      on_memory: called once, before any training, with the largest memory of what is in flight.
+      merged_bytes: limit for server states, client rows and what is in flight: the plans of as many
+        seeds as fit are merged; 0 merges none. None is 1 GiB if waves are faster than their
+        dispatches one after another (layout "vmapped" or several devices), else 0.
+      checkpoints: a folder, or `Checkpoints`, where the runs are saved and go on; see `simulate`.
+        If they are not all merged, those with one plan have a folder in it.
+
+    Returns:
+      The results by seed, in the order of `data`; see `simulate_async`. `wall_seconds` of merged
+      runs is the time since all of them started. A merged run that has stopped is computed on
+      without rows, so its state is later than its last row.
+
+    Raises:
+      ValueError: if no client arrives within `seconds`, for no seeds, for data that cannot be
+        merged, for an argument out of range, or for checkpoints of other runs.
+      Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
+    """
+    check_kind("executor", executor, Executor, "give make_executor(algorithm)")
+    check_kind("data", data, Mapping, "give {seed: data}, or call simulate_async")
+    check_callable("planner", planner, "give a schedule, such as asynchrony.compass()")
+    check_callable("system", system, "give a system model, such as asynchrony.simulated()")
+    if not is_number(seconds, float) or not seconds > 0:
+        raise ValueError(f"seconds={seconds!r} is out of range; give a number above 0")
+    check_whole("evaluations", evaluations)
+    check_evaluations(evaluations * max(len(data), 1), "give fewer evaluations or seeds")
+    if not data:
+        raise ValueError("there are no seeds; give the data of at least one")
+    for seed, of_seed in data.items():
+        check_seed(seed)
+        check_data(executor.algorithm.problem, of_seed, test)
+    if merged_bytes is None:
+        merged_bytes = _MERGED_BYTES if executor.wide else 0
+    if any(isinstance(of_seed, StoredData) for of_seed in data.values()):
+        merged_bytes = 0
+    runs = [
+        _plan_run(executor, run_data, planner, system, seconds, seed, params)
+        for seed, run_data in data.items()
+    ]
+    merged_runs = _merge_runs(executor, runs, merged_bytes)
+    on_memory(max((merged.memory for merged in merged_runs), key=lambda memory: memory.bytes))
+    evaluate_model = make_evaluate_model(executor.algorithm.problem, test, evaluate)
+    saved_in, results = as_checkpoints(checkpoints), dict[int, AsyncResult]()
+    for merged in merged_runs:
+        facts = partial(_identity, executor, merged, evaluations, test)
+        saver = RunSaver(_folder_of(saved_in, merged, len(runs)), facts)
+        run = _ClockRun(executor, merged, params, evaluate_model, saver)
+        results |= run.follow(np.linspace(0, seconds, evaluations + 1), on_evaluation)
+    return {seed: results[seed] for seed in data}
+
+
+class _PlannedRun(NamedTuple):
+    """A run before its training."""
+
+    seed: int
+    data: FederatedData | StoredData
+    population: Population
+    state: FederatedState  # the shapes of the initial one
+    plan: Plan
+    dispatches: Dispatch
+    transfer: Transfer
+    flops: np.ndarray  # float64[dispatches]
+    planning_seconds: float
+
+    def counted(self, now: float, server_steps: int) -> Counted:
+        """What is counted until a simulated time, at which so many server steps have been made."""
+        ended = self.plan.ended <= now
+        lost = ended & (self.plan.fate == LOST)
+        arrived = ended & (self.plan.fate != LOST)
+        num_arrived, num_lost = int(arrived.sum()), int(lost.sum())
+        return Counted(
+            server_steps,
+            download_bytes=(num_arrived + num_lost) * self.transfer.download,
+            upload_bytes=num_arrived * self.transfer.upload,
+            flops=float(self.flops[arrived].sum()),
+            simulated_seconds=float(now),
+            arrivals=num_arrived,
+            lost=num_lost,
+        )
+
+
+class _MergedRuns(NamedTuple):
+    """Runs with a merged plan, or a single run."""
+
+    runs: Sequence[_PlannedRun]
+    data: FederatedData | StoredData
+    plan: Plan
+    dispatches: Dispatch
+    waves: Waves
+    memory: InFlightMemory
+
+
+def _plan_run(
+    executor: Executor,
+    data: FederatedData | StoredData,
+    planner: Planner,
+    system: SystemModelFactory,
+    seconds: float,
+    seed: int,
+    params: Params | Model | None,
+) -> _PlannedRun:
+    """Plans a run, which makes a server step within its simulated seconds; trains nothing."""
+    start = time.perf_counter()
+    algorithm, counts, num_clients = executor.algorithm, data.counts(), data.num_clients
+
+    def shapes(population):
+        return jax.eval_shape(lambda state: state, executor.init(seed, population, params))
+
+    # the bytes of a dispatch determine its duration; they are counted on a first, short plan
+    short_plan = planner(system(seed), num_clients, arrivals=1)
+    population = Population(num_clients, num_clients, int(counts.sum()))
+    state = shapes(population)
+    first = plan_dispatches(short_plan, counts, algorithm.local)
+    transfer = count_transfer(algorithm, state, data, first)
+    seed_system = system(seed, download_bytes=transfer.download, upload_bytes=transfer.upload)
+    plan = planner(seed_system, num_clients, seconds=seconds)
+    check_server_steps(plan, seconds)
+    if plan.group.any():
+        population = population._replace(num_groups=int(plan.group.max()) + 1)
+        state = shapes(population)
+    dispatches = plan_dispatches(plan, counts, algorithm.local)
+    flops = flop_counter(algorithm, state, data)(dispatches)
+    planning_seconds = time.perf_counter() - start
+    return _PlannedRun(
+        seed, data, population, state, plan, dispatches, transfer, flops, planning_seconds
+    )
+
+
+def _merge_runs(
+    executor: Executor, runs: Sequence[_PlannedRun], max_bytes: int
+) -> list[_MergedRuns]:
+    """Merges runs with states of equal shapes, as many as fit into `max_bytes`; 0 merges none."""
+    groups: dict[Any, list[_PlannedRun]] = {}
+    for number, run in enumerate(runs):
+        key = number if max_bytes == 0 else tuple(jax.tree.leaves(run.state))
+        groups.setdefault(key, []).append(run)
+    return [part for group in groups.values() for part in _merge_within(executor, group, max_bytes)]
+
+
+def _merge_within(executor, runs, max_bytes):
+    """Runs of equal shapes, merged; in halves if they need more than `max_bytes`."""
+    data = merge_data([run.data for run in runs])
+    plans, dispatches = [run.plan for run in runs], [run.dispatches for run in runs]
+    plan, dispatches = merge_plans(plans, dispatches, runs[0].data.num_clients)
+    state = jax.eval_shape(lambda *states: merge_states(states), *(run.state for run in runs))
+    waves = executor.waves(state, plan)
+    memory = executor.memory(state, data_shapes(data), dispatches, waves)
+    if len(runs) > 1 and tree_bytes(state) + memory.bytes > max_bytes:
+        half = len(runs) // 2
+        halves = runs[:half], runs[half:]
+        return [part for some in halves for part in _merge_within(executor, some, max_bytes)]
+    return [_MergedRuns(runs, data, plan, dispatches, waves, memory)]
+
+
+def _folder_of(checkpoints, merged, num_seeds):
+    """The checkpoints of merged runs: if there are others, in a folder named after their seeds."""
+    if checkpoints is None or len(merged.runs) == num_seeds:
+        return checkpoints
+    name = f"seeds-from-{merged.runs[0].seed}"
+    return checkpoints._replace(folder=Path(checkpoints.folder) / name)
+
+
+def _identity(
+    executor: Executor, merged: _MergedRuns, evaluations: int, test: Batch | None
+) -> dict[str, Any]:
+    """By what a checkpoint of other runs is recognised."""
+    first = merged.runs[0]
+    one = jax.tree.map(lambda leaf: leaf[0], first.dispatches)
+    return identity(
+        executor.algorithm,
+        first.state,
+        first.data,
+        one,
+        test,
+        seeds=[run.seed for run in merged.runs],
+        partition_and_values=data_fingerprint(merged.data),
+        plan=array_fingerprint((merged.plan._replace(trace=None), merged.dispatches)),
+        evaluations=evaluations,
+        non_finite=executor.non_finite,
+        slots=merged.waves.trained.shape[1],
+        layout=executor.layout,
+        devices=executor.num_devices,
+    )
+
+
+@dataclasses.dataclass
+class _ClockRun:
+    """Runs with a merged plan, or a single run: where they are, and their stops."""
+
+    executor: Executor
+    merged: _MergedRuns
+    params: Params | Model | None
+    evaluate_model: Callable[[FederatedState], dict[str, float]]
+    saver: RunSaver
+    state: FederatedState = dataclasses.field(init=False)  # after the last stop
+
+    def follow(
+        self, times: np.ndarray, on_evaluation: Callable[[int, Row], None]
+    ) -> dict[int, AsyncResult]:
+        """Trains the runs, or the rest of them, with evaluations at simulated times."""
+        runs = self.merged.runs
+
+        def report(number: int, row: Row, state: Any) -> None:
+            on_evaluation(runs[number].seed, row)
+
+        started = time.perf_counter() - sum(run.planning_seconds for run in runs)
+        names = [f"seed {run.seed}" for run in runs]
+        recorder = Recorder(names, self.executor.non_finite, report, started)
+        for _ in follow(self.stops(times, recorder), recorder, self.saver):
+            pass
+        for name, rows in recorder.diverged_rows().items():
+            warn_of_divergence({name: rows})
+        histories = recorder.histories
+        return {
+            run.seed: AsyncResult(state_of_run(self.state, number), histories[number], run.plan)
+            for number, run in enumerate(runs)
+        }
+
+    def stops(self, times: np.ndarray, recorder: Recorder) -> Iterator[Stop]:
+        """The evaluations from the start on, or from where a checkpoint was made."""
+        executor, merged, runs = self.executor, self.merged, self.merged.runs
+        saved, resume = self.saver.restore(), None
+        data = executor.put_data(merged.data)
+        states = [executor.init(run.seed, run.population, self.params) for run in runs]
+        self.state = state = merge_states(states)
+        at_steps = self._evaluations(times)
+        at_start = at_steps.pop(0)
+        if saved is None:
+            yield Stop(0, self._due(at_start, state, {}), state)
+        else:
+            recorder.restore(saved, None)
+
+            def resume(in_flight: InFlightState, metrics: Metrics) -> Any:
+                tree = fill(in_flight._asdict() | {"metrics": metrics}, saved.arrays)
+                metrics, in_flight = tree.pop("metrics"), InFlightState(**tree)
+                self.state = in_flight.state((state.origin, state.frozen), state.seed)
+                position = len(merged.plan.time) if recorder.ended else saved.position
+                return position, in_flight, metrics
+
+        options: Any = {"stops": sorted(at_steps), "waves": merged.waves, "resume": resume}
+        for call in executor.run(state, data, merged.plan, merged.dispatches, **options):
+            self.state, steps = call.state, call.server_steps
+            due = self._due(at_steps.get(steps, []), call.state, call.metrics)
+            last = steps == len(merged.plan.time)
+            yield Stop(steps, due, call.state, last, partial(_arrays, call))
+
+    def _evaluations(self, times: np.ndarray) -> dict[int, _Evaluations]:
+        """The evaluations by the server steps of the merged plan after which they are due."""
+        runs, plan = self.merged.runs, self.merged.plan
+        at_steps: dict[int, _Evaluations] = {0: []}
+        for number, run in enumerate(runs):
+            own = np.flatnonzero(plan.run == number) if len(runs) > 1 else np.arange(len(plan.time))
+            steps_by_time = np.searchsorted(run.plan.time, times, side="right")
+            for now, steps in zip(times, steps_by_time.tolist(), strict=True):
+                at = int(own[steps - 1]) + 1 if now > 0 and steps > 0 else 0
+                at_steps.setdefault(at, []).append((number, now, steps if at else 0))
+        return at_steps
+
+    def _due(self, evaluations: _Evaluations, state: FederatedState, metrics: Metrics) -> list[Due]:
+        """What is due after a server step; metrics have leaves [...] or [runs, ...]."""
+
+        def measure(number: int) -> Measured:
+            own = state_of_run(state._replace(clients=(), origin=()), number)
+            return measure_state(own, metrics, self.evaluate_model, number)
+
+        return [
+            Due(number, self.merged.runs[number].counted(now, steps), partial(measure, number))
+            for number, now, steps in evaluations
+        ]
+
+
+def _arrays(call: PlanStop) -> dict[str, Any]:
+    """What a checkpoint holds."""
+    return call.state._asdict() | call.in_flight._asdict() | {"metrics": call.metrics}

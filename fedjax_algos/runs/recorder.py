@@ -1,0 +1,248 @@
+"""What all runs do at their evaluations: measure rows, hand them on, save, and end.
+
+Rounds, plans and batched runs are iterators over `Stop`s. `follow` goes through them, and a
+`Recorder` makes the rows of the evaluations that are due there.
+"""
+
+import contextlib
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_algos.analysis.evaluation import make_evaluate
+from fedjax_algos.analysis.rows import metrics_row
+from fedjax_algos.core import Batch, Mean, Metrics, Params, Problem, Row
+from fedjax_algos.core.checks import check_callable
+from fedjax_algos.engine.exchange import Transfer
+from fedjax_algos.engine.non_finite import NonFinite, NonFiniteUpdateError, all_finite
+from fedjax_algos.engine.placed.devices import one_copy
+from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.runs.saving.checkpoints import Content, RunSaver, Saved
+from fedjax_algos.runs.saving.interruption import check_interruption
+
+WHAT_HELPS = (
+    "a smaller client_learning_rate or server_learning_rate, gradients that are clipped "
+    "(clip_norm), or fewer local steps"
+)
+_MAX_NAMED = 5  # runs in a warning
+_all_finite = jax.jit(all_finite)
+
+
+class DivergenceWarning(UserWarning):
+    """The global model of a run is not finite, and the run has stopped."""
+
+
+class Counted(NamedTuple):
+    """The columns of a row that are counted, as `metrics_row` documents them."""
+
+    round_number: int
+    download_bytes: float
+    upload_bytes: float
+    flops: float
+    simulated_seconds: float | None = None
+    arrivals: int | None = None
+    lost: int | None = None
+
+    @classmethod
+    def of_rounds(
+        cls, rounds: int, cohort_size: int, transfer: Transfer, flops: float
+    ) -> "Counted":
+        """What so many rounds have cost; `flops` are those of all their dispatches."""
+        dispatched = rounds * cohort_size
+        return cls(rounds, dispatched * transfer.download, dispatched * transfer.upload, flops)
+
+
+class Measured(NamedTuple):
+    """What is measured of the state of one run."""
+
+    metrics: dict[str, float]
+    excluded_updates: int | None  # None if they are kept
+    finite: Any  # bool[]: whether all params are
+
+
+class Due(NamedTuple):
+    """An evaluation of one run."""
+
+    run: int  # its number in the recorder
+    counted: Counted
+    measure: Callable[[], Measured]  # not called for a run that has diverged
+
+
+class Stop(NamedTuple):
+    """Where the compiled calls of some runs are when evaluations are due."""
+
+    position: int  # rounds or server steps that have been made
+    due: Sequence[Due]
+    state: Any  # of all runs; the next stop consumes it
+    last: bool = False
+    arrays: Callable[[], Any] | None = None  # what a checkpoint holds; None where none is worth it
+
+
+class Recorder:
+    """Makes the rows of runs that are computed together, and hands them on as they are measured.
+
+    Args:
+      names: of the runs, for messages.
+      non_finite: what is done with updates that are not finite; with "keep" a run never diverges.
+      report: called with the number of a run, its row, and the state of the stop, which is None
+        for rows that a checkpoint holds, but for the last one. If it returns True, all runs end.
+      started: when the runs began, of `time.perf_counter`; None is now.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        non_finite: NonFinite,
+        report: Callable[[int, Row, Any], bool | None],
+        started: float | None = None,
+    ):
+        self.names, self.non_finite, self.report = names, non_finite, report
+        self.started = time.perf_counter() if started is None else started
+        self.histories: list[list[Row]] = [[] for _ in names]
+        self.diverged: set[int] = set()  # numbers of runs whose rows end
+        self.stopped: bool | None = False
+
+    def measure(self, due: Due, state: Any) -> None:
+        """Adds a row to a run, unless it has diverged."""
+        if due.run in self.diverged:
+            return
+        metrics, excluded, finite = due.measure()
+        row = metrics_row(
+            metrics=metrics,
+            excluded_updates=excluded,
+            wall_seconds=time.perf_counter() - self.started,
+            **due.counted._asdict(),
+        )
+        self.histories[due.run].append(row)
+        if self.non_finite != "keep" and not (math.isfinite(row.get("test_loss", 0)) and finite):
+            self.diverged.add(due.run)
+        self.stopped = self.report(due.run, row, state)
+
+    def restore(self, saved: Saved, state: Any) -> None:
+        """Puts the runs where a checkpoint was made, and hands its rows on."""
+        self.histories, self.diverged = saved.facts["rows"], set(saved.facts["diverged"])
+        seconds = max(rows[-1]["wall_seconds"] for rows in self.histories)
+        self.started = min(self.started, time.perf_counter() - seconds)
+        for number, rows in enumerate(self.histories):
+            for row in rows:
+                self.stopped = self.report(number, row, state if row is rows[-1] else None)
+
+    def facts(self) -> dict[str, Any]:
+        """What a checkpoint says of the rows, values of JSON."""
+        return {"rows": self.histories, "diverged": sorted(self.diverged)}
+
+    @property
+    def ended(self) -> bool:
+        """Whether no run goes on, although there may be further stops."""
+        return bool(self.stopped) or len(self.diverged) == len(self.histories)
+
+    def diverged_rows(self) -> dict[str, list[Row]]:
+        """The rows of the runs that have diverged, by name."""
+        return {self.names[number]: self.histories[number] for number in sorted(self.diverged)}
+
+
+def follow(stops: Iterator[Stop], recorder: Recorder, saver: RunSaver) -> Iterator[Stop]:
+    """Goes through the stops of some runs until they end, and yields each after its rows.
+
+    A stop is saved when the caller goes on from it.
+
+    Raises:
+      Interrupted: if a signal asks the runs to end.
+    """
+    for stop in stops:
+        for due in stop.due:
+            recorder.measure(due, stop.state)
+        yield stop
+        if stop.arrays is None:
+            check_interruption()
+        else:
+            content = partial(_content, stop.arrays, recorder)
+            last = stop.last or recorder.ended
+            saver.after_evaluation(stop.position, content, last=last)
+        if recorder.ended:
+            return
+
+
+def _content(arrays: Callable[[], Any], recorder: Recorder) -> Content:
+    return arrays(), recorder.facts()
+
+
+def make_evaluate_model(
+    problem: Problem, test: Batch | None, evaluate: Callable | None
+) -> Callable[[FederatedState], dict[str, float]]:
+    """Builds `state -> {"test_loss": ..., ...}`; without test examples there are no columns."""
+    if evaluate is not None:
+        check_callable("evaluate", evaluate, "give make_evaluate(problem)")
+    if test is None:
+        return lambda state: {}
+    compiled, examples = evaluate or make_evaluate(problem), jax.device_put(test)
+
+    def evaluate_model(state: FederatedState) -> dict[str, float]:
+        values = compiled(one_copy(state.model), examples)
+        return {f"test_{name}": float(mean.value()) for name, mean in values.items()}
+
+    return evaluate_model
+
+
+def measure_state(
+    state: FederatedState, metrics: Metrics, evaluate_model: Callable, run: int = 0
+) -> Measured:
+    """What is measured of the state of one run; `metrics` have leaves [...] or [runs, ...]."""
+    trained = {name: float(np.ravel(training_mean(mean))[run]) for name, mean in metrics.items()}
+    finite = params_finite(state.server.params)
+    return Measured(trained | evaluate_model(state), count_excluded(state.excluded), finite)
+
+
+def params_finite(params: Params) -> jax.Array:
+    """Whether all params of a global model are finite, bool[]; every device holds them."""
+    return _all_finite(one_copy(params))
+
+
+def training_mean(mean: Mean) -> jax.Array:
+    """The mean over the updates of some rounds; NaN if all of them were left out."""
+    mean = mean.over_classes()
+    return jnp.where(mean.weight > 0, mean.value(), jnp.nan)
+
+
+def count_excluded(excluded: Any) -> int | None:
+    """The column `excluded_updates`: of an `Excluded` with leaves [], or of () if all are kept."""
+    return None if excluded == () else int(excluded.number)
+
+
+def describe_divergence(rows: Sequence[Row]) -> str:
+    """Where a run has stopped, by its rows: its round, and the last finite row."""
+    last, before = rows[-1], rows[:-1]
+    loss = f" (test_loss={last['test_loss']:g})" if "test_loss" in last else ""
+    finite = f"that of round {before[-1]['round']:g}" if before else "none"
+    return f"not finite at round {last['round']:g}{loss}; the last finite row is {finite}"
+
+
+def warn_of_divergence(runs: Mapping[str, Sequence[Row]]) -> None:
+    """Warns that runs have stopped, if there are any; `runs` are their rows by name."""
+    if not runs:
+        return
+    named = [f"{name}: {describe_divergence(rows)}" for name, rows in runs.items()]
+    more = len(named) - _MAX_NAMED
+    named = named[:_MAX_NAMED] + [f"and {more} more"] * (more > 0)
+    warnings.warn(
+        f"a run stops when its model is not finite. {'; '.join(named)}. What usually helps is "
+        f"{WHAT_HELPS}",
+        DivergenceWarning,
+        stacklevel=3,
+    )
+
+
+@contextlib.contextmanager
+def named_errors(name: str) -> Iterator[None]:
+    """Puts a name before the message of a NonFiniteUpdateError of the block."""
+    try:
+        yield
+    except NonFiniteUpdateError as error:
+        raise NonFiniteUpdateError(f"{name}{error}") from None

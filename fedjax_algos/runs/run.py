@@ -1,0 +1,283 @@
+"""What a run is: its arguments, their checks, and the dispatches of its rounds."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Required, TypedDict
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_algos.analysis.costs.measured import UncountedError, count_flops
+from fedjax_algos.analysis.evaluation import make_evaluate
+from fedjax_algos.analysis.statistics import check_target_metric
+from fedjax_algos.asynchrony.plan import Plan
+from fedjax_algos.core import Algorithm, Batch, Dispatch, Local, Model, Params, Problem
+from fedjax_algos.core.checks import check_kind, check_whole
+from fedjax_algos.core.limits import check_memory
+from fedjax_algos.core.options import one_of
+from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.core.trees import tree_bytes
+from fedjax_algos.core.user_functions import check_initial
+from fedjax_algos.data.federated_data import FederatedData, check_examples
+from fedjax_algos.engine.placed.on_disk import DiskClientState
+from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
+from fedjax_algos.engine.state import FederatedState, HostClientState
+from fedjax_algos.models.outputs import check_labels
+from fedjax_algos.schedules import LocalWork, Sampler, Synchronous, uniform
+from fedjax_algos.schedules.synchronous import Position
+
+_ROW_BYTES = 500  # of an evaluation's row, at least
+FlopCounter = Callable[[Dispatch], np.ndarray]  # the operations of each dispatch
+
+
+class Run(NamedTuple):
+    """One of many runs.
+
+    `swept` distinguishes it from the others: some of its hyperparameters, "client_learning_rate",
+    or anything else that its `local` was made from. The values must be hashable.
+
+    Attributes:
+      label: `method` in its rows.
+      seed: of the run.
+      data: the clients' examples.
+      local: how clients train.
+      hyperparameters: of the algorithm's factory.
+      swept: the values that distinguish it from the other runs, by name.
+      test_rows: int32[rows], the examples of `data.examples` to evaluate on, in place of the test
+        examples of all runs; None for those.
+    """
+
+    label: str
+    seed: int
+    data: FederatedData
+    local: Local
+    hyperparameters: dict[str, Any]
+    swept: dict[str, Any]
+    test_rows: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        return describe(self, label=repr(self.label), seed=self.seed, swept=self.swept)
+
+
+class RoundOptions(TypedDict, total=False):
+    """The keywords of `simulate` that describe its rounds, which other functions have too."""
+
+    cohort_size: Required[int]
+    rounds: Required[int]
+    sampler: Sampler
+    work: LocalWork | None
+    test: Batch | None
+    eval_every: int
+    params: Params | Model | None
+
+
+class Rounds(NamedTuple):
+    """The rounds of a run, or of many; `simulate` documents the fields."""
+
+    cohort_size: int
+    rounds: int
+    sampler: Sampler = uniform
+    work: LocalWork | None = None
+    test: Batch | None = None
+    eval_every: int = 10
+    params: Params | Model | None = None
+
+    def check(self, num_runs: int = 1) -> None:
+        """Raises ValueError for numbers out of range, or rows that do not fit into memory."""
+        check_whole("rounds", self.rounds)
+        check_whole("eval_every", self.eval_every)
+        evaluations = num_runs * -(-self.rounds // self.eval_every)
+        fewer = "fewer rounds" if num_runs == 1 else "fewer runs or rounds"
+        check_evaluations(evaluations, f"give {fewer}, or a larger eval_every")
+
+    def schedule(self, counts: np.ndarray, local: Local, seed: int) -> Synchronous:
+        """The schedule of a run before its first round; `counts`: int[num_clients]."""
+        return Synchronous(
+            counts,
+            local,
+            cohort_size=self.cohort_size,
+            seed=seed,
+            sampler=self.sampler,
+            work=self.work,
+        )
+
+
+class Window(NamedTuple):
+    """The rounds between two evaluations."""
+
+    rounds: int
+    dispatches: Dispatch  # leaves [longest, cohort]: all windows have the shape of the longest
+    flops: float  # of all their dispatches
+    position: Position  # of the schedule after them
+
+
+def draw_windows(
+    schedule: Synchronous,
+    count: FlopCounter,
+    rounds: int,
+    eval_every: int,
+    keeping: bool,
+) -> Iterator[Window]:
+    """The windows from the schedule's next round to `rounds`, each drawn when it is asked for.
+
+    Args:
+      schedule: of the run.
+      count: the operations of each dispatch.
+      rounds: of the run.
+      eval_every: rounds of a window; the last one may be shorter.
+      keeping: whether clients keep state, so that a client may be in a cohort once only.
+
+    Raises:
+      ValueError: for a client that is twice in a cohort while clients keep state.
+    """
+    longest = min(eval_every, rounds)
+    for done in range(schedule.next_round, rounds, longest):
+        number = min(longest, rounds - done)
+        dispatches = schedule.dispatches(number)
+        if keeping:
+            check_no_repeats(dispatches)
+        index = np.arange(longest) % number
+        repeated = jax.tree.map(lambda leaf, index=index: leaf[index], dispatches)
+        flops = float(count(dispatches).sum())
+        yield Window(number, repeated, flops, schedule.position())
+
+
+def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> FlopCounter:
+    """Counts the operations of each dispatch; NaN and a warning if they cannot be counted.
+
+    Of the state and the clients' examples it reads the shapes only.
+    """
+    try:
+        return count_flops(algorithm, state, data_shapes(data)).of
+    except (UncountedError, KeyError, AttributeError) as error:  # of jaxprs of another jax version
+        warnings.warn(f"the column flops will hold NaN: {error}", stacklevel=3)
+        return lambda dispatches: np.full(dispatches.client.shape, np.nan)
+
+
+def check_no_repeats(dispatches: Dispatch) -> None:
+    """Raises ValueError for a client that is twice in a cohort; leaves [rounds, cohort].
+
+    Its state would be written twice.
+    """
+    ordered = np.sort(dispatches.client, axis=1)
+    twice = ordered[:, 1:] == ordered[:, :-1]
+    if twice.any():
+        row, column = np.argwhere(twice)[0]
+        raise ValueError(
+            f"client {ordered[row, column]} is twice in the cohort of round "
+            f"{dispatches.server_step[row, 0]}, but this algorithm's clients keep state; give a "
+            "sampler without replacement"
+        )
+
+
+def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
+    """Checks the examples that a run trains and is tested on.
+
+    Sharded examples of clients were checked before, and those in files are checked when read.
+
+    Raises:
+      TypeError: for data of another type.
+      ValueError: for labels that the model does not have, and test examples that are not like those
+        of the clients.
+    """
+    check_kind("data", data, RunData, "give what federate or open_federated returned")
+    if isinstance(data, FederatedData):
+        check_labels(problem, "the clients' examples", data.examples)
+    if test is None:
+        return
+    if isinstance(test, RunData):
+        raise TypeError(
+            "test is data of clients; give the examples alone, such as data.examples, or those of "
+            "stored data by data.load()"
+        )
+    total = check_examples("test examples", test)
+    _check_alike(test, data_shapes(data).examples)
+    if not total:
+        raise ValueError("there are 0 test examples; give at least one, or test=None")
+    check_labels(problem, "the test examples", test)
+
+
+def check_metrics(problem: Problem, test: Batch, target_metric: str = "accuracy") -> None:
+    """Checks that evaluations measure the accuracy, and the metric by which methods are compared.
+
+    Nothing is computed; so mistakes in metrics appear before anything is trained.
+
+    Raises:
+      ValueError: for a problem without them, or metrics that the test examples do not have.
+    """
+    check_labels(problem, "the test examples", test)
+    model = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
+    check_initial(model)
+    measured = jax.eval_shape(make_evaluate(problem), model, test)
+    if "accuracy" not in measured:
+        raise ValueError(
+            f"the model measures {one_of(measured)}, but no accuracy, by which methods are "
+            "compared; give metrics=accuracy, or FILE.py:NAME with a metric of that name"
+        )
+    check_target_metric(target_metric, measured)
+
+
+def check_test_rows(test_rows: Any, data: FederatedData) -> None:
+    """Raises ValueError unless `test_rows` is None, or int[rows] of examples that there are."""
+    if test_rows is None:
+        return
+    rows, total = np.asarray(test_rows), len(jax.tree.leaves(data.examples)[0])
+    if rows.ndim != 1 or not rows.size or not np.issubdtype(rows.dtype, np.integer):
+        raise ValueError(
+            f"test_rows is {describe_tree(rows)}; give a list of at least one whole number"
+        )
+    if rows.min() < 0 or rows.max() >= total:
+        raise ValueError(
+            f"test_rows has {rows.min()} to {rows.max()}; give numbers from 0 to {total - 1}, of "
+            "the examples"
+        )
+
+
+def _check_alike(test, examples):
+    """Raises ValueError for test examples of another structure, shape or kind than the clients'."""
+    alike = jax.tree.structure(test) == jax.tree.structure(examples)
+    if alike:
+        pairs = zip(jax.tree.leaves(test), jax.tree.leaves(examples), strict=True)
+        alike = all(
+            np.shape(one)[1:] == other.shape[1:] and _is_float(one) == _is_float(other)
+            for one, other in pairs
+        )
+    if not alike:
+        raise ValueError(
+            f"the test examples are {describe_tree(test)}, and the clients' are "
+            f"{describe_tree(examples)}; give arrays of the same names, shapes and types"
+        )
+
+
+def _is_float(leaf):
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def check_evaluations(evaluations: int, fix: str) -> None:
+    """Raises ValueError, with what to give instead, if so many rows do not fit into memory."""
+    check_memory(f"the rows of {evaluations} evaluations", evaluations * _ROW_BYTES, fix)
+
+
+def check_server_steps(plan: Plan, seconds: float) -> None:
+    """Raises ValueError unless a plan makes a server step within its simulated seconds."""
+    if not len(plan.time):
+        first = plan.ended.min()
+        raise ValueError(
+            f"seconds={seconds:g} end before the first server step; the first client arrives after "
+            f"{first:g} seconds, so give more"
+        )
+
+
+def check_room_for_rows(state: FederatedState, num_rows: int) -> None:
+    """Raises ValueError if so many rows of client state will not fit where they are kept.
+
+    Rows on the devices were checked when the state was made.
+    """
+    what = f"the state of {num_rows} clients"
+    if isinstance(state.clients, HostClientState):
+        size = num_rows * tree_bytes(state.clients.blank)
+        fix = "give fewer clients or rounds, or a smaller model, or keep client_state on disk"
+        check_memory(what, size, fix)
+    if isinstance(state.clients, DiskClientState):
+        state.clients.files.check_room(what, num_rows)
