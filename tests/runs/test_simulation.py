@@ -31,7 +31,7 @@ def watched(log):
     return sampler
 
 
-def test_the_next_rounds_are_drawn_before_metrics_are_read():
+def test_the_next_rounds_are_drawn_before_metrics_are_read(monkeypatch):
     toy, log = small_network(), []
     real = fa.make_engine(Case("scaffold", {}).build(toy.problem, LOCAL))
 
@@ -49,8 +49,9 @@ def test_the_next_rounds_are_drawn_before_metrics_are_read():
         log.append("computes")
         return state, {"train_loss": Measured()}
 
+    monkeypatch.setattr(real, "rounds", rounds)
     _, rows = fa.simulate(
-        real._replace(rounds=rounds), toy.data, cohort_size=3, rounds=5, eval_every=2,
+        real, toy.data, cohort_size=3, rounds=5, eval_every=2,
         sampler=watched(log),
     )  # fmt: skip
     assert log == EXPECTED

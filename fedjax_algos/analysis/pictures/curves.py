@@ -45,6 +45,29 @@ LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2
 _SLOTS = 64  # styles that differ
 
 
+class Panel(NamedTuple):
+    """What one panel shows."""
+
+    title: str  # "" if there is one facet only
+    rows: list[Row]
+    metric: str
+    x: str
+
+
+class Grid(NamedTuple):
+    """The panels of a figure, row by row."""
+
+    panels: list[Panel]
+    columns: int
+    share_x: bool  # each column of panels has one x axis
+    share_y: bool  # each row of panels has one metric
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of panels."""
+        return -(-len(self.panels) // self.columns)
+
+
 class Curve(NamedTuple):
     """What is drawn of a method. Values that are not finite are NaN."""
 

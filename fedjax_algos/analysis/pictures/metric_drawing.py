@@ -23,8 +23,7 @@ from fedjax_algos.analysis.pictures.axes import (
     PictureStyle,
     picture_style,
 )
-from fedjax_algos.analysis.pictures.curves import OUTSIDE, Curve, Style
-from fedjax_algos.analysis.pictures.metrics import Grid
+from fedjax_algos.analysis.pictures.curves import OUTSIDE, Curve, Grid, Style
 from fedjax_algos.core.texts import printable
 
 _DOTS_IN_A_NOTEBOOK = 100  # per inch

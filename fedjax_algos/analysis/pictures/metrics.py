@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fedjax_algos.analysis.labels import display_names
 from fedjax_algos.analysis.pictures.axes import (
@@ -21,6 +21,8 @@ from fedjax_algos.analysis.pictures.curves import (
     BANDS,
     OUTSIDE,
     Curve,
+    Grid,
+    Panel,
     choose_band,
     curves_of,
     fit_y_limits,
@@ -40,29 +42,6 @@ LOG_AXES = ("none", "x", "y", "both")
 _MIN_INCHES, _MAX_INCHES = 1, 20  # of a figure
 _MAX_PANELS = 24
 _MAX_BESIDE = 4  # panels in a line, of one metric or of one facet
-
-
-class Panel(NamedTuple):
-    """What one panel shows."""
-
-    title: str  # "" if there is one facet only
-    rows: list[Row]
-    metric: str
-    x: str
-
-
-class Grid(NamedTuple):
-    """The panels of a figure, row by row."""
-
-    panels: list[Panel]
-    columns: int
-    share_x: bool  # each column of panels has one x axis
-    share_y: bool  # each row of panels has one metric
-
-    @property
-    def rows(self) -> int:
-        """The number of rows of panels."""
-        return -(-len(self.panels) // self.columns)
 
 
 def plot_metric(rows: Histories, path: str | Path | None = None, **options: Any) -> "MetricFigure":
