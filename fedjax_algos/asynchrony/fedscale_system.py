@@ -25,12 +25,11 @@ from fedjax_algos.asynchrony.system_model import (
     check_system_seed,
     system_models,
 )
-from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
+from fedjax_algos.core.files import max_text_bytes, parse_json, read_file, reading
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.plain_pickle import read_plain_pickle
 from fedjax_algos.core.representation import describe
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.read_errors import explain_read_errors
 
 T = TypeVar("T")
 
@@ -243,7 +242,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _read(path: str, convert: Callable[[dict], T]) -> tuple[T, ...]:
-    with explain_read_errors(path, _FIX):
+    with reading(path, "a file of devices", _FIX):
         status = os.stat(path)
         return _read_once(path, convert, status.st_mtime_ns, status.st_size)
 
@@ -251,8 +250,7 @@ def _read(path: str, convert: Callable[[dict], T]) -> tuple[T, ...]:
 @functools.lru_cache(maxsize=4)
 def _read_once(path: str, convert: Callable[[dict], T], *version: int) -> tuple[T, ...]:
     """Reads a file once for all methods and seeds, as long as it is not changed."""
-    with open_regular(path) as file:
-        content = read_bounded(file, max_text_bytes())
+    content = read_file(path)
     if not content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
         content = read_plain_pickle(content)
         if len(content) > max_text_bytes():

@@ -1,7 +1,6 @@
 """What a data set in memory is, and the checks of its arrays."""
 
-import os
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,7 +9,6 @@ from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.representation import describe
 from fedjax_algos.data.ranges import check_range
 
-PathLike: TypeAlias = str | os.PathLike[str]
 _MAX_CLASSES = 2**20  # larger labels are treated as errors
 _MAX_EMPTY_CLASSES = 1000  # of a set with fewer examples, where labels alone tell the classes
 

@@ -11,8 +11,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
+from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count
-from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.models.adapters import classifier
 from fedjax_algos.models.convolutional import Convolutions
 from fedjax_algos.models.layers.convolution import Conv

@@ -13,8 +13,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
+from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count, Layers
-from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.models.convolutional import Convolutions
 from fedjax_algos.models.layers.initialisation import initialisers
 from fedjax_algos.models.layers.volumes import Conv3D, max_pool_3d, upsample_3d

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
+from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count, Layers, Range
-from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.models.adapters import classifier
 from fedjax_algos.models.layers.initialisation import symmetric_uniform
 from fedjax_algos.models.preprocessing import Augmentation, augmented

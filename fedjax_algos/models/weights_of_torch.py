@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from fedjax_algos.core import Problem
-from fedjax_algos.data.dataset import PathLike
+from fedjax_algos.core.files import PathLike
 from fedjax_algos.models.resizing import resize_positions
 from fedjax_algos.models.weights import Head, Names, Weights, pretrained
 

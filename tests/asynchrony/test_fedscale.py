@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from fedjax_algos.asynchrony import (
     barrier,
     fedscale,
-    fedscale_system,
     immediate,
     system_models,
     system_of,
@@ -22,6 +21,7 @@ from fedjax_algos.asynchrony import (
 from fedjax_algos.asynchrony.fedscale_system import Device, read_devices, read_sessions
 from fedjax_algos.asynchrony.sessions import Sessions
 from fedjax_algos.cli import main
+from fedjax_algos.core import files as core_files
 
 # as in FedScale's client_device_capacity: ms for an example, and kbit/s
 CAPACITY = {
@@ -215,7 +215,7 @@ def test_wrong_devices(files, capacity, message, protocol):
     paths = files(good | capacity, protocol=protocol)
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         fedscale(devices=paths["devices"], batch_size=1)
-    assert str(caught.value).startswith(f"{paths['devices']}: cannot be read (")
+    assert str(caught.value).startswith(f"{paths['devices']}: not a file of devices: ")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_broken_files(tmp_path, content, message):
 
 
 def test_files_that_do_not_fit_into_memory(files, monkeypatch):
-    monkeypatch.setattr(fedscale_system, "max_text_bytes", lambda: 50)
+    monkeypatch.setattr(core_files, "max_text_bytes", lambda: 50)
     with pytest.raises(ValueError, match=r"it has more than 50 bytes, which are too many"):
         fedscale(devices=files()["devices"], batch_size=1)
 

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_algos.core.files import PathLike, reading
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.read_errors import explain_read_errors
 
 
 class ClientFeatures(NamedTuple):
@@ -105,6 +104,6 @@ def file_identity(path: PathLike) -> str:
     Args:
       path: of the file; it may be too large to be read twice.
     """
-    with explain_read_errors(path, "fetch the file again"):
+    with reading(path, "a file", "fetch the file again"):
         status = os.stat(path)
     return f"{status.st_size} bytes, written {status.st_mtime_ns}"

@@ -7,10 +7,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from fedjax_algos.core.files import PathLike, reading
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data.client_source import ClientDataset, ClientSource
-from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.read_errors import explain_read_errors
 from fedjax_algos.data.readers.nifti import area_means, read_volume, require_nibabel
 from fedjax_algos.data.readers.tables import Table, numbered, read_table
 from fedjax_algos.data.registry import datasets
@@ -59,7 +58,7 @@ def fed_ixi(*, path: PathLike, split: str = "metadata_tiny.csv") -> ClientDatase
 
 def _folders(path: Path, table: Table) -> dict[str, str]:
     """The name of each person's folder, by number as in the table."""
-    with explain_read_errors(path, "give the folder that holds those of the persons"):
+    with reading(path, "the folder of Fed-IXI", "give the folder that holds those of the persons"):
         found = [re.fullmatch(r"IXI(\d{3})-([A-Za-z]+)-\d+", name) for name in os.listdir(path)]
     folders: dict[str, str] = {}
     centres = {}
@@ -109,7 +108,7 @@ def _source(path: Path, table: Table, folders: list[str]) -> ClientSource:
 
 
 def _only_file(folder: Path) -> Path:
-    with explain_read_errors(folder, "extract the archive again"):
+    with reading(folder, "a folder of one volume", "extract the archive again"):
         names = [name for name in os.listdir(folder) if name.endswith(".nii.gz")]
         if len(names) != 1:
             raise ValueError(f"it has {len(names)} files .nii.gz, not one")

@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core.files import TooLargeError, max_text_bytes
+from fedjax_algos.core.files import PathLike, TooLargeError, max_text_bytes, reading
 from fedjax_algos.core.limits import readable_bytes
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data.client_source import ClientDataset
-from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.read_errors import explain_read_errors
 from fedjax_algos.data.readers.client_examples import client_dataset
 from fedjax_algos.data.readers.client_features import ClientFeatures, file_identity
 from fedjax_algos.data.readers.sqlite_files import open_tables
@@ -94,7 +92,7 @@ def _features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
         with open_tables(path, _TABLES) as connection:
             query = "SELECT data FROM federated_data WHERE rowid = ?"
             found = connection.execute(query, [rows[client]]).fetchone()
-        with explain_read_errors(where, "fetch the file again", zlib.error):
+        with reading(where, "examples of google/fedjax", "fetch the file again", zlib.error):
             if found is None or not isinstance(found[0], bytes):
                 raise ValueError("it has no data")
             return _unpacked(found[0], counts[client])

@@ -13,12 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_algos.core.files import open_regular, read_bounded
+from fedjax_algos.core.files import PathLike, read_file, reading
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data.client_source import ClientSource
-from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.data.images import ImageFormat
-from fedjax_algos.data.read_errors import explain_read_errors
 from fedjax_algos.data.readers.tables import Table, in_order, numbered
 
 PART = 256  # images without clients that are read at once
@@ -74,11 +72,8 @@ class ImageFiles:
         """
         shown = self.path_of(image)
         name = f"{self.folder}: {owner}, {shown}"
-        with (
-            explain_read_errors(name, "fetch the file again"),
-            open_regular(self.folder / shown) as file,
-        ):
-            return read_bounded(file, MAX_IMAGE_BYTES)
+        with reading(name, "an image", "fetch the file again"):
+            return read_file(self.folder / shown, MAX_IMAGE_BYTES)
 
     def path_of(self, image: str) -> str:
         """The path of an image in the folder; one that was searched and not found keeps its `*`.

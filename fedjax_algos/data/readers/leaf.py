@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_algos.core.files import check_array_bytes
+from fedjax_algos.core.files import PathLike, check_array_bytes
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
+from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.readers.leaf_files import clients
 from fedjax_algos.data.readers.text import SYMBOLS, encode
 from fedjax_algos.data.registry import datasets

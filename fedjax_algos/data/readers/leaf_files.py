@@ -1,38 +1,52 @@
 """The JSON files of LEAF, read as a stream with one client at a time, and checked."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fedjax_algos.core.files import Depth, max_text_bytes, open_regular
+import numpy as np
+
+from fedjax_algos.core.files import max_text_bytes, open_regular, reading
 from fedjax_algos.core.limits import readable_bytes
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.read_errors import explain_read_errors
 
 _FIX = "run LEAF's script again"
+_MAX_DEPTH = 64  # of lists and objects within each other
+# A string, up to its end or that of the chunk, where half an escape may stand.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+("|\\?\Z)', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 class _Stream:
-    """A file of JSON that bounds its depth, and the bytes of what is parsed as a whole."""
+    """A file of JSON that bounds what is parsed as a whole: its bytes, and its depth.
+
+    The time of ijson grows with the square of the depth.
+    """
 
     def __init__(self, file: BinaryIO):
-        self._file, self._depth, self._limit = file, Depth(), max_text_bytes()
+        self._file, self._limit = file, max_text_bytes()
         self.size = 0  # bytes since the last client
+        self._depth, self._open = 0, b""  # the beginning of a string that goes on
 
     def read(self, size: int = -1) -> bytes:
-        """Reads on; raises ValueError for what is too deep or too large.
-
-        Args:
-          size: the largest number of bytes.
-        """
+        """Reads on; raises ValueError for what is too deep or too large."""
         chunk = self._file.read(size)
-        self._depth.feed(chunk)
         self.size += len(chunk)
         if self.size > self._limit:
             raise ValueError(
                 f"a client, or what stands before the clients, has more than "
                 f"{readable_bytes(self._limit)}"
             )
+        outside = _STRING.sub(rb'"\1', self._open + chunk)  # "" for a string, " if it has no end
+        is_open = outside.count(b'"') % 2
+        self._open = b'"' * is_open + b"\\" * (is_open and outside.endswith(b"\\"))
+        brackets = np.frombuffer(outside.translate(None, _NO_BRACKETS), np.uint8)
+        opens = (brackets == ord("[")) | (brackets == ord("{"))
+        depths = self._depth + np.cumsum(np.where(opens, 1, -1))
+        if depths.max(initial=0) > _MAX_DEPTH:
+            raise ValueError(f"it has more than {_MAX_DEPTH} lists or objects within each other")
+        self._depth = int(depths[-1]) if len(depths) else self._depth
         return chunk
 
 
@@ -69,7 +83,7 @@ def clients(folder: Path) -> Iterator[tuple[Path, str, list, list]]:
         raise ValueError(f"{folder}: has no .json file; give the folder that holds train and test")
     seen: dict[str, Path] = {}
     for file in files:
-        with explain_read_errors(file, _FIX, ijson.JSONError), open_regular(file) as content:
+        with reading(file, "a LEAF file", _FIX, ijson.JSONError), open_regular(file) as content:
             counts = _counts(content)
             stream = _Stream(content)
             entries = ijson.kvitems(stream, "user_data", use_float=True, map_type=_Object)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_algos.core.files import open_regular, read_bounded
-from fedjax_algos.data.read_errors import explain_read_errors
+from fedjax_algos.core.files import open_regular, read_bounded, reading
 
 MAX_VOXELS = 2**26  # of a volume; larger ones are treated as errors
 _HEADER_BYTES = 348
@@ -45,7 +44,7 @@ def read_volume(path: Path) -> np.ndarray:
         nibabel.spatialimages.HeaderDataError,
         nibabel.wrapstruct.WrapStructError,
     )
-    with explain_read_errors(path, "fetch the file again", *errors):
+    with reading(path, "a NIfTI-1 volume", "fetch the file again", *errors):
         with open_regular(path) as file, gzip.GzipFile(fileobj=file) as unpacked:
             content = unpacked.read(_HEADER_BYTES)
             if content[:4] not in _SIZES or content[-4:] != b"n+1\0":  # which nibabel corrects

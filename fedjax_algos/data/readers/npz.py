@@ -1,6 +1,5 @@
 """Reader of NumPy's .npz files with plain arrays or concatenated JPEG files."""
 
-import io
 import itertools
 import math
 import os
@@ -16,11 +15,11 @@ try:
 except ImportError:  # this Python is built without it and cannot read such members
     LZMAError = zlib.error  # type: ignore[misc,assignment]
 
-from fedjax_algos.core.files import check_array_bytes, open_regular
+from fedjax_algos.core.files import PathLike, check_array_bytes, first_line, open_regular, reading
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
-from fedjax_algos.data.read_errors import explain_read_errors, first_line
+from fedjax_algos.data.dataset import Dataset, from_arrays
+from fedjax_algos.data.images import open_image
 from fedjax_algos.data.registry import datasets
 
 _ENCRYPTED = 1  # bit of a zip member's flags
@@ -72,7 +71,7 @@ def npz(*, path: PathLike, users: str | None = None, num_classes: Count | None =
 def _load(path: PathLike, users: str | None) -> dict[str, Any]:
     """The arrays that the data set needs, by role."""
     fix = "write plain arrays with np.savez, or fetch the file again"
-    with explain_read_errors(path, fix, *ARCHIVE_ERRORS), open_regular(path) as file:
+    with reading(path, "an .npz file of arrays", fix, *ARCHIVE_ERRORS), open_regular(path) as file:
         archive, members = open_archive(file)
         required = _required(set(members), users)
         found = {role: members[name] for role, name in required.items() if name in members}
@@ -99,7 +98,7 @@ def open_archive(file: BinaryIO) -> tuple[zipfile.ZipFile, dict[str, zipfile.Zip
         raises one of `ARCHIVE_ERRORS`.
     """
     if not zipfile.is_zipfile(file):
-        raise ValueError("it is not an .npz file, or truncated")
+        raise ValueError("it is no archive, or truncated")
     archive = zipfile.ZipFile(file)
     # asked for in the flags, because reading an encrypted member raises a bare RuntimeError
     if any(member.flag_bits & _ENCRYPTED for member in archive.infolist()):
@@ -201,9 +200,9 @@ def _image(content: bytes, name: str) -> np.ndarray:
     from PIL import Image
 
     errors = (SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning)
-    with warnings.catch_warnings(), explain_read_errors(name, "write it again", *errors):
+    with warnings.catch_warnings(), reading(name, "a JPEG image", "write it again", *errors):
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        image = Image.open(io.BytesIO(content), formats=["JPEG"])
+        image = open_image(content, "JPEG")
         if image.mode not in ("L", "RGB"):
             raise ValueError(f"its colours are {image.mode}, not grey or RGB")
         return np.asarray(image)

@@ -5,10 +5,8 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fedjax_algos.core.files import open_regular
+from fedjax_algos.core.files import PathLike, open_regular, reading
 from fedjax_algos.core.limits import MAX_INT32, host_memory
-from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.read_errors import explain_read_errors
 
 _MAGIC = b"SQLite format 3\0"
 _PLAIN = 0  # of a column that is neither hidden nor computed
@@ -31,7 +29,7 @@ def open_tables(
       ValueError: if the file is missing or damaged, or lacks one of them; also for errors of
         SQLite and ValueErrors within the context.
     """
-    with explain_read_errors(path, "fetch the file again", sqlite3.Error):
+    with reading(path, "an SQLite file of clients", "fetch the file again", sqlite3.Error):
         with open_regular(path) as file:
             if file.read(len(_MAGIC)) != _MAGIC:
                 raise ValueError("it is no SQLite file; unpack one that ends in .lzma with unlzma")

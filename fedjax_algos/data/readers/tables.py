@@ -10,10 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_algos.core.files import max_text_bytes, open_regular, read_bounded
+from fedjax_algos.core.files import PathLike, read_file, reading
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.read_errors import explain_read_errors
 
 _FIX = "write a header and one row for each example, or fetch the file again"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -63,9 +61,8 @@ def read_table(path: PathLike, required: Collection[str], optional: Collection[s
         twice, or if a row has another number of fields than the header, or an empty one.
     """
     name = printable(os.fspath(path))
-    with explain_read_errors(path, _FIX, csv.Error):
-        with open_regular(path) as file:
-            content = read_bounded(file, max_text_bytes())
+    with reading(path, "a CSV file of images", _FIX, csv.Error):
+        content = read_file(path)
         text = io.StringIO(content.decode("utf-8-sig"), newline="")
         rows = csv.reader(text, strict=True)
         header = next(rows, [])

@@ -11,15 +11,16 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from fedjax_algos.core.files import (
+    PathLike,
     check_array_bytes,
     max_text_bytes,
-    open_regular,
     parse_json,
     read_bounded,
+    read_file,
+    reading,
 )
 from fedjax_algos.core.options import Count, Proportion
-from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
-from fedjax_algos.data.read_errors import explain_read_errors
+from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.registry import datasets
 
 # The 80 symbols of LEAF's Shakespeare, in the order of their code points.
@@ -132,9 +133,8 @@ def encode(text: str, symbols: str, source: str) -> np.ndarray:
 
 def _roles_of(path: PathLike) -> dict[str, str]:
     fix = 'write an object {"ROLE": "line\\nline"} as UTF-8, or fetch the file again'
-    with explain_read_errors(path, fix, zlib.error):
-        with open_regular(path) as file:
-            content = read_bounded(file, max_text_bytes())
+    with reading(path, "a JSON file of roles", fix, zlib.error):
+        content = read_file(path)
         if content[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as unpacked:
                 content = read_bounded(unpacked, max_text_bytes())

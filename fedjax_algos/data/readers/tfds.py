@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core.files import check_array_bytes, require_regular
+from fedjax_algos.core.files import (
+    PathLike,
+    check_array_bytes,
+    file_error,
+    first_line,
+    require_regular,
+)
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
-from fedjax_algos.data.read_errors import first_line, unreadable
+from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.readers.tfrecord import read_records
 from fedjax_algos.data.readers.tokens import most_frequent_words, read_vocabulary, word_sequences
 from fedjax_algos.data.registry import datasets
@@ -82,7 +87,7 @@ def tfds(
         keys = builder.info.supervised_keys or ("image", "label")
         features = dict(builder.info.features)
     except Exception as error:  # TFDS and its dependencies raise many types
-        raise unreadable(source, error, "check the name") from error
+        raise file_error(source, "a data set of TFDS", "check the name", error) from error
     if not prepared:
         raise ValueError(f"{source}: is not prepared; {prepare}")
     if file_format not in ("tfrecord", *_RANDOM_ACCESS):
@@ -106,7 +111,9 @@ def tfds(
         except ImportError as error:
             raise ValueError(f"{source}: {first_line(error)}; {_INSTALL}") from error
         except Exception as error:
-            raise unreadable(f"{source}, split {split}", error, prepare) from error
+            raise file_error(
+                f"{source}, split {split}", "a data set of TFDS", prepare, error
+            ) from error
         columns.append(others)
         parts += [values, np.array(others[0])]
     if is_text:

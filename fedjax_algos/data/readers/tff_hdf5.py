@@ -2,19 +2,23 @@
 
 import contextlib
 import os
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core.files import check_array_bytes, open_regular, require_regular
+from fedjax_algos.core.files import (
+    PathLike,
+    check_array_bytes,
+    open_regular,
+    reading,
+    require_regular,
+)
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.client_source import ClientDataset
-from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.read_errors import explain_read_errors
 from fedjax_algos.data.readers.client_examples import client_dataset
 from fedjax_algos.data.readers.client_features import ClientFeatures, file_identity
-from fedjax_algos.data.readers.hdf5_heaps import check_heaps
 from fedjax_algos.data.readers.tokens import read_vocabulary
 from fedjax_algos.data.registry import datasets
 
@@ -22,6 +26,8 @@ _FIX = "fetch the file again"
 _FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32 and lzf, which h5py has itself
 _TEXTS_PER_READ = 256
 _ERRORS = (KeyError, RuntimeError, TypeError)  # of h5py, besides OSError and ValueError
+_OBJECT = struct.Struct("<H6xQ")  # of a heap: number, size
+_REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("object", "<u4")])
 
 
 @datasets.register
@@ -132,7 +138,7 @@ def _examples(path: PathLike) -> Iterator[Any]:
         import h5py
     except ImportError as error:
         raise ValueError("tff_hdf5 needs the package h5py; run: pip install h5py") from error
-    with explain_read_errors(path, _FIX, *_ERRORS):
+    with reading(path, "an HDF5 file of TFF", _FIX, *_ERRORS):
         require_regular(path)
         with h5py.File(path, "r") as file:
             yield _member(file, "examples")
@@ -193,8 +199,7 @@ def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
         return dataset[:limit]
     if dataset.ndim != 1:
         raise ValueError(f"{name!r} has texts of shape {list(dataset.shape)}, not [examples]")
-    with open_regular(dataset.file.filename) as file:
-        check_heaps(dataset, file)
+    _check_heaps(dataset)
     texts: list[bytes] = []
     total, stop = 0, len(dataset) if limit is None else min(limit, len(dataset))
     for start in range(0, stop, _TEXTS_PER_READ):
@@ -203,3 +208,40 @@ def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
         total += sum(map(len, texts[start:]))
         check_array_bytes(f"{name!r}", total, "leave examples out")
     return texts
+
+
+def _check_heaps(dataset: Any) -> None:
+    """Follows the heaps of an array of texts: with an empty gap, HDF5 2.0 would not end.
+
+    A heap has 16 bytes and then objects, each of 16 bytes with its number and its size, and of its
+    content up to a multiple of 8 bytes; number 0 is the gap that remains
+    (https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html, III.E). Those of
+    compressed references are not found.
+    """
+    import h5py
+
+    settings, places = dataset.id.get_create_plist(), []
+    if settings.get_layout() == h5py.h5d.CONTIGUOUS:
+        places = [(dataset.id.get_offset(), dataset.id.get_storage_size())]
+    elif settings.get_layout() == h5py.h5d.CHUNKED and not settings.get_nfilters():
+        chunks = (dataset.id.get_chunk_info(i) for i in range(dataset.id.get_num_chunks()))
+        places = [(chunk.byte_offset, chunk.size) for chunk in chunks]
+    with open_regular(dataset.file.filename) as file:
+        end = file.seek(0, os.SEEK_END)
+
+        def part(place: int, size: int) -> bytes:
+            file.seek(min(place, end))
+            return file.read(max(0, min(size, end - place)))
+
+        references = b"".join(part(*place) for place in places)
+        whole = len(references) // _REFERENCE.itemsize
+        for heap in np.unique(np.frombuffer(references, _REFERENCE, whole)["heap"]):
+            start = dataset.file.userblock_size + int(heap)
+            size = int.from_bytes(part(start + 8, 8), "little") if heap else 0
+            content, at = part(start + 16, size - 16), 0
+            while at + _OBJECT.size <= len(content):
+                number, length = _OBJECT.unpack_from(content, at)
+                step = length if number == 0 else _OBJECT.size + length + -length % 8
+                if not 0 < step <= len(content) - at:
+                    raise ValueError(f"{dataset.name!r} has texts in a damaged heap")
+                at += step

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_algos.core.files import PathLike, reading
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data.client_source import ClientDataset
-from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.read_errors import explain_read_errors
 from fedjax_algos.data.readers.client_examples import client_dataset
 from fedjax_algos.data.readers.client_features import ClientFeatures, file_identity
 from fedjax_algos.data.readers.sqlite_files import open_tables
@@ -110,7 +109,7 @@ def _features(path: PathLike, split: str, max_clients: int | None = None) -> Cli
                 "WHERE client_id = ? AND split_name = ? ORDER BY rowid LIMIT ?"
             )
             rows = connection.execute(query, [clients[client], split, count + more]).fetchall()
-        with explain_read_errors(printable(where), "fetch the file again"):
+        with reading(where, "examples of TFF", "fetch the file again"):
             if len(rows) != count:
                 raise ValueError(f"it has not the {numbers[client]} examples of client_metadata")
             examples = [parse_example(_blob(row)) for (row,) in rows]

@@ -9,8 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from fedjax_algos.core.files import open_regular
-from fedjax_algos.data.dataset import PathLike
+from fedjax_algos.core.files import PathLike, open_regular
 
 _HEADER = struct.Struct("<QI")  # length and check
 _CHECK = struct.Struct("<I")

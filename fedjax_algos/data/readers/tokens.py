@@ -7,10 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_algos.core.files import open_regular
+from fedjax_algos.core.files import PathLike, open_regular, reading
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.read_errors import explain_read_errors
 
 PADDING = 0
 _LONGEST_LINE = 2**16  # bytes of a line of a vocabulary
@@ -79,7 +77,7 @@ def read_vocabulary(path: PathLike, words: int) -> Vocabulary:
       ValueError: if the file is missing, is packed, or has a word twice or a line without one.
     """
     ids: dict[bytes, int] = {}
-    with explain_read_errors(path, "give a text with a word in each line"):
+    with reading(path, "a vocabulary", "give a text with a word in each line"):
         with open_regular(path) as file:
             while len(ids) < words and (line := file.readline(_LONGEST_LINE)):
                 number = len(ids) + 1

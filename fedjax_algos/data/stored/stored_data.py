@@ -193,7 +193,7 @@ class StoredData:
         """The examples, if they are what the source says of them."""
         for name, one in self.source.example.items():
             array = np.asarray(examples[name])
-            expected = self._sizes[client], *one.shape
+            expected = int(self._sizes[client]), *one.shape
             if array.shape != expected or array.dtype != one.dtype:
                 number = self.clients[client]
                 raise ValueError(

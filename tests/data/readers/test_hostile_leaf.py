@@ -66,7 +66,7 @@ DEEP = "[" * 100_000
         (TEXT.replace("[[1.0", DEEP + "[[1.0"), "more than 64 lists or objects"),
         (TEXT.replace('"users": [', f'"users": [{DEEP}'), "more than 64 lists or objects"),
         (TEXT.replace("{", '{"first": ' + DEEP + "1" + "]" * 100_000 + ", ", 1), "more than 64"),
-        (json.dumps(LEAF).replace("zoe", "\\u001b[31mz\\u202e") + "]", r"cannot be read"),
+        (json.dumps(LEAF).replace("zoe", "\\u001b[31mz\\u202e") + "]", r"not a LEAF file: "),
         (LEAF | {"user_data": {"\x1b": ZOE}}, r"'\x1b' has 2 samples, but num_samples has no"),
     ],
 )
@@ -76,7 +76,7 @@ def test_leaf_of_hostile_json(leaf_refusal, content, message):
 
 def test_leaf_with_a_client_in_two_files(leaf_refusal, tmp_path):
     text = leaf_refusal(LEAF, "c.json")
-    assert f"c.json: cannot be read (client 'zoe' is in it twice, first in {tmp_path}" in text
+    assert f"c.json: not a LEAF file: client 'zoe' is in it twice, first in {tmp_path}" in text
 
 
 @pytest.mark.slow
@@ -102,5 +102,5 @@ def test_leaf_bounds_each_client_and_not_the_file(leaf_refusal, tmp_path, monkey
 
 def test_leaf_of_a_pipe(leaf_refusal, tmp_path):
     os.mkfifo(tmp_path / "train" / "a.json")
-    with pytest.raises(ValueError, match="it is a named pipe, not a regular file"):
+    with pytest.raises(ValueError, match="it is a pipe or a device, not a regular file"):
         leaf(path=tmp_path, task="femnist")

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedjax_algos.core import files
 from fedjax_algos.data import datasets, open_federated, pack
-from fedjax_algos.data.readers import image_files, tables
+from fedjax_algos.data.readers import image_files
 from fedjax_algos.data.readers.image_folder import gldv2, image_folder, inaturalist
 
 RNG = np.random.default_rng(0)
@@ -137,7 +138,7 @@ def test_gldv2(tmp_path):
     np.testing.assert_array_equal(data.train.examples_of(1)["x"][0], picture(0)[1])
     np.testing.assert_array_equal(data.test.examples_of(0)["x"][0], picture(3)[1])
     (tmp_path / "f/f/e/ffe2.jpg").write_bytes(b"\xff\xd8")
-    with pytest.raises(ValueError, match=r"client '52', f/f/e/ffe2.jpg: cannot be read"):
+    with pytest.raises(ValueError, match=r"client '52', f/f/e/ffe2.jpg: not .*: "):
         data.train.examples_of(0)
     assert datasets.parse("gldv2:DATA,train=mini_gld_train_split.csv")[1]["path"] == "DATA"
     assert gldv2.__wrapped__.__kwdefaults__["image_size"] == 224
@@ -166,7 +167,7 @@ def test_inaturalist(tmp_path):
     np.testing.assert_array_equal(data.test.examples_of(0)["x"][0], picture(3)[1])
     (tmp_path / "train_val_images/Plantae/[x]/b*.jpg").write_bytes(b"")
     with pytest.raises(
-        ValueError, match=r"client '7', train_val_images/Plantae/\[x\]/b\*.jpg: cann"
+        ValueError, match=r"client '7', train_val_images/Plantae/\[x\]/b\*.jpg: not "
     ):
         data.train.examples_of(0)
     (tmp_path / "train_val_images/Plantae/Salix/dd.jpg").unlink()
@@ -233,16 +234,16 @@ def test_the_identity_is_that_of_the_table_and_of_the_options(folder):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("train.csv", "", "train.csv: cannot be read .it has no column 'user_id', only .; write"),
-        ("train.csv", "user_id,class\nann,ant\n", "no column 'image_id', only user_id, class.; w"),
-        ("test.csv", "image_id\nt1\n", "test.csv: cannot be read .it has no column 'class'"),
+        ("train.csv", "", "train.csv: not .*: it has no column 'user_id', only ; write"),
+        ("train.csv", "user_id,class\nann,ant\n", "no column 'image_id', only user_id, class; w"),
+        ("test.csv", "image_id\nt1\n", "test.csv: not .*: it has no column 'class'"),
         ("train.csv", TRAIN + "bo,b4\n", "line 7 has 2 fields for 3 columns"),
         ("train.csv", TRAIN + "bo,,ant\n", "line 7 has no image_id"),
         ("train.csv", TRAIN + "bo,b1,ant\n", "client 'bo' has the image 'b1' twice; remove a row"),
         ("test.csv", TEST + "t1,dog\n", "test.csv: it has the image 't1' twice"),
         ("train.csv", "user_id,image_id,class\n", "it has no row below the header"),
         ("train.csv", "class," + TRAIN.replace("\n", ",c\n"), "it has the column 'class' twice"),
-        ("train.csv", TRAIN.encode("utf-16"), "cannot be read .*codec can't decode"),
+        ("train.csv", TRAIN.encode("utf-16"), "not .*codec can't decode"),
         ("train.csv", TRAIN + 'bo,"b4,ant\n', "unexpected end of data"),
         ("train.csv", TRAIN + "bo,../a1,ant\n", "'../a1' is no id of an image with file="),
         ("train.csv", TRAIN + "bo,/etc/a,ant\n", "'/etc/a' is no id of an image"),
@@ -261,11 +262,11 @@ def test_damaged_tables_are_refused(folder, name, content, message):
     ("name", "content", "message"),
     [
         ("b2.jpg", None, "client 'bo', b2.jpg: there is no such file; check the path"),
-        ("b2.jpg", b"", "client 'bo', b2.jpg: cannot be read"),
-        ("b2.jpg", b"no image at all", "client 'bo', b2.jpg: cannot be read"),
-        ("b2.jpg", picture(2, "GIF")[0], "client 'bo', b2.jpg: cannot be read"),
-        ("b2.jpg", picture(2)[0][:-40], "client 'bo', b2.jpg: cannot be read"),
-        ("b2.jpg", picture(2, "JPEG", (64, 64, 3))[0][:900], "client 'bo', b2.jpg: cannot be r"),
+        ("b2.jpg", b"", "client 'bo', b2.jpg: not .*: "),
+        ("b2.jpg", b"no image at all", "client 'bo', b2.jpg: not .*: "),
+        ("b2.jpg", picture(2, "GIF")[0], "client 'bo', b2.jpg: not .*: "),
+        ("b2.jpg", picture(2)[0][:-40], "client 'bo', b2.jpg: not .*: "),
+        ("b2.jpg", picture(2, "JPEG", (64, 64, 3))[0][:900], "client 'bo', b2.jpg: not a"),
     ],
 )
 def test_missing_and_damaged_images_are_found_when_they_are_read(folder, name, content, message):
@@ -277,6 +278,7 @@ def test_missing_and_damaged_images_are_found_when_they_are_read(folder, name, c
     with pytest.raises(ValueError, match=message) as error:
         data.train.examples_of(1)
     assert str(error.value).startswith(str(folder))
+    assert "BytesIO" not in str(error.value)
 
 
 def test_large_files_pipes_and_folders_are_refused(folder, monkeypatch):
@@ -286,13 +288,13 @@ def test_large_files_pipes_and_folders_are_refused(folder, monkeypatch):
         data.train.examples_of(0)
     (folder / "a1.jpg").unlink()
     os.mkfifo(folder / "a1.jpg")
-    with pytest.raises(ValueError, match="it is a named pipe, not a regular file"):
+    with pytest.raises(ValueError, match="it is a pipe or a device, not a regular file"):
         data.train.examples_of(0)
     (folder / "c1.jpg").unlink()
     (folder / "c1.jpg").mkdir()
-    with pytest.raises(ValueError, match=r"client 'cy', c1.jpg: cannot be read .Is a directory"):
+    with pytest.raises(ValueError, match=r"client 'cy', c1.jpg: cannot be read: Is a directory"):
         data.train.examples_of(2)
-    monkeypatch.setattr(tables, "max_text_bytes", lambda: 50)
+    monkeypatch.setattr(files, "max_text_bytes", lambda: 50)
     with pytest.raises(ValueError, match=r"train.csv: .*it has more than 50 bytes"):
         image_folder(path=folder, **SMALL)
 

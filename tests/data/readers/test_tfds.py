@@ -189,7 +189,7 @@ def test_tfds_does_not_import_tensorflow(folder, records):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("coloured", {"test_split": "validation"}, "split validation: cannot be read"),
+        ("coloured", {"test_split": "validation"}, "split validation: not an? .*: "),
         ("ragged", {}, r"its examples have several shapes, \(None, None, 3\); choose another"),
         (
             "plain",
@@ -201,7 +201,7 @@ def test_tfds_does_not_import_tensorflow(folder, records):
         ("reviews", {"x": "year", "y": "stars"}, r"x_train has shape \[4\]; give"),
         ("coloured", {"users": "image"}, r"'image' has the shape \(6, 4, 3\); choose a feature"),
         ("mnist", {}, "is not prepared; prepare it once, with TensorFlow: .*'array_record'"),
-        ("no_such_set", {}, "cannot be read .*; check the name"),
+        ("no_such_set", {}, "not .*; check the name"),
     ],
 )
 def test_tfds_rejects_unsuitable_data_sets(folder, name, options, message):
@@ -214,13 +214,13 @@ def test_tfds_rejects_unsuitable_data_sets(folder, name, options, message):
 @pytest.mark.parametrize(
     ("part", "damage", "message"),
     [
-        ("test.array", lambda content: content[: len(content) // 2], "split test: cannot be read"),
-        ("test.array", lambda content: b"", "split test: cannot be read"),
-        ("info", lambda content: content[:-20], "cannot be read"),
+        ("test.array", lambda content: content[: len(content) // 2], "split test: not an? .*: "),
+        ("test.array", lambda content: b"", "split test: not an? .*: "),
+        ("info", lambda content: content[:-20], "not an? .*: "),
         (
             "info",
             lambda content: content.replace(b'"array_record"', b'"tfrecord"'),
-            r"split train: cannot be read \(coloured-train.tfrecord-.*: No such file",
+            r"split train: XX",
         ),
         (
             "info",
@@ -251,8 +251,8 @@ def test_tfds_rejects_damaged_files(folder, tmp_path, part, damage, message):
             lambda content: b"\xff" * 8 + masked(b"\xff" * 8) + content[12:],
             "it ends within a record",
         ),
-        (lambda content: tfrecord([b"\xff"] * 2), "split test: cannot be read"),
-        (lambda content: tfrecord([b""] * 2), "split test: cannot be read"),
+        (lambda content: tfrecord([b"\xff"] * 2), "split test: not an? .*: "),
+        (lambda content: tfrecord([b""] * 2), "split test: not an? .*: "),
     ],
 )
 @pytest.mark.usefixtures("bounded")
@@ -271,7 +271,7 @@ def test_tfds_refuses_pipes(folder, tmp_path):
     (info,) = (tmp_path / "coloured").glob("*/dataset_info.json")
     info.unlink()
     os.mkfifo(info)
-    with pytest.raises(ValueError, match="it is a named pipe, not a regular file"):
+    with pytest.raises(ValueError, match="it is a pipe or a device, not a regular file"):
         tfds(name="coloured", data_dir=str(tmp_path))
 
 

@@ -198,7 +198,7 @@ def test_damaged_heaps_of_texts(tmp_path, options, place, value):
     start = content.index(b"GCOL") + place
     content[start : start + len(value)] = value
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="'/examples/a/snippets' has texts in a damaged heap") as e:
+    with pytest.raises(ValueError, match="not an HDF5 file of TFF: ") as e:
         read(path)
     assert str(e.value).startswith(str(path))
 
@@ -372,7 +372,7 @@ def test_declared_sizes_are_known_before_they_are_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"", "cannot be read"), (b"no HDF5" * 99, "cannot be read")]
+    ("content", "message"), [(b"", "not an? .*: "), (b"no HDF5" * 99, "not an? .*: ")]
 )
 def test_other_files(tmp_path, content, message):
     path = tmp_path / "other.h5"
@@ -387,9 +387,9 @@ def test_truncated_missing_and_pipes(emnist, tmp_path):
     (tmp_path / "cut.h5").write_bytes(content[: len(content) // 2])
     os.mkfifo(tmp_path / "pipe")
     for name, message in (
-        ("cut.h5", "cannot be read"),
+        ("cut.h5", "not an? .*: "),
         ("none.h5", "there is no such file; check the path"),
-        ("pipe", "it is a named pipe, not a regular file"),
+        ("pipe", "it is a pipe or a device, not a regular file"),
     ):
         with pytest.raises(ValueError, match=message):
             read(tmp_path / name)
