@@ -216,7 +216,7 @@ TFF_DAMAGE = {
     "cut": (
         "UPDATE examples SET serialized_example_proto = CAST(substr(serialized_example_proto, "
         "1, 99) AS BLOB)",
-        "it ends within a field",
+        "an example is no tf",
     ),
     "empty": ("UPDATE examples SET serialized_example_proto = x''", "has the features ; give x="),
     "client's name": ("UPDATE client_metadata SET client_id = CAST(x'ff' AS TEXT)", "utf-8"),
