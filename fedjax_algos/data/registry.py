@@ -6,8 +6,8 @@ A factory of the user's own may also return a `ClientSource`.
 from typing import TypeAlias
 
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.data.client_source import ClientDataset, ClientSource
 from fedjax_algos.data.dataset import Dataset
+from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 
 AnyDataset: TypeAlias = Dataset | ClientDataset
 

@@ -11,8 +11,8 @@ from fedjax_algos.core import Batch
 from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.data.client_source import ClientDataset, ClientSource
 from fedjax_algos.data.dataset import Dataset
+from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.partitioning.base import Partition
 from fedjax_algos.data.partitioning.checks import generator
 from fedjax_algos.data.stored.packed import packed

@@ -14,7 +14,7 @@ from fedjax_algos.core.checks import check_kind
 from fedjax_algos.core.checksums import checked_json, write_json
 from fedjax_algos.core.files import PathLike, parse_json, read_file, reading
 from fedjax_algos.core.writing import write_text, writing
-from fedjax_algos.data.client_source import ClientDataset, ClientSource
+from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.registry import as_dataset
 from fedjax_algos.data.stored.packed import (
     FORMAT,

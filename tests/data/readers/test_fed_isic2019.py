@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from fedjax_algos.data import datasets
-from fedjax_algos.data.readers.fed_isic2019 import fed_isic2019
+from fedjax_algos.data.readers.medical.fed_isic2019 import fed_isic2019
 
 HEADER = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2"
 # (image, class, centre, fold); as in FLamby's file, in no order

@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_algos.data import datasets, open_federated, pack
-from fedjax_algos.data.readers import nifti
-from fedjax_algos.data.readers.fed_ixi import fed_ixi
-from fedjax_algos.data.readers.nifti import area_means, read_volume
+from fedjax_algos.data.readers.medical.fed_ixi import area_means, fed_ixi, read_volume
 
 # (number, Manufacturer, centre, split)
 PERSONS = [
@@ -245,7 +243,7 @@ def test_a_compressed_volume_is_bounded_by_its_header(tmp_path, monkeypatch):
     path.write_bytes(gzip.compress(gzip.decompress(GOOD) + bytes(30 * 10**6)))
     with pytest.raises(ValueError, match=r"it has more than 244 bytes, which are too many"):
         read_volume(path)
-    monkeypatch.setattr(nifti, "MAX_VOXELS", 100)
+    monkeypatch.setattr("fedjax_algos.data.readers.medical.fed_ixi.MAX_VOXELS", 100)
     path.write_bytes(GOOD)
     with pytest.raises(ValueError, match=r"it has \[6, 4, 5\] voxels from byte 352"):
         read_volume(path)

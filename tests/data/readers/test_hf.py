@@ -12,7 +12,7 @@ from PIL import Image
 
 from fedjax_algos.core import files
 from fedjax_algos.data import datasets
-from fedjax_algos.data.readers.hf import hf
+from fedjax_algos.data.readers.client_files.hf import hf
 from fedjax_algos.data.stored import pack, packed
 
 package = pytest.importorskip("datasets", reason="datasets, an optional package, is not installed")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedjax_algos.core import files
+from fedjax_algos.data.readers.client_files.texts import roles
 from fedjax_algos.data.readers.npz import npz
-from fedjax_algos.data.readers.text import roles
 
 pytestmark = pytest.mark.usefixtures("bounded")
 GOOD = {

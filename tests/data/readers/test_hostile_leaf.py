@@ -6,7 +6,7 @@ import os
 import pytest
 
 from fedjax_algos.core import files
-from fedjax_algos.data.readers.leaf import leaf
+from fedjax_algos.data.readers.client_files.leaf import leaf
 
 pytest.importorskip("ijson", reason="ijson, an optional package, is not installed")
 pytestmark = pytest.mark.usefixtures("bounded")

@@ -9,8 +9,8 @@ from PIL import Image
 
 from fedjax_algos.core import files
 from fedjax_algos.data import datasets, open_federated, pack
-from fedjax_algos.data.readers import image_files
-from fedjax_algos.data.readers.image_folder import gldv2, image_folder, inaturalist
+from fedjax_algos.data.readers.images import image_files
+from fedjax_algos.data.readers.images.image_folder import gldv2, image_folder, inaturalist
 
 RNG = np.random.default_rng(0)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedjax_algos.data import datasets
-from fedjax_algos.data.readers.leaf import leaf
-from fedjax_algos.data.readers.text import LEAF_SYMBOLS
+from fedjax_algos.data.readers.client_files.leaf import leaf
+from fedjax_algos.data.readers.client_files.texts import LEAF_SYMBOLS
 
 pytest.importorskip("ijson", reason="ijson, an optional package, is not installed")
 RNG = np.random.default_rng(0)

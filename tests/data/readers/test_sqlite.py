@@ -15,8 +15,7 @@ from tf_records import example
 
 from fedjax_algos.core import files
 from fedjax_algos.data import datasets
-from fedjax_algos.data.readers.fedjax_sqlite import fedjax_sqlite
-from fedjax_algos.data.readers.tff_sqlite import tff_sqlite
+from fedjax_algos.data.readers.client_files.sqlite import fedjax_sqlite, tff_sqlite
 
 RNG = np.random.default_rng(0)
 COUNTS = {"f1_02": 3, "f0_01": 1, "f9_00": 2}
@@ -278,7 +277,10 @@ FEDJAX_DAMAGE = {
     "scalar": (array((), "float32", b"0000"), "but has 4 bytes"),
     "a text": (extension(4, msgpack.packb(((2,), [b"a"]))), r"has the shape \[2\], not \[1\]"),
     "a number": (5, "it has no data"),
-    "another shape": (data_of(pixels=PIXELS["f1_02"][:, 1:], label=LABELS["f1_02"]), "one shape"),
+    "another shape": (
+        data_of(pixels=PIXELS["f1_02"][:, 1:], label=LABELS["f1_02"]),
+        "as the source says",
+    ),
 }
 
 
@@ -324,7 +326,7 @@ def test_compressed_data_are_bounded(tmp_path, monkeypatch):
 
 def test_the_size_of_a_value_is_bounded(tmp_path, monkeypatch):
     path = tff_file(tmp_path / "d.sqlite", {"train": {"a": [bytes(10**6)]}})
-    monkeypatch.setattr("fedjax_algos.data.readers.sqlite_files.host_memory", lambda: 10**6)
+    monkeypatch.setattr("fedjax_algos.data.readers.client_files.sqlite.host_memory", lambda: 10**6)
     with pytest.raises(ValueError, match="string or blob too big"):
         tff_sqlite(path=path, test_split="train")
 

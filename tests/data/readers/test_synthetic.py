@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedjax_algos.data import datasets
-from fedjax_algos.data.readers.synthetic import synthetic
+from fedjax_algos.data.readers.made import synthetic
 
 
 def test_sizes_and_users():

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.data.readers.tables import class_numbers, in_order, numbered, read_table
+from fedjax_algos.data.readers.images.image_files import (
+    class_numbers,
+    in_order,
+    numbered,
+    read_table,
+)
 
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1)
 ROWS = st.lists(st.tuples(TEXTS, st.text(st.characters(codec="utf-8")), TEXTS), min_size=1)

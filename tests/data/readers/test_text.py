@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_algos.data import datasets
-from fedjax_algos.data.readers.text import LEAF_SYMBOLS, roles
+from fedjax_algos.data.readers.client_files.texts import LEAF_SYMBOLS, roles
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tf_records import example, field
 
-from fedjax_algos.data.readers.tf_example import parse_example
+from fedjax_algos.data.readers.client_files.sqlite import parse_example
 
 INTEGERS = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=9)
 FLOATS = st.lists(st.floats(width=32), min_size=1, max_size=9)

@@ -12,7 +12,7 @@ from PIL import Image
 
 from fedjax_algos.core import files
 from fedjax_algos.data import datasets
-from fedjax_algos.data.readers.tfds import tfds
+from fedjax_algos.data.readers.client_files.tfds import tfds
 
 RNG = np.random.default_rng(0)
 TRAIN, TEST = (
@@ -144,7 +144,7 @@ def test_tfds_vectors(folder):
 
 def test_tfds_does_not_import_tensorflow(folder):
     check = (
-        "import sys, fedjax_algos; from fedjax_algos.data.readers.tfds import tfds; "
+        "import sys, fedjax_algos; from fedjax_algos.data.readers.client_files.tfds import tfds; "
         "before = {'tensorflow', 'tensorflow_datasets', 'ijson', 'PIL.Image'} & set(sys.modules); "
         f"tfds(name='coloured', data_dir={str(folder)!r}); "
         "print(sorted(before - {'PIL.Image'}), 'tensorflow' in sys.modules)"

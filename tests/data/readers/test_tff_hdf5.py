@@ -9,8 +9,8 @@ import pytest
 
 from fedjax_algos.core import files
 from fedjax_algos.data import datasets
-from fedjax_algos.data.readers.tff_hdf5 import tff_hdf5
-from fedjax_algos.data.readers.tokens import CHARACTERS
+from fedjax_algos.data.readers.client_files.texts import CHARACTERS
+from fedjax_algos.data.readers.client_files.tff_hdf5 import tff_hdf5
 from fedjax_algos.data.stored import pack, packed
 
 h5py = pytest.importorskip("h5py", reason="h5py, an optional package, is not installed")
@@ -300,7 +300,7 @@ DAMAGE = {
     "NaN": (replace(PIXELS, data=np.full((1, 28, 28), np.nan, np.float32)), "NaN or infinity"),
     "other shape": (
         replace("examples/f1_02/pixels", data=np.zeros((3, 9), np.float32)),
-        r"x float32\[9\], y int32\[\], the first client of x float32\[28, 28\]",
+        r"x float32\[3, 9\], not float32\[3, 28, 28\] as the source says",
     ),
     "objects": (replace(PIXELS, shape=(1,), dtype=h5py.ref_dtype), "is no number or text"),
     "pairs": (replace(PIXELS, data=np.zeros(1, PAIR)), "is no number or text"),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.data.readers.tokens import (
+from fedjax_algos.data.readers.client_files.texts import (
     CHARACTERS,
     Vocabulary,
     character_sequences,

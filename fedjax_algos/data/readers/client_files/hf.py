@@ -16,12 +16,12 @@ from fedjax_algos.core.files import (
 )
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.client_source import ClientDataset
 from fedjax_algos.data.dataset import Dataset, from_arrays
+from fedjax_algos.data.federated_data import ClientDataset
 from fedjax_algos.data.images import ImageFormat, open_image
-from fedjax_algos.data.readers.client_examples import client_dataset
-from fedjax_algos.data.readers.client_features import ClientFeatures, file_identity
-from fedjax_algos.data.readers.tokens import most_frequent_words, read_vocabulary
+from fedjax_algos.data.readers.client_files.client_examples import client_dataset
+from fedjax_algos.data.readers.client_files.client_features import ClientFeatures, file_identity
+from fedjax_algos.data.readers.client_files.texts import most_frequent_words, read_vocabulary
 from fedjax_algos.data.registry import datasets
 
 _ALL = "all"  # the client of a split that is not divided

@@ -16,10 +16,10 @@ from fedjax_algos.core.files import (
     require_regular,
 )
 from fedjax_algos.core.options import Count
-from fedjax_algos.data.client_source import ClientDataset
-from fedjax_algos.data.readers.client_examples import client_dataset
-from fedjax_algos.data.readers.client_features import ClientFeatures, file_identity
-from fedjax_algos.data.readers.tokens import read_vocabulary
+from fedjax_algos.data.federated_data import ClientDataset
+from fedjax_algos.data.readers.client_files.client_examples import client_dataset
+from fedjax_algos.data.readers.client_files.client_features import ClientFeatures, file_identity
+from fedjax_algos.data.readers.client_files.texts import read_vocabulary
 from fedjax_algos.data.registry import datasets
 
 _FIX = "fetch the file again"

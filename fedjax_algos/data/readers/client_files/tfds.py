@@ -19,7 +19,11 @@ from fedjax_algos.core.files import (
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
 from fedjax_algos.data.dataset import Dataset, from_arrays
-from fedjax_algos.data.readers.tokens import most_frequent_words, read_vocabulary, word_sequences
+from fedjax_algos.data.readers.client_files.texts import (
+    most_frequent_words,
+    read_vocabulary,
+    word_sequences,
+)
 from fedjax_algos.data.registry import datasets
 
 _INSTALL = "run: pip install tensorflow-datasets array-record pillow"

@@ -4,10 +4,15 @@ from pathlib import Path
 
 from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count
-from fedjax_algos.data.client_source import ClientDataset
+from fedjax_algos.data.federated_data import ClientDataset
 from fedjax_algos.data.images import ImageFormat
-from fedjax_algos.data.readers.image_files import ImageFiles, image_source
-from fedjax_algos.data.readers.tables import in_order, numbered, read_table
+from fedjax_algos.data.readers.images.image_files import (
+    ImageFiles,
+    image_source,
+    in_order,
+    numbered,
+    read_table,
+)
 from fedjax_algos.data.registry import datasets
 
 COLUMNS = "user_id", "image_id", "class"  # of the tables of Hsu et al.
