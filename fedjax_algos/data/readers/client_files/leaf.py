@@ -4,11 +4,12 @@ import functools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 
 from fedjax_algos.core.files import (
+    FileError,
     PathLike,
     check_array_bytes,
     max_text_bytes,
@@ -18,7 +19,7 @@ from fedjax_algos.core.files import (
 from fedjax_algos.core.limits import readable_bytes
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import Dataset, from_arrays
+from fedjax_algos.data.dataset import Dataset, checked_labels, from_arrays
 from fedjax_algos.data.readers.client_files.texts import SYMBOLS, encode
 from fedjax_algos.data.registry import datasets
 
@@ -70,8 +71,7 @@ def leaf(
 
     Raises:
       ValueError: if ijson is not installed, or a file is missing, damaged, not of the task or too
-        large for the memory; if a client is in the files twice, or has another number of samples
-        than `num_samples` says.
+        large for the memory; if a client is in the files twice.
 
     Source: LEAF (https://github.com/TalwalkarLab/leaf); the words as in FedGBO's code
     (https://github.com/JedMills/FedGBO), but the empty text between two blanks is not a word.
@@ -143,7 +143,9 @@ def _pixels(x: list, y: list, source: str, invert: bool) -> Columns:
             "k = 0..255; is it femnist?"
         )
     whole = 255 - whole if invert else whole
-    return whole.astype(np.uint8).reshape(-1, 28, 28), _labels(y, source, 62)
+    return whole.astype(np.uint8).reshape(-1, 28, 28), checked_labels(
+        _numbers(y, source), len(x), 62, source
+    )
 
 
 def _codes(x: list, y: list, source: str, symbols: str) -> Columns:
@@ -171,44 +173,26 @@ def _tokens(x: list, y: list, source: str, vocabulary: dict[str, int]) -> Column
         words = list(filter(None, row[TEXT_FIELD].split(" ")))
         counts.append(len(words))
         tokens += [vocabulary.setdefault(word, len(vocabulary)) for word in words]
-    return np.array(tokens, np.int32), np.array(counts, np.int32), _labels(y, source, 2)
+    return (
+        np.array(tokens, np.int32),
+        np.array(counts, np.int32),
+        _labels(y, 2, source),
+    )
 
 
 def _numbers(values: list, source: str) -> np.ndarray:
     """The values as an array, of which the first axis is that of the samples."""
     try:
         numbers = np.array(values)
-    except (ValueError, TypeError, OverflowError):  # rows of unequal length, or too deep
+    except (ValueError, TypeError, OverflowError):  # samples of several lengths, or too deep
         numbers = np.array([None])
-    if numbers.dtype.kind in "iuf":
-        return numbers
-    lengths = [_length(value) for value in values]
-    bad = next((i for i, n in enumerate(lengths) if n is None or n != lengths[0]), 0)
-    raise ValueError(
-        f"{source}, sample {bad} has values that are not numbers, or another length than the "
-        "first sample; run LEAF's script again"
-    )
+    if numbers.dtype.kind not in "iuf":
+        raise FileError(f"{source} has samples that are no numbers, or of several lengths; {_FIX}")
+    return numbers
 
 
-def _length(value: Any) -> int | None:
-    """The number of numbers in a list, 0 for a number, and None for anything else."""
-    values = value if isinstance(value, list) else [value]
-    plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-    return None if not plain else len(values) if isinstance(value, list) else 0
-
-
-def _labels(values: list, source: str, num_classes: int) -> np.ndarray:
-    labels = _numbers(values, source)
-    if labels.ndim != 1:
-        raise ValueError(f"{source} has labels of shape {list(labels.shape)}; give one number each")
-    valid = (labels >= 0) & (labels < num_classes) & (labels % 1 == 0)
-    if not valid.all():
-        bad = int(valid.argmin())
-        raise ValueError(
-            f"{source}, sample {bad} has label {labels[bad]}; give whole numbers from 0 to "
-            f"{num_classes - 1}"
-        )
-    return labels.astype(np.int32)
+def _labels(y: list, num_classes: int, source: str) -> np.ndarray:
+    return checked_labels(_numbers(y, source), len(y), num_classes, source)
 
 
 def _ranks(tokens: np.ndarray, distinct: int, words: int) -> np.ndarray:
@@ -269,22 +253,8 @@ class _Stream:
         return chunk
 
 
-class _Object(dict):
-    """An object of JSON, which remembers a key that it has twice.
-
-    It does not raise, because ijson's parser in C does not survive that.
-    """
-
-    twice: str | None = None
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        if key in self:
-            self.twice = key
-        super().__setitem__(key, value)
-
-
 def _clients(folder: Path) -> Iterator[tuple[Path, str, list, list]]:
-    """File, name, "x" and "y" of each client of all files, in the order of the files' names."""
+    """File, name, "x" and "y" of each client of all files, in the order of the files."""
     try:
         import ijson
     except ImportError as error:
@@ -292,58 +262,18 @@ def _clients(folder: Path) -> Iterator[tuple[Path, str, list, list]]:
     files = sorted(folder.glob("*.json"))
     if not files:
         raise ValueError(f"{folder}: has no .json file; give the folder that holds train and test")
-    seen: dict[str, Path] = {}
+    seen: set[str] = set()
     for file in files:
         with reading(file, "a LEAF file", _FIX, ijson.JSONError), open_regular(file) as content:
-            counts = _counts(content)
-            stream = _Stream(content)
-            entries = ijson.kvitems(stream, "user_data", use_float=True, map_type=_Object)
-            for name, samples in entries:
+            stream, before = _Stream(content), len(seen)
+            for name, samples in ijson.kvitems(stream, "user_data", use_float=True):
                 stream.size = 0
+                x, y = (samples.get(k) if isinstance(samples, dict) else None for k in "xy")
+                if not (isinstance(x, list) and isinstance(y, list) and len(x) == len(y)):
+                    raise ValueError(f'client {name!r} has no lists "x" and "y" of one length')
                 if name in seen:
-                    where = f", first in {seen[name]}" if seen[name] != file else ""
-                    raise ValueError(f"client {name!r} is in it twice{where}")
-                seen[name] = file
-                x, y = _samples(samples, f"client {name!r}")
-                said = f"says {printable(counts[name], 50)}" if name in counts else "has no entry"
-                if counts.pop(name, None) != len(y):
-                    raise ValueError(
-                        f"client {name!r} has {len(y)} samples, but num_samples {said}"
-                    )
+                    raise ValueError(f"client {name!r} is there twice")
+                seen.add(name)
                 yield file, name, x, y
-            if counts:
-                raise ValueError(f'client {next(iter(counts))!r} of "users" has no "user_data"')
-
-
-def _counts(content: BinaryIO) -> dict[str, Any]:
-    """What a file says about the number of samples of each client, by name."""
-    import ijson
-
-    def entries(key: str) -> list:
-        content.seek(0)
-        found = next(ijson.items(_Stream(content), key), None)
-        content.seek(0)
-        if not isinstance(found, list) or not found:
-            raise ValueError(f'it has no list "{key}" with an entry for each client')
-        return found
-
-    users, numbers = entries("users"), entries("num_samples")
-    if len(users) != len(numbers):
-        raise ValueError(f"it has {len(users)} users and {len(numbers)} num_samples")
-    counts: dict[str, Any] = {}
-    for user, number in zip(users, numbers, strict=True):
-        if not isinstance(user, str):
-            raise ValueError(f'"users" has {user!r}, which is not a name')
-        if user in counts:
-            raise ValueError(f'client {user!r} is in "users" twice')
-        counts[user] = number
-    return counts
-
-
-def _samples(samples: Any, source: str) -> tuple[list, list]:
-    x, y = (samples.get(k) if isinstance(samples, dict) else None for k in "xy")
-    if not (isinstance(x, list) and isinstance(y, list) and len(x) == len(y)):
-        raise ValueError(f'{source} has no lists "x" and "y" of one length')
-    if samples.twice is not None:
-        raise ValueError(f"{source} has the key {samples.twice!r} twice")
-    return x, y
+            if len(seen) == before:
+                raise ValueError('it has no client in "user_data"')
