@@ -6,7 +6,6 @@ bytes, of float32 or of int64 (https://www.tensorflow.org/api_docs/python/tf/tra
 
 import contextlib
 import functools
-import math
 import os
 import sqlite3
 import zlib
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_algos.core.files import (
+    FileError,
     PathLike,
     TooLargeError,
     max_text_bytes,
@@ -42,6 +42,7 @@ _FEDJAX_TABLES = {"federated_data": ("client_id", "data", "num_examples")}
 _ARRAY, _TEXTS = 1, 4  # types of fedjax's extension of msgpack
 _MAGIC = b"SQLite format 3\0"
 _PLAIN = 0  # of a column that is neither hidden nor computed
+_FIX = "fetch the file again"
 _PACKAGE = "fedjax_algos"  # of the description of an Example
 
 
@@ -102,22 +103,20 @@ def tff_sqlite(
 
 def _tff_features(path: PathLike, split: str, max_clients: int | None = None) -> ClientFeatures:
     name = f"{os.fspath(path)}, split {split}"
-    counts: dict[str, int] = {}
     with _open_tables(path, _TFF_TABLES) as connection:
         query = "SELECT client_id, num_examples FROM client_metadata WHERE split_name = ?"
-        for client, count in connection.execute(f"{query} ORDER BY client_id", [split]):
-            identifier = client.decode() if isinstance(client, bytes) else str(client)
-            if identifier in counts:
-                raise ValueError(f"client {printable(repr(identifier), 50)} is in it twice")
-            if not isinstance(count, int) or count < 0:
-                raise ValueError(f"client {identifier!r} has {count!r} examples")
-            counts[identifier] = count
-        if not counts:
-            known = connection.execute("SELECT DISTINCT split_name FROM client_metadata").fetchall()
-            names = printable(", ".join(str(n, errors="replace") for (n,) in known), 200)
-            raise ValueError(f"it has no clients of the split {split!r}, only {names}")
-    clients = list(counts)[:max_clients]
-    numbers = np.array([counts[client] for client in clients], np.int64)
+        found = connection.execute(f"{query} ORDER BY client_id", [split]).fetchall()
+        if not found:
+            splits = connection.execute("SELECT DISTINCT split_name FROM client_metadata")
+            known = ", ".join(str(split, errors="replace") for (split,) in splits)
+            raise ValueError(f"it has no clients of the split {split!r}, only {known}")
+        clients = [client.decode() for client, _ in found[:max_clients]]
+        if len(set(clients)) < len(clients):
+            raise ValueError("it has a client twice")
+        numbers = np.array([count for _, count in found[:max_clients]], np.int64)
+        query = "SELECT serialized_example_proto FROM examples WHERE client_id = ? LIMIT 1"
+        first = connection.execute(query, [clients[int(np.argmax(numbers > 0))]]).fetchone()
+        features = sorted(parse_example(*first)) if first else []
 
     def read(client: int, names: Sequence[str], limit: int | None) -> Mapping[str, Any]:
         count = int(numbers[client])
@@ -129,42 +128,26 @@ def _tff_features(path: PathLike, split: str, max_clients: int | None = None) ->
                 "WHERE client_id = ? AND split_name = ? ORDER BY rowid LIMIT ?"
             )
             rows = connection.execute(query, [clients[client], split, count + more]).fetchall()
-        with reading(where, "examples of TFF", "fetch the file again"):
+        with reading(where, "examples of TFF", _FIX, KeyError, TypeError):
             if len(rows) != count:
                 raise ValueError(f"it has not the {numbers[client]} examples of client_metadata")
-            examples = [parse_example(_blob(row)) for (row,) in rows]
+            examples = [parse_example(row) for (row,) in rows]
             return {feature: _joined(examples, feature) for feature in names}
 
-    first = int(np.argmax(numbers > 0))
-    with _open_tables(path, _TFF_TABLES) as connection:
-        query = "SELECT serialized_example_proto FROM examples WHERE client_id = ? LIMIT 1"
-        found = connection.execute(query, [clients[first]]).fetchone()
-        features = sorted(parse_example(_blob(found[0]))) if found else []
     return ClientFeatures(name, clients, numbers, features, read, file_identity(path) + split)
-
-
-def _blob(value: Any) -> bytes:
-    if not isinstance(value, bytes):
-        raise ValueError("an example is no bytes")
-    return value
 
 
 def _joined(examples: Sequence[Mapping[str, Any]], feature: str) -> np.ndarray | list[bytes]:
     """The values of a feature of all examples: [n, ...], or a list of n texts."""
-    values = [example.get(feature, []) for example in examples]
-    if not all(len(value) for value in values):
-        raise ValueError(f"an example has no {feature!r}")
-    first = values[0]
-    if any(type(v) is not type(first) or len(v) != len(first) for v in values):
+    values = [example[feature] for example in examples]
+    if len({(type(value), len(value)) for value in values}) > 1:
         raise ValueError(f"{feature!r} has lists of several lengths or types")
-    if isinstance(first, list):
-        if len(first) != 1:
-            raise ValueError(f"{feature!r} has {len(first)} texts in an example, not 1")
+    if isinstance(values[0], list):
         return [text for (text,) in values]
     joined = np.stack(values)
-    if len(first) == 1:
+    if joined.shape[1] == 1:
         return joined[:, 0]
-    shape = SHAPES.get((feature, len(first)))
+    shape = SHAPES.get((feature, joined.shape[1]))
     if shape is None:
         return joined
     if joined.dtype == np.int64:
@@ -225,44 +208,32 @@ def fedjax_sqlite(
 
 
 def _fedjax_features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
-    clients, counts, rows = [], [], []
     with _open_tables(path, _FEDJAX_TABLES) as connection:
         query = "SELECT client_id, num_examples, rowid FROM federated_data ORDER BY rowid LIMIT ?"
-        limit = -1 if max_clients is None else max_clients
-        for client, count, row in connection.execute(query, [limit]):
-            if not isinstance(client, bytes) or not isinstance(count, int) or count < 0:
-                raise ValueError(f"row {row} is no client with a number of examples")
-            clients.append(client.decode(errors="backslashreplace"))
-            counts.append(count)
-            rows.append(row)
-        if not clients:
+        found = connection.execute(query, [max_clients or -1]).fetchall()
+        if not found:
             raise ValueError("it has no clients")
+        clients = [client.decode(errors="backslashreplace") for client, _, _ in found]
+        counts = np.array([count for _, count, _ in found], np.int64)
 
     def arrays_of(client: int) -> dict[str, Any]:
-        where = printable(f"{os.fspath(path)}: client {clients[client]!r}")
+        where = f"{os.fspath(path)}: client {clients[client]!r}"
         with _open_tables(path, _FEDJAX_TABLES) as connection:
             query = "SELECT data FROM federated_data WHERE rowid = ?"
-            found = connection.execute(query, [rows[client]]).fetchone()
-        with reading(where, "examples of google/fedjax", "fetch the file again", zlib.error):
-            if found is None or not isinstance(found[0], bytes):
-                raise ValueError("it has no data")
-            return _unpacked(found[0], counts[client])
+            ((content,),) = connection.execute(query, [found[client][2]]).fetchall()
+        with reading(where, "examples of google/fedjax", _FIX, zlib.error, TypeError):
+            return _unpacked(content, int(counts[client]))
 
     def read(client: int, names: Sequence[str], limit: int | None) -> Mapping[str, Any]:
         arrays = arrays_of(client)
-        lacking = [name for name in names if name not in arrays]
-        if lacking:
-            raise ValueError(
-                f"{os.fspath(path)}: client {clients[client]!r} has no {lacking[0]!r}; fetch the "
-                "file again"
-            )
+        for name in names:
+            if name not in arrays:
+                where = f"{os.fspath(path)}: client {clients[client]!r}"
+                raise FileError(f"{printable(where)} has no {name!r}; {_FIX}")
         return {name: arrays[name][:limit] for name in names}
 
-    features = sorted(arrays_of(int(np.argmax(np.array(counts) > 0))))
-    identity = file_identity(path)
-    return ClientFeatures(
-        os.fspath(path), clients, np.array(counts, np.int64), features, read, identity
-    )
+    features = sorted(arrays_of(int(np.argmax(counts > 0))))
+    return ClientFeatures(os.fspath(path), clients, counts, features, read, file_identity(path))
 
 
 def _unpacked(content: bytes, count: int) -> dict[str, Any]:
@@ -279,15 +250,13 @@ def _unpacked(content: bytes, count: int) -> dict[str, Any]:
     if not decompressor.eof:
         raise ValueError("its data are truncated")
     try:
-        arrays = msgpack.unpackb(content, ext_hook=_array)
-    except (msgpack.UnpackException, TypeError, AttributeError) as error:
+        arrays = dict(msgpack.unpackb(content, ext_hook=_array))
+    except (msgpack.UnpackException, AttributeError) as error:
         raise ValueError(f"its data are no msgpack, {type(error).__name__}") from error
-    kinds = (np.ndarray, list)
-    if not isinstance(arrays, dict) or not all(isinstance(v, kinds) for v in arrays.values()):
-        raise ValueError("its data are no arrays by name")
     for name, values in arrays.items():
-        if len(values) != count:
-            raise ValueError(f"{name!r} has {len(values)} examples, but num_examples says {count}")
+        texts = isinstance(values, list) and all(isinstance(text, bytes) for text in values)
+        if not (texts or isinstance(values, np.ndarray)) or len(values) != count:
+            raise ValueError(f"{name!r} is no array of the {count} examples of num_examples")
     return arrays
 
 
@@ -296,19 +265,11 @@ def _array(code: int, content: bytes) -> np.ndarray | list[bytes]:
     import msgpack
 
     if code == _TEXTS:
-        shape, texts = msgpack.unpackb(content, raw=True)
-        if shape != [len(texts)] or not all(isinstance(text, bytes) for text in texts):
-            raise ValueError(f"an array of texts has the shape {shape}, not [{len(texts)}]")
-        return texts
+        return msgpack.unpackb(content, raw=True)[1]
     if code != _ARRAY:
         raise ValueError(f"it has a value of the unknown type {code}")
     shape, kind, values = msgpack.unpackb(content, raw=True)
-    dtype = np.dtype(kind.decode())
-    if dtype.kind not in "uif" or not all(isinstance(side, int) and side >= 0 for side in shape):
-        raise ValueError(f"an array is of type {dtype} and shape {shape}")
-    if not shape or math.prod(shape) * dtype.itemsize != len(values):
-        raise ValueError(f"an array is {dtype}{shape}, but has {len(values)} bytes")
-    return np.frombuffer(values, dtype.newbyteorder("<")).reshape(shape)
+    return np.frombuffer(values, np.dtype(kind.decode()).newbyteorder("<")).reshape(shape)
 
 
 @contextlib.contextmanager
@@ -320,7 +281,8 @@ def _open_tables(
     Nothing of the file is executed: extensions stay off, and a view, a virtual table or a computed
     column is refused before it is read.
     """
-    with reading(path, "an SQLite file of clients", "fetch the file again", sqlite3.Error):
+    errors = sqlite3.Error, AttributeError, TypeError  # of a value of another type
+    with reading(path, "an SQLite file of clients", _FIX, *errors):
         with open_regular(path) as file:
             if file.read(len(_MAGIC)) != _MAGIC:
                 raise ValueError("it is no SQLite file; unpack one that ends in .lzma with unlzma")
