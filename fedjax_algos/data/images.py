@@ -32,17 +32,7 @@ class ImageFormat(NamedTuple):
 
 
 def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.ndarray:
-    """Decodes a JPEG or PNG file to uint8[height, width, channels].
-
-    Args:
-      content: of the file.
-      image_format: of the result.
-      name: of the image in messages.
-
-    Raises:
-      ValueError: for a damaged file, an image of another size, or one that is smaller than the
-        result after it was scaled.
-    """
+    """uint8[height, width, channels] of a JPEG or PNG file; FileError for another file."""
     from PIL import Image
 
     height, width, channels, shorter = image_format

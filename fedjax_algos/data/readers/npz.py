@@ -88,15 +88,7 @@ def _load(path: PathLike, users: str | None) -> dict[str, Any]:
 
 
 def open_archive(file: BinaryIO) -> tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]:
-    """An archive of arrays, and its members by the name of the array.
-
-    Args:
-      file: open for reading.
-
-    Raises:
-      ValueError: for another file, an encrypted one, and two arrays with one name; other damage
-        raises one of `ARCHIVE_ERRORS`.
-    """
+    """An archive of arrays, and its members by the name of the array."""
     if not zipfile.is_zipfile(file):
         raise ValueError("it is no archive, or truncated")
     archive = zipfile.ZipFile(file)
@@ -113,15 +105,7 @@ def open_archive(file: BinaryIO) -> tuple[zipfile.ZipFile, dict[str, zipfile.Zip
 
 
 def array_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
-    """The size of an array by its header, which must be that of the member.
-
-    Args:
-      archive: of `open_archive`.
-      member: one of its arrays.
-
-    Raises:
-      ValueError: for a header that does not fit.
-    """
+    """The size of an array by its header, which must be that of the member."""
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         if version not in _READ_HEADER:
@@ -144,15 +128,7 @@ def array_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
 
 
 def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """An array whose `array_bytes` are known to fit; its checksum is compared.
-
-    Args:
-      archive: of `open_archive`.
-      member: one of its arrays.
-
-    Raises:
-      ValueError: for pickled objects; a wrong checksum raises one of `ARCHIVE_ERRORS`.
-    """
+    """An array whose `array_bytes` are known to fit; its checksum is compared."""
     with archive.open(member) as file:
         return np.lib.format.read_array(file, allow_pickle=False)
 

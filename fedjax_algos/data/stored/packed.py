@@ -67,12 +67,7 @@ class Field(NamedTuple):
 
     @classmethod
     def of_json(cls, name: str, value: dict[str, Any]) -> "Field":
-        """The field of what `to_json` returned.
-
-        Args:
-          name: of the field.
-          value: of JSON, from a file.
-        """
+        """The field of what `to_json` returned."""
         image = None if value["image"] is None else ImageFormat(**value["image"])
         dtype = np.dtype(value["dtype"])
         if dtype.kind not in "uif":
@@ -81,11 +76,7 @@ class Field(NamedTuple):
 
 
 def fields_of(source: ClientSource) -> list[Field]:
-    """The fields of a source, in the order of their names.
-
-    Args:
-      source: of clients' examples.
-    """
+    """The fields of a source, in the order of their names."""
     return [
         Field(
             name, tuple(one.shape), np.dtype(one.dtype).newbyteorder("<"), source.images.get(name)
@@ -127,12 +118,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def checksum(parts: Iterable[Any], lengths: ArrayLike = ()) -> int:
-    """The CRC-32 of the values of a client, and of the lengths of its image files.
-
-    Args:
-      parts: buffers of bytes, one after another.
-      lengths: int64[images].
-    """
+    """The CRC-32 of a client's values in parts, and of the lengths of its image files."""
     value = zlib.crc32(np.asarray(lengths, "<i8").tobytes())
     for part in parts:
         value = zlib.crc32(part, value)
@@ -153,11 +139,7 @@ def check_fields(fields: Mapping[str, Any], num_classes: int | None) -> None:
 
 
 def digests_of(folder: Path) -> dict[str, str]:
-    """The SHA-256 of the small files of a split, by name.
-
-    Args:
-      folder: of the split.
-    """
+    """The SHA-256 of the small files of a split, by name."""
     return {name: file_digest(folder / name) for name in _SMALL}
 
 

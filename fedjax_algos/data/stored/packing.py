@@ -110,11 +110,7 @@ def _about(dataset: ClientDataset) -> dict[str, Any]:
 
 
 def _is_complete(folder: Path, about: dict[str, Any]) -> bool:
-    """Whether the folder holds the whole data set; begins it if it holds nothing.
-
-    Raises:
-      ValueError: if it holds something else.
-    """
+    """Whether the folder holds the data set; ValueError if it holds something else."""
     known = {_LOCK, _SOURCE, STORE, *SPLITS}
     others = [path.name for path in folder.iterdir() if path.name not in known]
     if others:
