@@ -43,6 +43,14 @@ def reading(source: PathLike, kind: str, fix: str, *errors: type[Exception]) -> 
       *errors: what the library that reads it raises, besides OSError, EOFError, ValueError,
         MemoryError and RecursionError.
     """
+    expected: tuple[type[Exception], ...] = (
+        OSError,
+        EOFError,
+        ValueError,
+        MemoryError,
+        RecursionError,
+        *errors,
+    )
     try:
         yield
     except FileError:  # of a part of the file
@@ -50,7 +58,7 @@ def reading(source: PathLike, kind: str, fix: str, *errors: type[Exception]) -> 
     except FileNotFoundError as error:
         missing = f"{os.fspath(source)}: there is no such file; check the path"
         raise FileError(printable(missing)) from error
-    except (OSError, EOFError, ValueError, MemoryError, RecursionError, *errors) as error:
+    except expected as error:
         raise file_error(source, kind, fix, error) from error
 
 

@@ -31,6 +31,15 @@ class ImageFormat(NamedTuple):
     shorter_side: Count | None = None
 
 
+def square(image_size: int, shorter_side: int) -> ImageFormat:
+    """The middle square of a coloured image; ValueError if it would not be inside."""
+    if shorter_side < image_size:
+        raise ValueError(
+            f"shorter_side={shorter_side} is out of range; give at least image_size={image_size}"
+        )
+    return ImageFormat(image_size, image_size, 3, shorter_side)
+
+
 def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.ndarray:
     """uint8[height, width, channels] of a JPEG or PNG file; FileError for another file."""
     from PIL import Image

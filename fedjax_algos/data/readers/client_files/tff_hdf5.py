@@ -1,6 +1,7 @@
 """Reader of the HDF5 files of TensorFlow Federated (TFF)."""
 
 import contextlib
+import math
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from fedjax_algos.data.registry import datasets
 _FIX = "fetch the file again"
 _FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32 and lzf, which h5py has itself
 _TEXTS_PER_READ = 256
-_ERRORS = (KeyError, RuntimeError, TypeError)  # of h5py, besides OSError and ValueError
+_ERRORS = (AttributeError, KeyError, RuntimeError, TypeError)  # of h5py, besides OSError
 _OBJECT = struct.Struct("<H6xQ")  # of a heap: number, size
 _REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("object", "<u4")])
 
@@ -104,31 +105,28 @@ def tff_hdf5(
 
 def _features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
     with _examples(path) as examples:
-        clients = _names(examples)[:max_clients]
+        clients = sorted(examples)[:max_clients]
         if not clients:
             raise ValueError("it has no clients")
-        features = _names(_member(examples, clients[0]))
+        features = sorted(_group(examples, clients[0]))
         if not features:
             raise ValueError(f"client {clients[0]!r} has no features")
-        groups = (_member(examples, client) for client in clients)
-        counts = [_rows(_member(group, features[0])) for group in groups]
+        counts = [len(_member(_group(examples, client), features[0])) for client in clients]
 
     def read(client: int, names: Sequence[str], limit: int | None) -> Mapping[str, Any]:
         with _examples(path) as examples:
-            group = _member(examples, clients[client])
+            group = _group(examples, clients[client])
             stored = {name: _member(group, name) for name in names}
             for dataset in stored.values():
-                if _rows(dataset) != counts[client]:
+                if len(dataset) != counts[client]:
                     raise ValueError(
-                        f"{dataset.name!r} has {_rows(dataset)} examples, {features[0]!r} has "
+                        f"{dataset.name!r} has {len(dataset)} examples, {features[0]!r} has "
                         f"{counts[client]}"
                     )
             return {name: _values(dataset, limit) for name, dataset in stored.items()}
 
-    identity = file_identity(path)
-    return ClientFeatures(
-        os.fspath(path), clients, np.array(counts, np.int64), features, read, identity
-    )
+    numbers = np.array(counts, np.int64)
+    return ClientFeatures(os.fspath(path), clients, numbers, features, read, file_identity(path))
 
 
 @contextlib.contextmanager
@@ -141,37 +139,25 @@ def _examples(path: PathLike) -> Iterator[Any]:
     with reading(path, "an HDF5 file of TFF", _FIX, *_ERRORS):
         require_regular(path)
         with h5py.File(path, "r") as file:
-            yield _member(file, "examples")
+            yield _group(file, "examples")
 
 
 def _member(group: Any, name: str) -> Any:
     """What a group has under a name; a link to another place is not followed."""
     import h5py
 
-    link = group.get(name, getlink=True) if isinstance(group, h5py.Group) else None
-    if link is None:
-        raise ValueError(f"{group.name!r} has no {name!r}")
-    if not isinstance(link, h5py.HardLink):
-        raise ValueError(f"{name!r} is a link to another place")
+    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+        raise ValueError(f"{group.name!r} has no {name!r}, or only a link to another place")
     return group[name]
 
 
-def _names(group: Any) -> list[str]:
-    """What a group has, in the order of the names."""
+def _group(parent: Any, name: str) -> Any:
     import h5py
 
+    group = _member(parent, name)
     if not isinstance(group, h5py.Group):
         raise ValueError(f"{group.name!r} is no group")
-    return sorted(group)
-
-
-def _rows(dataset: Any) -> int:
-    """The number of examples of an array."""
-    import h5py
-
-    if not isinstance(dataset, h5py.Dataset) or not dataset.shape:
-        raise ValueError(f"{dataset.name!r} is no array of examples")
-    return dataset.shape[0]
+    return group
 
 
 def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
@@ -179,32 +165,24 @@ def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
     import h5py
 
     name = dataset.name
-    if dataset.is_virtual or dataset.external:
-        raise ValueError(f"{name!r} has its values in another file")
     settings = dataset.id.get_create_plist()
     filters = {settings.get_filter(i)[0] for i in range(settings.get_nfilters())}
-    if not filters <= _FILTERS:
-        unknown = min(filters - _FILTERS)
-        raise ValueError(f"{name!r} has the filter {unknown}, which is not part of h5py")
-    text = h5py.check_string_dtype(dataset.dtype)
-    if text is None and dataset.dtype.kind not in "uif":
-        raise ValueError(f"{name!r} is of type {dataset.dtype}, which is no number or text")
+    if dataset.is_virtual or dataset.external or not filters <= _FILTERS:
+        raise ValueError(f"{name!r} needs another file, or a filter that is not part of h5py")
+    text = h5py.check_string_dtype(dataset.dtype) is not None
+    if (text and dataset.ndim != 1) or (not text and dataset.dtype.kind not in "uif"):
+        raise ValueError(f"{name!r} holds neither numbers nor one text for each example")
     if dataset.size and not dataset.id.get_storage_size():
         raise ValueError(f"{name!r} was declared with shape {list(dataset.shape)}, but not written")
-    sizes = [dataset.nbytes]
-    if dataset.chunks:
-        sizes.append(int(np.prod(dataset.chunks, dtype=object)) * dataset.dtype.itemsize)
-    check_array_bytes(f"{name!r}", max(sizes), "leave examples out")
-    if text is None:
+    chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
+    check_array_bytes(f"{name!r}", max(dataset.nbytes, chunk), "leave examples out")
+    if not text:
         return dataset[:limit]
-    if dataset.ndim != 1:
-        raise ValueError(f"{name!r} has texts of shape {list(dataset.shape)}, not [examples]")
     _check_heaps(dataset)
     texts: list[bytes] = []
     total, stop = 0, len(dataset) if limit is None else min(limit, len(dataset))
     for start in range(0, stop, _TEXTS_PER_READ):
-        part = dataset[start : min(start + _TEXTS_PER_READ, stop)]
-        texts += [bytes(value) for value in part]
+        texts += map(bytes, dataset[start : min(start + _TEXTS_PER_READ, stop)])
         total += sum(map(len, texts[start:]))
         check_array_bytes(f"{name!r}", total, "leave examples out")
     return texts
