@@ -50,7 +50,14 @@ def open_federated(
 def choose_clients(
     counts: np.ndarray, num_clients: int | None, seed: int, min_examples: int = 1
 ) -> np.ndarray:
-    """int64[num_clients], ascending: clients drawn as the partition `natural` does."""
+    """int64[num_clients]: chooses clients as the partition `natural` does, in ascending order.
+
+    Args:
+      counts: int[clients]: n_i.
+      num_clients: N; None for all.
+      seed: of the choice.
+      min_examples: the fewest examples of a client, at least 1.
+    """
     check_whole("min_examples", min_examples)
     chosen = np.flatnonzero(counts >= min_examples)
     if num_clients is None:
@@ -100,7 +107,13 @@ def by_client(
 
 
 def source_of(examples: Batch, partition: Partition, client_ids: Sequence[str]) -> ClientSource:
-    """A source of examples {name: [total, ...]} that are in memory."""
+    """A source of examples that are in memory.
+
+    Args:
+      examples: {name: [total, ...]}.
+      partition: which rows each client holds.
+      client_ids: the clients' names.
+    """
     arrays = {name: np.asarray(array) for name, array in examples.items()}
     indices, offsets = (np.asarray(part) for part in partition)
 
@@ -139,6 +152,11 @@ def in_memory(dataset: ClientDataset, max_test_examples: int | None = None) -> D
 
 
 def load_test(dataset: ClientDataset, max_examples: int | None = None) -> Batch:
-    """The test examples of a data set; of more than `max_examples`, some drawn with seed 0."""
+    """Reads the test examples of a data set, or some of them.
+
+    Args:
+      dataset: of the clients.
+      max_examples: if there are more, so many are drawn with seed 0, in their order.
+    """
     held = np.flatnonzero(dataset.test.counts)
     return StoredData(dataset.test, held, cache_bytes=0).load(max_examples)
