@@ -1,7 +1,7 @@
 """From the features of clients to a data set: which are "x" and "y", and texts as ids."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -175,14 +175,14 @@ def _kinds(example: Mapping[str, jax.ShapeDtypeStruct]) -> str:
 
 
 def _count_classes(parts: Sequence[ClientFeatures], y: str) -> int:
-    """One more than the largest label."""
-    return 1 + max(int(labels.max()) for features in parts for labels in _all_labels(features, y))
-
-
-def _all_labels(features: ClientFeatures, y: str) -> Iterator[np.ndarray]:
-    for client, count in enumerate(features.counts):
-        values = features.read(client, [y], None)[y]
-        yield _labels(values, int(count), _MAX_CLASSES, features.client(client))
+    """One more than the largest label; all labels are read."""
+    largest = 0
+    for features in parts:
+        for client, count in enumerate(features.counts.tolist()):
+            values = features.read(client, [y], None)[y]
+            labels = _labels(values, count, _MAX_CLASSES, features.client(client))
+            largest = max(largest, int(labels.max()))
+    return 1 + largest
 
 
 def _labels(values: Any, count: int, num_classes: int | None, source: str) -> np.ndarray:

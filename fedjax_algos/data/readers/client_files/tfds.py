@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,11 @@ def tfds(
             total = sum(part.nbytes for part in parts) + size * len(records)
             check_array_bytes("its examples", total, "name a slice, such as train[:10%]")
             values = np.empty((len(records), *shape), dtype)
-            others = _fill(values, records, names)
+            others: list[list[Any]] = [[] for _ in names[1:]]
+            for i, record in enumerate(records):
+                values[i] = record[names[0]]
+                for column, feature in zip(others, names[1:], strict=True):
+                    column.append(record[feature])
         except NotImplementedError as error:  # for TFRecord and others without random access
             raise FileError(
                 f"{source}: is not in the format array_record; convert it where TensorFlow is "
@@ -155,16 +159,6 @@ def _check_features(
                 "with one value for each example"
             )
     return shape, dtype
-
-
-def _fill(values: np.ndarray, records: Iterable[Any], names: Sequence[str]) -> list[list[Any]]:
-    """Writes the examples of all records into `values`; the columns of the other features."""
-    others: list[list[Any]] = [[] for _ in names[1:]]
-    for i, record in enumerate(records):
-        values[i] = record[names[0]]
-        for column, name in zip(others, names[1:], strict=True):
-            column.append(record[name])
-    return others
 
 
 def _require_regular_files(name: str, data_dir: str | None) -> None:
