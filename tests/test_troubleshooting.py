@@ -208,7 +208,7 @@ SCENARIOS = {
     "devices=99": lambda told: told(run(more="--devices 99")),
     "clients keep state": lambda told: told(run("scaffold", more="--sampler with_replacement")),
     "batch_size=": lambda told: told(run(more="--batch-size 2000000000", local="")),
-    "cannot be read (it is": Told.pipe,
+    "it is a pipe or a device": Told.pipe,
     "this state was consumed": Told.consumed,
     "Problem.loss reads": lambda told: told.refused(loss=lambda outputs, batch: batch["label"]),
     "have label 10": Told.mislabelled,

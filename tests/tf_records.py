@@ -1,4 +1,4 @@
-"""An encoder of `tf.train.Example` and of TFRecord files, from their descriptions alone."""
+"""An encoder of `tf.train.Example`, from its description alone."""
 
 import struct
 
@@ -38,26 +38,3 @@ def example(packed=True, **features):
         for name, values in features.items()
     )
     return field(1, b"".join(entries))
-
-
-def crc32c(content):
-    """The cyclic redundancy check with Castagnoli's polynomial, bit by bit."""
-    check = 0xFFFFFFFF
-    for octet in content:
-        check ^= octet
-        for _ in range(8):
-            check = check >> 1 ^ 0x82F63B78 * (check & 1)
-    return check ^ 0xFFFFFFFF
-
-
-def masked(content):
-    """The check as TFRecord stores it: turned by 15 bits, plus a constant."""
-    check = crc32c(content)
-    return struct.pack("<I", ((check >> 15 | check << 17) + 0xA282EAD8) % 2**32)
-
-
-def tfrecord(records):
-    """A file: for each record its length, the length's check, the record and its check."""
-    lengths = (struct.pack("<Q", len(record)) for record in records)
-    both = zip(records, lengths, strict=True)
-    return b"".join(size + masked(size) + record + masked(record) for record, size in both)

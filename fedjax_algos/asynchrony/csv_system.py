@@ -13,7 +13,7 @@ from fedjax_algos.asynchrony.system_model import (
     same_for_all_seeds,
     system_models,
 )
-from fedjax_algos.core.files import max_text_bytes, open_regular, read_bounded
+from fedjax_algos.core.files import read_file
 from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.options import NonNegative, Positive
 from fedjax_algos.core.texts import printable
@@ -56,8 +56,7 @@ def csv(
 def _read(path: str) -> Callable[..., FixedSystem]:
     """The system of a file, but for its communication."""
     try:
-        with open_regular(path) as opened:
-            text = read_bounded(opened, max_text_bytes()).decode("utf-8-sig")
+        text = read_file(path).decode("utf-8-sig")
         header, *lines = csv_files.reader(io.StringIO(text, newline=""), strict=True)
     except (OSError, ValueError, csv_files.Error) as error:
         reason = getattr(error, "strerror", None) or error

@@ -2,14 +2,21 @@
 
 Lai et al., "FedScale: Benchmarking Model and System Performance of Federated Learning at Scale",
 ICML 2022, https://arxiv.org/abs/2105.11367; its code is https://github.com/SymbioticLab/FedScale.
+
+The files are described in its benchmark/dataset/data/device_info/README.md: pickled dictionaries by
+the device's id. The same dictionaries are also read as JSON, whose keys are texts.
 """
 
+import functools
+import os
+import reprlib
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from fedjax_algos.asynchrony.fedscale_files import Device, read_devices, read_sessions
 from fedjax_algos.asynchrony.fixed_system import require_at_least_0
 from fedjax_algos.asynchrony.sessions import Sessions
 from fedjax_algos.asynchrony.system_model import (
@@ -18,11 +25,24 @@ from fedjax_algos.asynchrony.system_model import (
     check_system_seed,
     system_models,
 )
+from fedjax_algos.core.files import max_text_bytes, parse_json, read_file, reading
 from fedjax_algos.core.options import Count
+from fedjax_algos.core.plain_pickle import read_plain_pickle
 from fedjax_algos.core.representation import describe
+from fedjax_algos.core.texts import printable
+
+T = TypeVar("T")
 
 _DEVICES, _SESSIONS = 16, 17  # streams of NumPy's generators, after those of `simulated`
 _TRAINING = 3.0  # FedScale's augmentation factor: forward and backward, in times of an inference
+_FIX = "give a file in FedScale's format"
+
+
+class Device(NamedTuple):
+    """How fast a device is: ms for the inference of one example, and kbit/s of 1024 bits."""
+
+    computation: float
+    communication: float
 
 
 @dataclass(eq=False, repr=False)
@@ -109,8 +129,8 @@ def fedscale(
     training over inference, and b its `communication` in kbit/s; sizes are in kbit of 1024 bits.
     This is FedScale's `get_completion_time`, with the bytes of the method in place of the size of
     the pickled model. The files are FedScale's pickles `client_device_capacity` and
-    `client_behave_trace`, or the same dictionaries as JSON. A pickle is read without running
-    anything: only dictionaries, lists, tuples, texts and numbers are accepted.
+    `client_behave_trace`, or the same dictionaries as JSON. Nothing in a pickle is
+    run: only dictionaries, lists, tuples, texts and numbers are accepted.
 
     A client is available from `active[k]` to `inactive[k]` in each period of `finish_time`
     seconds; the clock starts at 0. A dispatch that is not finished when a session ends is lost at
@@ -133,8 +153,7 @@ def fedscale(
       or negative numbers of bytes.
 
     Raises:
-      ValueError: for a file that cannot be read, with the line and column (JSON) or the byte
-        (pickle) of what is wrong.
+      ValueError: for a file that cannot be read, with what is wrong in it.
     """
     speeds = read_devices(devices)
     sessions = None if behaviour is None else read_sessions(behaviour)
@@ -160,3 +179,91 @@ def fedscale(
         )
 
     return make
+
+
+def read_devices(path: str) -> tuple[Device, ...]:
+    """`{id: {"computation": ..., "communication": ...}}` of a file, in its order."""
+    return _read(path, _device)
+
+
+def read_sessions(path: str) -> tuple[Sessions, ...]:
+    """`{id: {"active": [...], "inactive": [...], "finish_time": ...}}` in seconds, likewise."""
+    return _read(path, _sessions)
+
+
+def _device(entry: dict) -> Device:
+    return Device(*(_number(entry, name) for name in Device._fields))
+
+
+def _sessions(entry: dict) -> Sessions:
+    period = _number(entry, "finish_time")
+    active, inactive = (_value(entry, name) for name in ("active", "inactive"))
+    if not (isinstance(active, list) and isinstance(inactive, list)):
+        raise ValueError("has no lists active and inactive")
+    if len(active) != len(inactive) or not active:
+        raise ValueError(
+            f"has {len(active)} times active and {len(inactive)} times inactive; give as many of "
+            "both, and at least one"
+        )
+    times = [time for pair in zip(active, inactive, strict=True) for time in pair]
+    previous = 0
+    for time in times:
+        if not (_is_number(time) and previous <= time <= period):
+            raise ValueError(
+                f"has the time {_shown(time)} after {previous}; give times of active and "
+                f"inactive in turn, ascending, from 0 to finish_time={period}"
+            )
+        previous = time
+    return Sessions.of(active, inactive, period)
+
+
+def _value(entry: dict, name: str) -> Any:
+    if name not in entry:
+        raise ValueError(f"has no {name}")
+    return entry[name]
+
+
+def _number(entry: dict, name: str) -> float:
+    value = _value(entry, name)
+    if not (_is_number(value) and value > 0):
+        raise ValueError(f"has {name}={_shown(value)}; give a number above 0")
+    return value
+
+
+def _shown(value: Any) -> str:
+    """A value of a file, also one that holds another many times, which `str` would repeat."""
+    return printable(value if isinstance(value, str) else reprlib.repr(value), 50)
+
+
+def _is_number(value: Any) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max  # whole numbers may be too large for `math.isfinite`
+
+
+def _read(path: str, convert: Callable[[dict], T]) -> tuple[T, ...]:
+    with reading(path, "a file of devices", _FIX):
+        status = os.stat(path)
+        return _read_once(path, convert, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=4)
+def _read_once(path: str, convert: Callable[[dict], T], *version: int) -> tuple[T, ...]:
+    """Reads a file once for all methods and seeds, as long as it is not changed."""
+    content = read_file(path)
+    if not content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
+        content = read_plain_pickle(content)
+        if len(content) > max_text_bytes():
+            raise ValueError("its values do not fit into memory")
+    devices = parse_json(content)
+    if not isinstance(devices, dict) or not devices:
+        raise ValueError("it is no dictionary of devices")
+    result = []
+    for key, entry in devices.items():
+        try:
+            if not isinstance(entry, dict):
+                raise ValueError(f"is {_shown(entry)}, not a dictionary")
+            result.append(convert(entry))
+        except ValueError as error:
+            raise ValueError(f"device {_shown(key)} {error}") from None
+    return tuple(result)

@@ -9,14 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fedjax_algos.core.files import (
-    MAX_TOML_BYTES,
-    max_text_bytes,
-    open_regular,
-    parse_json,
-    parse_toml,
-    read_bounded,
-)
+from fedjax_algos.core.files import MAX_TOML_BYTES, parse_json, parse_toml, read_file
 from fedjax_algos.core.options import options, unknown
 from fedjax_algos.core.texts import printable
 from fedjax_algos.runs.method import spec_of
@@ -52,8 +45,7 @@ def read_config(path: str) -> ConfigFile:
     is_json = path.lower().endswith(".json")
     kind = "JSON" if is_json else "TOML"
     try:
-        with open_regular(path) as file:
-            read = read_bounded(file, max_text_bytes() if is_json else MAX_TOML_BYTES)
+        read = read_file(path, None if is_json else MAX_TOML_BYTES)
         content = parse_json(read) if is_json else parse_toml(read)
     except OSError as error:
         raise ValueError(

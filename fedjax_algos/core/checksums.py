@@ -18,27 +18,12 @@ class DamagedError(ValueError):
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Writes values of JSON by name, and their SHA-256 under the name `sha256`.
-
-    Args:
-      path: the file.
-      content: without this name.
-
-    Raises:
-      ValueError: if the file cannot be written.
-    """
+    """Writes values of JSON by name, and their SHA-256 under the name `sha256`."""
     write_text(path, json.dumps(content | {_KEY: _digest(content)}, indent=2) + "\n")
 
 
 def checked_json(content: Any) -> dict[str, Any]:
-    """The values of a file of `write_json`, without their checksum.
-
-    Args:
-      content: of the file, parsed.
-
-    Raises:
-      DamagedError: for values without a checksum, or with that of others.
-    """
+    """The values of a file of `write_json`, without their checksum, or DamagedError."""
     if not isinstance(content, dict) or _KEY not in content:
         raise DamagedError("it has no checksum")
     values = {name: value for name, value in content.items() if name != _KEY}
@@ -53,41 +38,18 @@ def _digest(values):
 
 
 def file_digest(path: Path) -> str:
-    """The SHA-256 of a file.
-
-    Args:
-      path: of a regular file.
-
-    Raises:
-      OSError: if it cannot be read.
-    """
+    """The SHA-256 of a regular file."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, _KEY).hexdigest()
 
 
 def write_sums(folder: Path, names: Sequence[str]) -> None:
-    """Writes the SHA-256 of files as `sha256sum --check` reads them, in a file beside them.
-
-    Args:
-      folder: of the files.
-      names: of the files; those that do not exist are left out.
-
-    Raises:
-      ValueError: if the file cannot be written.
-    """
+    """Writes the SHA-256 of the files that exist, as `sha256sum --check` reads them."""
     write_text(folder / SUMS, "".join(_sums(folder, names).values()))
 
 
 def check_sums(folder: Path, names: Sequence[str]) -> None:
-    """Checks files whose checksums `write_sums` has written.
-
-    Args:
-      folder: of the files.
-      names: as they were given to `write_sums`.
-
-    Raises:
-      DamagedError: which names the first file that is not as it was written.
-    """
+    """Raises DamagedError for the first file that is not as when `write_sums` was called."""
     try:
         recorded = (folder / SUMS).read_bytes().splitlines(keepends=True)
         found = _sums(folder, names)

@@ -1,104 +1,105 @@
-"""Files from others: regular ones only, of sizes and depths that are bounded before they are read.
+"""Files from others: regular ones only, of a bounded size, and one error that names the file.
 
-The errors have no name of a file; `explain_read_errors` of the readers adds it.
+What a library that reads a format raises, and what a reader finds wrong, becomes a `FileError` by
+`reading`.
 """
 
+import contextlib
 import errno
 import io
 import json
 import os
-import re
 import stat
 import tomllib
-from collections.abc import Iterable
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
 
 from fedjax_algos.core.limits import host_memory, readable_bytes
+from fedjax_algos.core.texts import printable
 
-MAX_DEPTH = 64  # of lists and objects within each other
+PathLike: TypeAlias = str | os.PathLike[str]
 MAX_TOML_BYTES = 2**18
 _MAX_DOTS = 256  # of a line of TOML; tomllib's time grows with the square of the dots of a key
 _MEMORY_OF_TEXT = 64  # bytes that a byte of JSON may need in memory: "{}," is an empty dictionary
 _CHUNK = 2**20  # bytes that are read at once
-_KINDS = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
-# A string, up to its end or that of the chunk, where half an escape may stand.
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+("|\\?\Z)', re.DOTALL)
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
-def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
-    """Opens a file for reading unless it is a pipe, a socket or a device, which may never end.
-
-    Args:
-      path: of the file.
-
-    Raises:
-      OSError: for these, and if the file cannot be opened.
-    """
-    return open(path, "rb", opener=_open_regular)
+class FileError(ValueError):
+    """A file that is missing, damaged or of another kind; the message is one line with the fix."""
 
 
 class TooLargeError(ValueError):
     """What a file holds does not fit into memory; the message has the fix."""
 
 
-def require_regular(path: str | os.PathLike[str]) -> None:
-    """Raises OSError for a pipe, a socket or a device, and for a path that does not exist.
+@contextlib.contextmanager
+def reading(source: PathLike, kind: str, fix: str, *errors: type[Exception]) -> Iterator[None]:
+    """A context whose errors become a `FileError` "SOURCE: not KIND: reason; fix".
 
     Args:
-      path: of a file or folder.
+      source: the file, or a part of it.
+      kind: what it should be, such as "an IDX file".
+      fix: how to get a good one.
+      *errors: what the library that reads it raises, besides OSError, EOFError, ValueError,
+        MemoryError and RecursionError.
     """
-    kind = _KINDS.get(stat.S_IFMT(os.stat(path).st_mode))
-    if kind is not None:
-        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", path)
+    expected: tuple[type[Exception], ...] = (
+        OSError,
+        EOFError,
+        ValueError,
+        MemoryError,
+        RecursionError,
+        *errors,
+    )
+    try:
+        yield
+    except FileError:  # of a part of the file
+        raise
+    except FileNotFoundError as error:
+        missing = f"{os.fspath(source)}: there is no such file; check the path"
+        raise FileError(printable(missing)) from error
+    except expected as error:
+        raise file_error(source, kind, fix, error) from error
 
 
-def _open_regular(path: str, flags: int) -> int:
+def file_error(source: PathLike, kind: str, fix: str, error: Exception) -> FileError:
+    """The error of `reading`."""
+    strerror = getattr(error, "strerror", None)
+    if isinstance(error, TooLargeError):
+        text = str(error)
+    elif strerror:
+        text = f"cannot be read: {strerror}; {fix}"
+    else:
+        text = f"not {kind}: {first_line(error)}; {fix}"
+    return FileError(printable(f"{os.fspath(source)}: {text}"))
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or its type if it has none."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def open_regular(path: PathLike) -> io.BufferedReader:
+    """Opens a file for reading unless it is a pipe, a socket or a device: an OSError."""
     require_regular(path)
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe may have taken its place
+    return open(path, "rb")
 
 
-def max_text_bytes() -> int:
-    """Bytes of a text such as JSON that are read: what they become must fit into memory."""
-    return host_memory() // _MEMORY_OF_TEXT
+def require_regular(path: PathLike) -> None:
+    """Raises OSError for a path that does not exist or may never end; folders may be."""
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file", path)
 
 
-def check_array_bytes(what: str, size: int, fix: str) -> None:
-    """Checks that arrays fit into half of the memory; the device may need the other half.
-
-    Args:
-      what: the arrays.
-      size: their bytes.
-      fix: what to do.
-
-    Raises:
-      TooLargeError: if they do not.
-    """
-    limit = host_memory() // 2
-    if size > limit:
-        raise TooLargeError(
-            f"{what} would need {readable_bytes(size)}, more than half of the memory, "
-            f"{readable_bytes(limit)}; {fix}"
-        )
+def read_file(path: PathLike, limit: int | None = None) -> bytes:
+    """The content of a regular file of at most `limit` bytes, or of `max_text_bytes`."""
+    with open_regular(path) as file:
+        return read_bounded(file, max_text_bytes() if limit is None else limit)
 
 
 def read_bounded(file: io.BufferedIOBase, limit: int) -> bytes:
-    """The content of an open file, which may be compressed.
-
-    Args:
-      file: is read to its end.
-      limit: the largest number of bytes.
-
-    Raises:
-      ValueError: for more bytes.
-    """
+    """The rest of an open file, also a compressed one; ValueError for more than `limit` bytes."""
     parts, size = [], 0
     while part := file.read(_CHUNK):
         size += len(part)
@@ -108,50 +109,33 @@ def read_bounded(file: io.BufferedIOBase, limit: int) -> bytes:
     return b"".join(parts)
 
 
+def max_text_bytes() -> int:
+    """Bytes of a text such as JSON that are read: what they become must fit into memory."""
+    return host_memory() // _MEMORY_OF_TEXT
+
+
+def check_array_bytes(what: str, size: int, fix: str) -> None:
+    """Raises TooLargeError for arrays of more than half of the memory; a device may need the rest.
+
+    Args:
+      what: the arrays.
+      size: their bytes.
+      fix: what to do.
+    """
+    limit = host_memory() // 2
+    if size > limit:
+        raise TooLargeError(
+            f"{what} would need {readable_bytes(size)}, more than half of the memory, "
+            f"{readable_bytes(limit)}; {fix}"
+        )
+
+
 def parse_json(content: bytes) -> Any:
-    """The value of a JSON text of bounded depth, in which no object has a key twice.
-
-    Args:
-      content: the text as UTF-8.
-
-    Raises:
-      ValueError: for a text that is no such JSON.
-    """
-    check_depth(content)
-    return json.loads(content.decode("utf-8-sig"), object_pairs_hook=_object)
-
-
-def parse_toml(content: bytes) -> dict[str, Any]:
-    """The tables of a TOML text.
-
-    Args:
-      content: the text as UTF-8, of at most `MAX_TOML_BYTES`.
-
-    Raises:
-      ValueError: for a text that is no TOML, is nested too deeply, or has too many dots in a line.
-    """
-    text = content.decode()
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.count(".") > _MAX_DOTS:
-            raise ValueError(f"line {number} has more than {_MAX_DOTS} dots; divide it")
+    """The value of a JSON text in UTF-8; ValueError for another text, and for a key twice."""
     try:
-        return tomllib.loads(text)
+        return json.loads(content.decode("utf-8-sig"), object_pairs_hook=_object)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-
-
-def check_depth(content: bytes) -> None:
-    """Checks how deep the lists and objects of a whole JSON text are.
-
-    Args:
-      content: the text as UTF-8.
-
-    Raises:
-      ValueError: if they are too deep.
-    """
-    depth = Depth()
-    for start in range(0, len(content), _CHUNK):
-        depth.feed(content[start : start + _CHUNK])
 
 
 def _object(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -163,33 +147,13 @@ def _object(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-class Depth:
-    """Follows how deep the lists and objects of a JSON text are, from one chunk to the next.
-
-    Parsers need the stack for each level; some end the process where it overflows.
-    """
-
-    def __init__(self) -> None:
-        self.depth = 0
-        self._open = b""  # the beginning of a string that goes on in the next chunk
-
-    def feed(self, chunk: bytes) -> None:
-        """Reads on.
-
-        Args:
-          chunk: the next bytes.
-
-        Raises:
-          ValueError: if they are too deep.
-        """
-        outside = _STRING.sub(rb'"\1', self._open + chunk)  # "" for a string, " if it has no end
-        brackets = np.frombuffer(outside.translate(None, _NO_BRACKETS), np.uint8)
-        is_open = outside.count(b'"') % 2
-        self._open = b'"' * is_open + b"\\" * (is_open and outside.endswith(b"\\"))
-        if not len(brackets):
-            return
-        opens = (brackets == ord("[")) | (brackets == ord("{"))
-        depths = self.depth + np.cumsum(np.where(opens, 1, -1))
-        self.depth = int(depths[-1])
-        if depths.max() > MAX_DEPTH:
-            raise ValueError(f"it has more than {MAX_DEPTH} lists or objects within each other")
+def parse_toml(content: bytes) -> dict[str, Any]:
+    """The tables of a TOML text of at most `MAX_TOML_BYTES`; ValueError for another text."""
+    text = content.decode()
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.count(".") > _MAX_DOTS:
+            raise ValueError(f"line {number} has more than {_MAX_DOTS} dots; divide it")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

@@ -26,26 +26,19 @@ def host_memory() -> int:
 
 @functools.cache
 def device_memory(device: jax.Device | None = None) -> int:
-    """Bytes that a device can allocate; a device of the CPU shares the memory of the machine.
-
-    Args:
-      device: None for the default device.
-    """
+    """Bytes that a device (None: the default) can allocate; one of the CPU shares the machine's."""
     statistics = (device or jax.local_devices()[0]).memory_stats() or {}
     return statistics.get("bytes_limit", host_memory())
 
 
 def check_memory(what: str, num_bytes: int, fix: str, *, limit: int | None = None) -> None:
-    """Checks that something fits into memory.
+    """Raises ValueError for `what`, such as "rounds=5", that needs more bytes than there are.
 
     Args:
-      what: is allocated, such as "rounds=5 of 10 clients".
+      what: is allocated.
       num_bytes: that are needed at least.
       fix: what to do, such as "give fewer rounds".
       limit: bytes that there are; None for the memory of the machine.
-
-    Raises:
-      ValueError: if more bytes are needed than there are.
     """
     limit = host_memory() if limit is None else limit
     if num_bytes > limit:
@@ -56,32 +49,16 @@ def check_memory(what: str, num_bytes: int, fix: str, *, limit: int | None = Non
 
 
 def check_device_memory(what: str, num_bytes: int, fix: str, *, devices: int = 1) -> None:
-    """Checks that something fits into the memory of each device.
+    """Raises ValueError, as `check_memory`, for what each of some devices has to hold.
 
-    Args:
-      what: is allocated.
-      num_bytes: that each device needs at least.
-      fix: what to do.
-      devices: how many hold as much; those of a CPU share its memory.
-
-    Raises:
-      ValueError: if more bytes are needed than there are.
+    Those of a CPU share its memory.
     """
     shared = devices if jax.default_backend() == "cpu" else 1
     check_memory(what, num_bytes * shared, fix, limit=device_memory())
 
 
 def check_int32(what: str, value: Any, fix: str) -> None:
-    """Checks that a number fits into a 32-bit integer.
-
-    Args:
-      what: is counted, such as "the local steps of client 3".
-      value: the number.
-      fix: what to do.
-
-    Raises:
-      ValueError: if it is larger.
-    """
+    """Raises ValueError for a number of `what`, such as "the local steps", above 32 bits."""
     if value > MAX_INT32:
         shown = f"{value:.0f}" if value < 1e18 else f"{value:.3g}"
         raise ValueError(
@@ -91,11 +68,7 @@ def check_int32(what: str, value: Any, fix: str) -> None:
 
 
 def readable_bytes(number: float) -> str:
-    """A number of bytes with its unit, such as `1.5 GB`.
-
-    Args:
-      number: of bytes.
-    """
+    """A number of bytes with its unit, such as `1.5 GB`."""
     size = float(min(number, sys.float_info.max))  # a damaged header may say more
     for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):
         if size < 1000:

@@ -8,11 +8,7 @@ _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def si_prefix(value: float) -> tuple[float, str]:
-    """The largest SI prefix that does not make a value less than 1: its factor and its letter.
-
-    Args:
-      value: at least 0, in a unit such as bytes.
-    """
+    """The largest SI prefix that does not make a value below 1: its factor and its letter."""
     power = sum(value >= 1000.0**power for power in range(1, len(_PREFIXES)))
     return 1000.0**power, _PREFIXES[power]
 

@@ -11,11 +11,7 @@ from pathlib import Path
 def written(path: Path) -> Iterator[Path]:
     """A path beside `path` to write to; the file is renamed to `path` at the end of the block.
 
-    Args:
-      path: the file that is made or replaced.
-
-    Raises:
-      ValueError: if the file cannot be written, as on a full disk; what was at `path` before stays.
+    If it cannot be written, as on a full disk, what was at `path` before stays: a ValueError.
     """
     beside = path.with_name(f".{os.getpid()}-{path.name}")
     with writing(path):
@@ -29,14 +25,7 @@ def written(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns an OSError of a `with` block, such as that of a full disk, into a ValueError.
-
-    Args:
-      path: what is written.
-
-    Raises:
-      ValueError: which names the path and the reason.
-    """
+    """Turns an OSError of a `with` block, such as that of a full disk, into a ValueError."""
     try:
         yield
     except OSError as error:
@@ -44,12 +33,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def unwritable(path: Path, error: OSError) -> ValueError:
-    """The error of the user's for a path that cannot be written.
-
-    Args:
-      path: what is written.
-      error: the reason.
-    """
+    """The user's error for a path that cannot be written, with the reason."""
     reason = error.strerror or str(error)
     fix = "name another place"
     if isinstance(error, FileExistsError | NotADirectoryError):
@@ -60,14 +44,6 @@ def unwritable(path: Path, error: OSError) -> ValueError:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file.
-
-    Args:
-      path: the file.
-      text: its content.
-
-    Raises:
-      ValueError: if the file cannot be written.
-    """
+    """Writes a text file, or raises ValueError."""
     with written(path) as beside:
         beside.write_text(text)

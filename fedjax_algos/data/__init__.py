@@ -1,10 +1,14 @@
 """Data sets and their readers, partitions over clients, and the flat store of examples."""
 
 from fedjax_algos.data import partitioning, readers, stored
-from fedjax_algos.data.client_source import ClientDataset, ClientSource
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.description import describe_partition, partition_table
-from fedjax_algos.data.federated_data import FederatedData, federate
+from fedjax_algos.data.federated_data import (
+    ClientDataset,
+    ClientSource,
+    FederatedData,
+    federate,
+)
 from fedjax_algos.data.images import ImageFormat
 from fedjax_algos.data.partitioning import Partition, hold_out, partitions
 from fedjax_algos.data.registry import AnyDataset, datasets

@@ -1,16 +1,15 @@
 """What a data set in memory is, and the checks of its arrays."""
 
-import os
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Batch
 from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.representation import describe
-from fedjax_algos.data.ranges import check_range
 
-PathLike: TypeAlias = str | os.PathLike[str]
+_ELEMENTS_PER_CHECK = 2**20  # bounds the memory of a search
 _MAX_CLASSES = 2**20  # larger labels are treated as errors
 _MAX_EMPTY_CLASSES = 1000  # of a set with fewer examples, where labels alone tell the classes
 
@@ -110,16 +109,7 @@ def from_arrays(
 
 
 def checked_examples(x: np.ndarray, name: str) -> np.ndarray:
-    """Examples after the checks of `from_arrays`, contiguous and in native byte order.
-
-    Args:
-      x: [examples, ...].
-      name: of the array in messages.
-
-    Raises:
-      ValueError: for an empty array, a type other than numbers, NaN or infinity, and 64-bit numbers
-        that the type on the device cannot hold.
-    """
+    """Examples [n, ...] after the checks of `from_arrays`, contiguous and in native byte order."""
     x = np.asarray(x)
     if x.dtype.kind not in "uif" or x.dtype.itemsize > 8:
         raise ValueError(f"{name} is of type {x.dtype}; give numbers, such as uint8 or float32")
@@ -134,17 +124,7 @@ def checked_examples(x: np.ndarray, name: str) -> np.ndarray:
 
 
 def checked_labels(y: np.ndarray, count: int, limit: int, name: str) -> np.ndarray:
-    """Labels as int32[examples].
-
-    Args:
-      y: whole numbers, of any type.
-      count: the number of examples.
-      limit: the number of classes.
-      name: of the array in messages.
-
-    Raises:
-      ValueError: for another shape or type, or a label that is not a whole number below `limit`.
-    """
+    """Labels as int32[count]; ValueError for what is not a whole number below `limit`."""
     y = np.asarray(y)
     if y.shape != (count,):
         raise ValueError(f"{name} has shape {list(y.shape)} for {count} examples; give [{count}]")
@@ -170,3 +150,34 @@ def _numbered(users: np.ndarray, count: int, name: str) -> np.ndarray:
     if users.dtype.kind not in "uiUS":
         raise ValueError(f"{name} is of type {users.dtype}; give whole numbers or strings")
     return np.unique(users, return_inverse=True)[1].astype(np.int32)
+
+
+def check_range(x: np.ndarray, name: str, *, finite: bool) -> None:
+    """Raises ValueError for numbers out of the range of the type that they have on a device.
+
+    64-bit numbers become 32-bit ones unless x64 is enabled: larger integers would be other ones,
+    and larger floats infinite. With `finite`, NaN and infinity are refused, too.
+    """
+    kind = np.dtype(x.dtype.newbyteorder("="))
+    if kind.itemsize == 8 and jnp.result_type(float) == np.float32:  # without x64
+        kind = np.dtype(f"{kind.kind}4")
+    elif not finite:
+        return
+    limits: Any = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
+    rows = max(1, _ELEMENTS_PER_CHECK * len(x) // max(1, x.size))
+    for start in range(0, len(x), rows):
+        part = x[start : start + rows]
+        part = part.reshape(len(part), -1)
+        inside = (part >= limits.min) & (part <= limits.max)  # which NaN is not
+        if not finite:
+            inside |= ~np.isfinite(part)
+        if inside.all():
+            continue
+        row, column = divmod(int(inside.argmin()), part.shape[1])
+        value = part[row, column]
+        if np.isfinite(value):
+            raise ValueError(
+                f"{name} has {value} in example {start + row}, which is out of range of {kind}; "
+                "scale it, or enable x64: jax.config.update('jax_enable_x64', True)"
+            )
+        raise ValueError(f"{name} has NaN or infinity in example {start + row}; clean it first")

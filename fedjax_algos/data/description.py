@@ -9,7 +9,7 @@ from rich.table import Table
 from fedjax_algos.core.checks import check_kind
 from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.data.partitioning import Partition
-from fedjax_algos.data.partitioning.checks import check_table
+from fedjax_algos.data.partitioning.base import check_table
 
 BLOCKS = " ▁▂▃▄▅▆▇█"  # bars of height 0 to 8
 MAX_BARS = 50  # of a client in the table

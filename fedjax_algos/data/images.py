@@ -1,12 +1,12 @@
 """Encoded images: how they become arrays of one shape."""
 
 import io
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_algos.core.files import reading
 from fedjax_algos.core.options import Count
-from fedjax_algos.data.read_errors import explain_read_errors
 
 MAX_PIXELS = 2**27  # larger images are treated as errors
 
@@ -31,25 +31,24 @@ class ImageFormat(NamedTuple):
     shorter_side: Count | None = None
 
 
+def square(image_size: int, shorter_side: int) -> ImageFormat:
+    """The middle square of a coloured image; ValueError if it would not be inside."""
+    if shorter_side < image_size:
+        raise ValueError(
+            f"shorter_side={shorter_side} is out of range; give at least image_size={image_size}"
+        )
+    return ImageFormat(image_size, image_size, 3, shorter_side)
+
+
 def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.ndarray:
-    """Decodes a JPEG or PNG file to uint8[height, width, channels].
-
-    Args:
-      content: of the file.
-      image_format: of the result.
-      name: of the image in messages.
-
-    Raises:
-      ValueError: for a damaged file, an image of another size, or one that is smaller than the
-        result after it was scaled.
-    """
+    """uint8[height, width, channels] of a JPEG or PNG file; FileError for another file."""
     from PIL import Image
 
     height, width, channels, shorter = image_format
     mode = "RGB" if channels == 3 else "L"
     errors = (SyntaxError, Image.DecompressionBombError)
-    with explain_read_errors(name, "fetch the file again", *errors):
-        file = Image.open(io.BytesIO(content), formats=["JPEG", "PNG"])
+    with reading(name, "a JPEG or PNG image", "fetch the file again", *errors):
+        file = open_image(content, "JPEG", "PNG")
         if file.width * file.height > MAX_PIXELS:  # read from the header, before decoding
             raise ValueError(f"it has {_size(file)} pixels, more than {MAX_PIXELS}")
         if shorter is not None:  # a JPEG decoder can leave out what a smaller image does not need
@@ -65,6 +64,16 @@ def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.nda
         top, left = down // 2, right // 2
         cut = image.crop((left, top, left + width, top + height))
         return np.asarray(cut, np.uint8).reshape(height, width, channels)
+
+
+def open_image(content: bytes, *formats: str) -> Any:
+    """An image of PIL, of which only the header is read."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        return Image.open(io.BytesIO(content), formats=formats)
+    except UnidentifiedImageError:  # whose message has the address of the buffer
+        raise ValueError("its header is of no such image") from None
 
 
 def _size(image):

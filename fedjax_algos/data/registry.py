@@ -6,8 +6,8 @@ A factory of the user's own may also return a `ClientSource`.
 from typing import TypeAlias
 
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.data.client_source import ClientDataset, ClientSource
 from fedjax_algos.data.dataset import Dataset
+from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 
 AnyDataset: TypeAlias = Dataset | ClientDataset
 
@@ -15,12 +15,7 @@ datasets = Registry[AnyDataset]("dataset", AnyDataset | ClientSource)
 
 
 def as_dataset(given: AnyDataset | ClientSource) -> AnyDataset:
-    """A data set with test examples.
-
-    Args:
-      given: a data set, which is returned, or a source of clients' examples, which has no test
-        examples: its own take their place, and a note says so.
-    """
+    """A data set; a source alone gets its own examples as test examples, and a note."""
     if not isinstance(given, ClientSource):
         return given
     note = f"{given.name} has no test examples: quality is measured on its training examples"

@@ -14,7 +14,7 @@ import optax
 
 from fedjax_algos.core import Batch, Mean, MetricValues
 from fedjax_algos.core.options import Count
-from fedjax_algos.data.readers.tokens import PADDING
+from fedjax_algos.data.readers.client_files.texts import PADDING
 from fedjax_algos.models.outputs import OUTPUTS_AND_LABELS, Outputs, losses, metrics, with_args
 
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from fedjax_algos.asynchrony import (
     barrier,
     fedscale,
-    fedscale_files,
     immediate,
     system_models,
     system_of,
 )
-from fedjax_algos.asynchrony.fedscale_files import Device, read_devices, read_sessions
+from fedjax_algos.asynchrony.fedscale_system import Device, read_devices, read_sessions
 from fedjax_algos.asynchrony.sessions import Sessions
 from fedjax_algos.cli import main
+from fedjax_algos.core import files as core_files
 
 # as in FedScale's client_device_capacity: ms for an example, and kbit/s
 CAPACITY = {
@@ -204,7 +204,7 @@ BROKEN = {
     "true": ({5: {"computation": True, "communication": 1}}, "device 5 has computation=True"),
     "a part": ({5: {"computation": 1.0}}, "device 5 has no communication"),
     "a list": ({5: [1.0, 2.0]}, "device 5 is [1.0, 2.0], not a dictionary"),
-    "empty": ({}, "it has no devices"),
+    "empty": ({}, "it is no dictionary of devices"),
 }
 
 
@@ -215,10 +215,7 @@ def test_wrong_devices(files, capacity, message, protocol):
     paths = files(good | capacity, protocol=protocol)
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         fedscale(devices=paths["devices"], batch_size=1)
-    assert str(caught.value).startswith(f"{paths['devices']}: cannot be read (")
-    if capacity:
-        place = r"line 6 column 3: " if protocol == "json" else r"byte \d+: "
-        assert re.search(r"\(" + place, str(caught.value))
+    assert str(caught.value).startswith(f"{paths['devices']}: not a file of devices: ")
 
 
 @pytest.mark.parametrize(
@@ -236,33 +233,20 @@ def test_wrong_devices(files, capacity, message, protocol):
 )
 def test_wrong_sessions(files, changes, message):
     paths = files(behaviour={7: BEHAVIOUR[7] | changes})
-    with pytest.raises(ValueError, match=rf"\(byte \d+: device 7 {message}"):
+    with pytest.raises(ValueError, match=rf"\(device 7 {message}"):
         fedscale(**paths, batch_size=1)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"1": {"computation": 1,}}', "line 1 column 2"),  # 25, and 24 since Python 3.13
-        ('{\n "1": {"computation": 1 "communication": 2}}', "line 2 column 25"),
-        ('{\n "1" {}}', "Expecting ':': line 2 column 6"),
-        (
-            '{"1": {"computation": 1, "communication": 2}\n; "2": {}}',
-            "Expecting ',' or '}': line 2 column 1",
-        ),
-        ('{"1": {"computation": 1, "communication": 2}} {}', "Extra data: line 1 column 47"),
-        ('{"1": {"computation": 1, "computation": 2}}', "line 1 column 7: an object has a key tw"),
-        (
-            '{"1": {"computation": 1, "communication": 2},\n"1": {}}',
-            "line 2 column 1: the key '1' is there twice",
-        ),
-        ("{1: {}}", "line 1 column 2: a key is no text"),
-        ("{" + '"a": [' * 100, "more than 64 lists or objects within each other"),
-        ("", "byte 0: the pickle ends without STOP"),
-        ("[]", "Expecting '{': line 1 column 1"),
-        ("text", "byte 0: the opcode TUPLE lacks what it needs"),
-        ("cos\nsystem\n(S'true'\ntR.", "byte 0: the opcode GLOBAL names os.system, which is ref"),
-        ("].", "byte 0: it is a list, not a dictionary of devices"),
+        ('{"1": {"computation": 1 "communication": 2}}', "line 1 column 25"),
+        ('{"1": {"computation": 1, "computation": 2}}', "has the key 'computation' twice"),
+        ('{"1": {}, "1": {}}', "it has the key '1' twice"),
+        ("", "EOFError"),
+        ("[]", "it is no dictionary of devices"),
+        ("cos\nsystem\n(S'true'\ntR.", "names os.system; only plain values are read"),
+        ("].", "it is no dictionary of devices"),
     ],
 )
 def test_broken_files(tmp_path, content, message):
@@ -270,19 +254,12 @@ def test_broken_files(tmp_path, content, message):
     path.write_text(content)
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         fedscale(devices=str(path), batch_size=1)
+    assert str(caught.value).startswith(str(path))
     assert "; give a file in FedScale's format" in str(caught.value)
 
 
-def test_a_value_that_holds_another_many_times_is_shown_in_short(tmp_path):
-    path = tmp_path / "devices"
-    twice = b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(60))
-    path.write_bytes(b"}K\x05)q\x00" + twice + b"s.")
-    with pytest.raises(ValueError, match=r"device 5 is \({6}\(\.\.\.\), .*, not a dictionary"):
-        fedscale(devices=str(path), batch_size=1)
-
-
 def test_files_that_do_not_fit_into_memory(files, monkeypatch):
-    monkeypatch.setattr(fedscale_files, "max_text_bytes", lambda: 50)
+    monkeypatch.setattr(core_files, "max_text_bytes", lambda: 50)
     with pytest.raises(ValueError, match=r"it has more than 50 bytes, which are too many"):
         fedscale(devices=files()["devices"], batch_size=1)
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_algos.core.limits import check_int32
+from fedjax_algos.core.checks import check_seed, check_whole
+from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.representation import describe
-from fedjax_algos.data.partitioning.checks import checked_rows
 
 
 class Partition(NamedTuple):
@@ -100,11 +100,7 @@ def hold_out(partition: Partition, share: float, seed: int) -> tuple[Partition, 
 
 
 def describe_counts(counts: np.ndarray) -> str:
-    """The smallest and the largest count as text, such as `2..60`.
-
-    Args:
-      counts: int[num_clients], at least one.
-    """
+    """The smallest and the largest count as text, such as `2..60`."""
     return f"{counts.min()}..{counts.max()}"
 
 
@@ -112,25 +108,12 @@ partitions = Registry[Partition]("partition", Partition)
 
 
 def even_sizes(total: int, num_clients: int) -> np.ndarray:
-    """int[num_clients]: sizes that differ by at most one, the larger ones first.
-
-    Args:
-      total: the sum of the sizes.
-      num_clients: N, the number of clients.
-    """
+    """int[num_clients]: sizes of a sum that differ by at most one, the larger ones first."""
     return (total + num_clients - 1 - np.arange(num_clients)) // num_clients
 
 
 def raise_to_minimum(sizes: np.ndarray, minimum: int) -> np.ndarray:
-    """Moves examples one by one from the largest client to clients below the minimum.
-
-    Args:
-      sizes: int[num_clients], with a sum of at least `num_clients * minimum`.
-      minimum: the smallest size of the result.
-
-    Returns:
-      int[num_clients]: the sizes after that.
-    """
+    """int[num_clients]: the sizes after the largest gave examples, one by one, to those below."""
     missing = np.maximum(minimum - sizes, 0).sum()
     low, high = minimum, max(minimum, sizes.max())
     while low < high:  # bisects the level to which the largest sizes fall
@@ -148,10 +131,6 @@ def log_dirichlet(rng: np.random.Generator, concentration: np.ndarray) -> np.nda
     They are finite even where the draws themselves underflow, because
     Gamma(a) = Gamma(a + 1) U^(1/a). Therefore the remaining shares can be renormalised after some
     are excluded.
-
-    Args:
-      rng: the generator.
-      concentration: float[..., shares].
     """
     a = np.maximum(concentration, 1e-300)
     logs = np.log(rng.standard_gamma(a + 1)) - rng.standard_exponential(a.shape) / a
@@ -160,12 +139,7 @@ def log_dirichlet(rng: np.random.Generator, concentration: np.ndarray) -> np.nda
 
 
 def renormalise(logs: np.ndarray, allowed: np.ndarray | bool = True) -> np.ndarray:
-    """exp(logs) with excluded entries set to 0 and the others summing to 1 along the first axis.
-
-    Args:
-      logs: float[shares, ...], logarithms of shares.
-      allowed: bool, broadcast against `logs`: which entries are not excluded.
-    """
+    """exp(logs) [shares, ...] where allowed, else 0; they sum to 1 along the first axis."""
     logs = np.where(allowed, logs, -np.inf)
     weights = np.exp(logs - logs.max(axis=0))
     return weights / weights.sum(axis=0)
@@ -179,13 +153,7 @@ def draw_class_counts(
     Each draw chooses a class by exp(logs), renormalised over the classes that are not exhausted.
     All examples are drawn at once, and draws beyond what a class has are repeated among the other
     classes. The distribution is that of successive draws, because a draw of an exhausted class is
-    repeated whenever it occurs.
-
-    Args:
-      rng: the generator.
-      number: of examples, at most `available.sum()`.
-      logs: float[classes], logarithms of the classes' shares.
-      available: int[classes], the examples of each class that can be drawn.
+    repeated whenever it occurs. `logs` is float[classes], `available` int[classes].
     """
     drawn = np.zeros_like(available)
     while number > 0:
@@ -200,14 +168,8 @@ def divide_by_weights(weights: np.ndarray, sizes: np.ndarray | int) -> np.ndarra
     """Divides each class over the clients in proportion to its column of weights.
 
     A class is cut at its rounded cumulative sums. Therefore all of it is used, each part differs
-    from its exact share by less than one example, and no client receives the remainders.
-
-    Args:
-      weights: float[num_clients, ...], nonnegative.
-      sizes: int[...], the examples of each class.
-
-    Returns:
-      int[num_clients, ...].
+    from its exact share by less than one example, and no client receives the remainders. Of weights
+    float[num_clients, ...] and sizes int[...] it makes int[num_clients, ...].
     """
     ends = np.cumsum(weights, axis=0)
     return np.diff(np.rint(ends / ends[-1] * sizes).astype(int), axis=0, prepend=0)
@@ -221,12 +183,7 @@ def partition_by_table(
 ) -> Partition:
     """Gives client i `table[i, c]` random examples of class c, in random order.
 
-    Args:
-      classes: int[examples], the class of each example, from 0.
-      table: int[num_clients, num_classes]; each column sums to the examples of its class.
-      rng: the generator.
-      sizes: int[num_clients]: if given, random surplus examples then move to other clients until
-        client i holds `sizes[i]`.
+    With `sizes`, random surplus examples then move until client i holds `sizes[i]`.
     """
     num_clients, num_classes = table.shape
     owners = np.empty(len(classes), int)
@@ -239,16 +196,7 @@ def partition_by_table(
 
 
 def move_surplus(owners: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Moves random examples from clients above their size to clients below it.
-
-    Args:
-      owners: int[examples], the client of each example.
-      sizes: int[num_clients], with a sum of `len(owners)`.
-      rng: the generator.
-
-    Returns:
-      int[examples]: the owners after that.
-    """
+    """int[examples]: the clients after random examples moved from those above their size."""
     counts = np.bincount(owners, minlength=len(sizes))
     order = shuffled_argsort(owners, rng)
     rank = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -259,11 +207,58 @@ def move_surplus(owners: np.ndarray, sizes: np.ndarray, rng: np.random.Generator
 
 
 def shuffled_argsort(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """int[keys]: the order that sorts the keys, random among equal ones.
-
-    Args:
-      keys: [keys].
-      rng: the generator.
-    """
+    """int[keys]: the order that sorts the keys, random among equal ones."""
     order = rng.permutation(len(keys))
     return order[np.argsort(keys[order], kind="stable")]
+
+
+def checked_rows(client: int, rows: ArrayLike) -> np.ndarray:
+    """A client's example numbers as int[n_i]."""
+    rows = np.asarray(rows)
+    if rows.ndim != 1:
+        raise ValueError(
+            f"the rows of client {client} have shape {rows.shape}; give its example numbers, in "
+            "one axis"
+        )
+    if not len(rows):
+        return rows.astype(np.int32)
+    if rows.dtype.kind == "b":
+        raise ValueError(
+            f"the rows of client {client} are a mask of {len(rows)} examples; give the numbers of "
+            "its examples, np.flatnonzero(mask)"
+        )
+    if rows.dtype.kind not in "iu":
+        raise ValueError(
+            f"the rows of client {client} are of type {rows.dtype}; give whole numbers of examples"
+        )
+    check_int32(f"an example of client {client}", rows.max(), "give numbers of examples")
+    return rows
+
+
+def generator(seed: int) -> np.random.Generator:
+    """NumPy's generator of a seed."""
+    check_seed(seed)
+    return np.random.default_rng(seed)
+
+
+def check_table(num_clients: int, num_classes: int) -> None:
+    """Raises ValueError if a table of clients and classes does not fit into memory."""
+    check_memory(
+        f"a table of {num_clients} clients and {num_classes} classes",
+        num_clients * num_classes * 8,
+        "give fewer clients, or labels of fewer classes",
+    )
+
+
+def check_labels(labels: np.ndarray, num_clients: int, min_examples: int = 1) -> np.ndarray:
+    """The labels as an array; ValueError unless they suffice for the clients."""
+    labels = np.asarray(labels)
+    if labels.ndim != 1:
+        raise ValueError(f"labels have shape {labels.shape}; give one label for each example")
+    check_whole("num_clients", num_clients)
+    if len(labels) < num_clients * min_examples:
+        raise ValueError(
+            f"{len(labels)} examples cannot give {num_clients} clients {min_examples} each; "
+            f"use at most {len(labels) // min_examples} clients"
+        )
+    return labels

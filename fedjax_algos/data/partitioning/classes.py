@@ -5,13 +5,15 @@ import numpy as np
 from fedjax_algos.core.options import Count, NonNegative, Positive
 from fedjax_algos.data.partitioning.base import (
     Partition,
+    check_labels,
+    check_table,
     divide_by_weights,
     even_sizes,
+    generator,
     partition_by_table,
     partitions,
     raise_to_minimum,
 )
-from fedjax_algos.data.partitioning.checks import check_labels, check_table, generator
 
 REDRAWS = 100  # of the holders of all classes
 
@@ -82,14 +84,8 @@ def exchange_duplicates(slot_counts: np.ndarray, rng: np.random.Generator) -> np
     """Exchanges slots between clients until no client has a class twice.
 
     If client i has class c twice, some client j lacks it. If i has all classes of j, then j has one
-    of them twice. In both cases an exchange reduces the number of duplicates, so the loop ends.
-
-    Args:
-      slot_counts: int[num_clients, num_classes], the slots of each client and class.
-      rng: the generator.
-
-    Returns:
-      int[num_clients, num_classes] of 0 and 1, with the same sums of rows and columns.
+    of them twice. In both cases an exchange reduces the number of duplicates, so the loop ends. The
+    result, int[num_clients, num_classes] of 0 and 1, has the same sums of rows and columns.
     """
     slot_counts = slot_counts.copy()
     while (slot_counts > 1).any():
@@ -174,15 +170,7 @@ def class_partition(
 def draw_class_holders(
     num_clients: int, num_classes: int, low: int, high: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """bool[num_clients, num_classes]: which client holds which class; every class has a holder.
-
-    Args:
-      num_clients: m, the number of clients.
-      num_classes: at most `num_clients * high`.
-      low: the fewest classes of a client.
-      high: the most classes of a client.
-      rng: the generator.
-    """
+    """bool[num_clients, num_classes]: who holds `low` to `high` classes; each has a holder."""
     all_classes = np.tile(np.arange(num_classes), (num_clients, 1))
     for _ in range(REDRAWS):
         numbers = rng.integers(low, high, num_clients, endpoint=True)

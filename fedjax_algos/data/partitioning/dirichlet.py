@@ -7,9 +7,12 @@ import numpy as np
 from fedjax_algos.core.options import Count, NonNegative, Positive, Range
 from fedjax_algos.data.partitioning.base import (
     Partition,
+    check_labels,
+    check_table,
     divide_by_weights,
     draw_class_counts,
     even_sizes,
+    generator,
     log_dirichlet,
     partition_by_table,
     partitions,
@@ -17,7 +20,6 @@ from fedjax_algos.data.partitioning.base import (
     renormalise,
     shuffled_argsort,
 )
-from fedjax_algos.data.partitioning.checks import check_labels, check_table, generator
 
 REDRAWS = 100  # of a table in which a client has too few examples
 
@@ -118,14 +120,7 @@ def dirichlet_balanced(
 def draw_balanced_table(
     per_class: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """int[num_clients, num_classes]: one of the tables from which `dirichlet_balanced` chooses.
-
-    Args:
-      per_class: int[num_classes], the examples of each class.
-      num_clients: N, the number of clients.
-      alpha: concentration, above 0.
-      rng: the generator.
-    """
+    """int[num_clients, num_classes]: one of the tables of which `dirichlet_balanced` chooses."""
     table = np.zeros((num_clients, len(per_class)), int)
     sizes = np.zeros(num_clients, int)
     for label, size in enumerate(per_class):

@@ -5,13 +5,15 @@ import numpy as np
 from fedjax_algos.core.options import Positive
 from fedjax_algos.data.partitioning.base import (
     Partition,
+    check_labels,
+    check_table,
     draw_class_counts,
     even_sizes,
+    generator,
     log_dirichlet,
     partition_by_table,
     partitions,
 )
-from fedjax_algos.data.partitioning.checks import check_labels, check_table, generator
 
 # The coarse label of each of CIFAR-100's fine labels, https://www.cs.toronto.edu/~kriz/cifar.html.
 # fmt: off

@@ -6,13 +6,14 @@ from fedjax_algos.core.checks import check_whole
 from fedjax_algos.core.options import Count, Positive
 from fedjax_algos.data.partitioning.base import (
     Partition,
+    check_labels,
     divide_by_weights,
+    generator,
     log_dirichlet,
     partitions,
     raise_to_minimum,
     renormalise,
 )
-from fedjax_algos.data.partitioning.checks import check_labels, generator
 
 
 @partitions.register

@@ -10,13 +10,13 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_algos.core.files import open_regular, read_bounded
-from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
+from fedjax_algos.core.files import PathLike, open_regular, read_bounded, read_file, reading
+from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.partitioning.pachinko import CIFAR100_COARSE
-from fedjax_algos.data.read_errors import explain_read_errors
 from fedjax_algos.data.registry import datasets
 
 MAX_BYTES = 2**28  # of all files together; the data sets have 184 MB
+_KIND = "the binary version of CIFAR"
 _FIX = "fetch the binary version again"
 _PIXELS = 3 * 32 * 32
 
@@ -87,10 +87,10 @@ def _read(path: PathLike, names: tuple[str, ...]) -> dict[str, bytes]:
     if os.path.isdir(path):
         for name in names:
             file_path = Path(path, name)
-            with explain_read_errors(file_path, _FIX), open_regular(file_path) as file:
-                contents[name] = read_bounded(file, MAX_BYTES)
+            with reading(file_path, _KIND, _FIX):
+                contents[name] = read_file(file_path, MAX_BYTES)
         return contents
-    with explain_read_errors(path, _FIX, tarfile.TarError, zlib.error):
+    with reading(path, _KIND, _FIX, tarfile.TarError, zlib.error):
         with open_regular(path) as file, gzip.GzipFile(fileobj=file) as unpacked:
             content = io.BytesIO(read_bounded(unpacked, MAX_BYTES))
         with tarfile.open(fileobj=content, mode="r:") as archive:

@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_algos.core.files import check_array_bytes, open_regular
-from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
-from fedjax_algos.data.read_errors import explain_read_errors
+from fedjax_algos.core.files import PathLike, check_array_bytes, open_regular, reading
+from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.registry import datasets
 
 _FIX = "fetch the file again"
@@ -100,7 +99,7 @@ def _read(folder: PathLike, start: str) -> list[np.ndarray]:
     for name in ("images-idx3-ubyte", "labels-idx1-ubyte"):
         path = Path(folder, f"{start}-{name}.gz")
         path = path if path.exists() else path.with_suffix("")
-        with explain_read_errors(path, _FIX, zlib.error), _opened(path) as file:
+        with reading(path, "an IDX file", _FIX, zlib.error), _opened(path) as file:
             arrays.append(_array(file))
     return arrays
 
@@ -119,7 +118,7 @@ def _array(file: Any) -> np.ndarray:
     """The array of an IDX file, whose size is known from its header."""
     magic = file.read(4)  # two zeros, the type, the number of axes
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES:
-        raise ValueError("it is no IDX file")
+        raise ValueError("it begins with other bytes")
     lengths = file.read(4 * magic[3])
     if len(lengths) < 4 * magic[3]:
         raise ValueError("it is truncated")

@@ -1,6 +1,5 @@
 """Reader of NumPy's .npz files with plain arrays or concatenated JPEG files."""
 
-import io
 import itertools
 import math
 import os
@@ -16,11 +15,11 @@ try:
 except ImportError:  # this Python is built without it and cannot read such members
     LZMAError = zlib.error  # type: ignore[misc,assignment]
 
-from fedjax_algos.core.files import check_array_bytes, open_regular
+from fedjax_algos.core.files import PathLike, check_array_bytes, first_line, open_regular, reading
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
-from fedjax_algos.data.read_errors import explain_read_errors, first_line
+from fedjax_algos.data.dataset import Dataset, from_arrays
+from fedjax_algos.data.images import open_image
 from fedjax_algos.data.registry import datasets
 
 _ENCRYPTED = 1  # bit of a zip member's flags
@@ -72,7 +71,7 @@ def npz(*, path: PathLike, users: str | None = None, num_classes: Count | None =
 def _load(path: PathLike, users: str | None) -> dict[str, Any]:
     """The arrays that the data set needs, by role."""
     fix = "write plain arrays with np.savez, or fetch the file again"
-    with explain_read_errors(path, fix, *ARCHIVE_ERRORS), open_regular(path) as file:
+    with reading(path, "an .npz file of arrays", fix, *ARCHIVE_ERRORS), open_regular(path) as file:
         archive, members = open_archive(file)
         required = _required(set(members), users)
         found = {role: members[name] for role, name in required.items() if name in members}
@@ -89,17 +88,9 @@ def _load(path: PathLike, users: str | None) -> dict[str, Any]:
 
 
 def open_archive(file: BinaryIO) -> tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]:
-    """An archive of arrays, and its members by the name of the array.
-
-    Args:
-      file: open for reading.
-
-    Raises:
-      ValueError: for another file, an encrypted one, and two arrays with one name; other damage
-        raises one of `ARCHIVE_ERRORS`.
-    """
+    """An archive of arrays, and its members by the name of the array."""
     if not zipfile.is_zipfile(file):
-        raise ValueError("it is not an .npz file, or truncated")
+        raise ValueError("it is no archive, or truncated")
     archive = zipfile.ZipFile(file)
     # asked for in the flags, because reading an encrypted member raises a bare RuntimeError
     if any(member.flag_bits & _ENCRYPTED for member in archive.infolist()):
@@ -114,15 +105,7 @@ def open_archive(file: BinaryIO) -> tuple[zipfile.ZipFile, dict[str, zipfile.Zip
 
 
 def array_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
-    """The size of an array by its header, which must be that of the member.
-
-    Args:
-      archive: of `open_archive`.
-      member: one of its arrays.
-
-    Raises:
-      ValueError: for a header that does not fit.
-    """
+    """The size of an array by its header, which must be that of the member."""
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         if version not in _READ_HEADER:
@@ -145,15 +128,7 @@ def array_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
 
 
 def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """An array whose `array_bytes` are known to fit; its checksum is compared.
-
-    Args:
-      archive: of `open_archive`.
-      member: one of its arrays.
-
-    Raises:
-      ValueError: for pickled objects; a wrong checksum raises one of `ARCHIVE_ERRORS`.
-    """
+    """An array whose `array_bytes` are known to fit; its checksum is compared."""
     with archive.open(member) as file:
         return np.lib.format.read_array(file, allow_pickle=False)
 
@@ -201,9 +176,9 @@ def _image(content: bytes, name: str) -> np.ndarray:
     from PIL import Image
 
     errors = (SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning)
-    with warnings.catch_warnings(), explain_read_errors(name, "write it again", *errors):
+    with warnings.catch_warnings(), reading(name, "a JPEG image", "write it again", *errors):
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        image = Image.open(io.BytesIO(content), formats=["JPEG"])
+        image = open_image(content, "JPEG")
         if image.mode not in ("L", "RGB"):
             raise ValueError(f"its colours are {image.mode}, not grey or RGB")
         return np.asarray(image)

@@ -9,11 +9,11 @@ import numpy as np
 
 from fedjax_algos.core import Batch
 from fedjax_algos.core.checks import check_kind, check_whole
+from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.data.client_source import ClientDataset, ClientSource
-from fedjax_algos.data.dataset import Dataset, PathLike
-from fedjax_algos.data.partitioning.base import Partition
-from fedjax_algos.data.partitioning.checks import generator
+from fedjax_algos.data.dataset import Dataset
+from fedjax_algos.data.federated_data import ClientDataset, ClientSource
+from fedjax_algos.data.partitioning.base import Partition, generator
 from fedjax_algos.data.stored.packed import packed
 from fedjax_algos.data.stored.stored_data import CACHE_BYTES, StoredData
 
@@ -57,9 +57,6 @@ def choose_clients(
       num_clients: N; None for all.
       seed: of the choice.
       min_examples: the fewest examples of a client, at least 1.
-
-    Raises:
-      ValueError: if fewer than `num_clients` clients have `min_examples`.
     """
     check_whole("min_examples", min_examples)
     chosen = np.flatnonzero(counts >= min_examples)
@@ -160,9 +157,6 @@ def load_test(dataset: ClientDataset, max_examples: int | None = None) -> Batch:
     Args:
       dataset: of the clients.
       max_examples: if there are more, so many are drawn with seed 0, in their order.
-
-    Raises:
-      ValueError: for files that are missing or damaged, and examples that do not fit into memory.
     """
     held = np.flatnonzero(dataset.test.counts)
     return StoredData(dataset.test, held, cache_bytes=0).load(max_examples)

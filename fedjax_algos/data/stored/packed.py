@@ -27,17 +27,16 @@ from numpy.typing import ArrayLike
 
 from fedjax_algos.core.checks import check_whole
 from fedjax_algos.core.checksums import checked_json, file_digest
-from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
-from fedjax_algos.data.client_source import ClientDataset, ClientSource
-from fedjax_algos.data.dataset import PathLike
+from fedjax_algos.core.files import PathLike, open_regular, parse_json, read_file, reading
+from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.images import ImageFormat
-from fedjax_algos.data.read_errors import explain_read_errors
 from fedjax_algos.data.registry import datasets
 
 FORMAT = 1
 STORE = "store.json"
 SPLITS = ("train", "test")
 _SMALL = ("counts.npy", "checksums.npy", "clients.json")
+_KIND = "a part of a packed folder"
 _FIX = "pack it again"
 
 
@@ -68,12 +67,7 @@ class Field(NamedTuple):
 
     @classmethod
     def of_json(cls, name: str, value: dict[str, Any]) -> "Field":
-        """The field of what `to_json` returned.
-
-        Args:
-          name: of the field.
-          value: of JSON, from a file.
-        """
+        """The field of what `to_json` returned."""
         image = None if value["image"] is None else ImageFormat(**value["image"])
         dtype = np.dtype(value["dtype"])
         if dtype.kind not in "uif":
@@ -82,11 +76,7 @@ class Field(NamedTuple):
 
 
 def fields_of(source: ClientSource) -> list[Field]:
-    """The fields of a source, in the order of their names.
-
-    Args:
-      source: of clients' examples.
-    """
+    """The fields of a source, in the order of their names."""
     return [
         Field(
             name, tuple(one.shape), np.dtype(one.dtype).newbyteorder("<"), source.images.get(name)
@@ -106,7 +96,7 @@ def packed(*, path: PathLike) -> ClientDataset:
       ValueError: for a folder that is missing, incomplete or damaged.
     """
     folder = Path(path)
-    with explain_read_errors(folder / STORE, _FIX, KeyError, TypeError, AttributeError):
+    with reading(folder / STORE, _KIND, _FIX, KeyError, TypeError, AttributeError):
         facts = _facts(folder)
         fields = [Field.of_json(name, value) for name, value in facts["fields"].items()]
         num_classes, notes = facts["num_classes"], tuple(map(str, facts["notes"]))
@@ -121,20 +111,14 @@ def _facts(folder: Path) -> dict[str, Any]:
     """The content of `store.json`."""
     if folder.is_dir() and not (folder / STORE).exists():
         raise ValueError(f"the folder has no {STORE}: it was not packed, or not to the end")
-    with open_regular(folder / STORE) as file:
-        facts = checked_json(parse_json(read_bounded(file, max_text_bytes())))
+    facts = checked_json(parse_json(read_file(folder / STORE)))
     if facts["format"] != FORMAT:
         raise ValueError(f"it has format {facts['format']!r}, and this version reads {FORMAT}")
     return facts
 
 
 def checksum(parts: Iterable[Any], lengths: ArrayLike = ()) -> int:
-    """The CRC-32 of the values of a client, and of the lengths of its image files.
-
-    Args:
-      parts: buffers of bytes, one after another.
-      lengths: int64[images].
-    """
+    """The CRC-32 of a client's values in parts, and of the lengths of its image files."""
     value = zlib.crc32(np.asarray(lengths, "<i8").tobytes())
     for part in parts:
         value = zlib.crc32(part, value)
@@ -155,21 +139,17 @@ def check_fields(fields: Mapping[str, Any], num_classes: int | None) -> None:
 
 
 def digests_of(folder: Path) -> dict[str, str]:
-    """The SHA-256 of the small files of a split, by name.
-
-    Args:
-      folder: of the split.
-    """
+    """The SHA-256 of the small files of a split, by name."""
     return {name: file_digest(folder / name) for name in _SMALL}
 
 
 def _split(folder: Path, fields: list[Field], digests: dict[str, str]) -> ClientSource:
     """The source of a split's examples, whose small files are read and compared."""
     for name in _SMALL:
-        with explain_read_errors(folder / name, _FIX):
+        with reading(folder / name, _KIND, _FIX):
             if file_digest(folder / name) != digests.get(name):
                 raise ValueError(f"its checksum is not that in {STORE}")
-    with explain_read_errors(folder, _FIX, TypeError):
+    with reading(folder, _KIND, _FIX, TypeError):
         counts, checksums = (
             np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("counts", "checksums")
         )
@@ -213,7 +193,7 @@ class _Reader(NamedTuple):
         for number, field in enumerate(self.fields):
             path = self.folder / f"{field.name}.data"
             where = f"{path}: client {self.names[client]!r}"
-            with explain_read_errors(where, _FIX):
+            with reading(where, _KIND, _FIX):
                 if field.image is None:
                     size = field.example_bytes
                     content = _read(path, first * size, (last - first) * size)

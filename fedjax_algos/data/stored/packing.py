@@ -12,11 +12,9 @@ import numpy as np
 
 from fedjax_algos.core.checks import check_kind
 from fedjax_algos.core.checksums import checked_json, write_json
-from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
+from fedjax_algos.core.files import PathLike, parse_json, read_file, reading
 from fedjax_algos.core.writing import write_text, writing
-from fedjax_algos.data.client_source import ClientDataset, ClientSource
-from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.read_errors import explain_read_errors
+from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.registry import as_dataset
 from fedjax_algos.data.stored.packed import (
     FORMAT,
@@ -112,20 +110,15 @@ def _about(dataset: ClientDataset) -> dict[str, Any]:
 
 
 def _is_complete(folder: Path, about: dict[str, Any]) -> bool:
-    """Whether the folder holds the whole data set; begins it if it holds nothing.
-
-    Raises:
-      ValueError: if it holds something else.
-    """
+    """Whether the folder holds the data set; ValueError if it holds something else."""
     known = {_LOCK, _SOURCE, STORE, *SPLITS}
     others = [path.name for path in folder.iterdir() if path.name not in known]
     if others:
         raise ValueError(f"{folder} holds {sorted(others)[0]!r}; name a new or an empty folder")
     for name in (STORE, _SOURCE):
         if (folder / name).exists():
-            with explain_read_errors(folder / name, "remove the folder"):
-                with open_regular(folder / name) as file:
-                    earlier = checked_json(parse_json(read_bounded(file, max_text_bytes())))
+            with reading(folder / name, "a part of a packed folder", "remove the folder"):
+                earlier = checked_json(parse_json(read_file(folder / name)))
                 different = [key for key in about if earlier.get(key) != about[key]]
             if different:
                 raise ValueError(

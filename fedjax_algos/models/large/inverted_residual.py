@@ -13,8 +13,8 @@ import flax.linen as nn
 import jax
 
 from fedjax_algos.core import Problem
+from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count, Decay
-from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.models.adapters import IMAGES, classifier, models, takes
 from fedjax_algos.models.large.residual import Norm, Normalisation
 from fedjax_algos.models.large.weights import Head

@@ -11,8 +11,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
+from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count
-from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.models.adapters import IMAGES, classifier, models, takes
 from fedjax_algos.models.large.weights import Head
 from fedjax_algos.models.large.weights_of_torch import residual_names, with_weights

@@ -13,8 +13,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
+from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count, Layers
-from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.models.adapters import VOLUMES, models, takes
 from fedjax_algos.models.large.residual import Norm, Normalisation
 from fedjax_algos.models.large.weights import Head, load_weights

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
+from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count, Layers, Range
-from fedjax_algos.data.dataset import PathLike
 from fedjax_algos.models.adapters import IMAGES, classifier, models, takes
 from fedjax_algos.models.large.weights import Head
 from fedjax_algos.models.large.weights_of_torch import vision_transformer_names, with_weights

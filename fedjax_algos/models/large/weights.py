@@ -18,11 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Model, Problem
-from fedjax_algos.core.files import check_array_bytes, open_regular, require_regular
+from fedjax_algos.core.files import (
+    PathLike,
+    check_array_bytes,
+    open_regular,
+    reading,
+    require_regular,
+)
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.read_errors import explain_read_errors
 
 Head = Literal["loaded", "new"]
 Weights: TypeAlias = Mapping[str, np.ndarray]
@@ -71,7 +75,8 @@ def _read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
             "files .safetensors need the package safetensors; pip install safetensors"
         ) from error
     fix = "write it with safetensors, or fetch it again"
-    with explain_read_errors(path, fix, safetensors.SafetensorError), open_regular(path) as file:
+    errors = safetensors.SafetensorError
+    with reading(path, "a safetensors file", fix, errors), open_regular(path) as file:
         check_array_bytes("its tensors", os.fstat(file.fileno()).st_size, "give a smaller file")
         arrays = {}
         for name, tensor in safetensors.deserialize(file.read()):
@@ -91,7 +96,7 @@ def _read_torch(path: PathLike) -> dict[str, np.ndarray]:
             "safetensors"
         ) from error
     # torch raises many types for damaged files: those of pickle, of archives, and its own
-    with explain_read_errors(path, _NO_PICKLE, Exception):
+    with reading(path, "a PyTorch file of tensors", _NO_PICKLE, Exception):
         require_regular(path)
         check_array_bytes("its tensors", os.path.getsize(path), "give a smaller file")
         try:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.core import Problem
-from fedjax_algos.data.dataset import PathLike
+from fedjax_algos.core.files import PathLike
 from fedjax_algos.models.large.weights import Head, Names, Weights, pretrained
 
 Stages: TypeAlias = Sequence[Any]  # each with a number of blocks and an expansion

@@ -17,10 +17,9 @@ import numpy as np
 
 from fedjax_algos.core import Model, Params
 from fedjax_algos.core.checks import check_kind
-from fedjax_algos.core.files import check_array_bytes, open_regular
+from fedjax_algos.core.files import check_array_bytes, open_regular, reading
 from fedjax_algos.core.texts import printable
 from fedjax_algos.core.writing import written
-from fedjax_algos.data.read_errors import explain_read_errors
 from fedjax_algos.data.readers.npz import ARCHIVE_ERRORS, array_bytes, open_archive, read_member
 from fedjax_algos.engine.state import FederatedState
 
@@ -138,7 +137,7 @@ def _stored(name: str, leaf: Any) -> np.ndarray:
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     """All arrays of a file, as they are stored."""
-    with explain_read_errors(path, _FIX, *ARCHIVE_ERRORS), open_regular(path) as file:
+    with reading(path, "a saved model", _FIX, *ARCHIVE_ERRORS), open_regular(path) as file:
         archive, members = open_archive(file)
         size = sum(array_bytes(archive, member) for member in members.values())
         check_array_bytes("its arrays", size, "load the model where there is more")

@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_algos.data import datasets, open_federated, pack
-from fedjax_algos.data.readers import nifti
-from fedjax_algos.data.readers.fed_ixi import fed_ixi
-from fedjax_algos.data.readers.nifti import area_means, read_volume
+from fedjax_algos.data.readers.medical.fed_ixi import area_means, fed_ixi, read_volume
 
 # (number, Manufacturer, centre, split)
 PERSONS = [
@@ -142,10 +140,10 @@ GOOD = encoded(intensities(16))
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "cannot be read"),
-        (b"no volume", "cannot be read .Not a gzipped file"),
-        (GOOD[:-20], "cannot be read"),
-        (gzip.compress(b"no volume", mtime=0), "cannot be read"),
+        (b"", "not an? .*: "),
+        (b"no volume", "not .*: Not a gzipped file"),
+        (GOOD[:-20], "not an? .*: "),
+        (gzip.compress(b"no volume", mtime=0), "not an? .*: "),
         (gzip.compress(gzip.decompress(GOOD)[:-1], mtime=0), "it has 591 bytes, not 592"),
         (gzip.compress(gzip.decompress(GOOD) + b"a", mtime=0), "it has more than 244 bytes"),
         (encoded(intensities(16)[0]), r"it is int16\[4, 5\], no volume of numbers"),
@@ -156,10 +154,10 @@ GOOD = encoded(intensities(16))
             r"has \[32767, 32767, 32767\] v",
         ),
         (with_header("dim", [3, -6, -4, 5, 1, 1, 1, 1]), r"int16\[-6, -4, 5\], no volume"),
-        (with_header("dim", [99, 6, 4, 5, 1, 1, 1, 1]), "cannot be read"),
+        (with_header("dim", [99, 6, 4, 5, 1, 1, 1, 1]), "not an? .*: "),
         (with_header("vox_offset", 1e30), "voxels from byte 1e[+]30"),
-        (with_header("vox_offset", np.nan), "cannot be read"),
-        (with_header("datatype", 12345), "cannot be read"),
+        (with_header("vox_offset", np.nan), "not an? .*: "),
+        (with_header("datatype", 12345), "not an? .*: "),
         (with_header("sizeof_hdr", 1), "it is no NIfTI-1 file"),
         (with_header("magic", b"ni1"), "it is no NIfTI-1 file"),
     ],
@@ -197,10 +195,10 @@ def test_masks_missing_files_and_pipes(folder):
     with pytest.raises(ValueError, match=r"_label.nii.gz: has the label 2, not 0 or 1; fetch"):
         data.train.examples_of(2)
     label.unlink()
-    with pytest.raises(ValueError, match=r"label: cannot be read .it has 0 files .nii.gz, not on"):
+    with pytest.raises(ValueError, match=r"label: not .*: it has 0 files .nii.gz, not on"):
         data.train.examples_of(2)
     os.mkfifo(label)
-    with pytest.raises(ValueError, match="it is a named pipe, not a regular file"):
+    with pytest.raises(ValueError, match="it is a pipe or a device, not a regular file"):
         data.train.examples_of(2)
 
 
@@ -245,7 +243,7 @@ def test_a_compressed_volume_is_bounded_by_its_header(tmp_path, monkeypatch):
     path.write_bytes(gzip.compress(gzip.decompress(GOOD) + bytes(30 * 10**6)))
     with pytest.raises(ValueError, match=r"it has more than 244 bytes, which are too many"):
         read_volume(path)
-    monkeypatch.setattr(nifti, "MAX_VOXELS", 100)
+    monkeypatch.setattr("fedjax_algos.data.readers.medical.fed_ixi.MAX_VOXELS", 100)
     path.write_bytes(GOOD)
     with pytest.raises(ValueError, match=r"it has \[6, 4, 5\] voxels from byte 352"):
         read_volume(path)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedjax_algos.core import files
+from fedjax_algos.data.readers.client_files.texts import roles
 from fedjax_algos.data.readers.npz import npz
-from fedjax_algos.data.readers.text import roles
 
 pytestmark = pytest.mark.usefixtures("bounded")
 GOOD = {
@@ -23,7 +23,7 @@ GOOD = {
     "x_test": np.zeros((2, 4), np.uint8),
     "y_test": np.arange(2),
 }
-PIPE, DEVICE = "it is a named pipe, not a regular file", "it is a device, not a regular file"
+PIPE = "it is a pipe or a device, not a regular file"
 
 
 def small_memory(monkeypatch, size):
@@ -49,7 +49,7 @@ def pipe(tmp_path):
 @pytest.mark.parametrize("reader", [npz, roles])
 def test_pipes_and_devices_are_refused(reader, pipe):
     assert PIPE in refusal(reader, pipe)
-    assert DEVICE in refusal(reader, "/dev/zero")
+    assert PIPE in refusal(reader, "/dev/zero")
 
 
 def archive(path, members, **changes):
@@ -191,7 +191,7 @@ def test_pixels_of_images_are_bounded(tmp_path, side):
     path = tmp_path / "a.npz"
     np.savez(path, **arrays, jpeg_train=image, offset_train=np.array([0, len(image)]))
     text = refusal(npz, path)
-    assert f"jpeg_train, image 0: cannot be read (Image size ({side**2} pixels) exceeds" in text
+    assert f"jpeg_train, image 0: not a JPEG image: Image size ({side**2} pixels) exceeds" in text
 
 
 def test_the_memory_of_all_images_is_computed_from_the_first(tmp_path, monkeypatch):
@@ -224,8 +224,8 @@ def test_the_memory_of_windows_is_computed(tmp_path, monkeypatch):
     ("text", "message"),
     [
         ('{"A": "a", "A": "b"}', "it has the key 'A' twice"),
-        ('{"A": ' + "[" * 100_000 + "]" * 100_000 + "}", "more than 64 lists or objects"),
-        ("[" * 100_000, "more than 64 lists or objects"),
+        ('{"A": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
+        ("[" * 100_000, "nested too deeply"),
         ('{"A": ' + "9" * 5000 + "}", "digits"),
         ('{"A\\u001b": {"\\u202e": 1}}', "not an object of strings"),
     ],

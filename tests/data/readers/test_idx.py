@@ -88,15 +88,15 @@ def test_letters_begin_with_1_in_the_file(tmp_path):
 BAD = [
     (encoded(X)[:-1], r"it is uint8\[5, 28, 28\] by its header, but has 3919 bytes"),
     (encoded(X) + b"a", r"uint8\[5, 28, 28\] by its header, but has more than 3920 bytes"),
-    (b"\x01" + encoded(X)[1:], "it is no IDX file"),
-    (encoded(X, 0x07), "it is no IDX file"),
-    (encoded(X)[:3], "it is no IDX file"),
+    (b"\x01" + encoded(X)[1:], "not an IDX file"),
+    (encoded(X, 0x07), "not an IDX file"),
+    (encoded(X)[:3], "not an IDX file"),
     (encoded(X)[:9], "it is truncated"),
-    (b"", "it is no IDX file"),
+    (b"", "not an IDX file"),
     (encoded(X[:4]), r"y_train has shape \[5\] for 4 examples"),
     (encoded(X[..., :9]), r"uint8\[28, 9\] in x_train and uint8\[28, 28\] in x_test"),
     (encoded(X[:0]), "x_train is empty"),
-    (struct.pack(">BBBB", 0, 0, 8, 200) + bytes(800), "cannot be read"),
+    (struct.pack(">BBBB", 0, 0, 8, 200) + bytes(800), "not an? .*: "),
 ]
 
 
@@ -115,13 +115,13 @@ def test_damaged_compression_and_missing_files(tmp_path):
     content = path.read_bytes()
     for damaged in (b"", content[:-3], content[:15] + b"\xff" * 9, b"text"):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"train-labels-idx1-ubyte.gz: cannot be read"):
+        with pytest.raises(ValueError, match=r"train-labels-idx1-ubyte.gz: not an? .*: "):
             idx(path=tmp_path)
     path.unlink()
     with pytest.raises(ValueError, match=r"train-labels-idx1-ubyte: there is no such file; check"):
         idx(path=tmp_path)
     os.mkfifo(path)
-    with pytest.raises(ValueError, match="it is a named pipe, not a regular file"):
+    with pytest.raises(ValueError, match="it is a pipe or a device, not a regular file"):
         idx(path=tmp_path)
     emnist_files(tmp_path, "mnist", Y[:, None])
     with pytest.raises(ValueError, match=r"y_train has shape \[5, 1\]"):

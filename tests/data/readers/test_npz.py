@@ -128,7 +128,7 @@ def _not_finite(value):
         (_with(x_train=np.full((5, 2), "a")), "x_train is of type <U1; give numbers"),
         (_with(x_train=GOOD["x_train"] > 9), "x_train is of type bool"),
         (_with(x_train=GOOD["x_train"] * 1j), "x_train is of type complex128"),
-        (_with(x_train=np.array([None] * 5)), "cannot be read .*Object arrays.*np.savez"),
+        (_with(x_train=np.array([None] * 5)), "not .*Object arrays.*np.savez"),
         (_not_finite(np.nan), "x_train has NaN or infinity in example 3"),
         (_not_finite(-np.inf), "x_train has NaN or infinity in example 3"),
         (_with(user_train=np.arange(4)), r"users has shape \[4\] for 5 training examples"),
@@ -162,11 +162,11 @@ def _middle_changed(content):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda content: b"", "it is not an .npz file, or truncated"),
-        (lambda content: b"no zip at all", "it is not an .npz file, or truncated"),
-        (lambda content: content[: len(content) // 2], "it is not an .npz file, or truncated"),
-        (lambda content: content[:-5], "cannot be read"),
-        (lambda content: b"??" + content[2:], "cannot be read"),
+        (lambda content: b"", "not an .npz file .*: it is no"),
+        (lambda content: b"no zip at all", "not an .npz file .*: it is no"),
+        (lambda content: content[: len(content) // 2], "not an .npz file .*: it is no"),
+        (lambda content: content[:-5], "not an? .*: "),
+        (lambda content: b"??" + content[2:], "not an? .*: "),
         (_middle_changed, "Bad CRC-32"),
     ],
 )
@@ -187,17 +187,17 @@ def test_npz_rejects_damaged_compression(tmp_path):
     start = content.index(b"x_train.npy") + 40
     content[start : start + 20] = b"\xff" * 20
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match=r"not an? .*: "):
         npz(path=path)
 
 
 @pytest.mark.parametrize(
     ("local", "central", "value", "message"),
     [
-        (6, 8, 1, "cannot be read (it is encrypted)"),  # the flags of a member
-        (8, 10, 99, "cannot be read (That compression method is not supported)"),
-        (4, 6, 99, "cannot be read (zip file version 9.9)"),
-        (6, 8, 1 << 5, "cannot be read (compressed patched data (flag bit 5))"),
+        (6, 8, 1, "arrays: it is encrypted"),  # the flags of a member
+        (8, 10, 99, "arrays: That compression method is not supported"),
+        (4, 6, 99, "arrays: zip file version 9.9"),
+        (6, 8, 1 << 5, "arrays: compressed patched data (flag bit 5)"),
     ],
 )
 def test_npz_rejects_members_that_zipfile_cannot_open(tmp_path, local, central, value, message):
@@ -213,7 +213,7 @@ def test_npz_rejects_members_that_zipfile_cannot_open(tmp_path, local, central, 
 def test_npz_rejects_missing_files_and_folders(tmp_path):
     with pytest.raises(ValueError, match=r"none.npz: there is no such file; check the path"):
         npz(path=tmp_path / "none.npz")
-    with pytest.raises(ValueError, match=r"cannot be read \(Is a directory\)"):
+    with pytest.raises(ValueError, match=r"cannot be read: Is a directory"):
         npz(path=tmp_path)
 
 
@@ -224,8 +224,8 @@ GREY = RNG.integers(0, 256, (3, 8, 8), np.uint8)
     ("files", "change", "message"),
     [
         ([*GREY[:2], GREY[2][:5]], None, r"image 2 has shape \[5, 8\], the first one \[8, 8\]"),
-        ([*GREY[:2], jpeg(GREY[2])[:-60]], None, "jpeg_train, image 2: cannot be read .*again"),
-        ([GREY[0], b"no image", GREY[2]], None, "jpeg_train, image 1: cannot be read"),
+        ([*GREY[:2], jpeg(GREY[2])[:-60]], None, "jpeg_train, image 2: not .*again"),
+        ([GREY[0], b"no image", GREY[2]], None, "jpeg_train, image 1: not an? .*: "),
         (GREY, lambda offsets: offsets[:-1], "jpeg_train and offset_train do not match"),
         (GREY, lambda offsets: offsets + 1, "jpeg_train and offset_train do not match"),
         (GREY, lambda offsets: offsets[[0, 2, 1, 3]], "jpeg_train and offset_train do not match"),

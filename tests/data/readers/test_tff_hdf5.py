@@ -9,8 +9,8 @@ import pytest
 
 from fedjax_algos.core import files
 from fedjax_algos.data import datasets
-from fedjax_algos.data.readers.tff_hdf5 import tff_hdf5
-from fedjax_algos.data.readers.tokens import CHARACTERS
+from fedjax_algos.data.readers.client_files.texts import CHARACTERS
+from fedjax_algos.data.readers.client_files.tff_hdf5 import tff_hdf5
 from fedjax_algos.data.stored import pack, packed
 
 h5py = pytest.importorskip("h5py", reason="h5py, an optional package, is not installed")
@@ -198,7 +198,7 @@ def test_damaged_heaps_of_texts(tmp_path, options, place, value):
     start = content.index(b"GCOL") + place
     content[start : start + len(value)] = value
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="'/examples/a/snippets' has texts in a damaged heap") as e:
+    with pytest.raises(ValueError, match="not an HDF5 file of TFF: ") as e:
         read(path)
     assert str(e.value).startswith(str(path))
 
@@ -289,21 +289,21 @@ DAMAGE = {
     "no clients": (lambda file, _: [file["examples"].pop(c) for c in EMNIST], "no clients"),
     "no features": (
         lambda file, _: [file["examples/f0_01"].pop(f) for f in ("pixels", "label")],
-        "'f0_01' has no features",
+        "has no features",
     ),
     "no label": (lambda file, _: file["examples/f1_02"].pop("label"), "has no 'label'"),
-    "client is an array": (replace("examples/f0_01", data=3), "'/examples/f0_01' is no group"),
+    "client is an array": (replace("examples/f0_01", data=3), "is no group"),
     "unequal lengths": (replace(LABEL, data=[1, 2]), "has 1 examples, 'label' has 2"),
     "class out of range": (replace(LABEL, data=[-1]), "label -1 in example 0"),
     "real class": (replace(LABEL, data=[0.5]), "label 0.5 in example 0"),
-    "scalar": (replace(LABEL, data=1), "is no array of examples"),
+    "scalar": (replace(LABEL, data=1), ": not "),
     "NaN": (replace(PIXELS, data=np.full((1, 28, 28), np.nan, np.float32)), "NaN or infinity"),
     "other shape": (
         replace("examples/f1_02/pixels", data=np.zeros((3, 9), np.float32)),
-        r"x float32\[9\], y int32\[\], the first client of x float32\[28, 28\]",
+        r"x float32\[3, 9\], not float32\[3, 28, 28\] as the source says",
     ),
-    "objects": (replace(PIXELS, shape=(1,), dtype=h5py.ref_dtype), "is no number or text"),
-    "pairs": (replace(PIXELS, data=np.zeros(1, PAIR)), "is no number or text"),
+    "objects": (replace(PIXELS, shape=(1,), dtype=h5py.ref_dtype), "neither numbers nor"),
+    "pairs": (replace(PIXELS, data=np.zeros(1, PAIR)), "neither numbers nor"),
     "texts among images": (
         replace("examples/f1_02/pixels", shape=(3,), dtype=TEXT, data=[b"a"] * 3),
         "pixels is of another kind than that of the first client",
@@ -311,27 +311,27 @@ DAMAGE = {
     "huge": (replace(PIXELS, shape=(1, 10**7, 10**7), dtype="f4", chunks=(1, 9, 9)), "not written"),
     "external link": (
         link("examples/f0_01", lambda p: h5py.ExternalLink(p, "/examples/f0_01")),
-        "'f0_01' is a link to another place",
+        "only a link to another place",
     ),
     "external array": (
         link(PIXELS, lambda p: h5py.ExternalLink(p, "/secret")),
-        "'pixels' is a link to another place",
+        "only a link to another place",
     ),
     "external examples": (
         link("examples", lambda p: h5py.ExternalLink(p, "/examples")),
-        "'examples' is a link to another place",
+        "only a link to another place",
     ),
-    "external pipe": (piped, "'examples' is a link to another place"),
+    "external pipe": (piped, "only a link to another place"),
     "soft link": (
         link(PIXELS, lambda p: h5py.SoftLink("/examples/f1_02/pixels")),
-        "'pixels' is a link to another place",
+        "only a link to another place",
     ),
-    "virtual": (virtual, "has its values in another file"),
+    "virtual": (virtual, "needs another file"),
     "external storage": (
         replace(PIXELS, shape=(1, 28, 28), dtype="f4", external=[("/etc/passwd", 0, 28 * 28 * 4)]),
-        "has its values in another file",
+        "needs another file",
     ),
-    "filter": (filtered, "has the filter 32001, which is not part of h5py"),
+    "filter": (filtered, "a filter that is not part of h5py"),
 }
 
 
@@ -372,7 +372,7 @@ def test_declared_sizes_are_known_before_they_are_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"", "cannot be read"), (b"no HDF5" * 99, "cannot be read")]
+    ("content", "message"), [(b"", "not an? .*: "), (b"no HDF5" * 99, "not an? .*: ")]
 )
 def test_other_files(tmp_path, content, message):
     path = tmp_path / "other.h5"
@@ -387,9 +387,9 @@ def test_truncated_missing_and_pipes(emnist, tmp_path):
     (tmp_path / "cut.h5").write_bytes(content[: len(content) // 2])
     os.mkfifo(tmp_path / "pipe")
     for name, message in (
-        ("cut.h5", "cannot be read"),
+        ("cut.h5", "not an? .*: "),
         ("none.h5", "there is no such file; check the path"),
-        ("pipe", "it is a named pipe, not a regular file"),
+        ("pipe", "it is a pipe or a device, not a regular file"),
     ):
         with pytest.raises(ValueError, match=message):
             read(tmp_path / name)

@@ -3,13 +3,17 @@
 from collections import Counter
 from pathlib import Path
 
+from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.client_source import ClientDataset
-from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.images import ImageFormat
-from fedjax_algos.data.readers.image_files import ImageFiles, image_source
-from fedjax_algos.data.readers.tables import class_numbers, read_table
+from fedjax_algos.data.federated_data import ClientDataset
+from fedjax_algos.data.images import square
+from fedjax_algos.data.readers.images.image_files import (
+    ImageFiles,
+    class_numbers,
+    image_source,
+    read_table,
+)
 from fedjax_algos.data.registry import datasets
 
 CENTRES = 6
@@ -54,10 +58,7 @@ def fed_isic2019(
     ImageNet and divides by its standard deviation; here pixels stay 0 to 255. Its scripts round the
     side of a few images down to 223 pixels, which are scaled to `shorter_side` here.
     """
-    if shorter_side < image_size:
-        raise ValueError(
-            f"shorter_side={shorter_side} is out of range; give at least image_size={image_size}"
-        )
+    image_format = square(image_size, shorter_side)
     table = read_table(Path(path, split), ("image", "target", "center", "fold", "fold2"))
     class_numbers(table, "center", CENTRES)
     folds = (table.columns[name] for name in ("fold", "center", "fold2"))
@@ -73,7 +74,6 @@ def fed_isic2019(
             f"{table.name}: has the image '{printable(image, 80)}' twice; fetch the file again"
         )
     files = ImageFiles(path, file, table.columns["image"])
-    image_format = ImageFormat(image_size, image_size, 3, shorter_side)
     sources = []
     for fold in ("train", "test"):
         part = table.where(fold=fold)

@@ -1,7 +1,7 @@
 """From the features of clients to a data set: which are "x" and "y", and texts as ids."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,11 +9,11 @@ import numpy as np
 
 from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.client_source import ClientDataset, ClientSource
 from fedjax_algos.data.dataset import checked_examples, checked_labels
+from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.images import ImageFormat
-from fedjax_algos.data.readers.client_features import ClientFeatures
-from fedjax_algos.data.readers.tokens import (
+from fedjax_algos.data.readers.client_files.client_features import ClientFeatures
+from fedjax_algos.data.readers.client_files.texts import (
     CHARACTERS,
     Vocabulary,
     character_sequences,
@@ -156,28 +156,13 @@ def _source(
 ) -> ClientSource:
     """The source of converted examples, which all have the shapes of the first client's."""
 
-    def example_of(batch: Stored) -> dict[str, jax.ShapeDtypeStruct]:
-        shapes = {k: (v.shape[1:], v.dtype) for k, v in batch.items() if not isinstance(v, list)}
-        if image_format is not None:
-            shapes = {"x": (tuple(image_format[:3]), np.dtype(np.uint8))} | shapes
-        return {k: jax.ShapeDtypeStruct(*each) for k, each in shapes.items()}
-
     def read(client: int) -> Stored:
-        where = features.client(client)
-        batch = convert(features.read(client, names, limit), where)
-        if example_of(batch) != example:
-            raise ValueError(
-                f"{where} has examples of {_kinds(example_of(batch))}, the first client of "
-                f"{_kinds(example)}; give all one shape"
-            )
-        if len(batch["x"]) != counts[client]:
-            raise ValueError(
-                f"{where} has {len(batch['x'])} examples, not {counts[client]}; has the file "
-                "changed?"
-            )
-        return batch
+        return convert(features.read(client, names, limit), features.client(client))
 
-    example = example_of(convert(features.read(0, names, limit), features.client(0)))
+    first = {k: v for k, v in read(0).items() if not isinstance(v, list)}
+    example = {k: jax.ShapeDtypeStruct(v.shape[1:], v.dtype) for k, v in first.items()}
+    if image_format is not None:
+        example = {"x": jax.ShapeDtypeStruct(tuple(image_format[:3]), np.dtype(np.uint8))} | example
     facts = "\n".join([repr(options), features.identity, *features.client_ids])
     identity = hashlib.sha256(facts.encode(errors="surrogateescape")).hexdigest()
     images = {} if image_format is None else {"x": image_format}
@@ -190,14 +175,14 @@ def _kinds(example: Mapping[str, jax.ShapeDtypeStruct]) -> str:
 
 
 def _count_classes(parts: Sequence[ClientFeatures], y: str) -> int:
-    """One more than the largest label."""
-    return 1 + max(int(labels.max()) for features in parts for labels in _all_labels(features, y))
-
-
-def _all_labels(features: ClientFeatures, y: str) -> Iterator[np.ndarray]:
-    for client, count in enumerate(features.counts):
-        values = features.read(client, [y], None)[y]
-        yield _labels(values, int(count), _MAX_CLASSES, features.client(client))
+    """One more than the largest label; all labels are read."""
+    largest = 0
+    for features in parts:
+        for client, count in enumerate(features.counts.tolist()):
+            values = features.read(client, [y], None)[y]
+            labels = _labels(values, count, _MAX_CLASSES, features.client(client))
+            largest = max(largest, int(labels.max()))
+    return 1 + largest
 
 
 def _labels(values: Any, count: int, num_classes: int | None, source: str) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Reader of data sets of Hugging Face's package `datasets`."""
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,21 +7,21 @@ from typing import Any
 import numpy as np
 
 from fedjax_algos.core.files import (
+    PathLike,
     check_array_bytes,
-    max_text_bytes,
-    open_regular,
-    read_bounded,
+    file_error,
+    read_file,
+    reading,
     require_regular,
 )
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.client_source import ClientDataset
-from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
-from fedjax_algos.data.images import ImageFormat
-from fedjax_algos.data.read_errors import explain_read_errors, unreadable
-from fedjax_algos.data.readers.client_examples import client_dataset
-from fedjax_algos.data.readers.client_features import ClientFeatures, file_identity
-from fedjax_algos.data.readers.tokens import most_frequent_words, read_vocabulary
+from fedjax_algos.data.dataset import Dataset, from_arrays
+from fedjax_algos.data.federated_data import ClientDataset
+from fedjax_algos.data.images import ImageFormat, open_image
+from fedjax_algos.data.readers.client_files.client_examples import client_dataset
+from fedjax_algos.data.readers.client_files.client_features import ClientFeatures, file_identity
+from fedjax_algos.data.readers.client_files.texts import most_frequent_words, read_vocabulary
 from fedjax_algos.data.registry import datasets
 
 _ALL = "all"  # the client of a split that is not divided
@@ -143,7 +142,9 @@ def _load(name: str, config: str | None, splits: Sequence[str]) -> list[Any]:
             huggingface.load_from_disk(name) if saved else huggingface.load_dataset(name, config)
         )
     except Exception as error:  # the package and its dependencies raise many types
-        raise unreadable(source, error, "check the name, or fetch it again") from error
+        raise file_error(
+            source, "a data set", "check the name, or fetch it again", error
+        ) from error
     for split in splits:
         if split not in loaded:
             known = printable(", ".join(map(str, loaded)), 200)
@@ -199,7 +200,7 @@ def _values(rows: Any, column: str, source: str) -> np.ndarray | list[bytes]:
         return values.astype(kind)  # the package makes int64 of all integers
     except Exception as error:  # pyarrow raises many types
         fix = "choose another column, or clean it"
-        raise unreadable(printable(f"{source}: {column}"), error, fix) from error
+        raise file_error(f"{source}: {column}", "a column of examples", fix, error) from error
 
 
 def _file(value: Any) -> bytes:
@@ -208,8 +209,7 @@ def _file(value: Any) -> bytes:
         raise ValueError("an image is missing")
     if value["bytes"] is not None:
         return value["bytes"]
-    with open_regular(value["path"]) as file:
-        return read_bounded(file, max_text_bytes())
+    return read_file(value["path"])
 
 
 def _is_text(feature: Any) -> bool:
@@ -231,8 +231,8 @@ def _image_format(
         given = f"shorter_side={shorter_side}, image_size={image_size}"
         raise ValueError(f"{source}: {given}; give an image_size of at most shorter_side")
     (content,) = _values(rows.select([0]), x, source)
-    with explain_read_errors(f"{source}: image 0", "choose another", Image.DecompressionBombError):
-        image = Image.open(io.BytesIO(content), formats=["JPEG", "PNG"])
+    with reading(f"{source}: image 0", "an image", "choose another", Image.DecompressionBombError):
+        image = open_image(content, "JPEG", "PNG")
         channels = 1 if image.mode in ("1", "L") else 3
         if image_size is None:
             return ImageFormat(image.height, image.width, channels)

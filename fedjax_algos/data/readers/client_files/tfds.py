@@ -2,23 +2,31 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core.files import check_array_bytes, require_regular
+from fedjax_algos.core.files import (
+    FileError,
+    PathLike,
+    check_array_bytes,
+    file_error,
+    first_line,
+    require_regular,
+)
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
-from fedjax_algos.data.read_errors import first_line, unreadable
-from fedjax_algos.data.readers.tfrecord import read_records
-from fedjax_algos.data.readers.tokens import most_frequent_words, read_vocabulary, word_sequences
+from fedjax_algos.data.dataset import Dataset, from_arrays
+from fedjax_algos.data.readers.client_files.texts import (
+    most_frequent_words,
+    read_vocabulary,
+    word_sequences,
+)
 from fedjax_algos.data.registry import datasets
 
-_INSTALL = "run: pip install tensorflow-datasets array-record google-crc32c pillow"
-_RANDOM_ACCESS = ("array_record", "parquet")
+_INSTALL = "run: pip install tensorflow-datasets array-record pillow"
 
 
 @datasets.register
@@ -38,8 +46,8 @@ def tfds(
     """A data set of TensorFlow Datasets, such as mnist, emnist/balanced or ag_news_subset.
 
     It is read without TensorFlow, and nothing is downloaded. The data set must have been prepared
-    once, for which TFDS needs TensorFlow if it encodes images. Its files are TFRecord (the format
-    of TFDS itself), array_record or parquet.
+    once, for which TFDS needs TensorFlow if it encodes images, as array_record or parquet. TFRecord
+    files are converted by `tfds convert_format`, where TensorFlow is installed.
 
     "x" has the type and shape of its feature: images are uint8[n, height, width, channels]. Texts
     become int32[n, length], the ids of their words as in `tff_hdf5`.
@@ -78,18 +86,12 @@ def tfds(
         _require_regular_files(name, data_dir)
         builder = tensorflow_datasets.builder(name, data_dir=data_dir)
         prepared = builder.is_prepared()
-        file_format = builder.info.file_format.value
         keys = builder.info.supervised_keys or ("image", "label")
         features = dict(builder.info.features)
     except Exception as error:  # TFDS and its dependencies raise many types
-        raise unreadable(source, error, "check the name") from error
+        raise file_error(source, "a data set of TFDS", "check the name", error) from error
     if not prepared:
         raise ValueError(f"{source}: is not prepared; {prepare}")
-    if file_format not in ("tfrecord", *_RANDOM_ACCESS):
-        raise ValueError(
-            f"{source}: has the format {file_format}, which is not read; remove it or name another "
-            f"data_dir, and {prepare}"
-        )
     names = [x or keys[0], y or keys[1], *([users] if users else [])]
     shape, dtype = _check_features(features, names, source)
     is_text = dtype == np.object_
@@ -97,16 +99,28 @@ def tfds(
     parts: list[np.ndarray] = []
     for split in (train_split, test_split):
         try:
-            records, count = _records(builder, split, file_format)
+            records = builder.as_data_source(split)
             size = 4 * (length + 1) if is_text else dtype.itemsize * math.prod(shape)
-            total = sum(part.nbytes for part in parts) + size * count
+            total = sum(part.nbytes for part in parts) + size * len(records)
             check_array_bytes("its examples", total, "name a slice, such as train[:10%]")
-            values = np.empty((count, *shape), dtype)
-            others = _fill(values, records, names)
+            values = np.empty((len(records), *shape), dtype)
+            others: list[list[Any]] = [[] for _ in names[1:]]
+            for i, record in enumerate(records):
+                values[i] = record[names[0]]
+                for column, feature in zip(others, names[1:], strict=True):
+                    column.append(record[feature])
+        except NotImplementedError as error:  # for TFRecord and others without random access
+            raise FileError(
+                f"{source}: is not in the format array_record; convert it where TensorFlow is "
+                f"installed: tfds convert_format --dataset_version_dir={builder.data_dir} "
+                "--out_file_format=array_record"
+            ) from error
         except ImportError as error:
             raise ValueError(f"{source}: {first_line(error)}; {_INSTALL}") from error
         except Exception as error:
-            raise unreadable(f"{source}, split {split}", error, prepare) from error
+            raise file_error(
+                f"{source}, split {split}", "a data set of TFDS", prepare, error
+            ) from error
         columns.append(others)
         parts += [values, np.array(others[0])]
     if is_text:
@@ -145,35 +159,6 @@ def _check_features(
                 "with one value for each example"
             )
     return shape, dtype
-
-
-def _records(builder: Any, split: str, file_format: str) -> tuple[Iterable[Any], int]:
-    """The decoded examples of a split, and their number."""
-    if file_format in _RANDOM_ACCESS:
-        records = builder.as_data_source(split)
-        return records, len(records)
-    parts = builder.info.splits[split].file_instructions
-    decode = builder.info.features.deserialize_example_np
-
-    def decoded() -> Iterator[Any]:
-        for part in parts:
-            try:
-                yield from map(decode, read_records(part.filename, part.skip, part.take))
-            except (OSError, ValueError) as error:
-                reason = getattr(error, "strerror", None) or first_line(error)
-                raise ValueError(f"{Path(part.filename).name}: {reason}") from error
-
-    return decoded(), sum(part.take for part in parts)
-
-
-def _fill(values: np.ndarray, records: Iterable[Any], names: Sequence[str]) -> list[list[Any]]:
-    """Writes the examples of all records into `values`; the columns of the other features."""
-    others: list[list[Any]] = [[] for _ in names[1:]]
-    for i, record in enumerate(records):
-        values[i] = record[names[0]]
-        for column, name in zip(others, names[1:], strict=True):
-            column.append(record[name])
-    return others
 
 
 def _require_regular_files(name: str, data_dir: str | None) -> None:

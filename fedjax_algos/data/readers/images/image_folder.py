@@ -2,12 +2,17 @@
 
 from pathlib import Path
 
+from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count
-from fedjax_algos.data.client_source import ClientDataset
-from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.images import ImageFormat
-from fedjax_algos.data.readers.image_files import ImageFiles, image_source
-from fedjax_algos.data.readers.tables import in_order, numbered, read_table
+from fedjax_algos.data.federated_data import ClientDataset
+from fedjax_algos.data.images import square
+from fedjax_algos.data.readers.images.image_files import (
+    ImageFiles,
+    image_source,
+    in_order,
+    numbered,
+    read_table,
+)
 from fedjax_algos.data.registry import datasets
 
 COLUMNS = "user_id", "image_id", "class"  # of the tables of Hsu et al.
@@ -143,10 +148,7 @@ def _by_client(
     min_examples: int,
 ) -> ClientDataset:
     """The data set of `image_folder`, whose columns of clients, images and classes are named."""
-    if shorter_side < image_size:
-        raise ValueError(
-            f"shorter_side={shorter_side} is out of range; give at least image_size={image_size}"
-        )
+    image_format = square(image_size, shorter_side)
     client_column, image_column, class_column = columns
     always = image_column, class_column
     tables = (
@@ -154,7 +156,6 @@ def _by_client(
         read_table(Path(path, test), always, (client_column,)),
     )
     classes = in_order(name for table in tables for name in table.columns[class_column])
-    image_format = ImageFormat(image_size, image_size, 3, shorter_side)
     files = ImageFiles(path, file, [i for table in tables for i in table.columns[image_column]])
     sources, notes = [], list[str]()
     for table, fewest in zip(tables, (min_examples, 1), strict=True):

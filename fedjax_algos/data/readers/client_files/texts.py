@@ -1,4 +1,4 @@
-"""Reader of text by speaker, and the alphabets of texts."""
+"""Texts as ids of words or characters, as TensorFlow Federated numbers them; text by speaker."""
 
 import gzip
 import io
@@ -6,22 +6,33 @@ import os
 import re
 import string
 import zlib
-from typing import Literal, TypeAlias
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from fedjax_algos.core.files import (
+    PathLike,
     check_array_bytes,
     max_text_bytes,
     open_regular,
     parse_json,
     read_bounded,
+    read_file,
+    reading,
 )
 from fedjax_algos.core.options import Count, Proportion
-from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
-from fedjax_algos.data.read_errors import explain_read_errors
+from fedjax_algos.core.texts import printable
+from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.registry import datasets
 
+PADDING = 0
+_LONGEST_LINE = 2**16  # bytes of a line of a vocabulary
+# The order of the characters gives their ids; it is that of TFF's baselines.shakespeare.
+_TFF_CHARACTERS = (
+    b"dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"
+)
 # The 80 symbols of LEAF's Shakespeare, in the order of their code points.
 LEAF_SYMBOLS = (
     "\n !\"&'(),-." + string.digits + ":;>?" + string.ascii_uppercase + "[]"
@@ -29,6 +40,118 @@ LEAF_SYMBOLS = (
 SYMBOLS = {"leaf": LEAF_SYMBOLS, "no_newline": LEAF_SYMBOLS[1:]}
 
 Alphabet: TypeAlias = Literal["leaf", "no_newline", "found"]
+
+
+class Vocabulary(NamedTuple):
+    """The ids of V symbols, from 1 to V; 0 is padding, and three ids follow.
+
+    These are V + 1 for any symbol that is out of the vocabulary, V + 2 for the begin of a text,
+    and V + 3 for its end.
+
+    Attributes:
+      ids: the id of each symbol, which is a word or a character as bytes.
+    """
+
+    ids: Mapping[bytes, int]
+
+    @classmethod
+    def of(cls, symbols: Iterable[bytes]) -> "Vocabulary":
+        """Numbers different symbols in their order."""
+        return cls({symbol: number for number, symbol in enumerate(symbols, start=1)})
+
+    @property
+    def unknown(self) -> int:
+        """The id of symbols that are out of the vocabulary."""
+        return len(self.ids) + 1
+
+    @property
+    def begin(self) -> int:
+        """The id of the begin of a text."""
+        return len(self.ids) + 2
+
+    @property
+    def end(self) -> int:
+        """The id of the end of a text."""
+        return len(self.ids) + 3
+
+    @property
+    def num_classes(self) -> int:
+        """All ids: V + 4."""
+        return len(self.ids) + 4
+
+
+CHARACTERS = Vocabulary.of(bytes([code]) for code in _TFF_CHARACTERS)
+_CODES = np.full(256, CHARACTERS.unknown, np.int32)  # the id of each byte
+_CODES[np.frombuffer(_TFF_CHARACTERS, np.uint8)] = np.arange(1, len(_TFF_CHARACTERS) + 1)
+
+
+def read_vocabulary(path: PathLike, words: int) -> Vocabulary:
+    """The first words of a file with a word in each line, such as TFF's `stackoverflow.word_count`.
+
+    What follows a word in its line, such as its count, is not read.
+    """
+    ids: dict[bytes, int] = {}
+    with reading(path, "a vocabulary", "give a text with a word in each line"):
+        with open_regular(path) as file:
+            while len(ids) < words and (line := file.readline(_LONGEST_LINE)):
+                number = len(ids) + 1
+                if number == 1 and line[:3] == b"BZh":
+                    raise ValueError(f"it is packed; unpack it: tar xf {os.fspath(path)}")
+                if b"\0" in line or not line.split() or len(line) == _LONGEST_LINE:
+                    raise ValueError(f"line {number} is no word")
+                word = line.split()[0]
+                if word in ids:
+                    raise ValueError(f"line {number} has the word {shown(word)} a second time")
+                ids[word] = number
+        if not ids:
+            raise ValueError("it is empty")
+    return Vocabulary(ids)
+
+
+def most_frequent_words(texts: Iterable[bytes], words: int) -> Vocabulary:
+    """The most frequent words, between white space; of equally frequent ones the first to occur."""
+    counts = Counter(word for text in texts for word in text.split())
+    return Vocabulary.of(word for word, _ in counts.most_common(words))
+
+
+def word_sequences(texts: Sequence[bytes], vocabulary: Vocabulary, length: int) -> np.ndarray:
+    """int32[texts, length + 1]: begin, the first `length` words, end if there is room, padding.
+
+    Words are separated by one blank.
+    """
+    sequences = np.full((len(texts), length + 1), PADDING, np.int32)
+    for row, text in zip(sequences, texts, strict=True):
+        words = text.split(b" ", maxsplit=length)[:length]
+        ids = [vocabulary.ids.get(word, vocabulary.unknown) for word in words]
+        tokens = [vocabulary.begin, *ids, vocabulary.end][: length + 1]
+        row[: len(tokens)] = tokens
+    return sequences
+
+
+def character_sequences(texts: Sequence[bytes], length: int) -> np.ndarray:
+    """int32[sequences, length + 1]: each text as begin, its bytes, end, in pieces of length + 1.
+
+    The last piece of a text is padded, and the last id of a piece has none that follows.
+    """
+    counts = num_character_sequences(np.array([len(text) for text in texts], np.int64), length)
+    sequences = np.full((int(counts.sum()), length + 1), PADDING, np.int32)
+    starts = np.cumsum(counts) - counts
+    flat = sequences.reshape(-1)
+    for start, text in zip(starts * (length + 1), texts, strict=True):
+        flat[start] = CHARACTERS.begin
+        flat[start + 1 : start + 1 + len(text)] = _CODES[np.frombuffer(text, np.uint8)]
+        flat[start + 1 + len(text)] = CHARACTERS.end
+    return sequences
+
+
+def num_character_sequences(lengths: np.ndarray, length: int) -> np.ndarray:
+    """int64[texts]: how many sequences `character_sequences` makes of texts of these bytes."""
+    return -(-(lengths + 2) // (length + 1))
+
+
+def shown(symbol: bytes) -> str:
+    """A symbol from a file for messages, on one line."""
+    return repr(printable(symbol.decode(errors="backslashreplace"), 50))
 
 
 @datasets.register
@@ -106,16 +229,7 @@ def roles(
 
 
 def encode(text: str, symbols: str, source: str) -> np.ndarray:
-    """uint8[characters]: the index of each character in `symbols`.
-
-    Args:
-      text: the characters.
-      symbols: at most 256 symbols, in the order of their code points.
-      source: the name of the text in error messages.
-
-    Raises:
-      ValueError: for a character that is not in `symbols`, or more than 256 symbols.
-    """
+    """uint8[characters]: the index of each character in `symbols`, which are in ascending order."""
     if len(symbols) > 256:
         raise ValueError(f"{source}: has {len(symbols)} symbols; give a text of at most 256")
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -132,9 +246,8 @@ def encode(text: str, symbols: str, source: str) -> np.ndarray:
 
 def _roles_of(path: PathLike) -> dict[str, str]:
     fix = 'write an object {"ROLE": "line\\nline"} as UTF-8, or fetch the file again'
-    with explain_read_errors(path, fix, zlib.error):
-        with open_regular(path) as file:
-            content = read_bounded(file, max_text_bytes())
+    with reading(path, "a JSON file of roles", fix, zlib.error):
+        content = read_file(path)
         if content[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as unpacked:
                 content = read_bounded(unpacked, max_text_bytes())

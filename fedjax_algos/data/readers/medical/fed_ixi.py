@@ -1,23 +1,28 @@
-"""Reader of Fed-IXI: volumes of brains of three hospitals, and their masks."""
+"""Reader of Fed-IXI: volumes of brains of three hospitals, and their masks, in NIfTI files."""
 
+import gzip
+import math
 import os
 import re
+import zlib
 from pathlib import Path
 
 import jax
 import numpy as np
 
+from fedjax_algos.core.files import PathLike, open_regular, read_bounded, reading
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.client_source import ClientDataset, ClientSource
-from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.read_errors import explain_read_errors
-from fedjax_algos.data.readers.nifti import area_means, read_volume, require_nibabel
-from fedjax_algos.data.readers.tables import Table, numbered, read_table
+from fedjax_algos.data.federated_data import ClientDataset, ClientSource
+from fedjax_algos.data.readers.images.image_files import Table, numbered, read_table
 from fedjax_algos.data.registry import datasets
 
 CENTRES = ("Guys", "HH", "IOP")  # in FLamby's order, by the column Manufacturer
 SHAPE = (48, 60, 48)
 _FIX = "fetch the file again"
+MAX_VOXELS = 2**26  # of a volume; larger ones are treated as errors
+_HEADER_BYTES = 348
+_SIZES = [_HEADER_BYTES.to_bytes(4, "little"), _HEADER_BYTES.to_bytes(4, "big")]
+_MAX_OFFSET = 2**20  # bytes before the voxels
 
 
 @datasets.register
@@ -47,7 +52,10 @@ def fed_ixi(*, path: PathLike, split: str = "metadata_tiny.csv") -> ClientDatase
     https://github.com/owkin/FLamby, flamby/datasets/fed_ixi. FLamby reads the archive, here its
     folder is read; FLamby's masks are one-hot, with a channel for each of the two classes.
     """
-    require_nibabel("fed_ixi")
+    try:
+        import nibabel  # noqa: F401
+    except ImportError as error:
+        raise ValueError("fed_ixi needs the package nibabel; run: pip install nibabel") from error
     table = read_table(Path(path, split), ("Patient ID", "Manufacturer", "Split"))
     folders = _folders(Path(path), table)
     parts = []
@@ -59,7 +67,7 @@ def fed_ixi(*, path: PathLike, split: str = "metadata_tiny.csv") -> ClientDatase
 
 def _folders(path: Path, table: Table) -> dict[str, str]:
     """The name of each person's folder, by number as in the table."""
-    with explain_read_errors(path, "give the folder that holds those of the persons"):
+    with reading(path, "the folder of Fed-IXI", "give the folder that holds those of the persons"):
         found = [re.fullmatch(r"IXI(\d{3})-([A-Za-z]+)-\d+", name) for name in os.listdir(path)]
     folders: dict[str, str] = {}
     centres = {}
@@ -109,7 +117,7 @@ def _source(path: Path, table: Table, folders: list[str]) -> ClientSource:
 
 
 def _only_file(folder: Path) -> Path:
-    with explain_read_errors(folder, "extract the archive again"):
+    with reading(folder, "a folder of one volume", "extract the archive again"):
         names = [name for name in os.listdir(folder) if name.endswith(".nii.gz")]
         if len(names) != 1:
             raise ValueError(f"it has {len(names)} files .nii.gz, not one")
@@ -128,3 +136,52 @@ def _mask(path: Path) -> np.ndarray:
     if len(other):
         raise ValueError(f"{printable(path)}: has the label {other[0]:g}, not 0 or 1; {_FIX}")
     return area_means(volume, SHAPE) == 1
+
+
+def read_volume(path: Path) -> np.ndarray:
+    """float64[...]: the voxels of a gzipped NIfTI-1 file, scaled as its header says."""
+    import nibabel
+
+    errors = (
+        zlib.error,
+        nibabel.filebasedimages.ImageFileError,
+        nibabel.spatialimages.HeaderDataError,
+        nibabel.wrapstruct.WrapStructError,
+    )
+    with reading(path, "a NIfTI-1 volume", "fetch the file again", *errors):
+        with open_regular(path) as file, gzip.GzipFile(fileobj=file) as unpacked:
+            content = unpacked.read(_HEADER_BYTES)
+            if content[:4] not in _SIZES or content[-4:] != b"n+1\0":  # which nibabel corrects
+                raise ValueError("it is no NIfTI-1 file of header and voxels")
+            header = nibabel.Nifti1Header(content)
+            shape, dtype = header.get_data_shape(), header.get_data_dtype()
+            offset = float(header["vox_offset"])
+            if len(shape) != 3 or min(shape) < 1 or dtype.kind not in "uif":
+                raise ValueError(f"it is {dtype}{list(shape)}, no volume of numbers")
+            if math.prod(shape) > MAX_VOXELS or not _HEADER_BYTES <= offset <= _MAX_OFFSET:
+                raise ValueError(f"it has {list(shape)} voxels from byte {offset:g}")
+            size = int(offset) + math.prod(shape) * dtype.itemsize
+            content += read_bounded(unpacked, size - len(content))
+            if len(content) < size:
+                raise ValueError(f"it has {len(content)} bytes, not {size}")
+        volume = np.asarray(nibabel.Nifti1Image.from_bytes(content).dataobj, np.float64)
+        if not np.isfinite(volume).all():
+            raise ValueError("it has NaN or infinity")
+    return volume
+
+
+def area_means(volume: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """float64[shape]: the means of boxes of voxels, which may overlap, as PyTorch's mode "area".
+
+    Along an axis of n voxels, number i of m results is the mean of the voxels from floor(i n / m)
+    to below ceil((i + 1) n / m). Means of equal whole numbers are exact.
+    """
+    count = 1.0
+    for axis, (n, m) in enumerate(zip(volume.shape, shape, strict=True)):
+        starts = np.arange(m) * n // m
+        ends = -(-np.arange(1, m + 1) * n // m)
+        sums = np.cumsum(volume, axis=axis, dtype=np.float64)
+        sums = np.insert(sums, 0, 0.0, axis=axis)
+        volume = sums.take(ends, axis) - sums.take(starts, axis)
+        count = np.multiply.outer(count, ends - starts)
+    return volume / count

@@ -1,27 +1,34 @@
 """Reader of the HDF5 files of TensorFlow Federated (TFF)."""
 
 import contextlib
+import math
 import os
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core.files import check_array_bytes, open_regular, require_regular
+from fedjax_algos.core.files import (
+    PathLike,
+    check_array_bytes,
+    open_regular,
+    reading,
+    require_regular,
+)
 from fedjax_algos.core.options import Count
-from fedjax_algos.data.client_source import ClientDataset
-from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.read_errors import explain_read_errors
-from fedjax_algos.data.readers.client_examples import client_dataset
-from fedjax_algos.data.readers.client_features import ClientFeatures, file_identity
-from fedjax_algos.data.readers.hdf5_heaps import check_heaps
-from fedjax_algos.data.readers.tokens import read_vocabulary
+from fedjax_algos.data.federated_data import ClientDataset
+from fedjax_algos.data.readers.client_files.client_examples import client_dataset
+from fedjax_algos.data.readers.client_files.client_features import ClientFeatures, file_identity
+from fedjax_algos.data.readers.client_files.texts import read_vocabulary
 from fedjax_algos.data.registry import datasets
 
 _FIX = "fetch the file again"
 _FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32 and lzf, which h5py has itself
 _TEXTS_PER_READ = 256
-_ERRORS = (KeyError, RuntimeError, TypeError)  # of h5py, besides OSError and ValueError
+_ERRORS = (AttributeError, KeyError, RuntimeError, TypeError)  # of h5py, besides OSError
+_OBJECT = struct.Struct("<H6xQ")  # of a heap: number, size
+_REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("object", "<u4")])
 
 
 @datasets.register
@@ -98,31 +105,28 @@ def tff_hdf5(
 
 def _features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
     with _examples(path) as examples:
-        clients = _names(examples)[:max_clients]
+        clients = sorted(examples)[:max_clients]
         if not clients:
             raise ValueError("it has no clients")
-        features = _names(_member(examples, clients[0]))
+        features = sorted(_group(examples, clients[0]))
         if not features:
             raise ValueError(f"client {clients[0]!r} has no features")
-        groups = (_member(examples, client) for client in clients)
-        counts = [_rows(_member(group, features[0])) for group in groups]
+        counts = [len(_member(_group(examples, client), features[0])) for client in clients]
 
     def read(client: int, names: Sequence[str], limit: int | None) -> Mapping[str, Any]:
         with _examples(path) as examples:
-            group = _member(examples, clients[client])
+            group = _group(examples, clients[client])
             stored = {name: _member(group, name) for name in names}
             for dataset in stored.values():
-                if _rows(dataset) != counts[client]:
+                if len(dataset) != counts[client]:
                     raise ValueError(
-                        f"{dataset.name!r} has {_rows(dataset)} examples, {features[0]!r} has "
+                        f"{dataset.name!r} has {len(dataset)} examples, {features[0]!r} has "
                         f"{counts[client]}"
                     )
             return {name: _values(dataset, limit) for name, dataset in stored.items()}
 
-    identity = file_identity(path)
-    return ClientFeatures(
-        os.fspath(path), clients, np.array(counts, np.int64), features, read, identity
-    )
+    numbers = np.array(counts, np.int64)
+    return ClientFeatures(os.fspath(path), clients, numbers, features, read, file_identity(path))
 
 
 @contextlib.contextmanager
@@ -132,40 +136,28 @@ def _examples(path: PathLike) -> Iterator[Any]:
         import h5py
     except ImportError as error:
         raise ValueError("tff_hdf5 needs the package h5py; run: pip install h5py") from error
-    with explain_read_errors(path, _FIX, *_ERRORS):
+    with reading(path, "an HDF5 file of TFF", _FIX, *_ERRORS):
         require_regular(path)
         with h5py.File(path, "r") as file:
-            yield _member(file, "examples")
+            yield _group(file, "examples")
 
 
 def _member(group: Any, name: str) -> Any:
     """What a group has under a name; a link to another place is not followed."""
     import h5py
 
-    link = group.get(name, getlink=True) if isinstance(group, h5py.Group) else None
-    if link is None:
-        raise ValueError(f"{group.name!r} has no {name!r}")
-    if not isinstance(link, h5py.HardLink):
-        raise ValueError(f"{name!r} is a link to another place")
+    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+        raise ValueError(f"{group.name!r} has no {name!r}, or only a link to another place")
     return group[name]
 
 
-def _names(group: Any) -> list[str]:
-    """What a group has, in the order of the names."""
+def _group(parent: Any, name: str) -> Any:
     import h5py
 
+    group = _member(parent, name)
     if not isinstance(group, h5py.Group):
         raise ValueError(f"{group.name!r} is no group")
-    return sorted(group)
-
-
-def _rows(dataset: Any) -> int:
-    """The number of examples of an array."""
-    import h5py
-
-    if not isinstance(dataset, h5py.Dataset) or not dataset.shape:
-        raise ValueError(f"{dataset.name!r} is no array of examples")
-    return dataset.shape[0]
+    return group
 
 
 def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
@@ -173,33 +165,61 @@ def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
     import h5py
 
     name = dataset.name
-    if dataset.is_virtual or dataset.external:
-        raise ValueError(f"{name!r} has its values in another file")
     settings = dataset.id.get_create_plist()
     filters = {settings.get_filter(i)[0] for i in range(settings.get_nfilters())}
-    if not filters <= _FILTERS:
-        unknown = min(filters - _FILTERS)
-        raise ValueError(f"{name!r} has the filter {unknown}, which is not part of h5py")
-    text = h5py.check_string_dtype(dataset.dtype)
-    if text is None and dataset.dtype.kind not in "uif":
-        raise ValueError(f"{name!r} is of type {dataset.dtype}, which is no number or text")
+    if dataset.is_virtual or dataset.external or not filters <= _FILTERS:
+        raise ValueError(f"{name!r} needs another file, or a filter that is not part of h5py")
+    text = h5py.check_string_dtype(dataset.dtype) is not None
+    if (text and dataset.ndim != 1) or (not text and dataset.dtype.kind not in "uif"):
+        raise ValueError(f"{name!r} holds neither numbers nor one text for each example")
     if dataset.size and not dataset.id.get_storage_size():
         raise ValueError(f"{name!r} was declared with shape {list(dataset.shape)}, but not written")
-    sizes = [dataset.nbytes]
-    if dataset.chunks:
-        sizes.append(int(np.prod(dataset.chunks, dtype=object)) * dataset.dtype.itemsize)
-    check_array_bytes(f"{name!r}", max(sizes), "leave examples out")
-    if text is None:
+    chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
+    check_array_bytes(f"{name!r}", max(dataset.nbytes, chunk), "leave examples out")
+    if not text:
         return dataset[:limit]
-    if dataset.ndim != 1:
-        raise ValueError(f"{name!r} has texts of shape {list(dataset.shape)}, not [examples]")
-    with open_regular(dataset.file.filename) as file:
-        check_heaps(dataset, file)
+    _check_heaps(dataset)
     texts: list[bytes] = []
     total, stop = 0, len(dataset) if limit is None else min(limit, len(dataset))
     for start in range(0, stop, _TEXTS_PER_READ):
-        part = dataset[start : min(start + _TEXTS_PER_READ, stop)]
-        texts += [bytes(value) for value in part]
+        texts += map(bytes, dataset[start : min(start + _TEXTS_PER_READ, stop)])
         total += sum(map(len, texts[start:]))
         check_array_bytes(f"{name!r}", total, "leave examples out")
     return texts
+
+
+def _check_heaps(dataset: Any) -> None:
+    """Follows the heaps of an array of texts: with an empty gap, HDF5 2.0 would not end.
+
+    A heap has 16 bytes and then objects, each of 16 bytes with its number and its size, and of its
+    content up to a multiple of 8 bytes; number 0 is the gap that remains
+    (https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html, III.E). Those of
+    compressed references are not found.
+    """
+    import h5py
+
+    settings, places = dataset.id.get_create_plist(), []
+    if settings.get_layout() == h5py.h5d.CONTIGUOUS:
+        places = [(dataset.id.get_offset(), dataset.id.get_storage_size())]
+    elif settings.get_layout() == h5py.h5d.CHUNKED and not settings.get_nfilters():
+        chunks = (dataset.id.get_chunk_info(i) for i in range(dataset.id.get_num_chunks()))
+        places = [(chunk.byte_offset, chunk.size) for chunk in chunks]
+    with open_regular(dataset.file.filename) as file:
+        end = file.seek(0, os.SEEK_END)
+
+        def part(place: int, size: int) -> bytes:
+            file.seek(min(place, end))
+            return file.read(max(0, min(size, end - place)))
+
+        references = b"".join(part(*place) for place in places)
+        whole = len(references) // _REFERENCE.itemsize
+        for heap in np.unique(np.frombuffer(references, _REFERENCE, whole)["heap"]):
+            start = dataset.file.userblock_size + int(heap)
+            size = int.from_bytes(part(start + 8, 8), "little") if heap else 0
+            content, at = part(start + 16, size - 16), 0
+            while at + _OBJECT.size <= len(content):
+                number, length = _OBJECT.unpack_from(content, at)
+                step = length if number == 0 else _OBJECT.size + length + -length % 8
+                if not 0 < step <= len(content) - at:
+                    raise ValueError(f"{dataset.name!r} has texts in a damaged heap")
+                at += step

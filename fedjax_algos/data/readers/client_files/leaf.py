@@ -1,24 +1,38 @@
 """Reader of the files that the scripts of LEAF write."""
 
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 
-from fedjax_algos.core.files import check_array_bytes
+from fedjax_algos.core.files import (
+    FileError,
+    PathLike,
+    check_array_bytes,
+    max_text_bytes,
+    open_regular,
+    reading,
+)
+from fedjax_algos.core.limits import readable_bytes
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import Dataset, PathLike, from_arrays
-from fedjax_algos.data.readers.leaf_files import clients
-from fedjax_algos.data.readers.text import SYMBOLS, encode
+from fedjax_algos.data.dataset import Dataset, checked_labels, from_arrays
+from fedjax_algos.data.readers.client_files.texts import SYMBOLS, encode
 from fedjax_algos.data.registry import datasets
 
 WINDOW = 80  # characters of a shakespeare sample
 TEXT_FIELD = 4  # index of the text in a sample of sent140
 Columns = tuple[np.ndarray, ...]  # the samples of one client or of all; the labels [n] are last
 Convert = Callable[[list, list, str], Columns]  # a client's "x", "y" and its name for messages
+
+_FIX = "run LEAF's script again"
+_MAX_DEPTH = 64  # of lists and objects within each other
+# A string, up to its end or that of the chunk, where half an escape may stand.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+("|\\?\Z)', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 @datasets.register
@@ -57,8 +71,7 @@ def leaf(
 
     Raises:
       ValueError: if ijson is not installed, or a file is missing, damaged, not of the task or too
-        large for the memory; if a client is in the files twice, or has another number of samples
-        than `num_samples` says.
+        large for the memory; if a client is in the files twice.
 
     Source: LEAF (https://github.com/TalwalkarLab/leaf); the words as in FedGBO's code
     (https://github.com/JedMills/FedGBO), but the empty text between two blanks is not a word.
@@ -107,7 +120,7 @@ def _collect(
     New names receive the next numbers, and are left out if there are `max_clients` already.
     """
     parts, users = [], []
-    for file, name, x, y in clients(folder):
+    for file, name, x, y in _clients(folder):
         full = max_clients is not None and len(numbers) >= max_clients
         if not y or (full and name not in numbers):  # LEAF also lists clients without samples
             continue
@@ -130,7 +143,9 @@ def _pixels(x: list, y: list, source: str, invert: bool) -> Columns:
             "k = 0..255; is it femnist?"
         )
     whole = 255 - whole if invert else whole
-    return whole.astype(np.uint8).reshape(-1, 28, 28), _labels(y, source, 62)
+    return whole.astype(np.uint8).reshape(-1, 28, 28), checked_labels(
+        _numbers(y, source), len(x), 62, source
+    )
 
 
 def _codes(x: list, y: list, source: str, symbols: str) -> Columns:
@@ -158,44 +173,26 @@ def _tokens(x: list, y: list, source: str, vocabulary: dict[str, int]) -> Column
         words = list(filter(None, row[TEXT_FIELD].split(" ")))
         counts.append(len(words))
         tokens += [vocabulary.setdefault(word, len(vocabulary)) for word in words]
-    return np.array(tokens, np.int32), np.array(counts, np.int32), _labels(y, source, 2)
+    return (
+        np.array(tokens, np.int32),
+        np.array(counts, np.int32),
+        _labels(y, 2, source),
+    )
 
 
 def _numbers(values: list, source: str) -> np.ndarray:
     """The values as an array, of which the first axis is that of the samples."""
     try:
         numbers = np.array(values)
-    except (ValueError, TypeError, OverflowError):  # rows of unequal length, or too deep
+    except (ValueError, TypeError, OverflowError):  # samples of several lengths, or too deep
         numbers = np.array([None])
-    if numbers.dtype.kind in "iuf":
-        return numbers
-    lengths = [_length(value) for value in values]
-    bad = next((i for i, n in enumerate(lengths) if n is None or n != lengths[0]), 0)
-    raise ValueError(
-        f"{source}, sample {bad} has values that are not numbers, or another length than the "
-        "first sample; run LEAF's script again"
-    )
+    if numbers.dtype.kind not in "iuf":
+        raise FileError(f"{source} has samples that are no numbers, or of several lengths; {_FIX}")
+    return numbers
 
 
-def _length(value: Any) -> int | None:
-    """The number of numbers in a list, 0 for a number, and None for anything else."""
-    values = value if isinstance(value, list) else [value]
-    plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-    return None if not plain else len(values) if isinstance(value, list) else 0
-
-
-def _labels(values: list, source: str, num_classes: int) -> np.ndarray:
-    labels = _numbers(values, source)
-    if labels.ndim != 1:
-        raise ValueError(f"{source} has labels of shape {list(labels.shape)}; give one number each")
-    valid = (labels >= 0) & (labels < num_classes) & (labels % 1 == 0)
-    if not valid.all():
-        bad = int(valid.argmin())
-        raise ValueError(
-            f"{source}, sample {bad} has label {labels[bad]}; give whole numbers from 0 to "
-            f"{num_classes - 1}"
-        )
-    return labels.astype(np.int32)
+def _labels(y: list, num_classes: int, source: str) -> np.ndarray:
+    return checked_labels(_numbers(y, source), len(y), num_classes, source)
 
 
 def _ranks(tokens: np.ndarray, distinct: int, words: int) -> np.ndarray:
@@ -222,3 +219,61 @@ def _bags_of_words(columns: Columns, ranks: np.ndarray) -> tuple[Columns, np.nda
     np.add.at(x, ((np.cumsum(has_word) - 1)[rows], words), 1)
     x /= totals[has_word, None].astype(np.float32)
     return (x, labels[has_word]), has_word
+
+
+class _Stream:
+    """A file of JSON that bounds what is parsed as a whole: its bytes, and its depth.
+
+    The time of ijson grows with the square of the depth.
+    """
+
+    def __init__(self, file: BinaryIO):
+        self._file, self._limit = file, max_text_bytes()
+        self.size = 0  # bytes since the last client
+        self._depth, self._open = 0, b""  # the beginning of a string that goes on
+
+    def read(self, size: int = -1) -> bytes:
+        """Reads on; raises ValueError for what is too deep or too large."""
+        chunk = self._file.read(size)
+        self.size += len(chunk)
+        if self.size > self._limit:
+            raise ValueError(
+                f"a client, or what stands before the clients, has more than "
+                f"{readable_bytes(self._limit)}"
+            )
+        outside = _STRING.sub(rb'"\1', self._open + chunk)  # "" for a string, " if it has no end
+        is_open = outside.count(b'"') % 2
+        self._open = b'"' * is_open + b"\\" * (is_open and outside.endswith(b"\\"))
+        brackets = np.frombuffer(outside.translate(None, _NO_BRACKETS), np.uint8)
+        opens = (brackets == ord("[")) | (brackets == ord("{"))
+        depths = self._depth + np.cumsum(np.where(opens, 1, -1))
+        if depths.max(initial=0) > _MAX_DEPTH:
+            raise ValueError(f"it has more than {_MAX_DEPTH} lists or objects within each other")
+        self._depth = int(depths[-1]) if len(depths) else self._depth
+        return chunk
+
+
+def _clients(folder: Path) -> Iterator[tuple[Path, str, list, list]]:
+    """File, name, "x" and "y" of each client of all files, in the order of the files."""
+    try:
+        import ijson
+    except ImportError as error:
+        raise ValueError("leaf needs the package ijson; run: pip install ijson") from error
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise ValueError(f"{folder}: has no .json file; give the folder that holds train and test")
+    seen: set[str] = set()
+    for file in files:
+        with reading(file, "a LEAF file", _FIX, ijson.JSONError), open_regular(file) as content:
+            stream, before = _Stream(content), len(seen)
+            for name, samples in ijson.kvitems(stream, "user_data", use_float=True):
+                stream.size = 0
+                x, y = (samples.get(k) if isinstance(samples, dict) else None for k in "xy")
+                if not (isinstance(x, list) and isinstance(y, list) and len(x) == len(y)):
+                    raise ValueError(f'client {name!r} has no lists "x" and "y" of one length')
+                if name in seen:
+                    raise ValueError(f"client {name!r} is there twice")
+                seen.add(name)
+                yield file, name, x, y
+            if len(seen) == before:
+                raise ValueError('it has no client in "user_data"')

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_algos.core.files import PathLike, reading
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.dataset import PathLike
-from fedjax_algos.data.read_errors import explain_read_errors
 
 
 class ClientFeatures(NamedTuple):
@@ -33,29 +32,17 @@ class ClientFeatures(NamedTuple):
     identity: str
 
     def client(self, client: int) -> str:
-        """The name of a client for messages.
-
-        Args:
-          client: its id.
-        """
+        """The name of a client for messages."""
         return printable(f"{self.name}: client {self.client_ids[client]!r}")
 
     def require(self, name: str) -> None:
-        """Raises ValueError, which lists the features, if a client does not have one.
-
-        Args:
-          name: of the feature.
-        """
+        """Raises ValueError, which lists the features, if the clients do not have one."""
         if name not in self.features:
             known = printable(", ".join(self.features), 200)
             raise ValueError(f"{self.name}: has no feature {name!r}, only {known}; choose one")
 
     def non_empty(self) -> "ClientFeatures":
-        """Those of the clients that have examples.
-
-        Raises:
-          ValueError: if there are none.
-        """
+        """Those of the clients that have examples; ValueError if there are none."""
         kept = np.flatnonzero(self.counts)
         if len(kept) == len(self.counts):
             return self
@@ -68,11 +55,7 @@ class ClientFeatures(NamedTuple):
         )
 
     def drawn(self, number: int) -> "ClientFeatures":
-        """That number of the examples, drawn at random with a fixed seed; all if there are fewer.
-
-        Args:
-          number: at least 1.
-        """
+        """That number of the examples, drawn with a fixed seed; all if there are fewer."""
         if number >= self.counts.sum():
             return self
         generator = np.random.default_rng(0)
@@ -100,11 +83,7 @@ class ClientFeatures(NamedTuple):
 
 
 def file_identity(path: PathLike) -> str:
-    """A text that changes if a file does: its size, and when it was written.
-
-    Args:
-      path: of the file; it may be too large to be read twice.
-    """
-    with explain_read_errors(path, "fetch the file again"):
+    """A text that changes if a file does, which may be too large to be read twice."""
+    with reading(path, "a file", "fetch the file again"):
         status = os.stat(path)
     return f"{status.st_size} bytes, written {status.st_mtime_ns}"

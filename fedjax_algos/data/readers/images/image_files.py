@@ -1,29 +1,113 @@
-"""Folders of image files, of which a table says to which clients the images belong."""
+"""Folders of image files, and tables that say to which clients the images belong."""
 
+import csv
 import functools
 import glob
 import hashlib
+import io
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from fedjax_algos.core.files import open_regular, read_bounded
+from fedjax_algos.core.files import PathLike, read_file, reading
 from fedjax_algos.core.texts import printable
-from fedjax_algos.data.client_source import ClientSource
-from fedjax_algos.data.dataset import PathLike
+from fedjax_algos.data.federated_data import ClientSource
 from fedjax_algos.data.images import ImageFormat
-from fedjax_algos.data.read_errors import explain_read_errors
-from fedjax_algos.data.readers.tables import Table, in_order, numbered
 
 PART = 256  # images without clients that are read at once
 MAX_IMAGE_BYTES = 2**27  # of a file; larger ones are treated as errors
 _ID = re.compile(r"\{id(?:\[(\d+)\])?\}")
+_FIX = "write a header and one row for each example, or fetch the file again"
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
+
+
+class Table(NamedTuple):
+    """Some columns of a CSV file, which has at least one row.
+
+    Attributes:
+      name: the path of the file, for messages.
+      columns: by name, the text of each row; none is empty.
+      digest: SHA-256 of the file in hexadecimal digits.
+    """
+
+    name: str
+    columns: dict[str, list[str]]
+    digest: str
+
+    def where(self, **values: str) -> "Table":
+        """The rows that have these values by column; ValueError if there are none."""
+        pairs = zip(*(self.columns[name] for name in values), strict=True)
+        kept = [row for row, found in enumerate(pairs) if found == tuple(values.values())]
+        if not kept:
+            wanted = ", ".join(f"{name}={value}" for name, value in values.items())
+            raise ValueError(f"{self.name}: has no row with {wanted}; fetch the file again")
+        columns = {name: [column[row] for row in kept] for name, column in self.columns.items()}
+        return self._replace(columns=columns)
+
+
+def read_table(path: PathLike, required: Collection[str], optional: Collection[str] = ()) -> Table:
+    """Reads columns of a CSV file in UTF-8, whose first line has their names."""
+    name = printable(os.fspath(path))
+    with reading(path, "a CSV file of images", _FIX, csv.Error):
+        content = read_file(path)
+        text = io.StringIO(content.decode("utf-8-sig"), newline="")
+        rows = csv.reader(text, strict=True)
+        header = next(rows, [])
+        shown = printable(", ".join(header), 200)
+        for column in required:
+            if column not in header:
+                raise ValueError(f"it has no column {column!r}, only {shown}")
+        kept = {
+            column: header.index(column) for column in (*required, *optional) if column in header
+        }
+        for column in kept:
+            if header.count(column) > 1:
+                raise ValueError(f"it has the column {column!r} twice")
+        columns: dict[str, list[str]] = {column: [] for column in kept}
+        for row in filter(None, rows):  # an empty line is no row
+            if len(row) != len(header):
+                raise ValueError(
+                    f"line {rows.line_num} has {len(row)} fields for {len(header)} columns"
+                )
+            for column, place in kept.items():
+                if not row[place]:
+                    raise ValueError(f"line {rows.line_num} has no {column}")
+                columns[column].append(row[place])
+        if not columns[next(iter(kept))]:
+            raise ValueError("it has no row below the header")
+    return Table(name, columns, hashlib.sha256(content).hexdigest())
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """The distinct names, ascending: as numbers if all are whole numbers ("07" is none)."""
+    distinct = set(names)
+    if all(map(_NUMBER.fullmatch, distinct)):
+        return sorted(distinct, key=int)
+    return sorted(distinct)
+
+
+def numbered(names: list[str], order: list[str]) -> np.ndarray:
+    """int32[names]: the place of each name in an order that has them all."""
+    places = {name: place for place, name in enumerate(order)}
+    return np.array([places[name] for name in names], np.int32)
+
+
+def class_numbers(table: Table, column: str, num_classes: int) -> np.ndarray:
+    """int32[rows]: the classes in a column; ValueError unless they are 0 to num_classes - 1."""
+    known = set(map(str, range(num_classes)))
+    for row, value in enumerate(table.columns[column]):
+        if value not in known:
+            raise ValueError(
+                f"{table.name}: row {row} has {column}={printable(value, 50)}; give whole numbers "
+                f"from 0 to {num_classes - 1}"
+            )
+    return np.array(table.columns[column], np.int32)
 
 
 class ImageFiles:
@@ -63,29 +147,14 @@ class ImageFiles:
         self._ids = set(ids) if self._searched else set()
 
     def read(self, image: str, owner: str) -> bytes:
-        """The content of an image's file.
-
-        Args:
-          image: its id.
-          owner: its client, for messages.
-
-        Raises:
-          ValueError: for a file that is missing, cannot be read, or is too large.
-        """
+        """The content of an image's file; `owner` is its client, for messages."""
         shown = self.path_of(image)
         name = f"{self.folder}: {owner}, {shown}"
-        with (
-            explain_read_errors(name, "fetch the file again"),
-            open_regular(self.folder / shown) as file,
-        ):
-            return read_bounded(file, MAX_IMAGE_BYTES)
+        with reading(name, "an image", "fetch the file again"):
+            return read_file(self.folder / shown, MAX_IMAGE_BYTES)
 
     def path_of(self, image: str) -> str:
-        """The path of an image in the folder; one that was searched and not found keeps its `*`.
-
-        Args:
-          image: its id.
-        """
+        """The path of an image in the folder; one that was not found keeps its `*`."""
         path = self._found().get(image, "") if self._searched else self._path(image)
         return path or self.pattern.replace("{id}", image)
 
