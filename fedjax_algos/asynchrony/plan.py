@@ -12,8 +12,7 @@ import numpy as np
 
 from fedjax_algos.core import Dispatch, Local
 from fedjax_algos.core.representation import describe
-from fedjax_algos.schedules.cohorts import checked_counts
-from fedjax_algos.schedules.synchronous import earlier_amounts, rate_at
+from fedjax_algos.schedules.synchronous import checked_counts, first_steps, rate_at
 
 AGGREGATED, IN_FLIGHT, LOST = range(3)  # fates of a dispatch
 AGGREGATE, FIRST = range(2)  # FedCompass's server steps: of an arrival group, of a first arrival
@@ -173,5 +172,5 @@ def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
         num_examples=counts[plan.client],
         share=shares[plan.client].astype(real),
         learning_rate=np.asarray(rate_at(local.learning_rate, rate_index), real),
-        first_step=earlier_amounts(plan.client, steps_done),
+        first_step=first_steps(plan.client, steps_done),
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_algos.core.representation import describe
-from fedjax_algos.schedules.speeds import CLIENTS_IN_BLOCK, SpeedDistribution, block_of_times
+from fedjax_algos.schedules.local_work import CLIENTS_IN_BLOCK, SpeedDistribution, block_of_times
 
 _JITTER, _CHANGES, _UNAVAILABLE = 13, 14, 15  # streams of NumPy's generators, after those of works
 # The first dispatches of many clients are drawn together, because there may be a million clients;

@@ -11,7 +11,7 @@ from fedjax_algos.asynchrony.plan import SystemModel
 from fedjax_algos.asynchrony.simulated_system import SimulatedSystem
 from fedjax_algos.core.options import NonNegative, Positive, Range, options
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.schedules.speeds import Speeds, TimeFloor, speed_distribution
+from fedjax_algos.schedules.local_work import Speeds, TimeFloor, speed_distribution
 
 
 @runtime_checkable

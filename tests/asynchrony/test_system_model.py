@@ -18,7 +18,7 @@ from fedjax_algos.asynchrony import (
     traced,
 )
 from fedjax_algos.asynchrony.fixed_system import check_unavailability
-from fedjax_algos.schedules.speeds import SpeedDistribution, relative_times
+from fedjax_algos.schedules.local_work import SpeedDistribution, relative_times
 
 SPECS = ["simulated", "simulated:speeds=exponential,change=0.3,dropout=0.2"]
 SEEDS = st.integers(0, 2**31 - 1)

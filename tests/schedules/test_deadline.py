@@ -10,7 +10,7 @@ from scipy import stats
 
 import fedjax_algos as fa
 from fedjax_algos.schedules import Synchronous, deadline_of, local_works, uniform
-from fedjax_algos.schedules.speeds import SpeedDistribution, relative_times
+from fedjax_algos.schedules.local_work import SpeedDistribution, relative_times
 
 COUNTS = np.array([1, 5, 8, 20, 3, 9, 12, 7])
 STEPS = fa.Local(batch_size=4, learning_rate=0.1, steps=6)
