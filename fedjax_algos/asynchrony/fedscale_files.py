@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from fedjax_algos.asynchrony.sessions import Sessions
+from fedjax_algos.asynchrony.systems.fixed import Sessions
 from fedjax_algos.core.files import check_depth, max_text_bytes, open_regular, read_bounded
 from fedjax_algos.core.plain_pickle import PickledDict, read_plain_pickle
 from fedjax_algos.core.texts import printable

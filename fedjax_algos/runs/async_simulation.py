@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_algos.asynchrony.registry import Planner
-from fedjax_algos.asynchrony.system_model import SystemModelFactory
+from fedjax_algos.asynchrony.planners import Planner
+from fedjax_algos.asynchrony.systems.system_model import SystemModelFactory
 from fedjax_algos.core import Batch, Model, Params, Row
 from fedjax_algos.core.checks import check_callable, check_kind, check_seed, check_whole
 from fedjax_algos.core.options import is_number

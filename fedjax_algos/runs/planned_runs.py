@@ -9,8 +9,8 @@ import numpy as np
 
 from fedjax_algos.analysis.rows import metrics_row
 from fedjax_algos.asynchrony.plan import LOST, Plan, plan_dispatches
-from fedjax_algos.asynchrony.registry import Planner
-from fedjax_algos.asynchrony.system_model import SystemModelFactory
+from fedjax_algos.asynchrony.planners import Planner
+from fedjax_algos.asynchrony.systems.system_model import SystemModelFactory
 from fedjax_algos.core import Dispatch, Model, Params, Population, Row
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedjax_algos.asynchrony.compass import compass
 from fedjax_algos.asynchrony.plan import AGGREGATE, AGGREGATED, FIRST, IN_FLIGHT, LOST
-from fedjax_algos.asynchrony.registry import schedules
+from fedjax_algos.asynchrony.planners import schedules
 
 SEEDS = st.integers(0, 2**31 - 1)
 SPEEDS = st.sampled_from(["homogeneous", "normal", "exponential"])

@@ -20,7 +20,7 @@ from fedjax_algos.asynchrony import (
     system_of,
 )
 from fedjax_algos.asynchrony.fedscale_files import Device, read_devices, read_sessions
-from fedjax_algos.asynchrony.sessions import Sessions
+from fedjax_algos.asynchrony.systems.fixed import Sessions
 from fedjax_algos.cli import main
 
 # as in FedScale's client_device_capacity: ms for an example, and kbit/s

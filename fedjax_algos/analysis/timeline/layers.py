@@ -9,7 +9,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from fedjax_algos.asynchrony.arrival_groups import CompassTrace
+from fedjax_algos.asynchrony.compass import CompassTrace
 from fedjax_algos.asynchrony.plan import IN_FLIGHT, LOST, Plan
 from fedjax_algos.core.pictures import TEXT_WIDTH, Look
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_algos.analysis.timeline.summary import counted, require_server_steps
-from fedjax_algos.asynchrony.arrival_groups import CompassTrace
+from fedjax_algos.asynchrony.compass import CompassTrace
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.core.pictures import BLUE, COLUMN_WIDTH, PictureStyle, picture_style, save_figure
 
