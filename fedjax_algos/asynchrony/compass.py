@@ -116,20 +116,18 @@ class CompassTrace(NamedTuple):
 
     Attributes:
       arrival_group: int32[D]: the arrival group of each dispatch.
-      expected: float64[D]: Ta of its group.
-      latest: float64[D]: Tmax of its group.
-      seconds_per_step: float64[D]: S_i, from which its number of steps was computed.
-      late: bool[D]: arrived after Tmax.
+      expected: float64[D]: Ta of its group; NaN for no group.
+      latest: float64[D]: Tmax of its group; NaN for no group.
+      seconds_per_step: float64[D]: S_i, from which its number of steps was computed, or NaN.
+      late: bool[D]: whether it arrived after Tmax.
       aggregated_group: int32[U]: the arrival group of each server step.
     """
 
-    # dispatches, as in the plan; times are NaN for dispatches that belong to no arrival group
     arrival_group: np.ndarray
     expected: np.ndarray
     latest: np.ndarray
     seconds_per_step: np.ndarray
     late: np.ndarray
-    # server steps, as in the plan
     aggregated_group: np.ndarray
 
     def __repr__(self) -> str:

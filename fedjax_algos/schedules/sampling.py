@@ -12,7 +12,7 @@ from fedjax_algos.core.keys import cohort_key
 from fedjax_algos.core.options import Count, Positive
 from fedjax_algos.core.permutation import permutation_words, permute
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.core.types import Array
+from fedjax_algos.core.types import Key
 from fedjax_algos.data.partitioning.base import log_dirichlet
 
 
@@ -60,7 +60,7 @@ def cohort_count(cohort: float, num_clients: int) -> int:
     return int(cohort)
 
 
-def draw_members(key: Array, cohort_size: int, size: int | jax.Array) -> jax.Array:
+def draw_members(key: Key, cohort_size: int, size: int | jax.Array) -> jax.Array:
     """int32[cohort_size], traced: different numbers below `size`, all sets equally likely."""
     entries = jnp.arange(cohort_size, dtype=jnp.int32)
     return permute(permutation_words(key), entries, size)

@@ -43,7 +43,8 @@ class Synchronous:
 
     Args:
       counts: int[num_clients], n_i, the number of examples of each client.
-      local: how clients train; gives the steps of a complete local update, see `full_steps`.
+      local: how clients train. A complete local update has `local.steps` steps, or `local.epochs`
+        times the batches of an epoch, rounded up.
       cohort_size: M, at most the number of clients.
       seed: the seed of the cohorts and of `work`.
       sampler: draws the cohorts; see `samplers`.
@@ -224,16 +225,7 @@ def _earlier_sums(clients: np.ndarray, amounts: np.ndarray) -> np.ndarray:
 def first_steps(
     clients: np.ndarray, num_steps: np.ndarray, steps_done: np.ndarray | None = None
 ) -> np.ndarray:
-    """int32[...]: the local steps of each client before each of these dispatches, in their order.
-
-    Args:
-      clients: int32[...], the clients of the dispatches.
-      num_steps: int[...], the local steps of the dispatches that are counted.
-      steps_done: int[num_clients], the steps of each client before all of them; None for none.
-
-    Raises:
-      ValueError: for a client whose steps do not fit into 32 bits.
-    """
+    """int32[...]: each client's local steps before a dispatch, with `steps_done`[num_clients]."""
     done = _earlier_sums(clients, num_steps) + (0 if steps_done is None else steps_done[clients])
     if done.size:
         most = (done + num_steps).argmax()
@@ -243,15 +235,7 @@ def first_steps(
 
 
 def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
-    """float64[...]: the clients' learning rate at each count of rounds or dispatches.
-
-    Args:
-      learning_rate: a number, or a function of an array of counts.
-      counts: int[...], from 0.
-
-    Raises:
-      ValueError: for a rate that is not positive and finite.
-    """
+    """float64[...]: the rate, a number or a function of counts, at these counts; checked."""
     values = learning_rate(counts) if callable(learning_rate) else learning_rate
     rates = np.broadcast_to(np.asarray(values, float), np.shape(counts))
     valid = np.isfinite(rates) & (rates > 0)
@@ -265,18 +249,9 @@ def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
 
 
 def full_steps(counts: np.ndarray, local: Local) -> np.ndarray:
-    """int32[num_clients]: the number of local steps of a complete local update of each client.
+    """int32[num_clients]: the local steps of a complete local update of each client, checked.
 
-    It is `local.steps`, or `local.epochs` times the batches of an epoch, rounded up.
-
-    Args:
-      counts: int[num_clients], n_i, the number of examples of each client.
-      local: how clients train.
-
-    Raises:
-      ValueError: unless `local` gives exactly one of a whole number of steps of at least 1 and a
-        positive number of epochs; if a client has no whole batch for batches="dropped", or more
-        than 2**31 - 1 steps.
+    They are `local.steps`, or `local.epochs` times the batches of an epoch, rounded up.
     """
     check_local(local)
     counts = np.asarray(counts)

@@ -262,7 +262,7 @@ def differentiable(
 
     Raises:
       TypeError: for a policy that is no function.
-      ValueError: as `full_steps`, and for counts that are no whole numbers of at least 1.
+      ValueError: for local work or counts that `Synchronous` refuses.
     """
     counts = checked_counts(counts)
     most = int(full_steps(counts, local).max())
