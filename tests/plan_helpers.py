@@ -4,10 +4,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from fedjax_algos.asynchrony.arrival_groups import CompassTrace
-from fedjax_algos.asynchrony.compass import compass
+from fedjax_algos.asynchrony import FixedSystem
+from fedjax_algos.asynchrony.compass import CompassTrace, compass
 from fedjax_algos.asynchrony.plan import AGGREGATED, IN_FLIGHT, LOST, Plan
-from fedjax_algos.asynchrony.system_model import FixedSystem
 
 # client, number, version, started, ended, fate; the second update of client 1 ends in a buffer
 DISPATCHES = [

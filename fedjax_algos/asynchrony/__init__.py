@@ -1,31 +1,33 @@
 """Training on a virtual clock: which client is dispatched when, and what a server step consists of.
 
-A system model says how long clients take and when they are unavailable; a schedule plans a run in
+A system model says how long clients take and when they are unavailable; a planner plans a run in
 that system before any training. `schedules` and `system_models` hold the factories by name.
 """
 
-from fedjax_algos.asynchrony.arrival_groups import CompassTrace
-from fedjax_algos.asynchrony.compass import compass
-from fedjax_algos.asynchrony.compatibility import check_asynchronous, check_schedule
-from fedjax_algos.asynchrony.csv_system import csv
+from fedjax_algos.asynchrony.compass import CompassTrace, compass
 from fedjax_algos.asynchrony.event_loop import EventLoop
-from fedjax_algos.asynchrony.fedscale_system import fedscale
-from fedjax_algos.asynchrony.fixed_system import FixedSystem
-from fedjax_algos.asynchrony.plan import (
-    Plan,
-    SystemModel,
-    SystemModelWithSessions,
-    plan_dispatches,
+from fedjax_algos.asynchrony.plan import Plan, plan_dispatches
+from fedjax_algos.asynchrony.planners import (
+    Planner,
+    barrier,
+    buffered,
+    check_asynchronous,
+    check_schedule,
+    immediate,
+    schedules,
+    tiers,
+    tiers_of,
 )
-from fedjax_algos.asynchrony.policies import barrier, buffered, immediate, tiers, tiers_of
-from fedjax_algos.asynchrony.registry import Planner, schedules
-from fedjax_algos.asynchrony.system_model import (
+from fedjax_algos.asynchrony.systems.fedscale import fedscale
+from fedjax_algos.asynchrony.systems.fixed import FixedSystem, csv, traced
+from fedjax_algos.asynchrony.systems.simulated import simulated
+from fedjax_algos.asynchrony.systems.system_model import (
+    SystemModel,
     SystemModelFactory,
+    SystemModelWithSessions,
     SystemModelWithSpeeds,
-    simulated,
     system_models,
     system_of,
-    traced,
 )
 
 __all__ = [

@@ -1,18 +1,28 @@
-"""FedCompass's schedule: clients get the numbers of steps with which their group arrives together.
+"""FedCompass's planner: clients get the numbers of steps with which their group arrives together.
 
 What happens to a late client, one that arrives after its group's latest time, is defined in the
-docstring of `compass`.
-
-Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices
-using a Computing Power-Aware Scheduler", ICLR 2024, https://arxiv.org/abs/2309.14675.
+docstring of `compass`, whose rules `CompassServer` applies: Algorithms 1 to 3 of Li et al.,
+"FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices using a
+Computing Power-Aware Scheduler", ICLR 2024, https://arxiv.org/abs/2309.14675.
 """
 
-from typing import Annotated, Literal
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Annotated, Any, Literal, NamedTuple
 
-from fedjax_algos.asynchrony.arrival_groups import CompassServer, Measure, Rules
-from fedjax_algos.asynchrony.event_loop import EventLoop
-from fedjax_algos.asynchrony.registry import Planner, schedules
+import numpy as np
+
+from fedjax_algos.asynchrony.event_loop import ARRIVES, LEAVES, REJOINS, TIMER, EventLoop
+from fedjax_algos.asynchrony.plan import AGGREGATE, FIRST, Plan
+from fedjax_algos.asynchrony.planners import Planner, schedules
 from fedjax_algos.core.options import Count, Range
+from fedjax_algos.core.representation import describe
+
+_ROUNDING = 1e-6  # of a step: 1e6 s is exact to 1e-10 s, which is 1e-7 of a step of 1 ms
+
+Measure = Callable[[int, int, int, float], float]  # see the option `measure` of `compass`
 
 
 @schedules.register
@@ -96,3 +106,198 @@ def compass(
         return CompassServer(rules, EventLoop(system, num_clients, arrivals, seconds)).run()
 
     return plan
+
+
+class CompassTrace(NamedTuple):
+    """The decisions that led to a plan of `compass`, in NumPy arrays: dispatches [D], steps [U].
+
+    Arrival groups are numbered from 1. 0 stands for a dispatch of a client that has not been
+    measured, which belongs to no group, and for the server step of its arrival.
+
+    Attributes:
+      arrival_group: int32[D]: the arrival group of each dispatch.
+      expected: float64[D]: Ta of its group; NaN for no group.
+      latest: float64[D]: Tmax of its group; NaN for no group.
+      seconds_per_step: float64[D]: S_i, from which its number of steps was computed, or NaN.
+      late: bool[D]: whether it arrived after Tmax.
+      aggregated_group: int32[U]: the arrival group of each server step.
+    """
+
+    arrival_group: np.ndarray
+    expected: np.ndarray
+    latest: np.ndarray
+    seconds_per_step: np.ndarray
+    late: np.ndarray
+    aggregated_group: np.ndarray
+
+    def __repr__(self) -> str:
+        groups, late = int(self.arrival_group.max(initial=0)), int(self.late.sum())
+        return describe(self, dispatches=len(self.late), arrival_groups=groups, late=late)
+
+
+class Rules(NamedTuple):
+    """The options of `compass`, without defaults that depend on others."""
+
+    min_steps: int  # Qmin
+    max_steps: int  # Qmax
+    slack: float  # lambda
+    first_steps: int
+    speed_weight: float  # rho
+    code: bool  # the released code's variant
+    measure: Measure | None
+
+
+Arrived = tuple[int, int, int]  # number of the arrival, dispatch, server steps since its version
+
+
+@dataclass(slots=True)
+class Group:
+    """An arrival group."""
+
+    number: int
+    expected: Any  # Ta
+    latest: Any  # Tmax
+    members: list[int] = field(default_factory=list)  # all its clients (CL and ACL in the paper)
+    arrived: list[Arrived] = field(default_factory=list)  # those that have arrived (ACL)
+
+
+class CompassServer:
+    """Assigns clients to arrival groups and aggregates groups. Times are floats or Fractions."""
+
+    def __init__(self, rules: Rules, loop: EventLoop):
+        self.rules, self.loop = rules, loop
+        exact = isinstance(loop.seconds(0, 0, rules.first_steps), Fraction)
+        as_number = (lambda value: Fraction(str(value))) if exact else float  # .9 becomes 9/10
+        self.slack, self.speed_weight = as_number(rules.slack), as_number(rules.speed_weight)
+        self.rounding = 0 if exact else _ROUNDING
+        self.groups: dict[int, Group] = {}  # not yet aggregated, in order of creation
+        self.late_arrivals: list[Arrived] = []  # since the last aggregation
+        self.speed: list[Any] = [math.nan] * loop.num_clients  # S_i
+        # by client, of its dispatch in flight; group 0 is none: the client has not been measured
+        self.group = [Group(0, math.nan, math.nan)] * loop.num_clients
+        self.duration: list[Any] = [0] * loop.num_clients
+        # records
+        self.group_times: list[tuple[Any, Any]] = [(math.nan, math.nan)]  # Ta and Tmax, by group
+        self.dispatch_group: list[int] = []
+        self.dispatch_speed: list[Any] = []  # S_i at the dispatch
+        self.contributions: list[tuple[int, int, int]] = []
+        self.steps: list[tuple[Any, int, int]] = []  # server steps
+        self.late: list[int] = []  # dispatches
+
+    def run(self) -> Plan:
+        """The plan, with a `CompassTrace`."""
+        for client in range(self.loop.num_clients):
+            self._assign(client, 0)
+        react = {
+            ARRIVES: self._receive,
+            LEAVES: self._lose,
+            REJOINS: self._assign,
+            TIMER: self._expire,
+        }
+        for now, event, number in self.loop.events():
+            react[event](number, now)
+        return self._plan()
+
+    def _assign(self, client: int, now: Any) -> None:
+        """AssignGroup and JoinGroup; a client that has not been measured belongs to no group."""
+        speed, max_steps = self.speed[client], self.rules.max_steps
+        if math.isnan(speed):
+            self._dispatch(client, now, self.rules.first_steps)
+            return
+        chosen, num_steps = None, self.rules.min_steps
+        for group in self.groups.values():
+            possible = int((group.expected - now) / speed + self.rounding)
+            if num_steps <= possible <= max_steps:
+                chosen, num_steps = group, possible
+        if chosen is None:
+            chosen, num_steps = self._create(speed, now)
+        chosen.members.append(client)
+        self.group[client] = chosen
+        self._dispatch(client, now, num_steps)
+
+    def _create(self, speed: Any, now: Any) -> tuple[Group, int]:
+        """CreateGroup: a new group, and the number of steps of the client that creates it."""
+        best, max_steps, code = -1, self.rules.max_steps, self.rules.code
+        for group in self.groups.values():
+            reference = group.latest if code else group.expected
+            if now < reference:
+                fastest = min(map(self.speed.__getitem__, group.members))
+                back = reference + fastest * max_steps  # Texp
+                possible = int((back - now) / speed + self.rounding)
+                if possible <= max_steps or not code:
+                    best = max(best, possible)
+        num_steps = max(best, self.rules.min_steps) if 0 <= best <= max_steps else max_steps
+        duration = num_steps * speed
+        group = Group(len(self.group_times), now + duration, now + duration * self.slack)
+        self.groups[group.number] = group
+        self.group_times.append((group.expected, group.latest))
+        self.loop.put(group.latest, TIMER, group.number)
+        return group, num_steps
+
+    def _receive(self, client: int, now: Any) -> None:
+        """Measures the speed of a client that arrives, then uses its update or keeps a late one."""
+        loop, group, measure = self.loop, self.group[client], self.rules.measure
+        dispatch, duration = loop.current[client], self.duration[client]
+        number, num_steps = loop.number[dispatch], loop.num_steps[dispatch]
+        new = measure(client, number, num_steps, duration) if measure else duration / num_steps
+        if group.number:
+            new = (1 - self.speed_weight) * self.speed[client] + self.speed_weight * new
+        self.speed[client] = new
+        arrived = len(loop.arrived), dispatch, len(self.steps) - loop.version[dispatch]
+        if not group.number:
+            self._step(now, FIRST, 0, [arrived])
+            self._assign(client, now)
+        elif group.number in self.groups:
+            group.arrived.append(arrived)
+            if len(group.arrived) == len(group.members):
+                self._expire(group.number, now)
+        else:  # the timer has closed the group, so the client is late
+            self.late.append(dispatch)
+            self.late_arrivals.append(arrived)
+            self._assign(client, now)
+
+    def _lose(self, client: int, now: Any) -> None:
+        """A loss: removes the client from its group."""
+        group = self.group[client]
+        if group.number in self.groups:
+            group.members.remove(client)
+            if len(group.arrived) == len(group.members):
+                self._expire(group.number, now)
+
+    def _expire(self, number: int, now: Any) -> None:
+        """GroupAggregate, if any client of the group has arrived; closes the group."""
+        group = self.groups.pop(number, None)
+        if group is None or not group.arrived:
+            return
+        self._step(now, AGGREGATE, number, sorted(self.late_arrivals + group.arrived))
+        self.late_arrivals = []
+        clients = (self.loop.client[dispatch] for _, dispatch, _ in group.arrived)
+        for client in sorted(clients, key=self.speed.__getitem__):  # ties stay in order of arrival
+            self._assign(client, now)
+
+    def _dispatch(self, client: int, now: Any, num_steps: int) -> None:
+        group, speed = self.group[client], self.speed[client]
+        self.dispatch_group.append(group.number)
+        self.dispatch_speed.append(speed)
+        group_times = group.expected, group.latest
+        self.duration[client] = self.loop.dispatch(
+            client, num_steps, len(self.steps), now, group_times, self.rounding * speed
+        )
+
+    def _step(self, now: Any, kind: int, number: int, arrived: list[Arrived]) -> None:
+        """Records a server step."""
+        step, version, code = len(self.steps), self.loop.version, self.rules.code
+        for _, dispatch, at_arrival in arrived:
+            staleness = step - version[dispatch] if code else at_arrival
+            self.contributions.append((dispatch, staleness, step))
+        self.steps.append((now, kind, number))
+
+    def _plan(self) -> Plan:
+        arrival_group = np.array(self.dispatch_group, np.int32)
+        expected, latest = np.array(self.group_times, float)[arrival_group].T.copy()
+        dispatch, staleness, step = np.array(self.contributions, np.int32).reshape(-1, 3).T
+        time, kind, aggregated = np.array(self.steps, float).reshape(-1, 3).T
+        late = np.isin(np.arange(len(arrival_group)), self.late)
+        speed, aggregated = np.array(self.dispatch_speed, float), aggregated.astype(np.int32)
+        trace = CompassTrace(arrival_group, expected, latest, speed, late, aggregated)
+        return self.loop.plan(dispatch, staleness, step, time, kind, trace)

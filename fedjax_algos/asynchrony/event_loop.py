@@ -1,4 +1,4 @@
-"""The event loop of all schedules on the virtual clock: dispatches, and a queue of events.
+"""The event loop of all planners on the virtual clock: dispatches, and a queue of events.
 
 A dispatch of a client that becomes unavailable is lost when the client leaves, and the server
 learns of it at that time. At equal times, arrivals and losses come first, in the order of the
@@ -15,14 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_algos.asynchrony.fixed_system import check_unavailability
-from fedjax_algos.asynchrony.plan import (
-    AGGREGATED,
-    IN_FLIGHT,
-    LOST,
-    Plan,
+from fedjax_algos.asynchrony.plan import AGGREGATED, IN_FLIGHT, LOST, Plan
+from fedjax_algos.asynchrony.systems.system_model import (
     SystemModel,
     SystemModelWithSessions,
+    check_unavailability,
 )
 from fedjax_algos.core.checks import check_whole
 from fedjax_algos.core.limits import check_int32, check_memory
@@ -36,7 +33,7 @@ _MAX_LOSSES_PER_CLIENT = 1000  # in the mean, since the last arrival of any clie
 
 
 class EventLoop:
-    """The queue of events and the record of dispatches that a schedule works with.
+    """The queue of events and the record of dispatches that a planner works with.
 
     Args:
       system: durations and unavailability.
@@ -68,7 +65,7 @@ class EventLoop:
         self.max_arrivals = math.inf if arrivals is None else arrivals
         self.horizon = math.inf if seconds is None else seconds
         self.max_losses = math.inf if arrivals is None else _MAX_LOSSES_PER_CLIENT * num_clients
-        self.queue: list[tuple[Any, int, int]] = []  # (time, event, client or a schedule's number)
+        self.queue: list[tuple[Any, int, int]] = []  # (time, event, client or a planner's number)
         # by dispatch
         self.client: list[int] = []
         self.number: list[int] = []
@@ -145,11 +142,7 @@ class EventLoop:
         return duration
 
     def _check_size(self, made, now):
-        """Raises ValueError if so many dispatches until the horizon do not fit into memory.
-
-        The dispatches until now are projected to the horizon, so that a plan that is far too long
-        is refused at its beginning.
-        """
+        """Raises ValueError if the dispatches, projected to the horizon, do not fit into memory."""
         ended = max(made - self.num_clients, 0)  # at least so many
         projected = float(made)
         if self.horizon < math.inf and ended > 0:
@@ -162,7 +155,7 @@ class EventLoop:
         check_memory(what, int(most) * _DISPATCH_BYTES, fix)
 
     def put(self, time: Any, event: int, number: int) -> None:
-        """Queues an event of the schedule.
+        """Queues an event of the planner.
 
         Args:
           time: when it happens.
@@ -214,15 +207,15 @@ class EventLoop:
         group: ArrayLike,
         trace: Any = None,
     ) -> Plan:
-        """Completes the plan: the loop's dispatches with the schedule's server steps.
+        """Completes the plan: the loop's dispatches with the planner's server steps.
 
         Args:
           dispatch: int[C]: the dispatch of each contribution.
-          staleness: int[C].
+          staleness: int[C]: the staleness of each contribution.
           step: int[C]: the server step of each contribution.
           time: float[U]: when each server step is made.
           group: int[U]: the group of each server step.
-          trace: the schedule's own record.
+          trace: the planner's own record.
         """
         dispatch = np.array(dispatch, np.int32)
         fate = np.full(len(self.client), IN_FLIGHT, np.int8)

@@ -1,19 +1,18 @@
 """A plan: which client trains when, on which model, and what each server step consists of.
 
-On a virtual clock, arrival times depend on the clients' speeds and on the schedule, never on the
-values of a model. A schedule therefore runs ahead on the host and records the whole timeline as a
+On a virtual clock, arrival times depend on the clients' speeds and on the planner, never on the
+values of a model. A planner therefore runs ahead on the host and records the whole timeline as a
 `Plan`; the executor then trains what the plan contains.
 """
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Dispatch, Local
 from fedjax_algos.core.representation import describe
-from fedjax_algos.schedules.cohorts import checked_counts
-from fedjax_algos.schedules.synchronous import earlier_amounts, rate_at
+from fedjax_algos.schedules.synchronous import checked_counts, first_steps, rate_at
 
 AGGREGATED, IN_FLIGHT, LOST = range(3)  # fates of a dispatch
 AGGREGATE, FIRST = range(2)  # FedCompass's server steps: of an arrival group, of a first arrival
@@ -37,12 +36,12 @@ class Plan(NamedTuple):
       ended: float64[D]: when it arrives or is lost; may be after the horizon.
       fate: int8[D]: AGGREGATED, IN_FLIGHT (or buffered) at the horizon, or LOST.
       dispatch: int32[C]: the dispatch of each contribution.
-      staleness: int32[C]: server steps since its version; 0 if the schedule counts none.
+      staleness: int32[C]: server steps since its version; 0 if the planner counts none.
       step: int32[C]: the server step that it is part of, in ascending order.
-      time: float64[U]: of each server step, in simulated seconds.
-      group: int32[U]: the group given to `server_update`; see each schedule.
+      time: float64[U]: when each server step is made, in simulated seconds.
+      group: int32[U]: the group given to `server_update`; see each planner.
       run: int32[U]: the run whose server step it is; None for one run.
-      trace: the schedule's record of its decisions, such as `CompassTrace`, or None.
+      trace: the planner's record of its decisions, such as `CompassTrace`, or None.
     """
 
     # dispatches, in the order in which they are made
@@ -85,64 +84,12 @@ class Plan(NamedTuple):
         )
 
 
-class SystemModel(Protocol):
-    """Speeds and unavailability of clients.
-
-    The answers depend only on the seed, the client and the number of the dispatch, so that all
-    compared methods meet the same system. Where clients are available at given times, it is a
-    `SystemModelWithSessions`.
-    """
-
-    def seconds(self, client: int, number: int, num_steps: int) -> float:
-        """Seconds that a dispatch takes, including communication.
-
-        Args:
-          client: which client.
-          number: number of this dispatch of the client, from 0.
-          num_steps: local steps of the dispatch.
-        """
-
-    def unavailability(self, client: int, number: int) -> tuple[float, float] | None:
-        """Whether and how the client leaves during a dispatch, which is then lost.
-
-        Args:
-          client: which client.
-          number: number of this dispatch of the client, from 0.
-
-        Returns:
-          None, or (share of the dispatch's time after which the client leaves, seconds away). The
-          server learns of the loss when the client leaves.
-        """
-
-
-@runtime_checkable
-class SystemModelWithSessions(SystemModel, Protocol):
-    """A system model whose clients leave and come back at given times.
-
-    All compared methods meet the same sessions, as a function of the time.
-    """
-
-    def unavailability_at(
-        self, client: int, now: float, seconds: float
-    ) -> tuple[float, float] | None:
-        """Whether and how the client leaves during a dispatch; replaces `unavailability`.
-
-        Args:
-          client: which client.
-          now: when the dispatch starts, in simulated seconds.
-          seconds: how long the dispatch takes.
-
-        Returns:
-          As `SystemModel.unavailability`; a share of 0 for a client that is away at `now`.
-        """
-
-
 def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
     """The facts that clients receive in a plan's dispatches.
 
     Args:
       plan: a timeline.
-      counts: int[num_clients]: n_i of all clients, including those that are never dispatched.
+      counts: int[num_clients]: n_i, also of clients that are never dispatched.
       local: how clients train; its learning rate is evaluated at the version, or at the number of
         the dispatch if `local.rate_by` is "dispatch".
 
@@ -173,5 +120,5 @@ def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
         num_examples=counts[plan.client],
         share=shares[plan.client].astype(real),
         learning_rate=np.asarray(rate_at(local.learning_rate, rate_index), real),
-        first_step=earlier_amounts(plan.client, steps_done),
+        first_step=first_steps(plan.client, steps_done),
     )

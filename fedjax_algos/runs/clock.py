@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from fedjax_algos.asynchrony.plan import LOST, Plan, plan_dispatches
-from fedjax_algos.asynchrony.registry import Planner
-from fedjax_algos.asynchrony.system_model import SystemModelFactory
+from fedjax_algos.asynchrony.planners import Planner
+from fedjax_algos.asynchrony.systems.system_model import SystemModelFactory
 from fedjax_algos.core import Batch, Dispatch, Metrics, Model, Params, Population, Row
 from fedjax_algos.core.checks import check_callable, check_kind, check_seed, check_whole
 from fedjax_algos.core.options import is_number

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import schedules
-from fedjax_algos.asynchrony.compatibility import check_schedule
+from fedjax_algos.asynchrony.planners import check_schedule
 from fedjax_algos.core import Algorithm, Problem
 from fedjax_algos.core.optimizers import PLAIN, canonical, client_optimizers
 from fedjax_algos.core.options import options, parse_value

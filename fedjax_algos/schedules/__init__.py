@@ -1,20 +1,11 @@
-"""Schedules: which clients train in which round, how many steps, and at which learning rate.
+"""Who takes part: which clients train in which round, how many steps, at which learning rate.
 
-Schedules handle only ids, counts and rates, not models. The registries `samplers` (which clients
+This folder handles only ids, counts and rates, not models. The registries `samplers` (which clients
 are in a cohort), `local_works` (how much of its local work each client finishes) and
-`rate_schedules` (the clients' learning rates over time) contain the factories by name, for specs
+`rate_schedules` (learning rate schedules of the clients) contain the factories by name, for specs
 such as `cyclic:num_groups=10`.
 """
 
-from fedjax_algos.schedules.cohorts import Sampler, uniform
-from fedjax_algos.schedules.learning_rates import (
-    RateSchedule,
-    constant,
-    exponential,
-    inverse,
-    rate_schedules,
-    step,
-)
 from fedjax_algos.schedules.local_work import (
     LocalWork,
     deadline,
@@ -23,13 +14,23 @@ from fedjax_algos.schedules.local_work import (
     local_works,
     partial,
 )
+from fedjax_algos.schedules.rate_schedules import (
+    RateSchedule,
+    constant,
+    exponential,
+    inverse,
+    rate_schedules,
+    step,
+)
 from fedjax_algos.schedules.sampling import (
+    Sampler,
     cohort_count,
     cyclic,
     dirichlet,
     samplers,
     with_replacement,
 )
+from fedjax_algos.schedules.sampling import uniform_cohorts as uniform
 from fedjax_algos.schedules.synchronous import Synchronous
 from fedjax_algos.schedules.traced import (
     TracedSampler,

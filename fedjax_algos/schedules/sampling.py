@@ -1,18 +1,40 @@
-"""Samplers: draw the cohort of each round from (seed, round) alone."""
+"""Samplers: who takes part in each round, drawn from (seed, round) alone."""
 
 import functools
 from collections.abc import Callable
+from typing import Protocol
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from fedjax_algos.core.keys import cohort_key
 from fedjax_algos.core.options import Count, Positive
+from fedjax_algos.core.permutation import permutation_words, permute
 from fedjax_algos.core.registry import Registry
+from fedjax_algos.core.types import Key
 from fedjax_algos.data.partitioning.base import log_dirichlet
-from fedjax_algos.schedules.cohorts import Sampler
-from fedjax_algos.schedules.cohorts import uniform as uniform_cohorts
+
+
+class Sampler(Protocol):
+    """Draws the cohorts of rounds; a cohort depends on (seed, round) alone."""
+
+    def __call__(
+        self, seed: int, rounds: np.ndarray, num_clients: int, cohort_size: int, /
+    ) -> np.ndarray:
+        """Returns client ids, int32[rounds, cohort_size].
+
+        Args:
+          seed: the seed of the cohorts.
+          rounds: int32[rounds], consecutive round numbers from 0.
+          num_clients: N, the number of clients.
+          cohort_size: M, the number of clients in a cohort.
+        """
+
 
 samplers = Registry[Sampler]("sampler", Callable)
 
+_BLOCK = np.arange(16, dtype=np.int32)  # rounds drawn in one call: one shape, compiled once
 # Tags of the streams of NumPy's generators. To NumPy [seed, tag] and [seed, tag, 0] are the same
 # seed, so draws that are made once have their own tags, and no tag is 0.
 _GROUPS, _MEMBERS, _SHARES, _CHOICE, _REPLACED = range(1, 6)
@@ -36,6 +58,55 @@ def cohort_count(cohort: float, num_clients: int) -> int:
             "the number of clients, or a fraction of them between 0 and 1"
         )
     return int(cohort)
+
+
+def draw_members(key: Key, cohort_size: int, size: int | jax.Array) -> jax.Array:
+    """int32[cohort_size], traced: different numbers below `size`, all sets equally likely."""
+    entries = jnp.arange(cohort_size, dtype=jnp.int32)
+    return permute(permutation_words(key), entries, size)
+
+
+@jax.jit(static_argnames=("num_clients", "cohort_size"))
+def _draw(seed, rounds, num_clients, cohort_size):
+    def cohort(round_number):
+        return draw_members(cohort_key(seed, round_number), cohort_size, num_clients)
+
+    return jax.vmap(cohort)(rounds)
+
+
+def _idle_device() -> jax.Device | None:
+    """The last CPU device, on which a draw does not wait for the computations of the others.
+
+    A single CPU device runs everything, so there a draw does wait.
+    """
+    try:
+        return jax.local_devices(backend="cpu")[-1]
+    except RuntimeError:  # JAX_PLATFORMS excludes the CPU
+        return None
+
+
+def uniform_cohorts(
+    seed: int, rounds: np.ndarray, num_clients: int, cohort_size: int
+) -> np.ndarray:
+    """The default sampler: draws cohorts without replacement, from (seed, round) alone.
+
+    The cost depends on the cohort and not on the number of clients.
+
+    Args:
+      seed: the seed of the cohorts.
+      rounds: int[rounds], consecutive round numbers from 0.
+      num_clients: N, the number of clients.
+      cohort_size: M, the number of clients in a cohort.
+
+    Returns:
+      int32[rounds, cohort_size]: client ids.
+    """
+    with jax.default_device(_idle_device()):
+        blocks = [
+            _draw(np.uint32(seed), np.int32(rounds[first]) + _BLOCK, num_clients, cohort_size)
+            for first in range(0, len(rounds), len(_BLOCK))
+        ]
+    return np.concatenate(blocks)[: len(rounds)]
 
 
 def _cohorts(
@@ -94,13 +165,7 @@ def cyclic(*, num_groups: Count) -> Sampler:
 
 @functools.lru_cache(maxsize=1)
 def log_shares(seed: int, num_clients: int, gamma: float) -> np.ndarray:
-    """float[num_clients]: log p of the sampler `dirichlet`.
-
-    Args:
-      seed: of the cohorts.
-      num_clients: N, the number of clients.
-      gamma: concentration, above 0.
-    """
+    """float[num_clients]: log p of the sampler `dirichlet`."""
     rng = np.random.default_rng([seed, _SHARES])
     return log_dirichlet(rng, np.full(num_clients, gamma))
 

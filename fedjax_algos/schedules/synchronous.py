@@ -1,4 +1,8 @@
-"""The synchronous schedule: each round has its own cohort and ends when all its clients have."""
+"""The dispatches of synchronous rounds: each round has a cohort and ends when all its clients have.
+
+Also what all dispatches have, in rounds and on the virtual clock: complete local updates, learning
+rates, and the steps of each client's earlier dispatches.
+"""
 
 from typing import Any, NamedTuple
 
@@ -14,18 +18,17 @@ from fedjax_algos.core.checks import (
     check_whole,
 )
 from fedjax_algos.core.limits import check_int32, check_memory
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.data.partitioning.base import describe_counts
-from fedjax_algos.schedules.cohorts import Sampler, checked_counts, uniform
 from fedjax_algos.schedules.local_work import LocalWork, full
+from fedjax_algos.schedules.sampling import Sampler, uniform_cohorts
 
-_FEWER_STEPS = "give fewer rounds or fewer local steps"
 _DISPATCH_BYTES = 9 * 4  # at least
 _COPIES = 3  # of the dispatches of a call: drawn, in their slots, and on the device
 
 
 class Position(NamedTuple):
-    """How far a `Synchronous` schedule has been drawn."""
+    """How far the dispatches of a `Synchronous` have been drawn."""
 
     next_round: Any  # int32[]
     dispatched: np.ndarray  # int32[num_clients]: dispatches of each client so far
@@ -33,16 +36,17 @@ class Position(NamedTuple):
 
 
 class Synchronous:
-    """A schedule with a cohort for each round, and a barrier at the end of the round.
+    """The dispatches of rounds: a cohort for each round, and a barrier at the end of the round.
 
     It counts rounds and the dispatches and steps of each client: each call of `dispatches`
     continues after the last one.
 
     Args:
       counts: int[num_clients], n_i, the number of examples of each client.
-      local: how clients train; gives the steps of a complete local update, see `full_steps`.
+      local: how clients train. A complete local update has `local.steps` steps, or `local.epochs`
+        times the batches of an epoch, rounded up.
       cohort_size: M, at most the number of clients.
-      seed: of the cohorts and of `work`.
+      seed: the seed of the cohorts and of `work`.
       sampler: draws the cohorts; see `samplers`.
       work: how much of its local update each client finishes; see `local_works`. None for all.
 
@@ -59,21 +63,15 @@ class Synchronous:
         *,
         cohort_size: int,
         seed: int,
-        sampler: Sampler = uniform,
+        sampler: Sampler = uniform_cohorts,
         work: LocalWork | None = None,
     ):
         check_seed(seed)
         check_callable("sampler", sampler, "give one of schedules.samplers, such as uniform")
         if work is not None:
             check_callable("work", work, "give one of schedules.local_works, such as partial()")
-        counts = checked_counts(counts)
-        check_whole("cohort_size", cohort_size, 0)
-        if not 1 <= cohort_size <= len(counts):
-            raise ValueError(
-                f"cohort_size={cohort_size} is out of range; give 1 to {len(counts)}, "
-                "the number of clients"
-            )
-        self.counts = counts
+        self.counts = checked_counts(counts)
+        check_cohort_size(cohort_size, len(counts))
         self.shares = self.counts / self.counts.sum(dtype=np.int64)
         self.steps = full_steps(self.counts, local)
         self.local = local
@@ -108,11 +106,8 @@ class Synchronous:
         clients = self._sampled(numbers)
         complete = self.steps[clients]
         num_steps = self._worked(numbers, clients, complete)
-        number = self.dispatched[clients] + earlier_amounts(clients, np.ones_like(clients))
-        done = self.steps_done[clients].astype(np.int64) + earlier_amounts(clients, num_steps)
-        most = (done + num_steps).argmax()
-        what = f"the local steps of client {clients.flat[most]} in all its dispatches"
-        check_int32(what, (done + num_steps).flat[most], _FEWER_STEPS)
+        number = self.dispatched[clients] + _earlier_sums(clients, np.ones_like(clients))
+        first_step = first_steps(clients, num_steps, self.steps_done)
         self.next_round += rounds
         np.add.at(self.dispatched, clients, 1)
         np.add.at(self.steps_done, clients, num_steps)
@@ -121,14 +116,14 @@ class Synchronous:
         count = number if self.local.rate_by == "dispatch" else step
         return Dispatch(
             client=clients,
-            number=number,
+            number=number.astype(np.int32),
             server_step=step,
             num_steps=num_steps,
             full_steps=complete,
             num_examples=self.counts[clients],
             share=self.shares[clients].astype(float_type),
             learning_rate=np.asarray(rate_at(self.local.learning_rate, count), float_type),
-            first_step=done.astype(np.int32),
+            first_step=first_step,
         )
 
     def _sampled(self, numbers):
@@ -160,14 +155,14 @@ class Synchronous:
         return steps.astype(np.int32)
 
     def position(self) -> Position:
-        """How far the schedule has been drawn, to go on from there with `go_to`."""
+        """How far the dispatches have been drawn, to go on from there with `go_to`."""
         return Position(np.int32(self.next_round), self.dispatched.copy(), self.steps_done.copy())
 
     def go_to(self, position: Position) -> None:
-        """Continues from a position of an equal schedule.
+        """Continues from where an equal `Synchronous` was.
 
         Args:
-          position: of `position`.
+          position: what its `position` returned.
         """
         self.next_round = int(position.next_round)
         self.dispatched = np.array(position.dispatched, np.int32)
@@ -184,57 +179,63 @@ class Synchronous:
         )
 
 
+def checked_counts(counts: Any) -> np.ndarray:
+    """int32[num_clients]: the clients' numbers of examples, which may be whole floats, checked."""
+    counts = np.asarray(counts)
+    fix = "give the number of examples of each client, such as data.counts()"
+    if counts.ndim != 1 or not counts.size or counts.dtype.kind not in "iuf":
+        raise ValueError(f"counts are {describe_tree(counts)}; {fix}")
+    whole = (counts >= 1) & (counts == np.floor(counts))
+    if not whole.all():
+        client = int(whole.argmin())
+        raise ValueError(
+            f"counts have {counts[client]} of client {client}; {fix}, whole numbers of at least 1"
+        )
+    check_int32("the number of examples of a client", counts.max(), fix)
+    return counts.astype(np.int32)
+
+
+def check_cohort_size(cohort_size: int, num_clients: int) -> None:
+    """Raises ValueError for a cohort of no client, or of more than there are."""
+    check_whole("cohort_size", cohort_size, 0)
+    if not 1 <= cohort_size <= num_clients:
+        raise ValueError(
+            f"cohort_size={cohort_size} is out of range; give 1 to {num_clients}, the number of "
+            "clients"
+        )
+
+
 def check_dispatch_memory(rounds: int, cohort_size: int, fix: str) -> None:
-    """Checks that the dispatches of rounds fit into memory.
-
-    Args:
-      rounds: that are drawn at once.
-      cohort_size: M, the number of clients in a cohort.
-      fix: what to do.
-
-    Raises:
-      ValueError: if they do not.
-    """
+    """Raises ValueError if the dispatches of rounds, drawn at once, do not fit into memory."""
     num_bytes = rounds * cohort_size * _DISPATCH_BYTES * _COPIES
     check_memory(f"the dispatches of {rounds} rounds of {cohort_size} clients", num_bytes, fix)
 
 
-def earlier_amounts(clients: np.ndarray, amounts: np.ndarray) -> np.ndarray:
-    """The sum of the amounts of earlier entries of the same client; 0 if clients are distinct.
-
-    Args:
-      clients: int32[...], client ids; an entry is earlier if it comes before in row-major order.
-      amounts: int[...], of the same shape.
-
-    Returns:
-      int32[...].
-
-    Raises:
-      ValueError: for a client whose sum, with its last entry, does not fit into 32 bits.
-    """
+def _earlier_sums(clients: np.ndarray, amounts: np.ndarray) -> np.ndarray:
+    """int64[...]: the sum of the amounts of the client's earlier entries, in row-major order."""
     order = np.argsort(clients, axis=None, kind="stable")
     ordered, amounts = clients.ravel()[order], amounts.ravel()[order].astype(np.int64)
     before = np.cumsum(amounts) - amounts
     before -= before[np.searchsorted(ordered, ordered)]
-    if len(before):
-        last = (before + amounts).argmax()
-        what = f"the local steps of client {ordered[last]} in all its dispatches"
-        check_int32(what, before[last] + amounts[last], _FEWER_STEPS)
-    result = np.empty_like(clients)
+    result = np.empty(clients.shape, np.int64)
     result.flat[order] = before
     return result
 
 
+def first_steps(
+    clients: np.ndarray, num_steps: np.ndarray, steps_done: np.ndarray | None = None
+) -> np.ndarray:
+    """int32[...]: each client's local steps before a dispatch, with `steps_done`[num_clients]."""
+    done = _earlier_sums(clients, num_steps) + (0 if steps_done is None else steps_done[clients])
+    if done.size:
+        most = (done + num_steps).argmax()
+        what = f"the local steps of client {clients.flat[most]} in all its dispatches"
+        check_int32(what, (done + num_steps).flat[most], "give fewer rounds or fewer local steps")
+    return done.astype(np.int32)
+
+
 def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
-    """float64[...]: the clients' learning rate at each count.
-
-    Args:
-      learning_rate: a number, or a function of an array of counts.
-      counts: int[...], of rounds or dispatches from 0.
-
-    Raises:
-      ValueError: for a rate that is not positive and finite.
-    """
+    """float64[...]: the rate, a number or a function of counts, at these counts; checked."""
     values = learning_rate(counts) if callable(learning_rate) else learning_rate
     rates = np.broadcast_to(np.asarray(values, float), np.shape(counts))
     valid = np.isfinite(rates) & (rates > 0)
@@ -248,18 +249,9 @@ def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
 
 
 def full_steps(counts: np.ndarray, local: Local) -> np.ndarray:
-    """int32[num_clients]: the number of local steps of a complete local update of each client.
+    """int32[num_clients]: the local steps of a complete local update of each client, checked.
 
-    It is `local.steps`, or `local.epochs` times the batches of an epoch, rounded up.
-
-    Args:
-      counts: int[num_clients], n_i, the number of examples of each client.
-      local: how clients train.
-
-    Raises:
-      ValueError: unless `local` gives exactly one of a whole number of steps of at least 1 and a
-        positive number of epochs; if a client has no whole batch for batches="dropped", or more
-        than 2**31 - 1 steps.
+    They are `local.steps`, or `local.epochs` times the batches of an epoch, rounded up.
     """
     check_local(local)
     counts = np.asarray(counts)

@@ -1,4 +1,4 @@
-"""Schedules that are drawn on the device, so that a whole simulation is one traced function."""
+"""Dispatches that are drawn on the device, so that a whole simulation is one traced function."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -22,8 +22,13 @@ from fedjax_algos.core.permutation import permutation_words, permute
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.representation import describe_tree
 from fedjax_algos.core.types import Array
-from fedjax_algos.schedules.cohorts import checked_counts
-from fedjax_algos.schedules.synchronous import full_steps, rate_at
+from fedjax_algos.schedules.sampling import draw_members
+from fedjax_algos.schedules.synchronous import (
+    check_cohort_size,
+    checked_counts,
+    full_steps,
+    rate_at,
+)
 
 _ONCE = np.uint32(2**32 - 1)  # in place of the round number, for what is drawn once
 
@@ -37,7 +42,7 @@ class TracedSampler(Protocol):
         """Returns client ids, int32[cohort_size].
 
         Args:
-          seed: uint32[]: of the cohorts.
+          seed: uint32[], the seed of the cohorts.
           round_number: int32[], from 0.
           num_clients: N, the number of clients.
           cohort_size: M, the number of clients in a cohort.
@@ -51,7 +56,7 @@ class TracedWork(Protocol):
         """Returns numbers of local steps, int32[cohort_size], from 1 to `full_steps`.
 
         Args:
-          seed: uint32[]: of the run.
+          seed: uint32[], the seed of the run.
           round_number: int32[], from 0.
           full_steps: int32[cohort_size], the steps of complete local updates.
         """
@@ -60,18 +65,12 @@ class TracedWork(Protocol):
 traced_samplers = Registry[TracedSampler]("traced sampler", Callable)
 
 
-def _draw_entries(key, cohort_size, size):
-    """int32[cohort_size]: different entries of 0..size-1, all sets equally likely."""
-    entries = jnp.arange(cohort_size, dtype=jnp.int32)
-    return permute(permutation_words(key), entries, size)
-
-
 @traced_samplers.register
 def uniform() -> TracedSampler:
     """All cohorts are equally likely, without replacement: the cohorts of `schedules.uniform`."""
 
     def sampler(seed, round_number, num_clients, cohort_size):
-        return _draw_entries(cohort_key(seed, round_number), cohort_size, num_clients)
+        return draw_members(cohort_key(seed, round_number), cohort_size, num_clients)
 
     return sampler
 
@@ -98,7 +97,7 @@ def cyclic(*, num_groups: Count) -> TracedSampler:
         # the first `larger` groups have one client more, as in np.array_split
         first = group * smallest + jnp.minimum(group, larger)
         size = smallest + (group < larger).astype(jnp.int32)
-        members = _draw_entries(cohort_key(seed, round_number), cohort_size, size)
+        members = draw_members(cohort_key(seed, round_number), cohort_size, size)
         order = permutation_words(cohort_key(seed, _ONCE))
         return permute(order, first + members, num_clients)
 
@@ -150,7 +149,7 @@ def traced_dispatches(
     draw other cohorts.
 
     Args:
-      seed: uint32[], may be traced: of the cohorts and of `work`.
+      seed: uint32[], may be traced: the seed of the cohorts and of `work`.
       counts: int[num_clients], n_i, on the host, such as `data.counts()`.
       local: how clients train. A learning rate that is a number may be traced.
       cohort_size: M, at most the number of clients.
@@ -171,15 +170,9 @@ def traced_dispatches(
     if not isinstance(seed, jax.core.Tracer):
         check_seed(seed)
     check_whole("rounds", rounds)
-    check_whole("cohort_size", cohort_size)
     counts = checked_counts(counts)
-    complete = full_steps(counts, local)
-    num_clients = len(counts)
-    if cohort_size > num_clients:
-        raise ValueError(
-            f"cohort_size={cohort_size} is out of range; give 1 to {num_clients}, the number of "
-            "clients"
-        )
+    complete, num_clients = full_steps(counts, local), len(counts)
+    check_cohort_size(cohort_size, num_clients)
     sampler = uniform() if sampler is None else sampler
     check_callable("sampler", sampler, "give one of schedules.traced_samplers")
     seed = jnp.asarray(seed).astype(jnp.uint32)
@@ -242,7 +235,7 @@ def _rates(local, numbers, number, cohort_size):
     rate, shape = local.learning_rate, (len(numbers), cohort_size)
     if not callable(rate):
         return jnp.broadcast_to(jnp.asarray(rate), shape)
-    # functions of a schedule are called on the host, for all counts that can occur
+    # a learning rate schedule is called on the host, for all counts that can occur
     counts: Any = numbers
     if local.rate_by == "dispatch":
         counts = np.arange(len(numbers) * cohort_size, dtype=np.int32)
@@ -269,7 +262,7 @@ def differentiable(
 
     Raises:
       TypeError: for a policy that is no function.
-      ValueError: as `full_steps`, and for counts that are no whole numbers of at least 1.
+      ValueError: for local work or counts that `Synchronous` refuses.
     """
     counts = checked_counts(counts)
     most = int(full_steps(counts, local).max())

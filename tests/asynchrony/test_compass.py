@@ -1,9 +1,8 @@
-"""FedCompass's schedule: the paper's figures, examples by hand, a transcription, invariants."""
+"""FedCompass's planner: the paper's figures, examples by hand, a transcription, invariants."""
 
 import itertools
 import math
 import random
-import re
 from fractions import Fraction
 
 import numpy as np
@@ -11,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.asynchrony.compass import compass
+from fedjax_algos.asynchrony import compass, schedules
 from fedjax_algos.asynchrony.plan import AGGREGATE, AGGREGATED, FIRST, IN_FLIGHT, LOST
-from fedjax_algos.asynchrony.registry import schedules
 
 SEEDS = st.integers(0, 2**31 - 1)
 SPEEDS = st.sampled_from(["homogeneous", "normal", "exponential"])
@@ -427,15 +425,6 @@ def test_a_client_that_rejoins_at_a_timer_gets_the_new_model():
     assert plan.trace.arrival_group[-2:].tolist() == [2, 2]
 
 
-def test_clients_may_leave_often():
-    class Odd(GivenSystem):
-        def unavailability(self, client, number):
-            return (Fraction("0.5"), 1) if number % 2 else None
-
-    plan = compass()(Odd([1]), 1, arrivals=1100)
-    assert (plan.fate == LOST).sum() == 1099
-
-
 def test_a_late_client_that_leaves_changes_nothing():
     system = GivenSystem([1, 1], durations={(1, 1): 150}, unavailable={(1, 1): (1, math.inf)})
     plan = compass()(system, 2, seconds=500)
@@ -730,63 +719,17 @@ def test_rational_and_float_times_make_the_same_decisions():
         np.testing.assert_allclose(exact.ended, rounded.ended, rtol=1e-12)
 
 
-# errors
-
-BAD_HORIZONS = [
-    ({}, "arrivals=None and seconds=None do not define the horizon; give exactly one of them"),
-    ({"arrivals": 1, "seconds": 1.0}, "arrivals=1 and seconds=1.0 do not define the horizon"),
-    ({"arrivals": 0}, "arrivals=0 is out of range; give a whole number of at least 1"),
-    ({"seconds": math.inf}, "seconds=inf is out of range; give a number above 0"),
-]
+# options
 
 
-@pytest.mark.parametrize(("horizon", "message"), BAD_HORIZONS)
-def test_horizon_errors(horizon, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        compass()(GivenSystem([1]), 1, **horizon)
-
-
-@pytest.mark.parametrize("away", [math.inf, 1])
-def test_arrivals_that_never_come(away):
-    class Gone(GivenSystem):
-        def unavailability(self, client, number):
-            return (1, away) if number else None
-
-    with pytest.raises(ValueError, match=r"only 2 of arrivals=3 come.*give fewer arrivals"):
-        compass()(Gone([1, 1]), 2, arrivals=3)
-    assert compass()(Gone([1, 1]), 2, seconds=300).fate.tolist()[:4] == [0, 0, LOST, LOST]
-
-
-@pytest.mark.parametrize("duration", [0, -1])
-def test_dispatches_take_time(duration):
-    message = f"dispatch 1 of client 0 takes {duration} s for 100 steps; give a system model"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        compass()(GivenSystem([1], durations={(0, 1): duration}), 1, arrivals=2)
-
-
-def test_invalid_unavailability():
-    system = GivenSystem([1], unavailable={(0, 0): (2, 1)})
-    with pytest.raises(
-        ValueError, match=re.escape("dispatch 0 of client 0 has unavailability=(2, 1); give")
-    ):
-        compass()(system, 1, arrivals=1)
-
-
-def test_option_errors():
+def test_wrong_options():
     with pytest.raises(ValueError, match="min_steps=30 is above max_steps=20; give at most that"):
         compass(min_steps=30, max_steps=20)
     with pytest.raises(ValueError, match=r"slack=0\.9 is out of range"):
         compass(slack=0.9)
-    with pytest.raises(
-        ValueError, match=r"num_clients=0 is out of range; give a whole number of at least 1"
-    ):
-        compass()(GivenSystem([1]), 0, arrivals=1)
-    system = GivenSystem(PER_STEP)
-    spec, plan = (
-        make(system, 5, seconds=20)
-        for make in (
-            schedules.make("compass:min_steps=5,mode=code"),
-            compass(min_steps=5, mode="code"),
-        )
-    )
+
+
+def test_options_of_a_spec():
+    makers = schedules.make("compass:min_steps=5,mode=code"), compass(min_steps=5, mode="code")
+    spec, plan = (make(GivenSystem(PER_STEP), 5, seconds=20) for make in makers)
     np.testing.assert_array_equal(spec.num_steps, plan.num_steps)

@@ -18,8 +18,8 @@ from fedjax_algos.asynchrony import (
     system_models,
     system_of,
 )
-from fedjax_algos.asynchrony.fedscale_system import Device, read_devices, read_sessions
-from fedjax_algos.asynchrony.sessions import Sessions
+from fedjax_algos.asynchrony.systems.fedscale import Device, read_devices, read_sessions
+from fedjax_algos.asynchrony.systems.fixed import Sessions
 from fedjax_algos.cli import main
 from fedjax_algos.core import files as core_files
 

@@ -15,7 +15,7 @@ from fedjax_algos.engine.asynchronous.executor import make_executor
 from fedjax_algos.runs.clock import simulate_async
 from fedjax_algos.runs.method import Method, methods_of
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.schedules.speeds import SpeedDistribution, relative_times
+from fedjax_algos.schedules.local_work import SpeedDistribution, relative_times
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.05, steps=5)
 TEST = {"x": np.ones((6, 3), np.float32), "y": np.zeros(6, np.float32)}

@@ -13,7 +13,7 @@ from fedjax_algos.core import weighted_by
 from fedjax_algos.core.options import NonNegative, Positive
 from fedjax_algos.runs.batched import Run, run_batched
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
-from fedjax_algos.schedules.learning_rates import exponential
+from fedjax_algos.schedules.rate_schedules import exponential
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -12,7 +12,7 @@ from sweep_helpers import sweep_toy, toy
 
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import compass, immediate, schedules, traced
-from fedjax_algos.asynchrony.compatibility import check_asynchronous
+from fedjax_algos.asynchrony.planners import check_asynchronous
 from fedjax_algos.runs.clock import simulate_async, simulate_async_seeds
 from fedjax_algos.runs.saving.arrays import state_arrays
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver, load_state

@@ -96,18 +96,10 @@ def test_all_groupings_are_equally_likely():
 
 
 @pytest.mark.parametrize(
-    ("num_groups", "message"),
-    [
-        (
-            3,
-            "cohort_size=4 is more than the 3 of 10 clients in the smallest of num_groups=3 "
-            "groups; give num_groups of at most 2, or cohort_size of at most 3",
-        ),
-        (11, "more than the 0 of 10 clients .* give num_groups of at most 2$"),
-    ],
+    ("num_groups", "message"), [(3, "at most 2, or cohort_size of at most 3"), (11, "at most 2$")]
 )
 def test_a_cohort_larger_than_a_group_is_refused(num_groups, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"num_groups={num_groups} groups; give num.* {message}"):
         samplers["cyclic"](num_groups=num_groups)(0, np.arange(2), 10, 4)
 
 
@@ -196,7 +188,7 @@ def test_a_client_drawn_twice_makes_two_dispatches():
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_schedule_takes_any_sampler(spec):
+def test_rounds_take_any_sampler(spec):
     local = fa.Local(batch_size=4, learning_rate=0.1, steps=3)
     counts = np.arange(1, 18)
     whole, apart = (
@@ -243,14 +235,13 @@ def test_wrong_cohorts_are_refused(cohort):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("cyclic", "cyclic needs num_groups; give cyclic:num_groups=..."),
-        ("cyclic:0", "cyclic: num_groups=0 is out of range; give a whole number of at least 1"),
-        ("cyclic:2.5", "cyclic: num_groups=2.5 is no whole number"),
-        ("dirichlet:0", "dirichlet: gamma=0 is out of range; give a number above 0"),
+        ("cyclic", "cyclic needs num_groups"),
+        ("cyclic:0", "num_groups=0 is out of range"),
+        ("cyclic:2.5", "num_groups=2.5 is no whole number"),
+        ("dirichlet:0", "gamma=0 is out of range"),
         ("uniform:3", "uniform takes no options"),
-        ("unifrom", "unknown sampler 'unifrom'; did you mean uniform?"),
     ],
 )
 def test_wrong_specs(spec, message):
-    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+    with pytest.raises(ValueError, match=message):
         samplers.make(spec)

@@ -1,4 +1,4 @@
-"""The synchronous schedule: its dispatches, its default sampler, and its checks."""
+"""The dispatches of rounds, their default sampler, and their checks."""
 
 import chex
 import jax
@@ -15,20 +15,20 @@ COUNTS = np.array([1, 5, 8, 20, 3, 9])
 LOCAL = fa.Local(batch_size=4, learning_rate=0.25, steps=3)
 
 
-def schedule(local=LOCAL, cohort_size=3, seed=0):
+def rounds_of(local=LOCAL, cohort_size=3, seed=0):
     return Synchronous(COUNTS, local, cohort_size=cohort_size, seed=seed)
 
 
 def test_dispatches_do_not_depend_on_how_rounds_are_split():
-    whole = schedule().dispatches(40)
-    split = schedule()
+    whole = rounds_of().dispatches(40)
+    split = rounds_of()
     parts = [split.dispatches(n) for n in (1, 16, 20, 3)]
     joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
     chex.assert_trees_all_equal(whole, joined)
 
 
 def test_fields_of_dispatches():
-    dispatches = schedule().dispatches(30)
+    dispatches = rounds_of().dispatches(30)
     assert all(leaf.shape == (30, 3) for leaf in dispatches)
     assert (dispatches.server_step == np.arange(30)[:, None]).all()
     for client in range(len(COUNTS)):
@@ -55,7 +55,7 @@ def test_cohorts_of_a_million_clients():
 
 
 def test_an_epoch_is_all_batches_of_a_client():
-    steps = schedule(LOCAL._replace(steps=None, epochs=2)).dispatches(20)
+    steps = rounds_of(LOCAL._replace(steps=None, epochs=2)).dispatches(20)
     expected = 2 * np.array([1, 2, 2, 5, 1, 3])
     assert (steps.num_steps == expected[steps.client]).all()
     assert (steps.full_steps == steps.num_steps).all()
@@ -74,11 +74,11 @@ def test_an_epoch_is_all_batches_of_a_client():
 )
 def test_wrong_settings(local, cohort_size, message):
     with pytest.raises(ValueError, match=message):
-        schedule(local, cohort_size)
+        rounds_of(local, cohort_size)
 
 
-def test_the_schedule_is_shown_in_one_line():
-    planned = schedule(LOCAL._replace(steps=None, epochs=2))
+def test_it_is_shown_in_one_line():
+    planned = rounds_of(LOCAL._replace(steps=None, epochs=2))
     planned.dispatches(5)
     expected = "clients=6, cohort_size=3, full_steps=2..10, seed=0, next_round=5"
     assert repr(planned) == f"Synchronous({expected})"

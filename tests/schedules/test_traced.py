@@ -1,4 +1,4 @@
-"""Schedules that are drawn on the device."""
+"""Dispatches that are drawn on the device."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ COUNTS = np.asarray([5, 2, 8, 3, 9, 1, 4], np.int32)
     ],
     ids=["persistent", "rate by round", "rate by dispatch"],
 )
-def test_uniform_cohorts_are_those_of_the_schedule_on_the_host(local):
+def test_uniform_cohorts_are_those_on_the_host(local):
     """Every field has the same values and dtype, with traced and mapped seeds."""
 
     def draw(seed):

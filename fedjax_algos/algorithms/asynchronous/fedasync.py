@@ -86,5 +86,12 @@ def fedasync(
         reason = "it mixes in one arrival at a time; give form=delta, or the schedule immediate"
         schedules = Schedules("immediate", ("immediate",), reason)
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute
-    )._replace(schedules=schedules)
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=contribute,
+        schedules=schedules,
+    )

@@ -28,9 +28,6 @@ def tier_weights(rounds: jax.Array) -> jax.Array:
     Taken literally, the reversed counts would give everything to the slowest tier's untrained
     model until it finishes a round. So the order is reversed among the tiers that have finished
     one; the others have weight 0.
-
-    Args:
-      rounds: int32[tiers]: finished rounds of each tier, fastest tier first.
     """
     finished = rounds > 0
     rank = jnp.cumsum(finished) - 1
@@ -85,5 +82,12 @@ def fedat(
     contribute = weighted_by(weighting)
     reason = "it keeps a model for each tier, and only the schedules tiers and barrier have tiers"
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute
-    )._replace(schedules=Schedules("tiers", ("tiers", "barrier"), reason))
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=contribute,
+        schedules=Schedules("tiers", ("tiers", "barrier"), reason),
+    )

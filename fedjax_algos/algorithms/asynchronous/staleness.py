@@ -19,13 +19,7 @@ class StaleSum(NamedTuple):
 
 
 def staleness_weight(staleness: jax.Array, alpha, exponent) -> jax.Array:
-    """`st(d) = alpha (d + 1)^(-a)`: alpha for a fresh update, less with each server step if a > 0.
-
-    Args:
-      staleness: float[...]: d, in server steps.
-      alpha: the weight at staleness 0.
-      exponent: a; below 0 the weight grows with the staleness.
-    """
+    """`st(d) = alpha (d + 1)^(-a)`, float[...], of a staleness d in server steps; a = exponent."""
     return alpha * (1.0 + staleness) ** (-exponent)
 
 
@@ -36,11 +30,6 @@ def weighted_by_staleness(
 
     The p_i are not renormalised in a group: a group moves the model only by its share of all
     clients. The server divides the sum by `weight_divisor`.
-
-    Args:
-      alpha: the weight of a fresh update.
-      exponent: a in `st(d) = alpha (d + 1)^(-a)`.
-      weighting: what p_i is.
     """
 
     def contribute(update, dispatch, staleness):
@@ -52,10 +41,5 @@ def weighted_by_staleness(
 
 
 def weight_divisor(weighting: StaleWeighting, num_clients: int) -> jax.Array:
-    """float[]: the divisor of a `StaleSum`: m if p_i is 1/m ("uniform"), else 1.
-
-    Args:
-      weighting: what p_i is.
-      num_clients: m, the number of clients.
-    """
+    """float[]: the divisor of a `StaleSum`: m if p_i is 1/m ("uniform"), else 1."""
     return jnp.asarray(num_clients if weighting == "uniform" else 1, float)

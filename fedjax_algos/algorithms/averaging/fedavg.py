@@ -67,4 +67,12 @@ def fedavg(
         return ServerState(optax.apply_updates(server.params, updates), state)
 
     contribute = weighted_by(weighting)
-    return Algorithm(problem, local, init, broadcast, client_update, server_update, contribute)
+    return Algorithm(
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=contribute,
+    )

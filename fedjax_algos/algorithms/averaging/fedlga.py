@@ -48,13 +48,7 @@ class Upload(NamedTuple):
 def complete_clients(
     dispatches: Dispatch, mask: jax.Array, fallback: Fallback = "none"
 ) -> jax.Array:
-    """bool[group]: which clients did their full work.
-
-    Args:
-      dispatches: leaves [group].
-      mask: bool[group]: False for padding.
-      fallback: "max" gives the clients with the largest part of their work if none is complete.
-    """
+    """bool[group]: which clients did all their work; if none did, "max" takes those with most."""
     complete = mask & (dispatches.num_steps >= dispatches.full_steps)
     if fallback == "none":
         return complete
@@ -101,13 +95,6 @@ def factors(
 
     `c_i = 1 + lambda <Delta_i, v_i> / (eta_l S_i)^2` with v_i as in `fedlga`; without the divisor
     in the mode "update".
-
-    Args:
-      stack: the updates Delta_i, leaves [group, ...], with their dispatches and mask.
-      mode: "outer" or "update", see `fedlga`.
-      strength: lambda.
-      clip: bounds c_i to [0, S / S_i].
-      fallback: what counts as complete if no client is, see `fedlga`.
     """
 
     def factor(change, ahead, dispatch):
@@ -127,15 +114,7 @@ def approximate(
     clip: bool = False,
     fallback: Fallback = "none",
 ) -> Params:
-    """The updates, leaves [group, ...], with those of partial clients extended to full work.
-
-    Args:
-      stack: the updates Delta_i, leaves [group, ...], with their dispatches and mask.
-      mode: the approximation, see `fedlga`.
-      strength: lambda.
-      clip: bounds c_i to [0, S / S_i] in the modes "outer" and "update".
-      fallback: what counts as complete if no client is, see `fedlga`.
-    """
+    """The updates, leaves [group, ...], with those of partial clients extended to full work."""
     if mode == "diag":
 
         def extended(change, ahead, dispatch):
@@ -205,5 +184,12 @@ def fedlga(
 
     reason = "-Delta_i / (eta_l S_i), which its rule reads, is a mean gradient only with sgd"
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, reduce="stack"
-    )._replace(requires_sgd="" if mode == "update" else reason)
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        reduce="stack",
+        requires_sgd="" if mode == "update" else reason,
+    )

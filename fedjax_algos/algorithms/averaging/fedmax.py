@@ -19,21 +19,13 @@ from fedjax_algos.core.options import NonNegative, Positive
 
 
 def divergence_from_uniform(features: jax.Array) -> jax.Array:
-    """float[batch]: `KL(U || p) = -log D - (1/D) sum_j log p_j` of `p = softmax(features)`.
-
-    Args:
-      features: float[batch, D].
-    """
+    """float[batch]: `KL(U || p) = -log D - (1/D) sum_j log p_j` of `p = softmax(features)`."""
     width = features.shape[-1]
     return -jnp.log(jnp.asarray(width, features.dtype)) - jax.nn.log_softmax(features).mean(-1)
 
 
 def sown_features(outputs: Outputs) -> Any:
-    """The outputs' field `features`: what a classifier's module sows under that name, or None.
-
-    Args:
-      outputs: what the problem's `apply` returns.
-    """
+    """The outputs' field `features`: what a classifier's module sows under that name, or None."""
     return getattr(outputs, "features", None)
 
 

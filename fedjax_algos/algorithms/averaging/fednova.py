@@ -31,13 +31,6 @@ def accumulated_weight(num_steps, learning_rate, momentum, mu, most=None) -> jax
     `V <- rho V + 1 - eta_l mu A`, `A <- A + V` in each step. This is the number of steps for plain
     SGD, the authors' recursions for momentum alone and for a proximal term alone, and exact for
     both together.
-
-    Args:
-      num_steps: int32[]: the number of local steps.
-      learning_rate: float[]: eta_l.
-      momentum: rho.
-      mu: the factor of the proximal term.
-      most: a static bound of `num_steps`; see `repeat`.
     """
 
     def step(k, carry):

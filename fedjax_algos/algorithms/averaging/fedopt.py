@@ -32,14 +32,7 @@ class Moments(NamedTuple):
 def scale_by_moments(
     second_moment: SecondMoment, b1, tau, initial_v
 ) -> optax.GradientTransformation:
-    """`m <- b1 m + (1 - b1) G`, `v <- second_moment(v, G)`, direction `m / (sqrt(v) + tau)`.
-
-    Args:
-      second_moment: the rule for v.
-      b1: beta_1, the decay of m.
-      tau: added to the root of v.
-      initial_v: the first v, the same for all entries.
-    """
+    """`m <- b1 m + (1 - b1) G`, `v <- second_moment(v, G)`, direction `m / (sqrt(v) + tau)`."""
 
     def init(params):
         second = jax.tree.map(lambda p: jnp.full_like(p, initial_v), params)

@@ -15,12 +15,7 @@ from fedjax_algos.core.trees import add_scaled
 
 
 def proximal(mu, x: Params) -> Correction:
-    """The gradient correction `g + mu (y - x)`, for the loss plus `mu/2 |y - x|^2`.
-
-    Args:
-      mu: the strength, a number or a scalar array.
-      x: the model that the client received.
-    """
+    """The gradient correction `g + mu (y - x)`, for the loss plus `mu/2 |y - x|^2`."""
 
     def corrected(gradient, local_params, step):
         return add_scaled(gradient, mu, optax.tree.sub(local_params, x))

@@ -78,5 +78,12 @@ def adabest(
 
     contribute = weighted_by(weighting)
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute, client_init
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=contribute,
+        client_init=client_init,
     )

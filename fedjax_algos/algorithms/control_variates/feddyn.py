@@ -67,5 +67,12 @@ def feddyn(problem: Problem, local: Local, *, alpha: Positive = 0.01) -> Algorit
 
     contribute = weighted_by("uniform")
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute, client_init
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=contribute,
+        client_init=client_init,
     )

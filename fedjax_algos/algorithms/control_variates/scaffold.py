@@ -94,5 +94,13 @@ def scaffold(
         return ServerState(x, add_scaled(c, 1 / num_clients, sums.control_change), num_clients)
 
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute, client_init
-    )._replace(requires_sgd="its controls (x - y_i) / (K_i eta_l) are mean gradients only with sgd")
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=contribute,
+        client_init=client_init,
+        requires_sgd="its controls (x - y_i) / (K_i eta_l) are mean gradients only with sgd",
+    )

@@ -66,11 +66,7 @@ def sgd() -> BiasedOptimizer:
 
 
 def momentum(*, beta=0.9) -> BiasedOptimizer:
-    """Momentum without dampening: `U = m' = beta m + g`, `T: m <- m'`.
-
-    Args:
-      beta: the decay of m, from 0 to below 1.
-    """
+    """Momentum without dampening: `U = m' = beta m + g`, `T: m <- m'`."""
     return BiasedOptimizer(
         init=lambda x: SGDmStatistics(optax.tree.zeros_like(x)),
         update=lambda g, s: add_scaled(g, beta, s.m),
@@ -80,11 +76,7 @@ def momentum(*, beta=0.9) -> BiasedOptimizer:
 
 
 def sgdm(*, beta=0.9) -> BiasedOptimizer:
-    """Dampened momentum: `U = m' = beta m + (1 - beta) g`, `T: m <- m'`.
-
-    Args:
-      beta: the decay of m, from 0 to below 1.
-    """
+    """Dampened momentum: `U = m' = beta m + (1 - beta) g`, `T: m <- m'`."""
     return BiasedOptimizer(
         init=lambda x: SGDmStatistics(optax.tree.zeros_like(x)),
         update=lambda g, s: optax.tree.update_moment(g, s.m, beta, 1),
@@ -94,12 +86,7 @@ def sgdm(*, beta=0.9) -> BiasedOptimizer:
 
 
 def rmsprop(*, beta=0.9, eps=1e-3) -> BiasedOptimizer:
-    """`U = g / (sqrt(v) + eps)`, `T: v <- beta v + (1 - beta) g^2`.
-
-    Args:
-      beta: the decay of v, from 0 to below 1.
-      eps: added to the root of v, above 0.
-    """
+    """`U = g / (sqrt(v) + eps)`, `T: v <- beta v + (1 - beta) g^2`."""
     return BiasedOptimizer(
         init=lambda x: RMSPropStatistics(optax.tree.ones_like(x)),
         update=lambda g, s: jax.tree.map(lambda g, v: g / (jnp.sqrt(v) + eps), g, s.v),
@@ -109,13 +96,7 @@ def rmsprop(*, beta=0.9, eps=1e-3) -> BiasedOptimizer:
 
 
 def adam(*, b1=0.9, b2=0.99, eps=1e-3) -> BiasedOptimizer:
-    """`U = (b1 m + (1 - b1) g) / (sqrt(v) + eps)` without bias correction; T is both of the above.
-
-    Args:
-      b1: beta_1, the decay of m, from 0 to below 1.
-      b2: beta_2, the decay of v, from 0 to below 1.
-      eps: added to the root of v, above 0.
-    """
+    """`U = (b1 m + (1 - b1) g) / (sqrt(v) + eps)`, no bias correction; T is both of the above."""
     momentum, scaling = sgdm(beta=b1), rmsprop(beta=b2, eps=eps)
     return BiasedOptimizer(
         init=lambda x: AdamStatistics(momentum.init(x).m, scaling.init(x).v),
@@ -129,14 +110,7 @@ OptimizerName = Literal["sgdm", "rmsprop", "adam"]
 
 
 def biased_optimizer(name: OptimizerName, *, beta, b2, eps) -> BiasedOptimizer:
-    """One of the three by name.
-
-    Args:
-      name: which one.
-      beta: the decay of SGDm's m, of RMSProp's v, or of Adam's m.
-      b2: the decay of Adam's v; the others ignore it.
-      eps: added to the root of v; SGDm ignores it.
-    """
+    """SGDm, RMSProp or Adam by name; beta is the decay of SGDm's m, RMSProp's v or Adam's m."""
     return {
         "sgdm": lambda: sgdm(beta=beta),
         "rmsprop": lambda: rmsprop(beta=beta, eps=eps),
@@ -145,11 +119,7 @@ def biased_optimizer(name: OptimizerName, *, beta, b2, eps) -> BiasedOptimizer:
 
 
 def frozen(transform: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The transformation with a constant state: every step reads the state of the first.
-
-    Args:
-      transform: any optax transformation.
-    """
+    """The transformation with a constant state: every step reads the state of the first."""
 
     def update(gradient, state, params=None):
         direction, _ = transform.update(gradient, state, params)

@@ -154,5 +154,13 @@ def fedgbo(
             "server's have changed since; give upload=gradient",
         )
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute
-    )._replace(schedules=schedules, requires_sgd=OWN_OPTIMIZER)
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=contribute,
+        schedules=schedules,
+        requires_sgd=OWN_OPTIMIZER,
+    )

@@ -32,14 +32,7 @@ class Upload(NamedTuple):
 
 
 def moving(optimizer: OptimizerName, *, beta, b2, eps) -> optax.GradientTransformation:
-    """The optimiser that updates its moments before it uses them, without bias correction.
-
-    Args:
-      optimizer: which of the three.
-      beta: the decay of SGDm's m, of RMSProp's v, or of Adam's m.
-      b2: the decay of Adam's v.
-      eps: added to the root of v.
-    """
+    """The optimiser that updates its moments before it uses them, without bias correction."""
     fixed = biased_optimizer(optimizer, beta=beta, b2=b2, eps=eps)
     scaling = rmsprop(eps=eps)
 
@@ -112,5 +105,13 @@ def mfl(
         "run it in synchronous rounds",
     )
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute
-    )._replace(schedules=schedules, requires_sgd=OWN_OPTIMIZER)
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=contribute,
+        schedules=schedules,
+        requires_sgd=OWN_OPTIMIZER,
+    )

@@ -42,11 +42,7 @@ class ServerState(NamedTuple):
 
 
 def key_at_x(key: Key) -> Key:
-    """The key for a gradient at x, which is the key of no local step.
-
-    Args:
-      key: the dispatch's key.
-    """
+    """The key for a gradient at x, which is the key of no local step."""
     return jax.random.fold_in(key, 2**31 - 1)
 
 
@@ -89,8 +85,16 @@ def _mime(problem, local, optimizer, server_learning_rate, weighting) -> Algorit
         contribute=contribute,
     )
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute
-    )._replace(prelude=prelude, requires_sgd=OWN_OPTIMIZER)
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=contribute,
+        prelude=prelude,
+        requires_sgd=OWN_OPTIMIZER,
+    )
 
 
 @algorithms.register

@@ -62,8 +62,15 @@ def _lite(problem, local, optimizer, gradient_at, server_learning_rate, weightin
 
     contribute = weighted_by(weighting)
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute
-    )._replace(requires_sgd=OWN_OPTIMIZER)
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=contribute,
+        requires_sgd=OWN_OPTIMIZER,
+    )
 
 
 def _of_all_examples(problem, local):

@@ -67,5 +67,12 @@ def fedcm(
 
     contribute = weighted_by(weighting)
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute
-    )._replace(requires_sgd="its momentum M / (eta_l K_i) is a mean gradient only with sgd")
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=contribute,
+        requires_sgd="its momentum M / (eta_l K_i) is a mean gradient only with sgd",
+    )

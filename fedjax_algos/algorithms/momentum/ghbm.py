@@ -92,8 +92,15 @@ def ghbm(
 
     contribute = weighted_by(weighting)
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute
-    )._replace(requires_sgd="" if nesterov else DISPLACEMENT)
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=contribute,
+        requires_sgd="" if nesterov else DISPLACEMENT,
+    )
 
 
 @algorithms.register

@@ -88,5 +88,13 @@ def localghbm(
 
     contribute = weighted_by(weighting)
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute, client_init
-    )._replace(requires_sgd=DISPLACEMENT)
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=contribute,
+        client_init=client_init,
+        requires_sgd=DISPLACEMENT,
+    )

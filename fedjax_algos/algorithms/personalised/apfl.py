@@ -32,13 +32,7 @@ class ClientState(NamedTuple):
 
 
 def mix(alpha, v: Params, w: Params) -> Params:
-    """`alpha v + (1 - alpha) w`.
-
-    Args:
-      alpha: float[].
-      v: arrays.
-      w: arrays of the same shapes.
-    """
+    """`alpha v + (1 - alpha) w`."""
     return jax.tree.map(lambda v, w: alpha.astype(v.dtype) * (v - w) + w, v, w)
 
 
@@ -47,9 +41,6 @@ def mixture(problem: Problem) -> Problem:
 
     The gradient of the mixture's loss by v is that by the mixture times alpha, and the gradient by
     alpha its product with v - w. It does not flow into w.
-
-    Args:
-      problem: of each of them.
     """
 
     def apply(model, batch, key, training):

@@ -68,5 +68,13 @@ def fedbn(
 
     contribute = weighted_by(weighting)
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute, client_init
-    )._replace(personal=personal)
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=contribute,
+        client_init=client_init,
+        personal=personal,
+    )

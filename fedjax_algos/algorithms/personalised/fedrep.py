@@ -18,15 +18,7 @@ from fedjax_algos.core.trees import add_scaled
 
 
 def average_shared(parts: Parts, server_learning_rate: float):
-    """The server's side: it averages the shared leaves, and never sees the others.
-
-    Args:
-      parts: which leaves are shared.
-      server_learning_rate: the factor of the mean delta.
-
-    Returns:
-      The functions `init`, `broadcast` and `server_update` of an algorithm.
-    """
+    """The `init`, `broadcast` and `server_update` that average the shared leaves alone."""
 
     def init(params, population):
         return ServerState(params, ())
@@ -45,14 +37,7 @@ def average_shared(parts: Parts, server_learning_rate: float):
 def in_turns(
     inner: optax.GradientTransformation, parts: Parts, head_steps
 ) -> optax.GradientTransformation:
-    """Applies a transformation to the head alone in the first steps, and then to the body alone.
-
-    Args:
-      inner: the transformation, which sees zeros for the other part. Each part starts with a fresh
-        state.
-      parts: which leaves are the head.
-      head_steps: int32[]: steps of the head.
-    """
+    """Applies `inner`, from fresh states, to the head in `head_steps` steps, then to the body."""
 
     def only(tree, steps_done):
         leaves = [
@@ -130,5 +115,13 @@ def fedrep(
 
     contribute = weighted_by(weighting)
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute, client_init
-    )._replace(personal=personal)
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=contribute,
+        client_init=client_init,
+        personal=personal,
+    )

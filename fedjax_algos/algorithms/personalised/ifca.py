@@ -104,5 +104,13 @@ def ifca(
         return Model(jax.tree.map(lambda leaf: leaf[chosen], server.models))
 
     return Algorithm(
-        problem, local, init, broadcast, client_update, server_update, contribute, client_init
-    )._replace(personal=personal)
+        problem=problem,
+        local=local,
+        init=init,
+        broadcast=broadcast,
+        client_update=client_update,
+        server_update=server_update,
+        contribute=contribute,
+        client_init=client_init,
+        personal=personal,
+    )

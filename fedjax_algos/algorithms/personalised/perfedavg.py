@@ -42,7 +42,7 @@ def perfedavg(
         batch tau + k and D'' batch 2 tau + k of its stream; with `batches="full"` all are the same.
         With `batches="persistent"` the stream goes on after the batches that a dispatch has taken.
       alpha: alpha, at least 0, the rate of the client's own step; 0 is FedAvg on D'.
-      form: of the gradient, see above.
+      form: the form of the gradient, see above.
       delta: delta, above 0, in units of params / gradient.
       server_learning_rate: as in `fedavg`, above 0; 1 in the paper.
       weighting: weights of the mean delta: "uniform" as in the paper, or "examples" (proportional

@@ -19,7 +19,7 @@ from fedjax_algos.analysis.pictures.axes import (
     save_figure,
 )
 from fedjax_algos.analysis.pictures.timeline_summary import counted, require_server_steps
-from fedjax_algos.asynchrony.arrival_groups import CompassTrace
+from fedjax_algos.asynchrony.compass import CompassTrace
 from fedjax_algos.asynchrony.plan import IN_FLIGHT, LOST, Plan
 
 if TYPE_CHECKING:

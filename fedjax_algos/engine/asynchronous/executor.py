@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_algos.asynchrony.compatibility import check_asynchronous
 from fedjax_algos.asynchrony.plan import Plan
+from fedjax_algos.asynchrony.planners import check_asynchronous
 from fedjax_algos.core import Algorithm, Dispatch, Metrics
 from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.limits import check_device_memory

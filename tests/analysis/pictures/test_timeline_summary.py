@@ -8,8 +8,8 @@ import pytest
 from plan_helpers import plan_by_hand, plan_of_figure_1, plan_without_server_steps
 
 from fedjax_algos.analysis.pictures import PlanSummary, idle_share, summarise_plan
-from fedjax_algos.asynchrony.policies import barrier, immediate
-from fedjax_algos.asynchrony.system_model import FixedSystem
+from fedjax_algos.asynchrony import FixedSystem
+from fedjax_algos.asynchrony.planners import barrier, immediate
 
 
 def test_idle_share_by_hand():

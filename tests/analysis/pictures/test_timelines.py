@@ -16,9 +16,9 @@ from fedjax_algos.analysis.pictures import (
     plot_timeline,
     summarise_plan,
 )
+from fedjax_algos.asynchrony import FixedSystem, simulated
 from fedjax_algos.asynchrony.compass import compass
-from fedjax_algos.asynchrony.policies import barrier, buffered, immediate, tiers
-from fedjax_algos.asynchrony.system_model import FixedSystem, simulated
+from fedjax_algos.asynchrony.planners import barrier, buffered, immediate, tiers
 
 
 def collections(figure):

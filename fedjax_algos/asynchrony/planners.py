@@ -1,23 +1,56 @@
-"""Schedules on the virtual clock in which every dispatch has the same number of steps.
+"""Planners: who is dispatched when on the virtual clock, and which algorithms run with which.
 
-`barrier` is the schedule of FedAvg and FedAvgM, `immediate` of FedAsync, `buffered` of FedBuff and
-`tiers` of FedAT, as FedCompass compares them: Li et al., ICLR 2024,
-https://arxiv.org/abs/2309.14675. `event_loop` defines the order of events at equal times and when
-the server learns of a loss.
+In those of this file every dispatch has the same number of steps. `barrier` is the planner of
+FedAvg and FedAvgM, `immediate` of FedAsync, `buffered` of FedBuff and `tiers` of FedAT, as
+FedCompass compares them: Li et al., ICLR 2024, https://arxiv.org/abs/2309.14675. `event_loop`
+defines the order of events at equal times and when the server learns of a loss.
 """
 
 import math
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 
 from fedjax_algos.asynchrony.event_loop import ARRIVES, LEAVES, REJOINS, STARTS, EventLoop
 from fedjax_algos.asynchrony.plan import Plan
-from fedjax_algos.asynchrony.registry import Planner, schedules
-from fedjax_algos.asynchrony.system_model import SystemModelWithSpeeds
+from fedjax_algos.asynchrony.systems.system_model import SystemModel, SystemModelWithSpeeds
+from fedjax_algos.core import Algorithm
 from fedjax_algos.core.options import Count, Range
+from fedjax_algos.core.registry import Registry
 
 _NEXT_CLIENT = 16  # a stream of NumPy's generators; the system model's streams are 13 to 15
+
+
+class Planner(Protocol):
+    """Makes the plan of a run; the factories of planners return it."""
+
+    def __call__(
+        self,
+        system: SystemModel,
+        num_clients: int,
+        *,
+        arrivals: int | None = None,
+        seconds: float | None = None,
+    ) -> Plan:
+        """Plans a run until a number of arrivals or of simulated seconds.
+
+        Args:
+          system: durations of dispatches, and clients that leave; times away may be `math.inf`.
+          num_clients: m, the number of clients, at least 1.
+          arrivals: number of updates to receive, without lost ones; the plan ends with the last.
+          seconds: simulated seconds; events at exactly this time are included.
+
+        Returns:
+          The timeline. Its `trace` is the planner's own record, if it keeps one.
+
+        Raises:
+          ValueError: unless exactly one of `arrivals` and `seconds` is given and it is above 0, for
+            invalid durations or unavailability, or if clients leave so often that too few arrive.
+        """
+
+
+schedules = Registry[Planner]("schedule", Callable)
 
 
 @schedules.register
@@ -117,7 +150,7 @@ def immediate(
     Args:
       steps: Q, local steps of each dispatch, at least 1.
       concurrency: number of clients that train at the same time; see `buffered`.
-      seed: of the draws among idle clients, at least 0.
+      seed: the seed of the draws among idle clients, at least 0.
 
     Returns:
       A planner. It raises `ValueError` for fewer clients than `concurrency`.
@@ -152,7 +185,7 @@ def buffered(
       steps: Q, local steps of each dispatch, at least 1.
       size: K, at least 1.
       concurrency: number of clients that train at the same time; None is all of them.
-      seed: of the draws among idle clients, at least 0.
+      seed: the seed of the draws among idle clients, at least 0.
 
     Returns:
       A planner. It raises `ValueError` for fewer clients than `concurrency`.
@@ -231,3 +264,53 @@ def _rounds(loop: EventLoop, steps: int, tier_of: list[int]) -> Plan:
         if waiting[tier]:
             loop.put(now, STARTS, tier)  # after all other events at this time
     return loop.plan(dispatch, np.zeros(len(dispatch)), step, times, groups)
+
+
+def check_asynchronous(algorithm: Algorithm) -> None:
+    """Checks that an algorithm needs no synchronous rounds.
+
+    Args:
+      algorithm: its fields `prelude`, `reduce` and `local` are read.
+
+    Raises:
+      ValueError: with the reason, if a round needs the answers of the whole cohort at once.
+    """
+    reason = _reason_for_rounds(algorithm)
+    if reason:
+        raise ValueError(f"the algorithm does not run on the virtual clock: {reason}")
+
+
+def check_schedule(algorithm: Algorithm, schedule: str) -> None:
+    """Checks that an algorithm runs with a planner.
+
+    Args:
+      algorithm: its fields `prelude`, `reduce`, `local` and `schedules` are read.
+      schedule: the name of a planner, such as "immediate".
+
+    Raises:
+      ValueError: with the reason, if it does not.
+    """
+    allowed, reason = algorithm.schedules.allowed, _reason_for_rounds(algorithm)
+    if reason or (allowed is not None and schedule not in allowed):
+        reason = reason or algorithm.schedules.reason
+        raise ValueError(f"the algorithm does not run on the schedule {schedule}: {reason}")
+
+
+def _reason_for_rounds(algorithm: Algorithm) -> str:
+    """Why the algorithm needs synchronous rounds, or an empty text."""
+    if algorithm.local.reverse is not None:
+        return (
+            "its local.reverse bounds the local steps, but a plan may give a client more; build it "
+            "with a Local without reverse"
+        )
+    if algorithm.prelude is not None:
+        return (
+            "a round has two exchanges (prelude), and the first needs the answers of the whole "
+            "cohort before any client trains; use synchronous rounds"
+        )
+    if algorithm.reduce == "stack":
+        return (
+            'the server compares all updates of a round with each other (reduce="stack"), but '
+            "here they arrive one by one; use synchronous rounds"
+        )
+    return ""

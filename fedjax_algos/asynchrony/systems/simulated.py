@@ -1,16 +1,31 @@
-"""The random draws of a simulated system.
+"""Simulated systems: clients' speeds, losses and times away are drawn.
 
-They depend only on the seed, the client and the number of the dispatch, so that all compared
+The draws depend only on the seed, the client and the number of the dispatch, so that all compared
 methods meet the same system.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from fedjax_algos.asynchrony.systems.system_model import (
+    SystemModelFactory,
+    SystemModelWithSpeeds,
+    require_at_least_0,
+    system_models,
+    transfer_seconds,
+)
+from fedjax_algos.core.options import NonNegative, Positive, Range
 from fedjax_algos.core.representation import describe
-from fedjax_algos.schedules.speeds import CLIENTS_IN_BLOCK, SpeedDistribution, block_of_times
+from fedjax_algos.schedules.local_work import (
+    CLIENTS_IN_BLOCK,
+    SpeedDistribution,
+    Speeds,
+    TimeFloor,
+    block_of_times,
+    speed_distribution,
+)
 
 _JITTER, _CHANGES, _UNAVAILABLE = 13, 14, 15  # streams of NumPy's generators, after those of works
 # The first dispatches of many clients are drawn together, because there may be a million clients;
@@ -19,27 +34,85 @@ _CLIENTS, _FIRST_DISPATCHES = 256, 4  # _CLIENTS divides CLIENTS_IN_BLOCK
 _MIN_DISPATCHES, _MAX_DISPATCHES = 60, 1024  # in a later draw of one client
 
 
-@dataclass(eq=False, repr=False)
-class SimulatedSystem:
-    """The system that `simulated` describes, for one seed. Draws are made when they are needed.
+@system_models.register
+def simulated(
+    *,
+    speeds: Speeds = "normal",
+    seconds_per_step: Positive = 0.1,
+    jitter: NonNegative = 0.05,
+    change: Annotated[float, Range(0, 1)] = 0.0,
+    communication_seconds: NonNegative = 0.0,
+    bytes_per_second: Positive | None = None,
+    dropout: Annotated[float, Range(0, 1, high_open=True)] = 0.0,
+    unavailable_seconds: Positive = 10.0,
+    time_floor: TimeFloor = 0.01,
+    time_bin: Positive | None = None,
+) -> SystemModelFactory:
+    """A dispatch of Q steps takes Q t_i z + communication, z ~ N(1, jitter^2) and at least .5.
+
+    t_i is drawn once for each client around mu = `seconds_per_step`, as in the local work
+    `deadline` and with the same values: "homogeneous" is mu; "normal" is N(mu, (0.3 mu)^2), drawn
+    again while it is 0.05 mu or less; "exponential" has mean mu. `SpeedDistribution` defines the
+    floor and the bins, and says what is known of FedCompass's. z is drawn for each dispatch.
+
+    Li et al., "FedCompass", ICLR 2024, sections 5.1 and G.2, https://arxiv.org/abs/2309.14675.
+    There communication takes no time, and how times are kept positive is not specified. The paper
+    has no dropouts: here a client leaves after a uniformly distributed share of the dispatch's
+    time, and is away for an exponentially distributed time.
 
     Args:
-      seed: of all draws, at least 0.
-      distribution: of t_i, in units of mu.
-      seconds_per_step: mu.
-      jitter: the standard deviation of z.
-      change: probability of a new t_i before a dispatch.
-      communication: seconds of each dispatch.
-      dropout: probability that a dispatch is lost.
-      unavailable_seconds: the mean time away.
+      speeds: the distribution of t_i.
+      seconds_per_step: mu, in seconds, above 0.
+      jitter: the standard deviation of z, at least 0.
+      change: probability that a client draws a new t_i before a dispatch other than its first, from
+        0 to 1; .1 in the paper's study of changing speeds.
+      communication_seconds: seconds that each dispatch takes for download and upload together.
+      bytes_per_second: adds (download_bytes + upload_bytes) / bytes_per_second seconds to each
+        dispatch; None adds nothing.
+      dropout: probability that a dispatch is lost, at least 0 and below 1.
+      unavailable_seconds: the mean time away, in seconds, above 0.
+      time_floor: the least t_i, in units of mu, from 0 (none) to 1. With exponential speeds it
+        decides how many of the server steps the fastest client makes.
+      time_bin: the width of the bins of exponential t_i, in units of mu, above 0; None for none.
+
+    Returns:
+      A function that makes the system model of a seed. It raises `ValueError` for a negative seed
+      or negative numbers of bytes.
+
+    Raises:
+      ValueError: for bins of other speeds.
     """
+    distribution = speed_distribution(speeds, time_floor, time_bin, "simulated")
+
+    def make(
+        seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
+    ) -> SystemModelWithSpeeds:
+        transfer = transfer_seconds(download_bytes, upload_bytes, bytes_per_second)
+        require_at_least_0(seed=seed)
+        return SimulatedSystem(
+            seed,
+            distribution,
+            seconds_per_step,
+            jitter,
+            change,
+            communication_seconds + transfer,
+            dropout,
+            unavailable_seconds,
+        )
+
+    return make
+
+
+@dataclass(eq=False, repr=False)
+class SimulatedSystem:
+    """The system that `simulated` describes, for one seed. Draws are made when they are needed."""
 
     seed: int
-    distribution: SpeedDistribution
+    distribution: SpeedDistribution  # of t_i, in units of mu
     seconds_per_step: float
     jitter: float
     change: float
-    communication: float
+    communication: float  # seconds of each dispatch
     dropout: float
     unavailable_seconds: float
     # by client: seconds per step and unavailability of each dispatch drawn so far, and the last t_i

@@ -1,4 +1,4 @@
-"""Every algorithm on every schedule: the allowed pairs run, and the others are refused."""
+"""Every algorithm with every planner: the allowed pairs run, and the others are refused."""
 
 import functools
 
@@ -48,7 +48,7 @@ DEFAULTS = {
 
 
 def reason_against(algorithm, schedule):
-    """The reason why an algorithm does not run on a schedule, or None."""
+    """The reason why an algorithm does not run with a planner, or None."""
     try:
         check_schedule(algorithm, schedule)
     except ValueError as error:
@@ -63,7 +63,7 @@ def plan_of(schedule):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
-def test_every_algorithm_on_every_schedule(case):
+def test_every_algorithm_with_every_planner(case):
     if case.name == "fedmax":  # scalar outputs have no features
         case = Case("fedmax", {"features": lambda x: jnp.stack([x, 2 * x])[None]})
     toy = quadratics([[1.0, 2.0], [0.5], [2.0, 1.0, 0.7]], [[1.0, -1.0], [3.0], [0.0, 0.5, -2.0]])
@@ -81,7 +81,7 @@ def test_every_algorithm_on_every_schedule(case):
         plan = plan_of(schedule)
         state = executor.init(0, fa.Population(3, 3, 6, int(plan.group.max()) + 1))
         dispatches = plan_dispatches(plan, toy.data.counts(), LOCAL)
-        # the same numbers of rows for all schedules, which then share the compiled programs
+        # the same numbers of rows for all planners, which then share the compiled programs
         waves = executor.waves(state, plan)._replace(num_update_rows=8, num_version_rows=7)
         *_, (done, state, *_) = executor.run(state, toy.data, plan, dispatches, waves=waves)
         assert done == len(plan.time) > 3
@@ -100,13 +100,13 @@ def test_algorithms_that_need_synchronous_rounds(name, message):
             refuse(algorithm)
 
 
-def test_every_schedule_is_tested():
+def test_every_planner_is_tested():
     assert set(SPECS) == set(schedules)
 
 
 @pytest.mark.slow
 def test_your_own_algorithm_runs_where_its_fields_allow():
-    """FedAvg with half of its step, restricted to one schedule, equals FedAvg's first step."""
+    """FedAvg with half of its step, restricted to one planner, equals FedAvg's first step."""
     toy = quadratics([[1.0], [2.0]], [[1.0], [-1.0]])
     fedavg = fa.algorithms.fedavg(toy.problem, LOCAL)
 

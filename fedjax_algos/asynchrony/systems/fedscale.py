@@ -17,12 +17,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from fedjax_algos.asynchrony.fixed_system import require_at_least_0
-from fedjax_algos.asynchrony.sessions import Sessions
-from fedjax_algos.asynchrony.system_model import (
+from fedjax_algos.asynchrony.systems.fixed import Sessions
+from fedjax_algos.asynchrony.systems.system_model import (
     SystemModelFactory,
     SystemModelWithSpeeds,
-    check_system_seed,
+    require_at_least_0,
     system_models,
 )
 from fedjax_algos.core.files import max_text_bytes, parse_json, read_file, reading
@@ -47,23 +46,16 @@ class Device(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class FedScaleSystem:
-    """The system that `fedscale` describes, for one seed.
-
-    Args:
-      devices: of the file.
-      sessions: of the file; None if clients are always available.
-      device_numbers: int[devices]: client i has the device of number i, modulo their number.
-      session_numbers: int[sessions], likewise.
-      batch_size: examples of a step.
-      kbits: of 1024 bits, that a dispatch sends in both directions.
-    """
+    """The system that `fedscale` describes, for one seed."""
 
     devices: tuple[Device, ...]
-    sessions: tuple[Sessions, ...] | None
-    device_numbers: np.ndarray
-    session_numbers: np.ndarray
+    sessions: tuple[Sessions, ...] | None  # None if clients are always available
+    device_numbers: (
+        np.ndarray
+    )  # int[devices]: client i has the device of entry i, modulo their number
+    session_numbers: np.ndarray  # int[sessions], likewise
     batch_size: int
-    kbits: float
+    kbits: float  # of 1024 bits, that a dispatch sends in both directions
 
     def __repr__(self) -> str:
         sessions = len(self.sessions or ())
@@ -71,44 +63,23 @@ class FedScaleSystem:
         return describe(self, **about, batch_size=self.batch_size)
 
     def seconds(self, client: int, number: int, num_steps: int) -> float:
-        """See `SystemModel.seconds`.
-
-        Args:
-          client: which client.
-          number: of the dispatch, which makes no difference.
-          num_steps: local steps of the dispatch.
-        """
+        """See `SystemModel.seconds`; the number of the dispatch makes no difference."""
         device = self._device(client)
         milliseconds = _TRAINING * self.batch_size * num_steps * device.computation
         return milliseconds / 1000 + self.kbits / device.communication
 
     def unavailability(self, client: int, number: int) -> None:
-        """None: when clients leave depends on the time; see `unavailability_at`.
-
-        Args:
-          client: which client.
-          number: of the dispatch.
-        """
+        """None: when clients leave depends on the time; see `unavailability_at`."""
 
     def unavailability_at(self, client: int, now: Any, seconds: Any) -> tuple[Any, Any] | None:
-        """See `SystemModelWithSessions.unavailability_at`.
-
-        Args:
-          client: which client.
-          now: when the dispatch starts.
-          seconds: how long it takes.
-        """
+        """See `SystemModelWithSessions.unavailability_at`."""
         if self.sessions is None:
             return None
         number = self.session_numbers[client % len(self.sessions)]
         return self.sessions[number].unavailability(now, seconds)
 
     def expected_seconds_per_step(self, client: int) -> float:
-        """See `SystemModelWithSpeeds.expected_seconds_per_step`.
-
-        Args:
-          client: which client.
-        """
+        """See `SystemModelWithSpeeds.expected_seconds_per_step`."""
         return _TRAINING * self.batch_size * self._device(client).computation / 1000
 
     def _device(self, client: int) -> Device:
@@ -166,9 +137,7 @@ def fedscale(
     def make(
         seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
     ) -> SystemModelWithSpeeds:
-        require_at_least_0("download_bytes", download_bytes)
-        require_at_least_0("upload_bytes", upload_bytes)
-        check_system_seed(seed)
+        require_at_least_0(seed=seed, download_bytes=download_bytes, upload_bytes=upload_bytes)
         return FedScaleSystem(
             speeds,
             sessions,

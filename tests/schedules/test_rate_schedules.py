@@ -1,4 +1,4 @@
-"""Rate schedules: each rule by hand, and their use in a synchronous schedule."""
+"""Learning rate schedules: each rule by hand, and their use in rounds."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_shapes(spec, counts, kind):
         assert float(alone) == pytest.approx(value, rel=1e-14)
 
 
-def schedule(rate, **keywords):
+def rounds_of(rate, **keywords):
     local = fa.Local(batch_size=4, learning_rate=rate, steps=1, **keywords)
 
     def sampler(seed, rounds, num_clients, cohort_size):
@@ -70,16 +70,16 @@ def schedule(rate, **keywords):
 
 def test_rates_of_the_round_and_of_the_dispatch():
     rate = rate_schedules["exponential"](0.5, decay=0.5)
-    by_round = schedule(rate).dispatches(3).learning_rate
+    by_round = rounds_of(rate).dispatches(3).learning_rate
     np.testing.assert_array_equal(by_round, [[0.5, 0.5], [0.25, 0.25], [0.125, 0.125]])
-    by_dispatch = schedule(rate, rate_by="dispatch").dispatches(3).learning_rate
+    by_dispatch = rounds_of(rate, rate_by="dispatch").dispatches(3).learning_rate
     np.testing.assert_array_equal(by_dispatch, [[0.5, 0.5], [0.25, 0.5], [0.125, 0.25]])
     for values in (by_round, by_dispatch):
         assert values.dtype == np.float32
 
 
 def test_rates_continue_over_calls():
-    whole, split = (schedule(rate_schedules["inverse"](0.5), rate_by="dispatch") for _ in range(2))
+    whole, split = (rounds_of(rate_schedules["inverse"](0.5), rate_by="dispatch") for _ in range(2))
     parts = [split.dispatches(1), split.dispatches(2)]
     joined = np.concatenate([part.learning_rate for part in parts])
     np.testing.assert_array_equal(whole.dispatches(3).learning_rate, joined)
@@ -102,20 +102,19 @@ def test_rates_continue_over_calls():
 )
 def test_rates_that_are_not_positive_are_rejected(rate, message):
     with pytest.raises(ValueError, match=message):
-        schedule(rate).dispatches(3)
+        rounds_of(rate).dispatches(3)
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("exponential", "exponential needs decay; give exponential:decay=..."),
-        ("exponential:0", "decay=0 is out of range; give a number above 0 and at most 1"),
+        ("exponential", "exponential needs decay"),
+        ("exponential:0", "decay=0 is out of range"),
         ("exponential:1.5", "decay=1.5 is out of range"),
         ("step:factor=0.5", "step needs every"),
-        ("step:factor=0,every=2", "step: factor=0 is out of range; give a number above 0"),
-        ("step:factor=0.5,every=0", "every=0 is out of range; give a whole number of at least 1"),
-        ("inverse:-1", "decay=-1 is out of range; give a number of at least 0"),
-        ("cosine", "unknown rate schedule 'cosine'; choose constant, exponential, inverse or step"),
+        ("step:factor=0,every=2", "factor=0 is out of range"),
+        ("step:factor=0.5,every=0", "every=0 is out of range"),
+        ("inverse:-1", "decay=-1 is out of range"),
     ],
 )
 def test_wrong_specs(spec, message):

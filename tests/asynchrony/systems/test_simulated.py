@@ -1,7 +1,4 @@
-"""System models: distributions, dependence on (seed, client, dispatch) alone, and given times."""
-
-import math
-from fractions import Fraction
+"""Simulated systems: their distributions, which depend on (seed, client, dispatch) alone."""
 
 import numpy as np
 import pytest
@@ -9,16 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedjax_algos.asynchrony import (
-    FixedSystem,
-    SystemModelWithSpeeds,
-    barrier,
-    immediate,
-    system_models,
-    traced,
-)
-from fedjax_algos.asynchrony.fixed_system import check_unavailability
-from fedjax_algos.schedules.speeds import SpeedDistribution, relative_times
+from fedjax_algos.asynchrony import barrier, immediate, system_models
+from fedjax_algos.schedules.local_work import SpeedDistribution, relative_times
 
 SPECS = ["simulated", "simulated:speeds=exponential,change=0.3,dropout=0.2"]
 SEEDS = st.integers(0, 2**31 - 1)
@@ -27,7 +16,7 @@ simulated = system_models["simulated"]
 
 
 def test_every_system_model_is_tested():
-    """`fedscale` is tested in test_fedscale, `csv` in test_csv_system."""
+    """`fedscale` is tested in test_fedscale, `csv` in test_fixed."""
     named = {spec.partition(":")[0] for spec in SPECS}
     assert named | {"fedscale", "csv"} == set(system_models)
 
@@ -62,10 +51,10 @@ def test_seeds_clients_and_dispatches_differ(spec):
     assert len(np.unique(times)) == times.size
 
 
-def test_two_schedules_run_in_the_same_system():
+def test_two_planners_meet_the_same_system():
     plans = [
-        schedule(steps=20)(simulated(speeds="exponential", change=0.2)(3), 6, arrivals=200)
-        for schedule in (immediate, barrier)
+        make(steps=20)(simulated(speeds="exponential", change=0.2)(3), 6, arrivals=200)
+        for make in (immediate, barrier)
     ]
     seconds = [
         dict(zip(zip(p.client, p.number, strict=True), p.ended - p.started, strict=True))
@@ -159,8 +148,7 @@ def test_speeds_change_at_every_dispatch():
     assert stats.kstest((times.ravel() / 0.1 - 1) / 0.3, "norm").pvalue > 1e-3
 
 
-def test_representations():
-    assert repr(FixedSystem([1, 2], {(0, 3): (0.5, 1)})) == "FixedSystem(clients=2, unavailable=1)"
+def test_representation():
     assert repr(simulated(dropout=0.2)(3)) == (
         "SimulatedSystem(seed=3, speeds=normal, seconds_per_step=0.1, dropout=0.2)"
     )
@@ -194,130 +182,31 @@ def test_communication_is_added_to_each_dispatch():
     assert make(0, download_bytes=150).expected_seconds_per_step(0) == 0.5
 
 
-# given times
-
-
-def test_traced_systems():
-    make = traced(np.array([[1, 2, 3], [4, 5, 6]]), {(1, 0): (0.5, 7.0)})
-    for system in (make(0), make(1)):
-        assert isinstance(system, SystemModelWithSpeeds)
-        assert [system.seconds(0, number, 10) for number in range(3)] == [10, 20, 30]
-        assert system.seconds(1, 2, 10) == 60
-        assert system.unavailability(1, 0) == (0.5, 7)
-        assert system.unavailability(0, 0) is None
-        assert system.expected_seconds_per_step(1) == 5
-    with pytest.raises(
-        ValueError,
-        match=r"dispatch 3 of client 1 is after the end of its trace of 3 dispatches; give",
-    ):
-        system.seconds(1, 3, 10)
-    assert traced([1.0, 2.0])(0).seconds(1, 10**9, 3) == 6
-    slow = traced([1.0, 2.0], communication_seconds=1, bytes_per_second=10)
-    assert slow(0, upload_bytes=20).seconds(1, 0, 3) == 9
-
-
-def test_fixed_systems_are_exact_and_may_be_ragged():
-    third = Fraction(1, 3)
-    system = FixedSystem([third, [third, 2 * third]], communication_seconds=Fraction(1, 7))
-    assert system.seconds(0, 5, 3) == Fraction(8, 7)
-    assert system.seconds(1, 1, 3) == Fraction(15, 7)
-    assert system.expected_seconds_per_step(1) == Fraction(1, 2)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "speeds=fast",
+        "seconds_per_step=0",
+        "jitter=-1",
+        "change=1.5",
+        "communication_seconds=-1",
+        "bytes_per_second=0",
+        "dropout=1",
+        "unavailable_seconds=0",
+        "time_floor=-1",
+        "time_bin=0",
+        "time_bin=0.5",  # of speeds that are not exponential
+    ],
+)
+def test_wrong_options(wrong):
+    option, _, value = wrong.partition("=")
+    with pytest.raises(ValueError, match=f"{option}='?{value}"):
+        system_models.make(f"simulated:{wrong}")
 
 
 @pytest.mark.parametrize(
-    ("times", "options", "message"),
-    [
-        (3.0, {}, r"has shape \(\); give a time for each client, or for each client and dispatch"),
-        ([], {}, r"has shape \(0,\)"),
-        (np.ones((2, 0)), {}, r"has shape \(2, 0\)"),
-        (np.ones((2, 2, 2)), {}, r"has shape \(2, 2, 2\)"),
-        ([1, 0], {}, "seconds_per_step=0.0 of client 1 is out of range; give a number above 0"),
-        ([[1, 2], [3, np.nan]], {}, "seconds_per_step=nan of client 1"),
-        ([np.inf], {}, "seconds_per_step=inf of client 0"),
-        ([1], {"communication_seconds": -1}, "communication_seconds=-1 is out of range; give a nu"),
-        ([1], {"bytes_per_second": 0}, "bytes_per_second=0 is out of range; give a number above 0"),
-        (
-            [1],
-            {"unavailable": {(1, 0): (0, 1)}},
-            "dispatch 0 of client 1; give .* clients of 0 to 0",
-        ),
-        (
-            [1],
-            {"unavailable": {(0, -1): (0, 1)}},
-            "dispatch -1 of client 0; give dispatches of at least 0",
-        ),
-        (
-            [1],
-            {"unavailable": {(0, 2): (1.5, 1)}},
-            r"dispatch 2 of client 0 has unavailability=\(1.5, 1\); give",
-        ),
-        ([1], {"unavailable": {(0, 2): (0.5, -1)}}, "seconds away of at least 0"),
-        ([1], {"unavailable": {(0, 2): (0, 0)}}, "not both of them 0"),
-        ([1], {"unavailable": {(0, 2): (math.nan, 1)}}, "a share of its time from 0 to 1"),
-    ],
+    ("seed", "options"), [(-1, {}), (0, {"upload_bytes": -2}), (0, {"download_bytes": -2})]
 )
-def test_wrong_traces(times, options, message):
-    with pytest.raises(ValueError, match=message):
-        traced(times, **options)
-
-
-def test_a_client_may_leave_for_good():
-    check_unavailability(0, 0, (0, math.inf))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: FixedSystem([]), "seconds_per_step is empty; give a time for each client"),
-        (lambda: FixedSystem([1, []]), "client 1 has no times; give one for each dispatch"),
-        (
-            lambda: FixedSystem([1], communication_seconds=math.inf),
-            "communication_seconds=inf is out of",
-        ),
-        (
-            lambda: FixedSystem([1]).seconds(1, 0, 1),
-            "client 1 has no time .* has 1; give one for each",
-        ),
-        (lambda: FixedSystem([1]).expected_seconds_per_step(2), "client 2 has no time"),
-        (lambda: simulated()(-1), "seed=-1 is out of range; give a whole number of at least 0"),
-        (lambda: simulated()(0, upload_bytes=-2), "upload_bytes=-2 is out of range; give a number"),
-        (lambda: traced([1])(0, download_bytes=-2), "download_bytes=-2 is out of range"),
-    ],
-)
-def test_invalid_systems(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("simulated:speeds=fast", "speeds='fast' is unknown; choose homogeneous, normal or expon"),
-        ("simulated:seconds_per_step=0", "seconds_per_step=0 is out of range; give a number above"),
-        ("simulated:jitter=-1", "jitter=-1 is out of range; give a number of at least 0"),
-        (
-            "simulated:change=1.5",
-            "change=1.5 is out of range; give a number of at least 0 and at m",
-        ),
-        ("simulated:communication_seconds=-1", "communication_seconds=-1 is out of range"),
-        ("simulated:bytes_per_second=0", "bytes_per_second=0 is out of range"),
-        (
-            "simulated:dropout=1",
-            "dropout=1 is out of range; give a number of at least 0 and below 1",
-        ),
-        (
-            "simulated:unavailable_seconds=0",
-            "unavailable_seconds=0 is out of range; give a number above 0",
-        ),
-        ("simulated:time_floor=-1", "time_floor=-1 is out of range; give a number of at least 0"),
-        ("simulated:time_bin=0", "time_bin=0 is out of range; give a number above 0"),
-        (
-            "simulated:time_bin=0.5",
-            "simulated: time_bin=0.5 is for exponential speeds, but speeds=normal; leave time_bin",
-        ),
-        ("sun", "unknown system model 'sun'; choose csv, fedscale or simulated"),
-    ],
-)
-def test_wrong_specs(spec, message):
-    with pytest.raises(ValueError, match=message):
-        system_models.make(spec)
+def test_seeds_and_bytes_are_not_negative(seed, options):
+    with pytest.raises(ValueError, match=r"=-[12] is out of range; give a number of at least 0"):
+        simulated()(seed, **options)

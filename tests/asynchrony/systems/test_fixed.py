@@ -1,0 +1,170 @@
+"""Given times: exact numbers, times in arrays, and times in a CSV file."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from fedjax_algos.asynchrony import (
+    FixedSystem,
+    SystemModelWithSpeeds,
+    immediate,
+    system_models,
+    traced,
+)
+
+
+def test_traced_systems():
+    make = traced(np.array([[1, 2, 3], [4, 5, 6]]), {(1, 0): (0.5, 7.0)})
+    for system in (make(0), make(1)):
+        assert isinstance(system, SystemModelWithSpeeds)
+        assert [system.seconds(0, number, 10) for number in range(3)] == [10, 20, 30]
+        assert system.seconds(1, 2, 10) == 60
+        assert system.unavailability(1, 0) == (0.5, 7)
+        assert system.unavailability(0, 0) is None
+        assert system.expected_seconds_per_step(1) == 5
+    with pytest.raises(
+        ValueError,
+        match=r"dispatch 3 of client 1 is after the end of its trace of 3 dispatches; give",
+    ):
+        system.seconds(1, 3, 10)
+    assert traced([1.0, 2.0])(0).seconds(1, 10**9, 3) == 6
+    slow = traced([1.0, 2.0], communication_seconds=1, bytes_per_second=10)
+    assert slow(0, upload_bytes=20).seconds(1, 0, 3) == 9
+
+
+def test_fixed_systems_are_exact_and_may_be_ragged():
+    third = Fraction(1, 3)
+    system = FixedSystem([third, [third, 2 * third]], communication_seconds=Fraction(1, 7))
+    assert system.seconds(0, 5, 3) == Fraction(8, 7)
+    assert system.seconds(1, 1, 3) == Fraction(15, 7)
+    assert system.expected_seconds_per_step(1) == Fraction(1, 2)
+
+
+def test_representation():
+    assert repr(FixedSystem([1, 2], {(0, 3): (0.5, 1)})) == "FixedSystem(clients=2, unavailable=1)"
+
+
+@pytest.mark.parametrize(
+    "times", [3.0, [], np.ones((2, 2, 2)), [1, 0], [[1, 2], [3, math.nan]], [math.inf]], ids=str
+)
+def test_wrong_times(times):
+    with pytest.raises(ValueError, match="seconds_per_step"):
+        traced(times)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({(1, 0): (0, 1)}, "dispatch 0 of client 1; give .* clients of 0 to 0"),
+        ({(0, -1): (0, 1)}, "dispatch -1 of client 0; give dispatches of at least 0"),
+        ({(0, 2): (1.5, 1)}, r"dispatch 2 of client 0 has unavailability=\(1.5, 1\); give"),
+        ({(0, 2): (0.5, -1)}, "seconds away of at least 0"),
+        ({(0, 2): (0, 0)}, "not both of them 0"),
+        ({(0, 2): (math.nan, 1)}, "a share of its time from 0 to 1"),
+    ],
+)
+def test_wrong_unavailability(entry, message):
+    FixedSystem([1], {(0, 0): (0, math.inf)})  # a client may leave for good
+    with pytest.raises(ValueError, match=message):
+        traced([1], entry)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FixedSystem([]), "seconds_per_step is empty; give a time for each client"),
+        (lambda: FixedSystem([1, []]), "client 1 has no times; give one for each dispatch"),
+        (lambda: FixedSystem([1], communication_seconds=math.inf), "communication_seconds=inf"),
+        (lambda: FixedSystem([1]).seconds(1, 0, 1), "client 1 has no time .* has 1; give one for"),
+        (lambda: FixedSystem([1]).expected_seconds_per_step(2), "client 2 has no time"),
+        (lambda: traced([1], communication_seconds=-1), "communication_seconds=-1 is out of range"),
+        (lambda: traced([1], bytes_per_second=0), "bytes_per_second=0 is out of range"),
+        (lambda: traced([1])(0, download_bytes=-2), "download_bytes=-2 is out of range"),
+    ],
+)
+def test_wrong_calls(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# times in a CSV file
+
+TIMES = """client,dispatch,seconds_per_step,lost_after,seconds_away
+0,0,1,,
+0,1,2,,
+1,0,2.5,0.5,3
+0,2,4,,
+1,1,1.5,,
+1,2,100,,
+0,3,100,,
+"""
+
+
+@pytest.fixture
+def system(tmp_path):
+    """The system model of a text, and its options."""
+
+    def make(text, options=""):
+        (tmp_path / "times.csv").write_text(text)
+        return system_models.make(f"csv:file={tmp_path}/times.csv{options}")
+
+    return make
+
+
+def test_a_timeline_by_hand(system):
+    """Two steps in a dispatch and one second of communication: 2 t + 1 seconds.
+
+    Client 0 arrives after 3, 3 + 5 and 8 + 9 seconds. Client 1 is lost after half of its 6 seconds,
+    is back 3 seconds later, at 6, and arrives 4 seconds later.
+    """
+    plan = immediate(steps=2)(system(TIMES, ",communication_seconds=1")(5), 2, seconds=20)
+    assert plan.time.tolist() == [3, 8, 10, 17]
+    dispatches = list(zip(plan.client, plan.started, plan.ended, strict=True))
+    by_client = [[times for i, *times in dispatches if i == client] for client in (0, 1)]
+    assert by_client[0] == [[0, 3], [3, 8], [8, 17], [17, 218]]
+    assert by_client[1] == [[0, 3], [6, 10], [10, 211]]
+
+
+def test_one_time_of_each_client_and_bytes(system):
+    factory = system(
+        "\ufeffclient, seconds_per_step\r\n1,3\r\n0,0.5\r\n\r\n", ",bytes_per_second=10"
+    )
+    made = factory(0, download_bytes=20, upload_bytes=10)
+    assert [made.seconds(client, 7, 2) for client in (0, 1)] == [4.0, 9.0]
+    assert [made.expected_seconds_per_step(client) for client in (0, 1)] == [0.5, 3.0]
+    with pytest.raises(ValueError, match="client 2 has no time"):
+        made.seconds(2, 0, 1)
+
+
+WRONG = {
+    "": "cannot be read .*; give a CSV file with the columns client and seconds_per_step",
+    "client,seconds_per_step\n": "times.csv has no line of client 0; number clients from 0",
+    "client,seconds\n0,1\n": "the columns are client,seconds; give client,seconds_per_step",
+    "client,seconds_per_step,lost_after\n": "give client,dispatch,seconds_per_step,lost_after,sec",
+    "client,client,seconds_per_step\n": "line 1: the columns are client,client,",
+    "client,seconds_per_step\n0,1\n2,1\n": "times.csv has no line of client 1; number clients",
+    "client,seconds_per_step\n0,1\n0,1\n": "line 3: client 0 has a line before; give each client",
+    "client,seconds_per_step\n0,1,2\n": "line 2: there are 3 cells for 2 columns; give one each",
+    "client,seconds_per_step\n-1,1\n": "line 2: client='-1' is no whole number; give 0, 1, 2",
+    "client,seconds_per_step\n0,fast\n": "line 2: seconds_per_step='fast' is no number; give one",
+    "client,seconds_per_step\n0,inf\n": "times.csv: seconds_per_step=inf of client 0 is out of ran",
+    "client,dispatch,seconds_per_step\n0,1,1\n": "line 2: dispatch=1 of client 0 follows 0 lines",
+    TIMES + "1,3,1,0,0\n": r"times.csv: dispatch 3 of client 1 has unavailability=\(0.0, 0.0\); g",
+    TIMES + "1,3,1,2,1\n": r"times.csv: dispatch 3 of client 1 has unavailability=\(2.0, 1.0\); g",
+    TIMES + "1,3,1,,1\n": "line 9: lost_after='' is no number; give one",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_wrong_file_is_refused(text, system):
+    with pytest.raises(ValueError, match=WRONG[text]):
+        system(text)
+
+
+def test_a_missing_file_is_refused():
+    with pytest.raises(ValueError, match=r"nothing.csv cannot be read \(No such file"):
+        system_models.make("csv:file=nothing.csv")
+    with pytest.raises(ValueError, match="csv needs file; give csv:file="):
+        system_models.make("csv")
