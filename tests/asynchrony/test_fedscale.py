@@ -233,7 +233,7 @@ def test_wrong_devices(files, capacity, message, protocol):
 )
 def test_wrong_sessions(files, changes, message):
     paths = files(behaviour={7: BEHAVIOUR[7] | changes})
-    with pytest.raises(ValueError, match=rf"\(device 7 {message}"):
+    with pytest.raises(ValueError, match=rf": device 7 {message}"):
         fedscale(**paths, batch_size=1)
 
 
