@@ -1,6 +1,6 @@
-"""Measurements of a run: evaluation, costs, diagnostics, timelines, the papers' summaries."""
+"""Measurements of a run: evaluation, costs, diagnostics, timelines, statistics over seeds."""
 
-from fedjax_algos.analysis import costs, diagnostics, papers, plots, statistics, timeline
+from fedjax_algos.analysis import costs, diagnostics, plots, statistics, timeline
 from fedjax_algos.analysis.costs import (
     ClientMemory,
     Flops,
@@ -46,7 +46,6 @@ __all__ = [
     "make_evaluate_own",
     "make_evaluate_personal",
     "metrics_row",
-    "papers",
     "plots",
     "statistics",
     "summarise",
