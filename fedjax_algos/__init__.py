@@ -23,7 +23,6 @@ from fedjax_algos.analysis import (
     make_evaluate_clients,
     make_evaluate_own,
     make_evaluate_personal,
-    papers,
     summarise_clients,
 )
 from fedjax_algos.core import (
@@ -128,7 +127,6 @@ __all__ = [
     "make_executor",
     "measure_compilation",
     "models",
-    "papers",
     "pure_round",
     "runs",
     "save_model",

@@ -25,7 +25,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 8)  # tests that name no devices run on the first one
 
 PAPERS = Path(__file__).parents[1] / "experiments" / "papers"
-collect_ignore_glob = [] if PAPERS.exists() else ["test_claims*.py"]  # a copy without experiments
+collect_ignore = [] if PAPERS.exists() else ["papers"]  # a copy without experiments
 CASES = 10  # of so many cases of a `sampled` test, one is run without --all
 LEFT_OUT = "pytest --all runs them"
 

@@ -1,6 +1,6 @@
-"""Measurements of a run: evaluation, costs, diagnostics, pictures, the papers' summaries."""
+"""Measurements of a run: evaluation, costs, diagnostics, pictures, statistics over seeds."""
 
-from fedjax_algos.analysis import costs, diagnostics, papers, pictures, statistics
+from fedjax_algos.analysis import costs, diagnostics, pictures, statistics
 from fedjax_algos.analysis.costs import (
     ClientMemory,
     Flops,
@@ -46,7 +46,6 @@ __all__ = [
     "make_evaluate_own",
     "make_evaluate_personal",
     "metrics_row",
-    "papers",
     "pictures",
     "statistics",
     "summarise",

@@ -5,14 +5,12 @@ from typing import Any
 
 import click
 
-from fedjax_algos.analysis import papers
 from fedjax_algos.analysis.labels import SEPARATOR
 from fedjax_algos.analysis.statistics import PREFIX, check_target_metric, records
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
 from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, check_columns, choose_columns
 from fedjax_algos.cli.method_tables import Goal, method_tables
 from fedjax_algos.cli.options import Command, labels_of, new_file
-from fedjax_algos.cli.paper_tables import paper_table
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, check_value, options, parse_value
 from fedjax_algos.core.texts import printable
@@ -31,7 +29,6 @@ from fedjax_algos.runs.settings import Settings
     metavar="FORMAT",
     help=f"{', '.join([*FORMATS, *RECORD_FORMATS])} [text]",
 )
-@click.option("--paper", help=f"columns of a paper: {', '.join(papers.PAPERS)} [compare's]")
 @click.option(
     "--target",
     metavar="VALUE",
@@ -59,7 +56,6 @@ from fedjax_algos.runs.settings import Settings
 def table(
     folders: tuple[str, ...],
     form: str,
-    paper: str | None,
     target: str | None,
     target_metric: str | None,
     reference: str | None,
@@ -67,7 +63,7 @@ def table(
     columns: str | None,
     out: str | None,
 ) -> None:
-    """Show one or more results folders as a table, with the columns of compare or of a paper.
+    """Show one or more results folders as a table, with the columns of compare.
 
     A target, its metric and a reference that were given to the runs hold here too, if all folders
     share them.
@@ -75,31 +71,22 @@ def table(
     text, markdown and latex have units and notes on the columns, and mark the best method and what
     cannot be told from it. csv and json have plain numbers: shares from 0 to 1, bytes, operations
     and seconds; their columns are those of --columns there.
-
-    fedgbo: the best accuracy, and the costs to reach it and the reference's. fedlga: rounds to the
-    target. ghbm: the mean accuracy of the last 100 rounds, and the costs to reach the reference's.
-    fedcompass: simulated seconds to the target, relative to the reference's. The reference is
-    fedcompass for the last one and fedavg for the others; fedlga and fedcompass need --target.
     """
     check_choice("format", form, [*FORMATS, *RECORD_FORMATS])
     path = None if out is None else new_file(out)
     rows = results.read_folders(folders)
     configurations = [read_configuration(Path(folder)) or {} for folder in folders]
     given = None if target is None else parse_value(options(Settings)["target"], target)
-    goal = _goal(folders, configurations, paper, given, target_metric, reference)
+    goal = goal_of_folders(folders, configurations, given, target_metric, reference)
     is_sweep = any("grid" in configuration for configuration in configurations)
     names = None if columns is None else columns.split(",")
     labels = labels_of(label, rows)
     if form in RECORD_FORMATS:
         if labels:
             raise ValueError(f"label is given, but {form} has the labels of the runs; leave it out")
-        text = RECORD_FORMATS[form](_chosen(_records(rows, paper, goal, is_sweep), names))
+        text = RECORD_FORMATS[form](choose_records(_records(rows, goal, is_sweep), names))
     else:
-        if paper is not None:
-            lines = papers.of_paper(rows, paper, goal.reference, goal.target, metric=goal.metric)
-            tables = [paper_table(lines, goal.metric, labels)]
-        else:
-            tables = method_tables(rows, *goal, is_sweep=is_sweep, labels=labels)
+        tables = method_tables(rows, *goal, is_sweep=is_sweep, labels=labels)
         text = FORMATS[form](tables if names is None else choose_columns(tables, names))
     if path is None:
         return click.echo(text, nl=False)
@@ -107,7 +94,7 @@ def table(
     click.echo(printable(path))
 
 
-def _chosen(records: list[dict[str, Any]], names: list[str] | None) -> list[dict[str, Any]]:
+def choose_records(records: list[dict[str, Any]], names: list[str] | None) -> list[dict[str, Any]]:
     """Records with their label and the chosen columns."""
     if names is None:
         return records
@@ -115,22 +102,20 @@ def _chosen(records: list[dict[str, Any]], names: list[str] | None) -> list[dict
     return [{name: record[name] for name in ("label", *names)} for record in records]
 
 
-def _goal(
+def goal_of_folders(
     folders: tuple[str, ...],
     configurations: list[dict[str, Any]],
-    paper: str | None,
     target: float | None,
     target_metric: str | None,
     reference: str | None,
 ) -> Goal:
     """What is given, else what the folders have that the table has; a target has its metric."""
-    papers.check_paper(paper, reference, target)
     own = _shared(folders, configurations, "target_metric")
     metric = target_metric or own or "accuracy"
     check_target_metric(metric)
-    if target is None and metric == own and paper not in papers.WITHOUT_TARGET:
+    if target is None and metric == own:
         target = _shared(folders, configurations, "target")
-    if reference is None and paper not in papers.WITHOUT_REFERENCE:
+    if reference is None:
         reference = _shared(folders, configurations, "reference")
         if reference is not None and len(folders) > 1:
             reference = f"{results.folder_names(folders)[0]}{SEPARATOR}{reference}"
@@ -151,10 +136,8 @@ def _shared(folders: tuple[str, ...], configurations: list[dict[str, Any]], name
     return values[0] if all(value == values[0] for value in values) else None
 
 
-def _records(rows: list[Row], paper, goal: Goal, is_sweep) -> list[dict]:
+def _records(rows: list[Row], goal: Goal, is_sweep) -> list[dict]:
     target, reference, metric = goal
-    if paper is not None:
-        return records(papers.of_paper(rows, paper, reference, target, metric=metric))
     own = records(summarise(rows, target, reference, metric=metric))
     if is_sweep and reference is None:  # as in `method_tables`
         return own

@@ -105,12 +105,6 @@ READABLE = {
 PLOT_OPTIONS = ("--facet", "--methods", "--band", "--log", "--x-limits", "--y-limits", "--label")
 PLOT_OPTIONS += ("--size",)
 PLOTTED = {("--facet", "method"), ("--facet", "seed"), ("--log", "x")}
-SUMMARIES = (
-    [],
-    ["--paper", "fedgbo"],
-    ["--paper", "ghbm"],
-    ["--paper", "fedlga", "--target", "0.6"],
-)
 
 
 def test_tables_of_results(attempt, here):
@@ -122,14 +116,12 @@ def test_tables_of_results(attempt, here):
         assert attempt("plot", "there") == "refused", name
         line = ["plot", "there", "--metric", "upload_bytes", "--out", "a.png"]
         assert attempt(*line) == ("done" if name == "no accuracy" else "refused"), name
-        for paper in SUMMARIES:
-            assert attempt("table", "there", *paper) == "refused", (name, paper)
+        assert attempt("table", "there") == "refused", name
     for name, table in READABLE.items():
         (folder / "metrics.csv").write_text(table)
         (folder / "config.json").write_text(configuration(complete=True))
-        for paper in SUMMARIES:
-            for form in ("text", "markdown", "latex", "csv", "json"):
-                attempt("table", "there", "--format", form, *paper)
+        for form in ("text", "markdown", "latex", "csv", "json"):
+            attempt("table", "there", "--format", form)
         attempt("report", "there")
         if name == "inf":
             assert attempt("plot", "there") == "done"
@@ -144,7 +136,7 @@ def test_options_of_plot_and_table(attempt, here):
     for text in texts:
         for flag in ("--metric", "--x"):
             assert attempt("plot", "there", flag, text) == "refused", (flag, text)
-        for flag in ("--paper", "--reference", "--format", "--target"):
+        for flag in ("--reference", "--format", "--target"):
             assert attempt("table", "there", flag, text) == "refused", (flag, text)
     for flag in PLOT_OPTIONS:
         for text in [
@@ -165,8 +157,7 @@ def test_options_of_plot_and_table(attempt, here):
             else:
                 assert attempt("plot", "there", flag, text) == "refused", (flag, text)
     for text in [*texts, "nan", "inf", "-1", "0", "2", "90%", "1e400"]:
-        line = ["table", "there", "--paper", "fedlga", "--target", text]
-        assert attempt(*line) == "refused", text
+        assert attempt("table", "there", "--target", text) == "refused", text
     for text in ["", "\0", "$\\frac$", "\x1b[31m"]:
         line = ["--title", text, "--x-label", text, "--y-label", text, "--label", f"fedavg={text}"]
         assert attempt("plot", "there", *line) == "done", text

@@ -33,7 +33,6 @@ SHOWN = r"\x1b[31m\x07\r\u202e"
         ("sweep fedavg --grid local_steps=1,2 --memory 1 --memory 2", "--memory"),
         ("plot a --x round --x flops", "--x"),
         ("plot a --methods a --methods b", "--methods"),
-        ("table a --paper fedgbo --paper fedlga", "--paper"),
         ("table a --format csv --format json", "--format"),
         ("list models --json --json", "--json"),
     ],
@@ -118,13 +117,12 @@ def write(folder, lines):
 def test_labels_are_no_markup_in_tables(command, here):
     measured = rows(f"[red]{CONTROLS}[/]", FIRST) + rows("[/]:smile:" + "x" * 200, OTHER)
     write(here / "some", measured)
-    for options in [], ["--paper", "fedgbo", "--reference", f"[red]{CONTROLS}[/]"]:
-        out = command("table", "some", *options)
-        _, first, other = out.splitlines()[:3]
-        assert first.startswith(f"[red]{SHOWN}[/] ")
-        assert other.startswith("[/]:smile:xxxx")
-        assert " ... xxxx" in other
-        assert all(line.isprintable() for line in out.splitlines())
+    out = command("table", "some")
+    _, first, other = out.splitlines()[:3]
+    assert first.startswith(f"[red]{SHOWN}[/] ")
+    assert other.startswith("[/]:smile:xxxx")
+    assert " ... xxxx" in other
+    assert all(line.isprintable() for line in out.splitlines())
     for form in ("markdown", "latex", "csv", "json"):
         out = command("table", "some", "--format", form)
         assert all(line.isprintable() for line in out.splitlines()), form
@@ -138,13 +136,8 @@ def test_json_has_null_for_what_is_not_finite(command, here):
     def refuse(text):
         pytest.fail(f"{text} is not JSON")
 
-    entries = {}
-    for paper in ("fedgbo", "fedlga", "ghbm", "fedcompass"):
-        options = ["--reference", "fedavg"] * (paper != "fedlga")
-        options += ["--target", "0.4"] * (paper in ("fedlga", "fedcompass"))
-        out = command("table", "some", "--paper", paper, "--format", "json", *options)
-        entries[paper] = json.loads(out, parse_constant=refuse)
-    diverged, finite = entries["fedgbo"]
+    out = command("table", "some", "--format", "json")
+    diverged, finite = json.loads(out, parse_constant=refuse)
     assert (diverged["label"], diverged["best"]) == ("fedavg", None)
     assert (finite["label"], finite["best"]) == ("other", 0.5)
 
@@ -242,7 +235,6 @@ def test_damaged_results_are_refused(refused, here, content, message):
 def test_results_without_an_accuracy_are_refused(refused, here):
     (here / "some").mkdir()
     (here / "some" / "metrics.csv").write_bytes(HEADER.replace(b"test_accuracy", b"other") + ROWS)
-    assert "'test_accuracy'" in refused("table", "some", "--paper", "fedgbo", "--reference", "a")
     assert "test_accuracy" in refused("table", "some")
 
 

@@ -216,8 +216,6 @@ def test_labels_are_those_of_the_papers_or_given(command, refused, here, five):
     assert [record["label"] for record in records] == ["scaffold", "fedprox mu=0.1"]
     line = ["table", "two", "--label", "fedprox mu=0.1=Prox", "--label", "scaffold=S"]
     assert [row.split()[0] for row in command(*line).splitlines()[1:3]] == ["S", "Prox"]
-    paper = ["--format", "markdown", "--paper", "fedlga", "--target", "0.5"]
-    assert "| S | 10 | " in command(*line, *paper)
     for options, message in (
         (["--label", "fedavg=x"], "unknown label 'fedavg'; did you mean fed_avg?"),
         (["--label", "a|b {50%}=FedAvg, mine"], "would have the same label 'FedAvg, mine'; give"),

@@ -163,38 +163,6 @@ def test_speeds_of_every_seed_are_recorded(tmp_path, capsys):
     assert line in capsys.readouterr().err
 
 
-def test_summaries_of_the_papers(tmp_path, capsys):
-    """Two methods on one seed, by hand: a reaches .9 at 20 of 30 virtual seconds, b never."""
-    lines = ["method,seed,round,test_accuracy,upload_bytes,download_bytes,simulated_seconds"]
-    for method, qualities in {"a": (0.1, 0.5, 0.9, 0.8), "b": (0.1, 0.4, 0.5, 0.85)}.items():
-        for index, quality in enumerate(qualities):
-            lines.append(f"{method},0,{index * 50},{quality},{index * 7},{index * 7},{index * 10}")
-    (tmp_path / "metrics.csv").write_text("\n".join(lines) + "\n")
-
-    def summaries(*arguments):
-        main(["table", str(tmp_path), "--format", "json", *arguments])
-        return {line["label"]: line for line in json.loads(capsys.readouterr().out)}
-
-    compass = summaries("--paper", "fedcompass", "--target", "0.9", "--reference", "a")
-    assert (compass["a"]["time"], compass["a"]["relative"], compass["b"]["time"]) == (20, 1, None)
-    assert summaries("--paper", "fedlga", "--target", "0.5")["b"]["rounds"] == 100
-    gbo = summaries("--paper", "fedgbo", "--reference", "b")
-    assert gbo["a"]["best"] == 0.9
-    assert gbo["a"]["reference_cost_rounds"] == 100
-    assert summaries("--paper", "ghbm", "--reference", "a")["b"]["final"] == pytest.approx(1.35 / 2)
-    main(["table", str(tmp_path), "--paper", "fedgbo", "--reference", "a"])
-    assert "best" in capsys.readouterr().out
-    for arguments, message in [
-        (("--paper", "fedlga"), "paper=fedlga needs target"),
-        (("--paper", "fedlgo", "--target", "0.5"), "did you mean fedlga?"),
-        (("--paper", "fedgbo", "--reference", "c"), "'c'"),
-        ((), "the rows have no wall_seconds"),
-    ]:
-        with pytest.raises(SystemExit):
-            main(["table", str(tmp_path), *arguments])
-        assert message in capsys.readouterr().err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedhbm", "localghbm"])
 def test_the_dispatch_after_a_lost_first_one_has_no_anchor(name):

@@ -14,11 +14,13 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import tomli_w
+from paper_measures.runs import runs_of
 
 from claim_files.measured import Measured, Quantity, read_measured, write_measured
 from claim_files.reading import Claim, read_claim
-from fedjax_algos.analysis.statistics import METRIC, TOLERANCE, finite_quality
+from fedjax_algos.analysis.statistics import METRIC, first_at
 from fedjax_algos.runs.results import read_folders
 
 TIME = "simulated_seconds"
@@ -77,16 +79,21 @@ def module_of(path: Path):
 
 def rows_of_settings(claim, seeds):
     """What is seen of a claim with settings: (case, method, measure, seed, value)."""
-    rows = []
+    found = []
     fixed = tuple(range(claim.num_seeds))
     chosen = {} if seeds == fixed else {"seeds": list(seeds)}
     for case in claim.cases:
         folder = compare({**claim.settings, **case.get("settings", {}), **chosen})
-        runs = runs_of(folder, claim.labels)
+        rows = [
+            row
+            | {"method": claim.labels.get(row["method"], row["method"])}
+            | {"bytes": row["download_bytes"] + row["upload_bytes"]}
+            for row in read_folders([str(folder)])
+        ]
         for measure, how in claim.measures.items():
-            values = measured(runs, **how)
-            rows += [(case["name"], m, measure, s, v) for (m, s), v in values.items()]
-    return rows
+            values = measured(rows, **how)
+            found += [(case["name"], m, measure, s, v) for (m, s), v in values.items()]
+    return found
 
 
 def compare(settings):
@@ -103,68 +110,49 @@ def compare(settings):
     return folder
 
 
-def runs_of(folder, labels):
-    """The rows of each run, by method and seed, with the bytes of both directions."""
-    runs = {}
-    for row in read_folders([str(folder)]):
-        row["bytes"] = row["download_bytes"] + row["upload_bytes"]
-        label = labels.get(row["method"], row["method"])
-        runs.setdefault((label, row["seed"]), []).append(row)
-    return runs
+def measured(rows, *, metric=METRIC, reference=None, **how):
+    """One value for each method and seed, as a text; a reference's best quality is the target."""
+    runs = {(run.method, run.seed): run for own in runs_of(rows, metric).values() for run in own}
+    if reference is not None:  # on the same seed
+        return {
+            (method, seed): value_of(run, target=best(runs[reference, seed]), **how)
+            for (method, seed), run in runs.items()
+        }
+    return {key: value_of(run, **how) for key, run in runs.items()}
 
 
-def measured(runs, *, reference=None, **how):
-    """One value for each method and seed, as a text."""
-    if reference is None:
-        return {key: value_of(rows, **how) for key, rows in runs.items()}
-    metric = how.get("metric", METRIC)
-    return {  # the target is the best quality of the reference on the same seed
-        (method, seed): value_of(rows, target=best(runs[reference, seed], metric), **how)
-        for (method, seed), rows in runs.items()
-    }
-
-
-def value_of(rows, *, first=None, target=None, last=None, at=None, column=None, scale=None, **how):
+def value_of(run, *, first=None, target=None, last=None, at=None, column=None, scale=None, **how):
     """A measure of one run.
 
     Args:
-      rows: of the run.
+      run: its evaluations.
       first: column of a cost; its value at the first evaluation that reaches `target`.
       target: quality to reach.
       last: mean of the column over this share of the run, at its end.
       at: the column's value at the last evaluation up to this round or simulated second.
       column: for `last` and `at`; that of the quality without it.
       scale: what the value is divided by; for the quality .01, so that it is in percent.
-      how: best=True is the highest quality; metric is its column, test_accuracy without it.
+      how: best=True is the highest quality.
     """
-    metric = how.get("metric", METRIC)
     if first is not None:
-        reached = [row for row in rows if finite_quality(row, metric) >= target - TOLERANCE]
-        if not reached and math.isnan(finite_quality(rows[-1], metric)):
-            return ""  # it has diverged, and may have ended early
-        value = (reached or rows)[0 if reached else -1][first] / (scale or 1)
-        return f"{value:.6g}" if reached else f">{value:.6g}"
-    column = column or metric
-    clock = TIME if TIME in rows[-1] else "round"
+        index = first_at(run.quality, target)
+        if index is None and run.has_diverged():
+            return ""  # it may have ended early
+        value = run.columns[first][-1 if index is None else index] / (scale or 1)
+        return f"{'>' * (index is None)}{value:.6g}"
+    values = run.quality if column is None else run.columns[column]
+    clock = run.columns[TIME if TIME in run.columns else "round"]
     if how.get("best"):
-        value = best(rows, metric)
+        value = best(run)
     elif last is not None:
-        start = (1 - last) * rows[-1][clock]
-        chosen = [number(row, column, metric) for row in rows if row[clock] > start]
+        chosen = values[clock > (1 - last) * clock[-1]]
         value = sum(chosen) / len(chosen)
     else:
-        value = number([row for row in rows if row[clock] <= at][-1], column, metric)
-    scale = scale or (0.01 if column == metric else 1)
-    return f"{value / scale:.6g}" if math.isfinite(value) else ""
+        value = values[clock <= at][-1]
+    value /= scale or (0.01 if column is None else 1)
+    return f"{value:.6g}" if math.isfinite(value) else ""
 
 
-def number(row, column, metric):
-    """A value of a row; NaN if the model is not finite or nothing was measured."""
-    value = finite_quality(row, metric) if column == metric else row.get(column)
-    return math.nan if value is None or value == "" else float(value)
-
-
-def best(rows, metric):
-    """The highest quality of a run."""
-    values = [finite_quality(row, metric) for row in rows]
-    return max((value for value in values if math.isfinite(value)), default=math.nan)
+def best(run):
+    """The highest quality of a run; NaN if none is finite."""
+    return float(np.fmax.reduce(run.quality))

@@ -1,13 +1,15 @@
 """What the programs of this folder share: the paper's four tasks, and what a client costs."""
 
+import functools
 from typing import NamedTuple
 
 import jax
 import numpy as np
+from paper_measures.costs import paper_macs
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.analysis.costs import ClientMemory, paper_macs
+from fedjax_algos.analysis.costs import ClientMemory
 from fedjax_algos.core import Problem
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.models import models
@@ -32,13 +34,20 @@ class Task(NamedTuple):
 
     def params(self) -> int:
         """|x|."""
-        model = jax.eval_shape(self.problem().init, jax.random.key(0))
-        return sum(leaf.size for leaf in jax.tree.leaves(model.params))
+        return _sizes(self)[0]
 
     def macs(self) -> int:
         """Multiply-adds of one example's forward pass, counted as the paper's library does."""
-        kind = np.int32 if self.model == "gru" else np.float32
-        return paper_macs(self.problem(), {"x": jax.ShapeDtypeStruct(self.shape, kind)})
+        return _sizes(self)[1]
+
+
+@functools.cache
+def _sizes(task):
+    problem = task.problem()
+    params = jax.eval_shape(problem.init, jax.random.key(0)).params
+    kind = np.int32 if task.model == "gru" else np.float32
+    macs = paper_macs(problem, {"x": jax.ShapeDtypeStruct(task.shape, kind)})
+    return sum(leaf.size for leaf in jax.tree.leaves(params)), macs
 
 
 TASKS = {

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from costs import TASKS
-
-from fedjax_algos.analysis.costs import PUBLISHED_COSTS, paper_costs, paper_flops, paper_upload
+from paper_measures.costs import PUBLISHED_COSTS, paper_costs, paper_flops, paper_upload
 
 # gigabytes uploaded and 1e12 operations, to the best accuracy and to FedAvg's
 PRINTED = {

@@ -10,8 +10,7 @@ The multiply-adds of an example and the number of parameters are counted from th
 from collections.abc import Iterator
 
 from costs import OPTIMIZERS, TASKS
-
-from fedjax_algos.analysis.costs import paper_costs, paper_flops
+from paper_measures.costs import paper_costs, paper_flops
 
 METHODS = {f"{a} {o}": (a, o) for a in ("fedgbo", "mimelite", "mfl") for o in OPTIMIZERS}
 METHODS |= {"sgd": ("fedavg", None), "fedprox": ("fedprox", None)}

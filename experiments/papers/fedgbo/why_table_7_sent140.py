@@ -8,8 +8,7 @@ TIME      a few seconds
 from collections.abc import Iterator
 
 from costs import OPTIMIZERS, TASKS
-
-from fedjax_algos.analysis.costs import paper_costs, paper_flops
+from paper_measures.costs import paper_costs, paper_flops
 
 
 def rows(run) -> Iterator[tuple]:

@@ -14,10 +14,15 @@ the cohort; factors and gradient norms are medians as well.
 import jax
 import numpy as np
 import optax
+from paper_measures.approximation import (
+    PartialUpdates,
+    approximation_error,
+    fedlga_factors,
+    partial_updates,
+)
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.analysis import diagnostics
 from fedjax_algos.runs.experiment import split
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.schedules.synchronous import Synchronous
@@ -55,14 +60,14 @@ def rows(run) -> list[tuple]:
             state, _ = fa.simulate(engine, data, seed=seed, **loop, **more)
             done = number
             next_cohort = jax.tree.map(lambda leaf, row=number: leaf[row], dispatches)
-            found = examine(diagnostics.partial_updates(engine, state, data, next_cohort))
+            found = examine(partial_updates(engine, state, data, next_cohort))
             for (name, method, measure), value in found.items():
                 if name == run.claim.path.stem:
                     own.append((f"after {number} rounds", method, measure, seed, f"{value:.6g}"))
     return own
 
 
-def examine(updates: diagnostics.PartialUpdates) -> dict[tuple[str, str, str], float]:
+def examine(updates: PartialUpdates) -> dict[tuple[str, str, str], float]:
     """Medians over the partial clients, by file, method and measure."""
     stack = updates.stack
     steps = np.asarray(stack.dispatches.num_steps)
@@ -78,14 +83,14 @@ def examine(updates: diagnostics.PartialUpdates) -> dict[tuple[str, str, str], f
     gradient = np.asarray(norms(stack.updates)) / (RATE * steps)
     found = {}
     for method, strength in (STRENGTHS | IN_UNITS).items():
-        error = diagnostics.approximation_error(updates, strength=strength)
+        error = approximation_error(updates, strength=strength)
         value = median(error.relative)
         if method in STRENGTHS:
             found["equation_3_error", method, "relative error"] = value
         if method in ("received", *IN_UNITS):
             found["why_equation_3_units", method, "relative error"] = value
         if method in ("algorithm_1", "table_1"):
-            factor = diagnostics.fedlga_factors(stack, strength=strength)
+            factor = fedlga_factors(stack, strength=strength)
             found["why_equation_3_factors", method, "factor"] = median(factor)
     found["why_equation_3_units", "lengthened", "relative error"] = median(missed)
     found["why_equation_3_factors", "needed", "factor"] = median(full / steps)

@@ -1,6 +1,6 @@
 """Operations and memory of a local update, counted from the trace of the algorithm's functions.
 
-`engine.transfer` counts the bytes sent. The formulas of two papers are in `paper.py`.
+`engine.transfer` counts the bytes sent.
 """
 
 import functools

@@ -2,19 +2,10 @@
 
 - FedGBO: how far the directions of a cohort's models differ (`cosine_drift`).
 - GHBM: client drift, and the error of gradients that are averaged over some rounds.
-- FedLGA: how far its approximations are from the updates of complete local work.
 
-`Engine.updates` returns the uploads of a cohort, for the first and the last.
+`Engine.updates` returns the uploads of a cohort, for the first.
 """
 
-from fedjax_algos.analysis.diagnostics.approximation import (
-    ApproximationError,
-    Fallback,
-    PartialUpdates,
-    approximation_error,
-    fedlga_factors,
-    partial_updates,
-)
 from fedjax_algos.analysis.diagnostics.drift import (
     client_deltas,
     client_drift,
@@ -27,16 +18,10 @@ from fedjax_algos.analysis.diagnostics.gradients import (
 )
 
 __all__ = [
-    "ApproximationError",
     "AveragedGradientError",
-    "Fallback",
-    "PartialUpdates",
-    "approximation_error",
     "averaged_gradient_error",
     "client_deltas",
     "client_drift",
     "cosine_drift",
-    "fedlga_factors",
     "local_models",
-    "partial_updates",
 ]

@@ -1,10 +1,9 @@
-"""Which models are not finite: one definition for tables, the papers' summaries and messages."""
+"""Which models are not finite: one definition for tables and messages."""
 
 import numpy as np
 import pytest
 from summary_helpers import NAN, rows
 
-from fedjax_algos.analysis import papers
 from fedjax_algos.analysis.statistics import diverged, finite_quality
 from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.cli.method_tables import non_finite_lines
@@ -50,6 +49,3 @@ def test_all_count_the_same_runs(measured, number):
     told = [line for line in non_finite_lines(measured) if "not finite at round" in line]
     assert len(told) == number
     assert summarise(measured)[0].seeds_diverged == number
-    if len(measured) == 4:  # the papers' summaries refuse a run that is shorter without a reason
-        for paper, target in (("fedgbo", None), ("fedlga", 0.4), ("ghbm", None)):
-            assert papers.of_paper(measured, paper, target=target)[0].seeds_diverged == number

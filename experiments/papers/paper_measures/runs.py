@@ -1,4 +1,8 @@
-"""Runs as arrays of their evaluations, and the quantities that the papers' summaries share."""
+"""Runs as arrays of their evaluations, and the quantities that the papers' summaries share.
+
+Rows have the columns of `metrics_row`, and `method` and `seed`. An evaluation whose metric or test
+loss is not finite belongs to a diverged run: it reaches no target and is no maximum.
+"""
 
 from typing import NamedTuple
 
@@ -29,11 +33,7 @@ class Seeds(list[Run]):
         return np.array([np.fmax.reduce(run.quality) for run in self])
 
     def on(self, others: "Seeds") -> "Seeds":
-        """The runs on the seeds of another method, in their order.
-
-        Args:
-          others: the runs of the other method; seeds that this one lacks are left out.
-        """
+        """The runs on the seeds of another method, in their order, without those that lack."""
         by_seed = {run.seed: run for run in self}
         return Seeds(by_seed[other.seed] for other in others if other.seed in by_seed)
 
@@ -42,20 +42,11 @@ class Seeds(list[Run]):
         return sum(bool(diverged(run.quality)) for run in self)
 
     def reaching(self, target: float) -> "Seeds":
-        """The runs that reach the target.
-
-        Args:
-          target: the quality to reach.
-        """
+        """The runs that reach the target."""
         return Seeds(run for run in self if first_at(run.quality, target) is not None)
 
     def mean_at(self, column: str, indices) -> float | None:
-        """The mean over seeds of a column, None if it was not measured.
-
-        Args:
-          column: its name.
-          indices: of the evaluation, int or int[seeds].
-        """
+        """The mean over seeds of a column at int or int[seeds]; None if it was not measured."""
         at = zip(self, np.broadcast_to(indices, len(self)), strict=True)
         mean = np.mean(
             [run.columns[column][i] if column in run.columns else np.nan for run, i in at]
@@ -65,14 +56,8 @@ class Seeds(list[Run]):
     def mean_when_reached(self, column: str, target: float) -> float | None:
         """The mean of a column at the target, over the seeds that reach it.
 
-        Seeds that do not reach it are left out, so the mean over all seeds would be larger.
-
-        Args:
-          column: its name.
-          target: the quality to reach.
-
-        Returns:
-          None if fewer than half of the seeds reach the target.
+        Seeds that do not reach it are left out, so the mean over all seeds would be larger. It is
+        None if fewer than half of the seeds reach the target.
         """
         reaching = self.reaching(target)
         if 2 * len(reaching) < len(self):
@@ -80,12 +65,7 @@ class Seeds(list[Run]):
         return reaching.mean_at(column, [first_at(run.quality, target) for run in reaching])
 
     def at_target(self, column: str, target: float) -> np.ndarray:
-        """A column at the target, float[seeds]; infinite for a seed that does not reach it.
-
-        Args:
-          column: its name.
-          target: the quality to reach.
-        """
+        """A column at the target, float[seeds]; infinite for a seed that does not reach it."""
         found = [first_at(run.quality, target) for run in self]
         return np.array(
             [
@@ -95,11 +75,7 @@ class Seeds(list[Run]):
         )
 
     def per_round(self, *columns: str) -> float | None:
-        """The sum of cost columns per round, over the whole runs; None if one was not measured.
-
-        Args:
-          *columns: their names.
-        """
+        """The sum of cost columns per round, over the whole runs; None if one was not measured."""
         totals = [self.mean_at(name, -1) for name in columns]
         measured = [total for total in totals if total is not None]
         rounds = self.mean_at("round", -1)
@@ -107,15 +83,7 @@ class Seeds(list[Run]):
 
 
 def runs_of(rows: list[Row], metric: str) -> dict[str, Seeds]:
-    """The runs of each method, from the rows that hold an evaluation, in their order.
-
-    Args:
-      rows: with `method`, `seed` and `round`.
-      metric: column of the quality.
-
-    Raises:
-      ValueError: for no rows, missing columns, a run without evaluations, or rounds that go back.
-    """
+    """The runs of each method, from the rows that hold an evaluation, in their order."""
     if not rows:
         raise ValueError("there are 0 rows; give those that comparison.run returns")
     grouped: dict[str, dict[float, list[Row]]] = {}
@@ -157,10 +125,6 @@ def _run(method: str, seed: float, rows: list[Row], metric: str) -> Run:
 
 
 def check_target(target: float) -> None:
-    """Raises ValueError for a target that is not finite.
-
-    Args:
-      target: the quality to reach.
-    """
+    """Raises ValueError for a target that is not finite."""
     if not np.isfinite(target):
         raise ValueError(f"target={target} is out of range; give a finite quality, such as 0.9")

@@ -5,18 +5,15 @@ import math
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 from claim_files import running
-from claim_files.reading import PAPERS
+from claim_files.reading import PAPERS, read_claim
 from claim_files.verdicts import read_claims
 
 from fedjax_algos.core.options import options
 from fedjax_algos.runs.method import parse_spec
 from fedjax_algos.runs.settings import Settings
-
-ROOT = Path(__file__).parents[1]
 
 DIGITS = """\
 item = "Table I"
@@ -60,12 +57,18 @@ settings = {local_steps = 2}
 """
 
 
-def rows(accuracies, **columns):
+def rows(accuracies, method="fedavg", seed=0, **columns):
     return [
-        {"round": 10 * i, "test_accuracy": q, "test_loss": 1.0, "upload_bytes": 5e6 * i}
+        {"method": method, "seed": seed, "round": 10 * i, "test_accuracy": q, "test_loss": 1.0}
+        | {"upload_bytes": 5e6 * i}
         | {name: values[i] for name, values in columns.items()}
         for i, q in enumerate(accuracies)
     ]
+
+
+def value_of(curve, **measure):
+    (value,) = running.measured(curve, **measure).values()
+    return value
 
 
 CURVE = [0.1, 0.5, 0.7, 0.65, 0.8, 0.75]
@@ -88,44 +91,44 @@ CURVE = [0.1, 0.5, 0.7, 0.65, 0.8, 0.75]
 )
 def test_measures_of_a_run(measure, expected):
     curve = rows(CURVE, train_loss=[2.3, 1.0, 0.5, 0.6, 0.3, 0.4])
-    assert running.value_of(curve, **measure) == expected
+    assert value_of(curve, **measure) == expected
 
 
 def test_measures_of_another_metric():
     dice = {"metric": "test_dice_score"}
     curve = rows(CURVE, test_dice_score=[0.2, 0.3, 0.1, 0.9, 0.4, 0.6])
     curve[3]["test_loss"] = math.inf  # not finite, and so neither the best nor at the target
-    assert running.value_of(curve, **dice, first="round", target=0.5) == "50"
-    assert running.value_of(curve, **dice, best=True) == "60"
-    assert running.value_of(curve, **dice, last=0.4) == "50"
-    assert running.value_of(curve, **dice, at=20, column="test_accuracy", scale=0.01) == "70"
-    runs = {("fedavg", 0): curve, ("other", 0): rows(CURVE, test_dice_score=[0.0, 0.6] + [0] * 4)}
-    found = running.measured(runs, reference="fedavg", first="round", **dice)
+    assert value_of(curve, **dice, first="round", target=0.5) == "50"
+    assert value_of(curve, **dice, best=True) == "60"
+    assert value_of(curve, **dice, last=0.4) == "50"
+    assert value_of(curve, **dice, at=20, column="test_accuracy", scale=0.01) == "70"
+    other = rows(CURVE, "other", test_dice_score=[0.0, 0.6] + [0] * 4)
+    found = running.measured(curve + other, reference="fedavg", first="round", **dice)
     assert found == {("fedavg", 0): "50", ("other", 0): "10"}
 
 
 def test_the_end_of_a_run_on_the_virtual_clock_is_in_seconds():
     curve = rows(CURVE, simulated_seconds=[0, 2, 4, 6, 8, 100])
-    assert running.value_of(curve, last=0.5) == "75"
-    assert running.value_of(curve, at=7) == "65"
+    assert value_of(curve, last=0.5) == "75"
+    assert value_of(curve, at=7) == "65"
 
 
 def test_a_run_that_has_diverged_has_no_quality_at_its_end():
     curve = rows([*CURVE, 0.1])
     curve[-1]["test_loss"] = math.nan
-    assert running.value_of(curve, last=0.2) == ""
-    assert running.value_of(curve, best=True) == "80"
-    assert running.value_of(curve, first="round", target=0.9) == ""
-    assert running.value_of(curve, first="round", target=0.7) == "20"
+    assert value_of(curve, last=0.2) == ""
+    assert value_of(curve, best=True) == "80"
+    assert value_of(curve, first="round", target=0.9) == ""
+    assert value_of(curve, first="round", target=0.7) == "20"
 
 
 def test_a_reference_sets_the_target_on_each_seed():
-    runs = {
-        ("fedavg", 0): rows(CURVE),
-        ("fedavg", 1): rows([0.1, 0.2, 0.3]),
-        ("other", 0): rows([0.1, 0.9]),
-        ("other", 1): rows([0.1, 0.2, 0.29]),
-    }
+    runs = [
+        *rows(CURVE),
+        *rows([0.1, 0.2, 0.3], seed=1),
+        *rows([0.1, 0.9], "other"),
+        *rows([0.1, 0.2, 0.29], "other", 1),
+    ]
     found = running.measured(runs, reference="fedavg", first="round")
     expected = {("fedavg", 0): "40", ("fedavg", 1): "20", ("other", 0): "10", ("other", 1): ">20"}
     assert found == expected
@@ -142,6 +145,19 @@ def test_every_program_makes_rows(papers):
     assert judged
     for claim in (each.claim for each in judged):
         assert callable(running.module_of(claim.path.with_name(claim.program)).rows), claim.path
+
+
+COUNTED = ("table_7", "table_8", "table_4_totals", "table_4_totals_sent140", "why_table_7_sent140")
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_programs_that_train_nothing_make_the_same_values_again(name):
+    """The checks of these claims are the cells of the FedGBO paper's Tables IV, VII and VIII."""
+    claim = read_claim(PAPERS / "fedgbo" / f"{name}.toml")
+    program = running.module_of(claim.path.with_name(claim.program))
+    found = [[str(value) for value in row] for row in program.rows(running.Run(claim, (0,)))]
+    with claim.csv.open() as file:
+        assert [*csv.reader(file)][1:] == found
 
 
 OTHER_DATA = ("CIFAR", "FEMNIST", "Sent140", "GLDv2", "iNaturalist", "StackOverflow", "Shakespeare")

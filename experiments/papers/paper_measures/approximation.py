@@ -1,4 +1,7 @@
-"""FedLGA's factors, and how far its approximations are from the updates of complete local work."""
+"""FedLGA's factors, and how far its approximations are from the updates of complete local work.
+
+The arguments mode, strength, clip and fallback are those of `fedlga`.
+"""
 
 import typing
 from typing import Literal, NamedTuple
@@ -7,16 +10,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_algos.algorithms.averaging.fedlga import Mode, approximate, factors
+from fedjax_algos.algorithms.averaging.fedlga import Fallback, Mode, approximate, factors
 from fedjax_algos.analysis.diagnostics.drift import client_deltas
 from fedjax_algos.core import Dispatch, Params, Stack
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.representation import describe, describe_tree
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.engine import Engine
 from fedjax_algos.engine.state import FederatedState
-
-Fallback = Literal["none", "max"]
 
 
 def fedlga_factors(
@@ -32,15 +32,8 @@ def fedlga_factors(
     With D the mean change of the complete clients, `c_i = 1 + strength <Delta_i, D - Delta_i> /
     (rate S_i)^2` in the mode "outer", and without the denominator in "update". The factor is 1 for
     complete clients, and for all clients if none is complete and `fallback` is "none". The mode
-    "diag" changes directions and has no factors.
-
-    Args:
-      stack: the uploads of FedLGA or of any algorithm, with their dispatches: changes y_i - x or
-        deltas x - y_i, leaves [cohort, ...]. The factor does not depend on the sign.
-      mode, strength, clip, fallback: as for `fedlga`.
-
-    Raises:
-      ValueError: for an unknown mode or fallback, or the mode "diag".
+    "diag" changes directions and has no factors. The stack has the uploads of FedLGA or of any
+    algorithm: changes y_i - x or deltas x - y_i, leaves [cohort, ...].
     """
     check_choice("mode", mode, ("outer", "update"))
     check_choice("fallback", fallback, typing.get_args(Fallback))
@@ -61,21 +54,14 @@ class PartialUpdates(NamedTuple):
     stack: Stack
     full: Params
 
-    def __repr__(self) -> str:
-        return describe(self, clients=len(self.stack.mask), changes=describe_tree(self.full))
-
 
 class ApproximationError(NamedTuple):
-    """The errors of a cohort; the relative ones are divided by |Delta_i,full|.
-
-    All are float[cohort] but the first, and 0 for complete clients.
+    """The errors of a cohort, float[cohort]; the relative ones are divided by |Delta_i,full|.
 
     Attributes:
-      partial: bool[cohort]: whether the local work is partial.
-      error: float[cohort]: |Delta_i,full - approximation|.
-      relative: float[cohort]: `error` divided by |Delta_i,full|.
-      uncorrected: float[cohort]: |Delta_i,full - Delta_i|, the error without any correction.
-      uncorrected_relative: float[cohort]: `uncorrected` divided by |Delta_i,full|.
+      partial: bool[cohort]: whether the local work is partial; the errors of others are 0.
+      error: |Delta_i,full - approximation|.
+      uncorrected: |Delta_i,full - Delta_i|, the error without any correction.
     """
 
     partial: jax.Array
@@ -84,24 +70,15 @@ class ApproximationError(NamedTuple):
     uncorrected: jax.Array
     uncorrected_relative: jax.Array
 
-    def __repr__(self) -> str:
-        return describe(self, **{name: describe_tree(v) for name, v in self._asdict().items()})
-
 
 def partial_updates(
     engine: Engine, state: FederatedState, data: FederatedData, dispatches: Dispatch
 ) -> PartialUpdates:
     """Computes a cohort twice, with partial and with complete local work, on the same batches.
 
-    Args:
-      engine: of FedLGA, FedAvg or another algorithm that uploads deltas.
-      state: the state before the round; it is not consumed.
-      data: all clients' examples.
-      dispatches: of one round, leaves [cohort]. A dispatch is partial if its `num_steps` are fewer
-        than its `full_steps`.
-
-    Raises:
-      ValueError: for an algorithm whose uploads do not contain the deltas.
+    The engine is FedLGA's, FedAvg's or that of another algorithm that uploads deltas; the state is
+    not consumed. The dispatches are of one round, leaves [cohort], and are partial if their
+    `num_steps` are fewer than their `full_steps`.
     """
 
     def changes(dispatches):
@@ -129,13 +106,6 @@ def approximation_error(
 
     Source: Li et al., "FedLGA: Toward System-Heterogeneity of Federated Learning via Local
     Gradient Approximation", 2024, https://arxiv.org/abs/2112.11989.
-
-    Args:
-      updates: of `partial_updates`; one result serves any number of settings.
-      mode, strength, clip, fallback: as for `fedlga`.
-
-    Raises:
-      ValueError: for an unknown mode or fallback.
     """
     check_choice("mode", mode, typing.get_args(Mode))
     check_choice("fallback", fallback, typing.get_args(Fallback))

@@ -1,12 +1,9 @@
-"""The formulas by which two papers count costs. `measured.py` counts those of this library's code.
+"""The formulas by which the FedGBO paper counts costs; `fa.count_flops` counts those of the code.
 
 Mills et al., "Accelerating Federated Learning with a Global Biased Optimiser", IEEE Transactions
 on Computers 2023, https://arxiv.org/abs/2108.09134: Tables I, VI, VII and VIII. It counts a model's
 multiply-adds as the library Thop does, takes three times their number for the forward and backward
 pass of one example, and adds a number of operations for each parameter and step of the optimiser.
-
-Zaccone et al., "Communication-Efficient Heterogeneous Federated Learning with Generalized
-Heavy-Ball Momentum", TMLR 2025, https://arxiv.org/abs/2311.18578: Table 3.
 """
 
 import math
@@ -83,30 +80,9 @@ DERIVED_COSTS: dict[tuple[str, str | None], PaperCosts] = {
     ("fedlga", None): PaperCosts(1, 1, 1, 2),
 }
 
-# Bytes relative to FedAvg's in the GHBM paper's Table 3; LocalGHBM's follows from its text.
-# For MimeMom the paper has 3, although 5 transfers (3 down, 2 up) are 2.5 times the 2 of FedAvg.
-GHBM_PAPER_OVERHEADS = {
-    "fedavg": 1.0,
-    "fedavgm": 1.0,
-    "fedhbm": 1.0,
-    "localghbm": 1.0,
-    "ghbm": 1.5,
-    "scaffold": 2.0,
-    "mimemom": 3.0,
-}
-
 
 def paper_costs(algorithm: str, optimizer: str | None = None) -> PaperCosts:
-    """The entry of `PUBLISHED_COSTS` or `DERIVED_COSTS` for an algorithm.
-
-    Args:
-      algorithm: its registered name.
-      optimizer: "sgdm", "rmsprop" or "adam" for fedgbo, mfl, mimelite and mimexlite; None for the
-        others.
-
-    Raises:
-      ValueError: if there is no such entry.
-    """
+    """The entry of an algorithm, with an optimizer for fedgbo, mfl, mimelite and mimexlite."""
     table = PUBLISHED_COSTS | DERIVED_COSTS
     if (algorithm, optimizer) not in table:
         optimizers = [str(o) for name, o in table if name == algorithm]
@@ -130,18 +106,8 @@ def paper_flops(
 
     F is 3 * macs: the paper's tables need the factor 3, although the rule that it cites for F has
     6. The last term is for full gradients only. Second gradients in a step and operations once in a
-    round are added in the same way; the paper's own algorithms have neither.
-
-    Args:
-      costs: of `paper_costs`.
-      macs: multiply-adds of one example, of `paper_macs`.
-      num_params: |x|.
-      steps: K, local steps.
-      batch_size: B, the number of examples in a batch.
-      num_examples: n, the client's or the mean over clients; only full gradients need it.
-
-    Raises:
-      ValueError: for full gradients without examples.
+    round are added in the same way; the paper's own algorithms have neither. Only full gradients
+    need `num_examples`, n, the client's or the mean over clients.
     """
     if costs.full_gradients and num_examples <= 0:
         raise ValueError(f"num_examples={num_examples} is out of range; give a number above 0")
@@ -152,14 +118,7 @@ def paper_flops(
 
 
 def paper_upload(costs: PaperCosts, num_params: int, *, rounds: float, cohort_size: int) -> float:
-    """Gigabytes (2^30 bytes) that all clients upload, as in the FedGBO paper's Table IV.
-
-    Args:
-      costs: of `paper_costs`.
-      num_params: |x|, of 4 bytes each.
-      rounds: number of rounds.
-      cohort_size: clients in a round.
-    """
+    """Gigabytes (2^30 bytes) that all clients upload, as in the FedGBO paper's Table IV."""
     return rounds * cohort_size * costs.upload * num_params * 4 / 2**30
 
 
@@ -178,15 +137,9 @@ def paper_macs(problem: Problem, example: Batch) -> int:
 
     Depthwise and three-dimensional convolutions follow the rule of convolutions. Thop counts no
     products of attention, and 2 or 4 operations for each element that is normalised; without them,
-    the numbers of networks for ImageNet are those of torchvision's table of weights.
-
-    Args:
-      problem: a classifier made from a Linen module.
-      example: one example, arrays or shapes without a batch axis.
-
-    Raises:
-      ValueError: for parameters of another layer, or outside of Linen modules, as those of a
-        transformer with `checkpoint=True`, which has the costs of one without.
+    the numbers of networks for ImageNet are those of torchvision's table of weights. The example
+    is arrays or shapes without a batch axis. Parameters outside of Linen modules are refused, as
+    those of a transformer with `checkpoint=True`, which has the costs of one without.
     """
     counted: dict[tuple[str, ...], int] = {}
     macs = 0
@@ -228,7 +181,7 @@ def _macs_of(module, method, own, args, outputs):
         raise ValueError(
             f"{type(module).__name__}.{method} of the module {'/'.join(module.path)!r} has "
             f"parameters ({', '.join(own)}) but no rule; give it a rule in "
-            "fedjax_algos/analysis/costs/paper.py"
+            "experiments/papers/paper_measures/costs.py"
         )
     return rules[0](module, own, args, outputs)
 

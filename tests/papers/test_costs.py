@@ -1,0 +1,149 @@
+"""The FedGBO paper's costs by its formulas; test_claims_of_papers.py has its tables."""
+
+import jax
+import numpy as np
+import pytest
+from claim_files.reading import PAPERS
+from claim_files.running import module_of
+from flax import linen as nn
+from flax import nnx
+from paper_measures.costs import (
+    DERIVED_COSTS,
+    PUBLISHED_COSTS,
+    paper_costs,
+    paper_flops,
+    paper_macs,
+)
+from paper_measures.ghbm import OVERHEADS
+
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.models import classifier, models, nnx_classifier
+
+SIZES = {
+    "CIFAR100": (5_163_072, 1_250_852),
+    "Sent140": (10_000, 10_002),
+    "FEMNIST": (3_305_280, 870_334),
+    "Shakespeare": (12_318_592, 162_887),
+}
+
+
+def test_multiply_adds_and_parameters():
+    tasks = module_of(PAPERS / "fedgbo" / "costs.py").TASKS
+    assert {name: (task.macs(), task.params()) for name, task in tasks.items()} == SIZES
+
+
+@pytest.mark.parametrize("size", [1, 2], ids=["one statistic", "two statistics"])
+def test_communication_and_memory(size):
+    """Table I, in models: download, upload, memory, with |s| = size."""
+    table = {
+        "fedavg": (1, 1, 1),
+        "fedprox": (1, 1, 2),
+        "fedmax": (1, 1, 1),
+        "fedadam": (1, 1, 1),
+        "mfl": (1 + size, 1 + size, 1 + size),
+        "mimelite": (1 + size, 2, 2 + size),
+        "mimexlite": (1 + size, 2, 2 + size),
+        "fedgbo": (1 + size, 1, 1 + size),
+    }
+    for algorithm, expected in table.items():
+        optimizer = None
+        if (algorithm, "sgdm") in PUBLISHED_COSTS:
+            optimizer = "sgdm" if size == 1 else "adam"
+        assert paper_costs(algorithm, optimizer)[:3] == expected
+
+
+def test_second_gradients_and_rounds_are_added():
+    sizes = {"steps": 3, "batch_size": 4, "num_examples": 7}
+    mime = paper_flops(paper_costs("mime"), 100, 10, **sizes)
+    assert mime == 3 * (2 * 4 * 300 + 4 * 10) + 7 * 300
+    scaffold = paper_flops(paper_costs("scaffold"), 100, 10, **sizes)
+    assert scaffold == 3 * (4 * 300 + 5 * 10) + 2 * 10
+
+
+def test_the_tables_hold_the_papers_synchronous_algorithms():
+    named = {name for name, _ in PUBLISHED_COSTS | DERIVED_COSTS}
+    assert len(named) == 25
+    assert named <= set(algorithms)
+    assert set(OVERHEADS) <= named
+    assert not PUBLISHED_COSTS.keys() & DERIVED_COSTS.keys()
+
+
+def test_layers_of_other_kinds():
+    """Convolutions with strides and groups, an LSTM by hand; a shared layer counts twice."""
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.Conv(6, (3, 3), 2, feature_group_count=2, use_bias=False)(x)
+            dense = nn.Dense(6)
+            return nn.Dense(2)(dense(dense(x)).reshape(x.shape[0], -1))
+
+    example = {"x": jax.ShapeDtypeStruct((8, 8, 4), np.float32)}
+    expected = 4 * 4 * 6 * 9 * 2 + 2 * 4 * 4 * 6 * 6 + 96 * 2
+    assert paper_macs(classifier(Net(), (8, 8, 4)), example) == expected
+    text = {"x": jax.ShapeDtypeStruct((5,), np.int32)}
+    lstm = models["lstm"]((5,), 11, embedding=3, hidden=4, layers=1)
+    assert paper_macs(lstm, text) == 5 * (4 * (7 * 4 + 12) + 16) + 4 * 11
+
+
+IMAGENET = (224, 224, 3)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "macs", "biases"),
+    [
+        # `torch.utils.flop_counter` of torch 2.13 for torchvision's networks, timm's ViT-S and
+        # FLamby's U-Net, divided by 2; it leaves out biases, and torchvision's table has the same
+        # numbers: .301, .386, 1.814, 4.089 and 17.564 billions
+        ("mobilenet_v2", IMAGENET, 1000, 300_774_272, 0),
+        # of squeeze-and-excitation, which has the same number of inputs as of outputs
+        ("efficientnet_b0", IMAGENET, 1000, 385_814_752, 9340),
+        ("resnet18_imagenet", IMAGENET, 1000, 1_814_073_344, 0),
+        ("resnet50", IMAGENET, 1000, 4_089_184_256, 0),
+        ("vit_b_16", IMAGENET, 1000, 17_563_828_224, 0),
+        ("vit_small", IMAGENET, 1000, 4_598_882_304, 0),
+        ("unet_3d", (48, 60, 48), 2, 6_782_607_360, 48 * 60 * 48 * 8),  # of the first layer
+    ],
+)
+def test_known_networks(name, shape, classes, macs, biases):
+    problem = models[name](shape, classes)
+    found = paper_macs(problem, {"x": jax.ShapeDtypeStruct(shape, np.float32)})
+    assert found - biases == macs
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_transposed_convolutions(turned):
+    """Each of the 5 * 7 inputs of 4 channels meets a kernel of 3 * 3 for 6 channels."""
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.ConvTranspose(6, (3, 3), (2, 2), transpose_kernel=turned)(x)
+            return x.mean((1, 2))
+
+    example = {"x": jax.ShapeDtypeStruct((5, 7, 4), np.float32)}
+    assert paper_macs(classifier(Net(), (5, 7, 4)), example) == 5 * 7 * 4 * 9 * 6 + 10 * 14 * 6
+
+
+def test_what_has_no_rule_is_named():
+    class Scaled(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return x * self.param("factor", nn.initializers.ones, (1, 3))
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return Scaled()(x)
+
+    image = {"x": jax.ShapeDtypeStruct((3,), np.float32)}
+    with pytest.raises(ValueError, match=r"Scaled.__call__ of the module 'Scaled_0' has parameter"):
+        paper_macs(classifier(Net(), (3,)), image)
+    other = nnx_classifier(lambda rngs: nnx.Linear(3, 2, rngs=rngs))
+    with pytest.raises(ValueError, match="8 of the model's 8 parameters belong to no Linen module"):
+        paper_macs(other, {"x": jax.ShapeDtypeStruct((3,), np.float32)})
+    with pytest.raises(ValueError, match="optimizer=None; give optimizer=sgdm, rmsprop, adam"):
+        paper_costs("fedgbo")
+    with pytest.raises(ValueError, match="num_examples=0 is out of range"):
+        paper_flops(paper_costs("mime"), 1, 1, steps=1, batch_size=1)
