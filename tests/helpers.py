@@ -14,8 +14,7 @@ import optax
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import ClientData
-from fedjax_algos.core.keys import dispatch_keys
-from fedjax_algos.core.permutation import permutation_words
+from fedjax_algos.core.randomness import dispatch_keys, permutation_words
 from fedjax_algos.models.outputs import Outputs
 from fedjax_algos.schedules import Synchronous
 

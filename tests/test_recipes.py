@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from scipy.special import erf
 
 import fedjax_algos as fa
-from fedjax_algos.core.keys import model_key
+from fedjax_algos.core.randomness import model_key
 
 PAGE = "docs/recipes.md"
 (MULTI_LABEL, REGRESSION, QFEDAVG, POWER_OF_CHOICE, LORA, SCRIPT, DATABASE) = programs(PAGE)

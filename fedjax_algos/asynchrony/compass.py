@@ -18,7 +18,7 @@ from fedjax_algos.asynchrony.event_loop import ARRIVES, LEAVES, REJOINS, TIMER, 
 from fedjax_algos.asynchrony.plan import AGGREGATE, FIRST, Plan
 from fedjax_algos.asynchrony.planners import Planner, schedules
 from fedjax_algos.core.options import Count, Range
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 
 _ROUNDING = 1e-6  # of a step: 1e6 s is exact to 1e-10 s, which is 1e-7 of a step of 1 ms
 

@@ -23,7 +23,7 @@ from fedjax_algos.asynchrony.systems.system_model import (
 )
 from fedjax_algos.core.checks import check_whole
 from fedjax_algos.core.limits import check_int32, check_memory
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 
 # Events. A loss is queued as an arrival and becomes LEAVES when its time has come.
 ARRIVES, TIMER, REJOINS, STARTS, LEAVES = range(5)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Dispatch, Local
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 from fedjax_algos.schedules.synchronous import checked_counts, first_steps, rate_at
 
 AGGREGATED, IN_FLIGHT, LOST = range(3)  # fates of a dispatch

@@ -34,7 +34,7 @@ from fedjax_algos.cli.training import compare, run
 from fedjax_algos.cli.tune import tune
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.registry import own_places
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs.identity import OtherRunError
 from fedjax_algos.runs.saving.interruption import Interrupted, check_interruption, end_at_once
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fedjax_algos.core.files import MAX_TOML_BYTES, parse_json, parse_toml, read_file
 from fedjax_algos.core.options import options, unknown
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs.method import spec_of
 from fedjax_algos.runs.settings import Settings
 

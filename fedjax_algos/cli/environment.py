@@ -13,7 +13,7 @@ import jax
 
 from fedjax_algos.cli.options import check_path
 from fedjax_algos.core.options import options, parse_value
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.engine.compilation import keep_compiled
 from fedjax_algos.engine.placed.devices import usable_cores
 from fedjax_algos.runs.recorder import DivergenceWarning

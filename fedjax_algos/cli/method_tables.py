@@ -28,7 +28,7 @@ from fedjax_algos.analysis.summary import (
 )
 from fedjax_algos.analysis.tables import Column, ResultTable, Share, amounts, percentages
 from fedjax_algos.core import Row
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs.recorder import WHAT_HELPS, describe_divergence
 from fedjax_algos.runs.settings import Settings
 

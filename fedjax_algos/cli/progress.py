@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fedjax_algos.analysis.statistics import PREFIX
 from fedjax_algos.core import Row
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.settings import Settings
 

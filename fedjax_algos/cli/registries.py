@@ -14,7 +14,7 @@ from fedjax_algos.cli.options import Command, range_of, text_options
 from fedjax_algos.core.optimizers import client_optimizers
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import losses, metrics, models
 from fedjax_algos.runs.tracking import trackers

@@ -26,7 +26,7 @@ from fedjax_algos.cli.progress import (
 )
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import options, parse_value
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.core.writing import write_text
 from fedjax_algos.engine.compilation import Compilation, measure_compilation
 from fedjax_algos.runs import results

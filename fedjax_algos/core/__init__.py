@@ -12,7 +12,6 @@ from fedjax_algos.core.algorithm import (
 )
 from fedjax_algos.core.client_data import ClientData, batches_per_epoch
 from fedjax_algos.core.local_training import Step, Train, Trained, local_training
-from fedjax_algos.core.loops import ReverseMode
 from fedjax_algos.core.optimizers import client_optimizer, client_optimizers
 from fedjax_algos.core.types import (
     Array,
@@ -34,6 +33,7 @@ from fedjax_algos.core.types import (
     Population,
     Problem,
     Report,
+    ReverseMode,
     Row,
     ServerState,
     Statistics,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core.client_data import ClientData
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import scale
 from fedjax_algos.core.types import (
     Array,

@@ -9,10 +9,9 @@ import jax
 import numpy as np
 
 from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
-from fedjax_algos.core.loops import ReverseMode
 from fedjax_algos.core.options import check_choice, is_number
-from fedjax_algos.core.representation import describe_tree
-from fedjax_algos.core.types import Batches, Dispatch, Local, Model, Params
+from fedjax_algos.core.reprs import describe_tree
+from fedjax_algos.core.types import Batches, Dispatch, Local, Model, Params, ReverseMode
 
 _SHOWN = 60  # characters of a wrong value in a message
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 from fedjax_algos.core.limits import host_memory, readable_bytes
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 
 PathLike: TypeAlias = str | os.PathLike[str]
 MAX_TOML_BYTES = 2**18

@@ -1,18 +1,20 @@
 """Local training, shared by all algorithms: SGD steps with hooks for the gradient and the model."""
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from fedjax_algos.core.checks import check_local
 from fedjax_algos.core.client_data import ClientData
 from fedjax_algos.core.limits import check_device_memory
-from fedjax_algos.core.loops import ReverseMode, repeat
-from fedjax_algos.core.transforms import check_transform
+from fedjax_algos.core.optimizers import check_transform
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import (
     Batch,
@@ -25,9 +27,50 @@ from fedjax_algos.core.types import (
     Params,
     Problem,
     Report,
+    ReverseMode,
     Statistics,
 )
 from fedjax_algos.core.user_functions import apply_model, losses_of, with_mask
+
+_bounds_apply = contextvars.ContextVar("bounds_apply", default=True)
+
+
+@contextlib.contextmanager
+def without_bounds() -> Iterator[None]:
+    """Inside, `repeat` makes loops of any length, whose traces show how often they run."""
+    token = _bounds_apply.set(False)
+    try:
+        yield
+    finally:
+        _bounds_apply.reset(token)
+
+
+def repeat(
+    step: Callable[[jax.Array, Any], Any],
+    number: Any,
+    start: Any,
+    most: int | None = None,
+    policy: Callable[..., bool] | None = None,
+) -> Any:
+    """The carry after `step(k, carry)` for k = 0 to `number` - 1.
+
+    With `most`, a static bound of `number`, the loop can be differentiated in reverse mode, and the
+    result is NaN if `number` is larger; `policy` is that of `ReverseMode`.
+    """
+    if most is None or not _bounds_apply.get():
+        return jax.lax.fori_loop(0, number, step, start)
+
+    def masked(carry, k):
+        return jax.lax.cond(k < number, lambda: step(k, carry), lambda: carry), None
+
+    masked = jax.checkpoint(masked, policy=policy, prevent_cse=False)
+    end, _ = jax.lax.scan(masked, start, np.arange(most, dtype=np.int32))
+
+    def checked(leaf):
+        inexact = jnp.issubdtype(leaf.dtype, jnp.inexact)
+        return jnp.where(number > most, jnp.nan, leaf).astype(leaf.dtype) if inexact else leaf
+
+    return jax.tree.map(checked, end)
 
 
 class Step(NamedTuple):
@@ -61,33 +104,17 @@ Penalty = Callable[[Outputs, Batch], jax.Array]  # float[batch], added to the lo
 
 
 def uncorrected(gradient: Params, params: Params, step: Step) -> Params:
-    """The correction that returns the gradient unchanged.
-
-    Args:
-      gradient: g, the gradient of the batch.
-      params: y, unused.
-      step: unused.
-    """
+    """The correction that returns the gradient unchanged."""
     return gradient
 
 
 def unmoved(params: Params) -> Params:
-    """The move that returns the local model unchanged.
-
-    Args:
-      params: y, the local model.
-    """
+    """The move that returns the local model unchanged."""
     return params
 
 
 def check_one_each(name: str, values: jax.Array, mask: jax.Array) -> None:
-    """Raises ValueError unless there is one value for each example of a batch.
-
-    Args:
-      name: of the values, for the message.
-      values: what a user's function returned.
-      mask: bool[batch].
-    """
+    """Raises ValueError unless there is one value for each example of a batch."""
     if values.shape != mask.shape:
         raise ValueError(
             f"{name} has shape {values.shape}, but must give one value for each example, shape "
@@ -96,12 +123,7 @@ def check_one_each(name: str, values: jax.Array, mask: jax.Array) -> None:
 
 
 def check_batch_memory(examples: Batch, batch_size: int) -> None:
-    """Raises ValueError unless a batch fits into the memory of a device.
-
-    Args:
-      examples: leaves [total, ...].
-      batch_size: rows of a batch, real or not.
-    """
+    """Raises ValueError unless a batch fits into the memory of a device."""
     row = jax.eval_shape(lambda leaves: jax.tree.map(lambda leaf: leaf[0], leaves), examples)
     check_device_memory(
         f"batch_size={batch_size}", batch_size * (tree_bytes(row) + 4), "give a smaller one"
@@ -115,15 +137,8 @@ def batch_gradient(
 
     The losses of masked rows, which repeat real ones, are excluded with `where`. A batch without a
     real row has gradient 0; its model is given a mask of all rows, so that means are finite.
-
-    Args:
-      problem: what is learned.
-      penalty: one value for each example, added to the loss whose gradient is taken. The returned
-        loss does not contain it.
-
-    Returns:
-      `(model, batch, mask, key) -> (gradient, statistics, loss)`, which refuses a batch that has
-      a "mask" of its own.
+    The function is `(model, batch, mask, key) -> (gradient, statistics, loss)`; the loss does not
+    contain the penalty.
     """
 
     def mean_loss(params, statistics, frozen, batch, mask, key):
@@ -153,16 +168,8 @@ def full_gradient(
     """A function that takes the exact mean gradient over all of a client's examples.
 
     It is `(1 / n_i) sum_j grad l(x; example_ij)`, summed over pieces of `size` examples, of which
-    the last one may be short. The client's stream of batches stays unchanged.
-
-    Args:
-      problem: what is learned.
-      size: examples that are computed at once.
-      penalty: as in `batch_gradient`.
-      reverse: `local.reverse`.
-
-    Returns:
-      `(model, data, key) -> (gradient, statistics, loss)`.
+    the last one may be short. The client's stream of batches stays unchanged. The function is
+    `(model, data, key) -> (gradient, statistics, loss)`.
     """
     gradient = batch_gradient(problem, penalty)
 

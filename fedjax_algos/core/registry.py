@@ -129,15 +129,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         return name, values
 
     def parse_all(self, text: str) -> list[tuple[str, dict[str, Any]]]:
-        """The names and the options of several specs.
-
-        Args:
-          text: specs, as in `parse`, separated by commas. A part `key=value` is an option of the
-            spec before it.
-
-        Raises:
-          ValueError: as `parse` does, and for a spec that is given twice.
-        """
+        """The names and the options of several specs."""
         specs: list[str] = []
         for part in text.split(","):
             if specs and re.match(r"\w+=", part):

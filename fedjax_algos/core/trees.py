@@ -1,52 +1,94 @@
-"""Arithmetic on trees of arrays that keeps the dtype of each leaf.
+"""Trees of arrays: arithmetic that keeps the dtype of each leaf, sizes, and params in two parts.
 
 `optax.tree.scale` and `optax.tree.add_scale` promote the leaves to the dtype of the factor instead.
 """
 
-from typing import Any
+import fnmatch
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core.types import Params
+from fedjax_algos.core.types import Params, Problem
+
+Leaves: TypeAlias = tuple[jax.Array, ...]
+Pattern: TypeAlias = str | Callable[[str], bool]
+
+_SHOWN = 8  # paths in a message
 
 
 def scale(factor, tree: Params) -> Params:
-    """`factor * tree`, in the dtypes of `tree`.
-
-    Args:
-      factor: a number or a scalar array, traced or not.
-      tree: arrays.
-    """
+    """`factor * tree`, in the dtypes of `tree`."""
     return jax.tree.map(lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, tree)
 
 
 def add_scaled(tree: Params, factor, other: Params) -> Params:
-    """`tree + factor * other`, in the dtypes of `tree`.
-
-    Args:
-      tree: arrays.
-      factor: a number or a scalar array, traced or not.
-      other: arrays with the structure and the shapes of `tree`.
-    """
+    """`tree + factor * other`, in the dtypes of `tree`."""
     return jax.tree.map(lambda a, b: a + jnp.asarray(factor, a.dtype) * b, tree, other)
 
 
 def tree_bytes(tree: Any) -> int:
-    """Bytes of all leaves together.
-
-    Args:
-      tree: arrays, or shapes with dtypes such as `jax.ShapeDtypeStruct`.
-    """
+    """Bytes of all leaves together, which are arrays or shapes with dtypes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 @jax.jit
 def add_trees(left: Any, right: Any) -> Any:
-    """The sums of the leaves of two trees, compiled.
-
-    Args:
-      left: of arrays.
-      right: of arrays of the same shapes.
-    """
+    """The sums of the leaves of two trees, compiled."""
     return jax.tree.map(jnp.add, left, right)
+
+
+class Parts(NamedTuple):
+    """Which leaves of the params stay with each client."""
+
+    own: tuple[bool, ...]  # of each leaf, in the order of the tree
+    structure: Any  # of the params
+    paths: tuple[str, ...]  # of each leaf, such as "Dense_1/kernel"
+
+    def shared_leaves(self, params: Params) -> Leaves:
+        """The leaves that all clients share."""
+        leaves = jax.tree.leaves(params)
+        return tuple(leaf for leaf, own in zip(leaves, self.own, strict=True) if not own)
+
+    def own_leaves(self, params: Params) -> Leaves:
+        """The leaves that stay with a client."""
+        leaves = jax.tree.leaves(params)
+        return tuple(leaf for leaf, own in zip(leaves, self.own, strict=True) if own)
+
+    def join(self, shared: Leaves, own: Leaves) -> Params:
+        """The params of both parts."""
+        parts = iter(shared), iter(own)
+        return self.structure.unflatten(next(parts[is_own]) for is_own in self.own)
+
+
+def split_params(problem: Problem, pattern: Pattern) -> Parts:
+    """Says which of a model's params stay with each client.
+
+    `pattern` is that of their paths, such as "Dense_1/*", where `*` stands for any text and letters
+    of either case are equal. Or it is a function from a path to a bool.
+    """
+    params = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0)).params
+    leaves, structure = jax.tree_util.tree_flatten_with_path(params)
+    paths = tuple(jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves)
+    if isinstance(pattern, str):
+        chosen = pattern.lower()  # the path of a bare array is empty, too
+        own = [bool(chosen) and fnmatch.fnmatchcase(path.lower(), chosen) for path in paths]
+    else:
+        own = [bool(pattern(path)) for path in paths]
+    return Parts(tuple(own), structure, paths)
+
+
+def check_match(name: str, parts: Parts, pattern: Pattern, *, rest: str = "") -> None:
+    """Refuses a pattern that matches no leaf, or all if `rest`, such as "the body", needs some."""
+    if any(parts.own) and not (rest and all(parts.own)):
+        return
+    paths, more = parts.paths[:_SHOWN], len(parts.paths) - _SHOWN
+    among = f"of the params {', '.join(paths)}" + f" and {more} others" * (more > 0)
+    fix = f"give a pattern such as {paths[-1].rpartition('/')[0] or paths[-1]}*"
+    if paths == ("",):
+        among, fix = "of the params, which are one array", "give a model of several arrays"
+    shown = getattr(pattern, "__name__", repr(pattern))
+    if any(parts.own):
+        raise ValueError(f"{name}={shown} matches all {among}, which leaves none for {rest}; {fix}")
+    raise ValueError(f"{name}={shown} matches none {among}; {fix}")

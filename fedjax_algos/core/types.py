@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedjax_algos.core.loops import ReverseMode
-from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.core.reprs import describe, describe_tree
 
 Array: TypeAlias = jax.Array | np.ndarray
 Key: TypeAlias = jax.Array  # a typed key, made by jax.random.key
@@ -186,6 +185,27 @@ class Problem(NamedTuple):
         except Exception:  # the user's function: a repr must not fail
             return "Problem(params=unknown)"
         return describe(self, params=describe_tree(params))
+
+
+class ReverseMode(NamedTuple):
+    """Static bounds of a client's loops, so that `jax.grad` can go through local training.
+
+    JAX differentiates loops in reverse mode only if their length is static. With bounds, each loop
+    has its largest length. The steps that a client does not do are skipped, but if a chunk of
+    clients is mapped, they are computed and discarded. A client that exceeds a bound has NaN in all
+    its results.
+
+    Args:
+      max_steps: the largest number of local steps of a dispatch.
+      max_examples: the largest number of examples of a client, for gradients of all its examples.
+      policy: what a local step keeps for the reverse pass, as in `jax.checkpoint`. None keeps its
+        inputs only and computes the rest again; `jax.checkpoint_policies.everything_saveable`
+        computes nothing again.
+    """
+
+    max_steps: int
+    max_examples: int
+    policy: Callable[..., bool] | None = None
 
 
 Batches = Literal["short", "dropped", "wrapped", "persistent", "replacement", "full"]

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core.checks import check_kind
-from fedjax_algos.core.representation import describe_tree
+from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.core.types import Batch, Key, Mean, Model, Outputs, Params, Problem, Statistics
 
 

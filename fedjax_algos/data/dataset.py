@@ -7,7 +7,7 @@ import numpy as np
 
 from fedjax_algos.core import Batch
 from fedjax_algos.core.limits import MAX_INT32
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 
 _ELEMENTS_PER_CHECK = 2**20  # bounds the memory of a search
 _MAX_CLASSES = 2**20  # larger labels are treated as errors

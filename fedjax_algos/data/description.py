@@ -7,7 +7,7 @@ from rich.console import Group
 from rich.table import Table
 
 from fedjax_algos.core.checks import check_kind
-from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.data.partitioning import Partition
 from fedjax_algos.data.partitioning.base import check_table
 

@@ -10,8 +10,7 @@ import numpy as np
 from fedjax_algos.core import Batch, ClientData, Statistics
 from fedjax_algos.core.checks import check_kind
 from fedjax_algos.core.limits import check_device_memory, check_int32
-from fedjax_algos.core.representation import describe, describe_tree
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import describe, describe_tree, printable
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import Array
 from fedjax_algos.data.dataset import check_range

@@ -28,9 +28,9 @@ from fedjax_algos.core.checks import (
     check_not_consumed,
     check_seed,
 )
-from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.randomness import model_key
+from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import add_trees
 from fedjax_algos.core.user_functions import check_initial
 from fedjax_algos.data.federated_data import FederatedData

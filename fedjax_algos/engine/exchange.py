@@ -26,8 +26,7 @@ from fedjax_algos.core import (
     Statistics,
     Update,
 )
-from fedjax_algos.core.keys import client_key, dispatch_keys
-from fedjax_algos.core.permutation import permutation_words
+from fedjax_algos.core.randomness import client_key, dispatch_keys, permutation_words
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import Batches
 from fedjax_algos.data.federated_data import FederatedData, client_view

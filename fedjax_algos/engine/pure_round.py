@@ -13,7 +13,7 @@ from fedjax_algos.core.checks import (
     check_kind,
     check_seed,
 )
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.types import Array
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.checks import StateCheck, check_options, check_population

@@ -19,8 +19,8 @@ from fedjax_algos.core import (
     Statistics,
 )
 from fedjax_algos.core.checks import check_not_consumed
-from fedjax_algos.core.keys import client_key, model_key
-from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.core.randomness import client_key, model_key
+from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.engine.non_finite import Excluded, NonFinite
 from fedjax_algos.engine.placed.devices import replicate
 from fedjax_algos.engine.placed.on_disk import DiskClientState

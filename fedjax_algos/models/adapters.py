@@ -15,7 +15,7 @@ from flax.traverse_util import flatten_dict
 from fedjax_algos.core import Model, Params, Problem
 from fedjax_algos.core.options import is_number, one_of
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.core.representation import describe_tree
+from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.models.masked_rows import check_statistics, mask_layers, masking, takes_mask
 from fedjax_algos.models.outputs import Outputs, accuracy, cross_entropy, with_args
 

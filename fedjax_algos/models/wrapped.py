@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fedjax_algos.core import Model, Params, Problem
 from fedjax_algos.core.checks import as_model
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.parts import Parts, Pattern, check_match, split_params
+from fedjax_algos.core.trees import Parts, Pattern, check_match, split_params
 
 ComputeDtype = Literal["bfloat16"]
 

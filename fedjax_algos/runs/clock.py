@@ -16,7 +16,7 @@ from fedjax_algos.asynchrony.systems.system_model import SystemModelFactory
 from fedjax_algos.core import Batch, Dispatch, Metrics, Model, Params, Population, Row
 from fedjax_algos.core.checks import check_callable, check_kind, check_seed, check_whole
 from fedjax_algos.core.options import is_number
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData

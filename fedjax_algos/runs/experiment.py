@@ -11,8 +11,8 @@ import numpy as np
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.asynchrony import Plan, SystemModelWithSpeeds, schedules, system_of
 from fedjax_algos.core import Algorithm, Batch, Local
-from fedjax_algos.core.keys import model_key
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.randomness import model_key
+from fedjax_algos.core.reprs import describe
 from fedjax_algos.data import (
     AnyDataset,
     ClientDataset,

@@ -7,8 +7,7 @@ from typing import Any
 import jax
 
 from fedjax_algos.core import Algorithm, Batch, Dispatch
-from fedjax_algos.core.representation import describe_tree
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import describe_tree, printable
 from fedjax_algos.engine.fingerprint import (
     algorithm_fingerprint,
     array_fingerprint,

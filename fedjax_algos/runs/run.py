@@ -16,7 +16,7 @@ from fedjax_algos.core import Algorithm, Batch, Dispatch, Local, Model, Params, 
 from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.limits import check_memory
 from fedjax_algos.core.options import one_of
-from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.user_functions import check_initial
 from fedjax_algos.data.federated_data import FederatedData, check_examples

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core.keys import cohort_key
 from fedjax_algos.core.options import Count, Positive
-from fedjax_algos.core.permutation import permutation_words, permute
+from fedjax_algos.core.randomness import cohort_key, permutation_words, permute
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.types import Key
 from fedjax_algos.data.partitioning.base import log_dirichlet

@@ -18,7 +18,7 @@ from fedjax_algos.core.checks import (
     check_whole,
 )
 from fedjax_algos.core.limits import check_int32, check_memory
-from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.data.partitioning.base import describe_counts
 from fedjax_algos.schedules.local_work import LocalWork, full
 from fedjax_algos.schedules.sampling import Sampler, uniform_cohorts

@@ -15,13 +15,11 @@ from fedjax_algos.core.checks import (
     check_seed,
     check_whole,
 )
-from fedjax_algos.core.keys import cohort_key
-from fedjax_algos.core.loops import ReverseMode
 from fedjax_algos.core.options import Count, Positive
-from fedjax_algos.core.permutation import permutation_words, permute
+from fedjax_algos.core.randomness import cohort_key, permutation_words, permute
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.core.representation import describe_tree
-from fedjax_algos.core.types import Array
+from fedjax_algos.core.reprs import describe_tree
+from fedjax_algos.core.types import Array, ReverseMode
 from fedjax_algos.schedules.sampling import draw_members
 from fedjax_algos.schedules.synchronous import (
     check_cohort_size,

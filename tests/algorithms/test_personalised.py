@@ -29,7 +29,7 @@ from histories import (
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.algorithms.personalised.fedrep import in_turns
-from fedjax_algos.core.parts import split_params
+from fedjax_algos.core.trees import split_params
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -16,7 +16,7 @@ from helpers import Case, Toy, positions, quadratics, run, stored
 from transcriptions import RULES, transcription
 
 import fedjax_algos as fa
-from fedjax_algos.core.keys import client_key
+from fedjax_algos.core.randomness import client_key
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -10,7 +10,7 @@ from evaluation_helpers import check_metrics, expected, fine_tune, held_out, net
 from helpers import Compilations, quadratics, stored
 
 import fedjax_algos as fa
-from fedjax_algos.core.permutation import permutation_words
+from fedjax_algos.core.randomness import permutation_words
 from fedjax_algos.data.federated_data import client_view
 
 pytestmark = pytest.mark.usefixtures("x64")

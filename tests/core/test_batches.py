@@ -14,7 +14,7 @@ from scipy import stats
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import ClientData, batches_per_epoch
-from fedjax_algos.core.permutation import next_words, permutation_words, permute
+from fedjax_algos.core.randomness import next_words, permutation_words, permute
 from fedjax_algos.schedules import Synchronous
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -8,7 +8,7 @@ from helpers import Case, quadratics, run
 import fedjax_algos as fa
 from fedjax_algos.core import ClientData
 from fedjax_algos.core.local_training import batch_gradient
-from fedjax_algos.core.permutation import permutation_words
+from fedjax_algos.core.randomness import permutation_words
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -10,8 +10,7 @@ import pytest
 
 import fedjax_algos as fa
 from fedjax_algos.core import client_optimizer, client_optimizers
-from fedjax_algos.core.optimizers import canonical, local_transform
-from fedjax_algos.core.transforms import check_transform
+from fedjax_algos.core.optimizers import canonical, check_transform, local_transform
 
 OFFERED = sorted(name for name in client_optimizers if ":" not in name)
 WITH_OPTIONS = [

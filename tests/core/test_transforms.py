@@ -6,8 +6,8 @@ import optax
 import pytest
 
 import fedjax_algos as fa
-from fedjax_algos.core import transforms
-from fedjax_algos.core.transforms import check_transform
+from fedjax_algos.core import optimizers
+from fedjax_algos.core.optimizers import check_transform
 
 ROOT_MASK = {"weight": True, "bias": False}  # by the names of the params
 LABELS = {"weight": "one", "bias": "other"}
@@ -77,9 +77,9 @@ def test_right_transformations_pass_and_are_probed_once(name, monkeypatch):
     def refuse(*arguments):
         raise AssertionError("probed again")
 
-    monkeypatch.setattr(transforms, "_sign", refuse)
+    monkeypatch.setattr(optimizers, "_sign", refuse)
     check_transform("mine", RIGHT[name], PROBLEM)
-    assert RIGHT[name].update in transforms._PROBED  # it did not pass because the probe failed
+    assert RIGHT[name].update in optimizers._PROBED  # it did not pass because the probe failed
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -7,7 +7,7 @@ import pytest
 from helpers import CASES, Case, fixed, random_rows, small_network, with_statistics
 
 import fedjax_algos as fa
-from fedjax_algos.core.keys import client_key
+from fedjax_algos.core.randomness import client_key
 from fedjax_algos.engine.non_finite import NonFiniteUpdateError, all_finite, select
 from fedjax_algos.schedules import Synchronous
 

@@ -16,7 +16,7 @@ from flax import nnx
 from helpers import LAYOUTS, fixed, positions, stored
 
 import fedjax_algos as fa
-from fedjax_algos.core.keys import dispatch_keys
+from fedjax_algos.core.randomness import dispatch_keys
 from fedjax_algos.models import (
     chain,
     classifier,

@@ -14,8 +14,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import immediate, traced
-from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.local_training import batch_gradient
+from fedjax_algos.core.randomness import model_key
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.models import (
     classifier,

@@ -9,8 +9,8 @@ import pytest
 
 from fedjax_algos import schedules
 from fedjax_algos.cli.config_file import read_config
-from fedjax_algos.core.keys import model_key
 from fedjax_algos.core.options import options, parse_value
+from fedjax_algos.core.randomness import model_key
 from fedjax_algos.models.adapters import scale_pixels
 from fedjax_algos.runs import comparison
 from fedjax_algos.runs import experiment as experiment_module

@@ -18,8 +18,8 @@ import optax
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting
+from fedjax_algos.core.optimizers import trusted
 from fedjax_algos.core.options import Decay, NonNegative, Positive
-from fedjax_algos.core.transforms import trusted
 
 SecondMoment = Callable[[jax.Array, jax.Array], jax.Array]  # (v, G) -> v, leaf by leaf
 

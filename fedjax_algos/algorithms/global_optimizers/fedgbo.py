@@ -27,8 +27,8 @@ from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Params, Problem, Schedules, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
+from fedjax_algos.core.optimizers import check_transform
 from fedjax_algos.core.options import Decay, Positive
-from fedjax_algos.core.transforms import check_transform
 from fedjax_algos.core.trees import scale
 
 

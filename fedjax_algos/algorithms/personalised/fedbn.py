@@ -12,7 +12,7 @@ from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Model, Problem, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Positive
-from fedjax_algos.core.parts import Pattern, check_match, split_params
+from fedjax_algos.core.trees import Pattern, check_match, split_params
 
 
 @algorithms.register

@@ -13,8 +13,7 @@ from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.core import Algorithm, Local, Model, Problem, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Positive, Proportion
-from fedjax_algos.core.parts import Parts, Pattern, check_match, split_params
-from fedjax_algos.core.trees import add_scaled
+from fedjax_algos.core.trees import Parts, Pattern, add_scaled, check_match, split_params
 
 
 def average_shared(parts: Parts, server_learning_rate: float):

@@ -22,7 +22,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from fedjax_algos.analysis.costs.operations import CALLS, FREE, INTEGERS, RULES, scan_inputs
 from fedjax_algos.core import Dispatch
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 
 DispatchInteger = Callable[[Dispatch], Any]  # from dispatches of NumPy arrays [...] to int[...]
 

@@ -14,7 +14,7 @@ from jax.extend.core import ClosedJaxpr
 
 from fedjax_algos.analysis.costs.flops import Flops, UncountedError, count, loop_state, total
 from fedjax_algos.core import Algorithm, Dispatch
-from fedjax_algos.core.loops import without_bounds
+from fedjax_algos.core.local_training import without_bounds
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import exchange_shapes, shared_of

@@ -10,9 +10,8 @@ import numpy as np
 import optax
 
 from fedjax_algos.core import Array, Model, Params, Problem
-from fedjax_algos.core.keys import dispatch_keys
 from fedjax_algos.core.local_training import full_gradient
-from fedjax_algos.core.permutation import permutation_words
+from fedjax_algos.core.randomness import dispatch_keys, permutation_words
 from fedjax_algos.core.trees import add_scaled
 from fedjax_algos.data.federated_data import FederatedData, client_view
 

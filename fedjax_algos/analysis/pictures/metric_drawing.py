@@ -24,7 +24,7 @@ from fedjax_algos.analysis.pictures.axes import (
     picture_style,
 )
 from fedjax_algos.analysis.pictures.curves import OUTSIDE, Curve, Grid, Style
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 
 _DOTS_IN_A_NOTEBOOK = 100  # per inch
 _CHARACTERS = 125.0  # in an inch of type of one point

@@ -27,8 +27,7 @@ from fedjax_algos.asynchrony.systems.system_model import (
 from fedjax_algos.core.files import max_text_bytes, parse_json, read_file, reading
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.plain_pickle import read_plain_pickle
-from fedjax_algos.core.representation import describe
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import describe, printable
 
 T = TypeVar("T")
 

@@ -21,8 +21,7 @@ from fedjax_algos.asynchrony.systems.system_model import (
 from fedjax_algos.core.files import read_file
 from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.options import NonNegative, Positive
-from fedjax_algos.core.representation import describe
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import describe, printable
 
 _COLUMNS = ("client", "dispatch", "seconds_per_step", "lost_after", "seconds_away")
 _UNAVAILABLE = _COLUMNS[3:]

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from fedjax_algos.core.checks import check_seed, check_whole
 from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 
 
 class Partition(NamedTuple):

@@ -17,7 +17,7 @@ except ImportError:  # this Python is built without it and cannot read such memb
 
 from fedjax_algos.core.files import PathLike, check_array_bytes, first_line, open_regular, reading
 from fedjax_algos.core.options import Count
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.images import open_image
 from fedjax_algos.data.registry import datasets

@@ -13,7 +13,7 @@ import numpy as np
 from fedjax_algos.core import Batch
 from fedjax_algos.core.checks import check_kind, check_seed, check_whole
 from fedjax_algos.core.limits import check_memory, host_memory, readable_bytes
-from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import ClientSource, FederatedData
 from fedjax_algos.data.partitioning.base import describe_counts

@@ -18,7 +18,7 @@ from fedjax_algos.asynchrony.planners import check_asynchronous
 from fedjax_algos.core import Algorithm, Dispatch, Metrics
 from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.limits import check_device_memory
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.engine.asynchronous.call_tables import CallTables, narrow, row_counts
 from fedjax_algos.engine.asynchronous.in_flight import (

@@ -9,8 +9,8 @@ import numpy as np
 
 from fedjax_algos.core import Algorithm, Array, ClientState
 from fedjax_algos.core.checks import check_kind, check_not_consumed
-from fedjax_algos.core.keys import client_key
-from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.core.randomness import client_key
+from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.engine.non_finite import Excluded
 from fedjax_algos.engine.placed.devices import row_sharding
 from fedjax_algos.engine.slots import Placement

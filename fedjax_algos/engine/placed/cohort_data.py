@@ -17,7 +17,7 @@ import numpy as np
 
 from fedjax_algos.core import Algorithm
 from fedjax_algos.core.limits import check_device_memory
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData

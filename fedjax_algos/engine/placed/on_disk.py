@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_algos.core import ClientState
 from fedjax_algos.core.checks import check_kind
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.engine.placed.row_files import RowFiles
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_algos.core import Batch
-from fedjax_algos.core.representation import describe, describe_tree
+from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.compilation import round_up_size

@@ -26,7 +26,7 @@ from fedjax_algos.core.files import (
     require_regular,
 )
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 
 Head = Literal["loaded", "new"]
 Weights: TypeAlias = Mapping[str, np.ndarray]

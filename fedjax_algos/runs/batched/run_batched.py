@@ -23,7 +23,7 @@ from fedjax_algos.core.checks import (
     check_whole,
 )
 from fedjax_algos.core.options import check_choice
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.user_functions import check_initial
 from fedjax_algos.data.federated_data import FederatedData

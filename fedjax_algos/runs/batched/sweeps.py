@@ -21,7 +21,7 @@ from fedjax_algos.core.options import (
     parse_value,
     unknown,
 )
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 from fedjax_algos.data import AnyDataset, FederatedData
 from fedjax_algos.engine.placed.devices import default_num_devices
 from fedjax_algos.runs.batched.run_batched import BatchedOptions, BatchedResult, run_batched

@@ -13,7 +13,7 @@ from fedjax_algos.analysis.pictures import axes_of, method_styles
 from fedjax_algos.analysis.rows import column_by_method
 from fedjax_algos.analysis.statistics import METRIC, SPREADS, choose_spread, spread
 from fedjax_algos.core import Row
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs.report.html import Html, element, picture
 
 _FIRST_METRICS = (METRIC, "test_loss", "train_loss")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedjax_algos.core.files import open_regular, read_bounded
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 
 _MAX_PICTURE_BYTES = 20_000_000
 _PNG = b"\x89PNG\r\n\x1a\n"

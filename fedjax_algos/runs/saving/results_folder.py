@@ -22,7 +22,7 @@ from fedjax_algos.core.checksums import (
 )
 from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
 from fedjax_algos.core.options import Count, NonNegative
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.writing import unwritable, writing
 from fedjax_algos.runs.identity import OtherRunError, differences, off_grid
 from fedjax_algos.runs.saving.checkpoints import Checkpoints

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.options import unknown
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 from fedjax_algos.runs.batched.sweeps import (
     Setting,
     label_of,

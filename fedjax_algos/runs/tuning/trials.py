@@ -11,7 +11,7 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis.statistics import PREFIX
 from fedjax_algos.asynchrony import schedules, system_of
 from fedjax_algos.core import Row
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
 from fedjax_algos.engine.placed.devices import default_num_devices
 from fedjax_algos.runs.batched import run_batched

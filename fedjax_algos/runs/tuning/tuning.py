@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from fedjax_algos.core import Row
 from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.options import Count, Proportion, Range, check_choice
-from fedjax_algos.core.representation import describe
+from fedjax_algos.core.reprs import describe
 from fedjax_algos.data import AnyDataset
 from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import methods_of

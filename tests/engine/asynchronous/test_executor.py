@@ -18,8 +18,7 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony.plan import AGGREGATED, IN_FLIGHT, LOST, Plan, plan_dispatches
 from fedjax_algos.core import WeightedSum
-from fedjax_algos.core.keys import client_key, dispatch_keys
-from fedjax_algos.core.permutation import permutation_words
+from fedjax_algos.core.randomness import client_key, dispatch_keys, permutation_words
 from fedjax_algos.core.trees import add_scaled
 from fedjax_algos.data.federated_data import client_view
 from fedjax_algos.engine.asynchronous.executor import make_executor

@@ -12,7 +12,7 @@ from helpers import Case, fixed, one_round, quadratics, random_rows, small_netwo
 
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import FixedSystem, schedules
-from fedjax_algos.core.keys import client_key
+from fedjax_algos.core.randomness import client_key
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.state import HostClientState
 from fedjax_algos.schedules import Synchronous

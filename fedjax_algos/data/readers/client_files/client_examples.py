@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.core.limits import MAX_INT32
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.dataset import checked_examples, checked_labels
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.images import ImageFormat

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_algos.core.files import PathLike, reading
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 
 
 class ClientFeatures(NamedTuple):

@@ -18,7 +18,7 @@ from fedjax_algos.core.files import (
 )
 from fedjax_algos.core.limits import readable_bytes
 from fedjax_algos.core.options import Count
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.dataset import Dataset, checked_labels, from_arrays
 from fedjax_algos.data.readers.client_files.texts import SYMBOLS, encode
 from fedjax_algos.data.registry import datasets

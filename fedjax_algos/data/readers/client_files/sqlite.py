@@ -25,7 +25,7 @@ from fedjax_algos.core.files import (
 )
 from fedjax_algos.core.limits import MAX_INT32, host_memory, readable_bytes
 from fedjax_algos.core.options import Count
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.federated_data import ClientDataset
 from fedjax_algos.data.readers.client_files.client_examples import client_dataset
 from fedjax_algos.data.readers.client_files.client_features import ClientFeatures, file_identity

@@ -23,7 +23,7 @@ from fedjax_algos.core.files import (
     reading,
 )
 from fedjax_algos.core.options import Count, Proportion
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.registry import datasets
 

@@ -17,7 +17,7 @@ from fedjax_algos.core.files import (
     require_regular,
 )
 from fedjax_algos.core.options import Count
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.readers.client_files.texts import (
     most_frequent_words,

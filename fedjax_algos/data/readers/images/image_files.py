@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.core.files import PathLike, read_file, reading
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.federated_data import ClientSource
 from fedjax_algos.data.images import ImageFormat
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.federated_data import ClientDataset
 from fedjax_algos.data.images import square
 from fedjax_algos.data.readers.images.image_files import (

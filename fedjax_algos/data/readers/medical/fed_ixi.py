@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.core.files import PathLike, open_regular, read_bounded, reading
-from fedjax_algos.core.texts import printable
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.readers.images.image_files import Table, numbered, read_table
 from fedjax_algos.data.registry import datasets

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedjax_algos.core.permutation import next_words, permutation_words, permute
+from fedjax_algos.core.randomness import next_words, permutation_words, permute
 
 LIMIT = 300
 

@@ -1,9 +1,41 @@
-"""Keyed permutations with random access: entry j of a shuffle, without the shuffle."""
+"""Where randomness comes from: keys depend on what is drawn, never on how it is run.
+
+A client's draws depend on (seed, client, number of the dispatch) alone, and a cohort on (seed,
+round). So all layouts, devices and algorithms see the same batches, and two methods at one seed
+train in the same system. Orders of examples and cohorts are keyed permutations with random access:
+entry j of a shuffle, without the shuffle.
+"""
 
 import jax
 import jax.numpy as jnp
 
+from fedjax_algos.core.types import Array, Key
+
+_MODEL, _COHORT, _CLIENT, _ROW = range(4)
 _ROUNDS = 20  # with fewer, some orders of five examples are more frequent than others
+
+
+def model_key(seed: jax.Array | int) -> Key:
+    """The key that initialises the model."""
+    return jax.random.fold_in(jax.random.key(seed), _MODEL)
+
+
+def cohort_key(seed: jax.Array | int, round_number: jax.Array | int) -> Key:
+    """The key that draws the cohort of a round."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _COHORT), round_number)
+
+
+def client_key(seed: jax.Array | int, client: Array) -> Key:
+    """The key that initialises a client's state."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _ROW), client)
+
+
+def dispatch_keys(seed: jax.Array | int, client: Array, number: Array) -> tuple[Key, Key]:
+    """The two keys of a dispatch: one orders the client's examples, one is for its training."""
+    clients = jax.random.fold_in(jax.random.key(seed), _CLIENT)
+    of_client = jax.random.fold_in(clients, client)
+    order, training = jax.random.split(jax.random.fold_in(of_client, number))
+    return order, training
 
 
 def _mix(x: jax.Array) -> jax.Array:
@@ -20,27 +52,12 @@ def _scale(x: jax.Array, modulus: jax.Array) -> jax.Array:
 
 
 def permutation_words(key: jax.Array) -> jax.Array:
-    """The round keys of a permutation.
-
-    Args:
-      key: a key of jax.random.
-
-    Returns:
-      uint32[20].
-    """
+    """The round keys of a permutation, uint32[20]."""
     return jax.random.bits(key, (_ROUNDS,), jnp.uint32)
 
 
 def next_words(words: jax.Array, index: jax.Array) -> jax.Array:
-    """The round keys of one of a series of permutations, far cheaper than a new key for each.
-
-    Args:
-      words: uint32[20] of `permutation_words`.
-      index: int32[]: which permutation of the series, from 0.
-
-    Returns:
-      uint32[20].
-    """
+    """Round keys of the permutation `index` of a series, far cheaper than a new key for each."""
     return _mix(words + (index.astype(jnp.uint32) + 1) * jnp.uint32(0x9E3779B9))
 
 

@@ -1,0 +1,142 @@
+"""One readable line for each public object; texts from outside are printable and bounded."""
+
+import unicodedata
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers import small_network
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedjax_algos as fa
+from fedjax_algos.algorithms import algorithms
+from fedjax_algos.core.reprs import describe_tree, printable, si_prefix
+
+LOCAL = fa.Local(batch_size=3, learning_rate=0.05, steps=4)
+
+
+@pytest.mark.parametrize(
+    ("tree", "expected"),
+    [
+        (
+            {"x": np.zeros((3, 4), np.float32), "y": np.zeros(3, np.int32)},
+            "x float32[3, 4], y int32[3]",
+        ),
+        (np.zeros(3), "float64[3]"),
+        ({"a": {"b": jnp.zeros((), jnp.int32)}}, "a.b int32[]"),
+        ([jax.ShapeDtypeStruct((2,), jnp.float32)], "0 float32[2]"),
+        ({"rate": 0.5}, "rate 0.5"),
+        ([np.zeros((100, 10))] * 5, "5 arrays of 5,000 entries"),
+        ((), "nothing"),
+    ],
+)
+def test_trees(tree, expected):
+    assert describe_tree(tree) == expected
+
+
+def test_problems_models_and_local_training():
+    problem = fa.models.linear((64,), 10)
+    params = "Dense_0.bias float32[10], Dense_0.kernel float32[64, 10]"
+    assert repr(problem) == f"Problem(params={params})"
+    assert repr(problem.init(jax.random.key(0))) == f"Model(params={params})"
+    assert repr(problem._replace(init=None)) == "Problem(params=unknown)"
+    assert repr(LOCAL) == "Local(batch_size=3, learning_rate=0.05, steps=4)"
+    own = LOCAL._replace(learning_rate=lambda t: 0.1, transform=optax.clip(1.0), batches="full")
+    assert repr(own) == (
+        "Local(batch_size=3, learning_rate=a function, steps=4, "
+        "transform=an optax transformation, batches=full)"
+    )
+
+
+@pytest.mark.parametrize("name", algorithms)
+def test_an_algorithm_is_one_line(name):
+    required = {"ghbm": {"tau": 2}, "fedrep": {"head": "out"}, "fedbn": {"norm": "out"}}
+    told = repr(algorithms[name](small_network().problem, LOCAL, **required.get(name, {})))
+    assert told.startswith("Algorithm(client_update=")
+    assert "\n" not in told
+    assert "<" not in told  # no function's address
+    assert len(told) < 300
+
+
+def test_what_is_traced_has_a_representation():
+    told = []
+
+    @jax.jit
+    def look(x):
+        told.append(repr(fa.Model({"w": x})))
+        return x
+
+    look(jnp.zeros((2, 3), jnp.float32))
+    assert told == ["Model(params=w float32[2, 3])"]
+
+
+def test_registries():
+    assert repr(fa.algorithms.algorithms).startswith(f"{len(algorithms)} algorithms: adabest, ")
+
+
+HOSTILE = st.text(st.characters() | st.sampled_from("\x00\x07\x1b\r\n\t\x7f\x9b\u202e\u2066\ud800"))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain, naïve, 漢字 and \N{GRINNING FACE}", "plain, naïve, 漢字 and \N{GRINNING FACE}"),
+        ("\x1b[31mred\x1b[0m", r"\x1b[31mred\x1b[0m"),
+        ("a\rb\nc\td\x07\x9b", r"a\rb\nc\td\x07\x9b"),
+        ("txt.\u202eexe\u2066", r"txt.\u202eexe\u2066"),
+        ("caf\udce9", r"caf\udce9"),
+        ("[red]$x$ \\n", "[red]$x$ \\n"),
+        (3, "3"),
+    ],
+)
+def test_what_is_not_printable_is_an_escape(text, shown):
+    assert printable(text) == shown
+
+
+@settings(deadline=None)
+@given(HOSTILE)
+def test_a_printable_text_is_plain(text):
+    shown = printable(text)
+    assert not {unicodedata.category(c) for c in shown} & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+    assert shown.encode("utf-8", "strict").decode() == shown
+    assert printable(shown) == shown  # so it may be applied twice
+    if all(c.isprintable() for c in text):
+        assert shown == text
+    else:  # the escapes are Python's own, so the text can be read back
+        escaped = text.replace("\\", "\\\\")
+        assert (
+            printable(escaped).encode("latin-1", "backslashreplace").decode("unicode_escape")
+            == text
+        )
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(categories=["L", "N"])), st.integers(20, 100))
+def test_a_long_text_keeps_its_beginning_and_its_end(text, longest):
+    shown = printable(text, longest)
+    assert len(shown) <= longest
+    if len(text) <= longest:
+        assert shown == text
+    else:
+        first, last = shown.split(" ... ")
+        assert text.startswith(first)
+        assert text.endswith(last)
+        assert len(first) == len(last) == (longest - 5) // 2
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0, (1, "")),
+        (999.9, (1, "")),
+        (1000, (1e3, "k")),
+        (999999, (1e3, "k")),
+        (1e15, (1e15, "P")),
+        (1e30, (1e18, "E")),
+    ],
+)
+def test_the_largest_prefix(value, expected):
+    assert si_prefix(value) == expected
