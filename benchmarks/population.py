@@ -28,7 +28,8 @@ import jax
 import numpy as np
 
 import fedjax_algos as fa
-from fedjax_algos.data.stored.packed import FORMAT, Field, checksum, digest_of
+from fedjax_algos.core.checksums import write_json
+from fedjax_algos.data.stored.packed import FORMAT, Field, checksum, digests_of
 from fedjax_algos.schedules import Synchronous
 
 CLIENTS, COHORT, ROUNDS, BLOCKS = 340_000, 50, 5, 5
@@ -55,7 +56,7 @@ def make_folder(folder, clients):
         np.save(path / "checksums.npy", np.array([known[size] for size in sizes], np.uint32))
         names = [f"client{number:06}" for number in range(len(sizes))]
         (path / "clients.json").write_text(json.dumps(names))
-        digests[split] = digest_of(path)
+        digests[split] = digests_of(path)
     facts = {
         "format": FORMAT,
         "fields": {field.name: field.to_json() for field in fields},
@@ -63,7 +64,7 @@ def make_folder(folder, clients):
         "notes": [],
         "splits": digests,
     }
-    (folder / "store.json").write_text(json.dumps(facts))
+    write_json(folder / "store.json", facts)
 
 
 def peak_megabytes():

@@ -93,6 +93,16 @@ def test_no_circle_of_imports():
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the files
 
 
+def test_programs_import_what_exists():
+    """Of studies and benchmarks, which no other test runs."""
+    root = Path(__file__).parent.parent
+    for path in [*root.glob("experiments/**/*.py"), *root.glob("benchmarks/**/*.py")]:
+        for module, name in imports_of(path):
+            found = importlib.import_module(module)
+            known = not name or hasattr(found, name) or f"{module}.{name}" in MODULES
+            assert known, f"{path} imports {module}.{name}"
+
+
 @pytest.mark.slow
 def test_no_private_name_is_imported():
     tests = Path(__file__).parent
