@@ -202,7 +202,6 @@ def configuration(**changes):
         ("[]", "config='a.json' has no settings and methods of a run; name the config.json of"),
         ({"settings": {}}, "config='a.json' has no settings and methods of a run"),
         (configuration(methods={}), "config='a.json' has no methods; name the config.json of"),
-        (configuration(layout={"layout": [], "devices": 1, "source": "measured"}), "is not that"),
         (configuration(grid={}), "config='a.json' is of a search, which compare cannot repeat; its "
          "command was fedjax-algos compare fedavg"),
         (configuration(settings={"roundz": 3}), "a.json: unknown setting 'roundz'; did you mean"),

@@ -315,7 +315,7 @@ def read_configuration(path: Path) -> dict[str, Any] | None:
         }
         valid = all(isinstance(value, kind) for kind, values in kinds.items() for value in values)
         valid = valid and bool(content["methods"])
-        valid = valid and (content["layout"] is None or is_layout(content["layout"]))
+        valid = valid and (content["layout"] is None or _is_layout(content["layout"]))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -342,7 +342,7 @@ def _check_unchanged(path: Path, content: dict[str, Any] | None) -> dict[str, An
         ) from None
 
 
-def is_layout(value: Any) -> bool:
+def _is_layout(value: Any) -> bool:
     """Whether a value of JSON is the record of a layout, as `config.json` has it."""
     return isinstance(value, dict) and all(
         isinstance(value.get(name), kind) for name, kind in _OF_LAYOUT.items()
