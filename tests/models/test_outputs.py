@@ -149,7 +149,8 @@ def test_a_run_trains_and_evaluates_with_the_loss():
     experiment = prepare(settings, methods_of(("fedavg:weighting=uniform",), settings))
     (engine,) = experiment.engines.values()
     rows = comparison.run(experiment)
-    params = jax.tree.map(np.asarray, engine.algorithm.problem.init(fa.core.randomness.model_key(0)))
+    key = fa.core.randomness.model_key(0)
+    params = jax.tree.map(np.asarray, engine.algorithm.problem.init(key))
     w, b = params.params["Dense_0"]["kernel"], params.params["Dense_0"]["bias"]
 
     def values(examples, w, b):
