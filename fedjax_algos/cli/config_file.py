@@ -12,17 +12,19 @@ from typing import Any, NamedTuple
 from fedjax_algos.core.files import MAX_TOML_BYTES, parse_json, parse_toml, read_file
 from fedjax_algos.core.options import options, unknown
 from fedjax_algos.core.reprs import printable
-from fedjax_algos.runs.method import spec_of
+from fedjax_algos.core.specs import parse_seeds, parse_value
+from fedjax_algos.runs.method import configured_spec
 from fedjax_algos.runs.settings import Settings
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+_MAX_BITS = 1024  # of a whole number; Python refuses to show one of 4,300 digits
 
 
 class ConfigFile(NamedTuple):
-    """The content of a file, as texts of the command line."""
+    """The content of a file; the settings have types."""
 
     path: str = ""  # "" without a file
-    settings: Mapping[str, str] = _NOTHING
+    settings: Mapping[str, Any] = _NOTHING
     methods: tuple[str, ...] = ()
     compilation_cache: str | None = None
     tuning: Mapping[str, Any] | None = None  # what `tune` says of its search
@@ -33,14 +35,7 @@ def read_config(path: str) -> ConfigFile:
 
     The keys of TOML are fields of `Settings`, `methods`, `compilation_cache` and `tuning`, which
     `tune` writes. `methods` is a list, `seeds` a number, a list, or a range as text; the other
-    settings are one value each. Their ranges are checked later, together with those of the command
-    line.
-
-    Args:
-      path: of the file; one whose name ends in .json is read as JSON.
-
-    Raises:
-      ValueError: for a file that cannot be read, is of no such kind, or has a wrong key or value.
+    settings are one value each. The file is JSON if its name ends in .json.
     """
     is_json = path.lower().endswith(".json")
     kind = "JSON" if is_json else "TOML"
@@ -71,7 +66,7 @@ def _of_toml(path: str, content: dict[str, Any]) -> ConfigFile:
             f"{path}: compilation_cache={reprlib.repr(cache)} is no folder; give a text"
         )
     tuning = _check_tuning(path, content.pop("tuning", None))
-    settings = _texts(path, content, ("methods", "compilation_cache", "tuning"))
+    settings = _settings(path, content, ("methods", "compilation_cache", "tuning"))
     return ConfigFile(path, settings, tuple(methods or ()), cache, tuning)
 
 
@@ -94,7 +89,7 @@ def _of_results(path: str, content: Any) -> ConfigFile:
         raise ValueError(f"config={path!r} has no methods; {fix}")
     methods = [_spec(path, method, fix) for method in content["methods"].values()]
     tuning = _check_tuning(path, content.get("tuning"))
-    return ConfigFile(path, _texts(path, given, ()), tuple(methods), tuning=tuning)
+    return ConfigFile(path, _settings(path, given, ()), tuple(methods), tuning=tuning)
 
 
 def _spec(path, method, fix):
@@ -102,7 +97,7 @@ def _spec(path, method, fix):
     named = isinstance(method, dict) and isinstance(method.get("algorithm"), str)
     if not named or any(isinstance(value, list | dict) for value in method.values()):
         raise ValueError(f"{path}: {reprlib.repr(method)} is no method; {fix}")
-    return spec_of(method)
+    return configured_spec(method)
 
 
 def _check_tuning(path: str, tuning: Any) -> Mapping[str, Any] | None:
@@ -120,21 +115,27 @@ def _is_seeds(seeds: Any) -> bool:
     return isinstance(seeds, list) and all(isinstance(seed, int) for seed in seeds)
 
 
-def _texts(path: str, content: Mapping[str, Any], others: tuple[str, ...]) -> dict[str, str]:
+def _settings(path: str, content: Mapping[str, Any], others: tuple[str, ...]) -> dict[str, Any]:
+    """The settings of a file with their types."""
     known = options(Settings)
-    for key in content:
+    settings = {}
+    for key, value in content.items():
         if key not in known:
             raise ValueError(f"{path}: {unknown('setting', key, [*known, *others])}")
-    return {key: _text(path, key, value) for key, value in content.items()}
+        is_seeds = key == "seeds" and isinstance(value, list)
+        if isinstance(value, list | dict) and not is_seeds:
+            raise ValueError(
+                f"{path}: {key}={reprlib.repr(value)} is not one value; give a number or a text"
+            )
+        numbers = [each for each in (value if is_seeds else [value]) if isinstance(each, int)]
+        if any(number.bit_length() > _MAX_BITS for number in numbers):
+            raise ValueError(f"{path}: {key} has too many digits; give a smaller number")
+        settings[key] = parse_setting(key, value, path)
+    return settings
 
 
-def _text(path: str, key: str, value: Any) -> str:
-    is_list = key == "seeds" and isinstance(value, list)
-    if isinstance(value, list | dict) and not is_list:
-        raise ValueError(
-            f"{path}: {key}={reprlib.repr(value)} is not one value; give a number or a text"
-        )
-    try:
-        return ",".join(map(str, value)) + "," if is_list else str(value)
-    except ValueError:  # Python's bound for the conversion of whole numbers
-        raise ValueError(f"{path}: {key} has too many digits; give a smaller number") from None
+def parse_setting(name: str, given: Any, owner: str = "") -> Any:
+    """The checked value that a text, or a value of a file, means for a setting."""
+    if name == "seeds":
+        return parse_seeds(given, owner)
+    return parse_value(options(Settings)[name], given, owner)

@@ -10,9 +10,8 @@ import numpy as np
 from fedjax_algos.analysis import UncountedError, count_flops, count_memory, tables
 from fedjax_algos.analysis.labels import display_names
 from fedjax_algos.analysis.tables import Column, ResultTable, amounts
-from fedjax_algos.cli.options import HELP, Command, flag, settings_of
+from fedjax_algos.cli.options import Command, settings_of, settings_options
 from fedjax_algos.core import Algorithm, Dispatch, Population
-from fedjax_algos.core.options import options
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
@@ -20,7 +19,6 @@ from fedjax_algos.engine.slots import Placement
 from fedjax_algos.engine.state import initial_state
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
-from fedjax_algos.runs.settings import Settings
 from fedjax_algos.schedules import Synchronous
 
 _OPTIONS = (
@@ -61,14 +59,7 @@ class Costs(NamedTuple):
 def costs_of(
     algorithm: Algorithm, data: RunData, dispatches: Dispatch, population: Population
 ) -> Costs:
-    """The costs of an algorithm; nothing is computed or compiled.
-
-    Args:
-      algorithm: whose costs they are.
-      data: the clients' examples.
-      dispatches: of one round, leaves [cohort].
-      population: of the clients.
-    """
+    """The costs of an algorithm; nothing is computed or compiled."""
 
     def init(seed: jax.Array) -> Any:
         return initial_state(algorithm, Placement("sequential"), seed, None, population, 0)
@@ -84,18 +75,9 @@ def costs_of(
     return Costs(*transfer, flops, memory.between_rounds, memory.in_round, server)
 
 
-def _options(command: Any) -> Any:
-    known = options(Settings)
-    for name in reversed(_OPTIONS):
-        default = known[name].default
-        text = HELP[name] + ("" if default is None else f" [{default}]")
-        command = click.option(flag(name), metavar="VALUE", help=text)(command)
-    return command
-
-
 @click.command(cls=Command)
 @click.argument("methods", nargs=-1, required=True)
-@_options
+@settings_options(_OPTIONS)
 def costs(methods: tuple[str, ...], **values: str | None) -> None:
     """Show what METHODS cost in a round, before anything is trained.
 

@@ -11,8 +11,8 @@ from typing import Any
 import click
 import jax
 
-from fedjax_algos.cli.options import check_path
-from fedjax_algos.core.options import options, parse_value
+from fedjax_algos.cli.options import check_path, values_of
+from fedjax_algos.core.options import options
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.engine.compilation import keep_compiled
 from fedjax_algos.engine.placed.devices import usable_cores
@@ -25,12 +25,7 @@ _folders: list[Path] = []  # that of the command, once it is open
 
 
 def start_jax(devices: int | None, compilation_cache: str | None) -> None:
-    """Makes several devices of a CPU, unless jax has started or has its own setting.
-
-    Args:
-      devices: their number; None: one for each core.
-      compilation_cache: the folder of compiled programs, if any.
-    """
+    """Makes several devices of a CPU, unless jax has started or has its own setting."""
     if compilation_cache is not None:
         keep_compiled(compilation_cache)
     by_flag = "device_count" in os.environ.get("XLA_FLAGS", "")
@@ -41,14 +36,7 @@ def start_jax(devices: int | None, compilation_cache: str | None) -> None:
 
 
 def make_trackers(specs: Sequence[str]) -> list[Tracker]:
-    """The trackers that --track names.
-
-    Args:
-      specs: of the registry `trackers`.
-
-    Raises:
-      ValueError: for one that is unknown, given twice, or whose package is not installed.
-    """
+    """The trackers that --track names."""
     names = [trackers.parse(spec)[0] for spec in specs]
     for name in names:
         if names.count(name) > 1:
@@ -58,17 +46,11 @@ def make_trackers(specs: Sequence[str]) -> list[Tracker]:
 
 @contextlib.contextmanager
 def results_folder(values: dict[str, Any], name: str) -> Iterator[ResultsFolder]:
-    """The results folder of a command, as the options of `shared_options` say.
-
-    Args:
-      values: the command's keywords.
-      name: of a new folder in `results`, if --out is not given.
-    """
+    """The results folder of a command, as the options of `shared_options` say."""
     check_path("out", values["out"])
     check_path("compilation_cache", values["compilation_cache"])
-    known = options(open_folder)
     texts = {"every": values["checkpoint_every"], "keep": values["keep_checkpoints"]}
-    given = {key: parse_value(known[key], text) for key, text in texts.items() if text is not None}
+    given = values_of(options(open_folder), texts)
     with open_folder(values["out"], name, resume=values["resume"], **given) as folder:
         _folders[:] = [folder.path]
         yield folder
@@ -98,11 +80,7 @@ def forget_folder() -> None:
 
 
 def way_on(arguments: Sequence[str]) -> str:
-    """What to do after a command was interrupted, as its results folder is now.
-
-    Args:
-      arguments: of the command.
-    """
+    """What to do after a command was interrupted, as its results folder is now."""
     path = _folders[-1] if _folders else None
     content = None
     with contextlib.suppress(ValueError):

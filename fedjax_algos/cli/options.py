@@ -1,8 +1,6 @@
 """The options that all commands that train share, and the settings that they give."""
 
-import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,9 +8,10 @@ from typing import Any
 import click
 
 from fedjax_algos.analysis.labels import SEPARATOR
-from fedjax_algos.cli.config_file import ConfigFile
+from fedjax_algos.cli.config_file import ConfigFile, parse_setting
 from fedjax_algos.core import Row
-from fedjax_algos.core.options import Option, one_of, options, parse_value, unknown
+from fedjax_algos.core.options import Option, one_of, options, unknown
+from fedjax_algos.core.specs import parse_seeds, parse_value
 from fedjax_algos.core.writing import writing
 from fedjax_algos.runs.settings import Settings
 
@@ -74,6 +73,11 @@ HELP = {
     "keep (then runs whose model is not finite go on)",
 }
 _RESUME_HELP = "go on where the run in --out stopped; begin it if there is none"
+# options of commands that train, which are no settings
+_OF_FOLDER = {
+    "keep_checkpoints": "VALUE", "checkpoint_every": "VALUE", "track": "TRACKER", "out": "FOLDER",
+    "compilation_cache": "FOLDER",
+}  # fmt: skip
 _LOCAL_WORK = {"local_steps", "local_epochs"}
 _ON_CLOCK, _IN_ROUNDS = (
     {"system", "evaluations"},
@@ -81,19 +85,13 @@ _ON_CLOCK, _IN_ROUNDS = (
 )
 _NO_FILE = ConfigFile()
 _NO_PATH = Path()
-_MAX_SEEDS = 10_000  # each has a partition and runs of its own
 
 
 class Command(click.Command):
     """A command that refuses an option that is given twice, unless it may be repeated."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Click's hook; raises UsageError for such an option.
-
-        Args:
-          ctx: click's.
-          args: of the command.
-        """
+        """Click's hook; raises UsageError for such an option."""
         _, _, given = self.make_parser(ctx).parse_args(list(args))
         for parameter in self.get_params(ctx):
             repeatable = isinstance(parameter, click.Argument) or parameter.multiple
@@ -108,15 +106,26 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Click's hook; raises UsageError for an unknown command.
-
-        Args:
-          ctx: click's.
-          args: the command and its arguments.
-        """
+        """Click's hook; raises UsageError for an unknown command."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise click.UsageError(unknown("command", args[0], self.list_commands(ctx)))
         return super().resolve_command(ctx, args)
+
+
+def settings_options(
+    names: Iterable[str], texts: Mapping[str, str] = HELP, **defaults: Any
+) -> Callable[[Callable], Callable]:
+    """A decorator that adds options for settings; `defaults` replace their own in the help."""
+
+    def decorate(command: Callable) -> Callable:
+        for name in reversed([*names]):
+            default = defaults.get(name, options(Settings)[name].default)
+            shown = f"{default:g}" if isinstance(default, float) else default
+            text = texts[name] + ("" if default is None else f" [{shown}]")
+            command = click.option(flag(name), metavar="VALUE", help=text)(command)
+        return command
+
+    return decorate
 
 
 def shared_options(
@@ -124,85 +133,59 @@ def shared_options(
 ) -> Callable[[Callable], Callable]:
     """A decorator that adds the options of the commands that train; see `settings_of`.
 
-    Args:
-      seeds: the default of --seeds.
-      leave_out: names of options that have no use in a command.
-      texts: help of options that mean something else in a command, by name.
+    `seeds` is the default of --seeds; `texts` is the help of options that mean something else here.
     """
 
     def decorate(command: Callable) -> Callable:
-        def add(name: str, metavar: str = "VALUE", default: str = "", **keywords: Any) -> None:
-            nonlocal command
-            if name not in leave_out:
-                text = texts.get(name, HELP[name]) + default
-                command = click.option(flag(name), metavar=metavar, help=text, **keywords)(command)
-
         command = click.option("--resume", is_flag=True, help=_RESUME_HELP)(command)
-        add("keep_checkpoints")
-        add("checkpoint_every")
-        add("track", "TRACKER", multiple=True)
-        add("out", "FOLDER")
-        add("compilation_cache", "FOLDER")
-        for option in reversed(options(Settings).values()):
-            default = seeds if option.name == "seeds" else option.default
-            text = f"{default:g}" if isinstance(default, float) else default
-            add(option.name, default="" if default is None else f" [{text}]")
-        return command
+        for name, metavar in _OF_FOLDER.items():
+            if name not in leave_out:
+                add = click.option(
+                    flag(name), metavar=metavar, help=HELP[name], multiple=name == "track"
+                )
+                command = add(command)
+        names = [name for name in options(Settings) if name not in leave_out]
+        return settings_options(names, {**HELP, **texts}, seeds=seeds)(command)
 
     return decorate
 
 
-def flag(name: str) -> str:
-    """The name of an option on the command line, such as `--local-steps`.
+def values_of(known: Mapping[str, Option], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The typed values of those options of a command that are known and given."""
+    given = {name: text for name in known if (text := values.get(name)) is not None}
+    return {name: parse_value(known[name], text) for name, text in given.items()}
 
-    Args:
-      name: such as "local_steps".
-    """
+
+def flag(name: str) -> str:
+    """The name of an option on the command line, such as `--local-steps`."""
     return "--" + name.replace("_", "-")
 
 
 def range_of(option: Option) -> str:
-    """The choices or the range of an option, and its default, as a text.
-
-    Args:
-      option: of a factory.
-    """
+    """The choices or the range of an option, and its default, as a text."""
     values = option.range or getattr(option.kind, "__name__", option.kind)
     text = " or ".join(option.choices) if option.choices else str(values)
     return f"{text} [{'needed' if option.required else option.default}]"
 
 
 def text_options(factory: Callable) -> list[Option]:
-    """The options of a factory that a text can give.
-
-    Args:
-      factory: any function.
-    """
+    """The options of a factory that a text can give."""
     return [option for option in options(factory).values() if option.kind is not object]
 
 
 def settings_of(values: dict[str, Any], seeds: str, config: ConfigFile = _NO_FILE) -> Settings:
     """The settings of a file and of the command line, which replaces those of the file.
 
-    Args:
-      values: the command's keywords; those that are no settings, or None, are ignored.
-      seeds: the command's own default.
-      config: a file of settings.
-
-    Raises:
-      ValueError: for a text that means no value, or one out of range.
+    `values` are the command's keywords, of which those that are no settings, or None, are ignored;
+    `seeds` is the command's own default.
     """
     known = options(Settings)
-    given = {name: text for name, text in values.items() if name in known and text is not None}
+    given = {name: text for name in known if (text := values.get(name)) is not None}
     from_file = dict(config.settings)
     if given.keys() & _LOCAL_WORK:  # steps replace a file's epochs, and epochs its steps
         from_file = {name: from_file[name] for name in from_file.keys() - _LOCAL_WORK}
-    parsed: dict[str, Any] = {"seeds": _seeds(seeds)}
-    for texts, owner in (from_file, config.path), (given, ""):
-        for name, text in texts.items():
-            parse = _seeds if name == "seeds" else partial(parse_value, known[name])
-            parsed[name] = parse(text, owner)
-    settings = Settings(**parsed)
+    typed = from_file | {name: parse_setting(name, text) for name, text in given.items()}
+    settings = Settings(**{"seeds": parse_seeds(seeds)} | typed)
     for name, text in given.items():
         _check_effect(name, text, settings)
     return settings
@@ -223,36 +206,8 @@ def _check_effect(name: str, text: str, settings: Settings) -> None:
         raise ValueError(f"{flag(name)} {text} {fix}, or leave it out")
 
 
-def _seeds(text: str, owner: str = "") -> tuple[int, ...]:
-    seeds: Sequence[int] = ()
-    with contextlib.suppress(ValueError):
-        if "-" in text:
-            first, last = map(int, text.split("-"))
-            seeds = range(first, last + 1)
-        elif "," in text:
-            seeds = [int(part) for part in text.split(",") if part]
-        else:
-            seeds = range(int(text))
-    # len() of a range fails above 2**63 - 1
-    if not seeds or (isinstance(seeds, range) and seeds[-1] - seeds[0] >= _MAX_SEEDS):
-        raise ValueError(
-            f"{owner}: " * bool(owner) + f"seeds={text!r} is no number of seeds (5), range (10-14) "
-            f"or list (3,7); give one of them, with at most {_MAX_SEEDS} seeds"
-        )
-    return tuple(seeds)
-
-
 def check_path(name: str, text: str | None) -> None:
-    """Checks a text that is a path.
-
-    Args:
-      name: of the option.
-      text: its value; None if it is not given.
-
-    Raises:
-      ValueError: for an empty text, one that looks like an option whose value was left out, and one
-        with a null character.
-    """
+    """Checks a text that is a path."""
     if text is not None and (not text or text.startswith("--") or "\0" in text):
         raise ValueError(
             f"{name}={text!r} is no path; give one, which begins with ./ if its name begins with --"
@@ -260,15 +215,7 @@ def check_path(name: str, text: str | None) -> None:
 
 
 def new_file(text: str | None, default: Path = _NO_PATH) -> Path:
-    """The file that --out names, which must not exist.
-
-    Args:
-      text: the value of the option; None if it is not given.
-      default: the file then.
-
-    Raises:
-      ValueError: for a text that names no file, and a file that exists.
-    """
+    """The file that --out names, which must not exist."""
     check_path("out", text)
     if text is not None and text.endswith("/"):
         raise ValueError(f"out={text!r} is a folder; leave the / out, or name a file in it")

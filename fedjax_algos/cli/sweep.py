@@ -17,6 +17,7 @@ from fedjax_algos.cli.options import (
     flag,
     settings_of,
     shared_options,
+    values_of,
 )
 from fedjax_algos.cli.progress import (
     PlainLines,
@@ -25,8 +26,9 @@ from fedjax_algos.cli.progress import (
     plain_lines,
 )
 from fedjax_algos.core import Row
-from fedjax_algos.core.options import check_choice, options, parse_value
+from fedjax_algos.core.options import check_choice, options
 from fedjax_algos.core.reprs import printable
+from fedjax_algos.core.specs import split_grid
 from fedjax_algos.core.writing import written
 from fedjax_algos.engine.compilation import Compilation, measure_compilation
 from fedjax_algos.runs import results
@@ -40,6 +42,7 @@ _OF_FILES = {
     "target": "quality whose costs are in summary.csv and in `report` [the reference's best]",
     "reference": "label of the setting that the others are compared with there [the first]",
 }
+_OF_RUN = options(run_sweep)
 _MAX_DRAWN = 10  # settings in the figure, the best ones
 
 
@@ -70,9 +73,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
         settings = settings_of(values, "3")
         start_jax(settings.devices, values["compilation_cache"])
         columns = _columns(grid, values)
-        known = options(run_sweep)
-        given = {name: text for name in known if (text := values[name]) is not None}
-        own = {name: parse_value(known[name], text) for name, text in given.items()}
+        own = values_of(_OF_RUN, values)
         prepared = prepare_sweep(settings, method, columns)
         if settings.reference is not None:
             labels = [method.label for method in prepared.experiment.methods]
@@ -107,10 +108,9 @@ def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, 
     """The grid's values by name, as texts."""
     columns: dict[str, list[str]] = {}
     for text in grid:
-        name, _, listed = text.partition("=")
-        name = name.replace("-", "_")
-        if not listed:
-            raise ValueError(f"grid={text!r} has no values; give {name}=VALUE,VALUE")
+        owner, name, listed = split_grid(text)
+        if owner:
+            raise ValueError(f"grid={text!r} names a method; leave {owner}: out, there is one")
         if name in columns:
             raise ValueError(f"{name} is in two grids; give all its values in one")
         if values.get(name) is not None:

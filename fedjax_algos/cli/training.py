@@ -98,20 +98,11 @@ class MethodCommands(Commands):
     """A group with one command for each method, which is made when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The registered algorithms.
-
-        Args:
-          ctx: click's.
-        """
+        """The registered algorithms."""
         return sorted(name for name in algorithms if ":" not in name)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """The command of a method; raises UsageError for a spec that is wrong.
-
-        Args:
-          ctx: click's.
-          cmd_name: the method's spec.
-        """
+        """The command of a method; raises UsageError for a spec that is wrong."""
         return _run_command(cmd_name)
 
 
@@ -126,14 +117,15 @@ def run() -> None:
 
 def _run_command(spec: str) -> click.Command:
     """The command of `run` for a method."""
-    factory = algorithms[parse_spec(spec)[0]]
+    name, in_spec, _ = parse_spec(spec)
+    factory = algorithms[name]
     shared = {*options(Settings), "out", "compilation_cache"}
     own = [option for option in text_options(factory) if option.name not in shared]
 
     def command(**values: Any) -> None:
         settings = settings_of(values, "1")
         changes = {o.name: text for o in own if (text := values[o.name]) is not None}
-        twice = [name for name in changes if name in parse_spec(spec)[1]]
+        twice = [name for name in changes if name in in_spec]
         if twice:
             raise ValueError(f"{flag(twice[0])} is given beside {spec}; give {twice[0]} once")
         method = Method.of(spec, settings, changes)

@@ -17,6 +17,7 @@ from fedjax_algos.cli.options import (
     Command,
     settings_of,
     shared_options,
+    values_of,
 )
 from fedjax_algos.cli.progress import (
     PlainLines,
@@ -25,7 +26,7 @@ from fedjax_algos.cli.progress import (
     plain_lines,
 )
 from fedjax_algos.core import Row
-from fedjax_algos.core.options import options, parse_value
+from fedjax_algos.core.options import options
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.core.writing import write_text
 from fedjax_algos.engine.compilation import Compilation, measure_compilation
@@ -86,12 +87,7 @@ def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None
     ):
         settings = settings_of(values, _SEEDS)
         start_jax(settings.devices, values["compilation_cache"])
-        own = options(prepare_tuning)
-        given = {
-            name: parse_value(own[name], text)
-            for name in ("validation", "trials", "halving", "search")
-            if (text := values[name]) is not None
-        }
+        given = values_of(options(prepare_tuning), values)
         tuning = prepare_tuning(settings, methods, grid, **given)
         spaces = {s.method.label: {n: str(v) for n, v in s.values.items()} for s in tuning.spaces}
         record = results.configuration(tuning.experiment, extra={"grid": spaces, "tuning": given})

@@ -9,7 +9,7 @@ import functools
 import inspect
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import jax
@@ -18,9 +18,10 @@ import numpy as np
 import optax
 
 from fedjax_algos.core.checks import check_kind
-from fedjax_algos.core.options import Count, Decay, NonNegative, Range
+from fedjax_algos.core.options import Count, Decay, NonNegative, Option, Range
 from fedjax_algos.core.options import options as known_options
 from fedjax_algos.core.registry import Registry
+from fedjax_algos.core.specs import spec_of
 from fedjax_algos.core.types import Local, Problem
 
 PLAIN = "sgd"  # the client optimiser that is the gradient itself
@@ -72,7 +73,9 @@ _DECAYS = {"b1", "b2", "b3", "beta", "decay", "decay_rate", "momentum", "rho"}
 class ClientOptimizers(Registry[optax.GradientTransformation]):
     """The registry of clients' optimisers: those of optax, and functions of the user's own."""
 
-    def parse(self, spec: str) -> tuple[str, dict[str, Any]]:
+    def parse(
+        self, spec: str, more: Mapping[str, Option] | None = None, last: str = ""
+    ) -> tuple[str, dict[str, Any]]:
         """The name and the options of a spec; see `Registry.parse`."""
         if re.search(r"[:,](client_)?learning_rate=", spec):
             raise ValueError(
@@ -84,7 +87,7 @@ class ClientOptimizers(Registry[optax.GradientTransformation]):
                 f"client_optimizer={spec!r} is no optimiser; give its options after a colon, as in "
                 "adam:b1=0.9, and a method's own options before client_optimizer"
             )
-        return super().parse(spec)
+        return super().parse(spec, more, last)
 
     def __missing__(self, name: str) -> Callable[..., optax.GradientTransformation]:
         if name in _REFUSED:
@@ -175,12 +178,9 @@ def canonical(spec: str) -> str:
     """The same text for all specs of one optimiser: with all names, and without defaults."""
     name, values = client_optimizers.parse(spec)
     known = known_options(client_optimizers[name])
-    told = [
-        f"{key}={str(values[key]).lower()}"
-        for key in known
-        if key in values and values[key] != known[key].default
-    ]
-    return f"{name}:{','.join(told)}" if told else name
+    return spec_of(
+        name, {n: values[n] for n, o in known.items() if values.get(n, o.default) != o.default}
+    )
 
 
 def local_transform(

@@ -11,7 +11,7 @@ import inspect
 import math
 import numbers
 import typing
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -36,11 +36,7 @@ class Range(NamedTuple):
     reason: str = ""  # why there is an upper bound
 
     def holds(self, value: float) -> bool:
-        """Whether a value lies in the range; NaN never does.
-
-        Args:
-          value: any real number.
-        """
+        """Whether a value lies in the range; NaN never does."""
         above = value > self.low if self.low_open else value >= self.low
         below = value < self.high if self.high_open else value <= self.high
         return above and below
@@ -53,11 +49,7 @@ class Range(NamedTuple):
         return "a number " + " and ".join(bounds) if bounds else "a number"
 
     def why(self, value: Any) -> str:
-        """The technical bound and its reason, if a value is above it; else an empty text.
-
-        Args:
-          value: that is out of range.
-        """
+        """The technical bound and its reason, if a value is above it; else an empty text."""
         above = self.reason and is_number(value, float) and value > self.high
         return f" and at most {self.high}, because {self.reason}" if above else ""
 
@@ -94,9 +86,6 @@ def options(factory: Callable) -> dict[str, Option]:
     """The keyword-only options of a factory, in the order of its signature.
 
     An option without a type has that of its default.
-
-    Args:
-      factory: any function.
     """
     factory = inspect.unwrap(factory)
     hints = typing.get_type_hints(factory, include_extras=True)
@@ -131,13 +120,7 @@ def _is_literal(hint: Any) -> bool:
 
 
 def check_value(option: Option, value: Any, owner: str) -> None:
-    """Raises ValueError, which names the value and the fix, for a value that does not fit.
-
-    Args:
-      option: what is set.
-      value: a tracer, and the option's default, always pass.
-      owner: whose option it is, for the message.
-    """
+    """Raises ValueError, which names the value and the fix, for a value that does not fit."""
     if isinstance(value, jax.core.Tracer) or value is option.default:
         return
     name = _name(option, owner)
@@ -158,13 +141,7 @@ def check_value(option: Option, value: Any, owner: str) -> None:
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
-    """Raises ValueError, which names the choices, for a value that is none of them.
-
-    Args:
-      name: what is set.
-      value: the chosen one.
-      choices: the known ones.
-    """
+    """Raises ValueError, which names the choices, for a value that is none of them."""
     if value not in choices:
         raise ValueError(f"{name}={value!r} is unknown; choose {one_of(choices)}")
 
@@ -174,36 +151,22 @@ def _name(option: Option, owner: str) -> str:
 
 
 def is_number(value: Any, kind: type) -> bool:
-    """Whether a value is a finite number; an array without axes counts as one.
-
-    Args:
-      value: anything.
-      kind: int for whole numbers, float for all real ones.
-    """
+    """Whether a value is a finite number; an array without axes counts as one."""
     wanted = numbers.Integral if kind is int else numbers.Real
     if isinstance(value, jax.Array | np.ndarray) and value.ndim == 0:
         value = value.item()
-    return isinstance(value, wanted) and not isinstance(value, bool) and math.isfinite(value)
+    is_wanted = isinstance(value, wanted) and not isinstance(value, bool)
+    return is_wanted and abs(value) < math.inf  # math.isfinite raises for huge whole numbers
 
 
 def one_of(names: Iterable[str]) -> str:
-    """The names as a readable list: `a, b or c`.
-
-    Args:
-      names: at least one.
-    """
+    """The names as a readable list: `a, b or c`."""
     *most, last = names
     return f"{', '.join(most)} or {last}" if most else last
 
 
 def unknown(what: str, name: str, names: Iterable[str]) -> str:
-    """An error message for an unknown name, with the nearest known one, or with all of a few.
-
-    Args:
-      what: what is named, such as "option".
-      name: the unknown name.
-      names: the known ones.
-    """
+    """An error message for an unknown name, with the nearest known one, or with all of a few."""
     known = {each.lstrip("-"): each for each in names}  # the dashes of options are not alike
     plain = name.lstrip("-")
     if near := difflib.get_close_matches(plain, known, n=1):
@@ -217,45 +180,10 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
     return f"unknown {what} {name!r}; {fix}"
 
 
-def require_option(factory: Callable, keyword: str) -> Option:
-    """An option of a factory; raises ValueError if the factory does not have it.
-
-    Args:
-      factory: any function.
-      keyword: the option's name.
-    """
-    name, known = factory.__name__, options(factory)
+def require_option(known: Mapping[str, Option], name: str, owner: str) -> Option:
+    """The option of a name, among those that are known of a factory."""
     if not known:
-        raise ValueError(f"{name} takes no options; leave {keyword!r} out")
-    if keyword not in known:
-        raise ValueError(f"{name}: {unknown('option', keyword, known)}")
-    return known[keyword]
-
-
-def parse_value(option: Option, text: str, owner: str = "") -> Any:
-    """The checked value that a text means for an option.
-
-    Args:
-      option: what is set.
-      text: such as "0.1" or "true".
-      owner: whose option it is, for the message.
-
-    Raises:
-      ValueError: for a text that means no value, or one out of range.
-    """
-    value: Any = text
-    if option.kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise ValueError(f"{_name(option, owner)}={text!r} is unknown; choose true or false")
-        value = text.lower() == "true"
-    elif option.kind is object:
-        raise ValueError(f"{owner}: {option.name} is an object; give it in Python")
-    elif option.kind in (int, float):
-        try:
-            value = int(float(text)) if float(text) == int(float(text)) else float(text)
-        except OverflowError:  # the text itself is named if it is a number that is too large
-            value = float(text) if "inf" in text.lower() else text
-        except ValueError:
-            value = text
-    check_value(option, value, owner)
-    return option.kind(value) if option.kind in (int, float) else value
+        raise ValueError(f"{owner} takes no options; leave {name!r} out")
+    if name not in known:
+        raise ValueError(f"{owner}: {unknown('option', name, known)}")
+    return known[name]

@@ -4,20 +4,14 @@ import functools
 import importlib
 import importlib.util
 import inspect
-import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, get_args
 
 from fedjax_algos.core.files import require_regular
-from fedjax_algos.core.options import (
-    check_value,
-    options,
-    parse_value,
-    require_option,
-    unknown,
-)
+from fedjax_algos.core.options import Option, check_value, options, require_option, unknown
+from fedjax_algos.core.specs import parse_options, split_specs
 
 own_places: set[Path] = set()  # the modules and packages of factories of the user's own
 P = ParamSpec("P")
@@ -68,6 +62,9 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
 
     def __missing__(self, name: str) -> Callable[..., T]:
         if ":" not in name:
+            if "=" in name:
+                fix = "options follow a name and a colon, as in NAME:OPTION=VALUE"
+                raise ValueError(f"unknown {self.kind} {name!r}; {fix}")
             raise ValueError(unknown(self.kind, name, sorted(self)))
         factory = _imported(name)
         self[name] = factory if factory in self.values() else self._own(name, factory)
@@ -100,42 +97,33 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
     def __repr__(self) -> str:
         return f"{len(self)} {self.kind}s: {', '.join(sorted(self))}"
 
-    def parse(self, spec: str) -> tuple[str, dict[str, Any]]:
-        """The name and the options of a spec.
+    def parse(
+        self, spec: str, more: Mapping[str, Option] | None = None, last: str = ""
+    ) -> tuple[str, dict[str, Any]]:
+        """The name and the typed options of a spec.
 
         Args:
           spec: `name`, `name:value` (of its first option) or `name:key=value,key=value`. The name
             may be a user's own, as in `my_file.py:fedspeed:rho=0.1`.
+          more: options that a spec may have beside those of the factory.
+          last: the one of them that takes the rest of the spec.
 
         Raises:
           ValueError: for an unknown name or option, or a value out of range.
         """
-        name, _, text = spec.partition(":")
+        name, colon, text = spec.partition(":")
         if name not in self and (name.endswith(".py") or (text and _is_module(name))):
-            own, _, text = text.partition(":")
+            own, colon, text = text.partition(":")
             name = f"{name}:{own}"
         known = options(self[name])
-        values: dict[str, Any] = {}
-        for part in filter(None, text.split(",")):
-            key, separator, value = part.partition("=")
-            if not separator and values and part in known:
-                raise ValueError(f"{name}: {part} has no value; give {part}=...")
-            if not separator:
-                key, value = next(iter(known), ""), part
-            option = require_option(self[name], key)
-            if key in values:
-                raise ValueError(f"{name}: {key} is given twice; give it once")
-            values[key] = parse_value(option, value, name)
-        return name, values
+        if colon and not text:
+            raise ValueError(f"{spec!r} has no options after the colon; leave it out, or give one")
+        first = next(iter(known), "")
+        return name, parse_options(text, {**known, **(more or {})}, name, first=first, last=last)
 
     def parse_all(self, text: str) -> list[tuple[str, dict[str, Any]]]:
-        """The names and the options of several specs."""
-        specs: list[str] = []
-        for part in text.split(","):
-            if specs and re.match(r"\w+=", part):
-                specs[-1] += f",{part}"
-            else:
-                specs.append(part)
+        """The names and the options of several specs that commas separate, each given once."""
+        specs = split_specs(text)
         parsed = [self.parse(spec) for spec in specs]
         for spec, each in zip(specs, parsed, strict=True):
             if parsed.count(each) > 1:
@@ -162,11 +150,11 @@ def _checked(factory: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(factory)
     def checked(*args: P.args, **keywords: P.kwargs) -> T:
+        known = options(factory)
         for keyword, value in keywords.items():
             if keyword not in positional:
-                check_value(require_option(factory, keyword), value, name)
-        known = options(factory).values()
-        missing = [o.name for o in known if o.required and o.name not in keywords]
+                check_value(require_option(known, keyword, name), value, name)
+        missing = [o.name for o in known.values() if o.required and o.name not in keywords]
         if missing:
             raise ValueError(f"{name} needs {missing[0]}; give {name}:{missing[0]}=...")
         return factory(*args, **keywords)

@@ -1,7 +1,6 @@
 """Methods: what a comparison compares, and the specs and labels that name them."""
 
 import itertools
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -10,77 +9,33 @@ from fedjax_algos.asynchrony import schedules
 from fedjax_algos.asynchrony.planners import check_schedule
 from fedjax_algos.core import Algorithm, Problem
 from fedjax_algos.core.optimizers import PLAIN, canonical, client_optimizers
-from fedjax_algos.core.options import options, parse_value
+from fedjax_algos.core.options import Option, options
+from fedjax_algos.core.specs import parse_value, spec_of, split_planner
 from fedjax_algos.models import models
 from fedjax_algos.runs.settings import Settings
 
 CLIENT_LEARNING_RATE = "client_learning_rate"  # its name in specs, grids and settings
 CLIENT_OPTIMIZER = "client_optimizer"  # likewise
+LOCAL_OPTIONS = {name: options(Settings)[name] for name in (CLIENT_LEARNING_RATE, CLIENT_OPTIMIZER)}
 _DEFAULT_CLIENT_LEARNING_RATE = 0.1
 
 
-def parse_spec(spec: str) -> tuple[str, dict[str, Any], float | None, str, str | None]:
-    """Splits a spec such as `fedbuff:alpha=0.6,client_learning_rate=0.3@buffered:size=5`.
+def method_options(algorithm: str) -> dict[str, Option]:
+    """The options of a method: its algorithm's, its client learning rate and client optimiser."""
+    return {**options(algorithms[algorithm]), **LOCAL_OPTIONS}
+
+
+def parse_spec(spec: str) -> tuple[str, dict[str, Any], str]:
+    """The algorithm, the typed options, and the planner ("" for none) that a spec names.
 
     A client optimiser comes last and has options of its own, as in
     `fedavg:client_learning_rate=0.3,client_optimizer=sgd:momentum=0.9,nesterov=true@buffered`.
-
-    Args:
-      spec: see `Method.of`.
-
-    Returns:
-      The algorithm's name, its options, the client learning rate or None, the schedule, which is
-      not checked and "" if there is none, and the client optimiser or None.
-
-    Raises:
-      ValueError: for an unknown algorithm, optimiser or option, or a value out of range.
     """
-    spec, schedule = _split_schedule(spec)
-    spec, *optimizers = re.split(f"[:,]{CLIENT_OPTIMIZER}=", spec, maxsplit=1)
-    for optimizer in optimizers:
-        client_optimizers.parse(optimizer)
-    folder, slash, rest = spec.rpartition("/")
-    name, colon, text = rest.rpartition(":")
-    key, parts = f"{CLIENT_LEARNING_RATE}=", text.split(",")
-    rates = [part.removeprefix(key) for part in parts if part.startswith(key)]
-    others = ",".join(part for part in parts if not part.startswith(key))
-    if len(rates) > 1:
-        raise ValueError(f"{rest}: {CLIENT_LEARNING_RATE} is given twice; give it once")
-    if "=" in spec and ":" not in spec:
-        raise ValueError(
-            f"{spec!r} is no method; options follow the name of the method and a colon, as in "
-            "fedprox:mu=0.1"
-        )
-    try:
-        algorithm, values = algorithms.parse(folder + slash + name + colon + others)
-    except ValueError as error:
-        raise ValueError(f"{error}{_of_schedule(rest, parts)}") from None
-    option = options(Settings)[CLIENT_LEARNING_RATE]
-    rate = parse_value(option, rates[-1], algorithm) if rates else None
-    return algorithm, values, rate, schedule, optimizers[0] if optimizers else None
-
-
-def _of_schedule(spec: str, parts: list[str]) -> str:
-    """A hint for the first option that is not of the algorithm but of a schedule."""
-    name = spec.partition(":")[0]
-    own = options(algorithms[name]) if name in algorithms else {}
-    for part in parts:
-        key = part.partition("=")[0]
-        owners = [s for s in schedules if key in options(schedules[s])]
-        if owners and key not in own:
-            return f"; {key} is an option of a schedule, as in {name}@{owners[0]}:{part}"
-    return ""
-
-
-def _split_schedule(spec):
-    """What is before and after the @, which a folder's name may contain, too."""
-    folder, slash, rest = spec.rpartition("/")
-    rest, at, schedule = rest.partition("@")
-    if at and not schedule:
-        raise ValueError(f"{spec!r} names no schedule after the @; leave the @ out, or name one")
-    if rest.endswith(":"):
-        raise ValueError(f"{spec!r} has no options after the colon; leave it out, or give one")
-    return folder + slash + rest, schedule
+    text, planner = split_planner(spec)
+    name, values = algorithms.parse(text, LOCAL_OPTIONS, CLIENT_OPTIMIZER)
+    if CLIENT_OPTIMIZER in values:
+        client_optimizers.parse(values[CLIENT_OPTIMIZER])
+    return name, values, planner
 
 
 class Method(NamedTuple):
@@ -116,16 +71,15 @@ class Method(NamedTuple):
         Args:
           spec: the text. The client learning rate is 0.1 by default, and the client optimiser sgd.
           settings: learning rates and an optimiser that are given here replace those of the spec.
-          changes: texts of options, which replace those of the spec.
+          changes: texts or values of options, which replace those of the spec.
 
         Raises:
           ValueError: for an unknown algorithm, schedule or option, a value out of range, or a
             schedule that the algorithm does not run on.
         """
-        name, values, rate, schedule, optimizer = parse_spec(spec)
-        known = options(algorithms[name])
-        for option, text in (changes or {}).items():
-            values[option] = parse_value(known[option], text, name)
+        name, values, schedule = parse_spec(spec)
+        known = method_options(name)
+        values |= {n: parse_value(known[n], given, name) for n, given in (changes or {}).items()}
         if settings.server_learning_rate is not None:
             values["server_learning_rate"] = settings.server_learning_rate
         if settings.seconds is None and schedule:
@@ -133,8 +87,10 @@ class Method(NamedTuple):
                 f"{name}@{schedule} names a schedule of the virtual clock; give seconds=..., the "
                 "simulated time to run"
             )
-        rate = settings.client_learning_rate or rate or _DEFAULT_CLIENT_LEARNING_RATE
-        optimizer = canonical(settings.client_optimizer or optimizer or PLAIN)
+        rate = values.pop(CLIENT_LEARNING_RATE, _DEFAULT_CLIENT_LEARNING_RATE)
+        optimizer = values.pop(CLIENT_OPTIMIZER, PLAIN)
+        rate = settings.client_learning_rate or rate
+        optimizer = canonical(settings.client_optimizer or optimizer)
         label = algorithms[name].__name__
         method = cls(label, name, values, rate, client_optimizer=optimizer)
         if settings.seconds is None:
@@ -176,9 +132,8 @@ class Method(NamedTuple):
     def spec(self) -> str:
         """The text that names the method; see `of`. Options that were not given are left out."""
         optimizer = None if self.client_optimizer == PLAIN else self.client_optimizer
-        named = {"algorithm": self.algorithm, "schedule": self.schedule}
         local = {CLIENT_LEARNING_RATE: self.client_learning_rate, CLIENT_OPTIMIZER: optimizer}
-        return spec_of({**named, **self.hyperparameters, **local})
+        return spec_of(self.algorithm, {**self.hyperparameters, **local}, self.schedule)
 
     def configuration(self) -> dict[str, Any]:
         """The algorithm, the rate, the schedule and all options, with the defaults of the rest."""
@@ -193,18 +148,12 @@ class Method(NamedTuple):
         }
 
 
-def spec_of(configuration: Mapping[str, Any]) -> str:
-    """The text that names a method; see `Method.of`.
-
-    Args:
-      configuration: of `Method.configuration`; options with None are left out.
-    """
-    values = {name: value for name, value in configuration.items() if value is not None}
-    name, schedule = values.pop("algorithm"), values.pop("schedule", None)
-    if CLIENT_OPTIMIZER in values:  # the last one, because it has options of its own
-        values[CLIENT_OPTIMIZER] = values.pop(CLIENT_OPTIMIZER)
-    texts = [f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in values.items()]
-    return name + f":{','.join(texts)}" * bool(texts) + (f"@{schedule}" if schedule else "")
+def configured_spec(configuration: Mapping[str, Any]) -> str:
+    """The spec of a method whose `Method.configuration` is given."""
+    values = dict(configuration)
+    name, schedule = values.pop("algorithm"), values.pop("schedule", "")
+    optimizer = values.pop(CLIENT_OPTIMIZER, None)  # the last one, because it has its own options
+    return spec_of(name, {**values, CLIENT_OPTIMIZER: optimizer}, schedule)
 
 
 def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:

@@ -18,7 +18,6 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from fedjax_algos.cli import main
 from fedjax_algos.cli.registries import REGISTRIES
-from fedjax_algos.core.options import options
 from fedjax_algos.runs import comparison
 from fedjax_algos.runs.settings import Settings
 
@@ -108,11 +107,9 @@ def untrained(monkeypatch):
             return load(own)
         return dataset[0] if dataset else dataset.append(load(own)) or dataset[0]
 
-    known = options(command.run_sweep)
     monkeypatch.setattr(Settings, "load", load_once)
     monkeypatch.setattr(comparison, "run", train)
     monkeypatch.setattr(command, "run_sweep", train)
-    monkeypatch.setattr(command, "options", lambda f: known if f is train else options(f))
     yield
     for name in [name for registry in REGISTRIES.values() for name in registry if ":" in name]:
         for registry in REGISTRIES.values():

@@ -52,7 +52,7 @@ def test_an_option_twice_is_refused(refused, arguments, name):
         ("compare fedprox:1,mu=1", "fedprox: mu is given twice; give it once"),
         (
             "compare fedavg:client_learning_rate=1,client_learning_rate=2",
-            "fedavg:client_learning_rate=1,client_learning_rate=2: client_learning_rate is given",
+            "fedavg: client_learning_rate is given twice; give it once",
         ),
         ("run fedavg --partition dirichlet:alpha=1,alpha=2", "dirichlet: alpha is given twice"),
         ("run fedavg --model mlp:hidden=1,layers=2,hidden=3", "mlp: hidden is given twice"),

@@ -163,7 +163,10 @@ def test_the_virtual_clock(command, here):
             "compare my_file.py:nothing",
             "returns a NoneType; give a function (problem, local, *, ...) -> Algorithm",
         ),
-        ("compare my_file.py:nothing:a=1", "nothing takes no options; leave 'a' out"),
+        (
+            "compare my_file.py:nothing:a=1",
+            "my_file.py:nothing: unknown option 'a'; choose client_learning_rate",
+        ),
         ("compare my_file.py:fedspeed@", "names no schedule after the @; leave the @ out"),
         ("compare my_file.py:fedspeed:", "has no options after the colon; leave it out"),
         ("compare fedprox:@", "'fedprox:@' names no schedule after the @"),

@@ -168,7 +168,7 @@ def test_sgd_is_the_gradient_itself():
         ("adam:b1=1", "adam: b1=1 is out of range; give a number of at least 0 and below 1"),
         ("adam:b1=nan", "adam: b1='nan' is no number"),
         ("adam:b1=high", "adam: b1='high' is no number"),
-        ("adam:nesterov=1", "adam: nesterov='1' is unknown; choose true or false"),
+        ("adam:nesterov=1", "adam: nesterov='1' is unknown; choose True or False"),
         ("adam:eps=-1", "adam: eps=-1 is out of range; give a number of at least 0"),
         ("adam:b1=0.9,b1=0.8", "adam: b1 is given twice; give it once"),
         ("adam:mu_dtype=float32", "adam: unknown option 'mu_dtype'"),

@@ -121,7 +121,7 @@ def test_of_many_names_the_nearest_are_shown():
         ("lump", "unknown thing 'lump'; did you mean lamp?"),
         ("xyz", "unknown thing 'xyz'; choose lamp or stone"),
         ("lamp:bulbs=many", "lamp: bulbs='many' is no whole number"),
-        ("lamp:shade=maybe", "lamp: shade='maybe' is unknown; choose true or false"),
+        ("lamp:shade=maybe", "lamp: shade='maybe' is unknown; choose True or False"),
         ("stone:3", "stone takes no options"),
     ],
 )

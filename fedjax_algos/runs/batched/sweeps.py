@@ -18,20 +18,27 @@ from fedjax_algos.core.options import (
     Option,
     check_value,
     options,
-    parse_value,
+    require_option,
     unknown,
 )
 from fedjax_algos.core.reprs import describe
+from fedjax_algos.core.specs import parse_value
 from fedjax_algos.data import AnyDataset, FederatedData
 from fedjax_algos.engine.placed.devices import default_num_devices
 from fedjax_algos.runs.batched.run_batched import BatchedOptions, BatchedResult, run_batched
 from fedjax_algos.runs.experiment import Experiment, prepare
-from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, CLIENT_OPTIMIZER, Method
+from fedjax_algos.runs.method import (
+    CLIENT_LEARNING_RATE,
+    CLIENT_OPTIMIZER,
+    LOCAL_OPTIONS,
+    Method,
+    method_options,
+    parse_spec,
+)
 from fedjax_algos.runs.run import Run
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.settings import Settings
 
-_OF_METHOD = (CLIENT_LEARNING_RATE, CLIENT_OPTIMIZER)
 # settings of a client's local work, which a grid may contain too
 _LOCAL_WORK = (
     "local_steps", "local_epochs", "batch_size", "batches", "weight_decay", "clip_norm",
@@ -244,15 +251,10 @@ class Setting(NamedTuple):
         return Run(label, seed, data, self.local, hyperparameters, self.values, test_rows)
 
 
-def own_options(base: Method) -> dict[str, Option]:
-    """The options of a method's algorithm, its client learning rate and its client optimiser."""
-    of_method = {name: options(Settings)[name] for name in _OF_METHOD}
-    return {**options(algorithms[base.algorithm]), **of_method}
-
-
 def swept_options(base: Method) -> dict[str, Option]:
     """The options whose values a sweep's grid can have: also those of the clients' local work."""
-    return {**own_options(base), **{name: options(Settings)[name] for name in _LOCAL_WORK}}
+    of_work = {name: options(Settings)[name] for name in _LOCAL_WORK}
+    return {**method_options(base.algorithm), **of_work}
 
 
 def make_setting(settings: Settings, base: Method, label: str, values: dict[str, Any]) -> Setting:
@@ -283,19 +285,19 @@ def parse_grid(
         too.
     """
     known, given = swept_options(base), dict(base.hyperparameters)
-    for name in _OF_METHOD:
-        if getattr(settings, name) is not None or f"{name}=" in spec:
+    in_spec = parse_spec(spec)[1]
+    for name in LOCAL_OPTIONS:
+        if getattr(settings, name) is not None or name in in_spec:
             given[name] = getattr(base, name)
     values = {}
-    for option, texts in grid.items():
-        if option not in known:
-            raise ValueError(f"{base.label}: {unknown('option', option, known)}")
-        if option in given:
+    for name, listed in grid.items():
+        option = require_option(known, name, base.label)
+        if name in given:
             raise ValueError(
-                f"{base.label}: {option}={given[option]} is given beside the grid's values; leave "
-                "it out"
+                f"{base.label}: {name}={given[name]} is given beside the grid's values; leave it "
+                "out"
             )
-        values[option] = [parse_value(known[option], str(text), base.label) for text in texts]
+        values[name] = [parse_value(option, value, base.label) for value in listed]
     return values
 
 

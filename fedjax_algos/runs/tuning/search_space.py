@@ -16,14 +16,14 @@ import numpy as np
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.reprs import describe
+from fedjax_algos.core.specs import split_grid
 from fedjax_algos.runs.batched.sweeps import (
     Setting,
     label_of,
     make_setting,
-    own_options,
     parse_grid,
 )
-from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, Method
+from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, Method, method_options
 from fedjax_algos.runs.settings import Settings
 
 _DIGITS = 3  # of a number that is drawn from an interval
@@ -181,36 +181,34 @@ def parse_spaces(
       ValueError: for a text that is wrong, a method without values, and methods with different
         numbers of settings.
     """
-    # by option: the place of the text, its owner and its values
-    grids: list[dict[str, tuple[int, str, str]]] = [{} for _ in methods]
-    for place in sorted(range(len(texts)), key=lambda place: _is_general(texts[place])):
-        text = texts[place]
-        name, equals, listed = text.partition("=")
-        owner, _, option = name.rpartition(":")
-        owner, option = _algorithm(owner, methods), option.replace("-", "_")
-        if not equals or not listed:
-            raise ValueError(f"grid={text!r} has no values; give {name}=VALUE,VALUE or LOW..HIGH")
+    parsed = [split_grid(text) for text in texts]
+    owners = [_algorithm(owner, methods) for owner, _, _ in parsed]
+    grids: list[dict[str, int]] = [{} for _ in methods]  # by option, the place of its text
+    # those of one algorithm come first, because they prevail
+    for place in sorted(range(len(texts)), key=lambda place: not owners[place]):
+        owner, option = owners[place], parsed[place][1]
         having = [
             (method, grid)
             for method, grid in zip(methods, grids, strict=True)
-            if owner in ("", method.algorithm) and option in own_options(method)
+            if owner in ("", method.algorithm) and option in method_options(method.algorithm)
         ]
         if not having:
             raise ValueError(_not_found(owner, option, methods))
         for method, grid in having:
-            if option in grid and grid[option][1] == owner:
+            if option in grid and owners[grid[option]] == owner:
                 raise ValueError(
                     f"{method.label}: {option} is in two grids; give all its values in one"
                 )
         free = [grid for _, grid in having if option not in grid]
         if not free:
             raise ValueError(
-                f"grid={text!r} is used by no method, because each has its own; leave it out"
+                f"grid={texts[place]!r} is used by no method, because each has its own; leave it "
+                "out"
             )
         for grid in free:
-            grid[option] = place, owner, listed
+            grid[option] = place
     in_order = [sorted(grid.items(), key=lambda item: item[1]) for grid in grids]
-    listings = [{option: listed for option, (*_, listed) in items} for items in in_order]
+    listings = [{option: parsed[place][2] for option, place in items} for items in in_order]
     spaces = [
         SearchSpace(method, _values(method, spec, settings, listing))
         for method, spec, listing in zip(methods, specs, listings, strict=True)
@@ -230,27 +228,21 @@ def _algorithm(owner, methods):
     return alike[0]
 
 
-def _is_general(text):
-    """Whether a grid is for all methods; one for a single method comes first and prevails."""
-    return ":" not in text.partition("=")[0]
-
-
 def _not_found(owner, option, methods):
     """Why no method has this option."""
     names = [method.algorithm for method in methods]
     if owner and owner not in names:
         return f"the grid of {option}: {unknown('method', owner, names)}"
-    known = [name for m in methods if owner in ("", m.algorithm) for name in own_options(m)]
-    return (
-        f"the grid of {owner or 'all methods'}: {unknown('option', option, dict.fromkeys(known))}"
-    )
+    named = [method.algorithm for method in methods if owner in ("", method.algorithm)]
+    known = [option for name in named for option in method_options(name)]
+    return f"the grid of {owner or 'all methods'}: {unknown('option', option, known)}"
 
 
 def _values(
     method: Method, spec: str, settings: Settings, grid: Mapping[str, str]
 ) -> dict[str, list[Any] | Interval]:
     """The checked lists and intervals of a method."""
-    known = own_options(method)
+    known = method_options(method.algorithm)
     intervals = {n for n, text in grid.items() if known[n].kind is float and ".." in text}
     texts = {n: text.split(".." if n in intervals else ",") for n, text in grid.items()}
     checked = parse_grid(method, spec, settings, texts)

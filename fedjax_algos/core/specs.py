@@ -1,0 +1,131 @@
+"""Specs and other texts of options. They are read here alone, where they enter.
+
+A spec is `name`, `name:value` (of its first option) or `name:option=value,option=value`. That of a
+method may end in `@planner`, which is a spec of its own.
+"""
+
+import contextlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedjax_algos.core.options import Option, check_value, is_number, require_option
+
+_MAX_SEEDS = 10_000  # each has a partition and runs of its own
+
+
+def parse_value(option: Option, given: Any, owner: str = "") -> Any:
+    """The checked value that a text, or a value of a TOML or JSON file, means for an option."""
+    value = given
+    if option.kind is object:
+        raise ValueError(f"{owner}: {option.name} is an object; give it in Python")
+    if option.kind is str:
+        value = str(given)
+    elif option.kind is bool and isinstance(given, str):
+        value = {"true": True, "false": False}.get(given.lower(), given)
+    elif option.kind in (int, float):
+        value = _number(given)
+    check_value(option, value, owner)
+    return option.kind(value) if option.kind in (int, float) else value
+
+
+def _number(given):
+    """The number that a text means; what is none, or not finite, is returned as it is."""
+    try:
+        number = math.nan if isinstance(given, bool) else float(given)
+    except (TypeError, ValueError, OverflowError):
+        return given
+    if not math.isfinite(number):
+        return given
+    return int(number) if number.is_integer() else number
+
+
+def parse_options(
+    text: str, known: Mapping[str, Option], owner: str, *, first: str = "", last: str = ""
+) -> dict[str, Any]:
+    """The checked values of `option=value,option=value`.
+
+    A value without a name is that of the option `first`. The option `last` takes the rest of the
+    text, because its value is a spec.
+    """
+    text, *rest = re.split(f"(?:^|,){last}=", text, maxsplit=1) if last else [text]
+    pairs = [part.partition("=") for part in text.split(",") if part]
+    values: dict[str, Any] = {}
+    for key, equals, given in [*pairs, *((last, "=", each) for each in rest)]:
+        if not equals and values and key in known:
+            raise ValueError(f"{owner}: {key} has no value; give {key}=...")
+        name, value = (key, given) if equals else (first, key)
+        option = require_option(known, name, owner)
+        if name in values:
+            raise ValueError(f"{owner}: {name} is given twice; give it once")
+        values[name] = parse_value(option, value, owner)
+    return values
+
+
+def parse_seeds(given: Any, owner: str = "") -> tuple[int, ...]:
+    """The seeds that a text (`5`, `10-14` or `3,7`), or a number or a list of a file, means."""
+    seeds: Sequence[int] = ()
+    if isinstance(given, list):
+        seeds = given if all(is_number(seed, int) for seed in given) else ()
+    else:
+        with contextlib.suppress(ValueError):
+            seeds = _seeds(str(given))
+    # len() of a range fails above 2**63 - 1
+    if not seeds or (isinstance(seeds, range) and seeds[-1] - seeds[0] >= _MAX_SEEDS):
+        raise ValueError(
+            f"{owner}: "
+            * bool(owner)
+            + f"seeds={given!r} is no number of seeds (5), range (10-14) "
+            f"or list (3,7); give one of them, with at most {_MAX_SEEDS} seeds"
+        )
+    return tuple(seeds)
+
+
+def _seeds(text):
+    if "-" in text:
+        first, last = map(int, text.split("-"))
+        return range(first, last + 1)
+    return [int(part) for part in text.split(",") if part] if "," in text else range(int(text))
+
+
+def split_specs(text: str) -> list[str]:
+    """The specs that commas separate; a part `option=value` belongs to the spec before it."""
+    specs: list[str] = []
+    for part in text.split(","):
+        if specs and re.match(r"\w+=", part):
+            specs[-1] += f",{part}"
+        else:
+            specs.append(part)
+    return specs
+
+
+def split_planner(spec: str) -> tuple[str, str]:
+    """A method's spec before and after the @, which the name of a folder may contain, too."""
+    folder, slash, rest = spec.rpartition("/")
+    rest, at, planner = rest.partition("@")
+    if at and not planner:
+        raise ValueError(f"{spec!r} names no schedule after the @; leave the @ out, or name one")
+    return folder + slash + rest, planner
+
+
+def split_grid(text: str) -> tuple[str, str, str]:
+    """The algorithm ("" for all), the option and the listed values of `[ALGORITHM:]OPTION=VALUES`.
+
+    The option may be spelled as on the command line, `client-learning-rate`.
+    """
+    name, _, listed = text.partition("=")
+    owner, _, option = name.rpartition(":")
+    if not listed:
+        raise ValueError(f"grid={text!r} has no values; give {name}=VALUE,VALUE or LOW..HIGH")
+    return owner, option.replace("-", "_"), listed
+
+
+def spec_of(name: str, values: Mapping[str, Any], planner: str = "") -> str:
+    """The spec that means these values; those that are None are left out."""
+    texts = [
+        f"{option}={str(value).lower() if isinstance(value, bool) else value}"
+        for option, value in values.items()
+        if value is not None
+    ]
+    return name + f":{','.join(texts)}" * bool(texts) + f"@{planner}" * bool(planner)
