@@ -24,7 +24,7 @@ import optax
 
 import fedjax_algos as fa
 from fedjax_algos.models import convolve, max_pool
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 jax.config.update("jax_num_cpu_devices", os.cpu_count())  # before jax starts
 
@@ -135,10 +135,8 @@ def by_interface(data, clients, layout, convolutions, devices=1):
     engine = fa.make_engine(fedavg, layout, devices=devices)
     data = engine.put_data(data)
     cohort = np.arange(clients, dtype=np.int32)[None]
-    schedule = Synchronous(
-        data.counts(), local, cohort_size=clients, seed=0, sampler=lambda *_: cohort
-    )
-    dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
+    cohorts = Cohorts(data.counts(), local, cohort_size=clients, seed=0, sampler=lambda *_: cohort)
+    dispatches = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
     state = engine.init(0, fa.Population(CLIENTS, clients, CLIENTS * STEPS * BATCH))
 
     def round():

@@ -25,11 +25,11 @@ from rich.console import Console
 from rich.table import Table
 
 import fedjax_algos as fa
-from fedjax_algos.asynchrony import plan_dispatches, schedules, system_models
+from fedjax_algos.asynchrony import plan_dispatches, planners, system_models
 from fedjax_algos.engine.asynchronous.call_tables import merge_data, merge_plans, merge_states
 from fedjax_algos.engine.asynchronous.executor import make_executor
 from fedjax_algos.engine.asynchronous.waves import make_waves, wave_costs
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 CORES = os.cpu_count() or 1
 CLIENTS, ARRIVALS, STEPS = 20, 120, 50
@@ -69,14 +69,14 @@ def timed(run):
 
 
 class Rounds:
-    """Synchronous rounds of all clients, in the layout that is best on these devices."""
+    """Cohorts rounds of all clients, in the layout that is best on these devices."""
 
     def __init__(self, algorithm, data, devices):
         self.engine = fa.make_engine(algorithm, "sequential", devices=devices)
         self.data, counts = self.engine.put_data(data), data.counts()
         self.number = ARRIVALS // CLIENTS
-        schedule = Synchronous(counts, algorithm.local, cohort_size=CLIENTS, seed=0)
-        self.dispatches = schedule.dispatches(self.number)
+        cohorts = Cohorts(counts, algorithm.local, cohort_size=CLIENTS, seed=0)
+        self.dispatches = cohorts.dispatches(self.number)
         self.steps = int(self.dispatches.num_steps.sum())
         self.population = fa.Population(CLIENTS, CLIENTS, int(counts.sum()))
 
@@ -167,7 +167,7 @@ def main():
     for name in given.methods:
         for speeds in given.speeds:
             plans = [
-                schedules.make(METHODS[name])(
+                planners.make(METHODS[name])(
                     system_models.make(f"simulated:speeds={speeds}")(seed),
                     CLIENTS,
                     arrivals=ARRIVALS,

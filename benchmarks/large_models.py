@@ -24,7 +24,7 @@ import numpy as np
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.models import models
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 PEER = Path(__file__).parent / "peers" / "run_torch_step.py"
 STEPS, REPEATS, TURNS = 2, 3, 3
@@ -51,7 +51,7 @@ def prepare(name, shape, classes, batch):
     local = fa.Local(batch_size=batch, learning_rate=1e-3, epochs=1)
     algorithm = algorithms["fedavg"](models.make(name, shape, classes), local)
     engine = fa.make_engine(algorithm, "sequential")
-    dispatches = Synchronous(data.counts(), local, cohort_size=1, seed=0).dispatches(1)
+    dispatches = Cohorts(data.counts(), local, cohort_size=1, seed=0).dispatches(1)
     state = engine.init(0, fa.Population(1, 1, rows))
 
     def step():

@@ -18,7 +18,7 @@ import numpy as np
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.models import models
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 CLIENTS, EXAMPLES, ROUNDS = 50, 20, 5
 LOCAL = fa.Local(batch_size=10, learning_rate=0.05, steps=10)
@@ -45,12 +45,12 @@ class Rounds:
     def __init__(self, algorithm, store, non_finite):
         self.engine = fa.make_engine(algorithm, "sequential", non_finite=non_finite)
         self.store = store
-        self.schedule = Synchronous(store.counts(), LOCAL, cohort_size=CLIENTS, seed=0)
+        self.cohorts = Cohorts(store.counts(), LOCAL, cohort_size=CLIENTS, seed=0)
         population = fa.Population(CLIENTS, CLIENTS, CLIENTS * EXAMPLES)
         self.state = self.engine.init(0, population)
 
     def seconds(self):
-        dispatches = self.schedule.dispatches(ROUNDS)
+        dispatches = self.cohorts.dispatches(ROUNDS)
         start = time.perf_counter()
         self.state, _ = self.engine.rounds(self.state, self.store, dispatches)
         jax.block_until_ready(self.state.server)

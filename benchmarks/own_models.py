@@ -19,7 +19,7 @@ import numpy as np
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.models import models
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 CLIENTS, COHORT, ROUNDS = 1000, 100, 20
 LOCAL = fa.Local(batch_size=10, learning_rate=0.1, epochs=1)
@@ -52,9 +52,9 @@ def main():
     for name, options in METHODS.items():
         algorithm = algorithms[name](problem, LOCAL, **options)
         engine, evaluate = fa.make_engine(algorithm), fa.make_evaluate_own(algorithm)
-        schedule = Synchronous(data.counts(), LOCAL, cohort_size=COHORT, seed=0)
-        state, _ = engine.rounds(engine.init(0, population), data, schedule.dispatches(ROUNDS))
-        dispatches = schedule.dispatches(ROUNDS)
+        cohorts = Cohorts(data.counts(), LOCAL, cohort_size=COHORT, seed=0)
+        state, _ = engine.rounds(engine.init(0, population), data, cohorts.dispatches(ROUNDS))
+        dispatches = cohorts.dispatches(ROUNDS)
 
         def rounds(engine=engine, state=state, dispatches=dispatches):
             return engine.rounds(state, data, dispatches)

@@ -30,7 +30,7 @@ import numpy as np
 import fedjax_algos as fa
 from fedjax_algos.core.checksums import write_json
 from fedjax_algos.data.stored.packed import FORMAT, Field, checksum, digests_of
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 CLIENTS, COHORT, ROUNDS, BLOCKS = 340_000, 50, 5, 5
 SHAPE = (32, 32, 3)
@@ -85,8 +85,8 @@ def train(name, problem, data, **options):
 
 def windows_of(data):
     """Some rounds for each block, and all of their clients."""
-    schedule = Synchronous(data.counts(), LOCAL, cohort_size=COHORT, seed=1)
-    windows = [schedule.dispatches(ROUNDS) for _ in range(BLOCKS)]
+    cohorts = Cohorts(data.counts(), LOCAL, cohort_size=COHORT, seed=1)
+    windows = [cohorts.dispatches(ROUNDS) for _ in range(BLOCKS)]
     return windows, np.concatenate([window.client for window in windows])
 
 

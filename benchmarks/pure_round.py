@@ -7,7 +7,7 @@ TIME      about five minutes on two CPU cores
 1. `pure_round` in a jitted `scan` over 20 rounds, against `engine.rounds` of the same dispatches,
    in turns, on one device: digits, 100 clients, cohort 10, an MLP with 50 hidden units, FedAvg and
    SCAFFOLD.
-2. 64 simulations of FedAvg (50 rounds, 64 seeds, schedule and evaluation included) as one jitted
+2. 64 simulations of FedAvg (50 rounds, 64 seeds, cohorts and evaluation included) as one jitted
    function, 32 seeds on each of two CPU devices, against 64 calls of `simulate` in a warm process.
    The seeds of a device are mapped by `vmap` or by `lax.map`. With five local steps all clients do
    the same; with one epoch a mapped loop is as long as the longest of the seeds, and the line says
@@ -26,7 +26,7 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import models
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 jax.config.update("jax_num_cpu_devices", 2)
 CLIENTS, COHORT, ROUNDS, SEEDS = 100, 10, 20, 64
@@ -57,7 +57,7 @@ def loop_of_ones_own(name, problem, data, population, turns):
     """The times of `pure_round` in a `scan` and of `engine.rounds`, float[2, turns]."""
     algorithm = algorithms[name](problem, LOCAL)
     engine, round_fn = fa.make_engine(algorithm), fa.pure_round(algorithm)
-    schedule = Synchronous(data.counts(), LOCAL, cohort_size=COHORT, seed=0)
+    cohorts = Cohorts(data.counts(), LOCAL, cohort_size=COHORT, seed=0)
 
     @jax.jit
     def own_loop(state, dispatches):
@@ -65,7 +65,7 @@ def loop_of_ones_own(name, problem, data, population, turns):
 
     times = []
     for _ in range(turns + 1):
-        dispatches = schedule.dispatches(ROUNDS)
+        dispatches = cohorts.dispatches(ROUNDS)
         own = seconds(own_loop, engine.init(0, population), dispatches)
         state = engine.init(0, population)
         times.append((own, seconds(engine.rounds, state, data, dispatches)))

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 import fedjax_algos as fa
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 SMALL, COHORT, REPEATS = 9_999, 100, 41
 
@@ -42,10 +42,10 @@ def main():
         engine = fa.make_engine(fa.algorithms.fedavg(problem, local), layout)
         prepared = {}
         for name, d in data.items():
-            schedule = Synchronous(
+            cohorts = Cohorts(
                 d.counts(), local, cohort_size=COHORT, seed=0, sampler=lambda *_: cohort
             )
-            dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
+            dispatches = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
             counts = d.counts()
             state = engine.init(0, fa.Population(len(counts), COHORT, int(counts.sum())))
             state, _ = engine.round(state, d, dispatches)

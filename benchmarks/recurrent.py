@@ -44,8 +44,8 @@ def main():
     }
     data = fa.federate(examples, fa.Partition.of(np.split(np.arange(total), CLIENTS)))
     local = fa.Local(BATCH, 0.1, steps=STEPS)
-    schedule = fa.schedules.Synchronous(data.counts(), local, cohort_size=CLIENTS, seed=0)
-    dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
+    cohorts = fa.participation.Cohorts(data.counts(), local, cohort_size=CLIENTS, seed=0)
+    dispatches = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
     for layout in ("sequential", "vmapped"):
         runs = {}
         for name, ours in (("flax", False), ("ours", True)):

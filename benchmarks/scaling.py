@@ -52,7 +52,7 @@ def measure(part, point, rank=0, port=0):
     elif part == "cohort":
         jax.config.update("jax_num_cpu_devices", len(cores))
     import fedjax_algos as fa
-    from fedjax_algos.schedules import Synchronous
+    from fedjax_algos.participation import Cohorts
 
     start = time.perf_counter()
     rng = np.random.default_rng(0)
@@ -80,7 +80,7 @@ def measure(part, point, rank=0, port=0):
     devices = None if part == "population" else jax.devices()
     engine = fa.make_engine(fa.algorithms.fedavg(problem, local), "sequential", devices=devices)
     data = engine.put_data(data)
-    schedule = Synchronous(data.counts(), local, cohort_size=cohort_size, seed=0)
+    cohorts = Cohorts(data.counts(), local, cohort_size=cohort_size, seed=0)
     state = engine.init(0, fa.Population(clients, cohort_size, total))
 
     def sample():
@@ -88,13 +88,11 @@ def measure(part, point, rank=0, port=0):
         nonlocal state
         rounds, start = 0, time.perf_counter()
         if part != "population":
-            dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
+            dispatches = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
             state, _ = jax.block_until_ready(engine.round(state, data, dispatches))
             return time.perf_counter() - start
         while time.perf_counter() - start < SAMPLE:
-            state, _ = jax.block_until_ready(
-                engine.rounds(state, data, schedule.dispatches(WINDOW))
-            )
+            state, _ = jax.block_until_ready(engine.rounds(state, data, cohorts.dispatches(WINDOW)))
             rounds += WINDOW
         return (time.perf_counter() - start) / rounds
 

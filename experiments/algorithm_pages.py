@@ -42,7 +42,7 @@ from fedjax_algos.runs.settings import Settings
 RATES = (0.01, 0.032, 0.1, 0.32, 1.0, 3.2)
 TUNING_SEEDS, SEEDS = (1000, 1001, 1002), (0, 1, 2, 3, 4)
 GIVEN: dict[str, dict[str, Any]] = {"ghbm": {"tau": 4}, "fedrep": {"head": "Dense_1/*"}}
-OF_THE_CLOCK = {  # and the schedules whose defaults do not suit 20 local steps
+OF_THE_CLOCK = {  # and the planners whose defaults do not suit 20 local steps
     "fedavg": "fedavg",
     "fedasync": "fedasync",
     "fedbuff": "fedbuff",

@@ -17,9 +17,9 @@ import optax
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms.global_optimizers import biased_optimizers
+from fedjax_algos.participation import Cohorts
 from fedjax_algos.runs.experiment import split
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.schedules import Synchronous
 
 SETTINGS = Settings()
 CASES = [
@@ -47,8 +47,8 @@ def error(name, rate, options):
         )
         algorithm = fa.algorithms.fedgbo(problem, local, optimizer=keep, upload=upload)
         engine = fa.make_engine(algorithm)
-        schedule = Synchronous(data.counts(), local, cohort_size=SETTINGS.cohort, seed=0)
-        dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
+        cohorts = Cohorts(data.counts(), local, cohort_size=SETTINGS.cohort, seed=0)
+        dispatches = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
         params = problem.init(jax.random.key(0)).params  # Flax makes float32, whatever the mode
         params = jax.tree.map(lambda p: p.astype(float), params)
         state = engine.init(0, fa.Population(data.num_clients, SETTINGS.cohort, 1), params)

@@ -11,8 +11,8 @@ from fedjax_algos import (
     data,
     engine,
     models,
+    participation,
     runs,
-    schedules,
 )
 from fedjax_algos._version import __version__
 from fedjax_algos.analysis import (
@@ -27,6 +27,7 @@ from fedjax_algos.analysis import (
 )
 from fedjax_algos.core import (
     Algorithm,
+    Asynchrony,
     ClassMean,
     ClientData,
     Dispatch,
@@ -38,9 +39,9 @@ from fedjax_algos.core import (
     Problem,
     Report,
     ReverseMode,
-    Schedules,
     Stack,
     Step,
+    Traits,
     WeightedSum,
     client_optimizer,
     local_training,
@@ -61,6 +62,7 @@ from fedjax_algos.engine import (
     measure_compilation,
     pure_round,
 )
+from fedjax_algos.participation import differentiable, traced_dispatches
 from fedjax_algos.runs import (
     Checkpoints,
     iterate_rounds,
@@ -72,10 +74,10 @@ from fedjax_algos.runs import (
     simulate_async_seeds,
     sweep,
 )
-from fedjax_algos.schedules import differentiable, traced_dispatches
 
 __all__ = [
     "Algorithm",
+    "Asynchrony",
     "Checkpoints",
     "ClassMean",
     "ClientData",
@@ -96,9 +98,9 @@ __all__ = [
     "Report",
     "ReverseMode",
     "RowsOnDisk",
-    "Schedules",
     "Stack",
     "Step",
+    "Traits",
     "WeightedSum",
     "__version__",
     "algorithms",
@@ -127,10 +129,10 @@ __all__ = [
     "make_executor",
     "measure_compilation",
     "models",
+    "participation",
     "pure_round",
     "runs",
     "save_model",
-    "schedules",
     "simulate",
     "simulate_async",
     "simulate_async_seeds",

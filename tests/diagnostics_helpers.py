@@ -8,7 +8,7 @@ import numpy as np
 from helpers import Toy, fixed, one_round, stored
 
 import fedjax_algos as fa
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 RATE, SEED = 0.1, 3
 
@@ -36,14 +36,14 @@ def regression():
 
 def cohort(toy, local, clients, rounds=1):
     """The dispatches of the last of some rounds, all of the same cohort."""
-    schedule = Synchronous(
+    cohorts = Cohorts(
         toy.data.counts(),
         local,
         cohort_size=len(clients),
         seed=SEED,
         sampler=fixed([clients] * rounds),
     )
-    return one_round(schedule.dispatches(rounds), rounds - 1)
+    return one_round(cohorts.dispatches(rounds), rounds - 1)
 
 
 def started(toy, algorithm, clients, num_steps=None, layout="vmapped"):

@@ -16,7 +16,7 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import ClientData
 from fedjax_algos.core.randomness import dispatch_keys, permutation_words
 from fedjax_algos.models.outputs import Outputs
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 LAYOUTS = ["vmapped", 2, "sequential"]
 ROOT = Path(__file__).parent.parent
@@ -230,10 +230,8 @@ def run(
     engine = fa.make_engine(algorithm, layout, devices=devices, examples=examples)
     data = engine.put_data(data)
     counts, size = data.counts(), len(sets[0])
-    schedule = Synchronous(
-        counts, algorithm.local, cohort_size=size, seed=seed, sampler=fixed(sets)
-    )
-    dispatches = schedule.dispatches(len(sets))
+    cohorts = Cohorts(counts, algorithm.local, cohort_size=size, seed=seed, sampler=fixed(sets))
+    dispatches = cohorts.dispatches(len(sets))
     if num_steps is not None:
         dispatches = dispatches._replace(
             num_steps=np.asarray(num_steps, np.int32)[dispatches.client]

@@ -15,7 +15,7 @@ from helpers import Toy, fixed, one_round, stored
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 # Three of six clients in a round, so chunks of two need padding; the clients' gaps differ.
 SETS = ((0, 1, 2), (3, 2, 5), (1, 4, 0), (5, 3, 1), (2, 0, 4), (4, 1, 5))
@@ -107,8 +107,8 @@ def follow(engine, sets=SETS, *, steps=3, full=None, rate=RATE):
     steps = np.broadcast_to(np.asarray(steps, np.int32), len(COUNTS))
     rates = np.broadcast_to(rate, len(sets))
     work = fa.Local(1, lambda rounds: rates[rounds], steps=int(full or steps.max()))
-    schedule = Synchronous(data.counts(), work, cohort_size=size, seed=0, sampler=fixed(sets))
-    dispatches = schedule.dispatches(len(sets))
+    cohorts = Cohorts(data.counts(), work, cohort_size=size, seed=0, sampler=fixed(sets))
+    dispatches = cohorts.dispatches(len(sets))
     dispatches = dispatches._replace(num_steps=steps[dispatches.client])
     state = engine.init(0, fa.Population(len(COUNTS), size, sum(COUNTS)))
     snapshots = []

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_algos.asynchrony import schedules, system_of
+from fedjax_algos.asynchrony import planners, system_of
 from fedjax_algos.cli.config_file import read_config
 from fedjax_algos.cli.options import settings_of
 from fedjax_algos.cli.registries import REGISTRIES
@@ -87,7 +87,7 @@ def test_compare_accepts_the_names_and_values(path):
         algorithm = method.build(problem, settings)
         if settings.seconds is not None:
             system = system_of(settings.system, settings.batch_size)(0)
-            planner = schedules.make(method.schedule)
+            planner = planners.make(method.planner)
             plan = planner(system, settings.clients, seconds=settings.seconds)
             assert len(plan.group) > settings.evaluations / 10
         elif settings.local_epochs is not None:

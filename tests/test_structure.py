@@ -14,12 +14,12 @@ from flax import linen as nn
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.asynchrony import schedules, system_models
+from fedjax_algos.asynchrony import planners, system_models
 from fedjax_algos.core.optimizers import client_optimizers
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import losses, metrics, models
+from fedjax_algos.participation import local_works, rate_schedules, samplers
 from fedjax_algos.runs.tracking import trackers
-from fedjax_algos.schedules import local_works, rate_schedules, samplers
 
 ROOT = Path(fa.__file__).parent
 # a folder imports only from those before it, and from itself
@@ -27,7 +27,7 @@ FOLDERS = (
     "core",
     "data",
     "models",
-    "schedules",
+    "participation",
     "asynchrony",
     "algorithms",
     "engine",
@@ -46,7 +46,7 @@ REGISTRIES = (
     samplers,
     local_works,
     rate_schedules,
-    schedules,
+    planners,
     system_models,
     trackers,
 )

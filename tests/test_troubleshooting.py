@@ -134,8 +134,8 @@ class Told:
         toy, local = small_network(), fa.Local(2, 0.1, steps=1)
         engine = fa.make_engine(Case("fedavg", {}).build(toy.problem, local))
         state = engine.init(0, fa.Population(4, 2, 17))
-        schedule = fa.schedules.Synchronous(toy.data.counts(), local, cohort_size=2, seed=0)
-        dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
+        cohorts = fa.participation.Cohorts(toy.data.counts(), local, cohort_size=2, seed=0)
+        dispatches = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
         engine.round(state, toy.data, dispatches)
         with pytest.raises(ValueError, match="consumed") as raised:
             engine.round(state, toy.data, dispatches)

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 import fedjax_algos as fa
-from fedjax_algos import asynchrony, data, models, schedules
+from fedjax_algos import asynchrony, data, models, participation
 from fedjax_algos.core import weighted_by
 from fedjax_algos.data import partitions
 from fedjax_algos.runs.settings import Settings
@@ -55,7 +55,7 @@ def executor():
 
 
 def dispatches(rounds=1, counts=(3,) * CLIENTS, cohort_size=COHORT, **changes):
-    drawn = schedules.Synchronous(np.array(counts), LOCAL, cohort_size=cohort_size, seed=0)
+    drawn = participation.Cohorts(np.array(counts), LOCAL, cohort_size=cohort_size, seed=0)
     return drawn.dispatches(rounds)._replace(**changes)
 
 
@@ -95,12 +95,12 @@ def consumed(name="fedavg"):
 
 
 def steps(**changes):
-    return schedules.Synchronous(np.array([7, 9]), LOCAL._replace(**changes), cohort_size=1, seed=0)
+    return participation.Cohorts(np.array([7, 9]), LOCAL._replace(**changes), cohort_size=1, seed=0)
 
 
 def sampled(cohorts):
     sampler = lambda seed, rounds, clients, size: np.asarray(cohorts)  # noqa: E731
-    drawn = schedules.Synchronous(np.ones(4), LOCAL, cohort_size=2, seed=0, sampler=sampler)
+    drawn = participation.Cohorts(np.ones(4), LOCAL, cohort_size=2, seed=0, sampler=sampler)
     return drawn.dispatches(1)
 
 
@@ -586,7 +586,7 @@ WRONG = {
         lambda: started(np.inf, client_state="host"),
         r"clients: rows\['Dense_0'\]\['bias'\] of client 1 \(and 0 others\) are not finite; give",
     ),
-    "a client without examples in the schedule": (
+    "a client without examples in the cohorts": (
         lambda: dispatches(counts=[3, 0, 3]),
         r"counts have 0 of client 1; give the number of examples of each client, .* at least 1",
     ),

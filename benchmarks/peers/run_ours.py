@@ -75,12 +75,12 @@ def main():
         data = engine.put_data(data)
     population = fa.Population(given.cohort, given.cohort, labels.size)
     state = engine.init(0, population, tree_of(work.first_params(task)))
-    schedule = fa.schedules.Synchronous(data.counts(), local, cohort_size=given.cohort, seed=0)
+    cohorts = fa.participation.Cohorts(data.counts(), local, cohort_size=given.cohort, seed=0)
     done = 0
     while done < given.rounds:
         number = min(given.window, given.rounds - done) if done else 1
         index = np.arange(given.window) % number  # the same shape, and so the same program
-        some = jax.tree.map(lambda leaf, index=index: leaf[index], schedule.dispatches(number))
+        some = jax.tree.map(lambda leaf, index=index: leaf[index], cohorts.dispatches(number))
         state, _ = jax.block_until_ready(engine.rounds(state, data, some, number))
         clock.lap(number)
         done += number

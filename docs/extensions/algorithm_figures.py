@@ -45,7 +45,7 @@ TASKS = {
         "test accuracy",
         "scikit-learn's digits on 20 clients (Dirichlet .1) of exponential speeds, a perceptron: "
         "the test accuracy of the global model against simulated time. FedAvg waits for all "
-        "clients in each round (the schedule `barrier`).",
+        "clients in each round (the planner `barrier`).",
         "FedAvg, waiting",
     ),
     "clients": Task(

@@ -16,7 +16,7 @@ from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Option, options
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data import FederatedData
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 EXAMPLES, STEPS, BATCH_SIZE = 100, 10, 10  # of a client
 REQUIRED: dict[str, dict[str, Any]] = {
@@ -55,7 +55,7 @@ def costs(name: str) -> Costs:
     engine = fa.make_engine(algorithm)
     population = fa.Population(data.num_clients, 1, 3 * EXAMPLES)
     state = jax.eval_shape(functools.partial(engine.init, 0, population))._replace(seed=0)
-    rounds = Synchronous(data.counts(), local, cohort_size=1, seed=0).dispatches(1)
+    rounds = Cohorts(data.counts(), local, cohort_size=1, seed=0).dispatches(1)
     dispatches = jax.tree.map(lambda leaf: leaf[0], rounds)
     sent = engine.transfer(state, data, dispatches)
     memory = fa.count_memory(algorithm, state, data)

@@ -11,7 +11,7 @@ from fedjax_algos.core.local_training import local_training
 from fedjax_algos.data.federated_data import client_view
 from fedjax_algos.engine.exchange import draw
 from fedjax_algos.engine.slots import chunk_size
-from fedjax_algos.schedules.synchronous import full_steps, rate_at
+from fedjax_algos.participation.cohorts import full_steps, rate_at
 
 # The dispatch number of personal training. Runs number from 0, so it shares no draws with a run.
 _DISPATCH_NUMBER = -1

@@ -24,7 +24,7 @@ from fedjax_algos.engine.exchange import initialised_row, read_row, shared_of
 from fedjax_algos.engine.placed.devices import one_copy
 from fedjax_algos.engine.slots import Layout, chunk_size
 from fedjax_algos.engine.state import FederatedState, RowTable
-from fedjax_algos.schedules.synchronous import full_steps
+from fedjax_algos.participation.cohorts import full_steps
 
 _MAX_ROWS = 128  # rows of host memory that the device holds at once
 

@@ -1,20 +1,20 @@
 """Training on a virtual clock: which client is dispatched when, and what a server step consists of.
 
 A system model says how long clients take and when they are unavailable; a planner plans a run in
-that system before any training. `schedules` and `system_models` hold the factories by name.
+that system before any training. `planners` and `system_models` hold the factories by name.
 """
 
 from fedjax_algos.asynchrony.compass import CompassTrace, compass
 from fedjax_algos.asynchrony.event_loop import EventLoop
 from fedjax_algos.asynchrony.plan import Plan, plan_dispatches
-from fedjax_algos.asynchrony.planners import (
+from fedjax_algos.asynchrony.planning import (
     Planner,
     barrier,
     buffered,
     check_asynchronous,
-    check_schedule,
+    check_planner,
     immediate,
-    schedules,
+    planners,
     tiers,
     tiers_of,
 )
@@ -43,13 +43,13 @@ __all__ = [
     "barrier",
     "buffered",
     "check_asynchronous",
-    "check_schedule",
+    "check_planner",
     "compass",
     "csv",
     "fedscale",
     "immediate",
     "plan_dispatches",
-    "schedules",
+    "planners",
     "simulated",
     "system_models",
     "system_of",

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedjax_algos.asynchrony.event_loop import ARRIVES, LEAVES, REJOINS, TIMER, EventLoop
 from fedjax_algos.asynchrony.plan import AGGREGATE, FIRST, Plan
-from fedjax_algos.asynchrony.planners import Planner, schedules
+from fedjax_algos.asynchrony.planning import Planner, planners
 from fedjax_algos.core.options import Count, Range
 from fedjax_algos.core.reprs import describe
 
@@ -25,7 +25,7 @@ _ROUNDING = 1e-6  # of a step: 1e6 s is exact to 1e-10 s, which is 1e-7 of a ste
 Measure = Callable[[int, int, int, float], float]  # see the option `measure` of `compass`
 
 
-@schedules.register
+@planners.register
 def compass(
     *,
     min_steps: Count = 20,

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_algos.core import Dispatch, Local
 from fedjax_algos.core.reprs import describe
-from fedjax_algos.schedules.synchronous import checked_counts, first_steps, rate_at
+from fedjax_algos.participation.cohorts import checked_counts, first_steps, rate_at
 
 AGGREGATED, IN_FLIGHT, LOST = range(3)  # fates of a dispatch
 AGGREGATE, FIRST = range(2)  # FedCompass's server steps: of an arrival group, of a first arrival

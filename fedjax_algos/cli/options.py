@@ -53,7 +53,7 @@ HELP = {
     "its held_out ones: none, train or held_out",
     "held_out": "share of each client's examples that is not trained on, with held_out",
     "personal_steps": "local steps of each client before its model is evaluated",
-    "seconds": "simulated seconds: run on the virtual clock, each method on its own schedule",
+    "seconds": "simulated seconds: run on the virtual clock, each method with its own planner",
     "system": "speeds and unavailability on the virtual clock, see `list system_models`",
     "evaluations": "evaluations on the virtual clock",
     "layout": "auto (sequential on a CPU, else vmapped), vmapped, sequential, or a number of "

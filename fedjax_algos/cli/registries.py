@@ -9,7 +9,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.asynchrony import schedules, system_models
+from fedjax_algos.asynchrony import planners, system_models
 from fedjax_algos.cli.options import Command, range_of, text_options
 from fedjax_algos.core.optimizers import client_optimizers
 from fedjax_algos.core.options import unknown
@@ -17,8 +17,8 @@ from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import losses, metrics, models
+from fedjax_algos.participation import local_works, rate_schedules, samplers
 from fedjax_algos.runs.tracking import trackers
-from fedjax_algos.schedules import local_works, rate_schedules, samplers
 
 REGISTRIES: dict[str, Registry[Any]] = {
     "algorithms": algorithms,
@@ -29,7 +29,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "models": models,
     "partitions": partitions,
     "rate_schedules": rate_schedules,
-    "schedules": schedules,
+    "planners": planners,
     "system_models": system_models,
     "samplers": samplers,
     "local_works": local_works,

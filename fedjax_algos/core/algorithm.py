@@ -116,22 +116,40 @@ class Prelude(NamedTuple):
     contribute: Callable[[Update, Dispatch, jax.Array], Contribution] = weighted_by("examples")
 
 
-class Schedules(NamedTuple):
-    """Which asynchronous schedules an algorithm runs on, such as "immediate" or "tiers".
+class Asynchrony(NamedTuple):
+    """With which planners of the virtual clock an algorithm runs, such as "immediate" or "tiers".
 
-    On a "barrier" all clients start from the model that the server then updates. On every other
-    schedule an update `x - y_i` of an older x is applied to a newer model. Most server rules allow
-    that. Those that do not name here the schedules on which they run, and the reason.
+    With the planner "barrier" all clients start from the model that the server then updates. With
+    every other planner an update `x - y_i` of an older x is applied to a newer model. Most server
+    rules allow that. Those that do not name here the planners with which they run, and the reason.
 
     Attributes:
-      default: the schedule that the algorithm was made for, with options if it needs some.
-      allowed: None allows all schedules.
+      default: the planner that the algorithm was made for, with options if it needs some.
+      allowed: None allows all planners.
       reason: why not the others, and what to do instead.
     """
 
     default: str = "barrier"
     allowed: tuple[str, ...] | None = None
     reason: str = ""
+
+
+class Traits(NamedTuple):
+    """What an algorithm declares about itself; its functions compute, and these fields describe.
+
+    Attributes:
+      reduce: "sum", or "stack": `server_update` receives a `Stack` in place of sums, and
+        `contribute` is not called.
+      asynchrony: the planners of the virtual clock with which it runs.
+      pools_examples: whether clients read the examples of others, as in `centralised`.
+      requires_sgd: why its rule is right only for clients that step along the gradient itself, so
+        that `Settings.client_optimizer` is refused; "" if clients may have any optimiser.
+    """
+
+    reduce: Literal["sum", "stack"] = "sum"
+    asynchrony: Asynchrony = Asynchrony()
+    pools_examples: bool = False
+    requires_sgd: str = ""
 
 
 class Algorithm(NamedTuple):
@@ -158,13 +176,8 @@ class Algorithm(NamedTuple):
     Attributes:
       problem: the model and the loss.
       local: how clients train.
-      reduce: "sum", or "stack": `server_update` receives a `Stack` in place of sums, and
-        `contribute` is not called.
       prelude: a first exchange of the round, or None.
-      schedules: the asynchronous schedules on which it runs.
-      pools_examples: whether clients read the examples of others, as in `centralised`.
-      requires_sgd: why its rule is right only for clients that step along the gradient itself, so
-        that `Settings.client_optimizer` is refused; "" if clients may have any optimiser.
+      traits: what it declares about itself.
     """
 
     problem: Problem
@@ -177,12 +190,9 @@ class Algorithm(NamedTuple):
     server_update: Callable[[ServerState, Any, jax.Array, jax.Array], ServerState]
     contribute: Callable[[Update, Dispatch, jax.Array], Contribution] = weighted_by("examples")
     client_init: Callable[[Params, Key], ClientState] = stateless
-    reduce: Literal["sum", "stack"] = "sum"  # "stack": `server_update` receives a `Stack`
     prelude: Prelude | None = None
-    schedules: Schedules = Schedules()
-    pools_examples: bool = False  # clients read the examples of others, as in `centralised`
     personal: Callable[[ServerState, ClientState], Model] | None = None
-    requires_sgd: str = ""
+    traits: Traits = Traits()
 
     def __repr__(self) -> str:
         made_by = {

@@ -203,7 +203,7 @@ def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ..
       ValueError: for arrays of unequal shapes, clients that do not exist, steps below 0 or rates
         that are not positive and finite.
     """
-    check_kind("dispatches", dispatches, Dispatch, "give those of Synchronous(...).dispatches")
+    check_kind("dispatches", dispatches, Dispatch, "give those of Cohorts(...).dispatches")
     shape = np.shape(dispatches.client)
     for name, leaf in zip(dispatches._fields, dispatches, strict=True):
         if np.shape(leaf) != shape:

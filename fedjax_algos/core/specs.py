@@ -105,7 +105,7 @@ def split_planner(spec: str) -> tuple[str, str]:
     folder, slash, rest = spec.rpartition("/")
     rest, at, planner = rest.partition("@")
     if at and not planner:
-        raise ValueError(f"{spec!r} names no schedule after the @; leave the @ out, or name one")
+        raise ValueError(f"{spec!r} names no planner after the @; leave the @ out, or name one")
     return folder + slash + rest, planner
 
 

@@ -233,7 +233,8 @@ class Local(NamedTuple):
     Args:
       batch_size: B, examples of a local step; at least 1.
       learning_rate: the client learning rate, above 0: a number, or a function from int32[...] to
-        floats of the same shape, such as those of `schedules.rate_schedules` or an optax schedule.
+        floats of the same shape, such as those of `participation.rate_schedules` or of
+        optax.
       steps: local steps of a complete local update; at least 1.
       epochs: the same as passes over the client's examples; above 0.
       transform: an optax transformation WITHOUT the learning rate (`optax.scale_by_adam()`, not

@@ -393,7 +393,7 @@ def make_engine(
     check_choice("examples", examples, ("replicated", "sharded"))
     placement = Placement(layout, client_mesh(devices))
     sharded = examples == "sharded" and placement.mesh is not None
-    if sharded and algorithm.pools_examples:
+    if sharded and algorithm.traits.pools_examples:
         raise ValueError(
             "the algorithm's clients read the examples of all others, but examples='sharded' keeps "
             "most of them on other devices; give examples='replicated'"

@@ -92,7 +92,7 @@ class FederatedRound(NamedTuple):
           dispatches: leaves [slots].
         """
         algorithm, placement, screened = self.algorithm, self.placement, self.screened
-        stacked = algorithm.reduce == "stack"
+        stacked = algorithm.traits.reduce == "stack"
         shared = shared_of(state), state.dispatched, send(algorithm, state.server)
 
         def of_client(shared, data, dispatch, draws, row):
@@ -201,7 +201,9 @@ class FederatedRound(NamedTuple):
         dispatches = dispatches._replace(client=client)
         state = self._after_prelude(state, data, dispatches)
         stacked = self._replace(
-            algorithm=self.algorithm._replace(reduce="stack"),
+            algorithm=self.algorithm._replace(
+                traits=self.algorithm.traits._replace(reduce="stack")
+            ),
             rows_are_table=False,
             non_finite="keep",  # diagnostics show what is uploaded
         )

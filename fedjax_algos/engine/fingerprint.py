@@ -73,7 +73,7 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
             first = after(prelude, state, first, group)
         own = row, read_row(state.dispatched, dispatch.client)
         sent = exchange(algorithm, shared, received, data, dispatch, draws, own)
-        if algorithm.reduce == "stack":
+        if algorithm.traits.reduce == "stack":
             one = jax.tree.map(lambda leaf: leaf[None], (sent.message, dispatch))
             contributed: Any = Stack(*one, jnp.ones(1, bool))
         else:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.asynchrony.plan import LOST, Plan, plan_dispatches
-from fedjax_algos.asynchrony.planners import Planner
+from fedjax_algos.asynchrony.planning import Planner
 from fedjax_algos.asynchrony.systems.system_model import SystemModelFactory
 from fedjax_algos.core import Batch, Dispatch, Metrics, Model, Params, Population, Row
 from fedjax_algos.core.checks import check_callable, check_kind, check_seed, check_whole
@@ -57,7 +57,7 @@ _MERGED_BYTES = 2**30  # the default of `merged_bytes` where waves are faster th
 class AsyncResult(NamedTuple):
     """A finished run: `state` after the last server step, `rows` of the evaluations, and `plan`.
 
-    A schedule that keeps a record has left it in `plan.trace`.
+    A planner that keeps a record has left it in `plan.trace`.
     """
 
     state: FederatedState
@@ -87,12 +87,12 @@ def simulate_async(
 ) -> AsyncResult:
     """Runs an algorithm on the virtual clock.
 
-    The schedule first plans the whole run; then the plan is executed. All clients take part.
+    The planner first plans the whole run; then the plan is executed. All clients take part.
 
     Args:
       executor: a compiled algorithm, of `make_executor`.
       data: the clients' examples, as `federate` or `open_federated` returns them.
-      planner: a schedule, such as `asynchrony.compass()`.
+      planner: who is dispatched when, such as `asynchrony.compass()`.
       system: clients' speeds and unavailability, such as `asynchrony.simulated()`. With the same
         seed it is the same for all methods, apart from communication, which depends on their bytes.
       seconds: simulated seconds, above 0.
@@ -192,7 +192,7 @@ def simulate_async_seeds(
     """
     check_kind("executor", executor, Executor, "give make_executor(algorithm)")
     check_kind("data", data, Mapping, "give {seed: data}, or call simulate_async")
-    check_callable("planner", planner, "give a schedule, such as asynchrony.compass()")
+    check_callable("planner", planner, "give a planner, such as asynchrony.compass()")
     check_callable("system", system, "give a system model, such as asynchrony.simulated()")
     if not is_number(seconds, float) or not seconds > 0:
         raise ValueError(f"seconds={seconds!r} is out of range; give a number above 0")

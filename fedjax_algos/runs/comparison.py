@@ -1,10 +1,10 @@
-"""Comparisons: several methods on the same seeds, data and schedule settings, also by client."""
+"""Comparisons: several methods on the same seeds, data and settings, also by client."""
 
 from collections.abc import Callable
 from functools import partial
 
 from fedjax_algos.analysis.personal_evaluation import make_evaluate_own
-from fedjax_algos.asynchrony import schedules, system_of
+from fedjax_algos.asynchrony import planners, system_of
 from fedjax_algos.core import Row
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.placed.on_disk import DiskClientState
@@ -99,7 +99,7 @@ def run(
                 results = simulate_async_seeds(
                     engine,
                     experiment.data,
-                    schedules.make(method.schedule),
+                    planners.make(method.planner),
                     system_of(settings.system, settings.batch_size),
                     seconds=settings.seconds,
                     evaluations=settings.evaluations,

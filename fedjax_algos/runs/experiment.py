@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.analysis.evaluation import make_evaluate
-from fedjax_algos.asynchrony import Plan, SystemModelWithSpeeds, schedules, system_of
+from fedjax_algos.asynchrony import Plan, SystemModelWithSpeeds, planners, system_of
 from fedjax_algos.core import Algorithm, Batch, Local
 from fedjax_algos.core.randomness import model_key
 from fedjax_algos.core.reprs import describe
@@ -31,11 +31,11 @@ from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.fingerprint import data_fingerprint
 from fedjax_algos.engine.placed.on_disk import ClientStatePlace, RowsOnDisk
 from fedjax_algos.engine.slots import default_layout
+from fedjax_algos.participation import Cohorts
+from fedjax_algos.participation.cohorts import rate_at
 from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.run import check_metrics, check_no_repeats, check_server_steps
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.schedules import Synchronous
-from fedjax_algos.schedules.synchronous import rate_at
 
 
 class LayoutChoice(NamedTuple):
@@ -130,7 +130,7 @@ def prepare(
     dataset = dataset or settings.load()
     problem = settings.problem(dataset)
     algorithms = {method.label: method.build(problem, settings) for method in methods}
-    pools = any(algorithm.pools_examples for algorithm in algorithms.values())
+    pools = any(algorithm.traits.pools_examples for algorithm in algorithms.values())
     in_files = files and not pools and _keeps_in_files(settings, dataset)
     if isinstance(dataset, ClientDataset) and not in_files:
         dataset = in_memory(dataset, settings.test_examples)
@@ -218,8 +218,8 @@ def _layout(settings: Settings) -> LayoutChoice:
     return LayoutChoice(settings.layout, devices, "given")
 
 
-def _schedule(settings: Settings, local: Local, data: Any, seed: int) -> Synchronous:
-    return Synchronous(data.counts(), local, seed=seed, **settings.cohorts())
+def _cohorts(settings: Settings, local: Local, data: Any, seed: int) -> Cohorts:
+    return Cohorts(data.counts(), local, seed=seed, **settings.cohorts())
 
 
 def _check_rounds(
@@ -230,8 +230,8 @@ def _check_rounds(
         rate_at(algorithm.local.learning_rate, np.arange(settings.rounds))
     keeping = any(map(_clients_keep_state, algorithms))
     for seed, data in data_by_seed.items():  # the local work of methods differs in its rate only
-        schedule = _schedule(settings, algorithms[0].local, data, seed)
-        dispatches = schedule.dispatches(settings.rounds)
+        cohorts = _cohorts(settings, algorithms[0].local, data, seed)
+        dispatches = cohorts.dispatches(settings.rounds)
         if keeping:
             check_no_repeats(dispatches)
 
@@ -240,7 +240,7 @@ def _check_plans(settings: Settings, methods: list[Method], seconds: float) -> N
     """Makes each plan once, so that errors appear before anything is trained."""
     factory = system_of(settings.system, settings.batch_size)
     for method in methods:
-        planner = schedules.make(method.schedule)
+        planner = planners.make(method.planner)
         for seed in settings.seeds:
             system = factory(seed)
             check_server_steps(planner(system, settings.clients, seconds=seconds), seconds)

@@ -15,7 +15,7 @@ from fedjax_algos.engine.fingerprint import (
 )
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 _IN_WORDS = {  # facts that are known by their hashes only
     "algorithm": "the algorithm, its options or the model",
@@ -62,14 +62,14 @@ def identity(
     }
 
 
-def identify_rounds(schedules: Sequence[Synchronous], rounds: int) -> dict[str, list[str]]:
+def identify_rounds(cohorts: Sequence[Cohorts], rounds: int) -> dict[str, list[str]]:
     """By what other samplers, local work and rate schedules are recognised.
 
-    Hashes of each of the first rounds, at most 20, of new schedules of runs that are computed
+    Hashes of each of the first rounds, at most 20, of new cohorts of runs that are computed
     together.
     """
     number = min(rounds, _COMPARED)
-    drawn = [schedule.dispatches(number) for schedule in schedules]
+    drawn = [each.dispatches(number) for each in cohorts]
     parts: dict[str, list[Any]] = {
         "first_cohorts": [each.client for each in drawn],
         "first_learning_rates": [each.learning_rate for each in drawn],

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.asynchrony import schedules
-from fedjax_algos.asynchrony.planners import check_schedule
+from fedjax_algos.asynchrony import planners
+from fedjax_algos.asynchrony.planning import check_planner
 from fedjax_algos.core import Algorithm, Problem
 from fedjax_algos.core.optimizers import PLAIN, canonical, client_optimizers
 from fedjax_algos.core.options import Option, options
@@ -39,14 +39,14 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any], str]:
 
 
 class Method(NamedTuple):
-    """An algorithm with the values of its options, a client learning rate and a schedule.
+    """An algorithm with the values of its options, a client learning rate and a planner.
 
     Attributes:
       label: its name in tables and pictures.
       algorithm: a registered name, `FILE.py:NAME` or `package.module:NAME`.
       hyperparameters: options of its factory by name.
       client_learning_rate: eta_l.
-      schedule: of the virtual clock; "" in synchronous rounds.
+      planner: of the virtual clock; "" in synchronous rounds.
       client_optimizer: of the local steps; see `core.client_optimizer`.
     """
 
@@ -54,7 +54,7 @@ class Method(NamedTuple):
     algorithm: str
     hyperparameters: dict[str, Any]
     client_learning_rate: float
-    schedule: str = ""
+    planner: str = ""
     client_optimizer: str = PLAIN
 
     @classmethod
@@ -64,9 +64,9 @@ class Method(NamedTuple):
         """The method that a spec such as `fedprox:mu=0.1,client_learning_rate=0.3` names.
 
         The algorithm may be the user's own, as in `my_file.py:fedspeed:rho=0.1` or
-        `package.module:fedspeed`. On the virtual clock a schedule may follow, as in
-        `fedbuff:alpha=0.6@buffered:size=5`; the default is the algorithm's own schedule. A
-        schedule that needs local steps and names none takes those of the settings.
+        `package.module:fedspeed`. On the virtual clock a planner may follow, as in
+        `fedbuff:alpha=0.6@buffered:size=5`; the default is the algorithm's own planner. A
+        planner that needs local steps and names none takes those of the settings.
 
         Args:
           spec: the text. The client learning rate is 0.1 by default, and the client optimiser sgd.
@@ -74,17 +74,17 @@ class Method(NamedTuple):
           changes: texts or values of options, which replace those of the spec.
 
         Raises:
-          ValueError: for an unknown algorithm, schedule or option, a value out of range, or a
-            schedule that the algorithm does not run on.
+          ValueError: for an unknown algorithm, planner or option, a value out of range, or a
+            planner with which the algorithm does not run.
         """
-        name, values, schedule = parse_spec(spec)
+        name, values, planner = parse_spec(spec)
         known = method_options(name)
         values |= {n: parse_value(known[n], given, name) for n, given in (changes or {}).items()}
         if settings.server_learning_rate is not None:
             values["server_learning_rate"] = settings.server_learning_rate
-        if settings.seconds is None and schedule:
+        if settings.seconds is None and planner:
             raise ValueError(
-                f"{name}@{schedule} names a schedule of the virtual clock; give seconds=..., the "
+                f"{name}@{planner} names a planner of the virtual clock; give seconds=..., the "
                 "simulated time to run"
             )
         rate = values.pop(CLIENT_LEARNING_RATE, _DEFAULT_CLIENT_LEARNING_RATE)
@@ -96,16 +96,16 @@ class Method(NamedTuple):
         if settings.seconds is None:
             return method
         algorithm = method.build(models["linear"]((1,), 2), settings)  # its fields, for any problem
-        schedule = schedule or algorithm.schedules.default
-        planner, given = schedules.parse(schedule)
-        if "steps" in options(schedules[planner]) and "steps" not in given:
-            schedule += f"{',' if ':' in schedule else ':'}steps={settings.steps}"
-        schedules.make(schedule)  # checks it
+        planner = planner or algorithm.traits.asynchrony.default
+        kind, given = planners.parse(planner)
+        if "steps" in options(planners[kind]) and "steps" not in given:
+            planner += f"{',' if ':' in planner else ':'}steps={settings.steps}"
+        planners.make(planner)  # checks it
         try:
-            check_schedule(algorithm, planner)
+            check_planner(algorithm, kind)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-        return method._replace(schedule=schedule)
+        return method._replace(planner=planner)
 
     def build(self, problem: Problem, settings: Settings) -> Algorithm:
         """The algorithm for a problem.
@@ -120,10 +120,11 @@ class Method(NamedTuple):
         """
         local = settings.local(self.client_learning_rate, self.client_optimizer)
         algorithm = algorithms[self.algorithm](problem, local, **self.hyperparameters)
-        if algorithm.requires_sgd and self.client_optimizer != PLAIN:
+        reason = algorithm.traits.requires_sgd
+        if reason and self.client_optimizer != PLAIN:
             raise ValueError(
                 f"{self.algorithm}: {CLIENT_OPTIMIZER}={self.client_optimizer!r} is not for it, "
-                f"because {algorithm.requires_sgd}; leave it out, or give it to other methods "
+                f"because {reason}; leave it out, or give it to other methods "
                 f"alone, as in fedavg:{CLIENT_OPTIMIZER}={self.client_optimizer}"
             )
         return algorithm
@@ -133,17 +134,17 @@ class Method(NamedTuple):
         """The text that names the method; see `of`. Options that were not given are left out."""
         optimizer = None if self.client_optimizer == PLAIN else self.client_optimizer
         local = {CLIENT_LEARNING_RATE: self.client_learning_rate, CLIENT_OPTIMIZER: optimizer}
-        return spec_of(self.algorithm, {**self.hyperparameters, **local}, self.schedule)
+        return spec_of(self.algorithm, {**self.hyperparameters, **local}, self.planner)
 
     def configuration(self) -> dict[str, Any]:
-        """The algorithm, the rate, the schedule and all options, with the defaults of the rest."""
+        """The algorithm, the rate, the planner and all options, with the defaults of the rest."""
         known = options(algorithms[self.algorithm])
         values = {o.name: self.hyperparameters.get(o.name, o.default) for o in known.values()}
         return {
             "algorithm": self.algorithm,
             CLIENT_LEARNING_RATE: self.client_learning_rate,
             CLIENT_OPTIMIZER: self.client_optimizer,
-            **({"schedule": self.schedule} if self.schedule else {}),
+            **({"planner": self.planner} if self.planner else {}),
             **{key: value for key, value in values.items() if known[key].kind is not object},
         }
 
@@ -151,9 +152,9 @@ class Method(NamedTuple):
 def configured_spec(configuration: Mapping[str, Any]) -> str:
     """The spec of a method whose `Method.configuration` is given."""
     values = dict(configuration)
-    name, schedule = values.pop("algorithm"), values.pop("schedule", "")
+    name, planner = values.pop("algorithm"), values.pop("planner", "")
     optimizer = values.pop(CLIENT_OPTIMIZER, None)  # the last one, because it has its own options
-    return spec_of(name, {**values, CLIENT_OPTIMIZER: optimizer}, schedule)
+    return spec_of(name, {**values, CLIENT_OPTIMIZER: optimizer}, planner)
 
 
 def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:

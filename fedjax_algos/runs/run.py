@@ -24,8 +24,8 @@ from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState, HostClientState
 from fedjax_algos.models.outputs import check_labels
-from fedjax_algos.schedules import LocalWork, Sampler, Synchronous, uniform
-from fedjax_algos.schedules.synchronous import Position
+from fedjax_algos.participation import Cohorts, LocalWork, Sampler, uniform
+from fedjax_algos.participation.cohorts import Position
 
 _ROW_BYTES = 500  # of an evaluation's row, at least
 FlopCounter = Callable[[Dispatch], np.ndarray]  # the operations of each dispatch
@@ -91,9 +91,9 @@ class Rounds(NamedTuple):
         fewer = "fewer rounds" if num_runs == 1 else "fewer runs or rounds"
         check_evaluations(evaluations, f"give {fewer}, or a larger eval_every")
 
-    def schedule(self, counts: np.ndarray, local: Local, seed: int) -> Synchronous:
-        """The schedule of a run before its first round; `counts`: int[num_clients]."""
-        return Synchronous(
+    def cohorts(self, counts: np.ndarray, local: Local, seed: int) -> Cohorts:
+        """The cohorts of a run before its first round; `counts`: int[num_clients]."""
+        return Cohorts(
             counts,
             local,
             cohort_size=self.cohort_size,
@@ -109,20 +109,20 @@ class Window(NamedTuple):
     rounds: int
     dispatches: Dispatch  # leaves [longest, cohort]: all windows have the shape of the longest
     flops: float  # of all their dispatches
-    position: Position  # of the schedule after them
+    position: Position  # of the cohorts after them
 
 
 def draw_windows(
-    schedule: Synchronous,
+    cohorts: Cohorts,
     count: FlopCounter,
     rounds: int,
     eval_every: int,
     keeping: bool,
 ) -> Iterator[Window]:
-    """The windows from the schedule's next round to `rounds`, each drawn when it is asked for.
+    """The windows from the cohorts' next round to `rounds`, each drawn when it is asked for.
 
     Args:
-      schedule: of the run.
+      cohorts: of the run.
       count: the operations of each dispatch.
       rounds: of the run.
       eval_every: rounds of a window; the last one may be shorter.
@@ -132,15 +132,15 @@ def draw_windows(
       ValueError: for a client that is twice in a cohort while clients keep state.
     """
     longest = min(eval_every, rounds)
-    for done in range(schedule.next_round, rounds, longest):
+    for done in range(cohorts.next_round, rounds, longest):
         number = min(longest, rounds - done)
-        dispatches = schedule.dispatches(number)
+        dispatches = cohorts.dispatches(number)
         if keeping:
             check_no_repeats(dispatches)
         index = np.arange(longest) % number
         repeated = jax.tree.map(lambda leaf, index=index: leaf[index], dispatches)
         flops = float(count(dispatches).sum())
-        yield Window(number, repeated, flops, schedule.position())
+        yield Window(number, repeated, flops, cohorts.position())
 
 
 def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> FlopCounter:

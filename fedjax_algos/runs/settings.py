@@ -28,9 +28,9 @@ from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.slots import chunk_size
 from fedjax_algos.models import compute_in, losses, metrics, models, with_loss, with_metrics
 from fedjax_algos.models.adapters import check_examples
+from fedjax_algos.participation import cohort_count, local_works, rate_schedules, samplers
+from fedjax_algos.participation.cohorts import check_dispatch_memory
 from fedjax_algos.runs.run import check_evaluations
-from fedjax_algos.schedules import cohort_count, local_works, rate_schedules, samplers
-from fedjax_algos.schedules.synchronous import check_dispatch_memory
 
 # values that only synchronous rounds can have, and what to give elsewhere
 _ONLY_IN_ROUNDS = {
@@ -64,10 +64,10 @@ class Settings:
       for better models, such as "dice_score". Methods are compared and tuned by it.
     - `reference` is the label of the method that the others are compared with; None: the first.
     - `seconds`: run on the virtual clock for so many simulated seconds, each method on its own
-      schedule, in the same `system`, with `evaluations` evaluations. All clients take part, and
+      planner, in the same `system`, with `evaluations` evaluations. All clients take part, and
       `cohort`, `sampler`, `work`, `rounds`, `eval_every` and `layout` have no effect;
       `local_epochs`, `client_state` "host" and "disk", and sharded `examples` are refused.
-      `local_steps` is then the work of the schedules that do not choose it.
+      `local_steps` is then the work of the planners that do not choose it.
     - `layout` "auto" is sequential on a CPU and vmapped elsewhere.
     - `devices`: over which a cohort, a wave or the runs of a sweep are divided. None is one device
       in rounds and on the virtual clock, because the rounding depends on their number. In a sweep
@@ -203,7 +203,7 @@ class Settings:
         return cohort_count(self.cohort, self.clients)
 
     def cohorts(self) -> dict[str, Any]:
-        """The arguments of `Synchronous` that describe the cohorts and their local work."""
+        """The arguments of `Cohorts` that describe the cohorts and their local work."""
         return {
             "cohort_size": self.cohort_size,
             "sampler": samplers.make(self.sampler),

@@ -1,4 +1,4 @@
-"""Synchronous runs: windows of rounds, each of which ends with an evaluation."""
+"""Cohorts runs: windows of rounds, each of which ends with an evaluation."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -18,6 +18,8 @@ from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.devices import one_copy
 from fedjax_algos.engine.placed.sharded_data import RunData
 from fedjax_algos.engine.state import FederatedState, place_of
+from fedjax_algos.participation import LocalWork, Sampler, uniform
+from fedjax_algos.participation.cohorts import Position
 from fedjax_algos.runs.identity import identify_rounds, identity
 from fedjax_algos.runs.progress import show_progress
 from fedjax_algos.runs.recorder import (
@@ -41,8 +43,6 @@ from fedjax_algos.runs.run import (
 )
 from fedjax_algos.runs.saving.arrays import fill, fill_state, open_rows, saved_arrays
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver
-from fedjax_algos.schedules import LocalWork, Sampler, uniform
-from fedjax_algos.schedules.synchronous import Position
 
 
 def simulate(
@@ -81,7 +81,8 @@ def simulate(
       rounds: the number of rounds that this call runs, at least 1.
       seed: of the model, the cohorts and the clients' batches.
       sampler: draws the cohorts; the default draws uniformly without replacement.
-      work: how much of its local work each client does, such as `schedules.partial()`; None: all.
+      work: how much of its local work each client does, such as `participation.partial()`; None is
+        all.
       test: the examples to evaluate on (a tree like `data.examples`), or None for no evaluation.
       eval_every: rounds between evaluations, at least 1. The start and the end are always
         evaluated.
@@ -98,7 +99,7 @@ def simulate(
       state: what an earlier run returned, to go on from there, in place of an initial state. It is
         CONSUMED, as by `engine.round`.
       start_round: the number of rounds that `state` has seen, which must be given with it: the
-        schedule goes on after them. The rows count them too, as rounds of this run.
+        cohorts go on after them. The rows count them too, as rounds of this run.
       progress: whether a bar is shown, in a terminal or a notebook; in a log each evaluation is a
         line. It moves at the evaluations.
 
@@ -210,8 +211,8 @@ class _SynchronousRun:
         check_data(engine.algorithm.problem, data, loop.test)
         self.engine, self.loop = engine, loop
         counts, self.data = data.counts(), engine.put_data(data)
-        self.draw = partial(loop.schedule, counts, engine.algorithm.local, seed)
-        self.schedule = self.draw()
+        self.draw = partial(loop.cohorts, counts, engine.algorithm.local, seed)
+        self.cohorts = self.draw()
         population = Population(data.num_clients, loop.cohort_size, int(counts.sum()))
         if state is None:
             state = engine.init(seed, population, loop.params)
@@ -230,13 +231,13 @@ class _SynchronousRun:
 
     def _windows(self, end: int) -> Iterator[Window]:
         keeping = bool(jax.tree.leaves(self.state.origin))
-        return draw_windows(self.schedule, self.count, end, self.loop.eval_every, keeping)
+        return draw_windows(self.cohorts, self.count, end, self.loop.eval_every, keeping)
 
     def _cohorts(self):
-        """The clients of each round, drawn beside the schedule."""
-        schedule, eval_every = self.draw(), self.loop.eval_every
+        """The clients of each round, drawn beside the run's own."""
+        cohorts, eval_every = self.draw(), self.loop.eval_every
         for done in range(0, self.end, eval_every):
-            yield from schedule.dispatches(min(eval_every, self.end - done)).client
+            yield from cohorts.dispatches(min(eval_every, self.end - done)).client
 
     def saver(self, checkpoints: Checkpoints | str | Path | None) -> RunSaver:
         """What saves the run, which is at its start."""
@@ -282,7 +283,7 @@ class _SynchronousRun:
         if saved is None or saver.checkpoints is None:
             return False
         self.state = fill_state(self.state, saved.arrays, saver.checkpoints.folder)
-        self.schedule.go_to(fill(self.schedule.position(), saved.arrays, "schedule"))
+        self.cohorts.go_to(fill(self.cohorts.position(), saved.arrays, "cohorts"))
         self.done, self.flops = saved.position, float(saved.arrays["flops"])
         recorder.restore(saved, self.state)
         return True
@@ -291,7 +292,7 @@ class _SynchronousRun:
         """What a checkpoint holds."""
         folder = saver.checkpoints.folder if saver.checkpoints else ""  # called only if it saves
         arrays = saved_arrays(self.state, folder, self.done, saver.kept)
-        return arrays | {"schedule": position, "flops": np.float64(self.flops)}
+        return arrays | {"cohorts": position, "flops": np.float64(self.flops)}
 
     def _identity(self, state: FederatedState, model: str) -> dict[str, Any]:
         """By what a checkpoint of another run is recognised; of `state` it reads the shapes."""

@@ -9,7 +9,7 @@ from helpers import Case, quadratics
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms.asynchronous.staleness import staleness_weight
-from fedjax_algos.asynchrony import FixedSystem, plan_dispatches, schedules
+from fedjax_algos.asynchrony import FixedSystem, plan_dispatches, planners
 from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.settings import Settings
 
@@ -38,10 +38,10 @@ def executor_of(name, **settings):
     return toy, fa.make_executor(algorithm, slots=2)
 
 
-def run(name, settings, schedule, minutes, system=None):
+def run(name, settings, planner, minutes, system=None):
     """{minutes: models after the server steps of that moment, in order}."""
     toy, executor = executor_of(name, **settings)
-    plan = schedules.make(schedule)(system or FixedSystem(MINUTES), 5, seconds=Fraction(minutes))
+    plan = planners.make(planner)(system or FixedSystem(MINUTES), 5, seconds=Fraction(minutes))
     state = executor.init(0, fa.Population(5, 5, 5))
     dispatches = plan_dispatches(plan, toy.data.counts(), executor.algorithm.local)
     stops = range(1, len(plan.time) + 1)
@@ -108,9 +108,9 @@ def test_fedbuff():
     )
 
 
-def looped(schedule, minutes, exponent):
+def looped(planner, minutes, exponent):
     """The models after each server step, by a loop over the plan in NumPy; all p_i are .2."""
-    plan = schedules.make(schedule)(FixedSystem(MINUTES), 5, seconds=Fraction(minutes))
+    plan = planners.make(planner)(FixedSystem(MINUTES), 5, seconds=Fraction(minutes))
     versions = [0.5]
     for step in range(len(plan.time)):
         x = versions[-1]
@@ -127,7 +127,7 @@ def looped(schedule, minutes, exponent):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("name", "settings", "schedule", "exponent"),
+    ("name", "settings", "planner", "exponent"),
     [
         ("fedasync", {"exponent": -0.5}, "immediate:steps=20", -0.5),
         ("fedbuff", {"exponent": -1.5}, "buffered:steps=20,size=3", -1.5),
@@ -137,13 +137,13 @@ def looped(schedule, minutes, exponent):
         ("fedcompass", {"mode": "code", "exponent": 0.5}, COMPASS + ",mode=code", 0.5),
     ],
 )
-def test_exponents_of_either_sign(name, settings, schedule, exponent):
-    expected = looped(schedule, 90, exponent)
-    np.testing.assert_allclose(models(name, settings, schedule, 90), expected, atol=1e-14)
+def test_exponents_of_either_sign(name, settings, planner, exponent):
+    expected = looped(planner, 90, exponent)
+    np.testing.assert_allclose(models(name, settings, planner, 90), expected, atol=1e-14)
 
 
 def test_fedcompass_in_code_mode():
-    """Its weights are those of the released code, alpha (d + 1)^.5 / m, and so is its schedule."""
+    """Its weights are those of the released code, alpha (d + 1)^.5 / m, and so is its planner."""
     toy = quadratics([[1.0], [2.0, 0.7, 1.4]], [[1.0], [-1.0, 0.3, 2.0]])
     code = Case("fedcompass", {"mode": "code"}).build(toy.problem, fa.Local(1, 0.01, steps=20))
     update, dispatch = {"x": np.float64(2.0)}, fa.Dispatch(*[np.float64(0.25)] * 9)
@@ -153,14 +153,14 @@ def test_fedcompass_in_code_mode():
     assert sums.total["x"] == pytest.approx(0.9 * 3 * 2, rel=1e-15)
     assert moved == pytest.approx(10 - 0.9 * 3 * 2 / 5, rel=1e-15)
     settings = Settings(seconds=60)
-    of = {s: Method.of(s, settings).schedule for s in ("fedcompass", "fedcompass:mode=code")}
+    of = {s: Method.of(s, settings).planner for s in ("fedcompass", "fedcompass:mode=code")}
     assert of == {"fedcompass": "compass", "fedcompass:mode=code": "compass:mode=code"}
     given = Method.of("fedcompass:mode=code@compass:max_steps=50", settings)
-    assert given.schedule == "compass:max_steps=50"
+    assert given.planner == "compass:max_steps=50"
 
 
-def models(name, settings, schedule, minutes=40, system=None):
-    return [m for models in run(name, settings, schedule, minutes, system).values() for m in models]
+def models(name, settings, planner, minutes=40, system=None):
+    return [m for models in run(name, settings, planner, minutes, system).values() for m in models]
 
 
 def test_as1_a_buffer_of_one_is_fedasync():

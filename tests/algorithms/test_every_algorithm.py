@@ -12,7 +12,7 @@ import fedjax_algos as fa
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.state import HostClientState
 from fedjax_algos.models.outputs import Outputs
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 ONE_EACH = list({case.name: case for case in CASES}.values())  # the last of each name
 LOCAL = fa.Local(batch_size=4, learning_rate=0.1, steps=2)
@@ -49,7 +49,7 @@ def advance(engine, data, state, dispatches, rounds):
 
 
 def schedule(data, cohorts, local=LOCAL):
-    return Synchronous(
+    return Cohorts(
         data.counts(), local, cohort_size=len(cohorts[0]), seed=0, sampler=fixed(cohorts)
     ).dispatches(len(cohorts))
 
@@ -130,7 +130,7 @@ def test_a_hundred_thousand_clients_with_state_on_the_host():
     engine = fa.make_engine(fa.algorithms.scaffold(problem, local), 25, client_state="host")
     before = sum(array.nbytes for array in jax.live_arrays())
     state, peak = engine.init(0, fa.Population(num_clients, cohort_size, num_clients)), 0
-    dispatches = Synchronous(data.counts(), local, cohort_size=cohort_size, seed=0).dispatches(4)
+    dispatches = Cohorts(data.counts(), local, cohort_size=cohort_size, seed=0).dispatches(4)
     for index in range(4):
         state, _ = engine.round(state, data, one_round(dispatches, index))
         peak = max(peak, sum(array.nbytes for array in jax.live_arrays()) - before)

@@ -180,8 +180,8 @@ def test_x1_all_clients_make_the_same_step():
     """The clients' deltas are equal, although their data differ."""
     chosen = engine("mimemom", ())
     data, local = regression().data, fa.Local(1, RATE, steps=1)
-    schedule = fa.schedules.Synchronous(data.counts(), local, cohort_size=3, seed=0)
-    dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
+    cohorts = fa.participation.Cohorts(data.counts(), local, cohort_size=3, seed=0)
+    dispatches = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
     state = chosen.init(0, fa.Population(6, 3, 23))
     deltas = chosen.updates(state, data, dispatches).updates
     assert all(np.ptp(leaf, axis=0).max() < 1e-15 for leaf in jax.tree.leaves(deltas))

@@ -11,9 +11,9 @@ import fedjax_algos as fa
 from fedjax_algos.asynchrony import (
     FixedSystem,
     check_asynchronous,
-    check_schedule,
+    check_planner,
     plan_dispatches,
-    schedules,
+    planners,
 )
 
 LOCAL = fa.Local(batch_size=2, learning_rate=0.05, steps=4)
@@ -47,18 +47,18 @@ DEFAULTS = {
 }
 
 
-def reason_against(algorithm, schedule):
+def reason_against(algorithm, planner):
     """The reason why an algorithm does not run with a planner, or None."""
     try:
-        check_schedule(algorithm, schedule)
+        check_planner(algorithm, planner)
     except ValueError as error:
-        return str(error).removeprefix(f"the algorithm does not run on the schedule {schedule}: ")
+        return str(error).removeprefix(f"the algorithm does not run with the planner {planner}: ")
     return None
 
 
 @functools.cache
-def plan_of(schedule):
-    return schedules.make(SPECS[schedule])(FixedSystem([1.0, 1.3, 2.1]), 3, seconds=60)
+def plan_of(planner):
+    return planners.make(SPECS[planner])(FixedSystem([1.0, 1.3, 2.1]), 3, seconds=60)
 
 
 @pytest.mark.sampled
@@ -68,17 +68,17 @@ def test_every_algorithm_with_every_planner(case):
         case = Case("fedmax", {"features": lambda x: jnp.stack([x, 2 * x])[None]})
     toy = quadratics([[1.0, 2.0], [0.5], [2.0, 1.0, 0.7]], [[1.0, -1.0], [3.0], [0.0, 0.5, -2.0]])
     algorithm = case.build(with_unused(toy.problem), LOCAL)  # for the patterns of fedbn, fedrep
-    reasons = {schedule: reason_against(algorithm, schedule) for schedule in SPECS}
-    refused = {schedule for schedule, reason in reasons.items() if reason is not None}
-    assert all(20 < len(reasons[schedule]) < 300 for schedule in refused)
+    reasons = {planner: reason_against(algorithm, planner) for planner in SPECS}
+    refused = {planner for planner, reason in reasons.items() if reason is not None}
+    assert all(20 < len(reasons[planner]) < 300 for planner in refused)
     name = case.name if case.name in ("mime", "fedlga", "fedat") else str(case)
     assert refused == REFUSED.get(name, set())
-    assert algorithm.schedules.default == DEFAULTS.get(case.name, "barrier")
+    assert algorithm.traits.asynchrony.default == DEFAULTS.get(case.name, "barrier")
     if refused == set(SPECS):
         return
     executor = fa.make_executor(algorithm, slots=2)
-    for schedule in sorted(set(SPECS) - refused):
-        plan = plan_of(schedule)
+    for planner in sorted(set(SPECS) - refused):
+        plan = plan_of(planner)
         state = executor.init(0, fa.Population(3, 3, 6, int(plan.group.max()) + 1))
         dispatches = plan_dispatches(plan, toy.data.counts(), LOCAL)
         # the same numbers of rows for all planners, which then share the compiled programs
@@ -101,7 +101,7 @@ def test_algorithms_that_need_synchronous_rounds(name, message):
 
 
 def test_every_planner_is_tested():
-    assert set(SPECS) == set(schedules)
+    assert set(SPECS) == set(planners)
 
 
 @pytest.mark.slow
@@ -116,12 +116,12 @@ def test_your_own_algorithm_runs_where_its_fields_allow():
 
     own = fedavg._replace(
         server_update=server_update,
-        schedules=fa.Schedules("tiers", ("tiers",), "it is an example"),
+        traits=fa.Traits(asynchrony=fa.Asynchrony("tiers", ("tiers",), "it is an example")),
     )
-    with pytest.raises(ValueError, match="the schedule immediate: it is an example"):
-        check_schedule(own, "immediate")
-    check_schedule(own, "tiers")
-    plan = schedules.make("tiers:steps=4,ratio=1")(FixedSystem([1, 2]), 2, seconds=8)
+    with pytest.raises(ValueError, match="the planner immediate: it is an example"):
+        check_planner(own, "immediate")
+    check_planner(own, "tiers")
+    plan = planners.make("tiers:steps=4,ratio=1")(FixedSystem([1, 2]), 2, seconds=8)
     assert plan.group.tolist() == [0, 0, 1]
     models = {}
     for algorithm in (own, fedavg):

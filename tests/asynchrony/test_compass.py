@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.asynchrony import compass, schedules
+from fedjax_algos.asynchrony import compass, planners
 from fedjax_algos.asynchrony.plan import AGGREGATE, AGGREGATED, FIRST, IN_FLIGHT, LOST
 
 SEEDS = st.integers(0, 2**31 - 1)
@@ -730,6 +730,6 @@ def test_wrong_options():
 
 
 def test_options_of_a_spec():
-    makers = schedules.make("compass:min_steps=5,mode=code"), compass(min_steps=5, mode="code")
+    makers = planners.make("compass:min_steps=5,mode=code"), compass(min_steps=5, mode="code")
     spec, plan = (make(GivenSystem(PER_STEP), 5, seconds=20) for make in makers)
     np.testing.assert_array_equal(spec.num_steps, plan.num_steps)

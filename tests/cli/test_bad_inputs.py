@@ -90,14 +90,14 @@ def specs(draw, kind):
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("kind", [*FLAGS, "algorithms", "schedules"])
+@pytest.mark.parametrize("kind", [*FLAGS, "algorithms", "planners"])
 def test_specs(attempt, here, kind):
     (here / "own.py").write_text("number = 3\ndef f(): pass\ndef none(*anything): pass\n")
 
     @settings(quick, max_examples=60)
     @given(specs(kind), st.sampled_from(["run", "compare", "sweep"]))
     def check(spec, command):
-        clock = {"seconds": "1"} if kind in ("schedules", "system_models") else {}
+        clock = {"seconds": "1"} if kind in ("planners", "system_models") else {}
         if kind in FLAGS:
             attempt("run", "fedavg", FLAGS[kind], spec, *small(**clock, **{FLAGS[kind][2:]: None}))
         elif kind == "algorithms":

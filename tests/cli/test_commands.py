@@ -132,7 +132,7 @@ def test_epochs_and_rates_are_shared_options(command, here):
         ("rate_schedules", "exponential"),
         ("samplers", "cyclic"),
         ("local_works", "deadline"),
-        ("schedules", "buffered"),
+        ("planners", "buffered"),
         ("system_models", "simulated"),
     ],
 )

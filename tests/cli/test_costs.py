@@ -15,8 +15,8 @@ MODEL = 4 * (3 * 4 + 4 + 4)  # bytes of the network
 
 
 def first_round(local):
-    schedule = fa.schedules.Synchronous(TOY.data.counts(), local, cohort_size=2, seed=0)
-    return jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
+    cohorts = fa.participation.Cohorts(TOY.data.counts(), local, cohort_size=2, seed=0)
+    return jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

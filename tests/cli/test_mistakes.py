@@ -93,7 +93,7 @@ import pytest
         ),
         ("compare fedavg:", "'fedavg:' has no options after the colon; leave it out, or give one"),
         ("run fedavg --model mlp:", "'mlp:' has no options after the colon; leave it out, or"),
-        ("run fedprox@ --seconds 1", "names no schedule after the @; leave the @ out, or name"),
+        ("run fedprox@ --seconds 1", "names no planner after the @; leave the @ out, or name"),
         ("compare fedprox:nu=1", "fedprox: unknown option 'nu'; choose mu, server_l"),
         ("compare fedavg fedavg", "the methods fedavg and fedavg are the same; leave one out"),
         ("list algorithm", "unknown list 'algorithm'; did you mean algorithms?"),

@@ -23,7 +23,8 @@ def fedspeed(problem, local, *, rho: NonNegative = 0.1, ascending: bool = True):
 def tiered(problem, local, *, share=0.5):
     algorithm = fedspeed(problem, local)
     reason = "its tiers have rounds of their own"
-    return algorithm._replace(schedules=fa.Schedules("tiers", ("tiers", "immediate"), reason))
+    asynchrony = fa.Asynchrony("tiers", ("tiers", "immediate"), reason)
+    return algorithm._replace(traits=fa.Traits(asynchrony=asynchrony))
 
 
 def fedavg(problem, local, *, rounds: int = 3):
@@ -131,15 +132,15 @@ def test_sweep(command, here, read_table):
 
 @pytest.mark.slow
 def test_the_virtual_clock(command, here):
-    """A schedule of its own or a given one, in a folder whose name contains an @."""
+    """A planner of its own or a given one, in a folder whose name contains an @."""
     folder = here / "me@home"
     folder.mkdir()
     (folder / "my_file.py").write_text(SOURCE)
     own = "my_file.py:tiered@immediate", f"{folder}/my_file.py:tiered", "my_file.py:fedavg"
     command("compare", *own, *CLOCK, "--out", "out")
     config = json.loads((here / "out" / "config.json").read_text())
-    schedules = [method["schedule"].partition(":")[0] for method in config["methods"].values()]
-    assert schedules == ["immediate", "tiers", "barrier"]
+    planners = [method["planner"].partition(":")[0] for method in config["methods"].values()]
+    assert planners == ["immediate", "tiers", "barrier"]
     pictures = {path.name for path in (here / "out").glob("timeline-*.png")}
     assert len(pictures) == 3
     assert "timeline-fedavg.png" in pictures
@@ -167,9 +168,9 @@ def test_the_virtual_clock(command, here):
             "compare my_file.py:nothing:a=1",
             "my_file.py:nothing: unknown option 'a'; choose client_learning_rate",
         ),
-        ("compare my_file.py:fedspeed@", "names no schedule after the @; leave the @ out"),
+        ("compare my_file.py:fedspeed@", "names no planner after the @; leave the @ out"),
         ("compare my_file.py:fedspeed:", "has no options after the colon; leave it out"),
-        ("compare fedprox:@", "'fedprox:@' names no schedule after the @"),
+        ("compare fedprox:@", "'fedprox:@' names no planner after the @"),
         ("run nowhere.py:fedspeed", "'nowhere.py:fedspeed' cannot be imported"),
         ("run my_file.py:fedspeed --roh 1", "unknown option '--roh'; did you mean --rho?"),
         ("run my_file.py:fedspeed --rho -1", "rho=-1 is out of range"),

@@ -15,7 +15,7 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import ClientData, batches_per_epoch
 from fedjax_algos.core.randomness import next_words, permutation_words, permute
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -164,7 +164,7 @@ def counting_problem():
 
 
 def test_turns_of_one_client_are_one_stream():
-    """Through schedule and engine: unequal turns, with rounds of another client in between."""
+    """Through cohorts and engine: unequal turns, with rounds of another client in between."""
     numbers = {"number": np.arange(12)}
     data = fa.federate(numbers, fa.Partition.of([np.arange(5), np.arange(5, 12)]))
     local = fa.Local(batch_size=4, learning_rate=4.0, steps=5, batches="persistent")
@@ -172,7 +172,7 @@ def test_turns_of_one_client_are_one_stream():
 
     def seen(clients, num_steps):
         """How often each example was used in each round, float[rounds, 12]."""
-        schedule = Synchronous(
+        cohorts = Cohorts(
             data.counts(),
             local,
             cohort_size=1,
@@ -180,7 +180,7 @@ def test_turns_of_one_client_are_one_stream():
             sampler=fixed([[client] for client in clients]),
             work=lambda seed, rounds, clients, full_steps, local: np.array(num_steps)[rounds, None],
         )
-        dispatches = schedule.dispatches(len(clients))
+        dispatches = cohorts.dispatches(len(clients))
         state = engine.init(0, fa.Population(2, 1, 12))
         totals = [np.zeros(12)]
         for index in range(len(clients)):
@@ -239,7 +239,7 @@ def test_replacement_stays_in_range(count, seed):
 )
 def test_the_steps_of_an_epoch(batches, counts, an_epoch):
     local = LOCAL._replace(batches=batches)
-    dispatches = Synchronous(np.array(counts), local, cohort_size=3, seed=0).dispatches(20)
+    dispatches = Cohorts(np.array(counts), local, cohort_size=3, seed=0).dispatches(20)
     assert set(dispatches.client.ravel()) == set(range(5))
     np.testing.assert_array_equal(dispatches.full_steps, 2 * np.array(an_epoch)[dispatches.client])
     np.testing.assert_array_equal(dispatches.num_steps, dispatches.full_steps)
@@ -260,10 +260,8 @@ def test_the_steps_of_an_epoch(batches, counts, an_epoch):
 )
 def test_fractions_of_epochs(epochs, batches, steps):
     """Rounded up to whole steps; .28 * 25 is 7.000000000000001, which is 7."""
-    schedule = Synchronous(
-        np.array([4 * batches]), LOCAL._replace(epochs=epochs), cohort_size=1, seed=0
-    )
-    assert schedule.dispatches(1).full_steps.tolist() == [[steps]]
+    cohorts = Cohorts(np.array([4 * batches]), LOCAL._replace(epochs=epochs), cohort_size=1, seed=0)
+    assert cohorts.dispatches(1).full_steps.tolist() == [[steps]]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +269,7 @@ def test_fractions_of_epochs(epochs, batches, steps):
 )
 def test_steps_are_steps_whatever_the_batches(batches):
     local = LOCAL._replace(epochs=None, steps=7, batches=batches)
-    dispatches = Synchronous(np.array([4, 9, 30]), local, cohort_size=3, seed=0).dispatches(2)
+    dispatches = Cohorts(np.array([4, 9, 30]), local, cohort_size=3, seed=0).dispatches(2)
     assert (dispatches.full_steps == 7).all()
 
 
@@ -283,14 +281,14 @@ def test_clients_without_a_whole_batch_are_refused(work):
         "give smaller batches, or batches='short'"
     )
     with pytest.raises(ValueError, match=message):
-        Synchronous(np.array([4, 3, 9]), local, cohort_size=1, seed=0)
+        Cohorts(np.array([4, 3, 9]), local, cohort_size=1, seed=0)
 
 
 @pytest.mark.parametrize("epochs", [0, -1, np.nan, np.inf])
 def test_wrong_epochs_are_refused(epochs):
     message = f"Local: epochs={float(epochs)} is out of range; give a number above 0"
     with pytest.raises(ValueError, match=message):
-        Synchronous(np.array([4]), LOCAL._replace(epochs=float(epochs)), cohort_size=1, seed=0)
+        Cohorts(np.array([4]), LOCAL._replace(epochs=float(epochs)), cohort_size=1, seed=0)
 
 
 def test_an_unknown_kind_is_refused():

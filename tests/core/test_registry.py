@@ -14,7 +14,7 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.options import Range, options, unknown
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 things = Registry("thing")
 texts = Registry("text", str)
@@ -145,7 +145,7 @@ def test_a_sweep_builds_the_algorithm_inside_one_program():
     toy = quadratics([[1.0], [2.0], [0.5]], [[1.0], [-1.0], [3.0]])
     local = fa.Local(1, 0.1, steps=3)
     dispatches = one_round(
-        Synchronous(toy.data.counts(), local, cohort_size=2, seed=0).dispatches(1), 0
+        Cohorts(toy.data.counts(), local, cohort_size=2, seed=0).dispatches(1), 0
     )
 
     def after_a_round(mu):

@@ -26,7 +26,7 @@ from helpers import (
 
 import fedjax_algos as fa
 from fedjax_algos.core import Stack, weighted_by
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 LOCAL = fa.Local(batch_size=2, learning_rate=0.1, steps=2)
 SETS = [(0, 1, 2), (3, 2, 1)]
@@ -41,10 +41,10 @@ def rounds(algorithm, data, sets, layout, seed=0, **options):
     """The states after each round."""
     engine = fa.make_engine(algorithm, layout, **options)
     counts = data.counts()
-    schedule = Synchronous(
+    cohorts = Cohorts(
         counts, algorithm.local, cohort_size=len(sets[0]), seed=seed, sampler=fixed(sets)
     )
-    dispatches = schedule.dispatches(len(sets))
+    dispatches = cohorts.dispatches(len(sets))
     state = engine.init(seed, fa.Population(len(counts), len(sets[0]), int(counts.sum())))
     for index in range(len(sets)):
         state, metrics = engine.round(state, data, one_round(dispatches, index))
@@ -106,7 +106,7 @@ def test_stacked_updates_come_with_dispatches_and_mask(layout):
     toy, algorithm = toy_algorithm(
         client_update=client_update,
         server_update=server_update,
-        reduce="stack",
+        traits=fa.Traits(reduce="stack"),
         init=lambda params, population: Server(params, (jnp.int32(0), jnp.int32(0))),
     )
     (first, _), (second, _) = rounds(algorithm, toy.data, SETS, layout)
@@ -163,7 +163,10 @@ def test_batches_are_equal_in_every_layout():
         return Server(params, empty)
 
     toy, algorithm = toy_algorithm(
-        client_update=client_update, server_update=server_update, init=init, reduce="stack"
+        client_update=client_update,
+        server_update=server_update,
+        init=init,
+        traits=fa.Traits(reduce="stack"),
     )
     histories = [
         [state.server.extra for state, _ in rounds(algorithm, toy.data, SETS, layout, seed=7)]
@@ -178,7 +181,7 @@ def test_bytes_are_counted_from_what_is_sent():
     toy = small_network()
     size = 4 * (3 * 4 + 4 + 4)
     counts = toy.data.counts()
-    dispatches = one_round(Synchronous(counts, LOCAL, cohort_size=3, seed=0).dispatches(1), 0)
+    dispatches = one_round(Cohorts(counts, LOCAL, cohort_size=3, seed=0).dispatches(1), 0)
     expected = {
         ("fedavg",): (1, 1),
         ("fedprox",): (1, 1),
@@ -207,7 +210,7 @@ def test_a_round_consumes_its_state():
     toy, algorithm = toy_algorithm()
     engine = fa.make_engine(algorithm)
     state = engine.init(0, fa.Population(4, 2, 17))
-    dispatches = Synchronous(toy.data.counts(), LOCAL, cohort_size=2, seed=0).dispatches(1)
+    dispatches = Cohorts(toy.data.counts(), LOCAL, cohort_size=2, seed=0).dispatches(1)
     params = state.server.params
     engine.round(state, toy.data, one_round(dispatches, 0))
     assert params["out"].is_deleted()
@@ -306,7 +309,7 @@ def test_a_round_reads_nothing_and_sends_only_its_dispatches(name, unreadable):
     algorithm = Case(name, {}).build(toy.problem, LOCAL)
     engine = fa.make_engine(algorithm, layout=2)
     state = engine.init(0, fa.Population(4, 3, 17))
-    dispatches = Synchronous(counts, LOCAL, cohort_size=3, seed=0).dispatches(6)
+    dispatches = Cohorts(counts, LOCAL, cohort_size=3, seed=0).dispatches(6)
     for read in (float, np.asarray, lambda leaf: leaf.item()):
         with pytest.raises(ReadError):
             read(state.seed)
@@ -325,12 +328,12 @@ def test_three_hundred_rounds_keep_no_memory(client_state, tmp_path):
     client_state = fa.RowsOnDisk(tmp_path) if client_state == "disk" else client_state
     algorithm = Case("scaffold", {}).build(toy.problem, LOCAL)
     engine = fa.make_engine(algorithm, client_state=client_state)
-    schedule = Synchronous(toy.data.counts(), LOCAL, cohort_size=3, seed=0)
+    cohorts = Cohorts(toy.data.counts(), LOCAL, cohort_size=3, seed=0)
     state, sizes = engine.init(0, fa.Population(4, 3, 17)), []
     for window in range(10):
         if window == 1:  # everything is compiled
             tracemalloc.start()
-        dispatches = schedule.dispatches(30)
+        dispatches = cohorts.dispatches(30)
         for index in range(15):
             state, metrics = engine.round(state, toy.data, one_round(dispatches, index))
         rest = jax.tree.map(lambda leaf: leaf[15:], dispatches)

@@ -9,7 +9,7 @@ from helpers import CASES, Case, fixed, random_rows, small_network, with_statist
 import fedjax_algos as fa
 from fedjax_algos.core.randomness import client_key
 from fedjax_algos.engine.non_finite import NonFiniteUpdateError, all_finite, select
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 pytestmark = pytest.mark.usefixtures("x64")
 ONE_EACH = list({case.name: case for case in CASES}.values())  # the last of each name
@@ -49,8 +49,8 @@ def build(case, problem):
 
 def poisoned(data, clients):
     """The dispatches of the rounds; those of some clients have the rate NaN."""
-    schedule = Synchronous(data.counts(), LOCAL, cohort_size=3, seed=0, sampler=fixed(SETS))
-    dispatches = schedule.dispatches(len(SETS))
+    cohorts = Cohorts(data.counts(), LOCAL, cohort_size=3, seed=0, sampler=fixed(SETS))
+    dispatches = cohorts.dispatches(len(SETS))
     rate = np.where(np.isin(dispatches.client, clients), np.nan, dispatches.learning_rate)
     return dispatches._replace(learning_rate=rate)
 

@@ -7,7 +7,7 @@ import pytest
 from helpers import Case, fixed, small_network
 
 import fedjax_algos as fa
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 pytestmark = pytest.mark.usefixtures("optimised", "x64")
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
@@ -20,8 +20,8 @@ def test_finite_updates_give_the_same_bits_whether_they_are_checked_or_not(name,
     """Sums with client state, a prelude, and a stack; four rounds."""
     toy = small_network()
     sets = [(0, 1, 2), (3, 2, 1), (0, 3, 2), (1, 0, 3)]
-    schedule = Synchronous(toy.data.counts(), LOCAL, cohort_size=3, seed=0, sampler=fixed(sets))
-    dispatches, ends = schedule.dispatches(4), []
+    cohorts = Cohorts(toy.data.counts(), LOCAL, cohort_size=3, seed=0, sampler=fixed(sets))
+    dispatches, ends = cohorts.dispatches(4), []
     for choice in ("keep", "exclude"):
         algorithm = Case(name, {}).build(toy.problem, LOCAL)
         engine = fa.make_engine(algorithm, layout, non_finite=choice)

@@ -19,7 +19,7 @@ from fedjax_algos.core.trees import add_scaled
 from fedjax_algos.engine.federated_round import run_rounds
 from fedjax_algos.engine.slots import Placement
 from fedjax_algos.models.outputs import Outputs
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -51,7 +51,7 @@ def toy():
 
 @pytest.fixture(scope="module")
 def dispatches(toy):
-    return Synchronous(toy.data.counts(), LOCAL, cohort_size=3, seed=1).dispatches(ROUNDS)
+    return Cohorts(toy.data.counts(), LOCAL, cohort_size=3, seed=1).dispatches(ROUNDS)
 
 
 def float_options(case):
@@ -135,7 +135,7 @@ def test_chunks_of_clients_equal_the_engine(name, layout, toy, dispatches):
 def test_bounds_change_neither_results_nor_counts(name, batches, toy):
     ends, flops = [], []
     local = LOCAL._replace(batches=batches)
-    dispatches = Synchronous(toy.data.counts(), local, cohort_size=3, seed=1).dispatches(2)
+    dispatches = Cohorts(toy.data.counts(), local, cohort_size=3, seed=1).dispatches(2)
     for bounded in (local, fa.differentiable(local, toy.data.counts())):
         algorithm = algorithms[name](toy.problem, bounded)
         engine = fa.make_engine(algorithm, "vmapped")
@@ -196,7 +196,7 @@ def test_gradients_with_respect_to_weights_and_examples(toy, dispatches):
 
 @pytest.mark.slow
 def test_seeds_inside_a_mesh_of_ones_own(toy):
-    """A whole simulation, its schedule included, mapped over two devices and two seeds on each."""
+    """A whole simulation, its cohorts included, mapped over two devices and two seeds on each."""
     algorithm, counts = algorithms["fedhbm"](toy.problem, LOCAL), toy.data.counts()
     round_fn = fa.pure_round(algorithm)
 

@@ -11,7 +11,7 @@ from helpers import LAYOUTS, fixed
 
 import fedjax_algos as fa
 from fedjax_algos.models import classifier, models, nnx_classifier
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 
 def test_outputs_are_shown_in_one_line():
@@ -63,8 +63,8 @@ def test_statistics_are_averaged_over_the_cohort_and_not_corrected(layout):
     data = fa.federate(examples, fa.Partition.of(np.split(np.arange(9), [2, 6])))
     local = fa.Local(4, 0.1, epochs=1)
     engine = fa.make_engine(fa.algorithms.fedgbo(classifier(Small(), (3,)), local), layout)
-    schedule = Synchronous(data.counts(), local, cohort_size=3, seed=0, sampler=fixed([(0, 1, 2)]))
-    dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
+    cohorts = Cohorts(data.counts(), local, cohort_size=3, seed=0, sampler=fixed([(0, 1, 2)]))
+    dispatches = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
     state = engine.init(0, fa.Population(3, 3, 9))
     state, _ = engine.round(state, data, dispatches)
     found = state.statistics["batch_stats"]["BatchNorm_0"]

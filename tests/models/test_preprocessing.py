@@ -26,7 +26,7 @@ from fedjax_algos.models.preprocessing import (
     random_flip,
     random_resized_crop,
 )
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 PARTS = {
     "crop": random_crop(4),
@@ -280,9 +280,9 @@ def test_rounds_agree_in_all_layouts():
         algorithm = fa.algorithms.fedavg(problem, local)
         for layout in LAYOUTS if problem is not plain else LAYOUTS[:1]:
             engine = fa.make_engine(algorithm, layout)
-            schedule = Synchronous(data.counts(), local, cohort_size=4, seed=0)
+            cohorts = Cohorts(data.counts(), local, cohort_size=4, seed=0)
             state, _ = engine.round(
-                engine.init(0, population), data, one_round(schedule.dispatches(1), 0)
+                engine.init(0, population), data, one_round(cohorts.dispatches(1), 0)
             )
             results.append(jax.tree.leaves(jax.tree.map(np.asarray, state.server.params)))
     *augmented, unaugmented = results

@@ -25,7 +25,7 @@ from fedjax_algos.models import (
     random_crop,
     random_flip,
 )
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -199,9 +199,9 @@ def test_rounds_equal_those_by_hand(name, layout):
     data = stored([{"x": c["x"], "y": c["y"].astype(np.int32)} for c in clients()])
     local = fa.Local(BATCH, RATE, epochs=EPOCHS)
     engine = fa.make_engine(fa.algorithms.fedavg(problem, local), layout)
-    schedule = Synchronous(data.counts(), local, cohort_size=4, seed=0, sampler=fixed(SETS))
+    cohorts = Cohorts(data.counts(), local, cohort_size=4, seed=0, sampler=fixed(SETS))
     state = engine.init(0, fa.Population(4, 4, sum(COUNTS)), initial(name))
-    state, _ = engine.rounds(state, data, schedule.dispatches(len(SETS)))
+    state, _ = engine.rounds(state, data, cohorts.dispatches(len(SETS)))
     expected = by_hand(name, SETS, EPOCHS)
     for actual, right in zip(state.model[:2], expected[:2], strict=True):
         jax.tree.map(

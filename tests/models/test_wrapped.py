@@ -25,7 +25,7 @@ from fedjax_algos.models import (
     models,
     nnx_classifier,
 )
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 X64 = pytest.mark.usefixtures("x64")
 LOCAL = fa.Local(batch_size=2, learning_rate=0.05, steps=3)
@@ -58,7 +58,7 @@ def toy():
 @pytest.mark.parametrize("name", NAMES)
 def test_training_is_as_if_they_were_constants(name, toy):
     """Two rounds; the frozen params are in no broadcast, update, row or server state."""
-    dispatches = Synchronous(toy.data.counts(), LOCAL, cohort_size=2, seed=0).dispatches(2)
+    dispatches = Cohorts(toy.data.counts(), LOCAL, cohort_size=2, seed=0).dispatches(2)
     one, ends = jax.tree.map(lambda leaf: leaf[0], dispatches), []
     for problem in (freeze(toy.problem, "out"), with_constants(toy.problem, 0)):
         engine = fa.make_engine(algorithms[name](problem, LOCAL))
@@ -159,7 +159,7 @@ def test_an_adapter_of_a_pretrained_model():
     assert sum(leaf.size for leaf in jax.tree.leaves(state.server.params)) == factors
     jax.tree.map(np.testing.assert_array_equal, state.frozen, pretrained.frozen)
     assert sum(leaf.size for leaf in jax.tree.leaves(state.frozen)) == 6 * 3 + 3
-    first = Synchronous(data.counts(), LOCAL, cohort_size=2, seed=0).dispatches(1)
+    first = Cohorts(data.counts(), LOCAL, cohort_size=2, seed=0).dispatches(1)
     transfer = engine.transfer(state, data, jax.tree.map(lambda leaf: leaf[0], first))
     assert transfer == (2 * 4 * factors, 2 * 4 * factors)  # x and c; both deltas, in float32
     moved = jax.tree.map(

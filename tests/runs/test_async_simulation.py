@@ -12,10 +12,10 @@ import fedjax_algos as fa
 from fedjax_algos.asynchrony import immediate, plan_dispatches, simulated, traced
 from fedjax_algos.cli import main
 from fedjax_algos.engine.asynchronous.executor import make_executor
+from fedjax_algos.participation.local_work import SpeedDistribution, relative_times
 from fedjax_algos.runs.clock import simulate_async
 from fedjax_algos.runs.method import Method, methods_of
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.schedules.local_work import SpeedDistribution, relative_times
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.05, steps=5)
 TEST = {"x": np.ones((6, 3), np.float32), "y": np.zeros(6, np.float32)}
@@ -87,11 +87,11 @@ def test_seconds_that_are_too_short(run):
 CLOCK = Settings(seconds=50.0, local_steps=7)
 
 
-def test_schedules_of_methods():
+def test_planners_of_methods():
     methods = methods_of(
         ("fedavg", "fedbuff@buffered:size=4", "fedcompass", "scaffold@immediate"), CLOCK
     )
-    assert [m.schedule for m in methods] == [
+    assert [m.planner for m in methods] == [
         "barrier:steps=7",
         "buffered:size=4,steps=7",
         "compass",
@@ -104,14 +104,14 @@ def test_schedules_of_methods():
 @pytest.mark.parametrize(
     ("spec", "settings", "message"),
     [
-        ("fedavg@immediate", Settings(), "names a schedule of the virtual clock; give seconds="),
-        ("fedavg@immediat", CLOCK, "unknown schedule 'immediat'; did you mean immediate"),
+        ("fedavg@immediate", Settings(), "names a planner of the virtual clock; give seconds="),
+        ("fedavg@immediat", CLOCK, "unknown planner 'immediat'; did you mean immediate"),
         ("fedbuff@buffered:siz=3", CLOCK, "unknown option 'siz'"),
-        ("mime", CLOCK, "does not run on the schedule barrier: a round has two exchanges"),
+        ("mime", CLOCK, "does not run with the planner barrier: a round has two exchanges"),
         ("fedgbo@compass", CLOCK, "give upload=gradient"),
     ],
 )
-def test_wrong_schedules(spec, settings, message):
+def test_wrong_planners(spec, settings, message):
     with pytest.raises(ValueError, match=message):
         Method.of(spec, settings)
 
@@ -131,7 +131,7 @@ def test_command_line(tmp_path, capsys):
         rows = list(csv.DictReader(file))
     assert [row["simulated_seconds"] for row in rows] == ["0.0", "4.0", "8.0", "12.0"] * 2
     configuration = json.loads((out / "config.json").read_text())
-    assert configuration["methods"]["fedcompass"]["schedule"] == "compass:min_steps=2,max_steps=6"
+    assert configuration["methods"]["fedcompass"]["planner"] == "compass:min_steps=2,max_steps=6"
     assert configuration["in_flight"]["fedavg"]["update_rows"] == 2
     assert (out / "accuracy.png").stat().st_size > 1000
     for method in ("fedavg", "fedcompass"):

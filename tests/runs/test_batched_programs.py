@@ -11,9 +11,9 @@ from sweep_helpers import FULL, ROUNDS, assert_same_rows, toy
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import weighted_by
 from fedjax_algos.core.options import NonNegative, Positive
+from fedjax_algos.participation.rate_schedules import exponential
 from fedjax_algos.runs.batched import Run, run_batched
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
-from fedjax_algos.schedules.rate_schedules import exponential
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -11,8 +11,8 @@ from same_runs import assert_same, without_time
 from sweep_helpers import sweep_toy, toy
 
 import fedjax_algos as fa
-from fedjax_algos.asynchrony import compass, immediate, schedules, traced
-from fedjax_algos.asynchrony.planners import check_asynchronous
+from fedjax_algos.asynchrony import compass, immediate, planners, traced
+from fedjax_algos.asynchrony.planning import check_asynchronous
 from fedjax_algos.runs.clock import simulate_async, simulate_async_seeds
 from fedjax_algos.runs.saving.arrays import state_arrays
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver, load_state
@@ -61,7 +61,7 @@ def check_rounds(engine, folder, **options):
 @pytest.mark.sampled
 @pytest.mark.parametrize("case", FIRST_OF_NAME, ids=str)
 def test_every_bit_of_every_algorithms_state_is_restored(case, tmp_path):
-    """A run is a function of its state and of the schedule; here each array has random bits."""
+    """A run is a function of its state and of the cohorts; here each array has random bits."""
     begin = fa.pure_round(case.build(TOY.problem, LOCAL)).init
     shapes = jax.eval_shape(lambda: begin(0, fa.Population(4, 2, 17)))
     rng = np.random.default_rng(0)
@@ -126,12 +126,12 @@ PLANNERS = {"barrier": "barrier:steps=2", "compass": "compass:min_steps=1,max_st
 
 
 def planned(case):
-    """A schedule that the algorithm runs on, with updates of many versions in flight."""
-    allowed = case.build(TOY.problem, ASYNC_LOCAL).schedules
+    """A planner with which the algorithm runs, with updates of many versions in flight."""
+    allowed = case.build(TOY.problem, ASYNC_LOCAL).traits.asynchrony
     name = allowed.default
     if name == "barrier" and (allowed.allowed is None or "immediate" in allowed.allowed):
         name = "immediate"
-    return schedules.make(PLANNERS.get(name, f"{name}:steps=2"))
+    return planners.make(PLANNERS.get(name, f"{name}:steps=2"))
 
 
 def run_async(executor, planner, seeds=(3,), **options):
@@ -235,7 +235,7 @@ OTHERS = {
     "evaluations": ({"eval_every": 3}, "eval_every: 2 in the checkpoint, 3 here\n"),
     "seed": ({"seed": 4}, "the initial model, which the seed draws: others in the checkpoint\n"),
     "cohort": ({"cohort_size": 3}, "the cohorts of the first rounds, .*: others in the checkp"),
-    "sampler": ({"sampler": fa.schedules.cyclic(num_groups=2)}, "the cohorts of the first rou"),
+    "sampler": ({"sampler": fa.participation.cyclic(num_groups=2)}, "the cohorts of the first rou"),
     "test examples": ({"test": OTHER_TEST}, "the test examples: others in the checkpoint\n"),
     "fewer test examples": ({"test": FEWER_TEST}, "the test examples: others in the checkpoint\n"),
     "no test examples": ({"test": None}, "the test examples: others in the checkpoint\n"),

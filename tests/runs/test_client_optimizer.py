@@ -13,12 +13,12 @@ from sweep_helpers import FULL, sweep_toy
 import fedjax_algos as fa
 from fedjax_algos.core import client_optimizer
 from fedjax_algos.models.outputs import Outputs
+from fedjax_algos.participation import Cohorts
 from fedjax_algos.runs import comparison
 from fedjax_algos.runs.batched.sweeps import prepare_sweep, run_sweep
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import Method, methods_of, parse_spec
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.schedules import Synchronous
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -98,7 +98,7 @@ def toy():
     problem = with_unused(problem)  # for the patterns of fedbn and fedrep
     data = quadratics([[1.0, 1.3, 0.7], [0.6, 1.1]], [[0.2, 2.0, 1.0], [0.9, -1.5]]).data
     local = fa.Local(2, 0.05, steps=3)
-    dispatches = Synchronous(data.counts(), local, cohort_size=2, seed=0).dispatches(1)
+    dispatches = Cohorts(data.counts(), local, cohort_size=2, seed=0).dispatches(1)
     return problem, data, jax.tree.map(lambda leaf: leaf[0], dispatches)
 
 
@@ -170,9 +170,9 @@ SPECS = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "values", "schedule"), SPECS)
-def test_a_method_may_have_an_optimiser(spec, values, schedule):
-    assert parse_spec(spec) == (spec.partition(":")[0], values, schedule)
+@pytest.mark.parametrize(("spec", "values", "planner"), SPECS)
+def test_a_method_may_have_an_optimiser(spec, values, planner):
+    assert parse_spec(spec) == (spec.partition(":")[0], values, planner)
 
 
 @pytest.mark.parametrize(

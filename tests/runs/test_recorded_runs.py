@@ -16,7 +16,7 @@ import pytest
 from helpers import Case, small_network
 
 import fedjax_algos as fa
-from fedjax_algos import asynchrony, schedules
+from fedjax_algos import asynchrony, participation
 from fedjax_algos.runs.batched import Run, run_batched
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -47,7 +47,7 @@ def in_rounds():
             cohort_size=3,
             rounds=5,
             seed=3,
-            work=schedules.partial(share=0.5),
+            work=participation.partial(share=0.5),
             test=HELD_OUT,
             eval_every=2,
         )

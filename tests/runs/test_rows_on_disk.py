@@ -208,8 +208,8 @@ def test_a_round_consumes_the_rows(folder):
     engine_, population = engine(), fa.Population(4, 2, 17)
     state, _ = run(rounds=1)
     rows, before = state.clients, repr(state.clients)
-    schedule = fa.schedules.Synchronous(TOY.data.counts(), LOCAL, cohort_size=2, seed=3)
-    dispatches = jax.tree.map(lambda leaf: leaf[1], schedule.dispatches(2))
+    cohorts = fa.participation.Cohorts(TOY.data.counts(), LOCAL, cohort_size=2, seed=3)
+    dispatches = jax.tree.map(lambda leaf: leaf[1], cohorts.dispatches(2))
     with pytest.raises(TypeError, match="take them out with client_states"):
         jax.tree.map(jnp.copy, state)
     new, _ = engine_.round(state, TOY.data, dispatches)

@@ -1,4 +1,4 @@
-"""Each setting reaches the engine or the schedule, as the results of small runs show."""
+"""Each setting reaches the engine or the cohorts, as the results of small runs show."""
 
 import functools
 from pathlib import Path
@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_algos import schedules
+from fedjax_algos import participation
 from fedjax_algos.cli.config_file import read_config
 from fedjax_algos.core.options import options
 from fedjax_algos.core.randomness import model_key
@@ -87,7 +87,7 @@ def test_the_sampler_and_where_client_state_is_kept(monkeypatch):
         dispatched.update(state.clients)  # of a host's table: the ids of its clients
         return state, rows
 
-    assert len(set(schedules.uniform(0, np.arange(3), 12, 4).flat)) < 12
+    assert len(set(participation.uniform(0, np.arange(3), 12, 4).flat)) < 12
     on_device = run("scaffold", rounds=3, sampler="cyclic:num_groups=3")
     monkeypatch.setattr(comparison, "simulate", watched)
     on_host = run("scaffold", rounds=3, sampler="cyclic:num_groups=3", client_state="host")

@@ -128,8 +128,8 @@ def test_a_run_goes_on_from_a_state_and_from_a_checkpoint(case, tmp_path):
 
 def test_updates_of_a_cohort():
     engine = engine_of(Case("fedavg", {}))
-    schedule = fa.schedules.Synchronous(DATA.counts(), LOCAL, cohort_size=4, seed=0)
-    dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
+    cohorts = fa.participation.Cohorts(DATA.counts(), LOCAL, cohort_size=4, seed=0)
+    dispatches = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
     state = engine.init(0, fa.Population(12, 4, sum(SIZES)))
     ours, theirs = (
         engine.updates(state, engine.put_data(data), dispatches) for data in (DATA, stored())
@@ -146,7 +146,7 @@ def test_the_clients_of_a_cohort_are_read_when_it_comes():
 
     data = StoredData(SOURCE._replace(read=watched), cache_bytes=0)
     run(engine_of(Case("fedavg", {})), data)
-    drawn = fa.schedules.Synchronous(DATA.counts(), LOCAL, cohort_size=4, seed=3).dispatches(5)
+    drawn = fa.participation.Cohorts(DATA.counts(), LOCAL, cohort_size=4, seed=3).dispatches(5)
     assert [sorted(read[4 * i : 4 * i + 4]) for i in range(5)] == np.sort(drawn.client).tolist()
 
 

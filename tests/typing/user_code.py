@@ -47,7 +47,9 @@ def own_algorithm(problem: fa.Problem, local: fa.Local, *, rate: float = 1.0) ->
     def server_update(server: Any, sums: Any, count: jax.Array, group: jax.Array) -> Any:
         return server._replace(params=optax.tree.sub(server.params, sums.mean()))
 
-    return frame._replace(server_update=server_update, schedules=fa.Schedules("buffered"))
+    return frame._replace(
+        server_update=server_update, traits=fa.Traits(asynchrony=fa.Asynchrony("buffered"))
+    )
 
 
 def stop_early(row: dict[str, Any], state: fa.FederatedState | None) -> bool:
@@ -74,13 +76,13 @@ def rounds() -> fa.FederatedState:
     for latest, row in fa.iterate_rounds(engine, data, cohort_size=4, rounds=5):
         print(latest.server.params["w"], row["round"])
 
-    schedule = fa.schedules.Synchronous(data.counts(), local, cohort_size=4, seed=0)
+    cohorts = fa.participation.Cohorts(data.counts(), local, cohort_size=4, seed=0)
     state = engine.init(0, fa.Population(10, 4, 100))
     for _ in range(3):
-        dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
+        dispatches = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
         state, metrics = engine.round(state, engine.put_data(data), dispatches)
         print(float(metrics["train_loss"].value()))
-    print(engine.transfer(state, data, schedule.dispatches(1)).download)
+    print(engine.transfer(state, data, cohorts.dispatches(1)).download)
     return state
 
 

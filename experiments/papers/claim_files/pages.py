@@ -19,7 +19,7 @@ ABOUT = (
     "claims](../experiments/papers/README.md): an order holds if it is there with 95% confidence "
     "on paired seeds, whose number was fixed before the run. What was trained on other data, with "
     "another model or in a smaller setting than the paper's names these stand-ins, and is not "
-    "called reproduced. Claims that train nothing (counts, costs, schedules) are counted apart."
+    "called reproduced. Claims that train nothing (counts, costs, plans) are counted apart."
 )
 CELLS = (
     "Cells of the tables: the mean over seeds ± half its 95% interval here, and after a bar the "

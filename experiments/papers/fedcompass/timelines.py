@@ -14,7 +14,7 @@ DISPATCHES = 12  # of a client, more than it makes before the end
 
 
 def timeline(end: int, third: Sequence[Fraction] = (), **options: Any) -> Plan:
-    """The schedule of Figure 1: from 20 to 100 steps, and groups wait a fifth longer.
+    """The planner of Figure 1: from 20 to 100 steps, and groups wait a fifth longer.
 
     Args:
       end: minutes.

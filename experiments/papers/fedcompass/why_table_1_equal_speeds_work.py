@@ -4,7 +4,7 @@ COMMAND   python experiments/papers/claims.py run fedcompass/why_table_1_equal_s
 EXPECTED  FedCompass's rounds are as long as FedAvg's, and put less work into the model
 TIME      a few seconds
 
-Only the schedules run; nothing is trained. A local step of client i counts st(d) p_i, its weight in
+Only the planners run; nothing is trained. A local step of client i counts st(d) p_i, its weight in
 the server's step, with p_i = 1 / 5.
 """
 

@@ -4,7 +4,7 @@ COMMAND   python experiments/papers/claims.py run fedcompass/why_table_1_exponen
 EXPECTED  without bins the fastest client makes nearly half of the server steps alone, with bins 4%
 TIME      a few seconds
 
-Only the schedules run, with the speeds of seeds 0 to 9; nothing is trained.
+Only the planners run, with the speeds of seeds 0 to 9; nothing is trained.
 """
 
 import numpy as np

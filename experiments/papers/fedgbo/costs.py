@@ -13,7 +13,7 @@ from fedjax_algos.analysis.costs import ClientMemory
 from fedjax_algos.core import Problem
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.models import models
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 OPTIMIZERS = ("rmsprop", "sgdm", "adam")
 
@@ -84,8 +84,8 @@ def count(task: Task, algorithm: str, *, steps: int = 10, **options: str) -> Cou
     made = algorithms[algorithm](task.problem(), local, **options)
     engine = fa.make_engine(made)
     state = engine.init(0, fa.Population(3, 1, 1))
-    schedule = Synchronous(data.counts(), local, cohort_size=1, seed=0)
-    dispatches = jax.tree.map(lambda leaf: leaf[0], schedule.dispatches(1))
+    cohorts = Cohorts(data.counts(), local, cohort_size=1, seed=0)
+    dispatches = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
     flops = fa.count_flops(made, state, data)
     total = flops.of(dispatches)[0]
     more = flops.of(dispatches._replace(num_steps=dispatches.num_steps + 1))[0]

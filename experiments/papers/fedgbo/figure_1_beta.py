@@ -18,9 +18,9 @@ import question_lines
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
+from fedjax_algos.participation import Cohorts
 from fedjax_algos.runs.experiment import split
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.schedules import Synchronous
 
 BETAS = (0.0, 0.6, 0.9)
 EVERY = 5
@@ -58,8 +58,8 @@ def drift(engine: fa.Engine, settings: Settings, data: Any, local: Any, seed: in
       local: how clients train.
       seed: of the run.
     """
-    schedule = Synchronous(data.counts(), local, cohort_size=settings.cohort_size, seed=seed)
-    dispatches = schedule.dispatches(settings.rounds)
+    cohorts = Cohorts(data.counts(), local, cohort_size=settings.cohort_size, seed=seed)
+    dispatches = cohorts.dispatches(settings.rounds)
     population = fa.Population(data.num_clients, settings.cohort_size, settings.rounds)
     state, found = engine.init(seed, population), []
     for number in range(0, settings.rounds, EVERY):

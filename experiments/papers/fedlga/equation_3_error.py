@@ -23,9 +23,9 @@ from paper_measures.approximation import (
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
+from fedjax_algos.participation.cohorts import Cohorts
 from fedjax_algos.runs.experiment import split
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.schedules.synchronous import Synchronous
 
 ROUNDS = (1, 20, 100)
 RATE = 0.002
@@ -51,7 +51,7 @@ def rows(run) -> list[tuple]:
     own = []
     for seed in run.seeds:
         data, _ = split(SETTINGS, dataset, seed)
-        cohorts = Synchronous(data.counts(), local, seed=seed, **SETTINGS.cohorts())
+        cohorts = Cohorts(data.counts(), local, seed=seed, **SETTINGS.cohorts())
         dispatches = cohorts.dispatches(max(ROUNDS) + 1)
         state, done = None, 0
         for number in ROUNDS:

@@ -12,7 +12,7 @@ value is the greatest of 30 rounds, after the first 1/C.
 import numpy as np
 from sklearn.datasets import load_digits
 
-from fedjax_algos.schedules import samplers
+from fedjax_algos.participation import samplers
 
 CLIENTS, COHORT, ROUNDS = 100, 10, 40
 PERIOD = CLIENTS // COHORT  # 1 / C

@@ -16,7 +16,7 @@ from fedjax_algos.algorithms.asynchronous.staleness import (
     weighted_by_staleness,
 )
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Schedules
+from fedjax_algos.core import Algorithm, Asynchrony, Local, Params, Problem, Traits
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Range, Real
 from fedjax_algos.core.trees import add_scaled, scale
@@ -81,10 +81,10 @@ def fedasync(
         return server._replace(params=add_scaled(server.params, -1 / server.divisor, sums.total))
 
     contribute = mix if form == "mixing" else weighted_by_staleness(alpha, exponent, weighting)
-    schedules = Schedules("immediate")
+    asynchrony = Asynchrony("immediate")
     if form == "mixing":
-        reason = "it mixes in one arrival at a time; give form=delta, or the schedule immediate"
-        schedules = Schedules("immediate", ("immediate",), reason)
+        reason = "it mixes in one arrival at a time; give form=delta, or the planner immediate"
+        asynchrony = Asynchrony("immediate", ("immediate",), reason)
     return Algorithm(
         problem=problem,
         local=local,
@@ -93,5 +93,5 @@ def fedasync(
         client_update=client_update,
         server_update=server_update,
         contribute=contribute,
-        schedules=schedules,
+        traits=Traits(asynchrony=asynchrony),
     )

@@ -11,7 +11,16 @@ import jax.numpy as jnp
 
 from fedjax_algos.algorithms.averaging.fedprox import proximal
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Schedules, Weighting, weighted_by
+from fedjax_algos.core import (
+    Algorithm,
+    Asynchrony,
+    Local,
+    Params,
+    Problem,
+    Traits,
+    Weighting,
+    weighted_by,
+)
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import NonNegative
 
@@ -47,7 +56,7 @@ def fedat(
     """`w_k <- sum_i p_i y_i` over tier k, then `w <- sum_k T_(M+1-k) / T w_k` over all M tiers.
 
     T_k is the number of rounds that tier k has finished, T their sum. Each round of a tier starts
-    from the latest w. The schedule `tiers` forms the tiers; with one tier this is FedAvg. The
+    from the latest w. The planner `tiers` forms the tiers; with one tier this is FedAvg. The
     original also compresses uploads; here, as in the FedCompass paper's comparison, it does not.
 
     Args:
@@ -80,7 +89,7 @@ def fedat(
         return ServerState(params, tiers, rounds)
 
     contribute = weighted_by(weighting)
-    reason = "it keeps a model for each tier, and only the schedules tiers and barrier have tiers"
+    reason = "it keeps a model for each tier, and only the planners tiers and barrier have tiers"
     return Algorithm(
         problem=problem,
         local=local,
@@ -89,5 +98,5 @@ def fedat(
         client_update=client_update,
         server_update=server_update,
         contribute=contribute,
-        schedules=Schedules("tiers", ("tiers", "barrier"), reason),
+        traits=Traits(asynchrony=Asynchrony("tiers", ("tiers", "barrier"), reason)),
     )

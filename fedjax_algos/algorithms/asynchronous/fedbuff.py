@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from fedjax_algos.algorithms.asynchronous.fedasync import fedasync
 from fedjax_algos.algorithms.asynchronous.staleness import StaleWeighting, weighted_by_staleness
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Problem, Schedules
+from fedjax_algos.core import Algorithm, Asynchrony, Local, Problem, Traits
 from fedjax_algos.core.options import Positive, Range, Real
 from fedjax_algos.core.trees import add_scaled
 
@@ -27,7 +27,7 @@ def fedbuff(
     """`w <- w - eta_g sum_i st(d_i) p_i (x_i - w_i)` over the K buffered updates.
 
     `st(d) = alpha (d + 1)^(-a)` as in `fedasync`; d_i is the number of server steps between the
-    broadcast of x_i and the arrival. K is an option of the schedule `buffered`.
+    broadcast of x_i and the arrival. K is an option of the planner `buffered`.
 
     Args:
       problem: the model and the loss.
@@ -49,5 +49,5 @@ def fedbuff(
     return frame._replace(
         server_update=server_update,
         contribute=weighted_by_staleness(alpha, exponent, stale_weighting),
-        schedules=Schedules("buffered"),
+        traits=Traits(asynchrony=Asynchrony("buffered")),
     )

@@ -9,7 +9,7 @@ server does with the updates of an aggregation.
 The released code (https://github.com/APPFL/FedCompass) deviates from the paper. Its aggregator has
 `(d + 1)**a` with a = .5 in its configurations, so stale updates have larger weights, while the
 paper's section E.2 has `(d + 1)^(-a)`; and its p_i is always 1/m. `mode="code"` has both, and the
-schedule `compass:mode=code` with them. One thing stays as in the paper: a late update is never
+planner `compass:mode=code` with them. One thing stays as in the paper: a late update is never
 overwritten (in that code the next update of the same client overwrites it).
 """
 
@@ -27,7 +27,7 @@ from fedjax_algos.algorithms.asynchronous.staleness import (
 )
 from fedjax_algos.algorithms.registry import algorithms
 from fedjax_algos.asynchrony.plan import AGGREGATE
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Schedules
+from fedjax_algos.core import Algorithm, Asynchrony, Local, Params, Problem, Traits
 from fedjax_algos.core.options import Decay, Range, Real
 from fedjax_algos.core.trees import add_scaled, scale
 
@@ -63,12 +63,12 @@ def fedcompass(
 
     Args:
       problem: the model and the loss.
-      local: how a client trains; the schedule sets its number of steps Q_i.
+      local: how a client trains; the planner sets its number of steps Q_i.
       alpha: the weight of a fresh update, above 0 and at most 1.
       exponent: a, of either sign: below 0 stale updates have larger weights. None is 0.5, or -0.5
         in code mode.
-      mode: the defaults of `exponent` and `weighting`, and the algorithm's own schedule: `compass`
-        for "paper", `compass:mode=code` for "code". If you name the schedule, name its mode, too:
+      mode: the defaults of `exponent` and `weighting`, and the algorithm's own planner: `compass`
+        for "paper", `compass:mode=code` for "code". If you name the planner, name its mode, too:
         `fedcompass:mode=code@compass:mode=code,max_steps=50`.
       variant: "momentum" (FedCompass+M) is `m <- beta m + sum`, `w <- w - m` in group aggregations,
         and the plain rule for first arrivals; "normalised" (FedCompass+N) sums
@@ -114,5 +114,5 @@ def fedcompass(
         init=init,
         contribute=contribute,
         server_update=server_update,
-        schedules=Schedules("compass:mode=code" if code else "compass"),
+        traits=Traits(asynchrony=Asynchrony("compass:mode=code" if code else "compass")),
     )

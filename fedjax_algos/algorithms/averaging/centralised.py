@@ -7,7 +7,7 @@ import numpy as np
 
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Problem
+from fedjax_algos.core import Algorithm, Local, Problem, Traits
 from fedjax_algos.core.options import Positive
 
 
@@ -32,4 +32,4 @@ def centralised(
         pool = data._replace(offset=0, num_examples=np.int32(data.indices.shape[0]))
         return frame.client_update(params, state, pool, dispatch, key)
 
-    return frame._replace(client_update=client_update, pools_examples=True)
+    return frame._replace(client_update=client_update, traits=Traits(pools_examples=True))

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Dispatch, Local, Params, Problem, Stack
+from fedjax_algos.core import Algorithm, Dispatch, Local, Params, Problem, Stack, Traits
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Positive, Real
 from fedjax_algos.core.trees import add_scaled, scale
@@ -142,7 +142,7 @@ def fedlga(
     For the others, `Delta^_i = Delta_i + lambda g_i <g_i, v_i>` (a multiple of Delta_i), where
     `v_i = D - Delta_i`, D is the mean update of the complete clients, and
     `g_i = -Delta_i / (eta_l S_i)`. A dispatch is partial if its `num_steps` is below its
-    `full_steps`: see `schedules.partial`.
+    `full_steps`: see `participation.partial`.
 
     Args:
       problem: the model and the loss.
@@ -190,6 +190,5 @@ def fedlga(
         broadcast=broadcast,
         client_update=client_update,
         server_update=server_update,
-        reduce="stack",
-        requires_sgd="" if mode == "update" else reason,
+        traits=Traits(reduce="stack", requires_sgd="" if mode == "update" else reason),
     )

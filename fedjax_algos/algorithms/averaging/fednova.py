@@ -13,7 +13,7 @@ import optax
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.averaging.fedprox import proximal
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting
 from fedjax_algos.core.local_training import local_training, repeat
 from fedjax_algos.core.options import Decay, NonNegative, Positive
 from fedjax_algos.core.trees import add_scaled, scale
@@ -86,5 +86,5 @@ def fednova(
     frame = fedavg(problem, local, server_learning_rate=server_learning_rate, weighting=weighting)
     reason = "its a_i is computed for steps along the gradient or its own option momentum"
     return frame._replace(
-        client_update=client_update, server_update=server_update, requires_sgd=reason
+        client_update=client_update, server_update=server_update, traits=Traits(requires_sgd=reason)
     )

@@ -11,7 +11,16 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, WeightedSum, Weighting, weighted_by
+from fedjax_algos.core import (
+    Algorithm,
+    Local,
+    Params,
+    Problem,
+    Traits,
+    WeightedSum,
+    Weighting,
+    weighted_by,
+)
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Positive
 from fedjax_algos.core.trees import add_scaled, scale
@@ -102,5 +111,7 @@ def scaffold(
         server_update=server_update,
         contribute=contribute,
         client_init=client_init,
-        requires_sgd="its controls (x - y_i) / (K_i eta_l) are mean gradients only with sgd",
+        traits=Traits(
+            requires_sgd="its controls (x - y_i) / (K_i eta_l) are mean gradients only with sgd"
+        ),
     )

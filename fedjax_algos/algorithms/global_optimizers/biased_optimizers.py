@@ -17,7 +17,7 @@ import optax
 from fedjax_algos.core import Params
 from fedjax_algos.core.trees import add_scaled
 
-# why a client takes no further optimiser; see `Algorithm.requires_sgd`
+# why a client takes no further optimiser; see `Traits.requires_sgd`
 OWN_OPTIMIZER = "its clients step with the server's optimiser, which its own options choose"
 
 

@@ -25,7 +25,16 @@ from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
     sum_gradients,
 )
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Schedules, Weighting, weighted_by
+from fedjax_algos.core import (
+    Algorithm,
+    Asynchrony,
+    Local,
+    Params,
+    Problem,
+    Traits,
+    Weighting,
+    weighted_by,
+)
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.optimizers import check_transform
 from fedjax_algos.core.options import Decay, Positive
@@ -146,9 +155,9 @@ def fedgbo(
         x = jax.tree.map(lambda x, d: x - server_learning_rate * d, x, delta)
         return ServerState(x, tracked)
 
-    schedules = Schedules()
+    asynchrony = Asynchrony()
     if upload != "gradient":
-        schedules = Schedules(
+        asynchrony = Asynchrony(
             allowed=("barrier",),
             reason="the inverse needs the statistics that each client started from, and the "
             "server's have changed since; give upload=gradient",
@@ -161,6 +170,5 @@ def fedgbo(
         client_update=client_update,
         server_update=server_update,
         contribute=contribute,
-        schedules=schedules,
-        requires_sgd=OWN_OPTIMIZER,
+        traits=Traits(asynchrony=asynchrony, requires_sgd=OWN_OPTIMIZER),
     )

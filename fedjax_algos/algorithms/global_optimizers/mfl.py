@@ -15,7 +15,16 @@ from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
     rmsprop,
 )
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Schedules, Weighting, weighted_by
+from fedjax_algos.core import (
+    Algorithm,
+    Asynchrony,
+    Local,
+    Params,
+    Problem,
+    Traits,
+    Weighting,
+    weighted_by,
+)
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import add_scaled
@@ -99,7 +108,7 @@ def mfl(
         return ServerState(params, mean.statistics)
 
     contribute = weighted_by(weighting)
-    schedules = Schedules(
+    asynchrony = Asynchrony(
         allowed=("barrier",),
         reason="the mean of a few clients' statistics would replace what the others contributed; "
         "run it in synchronous rounds",
@@ -112,6 +121,5 @@ def mfl(
         client_update=client_update,
         server_update=server_update,
         contribute=contribute,
-        schedules=schedules,
-        requires_sgd=OWN_OPTIMIZER,
+        traits=Traits(asynchrony=asynchrony, requires_sgd=OWN_OPTIMIZER),
     )

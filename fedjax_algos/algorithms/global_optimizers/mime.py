@@ -27,6 +27,7 @@ from fedjax_algos.core import (
     Params,
     Prelude,
     Problem,
+    Traits,
     Weighting,
     weighted_by,
 )
@@ -93,7 +94,7 @@ def _mime(problem, local, optimizer, server_learning_rate, weighting) -> Algorit
         server_update=server_update,
         contribute=contribute,
         prelude=prelude,
-        requires_sgd=OWN_OPTIMIZER,
+        traits=Traits(requires_sgd=OWN_OPTIMIZER),
     )
 
 

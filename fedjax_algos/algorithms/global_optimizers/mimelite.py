@@ -21,7 +21,7 @@ from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
 )
 from fedjax_algos.algorithms.global_optimizers.mime import key_at_x
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting, weighted_by
 from fedjax_algos.core.local_training import batch_gradient, full_gradient, local_training
 from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import add_scaled
@@ -69,7 +69,7 @@ def _lite(problem, local, optimizer, gradient_at, server_learning_rate, weightin
         client_update=client_update,
         server_update=server_update,
         contribute=contribute,
-        requires_sgd=OWN_OPTIMIZER,
+        traits=Traits(requires_sgd=OWN_OPTIMIZER),
     )
 
 

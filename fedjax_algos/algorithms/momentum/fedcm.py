@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Positive, Range
 from fedjax_algos.core.trees import add_scaled, scale
@@ -74,5 +74,5 @@ def fedcm(
         client_update=client_update,
         server_update=server_update,
         contribute=contribute,
-        requires_sgd="its momentum M / (eta_l K_i) is a mean gradient only with sgd",
+        traits=Traits(requires_sgd="its momentum M / (eta_l K_i) is a mean gradient only with sgd"),
     )

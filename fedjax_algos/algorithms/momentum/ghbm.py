@@ -14,7 +14,7 @@ import optax
 
 from fedjax_algos.algorithms.momentum.localghbm import DISPLACEMENT
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Count, Decay, Positive
 from fedjax_algos.core.trees import add_scaled, scale
@@ -99,7 +99,7 @@ def ghbm(
         client_update=client_update,
         server_update=server_update,
         contribute=contribute,
-        requires_sgd="" if nesterov else DISPLACEMENT,
+        traits=Traits(requires_sgd="" if nesterov else DISPLACEMENT),
     )
 
 

@@ -11,11 +11,20 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, trees, weighted_by
+from fedjax_algos.core import (
+    Algorithm,
+    Local,
+    Params,
+    Problem,
+    Traits,
+    Weighting,
+    trees,
+    weighted_by,
+)
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Decay, Positive
 
-# see `Algorithm.requires_sgd`
+# see `Traits.requires_sgd`
 DISPLACEMENT = "its momentum moves the model by a given amount, which an optimiser would change"
 
 
@@ -96,5 +105,5 @@ def localghbm(
         server_update=server_update,
         contribute=contribute,
         client_init=client_init,
-        requires_sgd=DISPLACEMENT,
+        traits=Traits(requires_sgd=DISPLACEMENT),
     )

@@ -32,7 +32,7 @@ class PlanSummary(NamedTuple):
 
 
 def summarise_plan(plan: Plan, num_clients: int) -> PlanSummary:
-    """Counts, staleness (as the schedule counts it) and idle time (see `idle_share`) of a plan.
+    """Counts, staleness (as the planner counts it) and idle time (see `idle_share`) of a plan.
 
     Args:
       plan: the timeline.

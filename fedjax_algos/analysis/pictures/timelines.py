@@ -160,7 +160,7 @@ def plot_staleness(plan: Plan, path: str | Path, style: PictureStyle = "screen")
 
 
 def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> "Figure":
-    """Draws a histogram of the contributions by staleness, as the schedule counts it.
+    """Draws a histogram of the contributions by staleness, as the planner counts it.
 
     Args:
       plan: the timeline.

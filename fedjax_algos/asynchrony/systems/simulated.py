@@ -18,7 +18,7 @@ from fedjax_algos.asynchrony.systems.system_model import (
 )
 from fedjax_algos.core.options import NonNegative, Positive, Range
 from fedjax_algos.core.reprs import describe
-from fedjax_algos.schedules.local_work import (
+from fedjax_algos.participation.local_work import (
     CLIENTS_IN_BLOCK,
     SpeedDistribution,
     Speeds,

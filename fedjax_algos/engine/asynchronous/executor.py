@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from fedjax_algos.asynchrony.plan import Plan
-from fedjax_algos.asynchrony.planners import check_asynchronous
+from fedjax_algos.asynchrony.planning import check_asynchronous
 from fedjax_algos.core import Algorithm, Dispatch, Metrics
 from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.limits import check_device_memory
@@ -209,7 +209,7 @@ class Executor(PlacedAlgorithm):
         check_device_memory(
             "the models, updates and client rows in flight",
             tree_bytes(shapes),
-            "give a smaller model, fewer clients, or a schedule with a smaller concurrency",
+            "give a smaller model, fewer clients, or a planner with a smaller concurrency",
             devices=self.num_devices,
         )
         in_flight, metrics = self._initial(*arguments)
@@ -247,7 +247,7 @@ def make_executor(
 
     Args:
       algorithm: what is computed. Any algorithm without a prelude and with `reduce="sum"`; its
-        field `schedules` says for which schedules it is meant.
+        trait `asynchrony` says for which planners it is meant.
       slots: number of dispatches in a wave; 1 is immediate execution. "auto": see `choose_slots`.
         With several devices a multiple of their number.
       layout: of a wave: "sequential" trains one dispatch after another, with the same bits for any

@@ -163,7 +163,7 @@ def cohort_data(
     examples of its own clients. Raises ValueError for an algorithm whose clients read the examples
     of others.
     """
-    if algorithm.pools_examples:
+    if algorithm.traits.pools_examples:
         raise ValueError(
             "the algorithm's clients read the examples of all others, which are in files; give "
             "federate(...) of examples in memory"

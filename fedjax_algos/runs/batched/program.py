@@ -19,6 +19,7 @@ from fedjax_algos.engine.non_finite import NonFinite, all_finite, check_excluded
 from fedjax_algos.engine.placed.devices import AXIS, client_mesh, row_sharding, wait_on_cpu
 from fedjax_algos.engine.slots import Layout, Placement, fill_slots
 from fedjax_algos.engine.state import FederatedState, initial_state
+from fedjax_algos.participation.cohorts import Position
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
 from fedjax_algos.runs.recorder import (
     Counted,
@@ -32,7 +33,6 @@ from fedjax_algos.runs.recorder import (
 )
 from fedjax_algos.runs.run import FlopCounter, draw_windows
 from fedjax_algos.runs.saving.arrays import fill
-from fedjax_algos.schedules.synchronous import Position
 
 _MEMORY = 2**30  # bytes for the runs of one call, unless those at once need more
 
@@ -183,9 +183,9 @@ class Call:
 
     states: FederatedState
 
-    def __init__(self, program, shared, entries, schedules, loop, saver):
+    def __init__(self, program, shared, entries, cohorts, loop, saver):
         self.program, self.shared, self.entries = program, shared, entries
-        self.schedules, self.loop, self.saver = schedules, loop, saver
+        self.cohorts, self.loop, self.saver = cohorts, loop, saver
 
     def stops(
         self, count: FlopCounter, keeping: bool, transfer: Transfer, recorder: Recorder
@@ -206,7 +206,7 @@ class Call:
         windows = zip(
             *(
                 draw_windows(each, count, loop.rounds, loop.eval_every, keeping)
-                for each in self.schedules
+                for each in self.cohorts
             ),
             strict=True,
         )
@@ -242,22 +242,22 @@ class Call:
                 yield Stop(done, due, self.states, done == loop.rounds, arrays)
 
     def _restore(self, recorder: Recorder) -> tuple[int, np.ndarray]:
-        """Rounds and float64[runs] operations so far; the states and schedules go there."""
-        flops = np.zeros(len(self.schedules))
+        """Rounds and float64[runs] operations so far; the states and cohorts go there."""
+        flops = np.zeros(len(self.cohorts))
         saved = self.saver.restore()
         if saved is None:
             return 0, flops
-        position = _stack([schedule.position() for schedule in self.schedules])
+        position = _stack([drawn.position() for drawn in self.cohorts])
         filled = fill(self._arrays(position, flops), saved.arrays)
         self.states = filled["states"]
-        for number, schedule in enumerate(self.schedules):
-            schedule.go_to(jax.tree.map(lambda leaf, i=number: leaf[i], filled["schedules"]))
+        for number, drawn in enumerate(self.cohorts):
+            drawn.go_to(jax.tree.map(lambda leaf, i=number: leaf[i], filled["cohorts"]))
         recorder.restore(saved, None)
         return saved.position, filled["flops"]
 
     def _arrays(self, positions: Position, flops: np.ndarray) -> dict[str, Any]:
         """What a checkpoint holds; leaves [runs, ...]."""
-        return {"states": self.states, "schedules": positions, "flops": flops}
+        return {"states": self.states, "cohorts": positions, "flops": flops}
 
     def _measure(self, recorder, metrics, excluded, finite, number):
         """What is measured of one run, of values of all runs."""

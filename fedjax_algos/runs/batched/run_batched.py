@@ -33,6 +33,7 @@ from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placed.devices import Devices, client_mesh, replicate
 from fedjax_algos.engine.slots import Layout, Placement
 from fedjax_algos.engine.state import initial_state
+from fedjax_algos.participation import Cohorts
 from fedjax_algos.runs.batched.program import (
     UNTRACEABLE,
     Call,
@@ -59,7 +60,6 @@ from fedjax_algos.runs.run import (
     flop_counter,
 )
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver, as_checkpoints
-from fedjax_algos.schedules import Synchronous
 
 
 class BatchedResult(NamedTuple):
@@ -215,9 +215,9 @@ class _Batch:
         """A run in messages."""
         return f"{run.label}, seed {run.seed}"
 
-    def schedule(self, run: Run) -> Synchronous:
-        """The schedule of a run before its first round."""
-        return self.loop.schedule(run.data.counts(), run.local, run.seed)
+    def cohorts(self, run: Run) -> Cohorts:
+        """The cohorts of a run before its first round."""
+        return self.loop.cohorts(run.data.counts(), run.local, run.seed)
 
     def run_group(self, runs: dict[int, Run], static: frozenset[str]) -> list[str]:
         """Runs a group, with a program for each value of what cannot be an argument; its notes."""
@@ -264,7 +264,7 @@ class _Batch:
             non_finite=self.non_finite,
         )
         state = jax.eval_shape(begin, np.uint32(0), loop.params)
-        dispatches = self.schedule(first).dispatches(1)
+        dispatches = self.cohorts(first).dispatches(1)
         run_bytes = 2 * tree_bytes(state) + loop.eval_every * tree_bytes(dispatches)
         mesh, runs_per_device, size, note = call_size(
             self.mesh, self.runs_per_device, self.memory, len(runs), run_bytes
@@ -289,8 +289,8 @@ class _Batch:
                 {name: np.array([run.swept[name] for run in filled], float) for name in traced},
             )
             saver = RunSaver(_folder_of(self.checkpoints, indices), partial(identify, filled))
-            schedules = [self.schedule(run) for run in filled]
-            call = Call(program, shared, entries, schedules, loop, saver)
+            cohorts = [self.cohorts(run) for run in filled]
+            call = Call(program, shared, entries, cohorts, loop, saver)
             self._follow(indices, own, call, partial(call.stops, count, keeping, transfer))
         return note
 
@@ -346,7 +346,7 @@ class _Batch:
             dispatch,
             loop.test,
             runs=[[run.label, run.seed, of_tables[_table(run)]] for run in runs],
-            **identify_rounds([self.schedule(run) for run in runs], loop.rounds),
+            **identify_rounds([self.cohorts(run) for run in runs], loop.rounds),
             initial_model=array_fingerprint(loop.params),
             rounds=loop.rounds,
             eval_every=loop.eval_every,

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis.statistics import PREFIX
-from fedjax_algos.asynchrony import schedules, system_of
+from fedjax_algos.asynchrony import planners, system_of
 from fedjax_algos.core import Row
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
@@ -140,7 +140,7 @@ def try_on_the_clock(
     simulate_async(
         executors[key].with_algorithm(algorithm),
         data,
-        schedules.make(method.schedule),
+        planners.make(method.planner),
         system_of(settings.system, settings.batch_size),
         seconds=seconds,
         seed=seed,

@@ -9,7 +9,7 @@ from plan_helpers import plan_by_hand, plan_of_figure_1, plan_without_server_ste
 
 from fedjax_algos.analysis.pictures import PlanSummary, idle_share, summarise_plan
 from fedjax_algos.asynchrony import FixedSystem
-from fedjax_algos.asynchrony.planners import barrier, immediate
+from fedjax_algos.asynchrony.planning import barrier, immediate
 
 
 def test_idle_share_by_hand():

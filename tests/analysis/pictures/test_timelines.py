@@ -18,7 +18,7 @@ from fedjax_algos.analysis.pictures import (
 )
 from fedjax_algos.asynchrony import FixedSystem, simulated
 from fedjax_algos.asynchrony.compass import compass
-from fedjax_algos.asynchrony.planners import barrier, buffered, immediate, tiers
+from fedjax_algos.asynchrony.planning import barrier, buffered, immediate, tiers
 
 
 def collections(figure):

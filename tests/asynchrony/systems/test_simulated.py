@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedjax_algos.asynchrony import barrier, immediate, system_models
-from fedjax_algos.schedules.local_work import SpeedDistribution, relative_times
+from fedjax_algos.participation.local_work import SpeedDistribution, relative_times
 
 SPECS = ["simulated", "simulated:speeds=exponential,change=0.3,dropout=0.2"]
 SEEDS = st.integers(0, 2**31 - 1)

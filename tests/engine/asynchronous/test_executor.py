@@ -543,7 +543,7 @@ def test_arguments_that_cannot_be_executed():
     algorithm, data = case("scaffold")
     problem = small_network().problem
     with pytest.raises(ValueError, match=r'virtual clock: .*reduce="stack"'):
-        make_executor(algorithm._replace(reduce="stack"))
+        make_executor(algorithm._replace(traits=fa.Traits(reduce="stack")))
     with pytest.raises(ValueError, match="virtual clock: a round has two exchanges"):
         make_executor(algorithms["mime"](problem, LOCAL))
     with pytest.raises(ValueError, match="layout='rows' is unknown"):

@@ -90,8 +90,8 @@ def untrained(executor):
     return replaced
 
 
-def plans_of(schedule, system, num_clients, seconds, seeds):
-    plans = [schedule(system(seed), num_clients, seconds=seconds) for seed in seeds]
+def plans_of(planner, system, num_clients, seconds, seeds):
+    plans = [planner(system(seed), num_clients, seconds=seconds) for seed in seeds]
     local = fa.Local(batch_size=1, learning_rate=0.1, steps=1)
     dispatches = [plan_dispatches(plan, np.ones(num_clients, int), local) for plan in plans]
     return plans, *merge_plans(plans, dispatches, num_clients)

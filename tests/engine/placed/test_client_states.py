@@ -11,11 +11,11 @@ import pytest
 from helpers import Case, fixed, one_round, quadratics, random_rows, small_network
 
 import fedjax_algos as fa
-from fedjax_algos.asynchrony import FixedSystem, schedules
+from fedjax_algos.asynchrony import FixedSystem, planners
 from fedjax_algos.core.randomness import client_key
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.state import HostClientState
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 LOCAL = fa.Local(batch_size=2, learning_rate=0.1, steps=1)
 SETS = [(0, 1), (2, 1), (1, 0)]
@@ -54,8 +54,8 @@ def engine_of(place):
 
 
 def dispatches_of(data, sets):
-    schedule = Synchronous(data.counts(), LOCAL, cohort_size=2, seed=SEED, sampler=fixed(sets))
-    return schedule.dispatches(len(sets))
+    cohorts = Cohorts(data.counts(), LOCAL, cohort_size=2, seed=SEED, sampler=fixed(sets))
+    return cohorts.dispatches(len(sets))
 
 
 def initial_rows(algorithm, origin):
@@ -149,7 +149,7 @@ def test_on_the_virtual_clock(tmp_path):
 
     algorithm = base._replace(client_update=client_update, client_init=random_rows)
     executor = fa.make_executor(algorithm, slots=2)
-    system, planner = FixedSystem([1.0, 2.0, 50.0]), schedules.make("buffered:size=2,steps=1")
+    system, planner = FixedSystem([1.0, 2.0, 50.0]), planners.make("buffered:size=2,steps=1")
     result = fa.simulate_async(
         executor,
         toy.data,

@@ -8,15 +8,15 @@ from helpers import Case, Compilations, fixed, one_round, run, small_network
 
 import fedjax_algos as fa
 from fedjax_algos.engine.placed.devices import client_mesh
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
 SETS = [(0, 1, 2), (3, 2, 1)]
 
 
 def first_dispatches(counts, rounds=1):
-    schedule = Synchronous(counts, LOCAL, cohort_size=3, seed=0, sampler=fixed(SETS))
-    return schedule.dispatches(rounds)
+    cohorts = Cohorts(counts, LOCAL, cohort_size=3, seed=0, sampler=fixed(SETS))
+    return cohorts.dispatches(rounds)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import fedjax_algos as fa
 from fedjax_algos.engine import engine as engine_module
 from fedjax_algos.engine.placed.sharded_data import ShardedData, assign_devices
 from fedjax_algos.engine.state import HostClientState
-from fedjax_algos.schedules import Synchronous
+from fedjax_algos.participation import Cohorts
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
 SETS = [(0, 1, 2), (3, 2, 1), (0, 3, 2)]
@@ -35,10 +35,10 @@ def sharding(algorithm, devices=2, layout="sequential", **how):
 
 
 def dispatches_of(toy, sets=SETS, steps=(2, 1, 3, 2)):
-    schedule = Synchronous(
+    cohorts = Cohorts(
         toy.data.counts(), LOCAL, cohort_size=len(sets[0]), seed=0, sampler=fixed(sets)
     )
-    dispatches = schedule.dispatches(len(sets))
+    dispatches = cohorts.dispatches(len(sets))
     return dispatches._replace(num_steps=np.asarray(steps, np.int32)[dispatches.client])
 
 

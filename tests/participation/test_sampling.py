@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fedjax_algos as fa
+from fedjax_algos.participation import Cohorts, cohort_count, samplers, uniform
+from fedjax_algos.participation.sampling import log_shares
 from fedjax_algos.runs.run import check_no_repeats
-from fedjax_algos.schedules import Synchronous, cohort_count, samplers, uniform
-from fedjax_algos.schedules.sampling import log_shares
 
 SPECS = ["uniform", "cyclic:num_groups=4", "dirichlet:gamma=0.3", "with_replacement"]
 SEEDS = st.integers(0, 2**31 - 1)
@@ -166,7 +166,7 @@ def test_a_client_drawn_twice_makes_two_dispatches():
     counts = np.array([4, 8, 12])
     local = fa.Local(batch_size=4, learning_rate=0.1, epochs=1)  # 1, 2 and 3 steps
     sampler = samplers["with_replacement"]()
-    dispatches = Synchronous(counts, local, cohort_size=3, seed=0, sampler=sampler).dispatches(12)
+    dispatches = Cohorts(counts, local, cohort_size=3, seed=0, sampler=sampler).dispatches(12)
     dispatched, done = np.zeros(3, int), np.zeros(3, int)
     for cohort, dispatch, first_step in zip(
         dispatches.client, dispatches.number, dispatches.first_step, strict=True
@@ -192,8 +192,7 @@ def test_rounds_take_any_sampler(spec):
     local = fa.Local(batch_size=4, learning_rate=0.1, steps=3)
     counts = np.arange(1, 18)
     whole, apart = (
-        Synchronous(counts, local, cohort_size=4, seed=3, sampler=samplers.make(spec))
-        for _ in range(2)
+        Cohorts(counts, local, cohort_size=4, seed=3, sampler=samplers.make(spec)) for _ in range(2)
     )
     dispatches, parts = whole.dispatches(9), [apart.dispatches(2), apart.dispatches(7)]
     np.testing.assert_array_equal(dispatches.client, samplers.make(spec)(3, np.arange(9), 17, 4))

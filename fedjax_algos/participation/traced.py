@@ -20,13 +20,13 @@ from fedjax_algos.core.randomness import cohort_key, permutation_words, permute
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.core.types import Array, ReverseMode
-from fedjax_algos.schedules.sampling import draw_members
-from fedjax_algos.schedules.synchronous import (
+from fedjax_algos.participation.cohorts import (
     check_cohort_size,
     checked_counts,
     full_steps,
     rate_at,
 )
+from fedjax_algos.participation.sampling import draw_members
 
 _ONCE = np.uint32(2**32 - 1)  # in place of the round number, for what is drawn once
 
@@ -65,7 +65,7 @@ traced_samplers = Registry[TracedSampler]("traced sampler", Callable)
 
 @traced_samplers.register
 def uniform() -> TracedSampler:
-    """All cohorts are equally likely, without replacement: the cohorts of `schedules.uniform`."""
+    """All cohorts are equally likely, without replacement: those of `participation.uniform`."""
 
     def sampler(seed, round_number, num_clients, cohort_size):
         return draw_members(cohort_key(seed, round_number), cohort_size, num_clients)
@@ -75,7 +75,7 @@ def uniform() -> TracedSampler:
 
 @traced_samplers.register
 def cyclic(*, num_groups: Count) -> TracedSampler:
-    """Round t draws from group t mod `num_groups` of the clients; see `schedules.cyclic`.
+    """Round t draws from group t mod `num_groups` of the clients; see `participation.cyclic`.
 
     Args:
       num_groups: the period in rounds, at least 1.
@@ -104,7 +104,7 @@ def cyclic(*, num_groups: Count) -> TracedSampler:
 
 @traced_samplers.register
 def dirichlet(*, gamma: Positive = 1.0) -> TracedSampler:
-    """Some clients are more likely than others: p ~ Dir(gamma 1_N); see `schedules.dirichlet`.
+    """Some clients are more likely than others: p ~ Dir(gamma 1_N); see `participation.dirichlet`.
 
     Args:
       gamma: concentration, above 0.
@@ -121,7 +121,7 @@ def dirichlet(*, gamma: Positive = 1.0) -> TracedSampler:
 
 @traced_samplers.register
 def with_replacement() -> TracedSampler:
-    """Each member of a cohort is uniform over the N clients; see `schedules.with_replacement`."""
+    """Each member of a cohort is uniform over the N clients, as in `with_replacement`."""
 
     def sampler(seed, round_number, num_clients, cohort_size):
         key = cohort_key(seed, round_number)
@@ -142,9 +142,9 @@ def traced_dispatches(
 ) -> Dispatch:
     """Draws the dispatches of a whole simulation on the device.
 
-    With the default sampler they are those of `Synchronous(counts, local, ...)` with the same seed.
-    The other samplers have the distributions of those of the same name in `schedules.samplers`, but
-    draw other cohorts.
+    With the default sampler they are those of `Cohorts(counts, local, ...)` with the same seed.
+    The other samplers have the distributions of those of the same name in `participation.samplers`,
+    but draw other cohorts.
 
     Args:
       seed: uint32[], may be traced: the seed of the cohorts and of `work`.
@@ -157,7 +157,7 @@ def traced_dispatches(
       work: how much of its local update each client finishes; None for all.
 
     Returns:
-      Leaves [rounds, cohort_size], in the dtypes of `Synchronous.dispatches`.
+      Leaves [rounds, cohort_size], in the dtypes of `Cohorts.dispatches`.
 
     Raises:
       ValueError: for numbers out of range, counts that are no whole numbers of at least 1, and
@@ -172,7 +172,7 @@ def traced_dispatches(
     complete, num_clients = full_steps(counts, local), len(counts)
     check_cohort_size(cohort_size, num_clients)
     sampler = uniform() if sampler is None else sampler
-    check_callable("sampler", sampler, "give one of schedules.traced_samplers")
+    check_callable("sampler", sampler, "give one of participation.traced_samplers")
     seed = jnp.asarray(seed).astype(jnp.uint32)
     numbers = np.arange(rounds, dtype=np.int32)
     float_type = jnp.result_type(float)
@@ -260,7 +260,7 @@ def differentiable(
 
     Raises:
       TypeError: for a policy that is no function.
-      ValueError: for local work or counts that `Synchronous` refuses.
+      ValueError: for local work or counts that `Cohorts` refuses.
     """
     counts = checked_counts(counts)
     most = int(full_steps(counts, local).max())

@@ -6,7 +6,8 @@ are in a cohort), `local_works` (how much of its local work each client finishes
 such as `cyclic:num_groups=10`.
 """
 
-from fedjax_algos.schedules.local_work import (
+from fedjax_algos.participation.cohorts import Cohorts
+from fedjax_algos.participation.local_work import (
     LocalWork,
     deadline,
     deadline_of,
@@ -14,7 +15,7 @@ from fedjax_algos.schedules.local_work import (
     local_works,
     partial,
 )
-from fedjax_algos.schedules.rate_schedules import (
+from fedjax_algos.participation.rate_schedules import (
     RateSchedule,
     constant,
     exponential,
@@ -22,7 +23,7 @@ from fedjax_algos.schedules.rate_schedules import (
     rate_schedules,
     step,
 )
-from fedjax_algos.schedules.sampling import (
+from fedjax_algos.participation.sampling import (
     Sampler,
     cohort_count,
     cyclic,
@@ -30,9 +31,8 @@ from fedjax_algos.schedules.sampling import (
     samplers,
     with_replacement,
 )
-from fedjax_algos.schedules.sampling import uniform_cohorts as uniform
-from fedjax_algos.schedules.synchronous import Synchronous
-from fedjax_algos.schedules.traced import (
+from fedjax_algos.participation.sampling import uniform_cohorts as uniform
+from fedjax_algos.participation.traced import (
     TracedSampler,
     TracedWork,
     differentiable,
@@ -41,10 +41,10 @@ from fedjax_algos.schedules.traced import (
 )
 
 __all__ = [
+    "Cohorts",
     "LocalWork",
     "RateSchedule",
     "Sampler",
-    "Synchronous",
     "TracedSampler",
     "TracedWork",
     "cohort_count",

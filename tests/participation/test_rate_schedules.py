@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_algos as fa
-from fedjax_algos.schedules import Synchronous, rate_schedules
+from fedjax_algos.participation import Cohorts, rate_schedules
 
 COUNTS = np.array([4, 4, 4])
 SPECS = ["constant", "exponential:0.9", "step:factor=0.5,every=3", "inverse"]
@@ -65,7 +65,7 @@ def rounds_of(rate, **keywords):
     def sampler(seed, rounds, num_clients, cohort_size):
         return np.array([[0, 1], [0, 2], [0, 1]], np.int32)[rounds]
 
-    return Synchronous(COUNTS, local, cohort_size=2, seed=0, sampler=sampler)
+    return Cohorts(COUNTS, local, cohort_size=2, seed=0, sampler=sampler)
 
 
 def test_rates_of_the_round_and_of_the_dispatch():

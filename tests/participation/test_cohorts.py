@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_algos as fa
-from fedjax_algos.schedules import Synchronous, uniform
-from fedjax_algos.schedules.synchronous import full_steps
+from fedjax_algos.participation import Cohorts, uniform
+from fedjax_algos.participation.cohorts import full_steps
 
 COUNTS = np.array([1, 5, 8, 20, 3, 9])
 LOCAL = fa.Local(batch_size=4, learning_rate=0.25, steps=3)
 
 
 def rounds_of(local=LOCAL, cohort_size=3, seed=0):
-    return Synchronous(COUNTS, local, cohort_size=cohort_size, seed=seed)
+    return Cohorts(COUNTS, local, cohort_size=cohort_size, seed=seed)
 
 
 def test_dispatches_do_not_depend_on_how_rounds_are_split():
@@ -81,7 +81,7 @@ def test_it_is_shown_in_one_line():
     planned = rounds_of(LOCAL._replace(steps=None, epochs=2))
     planned.dispatches(5)
     expected = "clients=6, cohort_size=3, full_steps=2..10, seed=0, next_round=5"
-    assert repr(planned) == f"Synchronous({expected})"
+    assert repr(planned) == f"Cohorts({expected})"
 
 
 @settings(max_examples=300)
@@ -108,7 +108,7 @@ def test_the_steps_of_epochs_are_exact_or_refused(counts, batch_size, epochs, ba
 
 def test_the_steps_of_a_run_are_counted_to_the_last_of_32_bits():
     """A client with 2**30 - 1 steps in a round has room for two rounds, and not for a third."""
-    planned = Synchronous(COUNTS[:1], LOCAL._replace(steps=2**30 - 1), cohort_size=1, seed=0)
+    planned = Cohorts(COUNTS[:1], LOCAL._replace(steps=2**30 - 1), cohort_size=1, seed=0)
     assert planned.dispatches(2).first_step.tolist() == [[0], [2**30 - 1]]
     with pytest.raises(ValueError, match=r"of client 0 .* would be 3221225469, .* fewer rounds"):
         planned.dispatches(1)

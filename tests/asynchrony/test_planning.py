@@ -15,7 +15,7 @@ from fedjax_algos.asynchrony import (
     buffered,
     compass,
     immediate,
-    schedules,
+    planners,
     system_models,
     tiers,
     tiers_of,
@@ -411,7 +411,7 @@ def test_tiers_need_mean_speeds():
 )
 def test_wrong_specs(spec, message):
     with pytest.raises(ValueError, match=message):
-        schedules.make(spec)
+        planners.make(spec)
 
 
 # invariants of all timelines

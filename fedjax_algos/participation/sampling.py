@@ -118,7 +118,7 @@ def _cohorts(
 
 @samplers.register
 def uniform() -> Sampler:
-    """All cohorts are equally likely, without replacement; see `schedules.uniform`."""
+    """All cohorts are equally likely, without replacement; see `participation.uniform`."""
     return uniform_cohorts
 
 

@@ -20,22 +20,22 @@ from fedjax_algos.core.checks import (
 from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.data.partitioning.base import describe_counts
-from fedjax_algos.schedules.local_work import LocalWork, full
-from fedjax_algos.schedules.sampling import Sampler, uniform_cohorts
+from fedjax_algos.participation.local_work import LocalWork, full
+from fedjax_algos.participation.sampling import Sampler, uniform_cohorts
 
 _DISPATCH_BYTES = 9 * 4  # at least
 _COPIES = 3  # of the dispatches of a call: drawn, in their slots, and on the device
 
 
 class Position(NamedTuple):
-    """How far the dispatches of a `Synchronous` have been drawn."""
+    """How far the dispatches of a `Cohorts` have been drawn."""
 
     next_round: Any  # int32[]
     dispatched: np.ndarray  # int32[num_clients]: dispatches of each client so far
     steps_done: np.ndarray  # int32[num_clients]: their local steps
 
 
-class Synchronous:
+class Cohorts:
     """The dispatches of rounds: a cohort for each round, and a barrier at the end of the round.
 
     It counts rounds and the dispatches and steps of each client: each call of `dispatches`
@@ -67,9 +67,9 @@ class Synchronous:
         work: LocalWork | None = None,
     ):
         check_seed(seed)
-        check_callable("sampler", sampler, "give one of schedules.samplers, such as uniform")
+        check_callable("sampler", sampler, "give one of participation.samplers, such as uniform")
         if work is not None:
-            check_callable("work", work, "give one of schedules.local_works, such as partial()")
+            check_callable("work", work, "give one of participation.local_works, such as partial()")
         self.counts = checked_counts(counts)
         check_cohort_size(cohort_size, len(counts))
         self.shares = self.counts / self.counts.sum(dtype=np.int64)
@@ -159,7 +159,7 @@ class Synchronous:
         return Position(np.int32(self.next_round), self.dispatched.copy(), self.steps_done.copy())
 
     def go_to(self, position: Position) -> None:
-        """Continues from where an equal `Synchronous` was.
+        """Continues from where an equal `Cohorts` was.
 
         Args:
           position: what its `position` returned.

@@ -50,10 +50,10 @@ class Planner(Protocol):
         """
 
 
-schedules = Registry[Planner]("schedule", Callable)
+planners = Registry[Planner]("planner", Callable)
 
 
-@schedules.register
+@planners.register
 def barrier(*, steps: Count) -> Planner:
     """Rounds of all available clients; the end of a round is a server step.
 
@@ -79,7 +79,7 @@ def barrier(*, steps: Count) -> Planner:
     return plan
 
 
-@schedules.register
+@planners.register
 def tiers(*, steps: Count, ratio: Annotated[float, Range(1)] = 2.0) -> Planner:
     """Each tier of similarly fast clients runs its own rounds, as in `barrier`.
 
@@ -136,7 +136,7 @@ def tiers_of(system: SystemModelWithSpeeds, num_clients: int, ratio: float = 2.0
     return result
 
 
-@schedules.register
+@planners.register
 def immediate(
     *, steps: Count, concurrency: Count | None = None, seed: Annotated[int, Range(0)] = 0
 ) -> Planner:
@@ -158,7 +158,7 @@ def immediate(
     return buffered(steps=steps, size=1, concurrency=concurrency, seed=seed)
 
 
-@schedules.register
+@planners.register
 def buffered(
     *,
     steps: Count,
@@ -280,20 +280,20 @@ def check_asynchronous(algorithm: Algorithm) -> None:
         raise ValueError(f"the algorithm does not run on the virtual clock: {reason}")
 
 
-def check_schedule(algorithm: Algorithm, schedule: str) -> None:
+def check_planner(algorithm: Algorithm, planner: str) -> None:
     """Checks that an algorithm runs with a planner.
 
     Args:
-      algorithm: its fields `prelude`, `reduce`, `local` and `schedules` are read.
-      schedule: the name of a planner, such as "immediate".
+      algorithm: its fields `prelude`, `local` and `traits` are read.
+      planner: the name of a planner, such as "immediate".
 
     Raises:
       ValueError: with the reason, if it does not.
     """
-    allowed, reason = algorithm.schedules.allowed, _reason_for_rounds(algorithm)
-    if reason or (allowed is not None and schedule not in allowed):
-        reason = reason or algorithm.schedules.reason
-        raise ValueError(f"the algorithm does not run on the schedule {schedule}: {reason}")
+    allowed, reason = algorithm.traits.asynchrony.allowed, _reason_for_rounds(algorithm)
+    if reason or (allowed is not None and planner not in allowed):
+        reason = reason or algorithm.traits.asynchrony.reason
+        raise ValueError(f"the algorithm does not run with the planner {planner}: {reason}")
 
 
 def _reason_for_rounds(algorithm: Algorithm) -> str:
@@ -308,7 +308,7 @@ def _reason_for_rounds(algorithm: Algorithm) -> str:
             "a round has two exchanges (prelude), and the first needs the answers of the whole "
             "cohort before any client trains; use synchronous rounds"
         )
-    if algorithm.reduce == "stack":
+    if algorithm.traits.reduce == "stack":
         return (
             'the server compares all updates of a round with each other (reduce="stack"), but '
             "here they arrive one by one; use synchronous rounds"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fedjax_algos as fa
-from fedjax_algos.schedules import Synchronous, deadline_of, local_works, samplers, uniform
-from fedjax_algos.schedules.local_work import SpeedDistribution, relative_times
+from fedjax_algos.participation import Cohorts, deadline_of, local_works, samplers, uniform
+from fedjax_algos.participation.local_work import SpeedDistribution, relative_times
 
 COUNTS = np.array([1, 5, 8, 20, 3, 9, 12, 7])
 EPOCHS = fa.Local(batch_size=4, learning_rate=0.1, epochs=5)
@@ -35,11 +35,11 @@ def num_steps_of(work, full, local=EPOCHS, clients=None, seed=0):
 @settings(deadline=None, max_examples=25)
 @given(SEEDS, st.integers(1, 8), st.sampled_from([EPOCHS, STEPS]))
 def test_work_does_not_depend_on_how_rounds_are_split(spec, seed, cut, local):
-    def schedule():
+    def cohorts():
         sampler, work = samplers["with_replacement"](), local_works.make(spec)
-        return Synchronous(COUNTS, local, cohort_size=5, seed=seed, sampler=sampler, work=work)
+        return Cohorts(COUNTS, local, cohort_size=5, seed=seed, sampler=sampler, work=work)
 
-    together, apart = schedule().dispatches(9), schedule()
+    together, apart = cohorts().dispatches(9), cohorts()
     parts = [apart.dispatches(cut), apart.dispatches(9 - cut)]
     for name in ("client", "num_steps", "full_steps", "first_step"):
         joined = np.concatenate([getattr(part, name) for part in parts])
@@ -135,17 +135,15 @@ def test_the_same_epochs_are_missed_whatever_an_epoch_is():
     ],
 )
 def test_impossible_partial_work_is_rejected(keywords, local, message):
-    schedule = Synchronous(
-        COUNTS, local, cohort_size=3, seed=0, work=local_works["partial"](**keywords)
-    )
+    cohorts = Cohorts(COUNTS, local, cohort_size=3, seed=0, work=local_works["partial"](**keywords))
     with pytest.raises(ValueError, match=message):
-        schedule.dispatches(1)
+        cohorts.dispatches(1)
 
 
 @pytest.mark.parametrize("epochs", [1, 2.5])
 def test_no_client_is_partial_with_share_zero(epochs):
     local, work = EPOCHS._replace(epochs=epochs), local_works["partial"](share=0)
-    dispatches = Synchronous(COUNTS, local, cohort_size=3, seed=0, work=work).dispatches(4)
+    dispatches = Cohorts(COUNTS, local, cohort_size=3, seed=0, work=work).dispatches(4)
     np.testing.assert_array_equal(dispatches.num_steps, dispatches.full_steps)
 
 
@@ -169,7 +167,7 @@ def test_homogeneous_clients_do_the_same(seconds, steps):
 def test_an_early_deadline_makes_stragglers_and_a_late_one_none():
     def dispatches(seconds):
         work = local_works["deadline"](seconds=seconds)
-        return Synchronous(COUNTS, STEPS, cohort_size=4, seed=0, work=work).dispatches(20)
+        return Cohorts(COUNTS, STEPS, cohort_size=4, seed=0, work=work).dispatches(20)
 
     early, late = dispatches(0.4), dispatches(10)
     np.testing.assert_array_equal(early.client, late.client)
@@ -344,6 +342,6 @@ def test_wrong_specs(spec, message):
     ],
 )
 def test_own_work_is_checked(steps, message):
-    schedule = Synchronous(COUNTS, EPOCHS, cohort_size=3, seed=0, work=lambda *given: steps)
+    cohorts = Cohorts(COUNTS, EPOCHS, cohort_size=3, seed=0, work=lambda *given: steps)
     with pytest.raises(ValueError, match=message):
-        schedule.dispatches(4)
+        cohorts.dispatches(4)

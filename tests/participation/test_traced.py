@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import fedjax_algos as fa
-from fedjax_algos.schedules import Synchronous, exponential, traced_samplers
+from fedjax_algos.participation import Cohorts, exponential, traced_samplers
 
 COUNTS = np.asarray([5, 2, 8, 3, 9, 1, 4], np.int32)
 
@@ -29,7 +29,7 @@ def test_uniform_cohorts_are_those_on_the_host(local):
 
     drawn = jax.jit(jax.vmap(draw))(jnp.arange(2))
     for seed in range(2):
-        expected = Synchronous(COUNTS, local, cohort_size=3, seed=seed).dispatches(9)
+        expected = Cohorts(COUNTS, local, cohort_size=3, seed=seed).dispatches(9)
         for name, ours, theirs in zip(expected._fields, drawn, expected, strict=True):
             assert ours.dtype == theirs.dtype, name
             np.testing.assert_array_equal(ours[seed], theirs, err_msg=name)
@@ -138,5 +138,5 @@ def test_wrong_calls():
         fa.traced_dispatches(0, COUNTS, local, cohort_size=8, rounds=1)
     with pytest.raises(ValueError, match="rounds=0"):
         fa.traced_dispatches(0, COUNTS, local, cohort_size=2, rounds=0)
-    with pytest.raises(TypeError, match=r"give one of schedules\.traced_samplers"):
+    with pytest.raises(TypeError, match=r"give one of participation\.traced_samplers"):
         fa.traced_dispatches(0, COUNTS, local, cohort_size=2, rounds=1, sampler="cyclic")
