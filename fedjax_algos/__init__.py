@@ -13,6 +13,7 @@ from fedjax_algos import (
     models,
     participation,
     runs,
+    wrappers,
 )
 from fedjax_algos._version import __version__
 from fedjax_algos.analysis import (
@@ -140,4 +141,5 @@ __all__ = [
     "sweep",
     "traced_dispatches",
     "weighted_by",
+    "wrappers",
 ]

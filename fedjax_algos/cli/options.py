@@ -37,6 +37,7 @@ HELP = {
     "client_optimizer": "optimiser of the local steps, after clipping and weight decay, such as "
     "sgd:momentum=0.9,nesterov=true or adam; see `list client_optimizers` [the method's own, else "
     "sgd]",
+    "wrap": "wrappers of all methods, such as identity+mean, see `list wrappers` [none]",
     "rate_schedule": "how that rate changes, see `list rate_schedules`",
     "rate_by": "what changes it: round, or dispatch (the client's own dispatches)",
     "weight_decay": "this times the params is added to a client's gradient, after clipping",

@@ -19,6 +19,7 @@ from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import losses, metrics, models
 from fedjax_algos.participation import local_works, rate_schedules, samplers
 from fedjax_algos.runs.tracking import trackers
+from fedjax_algos.wrappers import wrappers
 
 REGISTRIES: dict[str, Registry[Any]] = {
     "algorithms": algorithms,
@@ -34,6 +35,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "samplers": samplers,
     "local_works": local_works,
     "trackers": trackers,
+    "wrappers": wrappers,
 }
 
 

@@ -117,7 +117,7 @@ def run() -> None:
 
 def _run_command(spec: str) -> click.Command:
     """The command of `run` for a method."""
-    name, in_spec, _ = parse_spec(spec)
+    name, in_spec, _, _ = parse_spec(spec)
     factory = algorithms[name]
     shared = {*options(Settings), "out", "compilation_cache"}
     own = [option for option in text_options(factory) if option.name not in shared]

@@ -95,6 +95,15 @@ def stateless(params: Params, key: Key) -> ClientState:
     return ()
 
 
+PartKind = Literal["delta", "change", "model", "vector", "moments", "count", "choice"]
+PartKinds = Any  # a tree prefix of an update, with a `PartKind` as each leaf
+
+
+def as_sent(message: Any) -> Update:
+    """The `decode` of an algorithm whose clients send the update itself."""
+    return message
+
+
 class Prelude(NamedTuple):
     """A first exchange of a round with the same cohort, before the local steps.
 
@@ -108,12 +117,16 @@ class Prelude(NamedTuple):
       client_update: `(broadcast, data, dispatch, key) -> update`.
       server_update: `(server, sums, count, group) -> server state`.
       contribute: `(update, dispatch, staleness) -> contribution`.
+      decode: `message -> update`.
+      parts: what its update consists of; see `Traits`.
     """
 
     broadcast: Callable[[ServerState, jax.Array], Broadcast]
     client_update: Callable[[Broadcast, ClientData, Dispatch, Key], Update]
     server_update: Callable[[ServerState, Any, jax.Array, jax.Array], ServerState]
     contribute: Callable[[Update, Dispatch, jax.Array], Contribution] = weighted_by("examples")
+    decode: Callable[[Any], Update] = as_sent
+    parts: PartKinds = "vector"
 
 
 class Asynchrony(NamedTuple):
@@ -137,7 +150,17 @@ class Asynchrony(NamedTuple):
 class Traits(NamedTuple):
     """What an algorithm declares about itself; its functions compute, and these fields describe.
 
+    `parts` says what each part of an update is, as a tree prefix of the update, such as
+    `Upload("delta", "count")`. Wrappers and diagnostics read it.
+
+    - "delta" is the difference of models x - y_i, "change" is y_i - x, and "model" is y_i.
+    - "vector" is another tree of floats, such as a gradient or the change of a control, and
+      "moments" is one whose entries stay at least 0, such as a mean of squares.
+    - "count" is a number that is sent exactly and that is public, such as a number of steps.
+    - "choice" is the client's choice among alternatives, such as the number of its cluster.
+
     Attributes:
+      parts: see above; "delta" if the whole update is x - y_i.
       reduce: "sum", or "stack": `server_update` receives a `Stack` in place of sums, and
         `contribute` is not called.
       asynchrony: the planners of the virtual clock with which it runs.
@@ -146,6 +169,7 @@ class Traits(NamedTuple):
         that `Settings.client_optimizer` is refused; "" if clients may have any optimiser.
     """
 
+    parts: PartKinds = "delta"
     reduce: Literal["sum", "stack"] = "sum"
     asynchrony: Asynchrony = Asynchrony()
     pools_examples: bool = False
@@ -163,6 +187,8 @@ class Algorithm(NamedTuple):
       params.
     - `client_update(broadcast, client_state, data, dispatch, key)` trains one client and returns
       its new state, its update and the `Report` of local training.
+    - `decode(message)` is the update that `client_update` has sent; the default is the message.
+      Only wrappers that encode what is sent have another one. Bytes are counted of the message.
     - `contribute(update, dispatch, staleness)` is what the engine SUMS over the cohort. It divides
       nothing. `staleness`, int32[], is 0 in rounds.
     - `server_update(server, sums, count, group)` makes the new server state from the sums over
@@ -189,6 +215,7 @@ class Algorithm(NamedTuple):
     ]
     server_update: Callable[[ServerState, Any, jax.Array, jax.Array], ServerState]
     contribute: Callable[[Update, Dispatch, jax.Array], Contribution] = weighted_by("examples")
+    decode: Callable[[Any], Update] = as_sent
     client_init: Callable[[Params, Key], ClientState] = stateless
     prelude: Prelude | None = None
     personal: Callable[[ServerState, ClientState], Model] | None = None

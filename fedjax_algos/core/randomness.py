@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core.types import Array, Key
 
-_MODEL, _COHORT, _CLIENT, _ROW = range(4)
+_MODEL, _COHORT, _CLIENT, _ROW, _SERVER = range(5)
 _ROUNDS = 20  # with fewer, some orders of five examples are more frequent than others
 
 
@@ -23,6 +23,11 @@ def model_key(seed: jax.Array | int) -> Key:
 def cohort_key(seed: jax.Array | int, round_number: jax.Array | int) -> Key:
     """The key that draws the cohort of a round."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _COHORT), round_number)
+
+
+def server_key(seed: jax.Array | int, step: jax.Array | int) -> Key:
+    """The key of a server step, for server rules that draw random numbers."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _SERVER), step)
 
 
 def client_key(seed: jax.Array | int, client: Array) -> Key:

@@ -1,7 +1,9 @@
 """Specs and other texts of options. They are read here alone, where they enter.
 
-A spec is `name`, `name:value` (of its first option) or `name:option=value,option=value`. That of a
-method may end in `@planner`, which is a spec of its own.
+A spec is `name`, `name:value` (of its first option) or `name:option=value,option=value`. In that of
+a method, wrappers may follow after pluses, and a planner after an @; they have specs of their own,
+as in `fedprox:mu=0.1+identity@buffered:size=5`. A plus that a letter, a dot or a slash follows
+separates; one that belongs to a path or a value is written twice.
 """
 
 import contextlib
@@ -109,6 +111,19 @@ def split_planner(spec: str) -> tuple[str, str]:
     return folder + slash + rest, planner
 
 
+def split_wrappers(spec: str) -> list[str]:
+    """The specs that single pluses separate: a method's own one and those of its wrappers."""
+    parts = re.split(r"(?<!\+)\+(?=[A-Za-z_./~])", spec) if spec else []
+    if not all(parts) or any(re.search(r"(?<!\+)(\+\+)*\+$", part) for part in parts):
+        raise ValueError(f"{spec!r} has a plus without a wrapper; leave it out, or name one")
+    return [part.replace("++", "+") for part in parts]
+
+
+def join_wrappers(specs: Sequence[str]) -> str:
+    """The text that `split_wrappers` splits into these specs."""
+    return "+".join(spec.replace("+", "++") for spec in specs)
+
+
 def split_grid(text: str) -> tuple[str, str, str]:
     """The algorithm ("" for all), the option and the listed values of `[ALGORITHM:]OPTION=VALUES`.
 
@@ -121,11 +136,14 @@ def split_grid(text: str) -> tuple[str, str, str]:
     return owner, option.replace("-", "_"), listed
 
 
-def spec_of(name: str, values: Mapping[str, Any], planner: str = "") -> str:
+def spec_of(
+    name: str, values: Mapping[str, Any], planner: str = "", wrappers: Sequence[str] = ()
+) -> str:
     """The spec that means these values; those that are None are left out."""
     texts = [
         f"{option}={str(value).lower() if isinstance(value, bool) else value}"
         for option, value in values.items()
         if value is not None
     ]
-    return name + f":{','.join(texts)}" * bool(texts) + f"@{planner}" * bool(planner)
+    own = name + f":{','.join(texts)}" * bool(texts)
+    return join_wrappers([own, *wrappers]) + f"@{planner}" * bool(planner)

@@ -36,12 +36,15 @@ class Population(NamedTuple):
       cohort_size: M, clients in a round.
       total_examples: sum of n_i over all clients.
       num_groups: groups that the server updates separately, such as FedAT's tiers.
+      seed: uint32[]: of the run; the engine sets it. A server rule that draws random numbers keeps
+        it in its state with the number of its steps; see `core.randomness.server_key`.
     """
 
     num_clients: int
     cohort_size: int
     total_examples: int
     num_groups: int = 1
+    seed: Array = np.uint32(0)  # type: ignore[assignment]
 
 
 class Dispatch(NamedTuple):

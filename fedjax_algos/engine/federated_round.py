@@ -25,7 +25,7 @@ from fedjax_algos.engine.exchange import (
 )
 from fedjax_algos.engine.non_finite import Excluded, NonFinite, select
 from fedjax_algos.engine.placed.sharded_data import ProgramData
-from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, server_step
+from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, decoded, server_step
 from fedjax_algos.engine.slots import Placement, map_cohort
 from fedjax_algos.engine.state import FederatedState
 
@@ -101,7 +101,7 @@ class FederatedRound(NamedTuple):
 
             def hand_in(update):
                 if stacked:
-                    return update
+                    return decoded(algorithm, update)
                 return contribution(algorithm, update, dispatch, jnp.int32(0))
 
             sent = exchange(

@@ -20,7 +20,7 @@ from fedjax_algos.engine.exchange import (
 )
 from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.sharded_data import RunData, ShardedData, data_shapes
-from fedjax_algos.engine.server_step import Arrivals, contribution, server_step
+from fedjax_algos.engine.server_step import Arrivals, contribution, decoded, server_step
 from fedjax_algos.engine.state import FederatedState, row_shapes
 
 _SAMPLED_ROWS = 1000
@@ -74,7 +74,9 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
         own = row, read_row(state.dispatched, dispatch.client)
         sent = exchange(algorithm, shared, received, data, dispatch, draws, own)
         if algorithm.traits.reduce == "stack":
-            one = jax.tree.map(lambda leaf: leaf[None], (sent.message, dispatch))
+            one = jax.tree.map(
+                lambda leaf: leaf[None], (decoded(algorithm, sent.message), dispatch)
+            )
             contributed: Any = Stack(*one, jnp.ones(1, bool))
         else:
             contributed = contribution(algorithm, sent.message, dispatch, staleness)

@@ -30,10 +30,15 @@ class Arrivals(NamedTuple):
 
 
 def contribution(
-    phase: Algorithm | Prelude, update: Update, dispatch: Dispatch, staleness: Any
+    phase: Algorithm | Prelude, message: Any, dispatch: Dispatch, staleness: Any
 ) -> Any:
-    """What an update adds to the server's sums."""
-    return phase.contribute(update, dispatch, staleness)
+    """What a message adds to the server's sums."""
+    return phase.contribute(decoded(phase, message), dispatch, staleness)
+
+
+def decoded(phase: Algorithm | Prelude, message: Any) -> Update:
+    """The update that a client has sent as a message."""
+    return phase.decode(message)
 
 
 def arrival(

@@ -102,7 +102,7 @@ def initial_state(
     table = jax.tree.map(lambda leaf: jnp.zeros((num_rows, *leaf.shape), leaf.dtype), row)
     keeping = bool(jax.tree.leaves(row))
     state = FederatedState(
-        server=algorithm.init(model.params, population),
+        server=algorithm.init(model.params, population._replace(seed=seed)),
         statistics=model.statistics,
         clients=(),
         origin=model.params if keeping else (),

@@ -1,7 +1,8 @@
 """Methods: what a comparison compares, and the specs and labels that name them."""
 
+import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fedjax_algos.algorithms import algorithms
@@ -10,9 +11,16 @@ from fedjax_algos.asynchrony.planning import check_planner
 from fedjax_algos.core import Algorithm, Problem
 from fedjax_algos.core.optimizers import PLAIN, canonical, client_optimizers
 from fedjax_algos.core.options import Option, options
-from fedjax_algos.core.specs import parse_value, spec_of, split_planner
+from fedjax_algos.core.specs import (
+    join_wrappers,
+    parse_value,
+    spec_of,
+    split_planner,
+    split_wrappers,
+)
 from fedjax_algos.models import models
 from fedjax_algos.runs.settings import Settings
+from fedjax_algos.wrappers import wrap, wrappers
 
 CLIENT_LEARNING_RATE = "client_learning_rate"  # its name in specs, grids and settings
 CLIENT_OPTIMIZER = "client_optimizer"  # likewise
@@ -25,17 +33,20 @@ def method_options(algorithm: str) -> dict[str, Option]:
     return {**options(algorithms[algorithm]), **LOCAL_OPTIONS}
 
 
-def parse_spec(spec: str) -> tuple[str, dict[str, Any], str]:
-    """The algorithm, the typed options, and the planner ("" for none) that a spec names.
+def parse_spec(spec: str) -> tuple[str, dict[str, Any], tuple[str, ...], str]:
+    """The algorithm, its typed options, the wrappers and the planner ("" for none) of a spec.
 
     A client optimiser comes last and has options of its own, as in
     `fedavg:client_learning_rate=0.3,client_optimizer=sgd:momentum=0.9,nesterov=true@buffered`.
     """
-    text, planner = split_planner(spec)
+    method, planner = split_planner(spec)
+    text, *wrapped = split_wrappers(method)
     name, values = algorithms.parse(text, LOCAL_OPTIONS, CLIENT_OPTIMIZER)
     if CLIENT_OPTIMIZER in values:
         client_optimizers.parse(values[CLIENT_OPTIMIZER])
-    return name, values, planner
+    for each in wrapped:
+        wrappers.parse(each)
+    return name, values, tuple(wrapped), planner
 
 
 class Method(NamedTuple):
@@ -48,6 +59,7 @@ class Method(NamedTuple):
       client_learning_rate: eta_l.
       planner: of the virtual clock; "" in synchronous rounds.
       client_optimizer: of the local steps; see `core.client_optimizer`.
+      wrappers: their specs, the innermost first, beside those of `Settings.wrap`.
     """
 
     label: str
@@ -56,6 +68,7 @@ class Method(NamedTuple):
     client_learning_rate: float
     planner: str = ""
     client_optimizer: str = PLAIN
+    wrappers: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -64,7 +77,8 @@ class Method(NamedTuple):
         """The method that a spec such as `fedprox:mu=0.1,client_learning_rate=0.3` names.
 
         The algorithm may be the user's own, as in `my_file.py:fedspeed:rho=0.1` or
-        `package.module:fedspeed`. On the virtual clock a planner may follow, as in
+        `package.module:fedspeed`. Wrappers may follow, as in `fedavg+identity`, and on the
+        virtual clock a planner, as in
         `fedbuff:alpha=0.6@buffered:size=5`; the default is the algorithm's own planner. A
         planner that needs local steps and names none takes those of the settings.
 
@@ -77,7 +91,7 @@ class Method(NamedTuple):
           ValueError: for an unknown algorithm, planner or option, a value out of range, or a
             planner with which the algorithm does not run.
         """
-        name, values, planner = parse_spec(spec)
+        name, values, wrapped, planner = parse_spec(spec)
         known = method_options(name)
         values |= {n: parse_value(known[n], given, name) for n, given in (changes or {}).items()}
         if settings.server_learning_rate is not None:
@@ -91,8 +105,9 @@ class Method(NamedTuple):
         optimizer = values.pop(CLIENT_OPTIMIZER, PLAIN)
         rate = settings.client_learning_rate or rate
         optimizer = canonical(settings.client_optimizer or optimizer)
-        label = algorithms[name].__name__
-        method = cls(label, name, values, rate, client_optimizer=optimizer)
+        names = [wrappers[wrappers.parse(each)[0]].__name__ for each in wrapped]
+        label = "+".join([algorithms[name].__name__, *names])
+        method = cls(label, name, values, rate, "", optimizer, wrapped)
         if settings.seconds is None:
             return method
         algorithm = method.build(models["linear"]((1,), 2), settings)  # its fields, for any problem
@@ -116,10 +131,10 @@ class Method(NamedTuple):
 
         Raises:
           ValueError: for a missing option, a factory of the user's own that returns no
-            `Algorithm`, or a client optimiser that the algorithm cannot have.
+            `Algorithm`, or a client optimiser or a wrapper that the algorithm cannot have.
         """
         local = settings.local(self.client_learning_rate, self.client_optimizer)
-        algorithm = algorithms[self.algorithm](problem, local, **self.hyperparameters)
+        algorithm = self.factory(settings)(problem, local, **self.hyperparameters)
         reason = algorithm.traits.requires_sgd
         if reason and self.client_optimizer != PLAIN:
             raise ValueError(
@@ -129,12 +144,34 @@ class Method(NamedTuple):
             )
         return algorithm
 
+    def factory(self, settings: Settings) -> Callable[..., Algorithm]:
+        """The algorithm's factory, with the method's wrappers.
+
+        Args:
+          settings: name wrappers of all methods, which are outside those of the method.
+        """
+        own = algorithms[self.algorithm]
+        specs = [*self.wrappers, *split_wrappers(settings.wrap or "")]
+        if not specs:
+            return own
+
+        @functools.wraps(own)
+        def wrapped(*arguments: Any, **given: Any) -> Algorithm:
+            algorithm = own(*arguments, **given)
+            try:
+                return wrap(algorithm, specs)
+            except ValueError as error:
+                raise ValueError(f"{self.algorithm}: {error}") from None
+
+        return wrapped
+
     @property
     def spec(self) -> str:
         """The text that names the method; see `of`. Options that were not given are left out."""
         optimizer = None if self.client_optimizer == PLAIN else self.client_optimizer
         local = {CLIENT_LEARNING_RATE: self.client_learning_rate, CLIENT_OPTIMIZER: optimizer}
-        return spec_of(self.algorithm, {**self.hyperparameters, **local}, self.planner)
+        values = {**self.hyperparameters, **local}
+        return spec_of(self.algorithm, values, self.planner, self.wrappers)
 
     def configuration(self) -> dict[str, Any]:
         """The algorithm, the rate, the planner and all options, with the defaults of the rest."""
@@ -144,6 +181,7 @@ class Method(NamedTuple):
             "algorithm": self.algorithm,
             CLIENT_LEARNING_RATE: self.client_learning_rate,
             CLIENT_OPTIMIZER: self.client_optimizer,
+            **({"wrappers": join_wrappers(self.wrappers)} if self.wrappers else {}),
             **({"planner": self.planner} if self.planner else {}),
             **{key: value for key, value in values.items() if known[key].kind is not object},
         }
@@ -153,8 +191,9 @@ def configured_spec(configuration: Mapping[str, Any]) -> str:
     """The spec of a method whose `Method.configuration` is given."""
     values = dict(configuration)
     name, planner = values.pop("algorithm"), values.pop("planner", "")
+    wrapped = split_wrappers(values.pop("wrappers", ""))
     optimizer = values.pop(CLIENT_OPTIMIZER, None)  # the last one, because it has its own options
-    return spec_of(name, {**values, CLIENT_OPTIMIZER: optimizer}, planner)
+    return spec_of(name, {**values, CLIENT_OPTIMIZER: optimizer}, planner, wrapped)
 
 
 def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
@@ -202,7 +241,7 @@ def _label(method: Method, namesakes: list[dict[str, Any]]) -> str:
     ]
     # choices first, because they need no name, and the rate last, because it is usually tuned
     choices = {o.name for o in options(algorithms[method.algorithm]).values() if o.choices}
-    choices.add(CLIENT_OPTIMIZER)
+    choices |= {CLIENT_OPTIMIZER, "wrappers"}
     differing.sort(
         key=lambda name: (name == CLIENT_LEARNING_RATE, name not in {"algorithm", *choices})
     )

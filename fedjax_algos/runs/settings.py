@@ -18,6 +18,7 @@ from fedjax_algos.core.options import (
     check_value,
     options,
 )
+from fedjax_algos.core.specs import split_wrappers
 from fedjax_algos.data import (
     AnyDataset,
     datasets,
@@ -31,6 +32,7 @@ from fedjax_algos.models.adapters import check_examples
 from fedjax_algos.participation import cohort_count, local_works, rate_schedules, samplers
 from fedjax_algos.participation.cohorts import check_dispatch_memory
 from fedjax_algos.runs.run import check_evaluations
+from fedjax_algos.wrappers import wrappers
 
 # values that only synchronous rounds can have, and what to give elsewhere
 _ONLY_IN_ROUNDS = {
@@ -55,6 +57,7 @@ class Settings:
     - `local_steps` is 10 if neither it nor `local_epochs` is given.
     - `client_learning_rate`, `client_optimizer` and `server_learning_rate` replace those of all
       methods. `client_optimizer` is an optimiser of optax by name, see `client_optimizer`.
+    - `wrap` names wrappers of all methods, outside those of their own; see `fa.wrappers.wrap`.
     - `rate_schedule` changes the client learning rate, by rounds or by a client's own dispatches.
     - Clients clip their gradients to the norm `clip_norm` and then add `weight_decay` times the
       params, after the algorithm's own correction and before the `client_optimizer`; 0 switches
@@ -101,6 +104,7 @@ class Settings:
     batches: Batches = "short"
     client_learning_rate: Positive | None = None
     client_optimizer: str | None = None
+    wrap: str | None = None
     rate_schedule: str = "constant"
     rate_by: Literal["round", "dispatch"] = "round"
     weight_decay: NonNegative = 0.0
@@ -181,6 +185,8 @@ class Settings:
         check_target_metric(self.target_metric)
         if self.client_optimizer is not None:
             client_optimizers.parse(self.client_optimizer)
+        for spec in split_wrappers(self.wrap or ""):
+            wrappers.parse(spec)
 
     def refuse(self, what: str, *names: str) -> None:
         """Refuses the values of some settings that only synchronous rounds can have.

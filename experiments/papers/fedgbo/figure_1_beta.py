@@ -66,8 +66,8 @@ def drift(engine: fa.Engine, settings: Settings, data: Any, local: Any, seed: in
         block = jax.tree.map(lambda leaf, n=number: leaf[n : n + EVERY], dispatches)
         first = jax.tree.map(lambda leaf: leaf[0], block)
         updates, params = engine.updates(state, data, first).updates, state.server.params
-        models = fa.diagnostics.local_models(params, updates)
-        deltas = fa.diagnostics.client_deltas(params, updates)
+        models = fa.diagnostics.local_models(engine.algorithm, params, updates)
+        deltas = fa.diagnostics.client_deltas(engine.algorithm, params, updates)
         found.append([float(fa.diagnostics.cosine_drift(each)) for each in (models, deltas)])
         state, _ = engine.rounds(state, data, block)
     return np.array(found)

@@ -83,7 +83,7 @@ def partial_updates(
 
     def changes(dispatches):
         stack = engine.updates(state, data, dispatches)
-        deltas = client_deltas(state.server.params, stack.updates)
+        deltas = client_deltas(engine.algorithm, state.server.params, stack.updates)
         return stack._replace(updates=jax.tree.map(jnp.negative, deltas))
 
     complete = dispatches._replace(num_steps=dispatches.full_steps)

@@ -93,5 +93,5 @@ def fedasync(
         client_update=client_update,
         server_update=server_update,
         contribute=contribute,
-        traits=Traits(asynchrony=asynchrony),
+        traits=Traits("model" if form == "mixing" else "delta", asynchrony=asynchrony),
     )

@@ -98,5 +98,5 @@ def fedat(
         client_update=client_update,
         server_update=server_update,
         contribute=contribute,
-        traits=Traits(asynchrony=Asynchrony("tiers", ("tiers", "barrier"), reason)),
+        traits=Traits("model", asynchrony=Asynchrony("tiers", ("tiers", "barrier"), reason)),
     )

@@ -190,5 +190,9 @@ def fedlga(
         broadcast=broadcast,
         client_update=client_update,
         server_update=server_update,
-        traits=Traits(reduce="stack", requires_sgd="" if mode == "update" else reason),
+        traits=Traits(
+            parts=Upload("change", "count"),
+            reduce="stack",
+            requires_sgd="" if mode == "update" else reason,
+        ),
     )

@@ -85,6 +85,5 @@ def fednova(
 
     frame = fedavg(problem, local, server_learning_rate=server_learning_rate, weighting=weighting)
     reason = "its a_i is computed for steps along the gradient or its own option momentum"
-    return frame._replace(
-        client_update=client_update, server_update=server_update, traits=Traits(requires_sgd=reason)
-    )
+    traits = Traits(Upload("vector", "count"), requires_sgd=reason)
+    return frame._replace(client_update=client_update, server_update=server_update, traits=traits)

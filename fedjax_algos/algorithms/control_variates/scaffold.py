@@ -112,6 +112,7 @@ def scaffold(
         contribute=contribute,
         client_init=client_init,
         traits=Traits(
-            requires_sgd="its controls (x - y_i) / (K_i eta_l) are mean gradients only with sgd"
+            parts=Upload("delta", "vector"),
+            requires_sgd="its controls (x - y_i) / (K_i eta_l) are mean gradients only with sgd",
         ),
     )

@@ -55,6 +55,13 @@ class AdamStatistics(NamedTuple):
     v: Params
 
 
+STATISTICS_PARTS = {  # see `Traits.parts`
+    "sgdm": SGDmStatistics("vector"),
+    "rmsprop": RMSPropStatistics("moments"),
+    "adam": AdamStatistics("vector", "moments"),
+}
+
+
 def sgd() -> BiasedOptimizer:
     """SGD, which has no statistics: `U = g`."""
     return BiasedOptimizer(

@@ -170,5 +170,5 @@ def fedgbo(
         client_update=client_update,
         server_update=server_update,
         contribute=contribute,
-        traits=Traits(asynchrony=asynchrony, requires_sgd=OWN_OPTIMIZER),
+        traits=Traits(Upload("delta", "vector"), asynchrony=asynchrony, requires_sgd=OWN_OPTIMIZER),
     )

@@ -10,6 +10,7 @@ import optax
 
 from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
     OWN_OPTIMIZER,
+    STATISTICS_PARTS,
     OptimizerName,
     biased_optimizer,
     rmsprop,
@@ -113,6 +114,7 @@ def mfl(
         reason="the mean of a few clients' statistics would replace what the others contributed; "
         "run it in synchronous rounds",
     )
+    parts = Upload("delta", STATISTICS_PARTS[optimizer])
     return Algorithm(
         problem=problem,
         local=local,
@@ -121,5 +123,5 @@ def mfl(
         client_update=client_update,
         server_update=server_update,
         contribute=contribute,
-        traits=Traits(asynchrony=asynchrony, requires_sgd=OWN_OPTIMIZER),
+        traits=Traits(parts, asynchrony=asynchrony, requires_sgd=OWN_OPTIMIZER),
     )

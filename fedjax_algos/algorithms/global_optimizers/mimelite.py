@@ -69,7 +69,7 @@ def _lite(problem, local, optimizer, gradient_at, server_learning_rate, weightin
         client_update=client_update,
         server_update=server_update,
         contribute=contribute,
-        traits=Traits(requires_sgd=OWN_OPTIMIZER),
+        traits=Traits(Upload("delta", "vector"), requires_sgd=OWN_OPTIMIZER),
     )
 
 

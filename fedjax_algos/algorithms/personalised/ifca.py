@@ -11,7 +11,16 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Model, Params, Problem, WeightedSum, Weighting
+from fedjax_algos.core import (
+    Algorithm,
+    Local,
+    Model,
+    Params,
+    Problem,
+    Traits,
+    WeightedSum,
+    Weighting,
+)
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Count, Positive
 
@@ -113,4 +122,5 @@ def ifca(
         contribute=contribute,
         client_init=client_init,
         personal=personal,
+        traits=Traits(Upload("delta", "choice")),
     )

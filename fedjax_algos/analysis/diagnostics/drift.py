@@ -10,51 +10,58 @@ import optax
 
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.analysis.diagnostics.gradients import full_gradients, mean_gradient
-from fedjax_algos.core import Dispatch, Local, Model, Params, Problem, Update
+from fedjax_algos.core import Algorithm, Dispatch, Local, Model, Params, Problem, Update
 from fedjax_algos.core.local_training import Correction, local_training, uncorrected
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.trees import add_scaled
+from fedjax_algos.core.update_parts import kinds, split_update
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.slots import Layout
 from fedjax_algos.engine.state import FederatedState
 
 
-def client_deltas(params: Params, updates: Update) -> Params:
+def client_deltas(algorithm: Algorithm, params: Params, updates: Update) -> Params:
     """The deltas x - y_i of a cohort, leaves [cohort, ...], from its uploads.
 
     Args:
+      algorithm: whose clients sent the updates; its `traits.parts` say what they contain.
       params: x, the model that the cohort started from.
-      updates: `Stack.updates`: the deltas themselves, or a NamedTuple with a field `delta`, or
-        `change` for the opposite sign.
+      updates: `Stack.updates`, of `engine.updates`.
 
     Raises:
       ValueError: for updates without the deltas, such as those of FedNova or FedGBO's gradients.
     """
-    if hasattr(updates, "change"):
-        deltas = jax.tree.map(jnp.negative, updates.change)
+    parts = algorithm.traits.parts
+    found = dict(zip(kinds(parts), split_update(parts, updates), strict=True))
+    if "model" in found:
+        deltas = jax.tree.map(lambda x, y: x[None] - y, params, found["model"])
+    elif "change" in found:
+        deltas = jax.tree.map(jnp.negative, found["change"])
     else:
-        deltas = getattr(updates, "delta", updates)
+        deltas = found.get("delta", ())
     shapes = [[leaf.shape[1:] for leaf in jax.tree.leaves(deltas)], jax.tree.structure(deltas)]
     if shapes != [[leaf.shape for leaf in jax.tree.leaves(params)], jax.tree.structure(params)]:
         raise ValueError(
-            f"updates of the form {jax.tree.structure(updates)} do not contain the deltas x - y_i; "
+            f"updates with parts={parts!r} do not contain the deltas x - y_i of the whole model; "
             "give those of an algorithm that uploads deltas (FedGBO: upload='model' or 'both')"
         )
     return deltas
 
 
-def local_models(params: Params, updates: Update) -> Params:
+def local_models(algorithm: Algorithm, params: Params, updates: Update) -> Params:
     """The models y_i of a cohort, leaves [cohort, ...], from its uploads.
 
     Args:
+      algorithm: whose clients sent the updates.
       params: x, the model that the cohort started from.
       updates: `Stack.updates`, as for `client_deltas`.
 
     Raises:
       ValueError: for updates without the deltas.
     """
-    return jax.tree.map(lambda x, delta: x[None] - delta, params, client_deltas(params, updates))
+    deltas = client_deltas(algorithm, params, updates)
+    return jax.tree.map(lambda x, delta: x[None] - delta, params, deltas)
 
 
 @jax.jit

@@ -213,7 +213,7 @@ def run_sweep(
         on_evaluation(row)
 
     return run_batched(
-        algorithms[experiment.methods[0].algorithm],
+        experiment.methods[0].factory(settings),
         engine.algorithm.problem,
         runs,
         **settings.loop(),

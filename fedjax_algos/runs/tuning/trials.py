@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis.statistics import PREFIX
 from fedjax_algos.asynchrony import planners, system_of
 from fedjax_algos.core import Row
@@ -79,7 +78,7 @@ def try_in_rounds(
     held_out = held_out_rows(experiment)
     problem = next(iter(experiment.engines.values())).algorithm.problem
     run_batched(
-        algorithms[chosen[0].method.algorithm],
+        chosen[0].method.factory(settings),
         problem,
         [
             setting.run(seed, data, held_out[seed])
@@ -120,12 +119,17 @@ def try_on_the_clock(
     fills.
     """
     settings, method, data = experiment.settings, setting.method, experiment.data[seed]
-    algorithm = algorithms[method.algorithm](
+    algorithm = method.factory(settings)(
         next(iter(experiment.engines.values())).algorithm.problem,
         setting.local,
         **method.hyperparameters,
     )
-    key = method.algorithm, method.client_optimizer, tuple(method.hyperparameters.items())
+    key = (
+        method.algorithm,
+        method.wrappers,
+        method.client_optimizer,
+        tuple(method.hyperparameters.items()),
+    )
     if key not in executors:
         executors[key] = make_executor(
             algorithm, devices=settings.devices or 1, non_finite=settings.non_finite

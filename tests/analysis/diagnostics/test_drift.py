@@ -63,6 +63,8 @@ UPLOADS = {
     "fedavg": {"weighting": "uniform"},
     "fedgbo": {"beta": 0.0, "upload": "both"},
     "fedlga": {},
+    "fedat": {"mu": 0.0, "weighting": "uniform"},
+    "scaffold": {},
 }
 
 
@@ -70,12 +72,11 @@ UPLOADS = {
 def test_local_models_from_uploads(name):
     """All take the same SGD steps in the first round, whose mean is the next global model."""
     toy, local = regression(), fa.Local(3, RATE, steps=3)
-    engine, state, dispatches = started(
-        toy, Case(name, UPLOADS[name]).build(toy.problem, local), [0, 2]
-    )
+    algorithm = Case(name, UPLOADS[name]).build(toy.problem, local)
+    engine, state, dispatches = started(toy, algorithm, [0, 2])
     updates = engine.updates(state, toy.data, dispatches).updates
-    models = diagnostics.local_models(state.server.params, updates)
-    deltas = diagnostics.client_deltas(state.server.params, updates)
+    models = diagnostics.local_models(algorithm, state.server.params, updates)
+    deltas = diagnostics.client_deltas(algorithm, state.server.params, updates)
     starts = jax.tree.map(jnp.add, models, deltas)
     expected = jax.tree.map(lambda x: jnp.stack([x, x]), state.server.params)
     chex.assert_trees_all_close(starts, expected, rtol=1e-7, atol=1e-15)
@@ -89,10 +90,11 @@ def test_local_models_from_uploads(name):
 )
 def test_uploads_without_deltas_are_refused(name, settings):
     toy, local = regression(), fa.Local(3, RATE, steps=1)
-    engine, state, dispatches = started(toy, Case(name, settings).build(toy.problem, local), [0, 2])
+    algorithm = Case(name, settings).build(toy.problem, local)
+    engine, state, dispatches = started(toy, algorithm, [0, 2])
     stack = jax.eval_shape(engine.updates, state, toy.data, dispatches)
-    with pytest.raises(ValueError, match="do not contain the deltas x - y_i; give those of an"):
-        diagnostics.local_models(state.server.params, stack.updates)
+    with pytest.raises(ValueError, match="do not contain the deltas x - y_i of the whole"):
+        diagnostics.local_models(algorithm, state.server.params, stack.updates)
 
 
 def gradient(client, x, rows=slice(None)):

@@ -1,0 +1,12 @@
+"""Wrappers: what happens to the updates of any algorithm on their way to its server rule.
+
+A wrapper is a function from an algorithm to an algorithm. It changes what clients send (and the
+`decode` with which the server opens it), or puts an estimate in place of what has arrived.
+"""
+
+from fedjax_algos.wrappers.identity import identity
+from fedjax_algos.wrappers.mean import mean
+from fedjax_algos.wrappers.registry import wrap, wrappers
+from fedjax_algos.wrappers.replay import replay
+
+__all__ = ["identity", "mean", "replay", "wrap", "wrappers"]

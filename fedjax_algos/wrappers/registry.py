@@ -1,0 +1,25 @@
+"""The registry of wrappers, and the order in which they are applied."""
+
+from collections.abc import Sequence
+
+from fedjax_algos.core import Algorithm
+from fedjax_algos.core.registry import Registry
+from fedjax_algos.core.specs import split_wrappers
+
+wrappers = Registry[Algorithm]("wrapper", Algorithm)
+
+
+def wrap(algorithm: Algorithm, specs: str | Sequence[str]) -> Algorithm:
+    """Applies wrappers to an algorithm, from left to right, so the first one is the innermost.
+
+    Args:
+      algorithm: what is wrapped.
+      specs: names with their options, as a list or with a plus between them, such as
+        "identity+mean"; "" is none. `my_file.py:my_wrapper` is one of your own.
+
+    Raises:
+      ValueError: for an unknown wrapper or option, or an algorithm that a wrapper refuses.
+    """
+    for spec in split_wrappers(specs) if isinstance(specs, str) else specs:
+        algorithm = wrappers.make(spec, algorithm)
+    return algorithm
