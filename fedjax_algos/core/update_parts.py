@@ -23,8 +23,9 @@ def split_update(parts: PartKinds, update: Update) -> list[Any]:
     Raises:
       ValueError: for an update that has not these parts, or whose vectors are not floats.
     """
+    structure: Any = jax.tree.structure(parts)
     try:
-        trees = jax.tree.structure(parts).flatten_up_to(update)
+        trees = structure.flatten_up_to(update)
     except (TypeError, ValueError) as error:
         raise ValueError(_mismatch(parts, f"the update is {jax.tree.structure(update)}")) from error
     for kind, tree in zip(kinds(parts), trees, strict=True):
@@ -43,4 +44,5 @@ def _mismatch(parts, what):
 
 def join_update(parts: PartKinds, trees: Sequence[Any]) -> Update:
     """The update of its parts; the inverse of `split_update`."""
-    return jax.tree.structure(parts).unflatten(trees)
+    structure: Any = jax.tree.structure(parts)
+    return structure.unflatten(trees)

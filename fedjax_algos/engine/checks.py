@@ -52,8 +52,9 @@ def check_options(algorithm: Algorithm, layout: Layout, non_finite: str) -> None
 def check_population(population: Population) -> None:
     """Raises for an object of another type, and for numbers out of range."""
     check_kind("population", population, Population, "give Population(num_clients, ...)")
-    for name, value in population._replace(seed=1)._asdict().items():  # the engine's own
-        check_whole(f"Population: {name}", value)
+    for name, value in population._asdict().items():
+        if name != "seed":  # it is the engine's own
+            check_whole(f"Population: {name}", value)
     if population.cohort_size > population.num_clients:
         raise ValueError(
             f"Population: cohort_size={population.cohort_size} is out of range; give at most "

@@ -19,7 +19,7 @@ Table I.
 """
 
 import functools
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ class ServerState(NamedTuple):
 
 class Upload(NamedTuple):
     change: Params  # Delta_i = w_i - w
-    num_steps: jax.Array  # int32[]: S_i
+    num_steps: Any  # int32[]: S_i
 
 
 def complete_clients(

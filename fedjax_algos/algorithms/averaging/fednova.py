@@ -4,7 +4,7 @@ Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Fede
 Optimization", NeurIPS 2020, https://arxiv.org/abs/2007.07481.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from fedjax_algos.core.trees import add_scaled, scale
 
 class Upload(NamedTuple):
     direction: Params  # d_i = (x - y_i) / a_i
-    work: jax.Array  # float[]: a_i, or the number of steps if there is a proximal term
+    work: Any  # float[]: a_i, or the number of steps if there is a proximal term
 
 
 def accumulated_weight(num_steps, learning_rate, momentum, mu, most=None) -> jax.Array:

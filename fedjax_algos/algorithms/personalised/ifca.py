@@ -4,7 +4,7 @@ Ghosh et al., "An Efficient Framework for Clustered Federated Learning", NeurIPS
 https://arxiv.org/abs/2006.04088, Algorithm 1 with model averaging (option II).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ class ServerState(NamedTuple):
 
 class Upload(NamedTuple):
     delta: Params  # of the chosen model
-    cluster: jax.Array  # int32[]: which one
+    cluster: Any  # int32[]: which one
 
 
 def _mean(models):

@@ -1,0 +1,124 @@
+"""Wrappers on the command line: after a plus, and those of all methods."""
+
+import json
+
+import pytest
+
+from fedjax_algos.core.specs import join_wrappers, split_wrappers
+from fedjax_algos.runs.method import Method, configured_spec
+from fedjax_algos.runs.settings import Settings
+from fedjax_algos.wrappers import wrappers
+
+SOURCE = """
+import jax
+import fedjax_algos as fa
+
+
+def shorten(algorithm, *, share: float = 0.5):
+    def client_update(*arguments):
+        row, update, report = algorithm.client_update(*arguments)
+        return row, jax.tree.map(lambda leaf: share * leaf, update), report
+
+    return algorithm._replace(client_update=client_update)
+
+
+def nothing(algorithm):
+    pass
+"""
+SMALL = [
+    *("--model", "linear", "--clients", "12", "--cohort", "4", "--rounds", "1"),
+    *("--eval-every", "1", "--local-steps", "2", "--seeds", "1"),
+]
+
+
+@pytest.fixture(autouse=True)
+def own(here):
+    (here / "a+b").mkdir()
+    (here / "a+b" / "my_file.py").write_text(SOURCE)
+    yield
+    for name in [name for name in wrappers if ":" in name]:
+        del wrappers[name]
+
+
+def losses(rows):
+    found = {}
+    for row in rows:
+        found.setdefault(row["method"], []).append(row["test_loss"])
+    return found
+
+
+def test_compare_and_repeat(command, here, read_table):
+    own = "fedavg+identity+a++b/my_file.py:shorten:share=0.25"
+    command("compare", "fedavg", "fedavg+identity+mean", own, *SMALL)
+    folder = here / "results" / "compare"
+    rows = losses(read_table(folder / "metrics.csv"))
+    assert rows["fedavg"][0] == rows["fedavg+identity+shorten"][0]
+    assert rows["fedavg"][-1] != rows["fedavg+identity+shorten"][-1]
+    assert float(rows["fedavg+identity+mean"][-1]) == pytest.approx(float(rows["fedavg"][-1]))
+    config = json.loads((folder / "config.json").read_text())
+    assert config["methods"]["fedavg+identity+shorten"]["wrappers"] == own.removeprefix("fedavg+")
+    command("compare", "--config", folder / "config.json", "--wrap", "identity", "--out", "again")
+    assert losses(read_table(here / "again" / "metrics.csv")) == rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", ["sweep fedprox --grid mu=0.1,0.5", "run fedprox"])
+def test_a_wrapper_of_all_methods(command, here, read_table, arguments):
+    """The same rows with `--wrap identity`, and others with a wrapper that changes something."""
+    own = "a++b/my_file.py:shorten"
+    found = []
+    for name, given in {"o": [], "i": ["--wrap", "identity"], "s": ["--wrap", own]}.items():
+        command(*arguments.split(), *SMALL, *given, "--out", name)
+        found.append(losses(read_table(here / name / "metrics.csv")))
+    assert found[0] == found[1] != found[2]
+    command(*arguments.replace("fedprox", f"fedprox+{own}").split(), *SMALL, "--out", "m")
+    of_method = losses(read_table(here / "m" / "metrics.csv"))
+    assert list(of_method.values()) == list(found[2].values())
+
+
+@pytest.mark.slow
+def test_tune(command, here):
+    given = ["--grid", "mu=0.1,0.5", "--cohort", "4", "--rounds", "1", "--seeds", "1"]
+    command("tune", "fedprox+identity", *given, "--model", "linear", "--out", "out")
+    best = (here / "out" / "tuned.toml").read_text()
+    assert "+identity" in best
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("compare fedavg+", "'fedavg+' has a plus without a wrapper; leave it out, or name one"),
+        ("compare fedavg+idenity", "unknown wrapper 'idenity'; did you mean identity?"),
+        ("compare fedavg+mean:f=1", "mean takes no options; leave 'f' out"),
+        ("compare fedavg --wrap meen", "unknown wrapper 'meen'; did you mean mean?"),
+        ("run mime+mean", "mime: mean cannot wrap this algorithm: a round has two exchanges"),
+        ("compare fedavg+mean --seconds 9", 'reduce="stack"'),
+        ("run fedavg+a++b/my_file.py:nothing", "returns a NoneType; give a function (algorithm"),
+        ("run fedavg+a+b/my_file.py:shorten", "unknown wrapper 'a'"),
+    ],
+)
+def test_a_mistake_is_one_line(refused, arguments, message):
+    assert message in refused(*arguments.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "specs"),
+    [
+        ("", []),
+        ("fedavg+identity", ["fedavg", "identity"]),
+        ("a:x=1e+3,y=2+./f.py:w:z=c", ["a:x=1e+3,y=2", "./f.py:w:z=c"]),
+        ("c++++/f.py:g+mean", ["c++/f.py:g", "mean"]),
+    ],
+)
+def test_single_pluses_separate(text, specs):
+    assert split_wrappers(text) == specs
+    assert split_wrappers(join_wrappers(specs)) == specs
+
+
+def test_a_spec_names_the_method_that_it_came_from():
+    for spec in ("fedprox:mu=1e+16+identity", "fedbuff:alpha=0.6+identity@buffered:size=5"):
+        settings = Settings(seconds=9.0 if "@" in spec else None)
+        method = Method.of(spec, settings)
+        assert Method.of(method.spec, settings) == method
+        again = Method.of(configured_spec(method.configuration()), settings)
+        assert again.configuration() == method.configuration()
