@@ -34,7 +34,14 @@ def own_files(tmp_path, monkeypatch):
 
 
 def test_the_page_has_its_parts():
-    assert list(FILES) == ["clipped.py", "fedspeed.py", "ditto.py", "median.py", "topk.py"]
+    assert list(FILES) == [
+        "clipped.py",
+        "fedspeed.py",
+        "ditto.py",
+        "median.py",
+        "robust.py",
+        "topk.py",
+    ]
     assert len(LOOPS) == 5
 
 
@@ -56,13 +63,16 @@ def test_the_command_compares_the_files():
     folder = Path("results") / "compare"
     assert set(json.loads((folder / "config.json").read_text())["methods"]) == {
         "fedavg",
-        *(name.removesuffix(".py") for name in FILES),
+        "fedavg+middle",
+        *(name.removesuffix(".py") for name in FILES if name != "robust.py"),
     }
     header, *rows = (folder / "metrics.csv").read_text().splitlines()
     method, loss, upload = (
         header.split(",").index(name) for name in ("method", "test_loss", "upload_bytes")
     )
     last = {row.split(",")[method]: row.split(",") for row in rows}
+    wrapped = last.pop("fedavg+middle")
+    assert float(wrapped[loss]) == pytest.approx(float(last["median"][loss]))
     assert len({row[loss] for row in last.values()}) == 5  # ditto's global model is fedavg's
     assert last["ditto"][loss] == last["fedavg"][loss]
     assert float(last["topk"][upload]) == 2 * 3 * 50 * (4 + 4)  # rounds, cohort, k, value and place
@@ -182,6 +192,20 @@ def test_the_rows_are_those_of_the_paper(spec):
         x = CASES[spec](x, rows, cohort)
     for client, row in rows.items():
         np.testing.assert_allclose(flat(one_round(state.clients, client)), row, atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_wrapper_of_fedavg_is_the_median():
+    problem, data = vectors()
+    fedavg, scaffold = (algorithms[name](problem, LOCAL) for name in ("fedavg", "scaffold"))
+    own = run(algorithms.make("median.py:median", problem, LOCAL), data, SETS)
+    wrapped = run(fa.wrappers.wrap(fedavg, "robust.py:middle"), data, SETS)
+    np.testing.assert_allclose(
+        *map(np.stack, ([*map(flat, own)], [*map(flat, wrapped)])), atol=1e-12
+    )
+    of_scaffold = run(fa.wrappers.wrap(scaffold, "robust.py:middle"), data, SETS)
+    assert np.isfinite(flat(of_scaffold[-1])).all()
+    assert np.abs(flat(of_scaffold[-1]) - flat(own[-1])).max() > 1e-3
 
 
 @pytest.mark.slow

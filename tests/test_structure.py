@@ -20,6 +20,7 @@ from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import losses, metrics, models
 from fedjax_algos.participation import local_works, rate_schedules, samplers
 from fedjax_algos.runs.tracking import trackers
+from fedjax_algos.wrappers import wrappers
 
 ROOT = Path(fa.__file__).parent
 # a folder imports only from those before it, and from itself
@@ -30,6 +31,7 @@ FOLDERS = (
     "participation",
     "asynchrony",
     "algorithms",
+    "wrappers",
     "engine",
     "analysis",
     "runs",
@@ -49,6 +51,7 @@ REGISTRIES = (
     planners,
     system_models,
     trackers,
+    wrappers,
 )
 MODULES = sorted(
     module.name

@@ -152,9 +152,12 @@ def shared_options(
 
 
 def values_of(known: Mapping[str, Option], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The typed values of those options of a command that are known and given."""
-    given = {name: text for name in known if (text := values.get(name)) is not None}
-    return {name: parse_value(known[name], text) for name, text in given.items()}
+    """The typed values of those options of a command that are known and given; no objects."""
+    return {
+        name: parse_value(option, text)
+        for name, option in known.items()
+        if option.kind is not object and (text := values.get(name)) is not None
+    }
 
 
 def flag(name: str) -> str:

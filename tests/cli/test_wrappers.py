@@ -78,8 +78,19 @@ def test_a_wrapper_of_all_methods(command, here, read_table, arguments):
 
 @pytest.mark.slow
 def test_tune(command, here):
-    given = ["--grid", "mu=0.1,0.5", "--cohort", "4", "--rounds", "1", "--seeds", "1"]
-    command("tune", "fedprox+identity", *given, "--model", "linear", "--out", "out")
+    given = [
+        "--model",
+        "linear",
+        "--grid",
+        "mu=0.1,0.5",
+        "--cohort",
+        "4",
+        "--rounds",
+        "1",
+        "--seeds",
+        "1",
+    ]
+    command("tune", "fedprox+identity", *given, "--dataset", "digits", "--out", "out")
     best = (here / "out" / "tuned.toml").read_text()
     assert "+identity" in best
 
