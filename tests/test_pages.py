@@ -130,3 +130,18 @@ def test_large_populations(tmp_path, monkeypatch):
     assert len(list((tmp_path / "rows").glob("*.rows"))) == 1
     assert names["data"].num_clients == 40
     assert len(names["test"]["y"]) == 200
+
+
+def test_the_page_of_the_code_names_what_exists():
+    """Every file and folder, and every function and class in one of the package's files."""
+    page, package = (
+        (ROOT / "docs" / "the_code_in_ten_minutes.md").read_text(),
+        ROOT / "fedjax_algos",
+    )
+    named = re.findall(r"`([\w/.]+)`", page.read_text())
+    paths = {name for name in named if "/" in name} - {"fedjax_algos/"}
+    assert {path for path in paths if not (package / path).exists()} == set()
+    text = "\n".join(path.read_text() for path in package.rglob("*.py"))
+    words = {name.split(".")[-1] for name in named if "/" not in name} - {"csv"}
+    unknown = {w for w in words if not re.search(rf"(def|class) {w}\b|^    {w}: ", text, re.M)}
+    assert unknown == set()
