@@ -134,10 +134,7 @@ def test_large_populations(tmp_path, monkeypatch):
 
 def test_the_page_of_the_code_names_what_exists():
     """Every file and folder, and every function and class in one of the package's files."""
-    page, package = (
-        (ROOT / "docs" / "the_code_in_ten_minutes.md").read_text(),
-        ROOT / "fedjax_algos",
-    )
+    page, package = ROOT / "docs" / "the_code_in_ten_minutes.md", ROOT / "fedjax_algos"
     named = re.findall(r"`([\w/.]+)`", page.read_text())
     paths = {name for name in named if "/" in name} - {"fedjax_algos/"}
     assert {path for path in paths if not (package / path).exists()} == set()
