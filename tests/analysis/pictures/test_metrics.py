@@ -347,12 +347,6 @@ def test_several_seeds_of_a_label():
     assert figure.axes[0].get_title() == "mean of 2 seeds, band: lowest to highest"
 
 
-def test_the_given_rows_stay_as_they_are():
-    before = [dict(row) for row in ONE]
-    draw_metric({"fedavg": ONE})
-    assert before == ONE
-
-
 @pytest.mark.parametrize(
     ("given", "kind", "message"),
     [
@@ -417,10 +411,3 @@ def test_figures_that_cannot_be_drawn(tmp_path):
     with pytest.raises(ValueError, match="size=1x1 has no room for the axes beside the texts"):
         plot_metric(many, tmp_path / "a.png", size=(1, 1))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_flops_are_an_axis_where_they_were_measured():
-    with_flops, without = rows("first", FIRST, flops=1e9), rows("other", OTHER)
-    message = "x='flops' is unknown; choose round, upload_bytes or wall_seconds"
-    with pytest.raises(ValueError, match=message):
-        draw_metric(with_flops + without, x="flops")
