@@ -157,7 +157,7 @@ def vit(
 
     Args:
       patch_size: height and width of a patch in pixels; a divisor of the image's.
-      width: of a token; the perceptrons are four times as wide.
+      width: width of a token; the perceptrons are four times as wide.
       depth: number of encoder blocks.
       heads: number of attention heads; a divisor of the width.
       dropout: share of the entries, from 0 to below 1, that training sets to 0 after the position
