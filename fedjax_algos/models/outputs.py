@@ -65,8 +65,8 @@ def with_args(entries: Mapping[str, str]) -> Callable[[F], F]:
 
 OUTPUTS_AND_LABELS = {
     "outputs": "the model's outputs, with logits float[batch, ..., classes].",
-    "batch": """a batch with "y", int32[batch, ...], the labels: one of each example, or more, such as those
-        of the voxels of a mask, or the tokens after the positions of a text.""",
+    "batch": """a batch with "y", int32[batch, ...], the labels: one of each example, or more, such
+        as those of the voxels of a mask, or the tokens after the positions of a text.""",
 }
 
 
@@ -271,7 +271,7 @@ def _joined(first, specs):
 
 
 def check_labels(problem: Problem, name: str, examples: Batch) -> None:
-    """Raises ValueError for examples that a classifier does not take, or labels that are no classes.
+    """Raises ValueError for examples that a model does not take, or labels that are no classes.
 
     A label out of range has no loss of its own: it would make the model NaN, or count as another
     class. If the loss is none of this package, whole numbers that are no classes of the outputs may

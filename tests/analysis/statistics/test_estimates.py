@@ -1,4 +1,4 @@
-"""Estimates over seeds, paired differences, diverged runs and the best method, by hand and scipy."""
+"""Estimates over seeds, paired differences, diverged runs, and the best method."""
 
 import itertools
 import math

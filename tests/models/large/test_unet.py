@@ -69,29 +69,6 @@ def test_batch_norm_moves_its_statistics_by_a_tenth():
     np.testing.assert_allclose(own["var"], expected, rtol=1e-4)
 
 
-@pytest.mark.slow
-def test_the_loss_of_an_example_is_the_mean_over_its_voxels():
-    problem = small("group")
-    batch = {
-        "x": volumes(3),
-        "y": jnp.asarray(np.random.default_rng(1).integers(0, 3, (3, 2, 4, 6))),
-    }
-    outputs, _ = outputs_of("group")(batch["x"], jnp.ones(3, bool))
-    logits, labels = np.asarray(outputs.logits, float), np.asarray(batch["y"])
-    assert logits.shape == (3, 2, 4, 6, 3)
-    of_label = np.take_along_axis(logits, labels[..., None], -1)[..., 0]
-    entropy = np.log(np.exp(logits).sum(-1)) - of_label
-    np.testing.assert_allclose(problem.loss(outputs, batch), entropy.mean((1, 2, 3)), rtol=1e-5)
-    found = logits.argmax(-1)
-    metrics = problem.metrics(outputs, batch)
-    np.testing.assert_allclose(metrics["accuracy"], (found == labels).mean((1, 2, 3)), rtol=1e-6)
-    scores = [
-        [2 * ((f == k) & (g == k)).sum() / ((f == k).sum() + (g == k).sum()) for k in (1, 2)]
-        for f, g in zip(found, labels, strict=True)
-    ]
-    np.testing.assert_allclose(metrics["dice_score"], np.mean(scores, 1), rtol=1e-6)
-
-
 def test_a_segmenter_takes_a_loss():
     module = UNet3D(2, 1, 2, "group", 2, "auto")
     problem = segmenter(module, (2, 2, 2), loss=losses["dice"])
