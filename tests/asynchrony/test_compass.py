@@ -282,28 +282,6 @@ def test_speeds_are_averaged_in_code_mode(speed_weight, record, steps):
 # examples by hand
 
 
-def test_a_late_update_and_the_same_clients_next_one_are_both_aggregated():
-    system = GivenSystem([1], durations={(0, 1): 101})
-    plan = compass(slack=1)(system, 1, arrivals=3)
-    assert plan.trace.late.tolist() == [False, True, False, False]
-    assert plan.dispatch.tolist() == [0, 1, 2]
-    assert plan.step.tolist() == [0, 1, 1]
-    assert plan.staleness.tolist() == [0, 0, 0]
-    assert plan.version.tolist() == [0, 1, 1, 2]  # the timer at 120 made no server step
-    assert plan.trace.aggregated_group.tolist() == [0, 2]
-
-
-def test_the_later_of_equally_good_groups_is_joined():
-    """At 22, groups 1 (at 120) and 2 (at 119) leave client 2 24.5 and 24.25 steps of 4 minutes."""
-    measured = {0: Fraction(1), 1: Fraction("0.98"), 2: Fraction(4)}
-    planner = compass(measure=lambda client, *_: measured[client])
-    system = GivenSystem([1] * 3, durations={(0, 0): 20, (1, 0): 21, (2, 0): 22})
-    plan = planner(system, 3, arrivals=3)
-    assert plan.trace.expected[3:].tolist() == [120, 119, 119]
-    assert plan.trace.arrival_group[3:].tolist() == [1, 2, 2]
-    assert plan.num_steps[3:].tolist() == [100, 100, 24]
-
-
 @pytest.mark.parametrize(("mode", "steps"), [("paper", 100), ("code", 99)])
 def test_groups_that_need_too_many_steps(mode, steps):
     """At 100, client 2 could meet group 1 (at 120) after 101 steps, and group 2 (at 119) after 99.

@@ -16,7 +16,6 @@ import fedjax_algos as fa
 from fedjax_algos.models import losses, metrics, models, with_loss, with_metrics
 from fedjax_algos.models.outputs import Outputs, accuracy, check_labels, cross_entropy
 from fedjax_algos.runs import comparison
-from fedjax_algos.runs.batched.sweeps import prepare_sweep, run_sweep
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
@@ -282,15 +281,6 @@ def check_columns(rows, plain):
 def test_columns_of_a_comparison(clock):
     """In rounds and on the virtual clock."""
     check_columns(rows_of(metrics=BOTH, **clock), rows_of(**clock))
-
-
-@pytest.mark.slow
-def test_a_sweep_measures_what_a_comparison_measures():
-    settings = Settings(**vars(SMALL) | {"metrics": BOTH})
-    rows, _ = run_sweep(prepare_sweep(settings, "fedavg", {"client_learning_rate": [0.1]}))
-    for row, other in zip(rows, rows_of(metrics=BOTH), strict=True):
-        for name in ("test_balanced_accuracy", "test_top_3_accuracy"):
-            assert row[name] == pytest.approx(other[name], rel=1e-6)
 
 
 def test_metrics_of_ones_own(own_file):
