@@ -22,17 +22,6 @@ def test_means_of_each_client_are_exact(batch_size):
     check_metrics(metrics, [model.params] * 4, toy.clients)
 
 
-def test_clients_add_up_to_the_mean_over_all_examples():
-    toy = network()
-    model = toy.problem.init(jax.random.key(1))
-    over_all = fa.make_evaluate(toy.problem, 4)(model, toy.data.examples)
-    each = fa.make_evaluate_clients(toy.problem, 3)(model, toy.data)
-    assert set(over_all) == set(each) == {"loss", "large"}
-    total = jax.tree.map(lambda leaf: leaf.sum(0), each)
-    chex.assert_trees_all_close(total, over_all, rtol=1e-14)
-    assert {float(mean.weight) for mean in over_all.values()} == {17}
-
-
 def test_a_nan_stays_with_its_client():
     toy = network()
     clients = held_out()

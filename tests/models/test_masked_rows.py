@@ -103,15 +103,6 @@ class NnxRemat(NnxPlain):
         return self.inner(x)
 
 
-class NnxJit(NnxPlain):
-    @nnx.jit
-    def inner(self, x):
-        return self.dense(self.norm(x))
-
-    def __call__(self, x):
-        return self.inner(x)
-
-
 class NnxBlock(nnx.Module):
     def __init__(self, rngs):
         self.norm = nnx_norm(rngs)
@@ -176,12 +167,6 @@ class LinenSubclass(nn.Module):
         return nn.Sequential([LinenNorm(momentum=0.5), nn.Dense(2)])(x)
 
 
-class LinenRemat(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        return nn.remat(LinenSubclass)()(x)
-
-
 class LinenStep(nn.Module):
     @nn.compact
     def __call__(self, x, _):
@@ -208,10 +193,10 @@ class LinenShared(nn.Module):
 
 
 NNX = [
-    NnxPlain, NnxMask, NnxUnshapedMask, NnxForgets, NnxDeep, NnxRemat, NnxJit, NnxScan, NnxAxes,
+    NnxPlain, NnxMask, NnxUnshapedMask, NnxForgets, NnxDeep, NnxRemat, NnxScan, NnxAxes,
 ]  # fmt: skip
 LINEN = [
-    LinenPlain, LinenMask, LinenUnshapedMask, LinenOfKeyword, LinenSubclass, LinenRemat, LinenScan,
+    LinenPlain, LinenMask, LinenUnshapedMask, LinenOfKeyword, LinenSubclass, LinenScan,
     LinenShared,
 ]  # fmt: skip
 

@@ -53,19 +53,6 @@ def test_below_five_seeds_there_is_no_interval(values, text, legend):
     assert describe_estimates(len(values)) == legend
 
 
-def test_two_seeds_have_no_interval_of_103():
-    """Half the interval of two seeds, 12.7 standard errors, was larger than 100%."""
-    two = Estimate((0.335, 0.497))
-    assert 100 * confidence_half_width(np.array(two.values)) == pytest.approx(102.9, abs=0.1)
-    assert math.isnan(two.interval)
-    assert two.record("final") == {
-        "final": pytest.approx(0.416),
-        "final_interval": pytest.approx(NAN, nan_ok=True),
-        "final_lowest": 0.335,
-        "final_highest": 0.497,
-    }
-
-
 def test_diverged_seeds_are_counted_instead_of_a_mean():
     assert Estimate((0.5, NAN, 0.7)).text(show) == "1/3 diverged"
     assert Estimate((NAN, NAN)).text(show) == "diverged"

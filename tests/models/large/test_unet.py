@@ -76,19 +76,6 @@ def test_a_segmenter_takes_a_loss():
     assert fa.models.with_loss(small("group"), "dice").loss is losses["dice"]
 
 
-@pytest.mark.slow
-def test_clients_learn_a_threshold():
-    """Each voxel's label is whether it is positive; FedAvg reaches a Dice score above 0.9."""
-    x = np.random.default_rng(0).normal(size=(24, 2, 4, 4, 1)).astype("float32")
-    examples = {"x": x, "y": (x[..., 0] > 0).astype("int32")}
-    problem = unet_3d((2, 4, 4, 1), 2, levels=1, features=2, norm="group", groups=2)
-    data = fa.federate(examples, fa.Partition.of(np.split(np.arange(24), 4)))
-    local = fa.Local(batch_size=4, learning_rate=0.3, steps=6)
-    engine = fa.make_engine(fa.algorithms.fedavg(problem, local))
-    _, history = fa.simulate(engine, data, cohort_size=4, rounds=20, test=examples)
-    assert history[-1]["test_dice_score"] > 0.9 > history[0]["test_dice_score"]
-
-
 def test_sizes_that_cannot_be_halved_are_rejected():
     problem = unet_3d((8, 6, 8), 2)
     with pytest.raises(

@@ -101,19 +101,6 @@ def test_checkpoints_change_memory_and_not_gradients():
 
 
 @pytest.mark.slow
-def test_clients_with_their_own_params_are_mapped():
-    problem = vit(SHAPE, 5, **SMALL)
-    each = [random_params(problem, seed) for seed in (0, 1)]
-    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 2, *SHAPE)))
-    gradient = jax.grad(lambda params, x: loss(problem, params, x))
-    mapped = jax.jit(jax.vmap(gradient))(jax.tree.map(lambda *a: jnp.stack(a), *each), x)
-    single = jax.jit(gradient)
-    for index in (0, 1):
-        own = jax.tree.map(lambda leaf, i=index: leaf[i], mapped)
-        chex.assert_trees_all_close(own, single(each[index], x[index]), rtol=0, atol=1e-12)
-
-
-@pytest.mark.slow
 def test_dropout_depends_on_the_key_and_only_in_training():
     problem = vit(SHAPE, 5, **SMALL, dropout=0.5)
     params, x = random_params(problem), jnp.ones((1, *SHAPE))

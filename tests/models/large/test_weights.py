@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from weight_helpers import numbers, tensor
+from weight_helpers import numbers, tensor, torch_shapes
 
 import fedjax_algos as fa
 from fedjax_algos.models import (
@@ -65,24 +65,11 @@ NAMES_OF = {
     "resnet18_imagenet": residual_names([2, 2, 2, 2], 2),
     "resnet50": residual_names([3, 4, 6, 3], 3),
 }
-LEAVES = {"kernel": "weight", "scale": "weight", "mean": "running_mean", "var": "running_var"}
 
 
 @functools.cache
 def shapes_of(name):
-    """Torchvision's names and shapes, by our names and our model; the checksums are of its own."""
-    model, names = shapes(models[name]((32, 32, 3), 10)), NAMES_OF[name][0]
-    found = {}
-    leaves = jax.tree_util.tree_leaves_with_path((model.params, model.statistics["batch_stats"]))
-    for path, leaf in leaves:
-        *modules, last = [entry.key for entry in path[1:]]
-        places = ("/".join(modules[:end]) for end in range(len(modules), 0, -1))
-        theirs = next(names[place] for place in places if place in names)
-        outputs_first = leaf.shape[:-3:-1] + leaf.shape[:-2] if last == "kernel" else leaf.shape
-        found[f"{theirs}.{LEAVES.get(last, last)}"] = outputs_first
-        if last == "mean":
-            found[f"{theirs}.num_batches_tracked"] = ()
-    return found
+    return torch_shapes(models[name]((32, 32, 3), 10), NAMES_OF[name][0], {})
 
 
 def weights_of(name):
