@@ -1,9 +1,12 @@
-"""Weights by a formula of name and shape, the same with PyTorch and without it."""
+"""Weights by a formula of name and shape, the same with PyTorch and without it; their names."""
 
 import math
 import zlib
 
+import jax
 import numpy as np
+
+LEAVES = {"kernel": "weight", "scale": "weight", "mean": "running_mean", "var": "running_var"}
 
 
 def numbers(name, shape):
@@ -24,3 +27,27 @@ def tensor(name, shape):
     else:
         value = uniform - 0.5
     return value.astype(np.float32)
+
+
+def torch_shapes(problem, names, reshaped):
+    """PyTorch's names and shapes of all tensors, by this package's names and the model's shapes.
+
+    `reshaped` has the shapes of tensors that are converted, by the end of their name.
+    """
+    model = jax.eval_shape(problem.init, jax.random.key(0))
+    trees = model.params, dict(model.statistics or {}).get("batch_stats", {})
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(trees):
+        *modules, last = parts = [entry.key for entry in path[1:]]
+        name = names.get("/".join(parts))
+        if name is None:
+            places = ("/".join(modules[:end]) for end in range(len(modules), 0, -1))
+            module = next(names[place] for place in places if place in names)
+            name = f"{module}.{LEAVES.get(last, last)}"
+        elif isinstance(name, tuple):
+            name = name[0]
+        shape = leaf.shape[:-3:-1] + leaf.shape[:-2] if last == "kernel" else leaf.shape
+        found[name] = next((own for end, own in reshaped.items() if name.endswith(end)), shape)
+        if last == "mean":
+            found[name.replace("running_mean", "num_batches_tracked")] = ()
+    return found

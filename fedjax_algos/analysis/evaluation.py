@@ -200,18 +200,7 @@ def _quotients(values: Mean) -> np.ndarray:
 def evaluate_batch(
     problem: Problem, model: Model, examples: Batch, rows: jax.Array, real: jax.Array
 ) -> Metrics:
-    """The loss and the metrics of one batch, as sums and weights, float[] or float[classes].
-
-    Args:
-      problem: what is learned.
-      model: what is evaluated.
-      examples: leaves [total, ...].
-      rows: int32[batch]: which of the examples are in the batch.
-      real: bool[batch]: False for rows that pad the batch.
-
-    Raises:
-      ValueError: for a loss or a metric that does not give one value for each example.
-    """
+    """Sums and weights of the loss and the metrics of int32[batch] rows, where they are real."""
     values = _values(problem, model, examples, rows, real)
     sums = jax.tree.map(lambda leaf: leaf.sum(0), values)
     count = real.sum()
@@ -259,9 +248,5 @@ def _check_shapes(name, value, real):
 
 
 def check_batch_size(batch_size: int) -> None:
-    """Raises ValueError for a batch size below 1.
-
-    Args:
-      batch_size: examples computed at once.
-    """
+    """Raises ValueError for a batch size below 1."""
     check_whole("batch_size", batch_size)

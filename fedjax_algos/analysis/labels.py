@@ -25,9 +25,6 @@ def algorithm_of(label: str) -> str | None:
     """The algorithm of the package that a label names with its first word; None if it names none.
 
     Case and hyphens do not count: `fedavg`, `FedAvg, tuned` and `iid: FedAvg-2` name `fedavg`.
-
-    Args:
-      label: of a method.
     """
     words = re.findall(r"\w+(?:-\w+)*", label.rpartition(SEPARATOR)[2].lower())
     parts = re.split("[-_]", words[0]) if words else [""]
@@ -44,13 +41,7 @@ def display_names(labels: Iterable[str], given: Mapping[str, str] | None = None)
 
     The name of an algorithm of the package at the beginning of a label, or after the name of a
     results folder, becomes that of `DISPLAY_NAMES`, unless two methods would then have one name.
-
-    Args:
-      labels: of all methods.
-      given: names by label, which replace these; other entries are ignored.
-
-    Raises:
-      ValueError: for two methods with the same name.
+    The names that are given replace these; other entries are ignored.
     """
     given, labels = given or {}, list(labels)
     names = {label: _display_name(label) for label in labels}

@@ -7,25 +7,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.analysis.client_models import (
-    checked_steps,
-    evaluate_client,
-    make_tune,
-    map_clients,
+from fedjax_algos.analysis.evaluation import (
+    check_batch_size,
+    evaluate_batch,
+    make_evaluate_clients,
 )
-from fedjax_algos.analysis.evaluation import check_batch_size, make_evaluate_clients
-from fedjax_algos.core import Algorithm, Array, Local, Metrics, Model, Problem
+from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Metrics, Model, Problem
 from fedjax_algos.core.checks import check_kind, check_not_consumed, check_seed
+from fedjax_algos.core.limits import check_int32
+from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.user_functions import check_problem
-from fedjax_algos.data.federated_data import FederatedData
+from fedjax_algos.data.federated_data import FederatedData, client_view
 from fedjax_algos.engine.checks import check_algorithm, check_num_clients
 from fedjax_algos.engine.compilation import round_up_size
-from fedjax_algos.engine.exchange import initialised_row, read_row, shared_of
+from fedjax_algos.engine.exchange import draw, initialised_row, read_row, shared_of
 from fedjax_algos.engine.placed.devices import one_copy
 from fedjax_algos.engine.slots import Layout, chunk_size
 from fedjax_algos.engine.state import FederatedState, RowTable
-from fedjax_algos.participation.cohorts import full_steps
+from fedjax_algos.participation.cohorts import full_steps, rate_at
 
+# The dispatch number of personal training. Runs number from 0, so it shares no draws with a run.
+_DISPATCH_NUMBER = -1
+_MAX_AUTO_CHUNK = 32  # clients that "auto" maps: each has its own weights, and there may be many
 _MAX_ROWS = 128  # rows of host memory that the device holds at once
 
 
@@ -47,7 +50,7 @@ class EvaluatePersonal(Protocol):
           model: the common model.
           train: the clients' training examples.
           test: the test examples of the same clients.
-          seed: of the batches and of the training keys.
+          seed: the seed for the batches and the training keys.
           num_steps: int or int[num_clients], at least 0; None is what `local` gives.
 
         Returns:
@@ -78,8 +81,9 @@ def make_evaluate_personal(
       local: how a client trains; its steps or epochs are the default number of steps.
       batch_size: test examples of a client computed at once, at most the size of the largest
         client.
-      layout: of all clients, as for `make_engine`, except that "auto" maps at most 32 clients at
-        once: each has its own copy of the model. The results of layouts agree up to rounding.
+      layout: how clients are computed, as for `make_engine`, except that "auto" maps at most 32
+        clients at once: each has its own copy of the model. The results of layouts agree up to
+        rounding.
 
     Raises:
       ValueError: for a batch size below 1, an unknown layout, or local work that is not exactly one
@@ -90,23 +94,23 @@ def make_evaluate_personal(
     check_batch_size(batch_size)
     chunk_size(layout, 1)
     full_steps(np.ones(1, np.int32), local)
-    tune = make_tune(problem, local)
+    tune = _make_tune(problem, local)
 
     @functools.partial(jax.jit, static_argnames="size")
     def compute(model, train, test, num_steps, seed, *, size):
         def of_client(client, steps):
             tuned = tune(model, train, client, steps, seed)
-            return evaluate_client(problem, tuned, test, client, size)
+            return _evaluate_client(problem, tuned, test, client, size)
 
         clients = jnp.arange(train.num_clients, dtype=jnp.int32)
-        return map_clients(of_client, train.num_clients, layout, clients, num_steps)
+        return _map_clients(of_client, train.num_clients, layout, clients, num_steps)
 
     def evaluate(model, train, test, *, seed=0, num_steps=None):
         check_kind("model", model, Model, "give Model(params, statistics)")
         check_seed(seed)
         for name, data in (("train", train), ("test", test)):
             check_kind(name, data, FederatedData, "give what federate returned")
-        steps = checked_steps(train, test, local, num_steps)
+        steps = _checked_steps(train, test, local, num_steps)
         size = max(min(batch_size, test.counts().max()), 1)
         return compute(model, train, test, steps, np.uint32(seed), size=int(size))
 
@@ -128,12 +132,12 @@ class EvaluateOwn(Protocol):
         """Evaluates each client's own model on its own examples.
 
         Args:
-          state: of a run, of an engine or an executor; not consumed.
+          state: the state of an engine or an executor; not consumed.
           data: the examples to evaluate on: the clients' training, held-out or test examples.
           train: examples on which each client trains its own model further before it is evaluated;
             None: it does not.
-          num_steps: of this training, as in `EvaluatePersonal`.
-          seed: of this training.
+          num_steps: the steps of this training, as in `EvaluatePersonal`.
+          seed: the seed of this training.
 
         Returns:
           "loss" and the problem's metrics of each client, with leaves as those of
@@ -164,7 +168,7 @@ def make_evaluate_own(
       local: how a client trains further, if it does; None: as in the algorithm. For the client's
         step of Per-FedAvg give `steps=1` and its `alpha` as the rate.
       batch_size: examples of a client computed at once, at most the size of the largest client.
-      layout: of all clients, as in `make_evaluate_personal`.
+      layout: as in `make_evaluate_personal`.
 
     Raises:
       TypeError: for an object that is no algorithm.
@@ -174,7 +178,7 @@ def make_evaluate_own(
     check_batch_size(batch_size)
     chunk_size(layout, 1)
     problem, local = algorithm.problem, local or algorithm.local
-    tune, evaluate_common = make_tune(problem, local), make_evaluate_clients(problem)
+    tune, evaluate_common = _make_tune(problem, local), make_evaluate_clients(problem)
 
     @functools.partial(jax.jit, static_argnames=("size", "trains"))
     def compute(state, rows, clients, data, train, num_steps, seed, *, size, trains):
@@ -187,11 +191,11 @@ def make_evaluate_own(
             if isinstance(model.statistics, tuple) and model.statistics == ():
                 model = model._replace(statistics=state.statistics)
             model = tune(model, train, client, steps, seed) if trains else model
-            return evaluate_client(problem, model, data, client, size)
+            return _evaluate_client(problem, model, data, client, size)
 
         steps = jnp.pad(num_steps, (0, 1))[clients]  # one past the last client takes none
         positions = jnp.arange(clients.size, dtype=jnp.int32)
-        return map_clients(of_client, data.num_clients, layout, clients, steps, positions)
+        return _map_clients(of_client, data.num_clients, layout, clients, steps, positions)
 
     def evaluate(state, data, *, train=None, num_steps=None, seed=0):
         check_kind("state", state, FederatedState, "give what engine.init or a round returned")
@@ -208,7 +212,7 @@ def make_evaluate_own(
         steps = np.zeros(data.num_clients, np.int32)
         if trains:
             train = one_copy(train)
-            steps = checked_steps(train, data, local, num_steps)
+            steps = _checked_steps(train, data, local, num_steps)
         if algorithm.personal is not None and not isinstance(state.dispatched, tuple):
             check_num_clients(state, data.num_clients)
         # rounded, so that clients of similar sizes on other seeds compile nothing
@@ -237,3 +241,85 @@ def _pieces(rows, num_clients, device):
         clients = np.minimum(np.arange(start, start + size, dtype=np.int32), num_clients)
         own = [rows[client] for client in clients.tolist()]
         yield clients, jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *own), device)
+
+
+def _make_tune(problem, local):
+    """Builds `(model, train, client, num_steps, seed) -> Model`, a client's local steps."""
+    train_client = local_training(problem, local)
+
+    def tune(model, train, client, num_steps, seed):
+        # an order of its own, whatever the batches of the run
+        draws = draw("short", seed, client, jnp.int32(_DISPATCH_NUMBER))
+        data = client_view(train, client, draws.order, model.statistics, frozen=model.frozen)
+        zero, real = jnp.int32(0), jnp.result_type(float)
+        dispatch = Dispatch(
+            client=client,
+            number=jnp.int32(_DISPATCH_NUMBER),
+            server_step=zero,
+            num_steps=num_steps,
+            full_steps=num_steps,
+            num_examples=data.num_examples,
+            share=data.num_examples.astype(real) / train.indices.shape[0],
+            learning_rate=jnp.asarray(rate_at(local.learning_rate, np.int32(0)), real),
+            first_step=zero,
+        )
+        trained = train_client(model.params, data, dispatch, draws.key)
+        return Model(trained.params, trained.report.statistics, model.frozen)
+
+    return tune
+
+
+def _map_clients(function, num_clients, layout, clients, num_steps, *inputs):
+    """The metrics `function(client, num_steps, *inputs)` of int32[number] clients, by chunks."""
+    number = clients.size
+    at_once = min(number, _MAX_AUTO_CHUNK) if layout == "auto" else number
+    chunk = chunk_size(layout, at_once)
+    padding = (0, -number % chunk)
+    clients = jnp.pad(clients, padding, constant_values=num_clients)  # takes no step
+    work = clients, *(jnp.pad(leaf, padding) for leaf in (num_steps, *inputs))
+    if chunk == 1:  # without vmap convolutions stay dense, and loops have their own lengths
+        return jax.lax.map(lambda each: function(*each), work)
+    chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, chunk), work)
+    metrics = jax.lax.map(lambda each: jax.vmap(function)(*each), chunks)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:number], metrics)
+
+
+def _checked_steps(train, test, local, num_steps):
+    """int32[num_clients]: the local steps of each client; those of `local` for None."""
+    if train.num_clients != test.num_clients:
+        raise ValueError(
+            f"there are {train.num_clients} clients to train and {test.num_clients} to test; "
+            "give both sets of examples for the same clients"
+        )
+    counts = train.counts()
+    steps = full_steps(counts, local) if num_steps is None else np.asarray(num_steps)
+    if steps.dtype.kind not in "iu" or steps.min() < 0:
+        raise ValueError(
+            f"num_steps={steps.min()} is out of range; give whole numbers of at least 0"
+        )
+    if steps.ndim and steps.shape != counts.shape:
+        raise ValueError(
+            f"num_steps have shape {steps.shape} for {len(counts)} clients; give one number, "
+            "or one for each client"
+        )
+    check_int32("num_steps", steps.max(), "give fewer")
+    return np.where(counts > 0, steps, 0).astype(np.int32)
+
+
+def _evaluate_client(problem, model, data, client, size):
+    """Metrics of one client's examples, in ceil(n_i / size) batches."""
+    offset = data.offsets[client]
+    count = data.offsets[client + 1] - offset
+
+    def measure(step):
+        slots = step * size + jnp.arange(size, dtype=jnp.int32)
+        real = slots < count
+        rows = data.indices[offset + jnp.minimum(slots, count - 1)]
+        return evaluate_batch(problem, model, data.examples, rows, real)
+
+    def add(step, metrics):
+        return jax.tree.map(jnp.add, metrics, measure(step))
+
+    shapes = jax.eval_shape(measure, 0)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.fori_loop(0, -(-count // size), add, zeros)

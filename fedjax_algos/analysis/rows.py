@@ -67,19 +67,9 @@ def rows_by_run(rows: list[Row]) -> dict[str, dict[float, list[Row]]]:
 
 
 def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
-    """The values of one column, by method.
+    """The values of one column by method, float64[seeds, evaluations].
 
-    Args:
-      rows: with `method` and `seed`; all methods have the same seeds. Evaluations are the same for
-        all seeds of a method, except that the rows of a diverged run end early.
-      column: its name.
-
-    Returns:
-      float64[seeds, evaluations] for each method; NaN where a row lacks the column, and after the
-      end of a diverged run.
-
-    Raises:
-      ValueError: for a method that has no rows on a seed.
+    They are NaN where a row lacks the column, and after the end of a diverged run.
     """
     seeds = dict.fromkeys(row["seed"] for row in rows)
     arrays = {}
@@ -98,10 +88,5 @@ def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
 
 
 def quality_by_method(rows: list[Row], metric: str = METRIC) -> dict[str, np.ndarray]:
-    """The quality of each method, NaN where the model is not finite; see `column_by_method`.
-
-    Args:
-      rows: of all methods on the same seeds.
-      metric: column of the quality.
-    """
+    """The quality of each method, NaN where the model is not finite; see `column_by_method`."""
     return column_by_method([row | {metric: finite_quality(row, metric)} for row in rows], metric)

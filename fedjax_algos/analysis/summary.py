@@ -33,14 +33,14 @@ class MethodSummary(NamedTuple):
     the column was not measured.
 
     Attributes:
-      label: of the method.
+      label: the method's label.
       final: the last quality; NaN for a seed that has diverged.
       best: the highest quality of all evaluations, which is chosen on the test data; for a seed
         that has diverged the highest one before.
-      rounds: up to the first evaluation at the target.
-      upload_bytes: of all clients, up to that evaluation.
-      simulated_seconds: up to that evaluation.
-      flops: of all clients, up to that evaluation.
+      rounds: number of rounds.
+      upload_bytes: bytes that all clients sent.
+      simulated_seconds: time on the virtual clock.
+      flops: floating-point operations of all clients.
       seeds: their number.
       seeds_reaching: seeds that reach the target.
       seeds_diverged: seeds whose last model is not finite.
@@ -75,13 +75,13 @@ class PairedSummary(NamedTuple):
     reach the target; None if there are none, or if the column was not measured.
 
     Attributes:
-      label: of the method.
+      label: the method's label.
       final: difference of the last quality.
       best: difference of the highest quality, on the same seeds as that of the last one.
-      rounds_ratio: of the rounds to the target.
-      upload_bytes_ratio: of the uploads of all clients.
-      simulated_seconds_ratio: of the simulated times.
-      flops_ratio: of the operations of all clients.
+      rounds_ratio: ratio of the rounds to the target.
+      upload_bytes_ratio: ratio of the uploads of all clients.
+      simulated_seconds_ratio: ratio of the simulated times.
+      flops_ratio: ratio of the operations of all clients.
       seeds: number of all seeds.
       seeds_common: number of the common seeds.
     """
@@ -134,7 +134,7 @@ def summarise(
     """Summarises a comparison, one entry for each method.
 
     Args:
-      rows: of all methods on the same seeds.
+      rows: the rows of all methods, on the same seeds.
       target: the quality to reach. If None, it is the best one of the reference on the same seed. A
         seed on which the reference has diverged has no target then: its best would be that of a
         model that is hardly trained.
@@ -143,7 +143,7 @@ def summarise(
 
     Raises:
       ValueError: if no row has the metric or a wall time, for an unknown reference, a metric that
-        is lower for better models, and as for `column_by_method`.
+        is lower for better models, or a method without rows on a seed.
     """
     seeds = _seeds(rows)
     return [
@@ -174,10 +174,10 @@ def summarise_pairs(
     """Compares each method with the reference on the same seeds, one entry for each other method.
 
     Args:
-      rows: of all methods on the same seeds.
-      target: as in `summarise`.
-      reference: the label of a method; None: the first.
-      metric: as in `summarise`.
+      rows: as in `summarise`, and so are `target`, `reference` and `metric`.
+      target: the quality to reach.
+      reference: the label of a method.
+      metric: column of the quality.
 
     Raises:
       ValueError: as for `summarise`.

@@ -176,10 +176,10 @@ def classifier(
 
     Args:
       module: called with inputs of shape [batch, *example_shape]; returns float[batch, classes].
-      example_shape: of one example.
+      example_shape: shape of one example.
       inputs: applied to "x" before the module. For augmentation see `preprocessed`, whose float
         images `scale_pixels` returns unchanged.
-      dtype: of the example that initialises the module; an integer type for codes.
+      dtype: type of the example that initialises the module; an integer type for codes.
 
     Raises:
       ValueError: for a module that needs other arguments; in training, for a BatchNorm whose

@@ -64,9 +64,9 @@ def with_args(entries: Mapping[str, str]) -> Callable[[F], F]:
 
 
 OUTPUTS_AND_LABELS = {
-    "outputs": "of the model, with logits float[batch, ..., classes].",
-    "batch": """with "y", int32[batch, ...], the labels: one of each example, or more, such as those
-        of the voxels of a mask, or the tokens after the positions of a text.""",
+    "outputs": "the model's outputs, with logits float[batch, ..., classes].",
+    "batch": """a batch with "y", int32[batch, ...], the labels: one of each example, or more, such
+        as those of the voxels of a mask, or the tokens after the positions of a text.""",
 }
 
 
@@ -271,18 +271,12 @@ def _joined(first, specs):
 
 
 def check_labels(problem: Problem, name: str, examples: Batch) -> None:
-    """Checks the examples of a classifier: what it reads of them, and that labels are classes.
+    """Raises ValueError for examples that a model does not take, or labels that are no classes.
 
     A label out of range has no loss of its own: it would make the model NaN, or count as another
     class. If the loss is none of this package, whole numbers that are no classes of the outputs may
     have a meaning for it, such as examples that it leaves out. So they are refused only if their
     loss is not finite, or exactly that of a class, which indexing in JAX takes for them.
-
-    The leaves of the examples are [total, ...], at least one example, and `name` is for messages.
-
-    Raises:
-      ValueError: for examples that the model does not take, and labels that are no whole numbers or
-        not below the number of classes.
     """
     leaves, tree = jax.tree.flatten(examples)
     shapes = tuple(jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype) for leaf in leaves)

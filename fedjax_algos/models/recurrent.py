@@ -50,7 +50,7 @@ class Recurrent(nn.Module):
 
     Attributes:
       cell: "gru" or "lstm".
-      width: of the hidden state.
+      width: width of the hidden state.
       biases: "torch" or "flax", see above.
       initialisation: "torch" draws all params uniformly, "flax" as Flax does.
     """

@@ -118,11 +118,11 @@ def segmenter(
     Args:
       module: called with inputs of shape [batch, *example_shape]; returns
         float[batch, ..., classes].
-      example_shape: of one example.
+      example_shape: shape of one example.
       loss: `(outputs, batch) -> float[batch]`, such as `dice`; the default is the mean over the
         voxels of an example.
       inputs: applied to "x" before the module.
-      dtype: of the example that initialises the module.
+      dtype: type of the example that initialises the module.
     """
     problem = classifier(module, example_shape, inputs=inputs, dtype=dtype)
     return problem._replace(loss=loss, metrics=voxel_metrics)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.analysis.costs.measured import UncountedError, count_flops
+from fedjax_algos.analysis.costs import UncountedError, count_flops
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.asynchrony.plan import Plan

@@ -15,43 +15,11 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 5, 17, 100])
-def test_means_over_all_examples_are_exact(batch_size):
-    toy = network()
-    examples = {key: np.concatenate([c[key] for c in toy.clients]) for key in ("x", "y")}
-    model = toy.problem.init(jax.random.key(1))
-    metrics = fa.make_evaluate(toy.problem, batch_size)(model, examples)
-    loss, large = expected(model.params, examples)
-    assert float(metrics["loss"].weight) == 17
-    assert float(metrics["loss"].value()) == pytest.approx(loss, rel=1e-13)
-    assert float(metrics["large"].value()) == pytest.approx(large, rel=1e-13)
-
-
-@pytest.mark.parametrize("batch_size", [1, 4, 5, 17, 100])
 def test_means_of_each_client_are_exact(batch_size):
     toy = network()
     model = toy.problem.init(jax.random.key(1))
     metrics = fa.make_evaluate_clients(toy.problem, batch_size)(model, toy.data)
     check_metrics(metrics, [model.params] * 4, toy.clients)
-
-
-@pytest.mark.parametrize("batch_size", [7, 64])
-def test_many_clients_of_different_sizes(batch_size):
-    problem = network().problem
-    clients = held_out(np.random.default_rng(3).integers(1, 40, size=50))
-    model = problem.init(jax.random.key(2))
-    metrics = fa.make_evaluate_clients(problem, batch_size)(model, stored(clients))
-    check_metrics(metrics, [model.params] * 50, clients)
-
-
-def test_clients_add_up_to_the_mean_over_all_examples():
-    toy = network()
-    model = toy.problem.init(jax.random.key(1))
-    over_all = fa.make_evaluate(toy.problem, 4)(model, toy.data.examples)
-    each = fa.make_evaluate_clients(toy.problem, 3)(model, toy.data)
-    assert set(over_all) == set(each) == {"loss", "large"}
-    total = jax.tree.map(lambda leaf: leaf.sum(0), each)
-    chex.assert_trees_all_close(total, over_all, rtol=1e-14)
-    assert {float(mean.weight) for mean in over_all.values()} == {17}
 
 
 def test_a_nan_stays_with_its_client():
@@ -123,14 +91,6 @@ def test_summary_of_clients():
     assert highest.worst_decile == 23
     assert fa.summarise_clients(metric(np.arange(20.0)), "lowest").worst_decile == 0.5
     assert fa.summarise_clients(metric(np.arange(4.0)), "highest").worst_decile == 3
-
-
-def test_weights_count_in_the_weighted_mean_only():
-    summary = fa.summarise_clients(metric([1.0, 3.0, 8.0], [6, 1, 1]), "highest")
-    assert summary.mean == 4
-    assert summary.weighted_mean == 17 / 8
-    assert summary.worst_decile == 8
-    assert summary.standard_deviation == pytest.approx(np.sqrt((9 + 1 + 16) / 3))
 
 
 @pytest.mark.parametrize("worst", ["lowest", "highest"])

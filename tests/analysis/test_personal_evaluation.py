@@ -10,8 +10,6 @@ from evaluation_helpers import check_metrics, expected, fine_tune, held_out, net
 from helpers import Compilations, quadratics, stored
 
 import fedjax_algos as fa
-from fedjax_algos.core.randomness import permutation_words
-from fedjax_algos.data.federated_data import client_view
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -54,16 +52,6 @@ def test_epochs_depend_on_each_client_s_size():
     metrics = evaluate(model, toy.data, toy.data)
     tuned = fine_tune(model.params, toy.clients, seed=0, steps=[4, 2, 6, 2], number=NUMBER)
     check_metrics(metrics, tuned, toy.clients, 1e-12)
-
-
-@pytest.mark.parametrize("layout", ["vmapped", 3, "sequential"])
-def test_without_steps_the_model_is_the_common_one(layout):
-    toy = network()
-    test = stored(held_out())
-    model = toy.problem.init(jax.random.key(1))
-    personal = fa.make_evaluate_personal(toy.problem, LOCAL, layout=layout)
-    common = fa.make_evaluate_clients(toy.problem)(model, test)
-    chex.assert_trees_all_close(personal(model, toy.data, test, num_steps=0), common, rtol=1e-14)
 
 
 @pytest.mark.parametrize("layout", [3, "sequential"])
@@ -139,14 +127,3 @@ def test_errors_name_the_value_and_the_fix():
         evaluate(model, toy.data, stored(held_out([3])))
     with pytest.raises(ValueError, match="num_steps=-2 is out of range"):
         evaluate(model, toy.data, toy.data, num_steps=[1, -2, 0, 0])
-
-
-def test_a_client_s_view_has_its_examples_and_the_statistics():
-    toy = network()
-    order = permutation_words(jax.random.key(0))
-    view = client_view(toy.data, jnp.int32(2), order, "statistics")
-    targets = jax.jit(lambda step: view.batch(step, 4)[0]["y"])
-    batches = [targets(jnp.int32(step)) for step in range(2)]
-    assert sorted(np.concatenate(batches)) == sorted(toy.clients[2]["y"])
-    assert view.statistics == "statistics"
-    assert int(client_view(toy.data, jnp.int32(4), order).num_examples) == 1  # of an empty slot

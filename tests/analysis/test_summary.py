@@ -1,9 +1,10 @@
-"""The summary of a comparison, and its pairs."""
+"""The columns of a row of metrics; the summary of a comparison, and its pairs."""
 
 import numpy as np
 import pytest
 from summary_helpers import ALL_DIVERGED, FIRST, HALF_DIVERGED, NAN, OTHER, rows
 
+from fedjax_algos.analysis import metrics_row
 from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
 
@@ -168,3 +169,15 @@ def test_a_metric_is_measured_and_rises():
     with pytest.raises(ValueError, match="'glossiness' is not measured; name it in metrics too"):
         check_target_metric("glossiness", ["loss"])
     check_target_metric("dice_score")
+
+
+COSTS = {"download_bytes": 4, "upload_bytes": 2, "flops": 1.5, "wall_seconds": 0.1}
+
+
+def test_columns_have_one_order():
+    metrics = {"train_loss": 0.3, "test_loss": 0.2, "test_accuracy": 0.9}
+    row = metrics_row(7, metrics, **COSTS)
+    assert list(row.items()) == [("round", 7), *metrics.items(), *COSTS.items()]
+    row = metrics_row(0, metrics, simulated_seconds=0.0, arrivals=0, lost=0, **COSTS)
+    clock, events = ("simulated_seconds", 0.0), [("arrivals", 0), ("lost", 0)]
+    assert list(row.items()) == [("round", 0), clock, *metrics.items(), *events, *COSTS.items()]

@@ -155,29 +155,6 @@ def test_summaries_over_clients():
     )
 
 
-@pytest.mark.slow
-def test_inside_a_mapped_scan_of_rounds():
-    """A pure round of each of two seeds, and its evaluation, in one call."""
-    problem, clients = task()
-    data, examples = stored([each for each in clients if len(each["y"])]), pooled(clients)
-    round_fn = fa.pure_round(fa.algorithms.fedavg(problem, LOCAL))
-    population = fa.Population(num_clients=4, cohort_size=2, total_examples=15)
-    evaluate = fa.make_evaluate(problem, 4)
-
-    def simulation(seed):
-        dispatches = fa.traced_dispatches(seed, data.counts(), LOCAL, cohort_size=2, rounds=1)
-        state = round_fn.init(seed, population)
-        state, _ = jax.lax.scan(lambda s, d: round_fn(s, data, d), state, dispatches)
-        means = evaluate(state.model, examples)
-        return state.server.params, {name: mean.value() for name, mean in means.items()}
-
-    params, values = jax.jit(jax.vmap(simulation))(jnp.arange(2))
-    for seed in range(2):
-        own = jax.tree.map(lambda leaf, s=seed: leaf[s], params)
-        found = [values[n][seed] for n in ("accuracy", "balanced_accuracy", "words")]
-        np.testing.assert_allclose(found, expected(own, examples), rtol=1e-12)
-
-
 def test_a_mean_over_classes():
     mean = fa.ClassMean(
         jnp.array([[1.0, 0.0, 3.0], [0.0, 0, 0]]), jnp.array([[4.0, 0, 3], [0, 0, 0]])

@@ -102,34 +102,3 @@ def test_algorithms_that_need_synchronous_rounds(name, message):
 
 def test_every_planner_is_tested():
     assert set(SPECS) == set(planners)
-
-
-@pytest.mark.slow
-def test_your_own_algorithm_runs_where_its_fields_allow():
-    """FedAvg with half of its step, restricted to one planner, equals FedAvg's first step."""
-    toy = quadratics([[1.0], [2.0]], [[1.0], [-1.0]])
-    fedavg = fa.algorithms.fedavg(toy.problem, LOCAL)
-
-    def server_update(server, sums, count, group):
-        new = fedavg.server_update(server, sums, count, group)
-        return new._replace(params={"x": (server.params["x"] + new.params["x"]) / 2})
-
-    own = fedavg._replace(
-        server_update=server_update,
-        traits=fa.Traits(asynchrony=fa.Asynchrony("tiers", ("tiers",), "it is an example")),
-    )
-    with pytest.raises(ValueError, match="the planner immediate: it is an example"):
-        check_planner(own, "immediate")
-    check_planner(own, "tiers")
-    plan = planners.make("tiers:steps=4,ratio=1")(FixedSystem([1, 2]), 2, seconds=8)
-    assert plan.group.tolist() == [0, 0, 1]
-    models = {}
-    for algorithm in (own, fedavg):
-        executor = fa.make_executor(algorithm, slots=1)
-        state = executor.init(0, fa.Population(2, 2, 2, 2))
-        dispatches = plan_dispatches(plan, toy.data.counts(), LOCAL)
-        run = executor.run(state, executor.put_data(toy.data), plan, dispatches, stops=[1, 2])
-        models[algorithm] = [float(state.server.params["x"]) for _, state, *_ in run]
-    step, own_step = (models[algorithm][0] - 0.5 for algorithm in (fedavg, own))
-    assert own_step == pytest.approx(step / 2)
-    assert len(models[own]) == 3

@@ -260,22 +260,6 @@ def test_figures_of_the_paper(figure, number):
     assert (plan.time[-1], plan.ended[plan.dispatch[-1]]) == (end, end)
 
 
-def test_equilibrium_of_figure_1_stays():
-    plan = compass()(GivenSystem(PER_STEP), 5, seconds=1002)
-    assert len(plan.time) == 7 + 98
-    last = plan.step >= 7
-    assert (plan.staleness[last] == 0).all()
-    steps = plan.num_steps[plan.dispatch[last]].reshape(-1, 5)
-    assert (steps == [100, 50, 40, 25, 20]).all()
-
-
-def test_first_dispatches_of_the_code_have_the_most_steps():
-    plan = compass(mode="code")(GivenSystem(PER_STEP), 5, seconds=50)
-    first = plan.number == 0
-    assert plan.num_steps[first].tolist() == [100] * 5
-    assert plan.ended[first].tolist() == [10, 20, 25, 40, 50]
-
-
 def test_staleness_at_arrival_or_at_aggregation():
     """Client 3's second round at 8 steps a minute, so that it arrives at 08:30."""
     system = GivenSystem(PER_STEP, {(2, 1): "1/8"})
@@ -296,37 +280,6 @@ def test_speeds_are_averaged_in_code_mode(speed_weight, record, steps):
 
 
 # examples by hand
-
-
-def test_a_late_update_and_the_same_clients_next_one_are_both_aggregated():
-    system = GivenSystem([1], durations={(0, 1): 101})
-    plan = compass(slack=1)(system, 1, arrivals=3)
-    assert plan.trace.late.tolist() == [False, True, False, False]
-    assert plan.dispatch.tolist() == [0, 1, 2]
-    assert plan.step.tolist() == [0, 1, 1]
-    assert plan.staleness.tolist() == [0, 0, 0]
-    assert plan.version.tolist() == [0, 1, 1, 2]  # the timer at 120 made no server step
-    assert plan.trace.aggregated_group.tolist() == [0, 2]
-
-
-def test_clients_that_arrive_early_do_not_join_the_same_group_again():
-    """Both are back at 12 of 22: 10 minutes are 100 steps at their new speed."""
-    system = GivenSystem(["1/10"] * 2, changes={(0, 1): "1/20", (1, 1): "1/20"})
-    plan = compass(first_steps=20)(system, 2, seconds=7)
-    assert plan.started.tolist() == [0, 0, 2, 2, 7, 7]
-    assert plan.trace.arrival_group.tolist() == [0, 0, 1, 1, 2, 2]
-    assert plan.num_steps[-2:].tolist() == [100, 100]
-
-
-def test_the_later_of_equally_good_groups_is_joined():
-    """At 22, groups 1 (at 120) and 2 (at 119) leave client 2 24.5 and 24.25 steps of 4 minutes."""
-    measured = {0: Fraction(1), 1: Fraction("0.98"), 2: Fraction(4)}
-    planner = compass(measure=lambda client, *_: measured[client])
-    system = GivenSystem([1] * 3, durations={(0, 0): 20, (1, 0): 21, (2, 0): 22})
-    plan = planner(system, 3, arrivals=3)
-    assert plan.trace.expected[3:].tolist() == [120, 119, 119]
-    assert plan.trace.arrival_group[3:].tolist() == [1, 2, 2]
-    assert plan.num_steps[3:].tolist() == [100, 100, 24]
 
 
 @pytest.mark.parametrize(("mode", "steps"), [("paper", 100), ("code", 99)])
@@ -352,23 +305,6 @@ def test_arrivals_at_the_latest_time_are_not_late(number):
     assert not plan.trace.late.any()
     assert plan.time[-1] == plan.trace.latest[3] == plan.ended[3]
     assert plan.step.tolist() == [0, 1, 2, 3, 3, 3]
-
-
-def test_simultaneous_arrivals_come_in_client_order():
-    plan = compass()(GivenSystem(["1/3"] * 7, number=float), 7, arrivals=21)
-    assert plan.client[plan.dispatch].tolist() == 3 * list(range(7))
-
-
-def test_a_closed_group_neither_waits_nor_takes_new_clients():
-    """Client 1 is late for group 1; client 0, aggregated at its timer, opens group 2 then."""
-    system = GivenSystem([1, 1], durations={(1, 1): 150})
-    plan = compass()(system, 2, seconds=170)
-    assert plan.time.tolist() == [20, 20, 140]
-    assert plan.trace.arrival_group.tolist() == [0, 0, 1, 1, 2, 2]
-    assert plan.started.tolist() == [0, 0, 20, 20, 140, 170]
-    assert plan.version.tolist() == [0, 0, 1, 2, 3, 3]
-    assert plan.num_steps[-1] == int((240 - 170) / 1.5)
-    assert plan.fate[3] == IN_FLIGHT  # in the general buffer
 
 
 # clients that leave and come back
@@ -434,29 +370,6 @@ def test_a_late_client_that_leaves_changes_nothing():
 
 
 # identities
-
-
-def test_equal_speeds_become_rounds_of_all_clients():
-    plan = compass(min_steps=10, max_steps=50)(
-        GivenSystem(["1/7"] * 6, number=float), 6, arrivals=60
-    )
-    assert plan.group.tolist() == [FIRST] * 6 + [AGGREGATE] * 9
-    assert plan.staleness[:12].tolist() == [0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0]
-    assert (plan.staleness[12:] == 0).all()
-    grouped = plan.dispatch[6:].reshape(-1, 6)
-    assert (plan.client[grouped] == range(6)).all()
-    assert (plan.num_steps[grouped] == 50).all()
-
-
-@pytest.mark.parametrize("number", [Fraction, float])
-def test_one_possible_number_of_steps_is_not_quite_fedasync(number):
-    """Clients still meet in a group wherever floor((Ta - t) / S_i) happens to be that number."""
-    system = GivenSystem(["0.101", "0.207", "0.263", "0.419", "0.533"], number=number)
-    plan = compass(min_steps=20, max_steps=20)(system, 5, seconds=120)
-    assert (plan.num_steps == 20).all()
-    sizes = np.bincount(plan.step)[plan.group == AGGREGATE]
-    assert len(sizes) == 112
-    assert (sizes >= 2).sum() == 16
 
 
 # a literal transcription of the paper's boxes
@@ -699,24 +612,6 @@ def test_floors_of_floats():
     )
     for name in INTEGERS:
         np.testing.assert_array_equal(getattr(exact, name), getattr(rounded, name))
-
-
-def test_rational_and_float_times_make_the_same_decisions():
-    for seed in range(20):
-        rng = random.Random(seed)
-        per_step = [Fraction(rng.randrange(1, 10**6), 10**6) for _ in range(6)]
-        changes = {
-            (client, number): speed * Fraction(rng.randrange(950, 1050), 1000)
-            for client, speed in enumerate(per_step)
-            for number in range(200)
-        }
-        exact, rounded = (
-            compass()(GivenSystem(per_step, changes, number=number), 6, arrivals=100)
-            for number in (Fraction, float)
-        )
-        for name in INTEGERS:
-            np.testing.assert_array_equal(getattr(exact, name), getattr(rounded, name))
-        np.testing.assert_allclose(exact.ended, rounded.ended, rtol=1e-12)
 
 
 # options

@@ -140,20 +140,6 @@ def test_a_buffer_of_one_is_immediate(system, options):
     assert_equal_plans(one, immediate(steps=20, **options)(system, 5, arrivals=300))
 
 
-def test_the_first_buffer_of_equally_fast_clients_is_a_round():
-    system = FixedSystem([Fraction(1)] * 4)
-    buffers = buffered(steps=3, size=4)(system, 4, arrivals=8)
-    rounds = barrier(steps=3)(system, 4, arrivals=8)
-    for plan in (buffers, rounds):
-        np.testing.assert_array_equal(plan.client[plan.dispatch[:4]], range(4))
-        np.testing.assert_array_equal(plan.staleness[:4], 0)
-        np.testing.assert_array_equal(plan.time, [3, 6])
-    # in the second buffer, all clients but the one that completed the first had the old model
-    np.testing.assert_array_equal(buffers.version[4:8], [0, 0, 0, 1])
-    np.testing.assert_array_equal(buffers.staleness[4:], [1, 1, 1, 0])
-    np.testing.assert_array_equal(rounds.version[4:8], 1)
-
-
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 99), st.sampled_from(["normal", "exponential"]), st.booleans())
 def test_one_tier_is_a_barrier(seed, speeds, drop):
@@ -196,14 +182,6 @@ def test_a_barrier_does_not_wait_for_clients_that_have_left():
     assert np.bincount(plan.step).tolist() == [2, 2, 3]
 
 
-def test_a_round_ends_when_its_last_client_leaves():
-    system = FixedSystem([1, 4], {(1, 0): (Fraction(1, 2), 3)})
-    plan = barrier(steps=10)(system, 2, seconds=39)
-    assert plan.time.tolist() == [20, 30]
-    assert plan.started.tolist() == [0, 0, 20, 30, 30]
-    assert plan.client.tolist() == [0, 1, 0, 0, 1]
-
-
 def test_a_round_in_which_no_client_arrives():
     """Both leave, at 5 and 10. The first to come back, at 55, starts alone."""
     half = Fraction(1, 2)
@@ -214,46 +192,6 @@ def test_a_round_in_which_no_client_arrives():
     assert plan.version.tolist() == [0, 0, 0, 1, 1, 2, 3]
     assert plan.time.tolist() == [65, 85, 105]
     assert plan.fate.tolist() == [LOST, LOST, AGGREGATED, LOST, AGGREGATED, AGGREGATED, IN_FLIGHT]
-
-
-def test_a_client_that_comes_back_while_the_others_leave_starts_the_next_round():
-    system = FixedSystem([1, 1], {(0, 0): (Fraction(1, 10), 1), (1, 0): (1, 100)})
-    plan = barrier(steps=10)(system, 2, seconds=19)
-    assert plan.started.tolist() == [0, 0, 10]
-    assert not len(plan.time)
-
-
-def test_clients_that_come_back_together_start_together():
-    system = FixedSystem([1] * 3, {(i, 0): (Fraction(1, 2), 5) for i in range(3)})
-    plan = barrier(steps=10)(system, 3, seconds=20)
-    assert plan.started.tolist() == [0, 0, 0, 10, 10, 10, 20, 20, 20]
-    assert plan.time.tolist() == [20]
-
-
-def test_a_client_that_is_back_when_a_round_ends_enters_the_next():
-    system = FixedSystem([1, 2], {(0, 0): (Fraction(1, 2), 15)})
-    plan = barrier(steps=10)(system, 2, seconds=20)
-    assert plan.started.tolist() == [0, 0, 20, 20]
-
-
-def test_a_tier_that_is_away_does_not_stop_the_other():
-    system = FixedSystem([1, 10], {(1, 0): (Fraction(1, 10), 25)})
-    plan = tiers(steps=10)(system, 2, seconds=60)
-    assert plan.client.tolist() == [0, 1, 0, 0, 0, 1, 0, 0, 0]
-    assert plan.started[5] == 35
-    assert plan.version[5] == 3
-    assert plan.group.tolist() == [0] * 6
-
-
-def test_a_client_that_comes_back_gets_the_current_model():
-    system = FixedSystem([2, 3], {(1, 0): (Fraction(1, 3), 25)})
-    plan = immediate(steps=10)(system, 2, seconds=70)
-    mine = plan.client == 1
-    assert plan.started[mine].tolist() == [0, 35, 65]
-    assert plan.version[mine].tolist() == [0, 1, 4]  # client 0 arrives at 20, 40, 60
-    assert plan.fate[mine].tolist() == [LOST, AGGREGATED, IN_FLIGHT]
-    # after the step of 40 and that of 60
-    assert plan.staleness[plan.client[plan.dispatch] == 1].tolist() == [2]
 
 
 def test_arrivals_come_before_rejoins_at_the_same_time():
@@ -303,15 +241,6 @@ def test_a_concurrency_of_all_clients_is_no_limit():
     system = system_models["simulated"](dropout=0.2)(0)
     full = immediate(steps=2, concurrency=7)(system, 7, arrivals=200)
     assert_equal_plans(full, immediate(steps=2)(system, 7, arrivals=200))
-
-
-def test_another_client_replaces_one_that_leaves():
-    system = FixedSystem([1, 1], {(i, 0): (Fraction(1, 2), 3) for i in range(2)})
-    plan = immediate(steps=10, concurrency=1)(system, 2, seconds=18)
-    assert sorted(plan.client[:2]) == [0, 1]
-    # until the first one is back at 8, from 5, the second trains, and leaves at 10
-    assert plan.started.tolist()[:3] == [0, 5, 10]
-    assert plan.client[2] == plan.client[0]
 
 
 # errors
@@ -449,7 +378,7 @@ def drawn_systems(draw):
 
 
 SYSTEMS = fixed_systems() | drawn_systems()
-PLANS_OF_EACH = 150  # of 4 planners, each to two horizons: 1,200 timelines
+PLANS_OF_EACH = 200  # of 2 planners, each to two horizons: 800 timelines
 
 
 def horizons(data, planner, system, num_clients):
@@ -539,23 +468,6 @@ def test_every_buffered_timeline(drawn, num_steps, data):
         check_busy(system, num_clients, places or num_clients, plan, end)
 
 
-@pytest.mark.slow
-@settings(deadline=None, max_examples=PLANS_OF_EACH)
-@given(SYSTEMS, st.integers(1, 3), st.data())
-def test_every_immediate_timeline(drawn, num_steps, data):
-    system, num_clients = drawn
-    plans = horizons(data, immediate(steps=num_steps), system, num_clients)
-    check(system, num_clients, num_steps, plans)
-    for plan, end in plans:
-        check_buffers(plan, end, 1)
-        check_busy(system, num_clients, num_clients, plan, end)
-        # a client that arrives starts again from the version that it has made
-        for step, dispatch in enumerate(plan.dispatch):
-            more = (plan.client == plan.client[dispatch]) & (plan.number > plan.number[dispatch])
-            assert plan.started[more][0] == plan.time[step]
-            assert plan.version[more][0] == step + 1
-
-
 def check_buffers(plan, end, size):
     ended, client = plan.ended[plan.dispatch], plan.client[plan.dispatch]
     assert (np.bincount(plan.step) == size).all()
@@ -591,20 +503,10 @@ def check_busy(system, num_clients, places, plan, end):
 
 @settings(deadline=None, max_examples=PLANS_OF_EACH)
 @given(SYSTEMS, st.integers(1, 3), st.data())
-def test_every_barrier_timeline(drawn, num_steps, data):
+def test_every_timeline_of_rounds(drawn, num_steps, data):
+    """With the largest ratio there is one tier, which is a barrier."""
     system, num_clients = drawn
-    plans = horizons(data, barrier(steps=num_steps), system, num_clients)
-    check(system, num_clients, num_steps, plans)
-    for plan, end in plans:
-        check_rounds(system, np.zeros(num_clients, int), plan, end)
-
-
-@pytest.mark.slow
-@settings(deadline=None, max_examples=PLANS_OF_EACH)
-@given(SYSTEMS, st.integers(1, 3), st.data())
-def test_every_tiered_timeline(drawn, num_steps, data):
-    system, num_clients = drawn
-    ratio = data.draw(st.sampled_from([1, 1.5, 2, 10]))
+    ratio = data.draw(st.sampled_from([1, 1.5, 2, 10, 1e9]))
     plans = horizons(data, tiers(steps=num_steps, ratio=ratio), system, num_clients)
     check(system, num_clients, num_steps, plans)
     for plan, end in plans:

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from helpers import positions
 
 import fedjax_algos as fa
 from fedjax_algos.core.local_training import batch_gradient
@@ -104,15 +103,6 @@ class NnxRemat(NnxPlain):
         return self.inner(x)
 
 
-class NnxJit(NnxPlain):
-    @nnx.jit
-    def inner(self, x):
-        return self.dense(self.norm(x))
-
-    def __call__(self, x):
-        return self.inner(x)
-
-
 class NnxBlock(nnx.Module):
     def __init__(self, rngs):
         self.norm = nnx_norm(rngs)
@@ -177,12 +167,6 @@ class LinenSubclass(nn.Module):
         return nn.Sequential([LinenNorm(momentum=0.5), nn.Dense(2)])(x)
 
 
-class LinenRemat(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        return nn.remat(LinenSubclass)()(x)
-
-
 class LinenStep(nn.Module):
     @nn.compact
     def __call__(self, x, _):
@@ -209,10 +193,10 @@ class LinenShared(nn.Module):
 
 
 NNX = [
-    NnxPlain, NnxMask, NnxUnshapedMask, NnxForgets, NnxDeep, NnxRemat, NnxJit, NnxScan, NnxAxes,
+    NnxPlain, NnxMask, NnxUnshapedMask, NnxForgets, NnxDeep, NnxRemat, NnxScan, NnxAxes,
 ]  # fmt: skip
 LINEN = [
-    LinenPlain, LinenMask, LinenUnshapedMask, LinenOfKeyword, LinenSubclass, LinenRemat, LinenScan,
+    LinenPlain, LinenMask, LinenUnshapedMask, LinenOfKeyword, LinenSubclass, LinenScan,
     LinenShared,
 ]  # fmt: skip
 
@@ -271,30 +255,6 @@ def test_a_batch_without_real_rows_has_gradient_zero_and_finite_statistics(modul
     found, statistics, _ = gradient(problem.init(KEY), batch, jnp.zeros(REAL, bool), KEY)
     assert jax.tree.all(jax.tree.map(lambda leaf: bool((leaf == 0).all()), found))
     assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.isfinite(leaf).all()), statistics))
-
-
-class NnxOne(nnx.Module):
-    def __init__(self, rngs):
-        self.norm = nnx.BatchNorm(1, momentum=0.0, rngs=rngs)
-        self.dense = nnx.Linear(1, 2, rngs=rngs)
-
-    def __call__(self, x):
-        return self.dense(self.norm(x))
-
-
-@pytest.mark.parametrize("batches", ["short", "full"])
-def test_running_statistics_are_those_of_the_last_real_examples(batches):
-    """With momentum 0: 20 examples in batches of 8, so the last batch has 4."""
-    x = np.arange(20, dtype=np.float32)[:, None] ** 2
-    data = fa.federate({"x": x, "y": np.zeros(20, np.int32)}, fa.Partition.of([np.arange(20)]))
-    local = fa.Local(8, 0.1, epochs=1, batches=batches)
-    engine = fa.make_engine(fa.algorithms.fedavg(nnx_classifier(NnxOne), local))
-    state, _ = fa.simulate(engine, data, cohort_size=1, rounds=1)
-    last = np.arange(16, 20) if batches == "full" else positions(0, 0, 0, 20, 2, 8)
-    assert len(last) == 4
-    found = jax.tree.map(np.asarray, state.model.statistics["norm"])
-    np.testing.assert_allclose(found["mean"], x[last].mean(0), rtol=1e-5)
-    np.testing.assert_allclose(found["var"], x[last].var(0), rtol=1e-4)
 
 
 class NnxOfTexts(nnx.Module):

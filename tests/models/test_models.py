@@ -55,16 +55,7 @@ def test_every_model_has_a_case():
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("spec", "shape", "classes", "expected"), COUNTS)
-def test_parameter_counts(spec, shape, classes, expected):
-    problem = models.make(spec, shape, classes)
-    model = jax.eval_shape(problem.init, jax.random.key(0))
-    assert sum(leaf.size for leaf in jax.tree.leaves(model.params)) == expected
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize(("spec", "shape", "classes", "expected"), COUNTS)
-def test_shapes_of_outputs(spec, shape, classes, expected):
-    del expected
+def test_parameter_counts_and_shapes_of_outputs(spec, shape, classes, expected):
     problem = models.make(spec, shape, classes)
     labels = (3, *shape) if shape == VOLUME else (3,)
     batch = {"x": jnp.zeros((3, *shape), jnp.uint8), "y": jnp.zeros(labels, jnp.int32)}
@@ -75,6 +66,7 @@ def test_shapes_of_outputs(spec, shape, classes, expected):
         return model, outputs, statistics, problem.loss(outputs, batch)
 
     model, outputs, statistics, loss = jax.eval_shape(evaluate, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(model.params)) == expected
     assert outputs.logits.shape == (*labels, classes)
     if shape != VOLUME:
         assert outputs.features.shape[0] == 3

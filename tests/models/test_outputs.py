@@ -16,7 +16,6 @@ import fedjax_algos as fa
 from fedjax_algos.models import losses, metrics, models, with_loss, with_metrics
 from fedjax_algos.models.outputs import Outputs, accuracy, check_labels, cross_entropy
 from fedjax_algos.runs import comparison
-from fedjax_algos.runs.batched.sweeps import prepare_sweep, run_sweep
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
@@ -139,37 +138,6 @@ def test_equal_texts_give_one_object(wrap, name, spec, same):
     assert wrap(LINEAR, spec) != wrap(LINEAR, name) != LINEAR
     assert with_loss(LINEAR, "cross_entropy") == LINEAR
     assert LINEAR.loss is cross_entropy
-
-
-@pytest.mark.slow
-def test_a_run_trains_and_evaluates_with_the_loss():
-    """The mean squared error of a linear model: a step of each of 4 clients in NumPy."""
-    changes = {"loss": "squared_error", "local_steps": 1, "batches": "full", "clients": 4}
-    settings = Settings(**vars(SMALL) | changes)
-    experiment = prepare(settings, methods_of(("fedavg:weighting=uniform",), settings))
-    (engine,) = experiment.engines.values()
-    rows = comparison.run(experiment)
-    key = fa.core.randomness.model_key(0)
-    params = jax.tree.map(np.asarray, engine.algorithm.problem.init(key))
-    w, b = params.params["Dense_0"]["kernel"], params.params["Dense_0"]["bias"]
-
-    def values(examples, w, b):
-        x = np.asarray(examples["x"], float).reshape(len(examples["y"]), -1)
-        return x, x @ w + b, np.eye(10)[np.asarray(examples["y"])]
-
-    ends = []
-    data = experiment.data[0]
-    for client in range(4):
-        rows_of = data.indices[data.offsets[client] : data.offsets[client + 1]]
-        own = {name: np.asarray(leaf)[rows_of] for name, leaf in data.examples.items()}
-        x, z, target = values(own, w, b)
-        slope = 2 * (z - target) / len(x)
-        ends.append((w - 0.1 * x.T @ slope, b - 0.1 * slope.sum(0)))
-    w, b = (np.mean(each, 0) for each in zip(*ends, strict=True))
-    _, z, target = values(experiment.test, w, b)
-    np.testing.assert_allclose(rows[-1]["test_loss"], ((z - target) ** 2).sum(1).mean(), rtol=1e-5)
-    right = (z.argmax(1) == target.argmax(1)).mean()
-    np.testing.assert_allclose(rows[-1]["test_accuracy"], right, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -313,15 +281,6 @@ def check_columns(rows, plain):
 def test_columns_of_a_comparison(clock):
     """In rounds and on the virtual clock."""
     check_columns(rows_of(metrics=BOTH, **clock), rows_of(**clock))
-
-
-@pytest.mark.slow
-def test_a_sweep_measures_what_a_comparison_measures():
-    settings = Settings(**vars(SMALL) | {"metrics": BOTH})
-    rows, _ = run_sweep(prepare_sweep(settings, "fedavg", {"client_learning_rate": [0.1]}))
-    for row, other in zip(rows, rows_of(metrics=BOTH), strict=True):
-        for name in ("test_balanced_accuracy", "test_top_3_accuracy"):
-            assert row[name] == pytest.approx(other[name], rel=1e-6)
 
 
 def test_metrics_of_ones_own(own_file):

@@ -1,6 +1,5 @@
 """Losses and metrics of masks: against NumPy, known overlaps, and in local training."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -126,27 +125,6 @@ def images(number=6, seed=3):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(number, 3, 2, 2))
     return {"x": x, "y": (x + 0.3 * rng.normal(size=x.shape) > 0).astype(np.int32)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["cross_entropy", "dice"])
-def test_short_batches_train_on_their_real_examples(name):
-    """A step on 5 examples in a batch of 8, against the gradient of these 5 alone."""
-    problem, examples = with_loss(voxelwise(), name), images(5)
-    data = fa.federate(examples, fa.Partition.of([np.arange(5)]))
-    local = fa.Local(8, 0.5, steps=1)
-    engine = fa.make_engine(fa.algorithms.fedavg(problem, local))
-    state, _ = fa.simulate(engine, data, cohort_size=1, rounds=1)
-    model = problem.init(None)
-
-    def mean_loss(params):
-        outputs, _ = problem.apply(model._replace(params=params), examples, None, True)
-        return problem.loss(outputs, examples).mean()
-
-    gradient = jax.grad(mean_loss)(model.params)
-    expected = jax.tree.map(lambda p, g: p - 0.5 * g, model.params, gradient)
-    for key, leaf in expected.items():
-        np.testing.assert_allclose(state.server.params[key], leaf, rtol=1e-9)
 
 
 def test_masks_need_a_spatial_axis_and_a_class_beside_the_background():

@@ -127,25 +127,3 @@ def test_the_columns_of_each_paper(paper, heading, lines):
     assert table[2:] == lines
     assert ("\n\\*: " in out) == any("*" in line for line in lines)
     assert "chosen on test data" in out or "final" in heading
-
-
-def test_summaries_of_runs_on_the_virtual_clock():
-    """Two methods on one seed: a reaches .9 at 20 of 30 virtual seconds, b never."""
-    measured = [
-        {"method": method, "seed": 0, "round": index * 50, "test_accuracy": quality}
-        | {"upload_bytes": index * 7, "download_bytes": index * 7, "simulated_seconds": index * 10}
-        for method, qualities in {"a": (0.1, 0.5, 0.9, 0.8), "b": (0.1, 0.4, 0.5, 0.85)}.items()
-        for index, quality in enumerate(qualities)
-    ]
-    write_folder(Path("some"), measured)
-
-    def summaries(paper):
-        out = command(paper, "some", "--format", "json")
-        return {line["label"]: line for line in json.loads(out)}
-
-    compass = summaries("fedcompass --target 0.9 --reference a")
-    assert (compass["a"]["time"], compass["a"]["relative"], compass["b"]["time"]) == (20, 1, None)
-    assert summaries("fedlga --target 0.5")["b"]["rounds"] == 100
-    gbo = summaries("fedgbo --reference b")
-    assert (gbo["a"]["best"], gbo["a"]["reference_cost_rounds"]) == (0.9, 100)
-    assert summaries("ghbm --reference a")["b"]["final"] == pytest.approx(1.35 / 2)

@@ -58,28 +58,6 @@ def test_maximum_of_the_mean_curve_and_its_cost():
     assert other["fedavg"].reference_cost == (20, 80, 140)
 
 
-def test_the_interval_is_that_at_the_evaluation_of_the_maximum():
-    """t of 97.5% with four degrees of freedom is 2.776445; the deviation of .5 to .9 is .158114."""
-    rows = [row for seed in range(5) for row in run("a", seed, [0.1, 0.5 + seed / 10, 0.4])]
-    (line,) = maximum_and_cost(rows, "a")
-    assert line.best.mean == pytest.approx(0.7)
-    assert line.best.interval == pytest.approx(2.776445 * 0.158114 / np.sqrt(5), rel=1e-5)
-    (line,) = maximum_and_cost(rows[:12], "a")
-    assert (line.best.mean, line.best.lowest, line.best.highest) == pytest.approx((0.65, 0.5, 0.8))
-    assert np.isnan(line.best.interval)
-
-
-def test_divergence_affects_only_its_own_later_evaluations():
-    gone = run("gone", 0, [0.1, 0.3, NAN, NAN]) + run("gone", 1, [0.1, 0.5, 0.9, 0.9])
-    lines = by_label(maximum_and_cost(FEDAVG + gone + FASTER))
-    assert lines["gone"].best.mean == pytest.approx(0.4)
-    assert lines["gone"].best_of_seeds == pytest.approx(0.6)
-    assert lines["gone"].reference_cost is None
-    assert [lines[name].seeds_diverged for name in lines] == [0, 1, 0]
-    alone = by_label(maximum_and_cost(FEDAVG + FASTER))
-    assert (lines["fedavg"], lines["faster"]) == (alone["fedavg"], alone["faster"])
-
-
 def test_a_run_that_ended_early_has_diverged():
     early = run("half", 0, [0.1, 0.8, NAN]) + run("half", 1, [0.1, 0.6, 0.7, 0.8])
     (_, half) = maximum_and_cost(FEDAVG + early)

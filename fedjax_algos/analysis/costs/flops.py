@@ -69,40 +69,25 @@ class Loop(NamedTuple):
 
 
 def total(parts: Iterable[Flops]) -> Flops:
-    """The sum of several counts.
-
-    Args:
-      parts: what is added.
-    """
+    """The sum of several counts."""
     parts = list(parts)
     return Flops(sum(p.fixed for p in parts), tuple(loop for p in parts for loop in p.loops))
 
 
 def count(closed: ClosedJaxpr, known: Sequence[DispatchInteger | None]) -> Flops:
-    """Counts the operations of a trace.
+    """Counts the operations of a trace that `jax.make_jaxpr` returned.
 
-    Args:
-      closed: what `jax.make_jaxpr` returned.
-      known: for each of the first inputs the integer that it is, as a function of the dispatches,
-        or None. The lengths of loops must follow from these, by arithmetic on scalars.
-
-    Raises:
-      UncountedError: for a loop on floats whose length does not follow, for a conditional that
-        holds such a loop, and for an operation that has no rule in `operations.py`.
+    `known` has for each of the first inputs the integer that it is, as a function of the
+    dispatches, or None. The lengths of loops must follow from these, by arithmetic on scalars.
     """
     live, _ = dce_jaxpr(closed.jaxpr, True, instantiate=True)
     return _walk(ClosedJaxpr(live, closed.consts), known)[0]
 
 
 def loop_state(closed: ClosedJaxpr, data: Sequence[Any] = ()) -> tuple[int, int]:
-    """Bytes of the float arrays that the outermost loops of a trace change, and that they read.
+    """Bytes that all outermost loops of a trace change, and the most that one of them only reads.
 
-    Args:
-      closed: what `jax.make_jaxpr` returned.
-      data: for each input whether it is a client's examples, which do not count.
-
-    Returns:
-      (the sum over the loops of what they change, the most that one loop reads and does not change)
+    Float arrays count, except for inputs that are a client's examples, as `data` says.
     """
     live, _ = dce_jaxpr(closed.jaxpr, True, instantiate=True)
     loops = _loops(live, {var for var, skip in zip(live.invars, data, strict=False) if skip})

@@ -12,15 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from fedjax_algos.analysis.costs.flops import Flops, UncountedError, count, loop_state, total
+from fedjax_algos.analysis.costs.flops import Flops, count, loop_state, total
 from fedjax_algos.core import Algorithm, Dispatch
 from fedjax_algos.core.local_training import without_bounds
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import exchange_shapes, shared_of
 from fedjax_algos.engine.state import FederatedState, row_shapes
-
-__all__ = ["ClientMemory", "Flops", "UncountedError", "count_flops", "count_memory"]
 
 
 class ClientMemory(NamedTuple):
@@ -99,17 +97,11 @@ _INTEGERS = [None if name in _FLOATS else operator.attrgetter(name) for name in 
 
 
 class _Exchange(NamedTuple):
-    """A `client_update` as it is traced for one client.
-
-    Attributes:
-      jaxpr: the trace.
-      inputs: bytes of the broadcast, the model's statistics and the client's state.
-      examples: for each input of the trace whether it belongs to the client's examples.
-    """
+    """A `client_update` as it is traced for one client."""
 
     jaxpr: ClosedJaxpr
-    inputs: int
-    examples: list[bool]
+    inputs: int  # bytes of the broadcast, the model's statistics and the client's state
+    examples: list[bool]  # for each input of the trace whether it is of the client's examples
 
 
 def _exchanges(algorithm, state, data):

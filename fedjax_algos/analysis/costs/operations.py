@@ -108,11 +108,7 @@ INTEGERS: dict[str, Callable] = {
 
 
 def scan_inputs(eqn: JaxprEqn) -> tuple[int, int]:
-    """How many inputs of a scan are constants, and how many are carried.
-
-    Args:
-      eqn: of the primitive "scan".
-    """
+    """How many inputs of a scan are constants, and how many are carried."""
     if "num_consts" in eqn.params:
         return eqn.params["num_consts"], eqn.params["num_carry"]
     consts, carried, _ = eqn.params["ft_in"].unpack()  # trees of them, in newer jax

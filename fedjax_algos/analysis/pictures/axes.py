@@ -86,7 +86,7 @@ def save_figure(figure: "Figure", path: str | Path, style: PictureStyle = "scree
     """Writes a figure as PNG, as PDF with TrueType fonts, or as SVG whose texts are texts.
 
     Args:
-      figure: of matplotlib.
+      figure: a figure of matplotlib.
       path: the file; its suffix says the format.
       style: in which the figure was drawn.
 
@@ -114,7 +114,7 @@ class Axis(NamedTuple):
 
     Attributes:
       label: without the unit.
-      unit: of bytes and operations, which have prefixes; else "".
+      unit: "B" or "FLOP", which have prefixes; else "".
     """
 
     label: str

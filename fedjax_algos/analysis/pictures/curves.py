@@ -185,7 +185,7 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
     have different styles.
 
     Args:
-      labels: of the methods.
+      labels: the labels of all methods of the figure.
     """
     labels = list(dict.fromkeys(labels))
     texts = _texts(labels)

@@ -36,13 +36,9 @@ _MARKER_SIZE = {"*": 7.5, "P": 5.8, "X": 5.8}  # points; other markers look larg
 
 
 class MetricFigure(Figure):
-    """A figure of metrics, which a notebook shows.
+    """A figure of metrics, which a notebook shows."""
 
-    Attributes:
-      notes: what the figure does not show, one line for each method or axis.
-    """
-
-    notes: list[str]
+    notes: list[str]  # what the figure does not show, one line for each method or axis
 
     def _repr_png_(self) -> bytes:
         with io.BytesIO() as file:

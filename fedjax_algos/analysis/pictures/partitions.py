@@ -30,7 +30,7 @@ def plot_partition(
     Args:
       labels: int[examples], from 0.
       partition: which examples each client holds.
-      path: of the picture; its suffix selects the format: .png, .pdf or .svg.
+      path: the file to write; its suffix says the format: .png, .pdf or .svg.
       style: "screen"; or "paper", which is as wide as one column of a paper and has no title.
 
     Raises:

@@ -64,7 +64,7 @@ def idle_share(plan: Plan, num_clients: int, end: float | None = None) -> np.nda
     Args:
       plan: the timeline.
       num_clients: clients that the plan was made for; the share is 1 for those never dispatched.
-      end: of the time considered, from 0, in simulated seconds; None is the last server step. The
+      end: the end of the time considered, in simulated seconds; None is the last server step. The
         plan should extend to it: after its last event, all clients count as idle.
 
     Raises:

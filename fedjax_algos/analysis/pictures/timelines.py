@@ -91,8 +91,8 @@ def draw_timeline(
 
     Args:
       plan: the timeline.
-      start: of the time axis, in simulated seconds.
-      end: of the time axis, in simulated seconds; None is the last known event of the plan.
+      start: where the time axis starts, in simulated seconds.
+      end: where it ends; None is the last known event of the plan.
       clients: the rows from top to bottom, at most 100; None is all clients that are dispatched.
       style: "screen"; or "paper", which is as wide as two columns of a paper and has no title.
 

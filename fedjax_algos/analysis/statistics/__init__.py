@@ -1,27 +1,25 @@
 """Statistics over seeds: estimates, paired differences, the best method, and costs to a target."""
 
-from fedjax_algos.analysis.statistics.best import (
-    LEVEL,
-    MIN_SEEDS_OF_A_TEST,
-    Mark,
-    holm,
-    mark_best,
-    paired_p_value,
-)
 from fedjax_algos.analysis.statistics.estimates import (
+    LEVEL,
     MAX_SEEDS_OF_VALUES,
     METRIC,
+    MIN_SEEDS_OF_A_TEST,
     MIN_SEEDS_OF_AN_INTERVAL,
     PREFIX,
     SPREADS,
     Difference,
     Estimate,
+    Mark,
     choose_spread,
     confidence_half_width,
     describe_estimates,
     diverged,
     finite_quality,
+    holm,
+    mark_best,
     paired_difference,
+    paired_p_value,
     records,
     spread,
 )

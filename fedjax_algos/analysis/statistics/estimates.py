@@ -3,12 +3,13 @@
 There is one rule for all tables and figures. From five seeds on it is the mean with its 95%
 confidence interval, by Student's t distribution. Below five seeds this interval is too wide to say
 anything (for two seeds it is 12.7 standard errors to each side), so there is none: it is the lowest
-and the highest value, and for one or two seeds the values themselves.
+and the highest value, and for one or two seeds the values themselves. Methods are compared with the
+best one by paired tests, with a correction for several comparisons.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy import special
@@ -19,6 +20,9 @@ PREFIX = "test_"  # of the columns of an evaluation on test examples
 METRIC = f"{PREFIX}accuracy"  # by which methods are compared, unless another one is named
 MIN_SEEDS_OF_AN_INTERVAL = 5
 MAX_SEEDS_OF_VALUES = 2
+MIN_SEEDS_OF_A_TEST = 3
+LEVEL = 0.05  # of all comparisons with the best together
+Mark: TypeAlias = Literal["best", "not told", ""]
 
 
 def finite_quality(row: Row, metric: str = METRIC) -> float:
@@ -28,7 +32,7 @@ def finite_quality(row: Row, metric: str = METRIC) -> float:
     well. The train loss does not: it is also NaN if all updates of some rounds were left out.
 
     Args:
-      row: of the evaluation; the test loss may be missing.
+      row: the row of the evaluation; the test loss may be missing.
       metric: column of the quality.
     """
     quality, loss = row.get(metric), row.get("test_loss")
@@ -101,7 +105,7 @@ class Estimate(NamedTuple):
         """The estimate as numbers for a file, by column.
 
         Args:
-          name: of the quantity.
+          name: the column of the quantity.
         """
         return {
             name: self.mean,
@@ -175,7 +179,7 @@ class Difference(NamedTuple):
     Seeds share data, cohorts and batches, so differences vary less than the quantities themselves.
 
     Attributes:
-      estimate: of the differences, on the seeds where both are finite.
+      estimate: the differences on the seeds where both are finite.
       without: the other seeds, on which one of the two has diverged.
     """
 
@@ -198,7 +202,7 @@ class Difference(NamedTuple):
         """The difference as numbers for a file, by column; the seeds left out are a text.
 
         Args:
-          name: of the quantity.
+          name: the column of the quantity.
         """
         known = self.estimate if self.estimate.values else Estimate((float("nan"),))
         return {
@@ -224,6 +228,68 @@ def paired_difference(
         Estimate(tuple(differences[finite].tolist())),
         tuple(int(seed) for seed, known in zip(seeds, finite, strict=True) if not known),
     )
+
+
+def paired_p_value(differences: Sequence[float] | np.ndarray) -> float:
+    """The p-value of Student's two-sided t test that the mean of paired differences is 0.
+
+    Args:
+      differences: float[seeds], of at least two seeds, all finite.
+
+    Returns:
+      From 0 to 1; without any variance 1 if the differences are 0, and else 0.
+    """
+    values = np.asarray(differences, float)
+    error = values.std(ddof=1) / np.sqrt(len(values))
+    if error == 0:
+        return float(values[0] == 0)
+    return float(2 * special.stdtr(len(values) - 1, -abs(values.mean() / error)))
+
+
+def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """P-values with Holm's correction: those below a level reject so that no error is more likely.
+
+    The probability that any true hypothesis is rejected is at most the level, whatever the
+    dependence between the tests.
+
+    Args:
+      p_values: float[tests].
+
+    Returns:
+      float[tests], from 0 to 1, in the order of the tests.
+    """
+    values = np.asarray(p_values, float)
+    order = np.argsort(values, kind="stable")
+    scaled = values[order] * np.arange(len(values), 0, -1)
+    corrected = np.empty_like(values)
+    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1)
+    return corrected
+
+
+def mark_best(values: Mapping[str, Sequence[float]]) -> dict[str, Mark]:
+    """Marks the method with the highest mean, and those that cannot be told from it.
+
+    A method cannot be told from the best one if Holm's correction of `paired_p_value`, over all
+    methods that are compared with the best, is above 5%. Methods with a value that is not finite
+    are not compared.
+
+    Args:
+      values: float[seeds] of each method by label, on the same seeds.
+
+    Returns:
+      A mark for each label; none is marked below three seeds.
+    """
+    finite = {label: np.array(own) for label, own in values.items() if np.isfinite(own).all()}
+    marks: dict[str, Mark] = dict.fromkeys(values, "")
+    if not finite or min(map(len, finite.values())) < MIN_SEEDS_OF_A_TEST:
+        return marks
+    best = max(finite, key=lambda label: finite[label].mean())
+    others = [label for label in finite if label != best]
+    corrected = holm([paired_p_value(finite[best] - finite[label]) for label in others])
+    told: dict[str, Mark] = {
+        label: "" if p <= LEVEL else "not told" for label, p in zip(others, corrected, strict=True)
+    }
+    return marks | {best: "best"} | told
 
 
 def records(lines: Sequence[Any]) -> list[dict[str, Any]]:

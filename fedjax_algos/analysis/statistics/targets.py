@@ -28,8 +28,8 @@ class CostToTarget(NamedTuple):
     median could change it. If horizons differ, it may be unknown although few seeds are censored.
 
     Attributes:
-      costs: of each seed that has a target; infinite for one that does not reach it.
-      horizons: of each of these seeds; NaN for one that has diverged.
+      costs: the cost of each seed that has a target; infinite if it does not reach it.
+      horizons: the horizon of each of these seeds; NaN if it has diverged.
     """
 
     costs: tuple[float, ...]
@@ -93,7 +93,7 @@ class CostToTarget(NamedTuple):
         """The lower median and its bounds as numbers for a file, by column.
 
         Args:
-          name: of the cost.
+          name: the column of the cost.
         """
         bounds = {f"{name}_at_least": self.at_least, f"{name}_at_most": self.at_most}
         return {name: self.median, **bounds}

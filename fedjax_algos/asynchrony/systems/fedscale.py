@@ -49,9 +49,7 @@ class FedScaleSystem:
 
     devices: tuple[Device, ...]
     sessions: tuple[Sessions, ...] | None  # None if clients are always available
-    device_numbers: (
-        np.ndarray
-    )  # int[devices]: client i has the device of entry i, modulo their number
+    device_numbers: np.ndarray  # int[devices]: client i has that of entry i, modulo their number
     session_numbers: np.ndarray  # int[sessions], likewise
     batch_size: int
     kbits: float  # of 1024 bits, that a dispatch sends in both directions

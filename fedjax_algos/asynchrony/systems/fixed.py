@@ -297,17 +297,11 @@ def _number(place, column, text):
 
 
 class Sessions(NamedTuple):
-    """The times in which a client is available, both ends included, in each period.
+    """The times in which a client is available, both ends included, in each period."""
 
-    Attributes:
-      starts: in ascending order, from 0 to below the period; sessions that touch are one.
-      ends: their ends, at most `period`.
-      period: after which the sessions repeat, in the same unit.
-    """
-
-    starts: tuple[Any, ...]
-    ends: tuple[Any, ...]
-    period: Any
+    starts: tuple[Any, ...]  # ascending, from 0 to below the period; sessions that touch are one
+    ends: tuple[Any, ...]  # at most the period
+    period: Any  # in the same unit; sessions repeat after it
 
     @classmethod
     def of(cls, starts: Sequence[Any], ends: Sequence[Any], period: Any) -> "Sessions":

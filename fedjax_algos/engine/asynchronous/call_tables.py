@@ -170,19 +170,11 @@ def narrow(leaf: Any) -> np.ndarray:
 def merge_plans(
     plans: Sequence[Plan], dispatches: Sequence[Dispatch], num_clients: int
 ) -> tuple[Plan, Dispatch]:
-    """Merges the plans of several runs.
+    """The merged plan of several runs, and its dispatches.
 
     Server steps are in the order of their time, in the order of the runs at equal times, and
-    dispatches are in the order of the versions that they start from.
-
-    Args:
-      plans: one for each run.
-      dispatches: one for each plan, of `plan_dispatches`.
-      num_clients: number of clients of each run.
-
-    Returns:
-      The merged plan, in which client i of run r is r * num_clients + i, and its dispatches, in
-      which clients and server steps are numbered as in their own run.
+    dispatches are in the order of the versions that they start from. Client i of run r is
+    r * num_clients + i in the plan; the dispatches have the numbers of their own run.
     """
     if len(plans) == 1:
         return plans[0], dispatches[0]
@@ -227,15 +219,7 @@ def merge_plans(
 
 
 def merge_data(data: Sequence[FederatedData]) -> FederatedData:
-    """Joins the clients of several runs, which share their examples, in the order of the runs.
-
-    Args:
-      data: one for each run; all hold the same arrays of examples.
-
-    Raises:
-      ValueError: for runs whose examples are not the same arrays, or whose numbers of clients
-        differ.
-    """
+    """Joins the clients of several runs, which share their examples, in the order of the runs."""
     if len(data) == 1:
         return data[0]
     arrays = [tuple(map(id, jax.tree.leaves(each.examples))) for each in data]
@@ -260,14 +244,7 @@ def merge_data(data: Sequence[FederatedData]) -> FederatedData:
 
 
 def merge_states(states: Sequence[FederatedState]) -> FederatedState:
-    """Merges initial states: leaves [runs, ...], and one table with the client rows of all runs.
-
-    Args:
-      states: one for each run.
-
-    Raises:
-      ValueError: for states of different shapes.
-    """
+    """Merges initial states: leaves [runs, ...], and one table with the client rows of all runs."""
     if len(states) == 1:
         return states[0]
     shapes = [_shapes(state) for state in states]
@@ -281,12 +258,7 @@ def merge_states(states: Sequence[FederatedState]) -> FederatedState:
 
 
 def state_of_run(state: FederatedState, run: int) -> FederatedState:
-    """The state of one run, with the rows of its own clients.
-
-    Args:
-      state: of a merged plan or of a single run.
-      run: number of the run, from 0; ignored for a single run.
-    """
+    """The state of one run of a merged plan, with the rows of its own clients."""
     return _select_run(state, run) if state.seed.ndim else state
 
 

@@ -42,9 +42,9 @@ class InFlightMemory(NamedTuple):
 
     Attributes:
       version_rows: versions from which dispatches still start, with all that is broadcast.
-      version_bytes: of all rows.
+      version_bytes: bytes of all these rows.
       update_rows: updates that are trained and have not arrived.
-      update_bytes: of all rows.
+      update_bytes: bytes of all these rows.
       runs: merged runs, which share the rows.
     """
 
@@ -119,7 +119,7 @@ class Executor(PlacedAlgorithm):
         """Makes the waves of a plan, with the executor's number of slots.
 
         Args:
-          state: of `init`, or its shapes; not consumed.
+          state: what `init` returned, or its shapes; not consumed.
           plan: the timeline.
 
         Raises:
@@ -137,10 +137,10 @@ class Executor(PlacedAlgorithm):
         """Computes how much memory a run needs for what is in flight, before it begins.
 
         Args:
-          state: of `init`, or its shapes; not consumed.
+          state: what `init` returned, or its shapes; not consumed.
           data: all clients' examples, or their shapes.
-          dispatches: of `plan_dispatches`.
-          waves: of the executor's `waves`.
+          dispatches: what `plan_dispatches` returned.
+          waves: what `waves` returned.
         """
         in_flight, _ = self._initial.eval_shape(*self._arguments(state, data, dispatches, waves))
         versions, updates = row_counts(waves)
@@ -166,12 +166,12 @@ class Executor(PlacedAlgorithm):
         own run only.
 
         Args:
-          state: of `init`. It is CONSUMED: its buffers are reused.
+          state: what `init` returned. It is CONSUMED: its buffers are reused.
           data: all clients' examples, as `put_data` placed them.
           plan: the timeline.
-          dispatches: of `plan_dispatches`: NumPy arrays with leaves [dispatches].
+          dispatches: what `plan_dispatches` returned: NumPy arrays [dispatches].
           stops: ascending numbers of server steps after which to yield, from 1 to the plan's last.
-          waves: of the executor's `waves`; None makes them.
+          waves: what `waves` returned; None makes them.
           resume: goes on after a stop of an earlier run with the same arguments: it takes what is
             in flight before the first wave, and the metrics, and returns the number of server steps
             at that stop with what was in flight then, and the metrics. None begins the plan.
@@ -250,8 +250,8 @@ def make_executor(
         trait `asynchrony` says for which planners it is meant.
       slots: number of dispatches in a wave; 1 is immediate execution. "auto": see `choose_slots`.
         With several devices a multiple of their number.
-      layout: of a wave: "sequential" trains one dispatch after another, with the same bits for any
-        number of slots, "vmapped" all at once. "auto" is "sequential" on a CPU and "vmapped"
+      layout: "sequential" trains the dispatches of a wave one after another, with the same bits for
+        any number of slots, "vmapped" all at once. "auto" is "sequential" on a CPU and "vmapped"
         elsewhere.
       waves_per_call: maximal number of waves in one call of the compiled program.
       devices: over which the slots of a wave are divided, the longest dispatches first; see

@@ -55,19 +55,8 @@ class InFlightState(NamedTuple):
 def initial_in_flight(algorithm, placement, initial, fixed, seed, data, dispatch, rows):
     """The state before the first wave, with the initial versions in their rows, and zero metrics.
 
-    Args:
-      algorithm: the `Algorithm`.
-      placement: the `Placement` over the devices, each of which holds the whole state.
-      initial: the server state, the model's statistics, the clients' rows, which of them are
-        initialised, and the updates that were left out; () in place of these if none is left out.
-      fixed: theta_0, or (); and the model's frozen arrays, or ().
-      seed: uint32[], or uint32[R] in a merged plan of R runs.
-      data: the `FederatedData` with the clients of all runs.
-      dispatch: any `Dispatch`, for its shapes.
-      rows: numbers of rows for versions and for updates.
-
-    Returns:
-      An `InFlightState` and `Metrics`.
+    `initial` has the first fields of an `InFlightState`, up to `excluded`, and `rows` the numbers
+    of rows for versions and for updates. `fixed`, `seed` and `data` are as in `run_waves`.
     """
     server, statistics, _, _, excluded = initial
     finite = None if excluded == () else jax.ShapeDtypeStruct((), bool)
@@ -99,16 +88,8 @@ def initial_in_flight(algorithm, placement, initial, fixed, seed, data, dispatch
 def run_waves(algorithm, layout, mesh, in_flight, metrics, fixed, seed, data, table):
     """The state and the sums of metrics after the waves of a table.
 
-    Args:
-      algorithm: the `Algorithm`.
-      layout: of a wave, "sequential" or "vmapped".
-      mesh: the `Mesh` over which the slots of a wave are divided; None is one device.
-      in_flight: the `InFlightState` before.
-      metrics: the sums of `Metrics` before.
-      fixed: theta_0, or (); and the model's frozen arrays, or ().
-      seed: uint32[], or uint32[R] in a merged plan of R runs.
-      data: the `FederatedData` with the clients of all runs.
-      table: the `CallTable`, which says what to do.
+    `fixed` is theta_0 and the model's frozen arrays, or () for each. In a merged plan of R runs the
+    seed is uint32[R], and the data have the clients of all runs.
     """
     if mesh is None:
         return _run_waves(algorithm, layout, False, in_flight, metrics, fixed, seed, data, table)
@@ -183,9 +164,8 @@ def _run_waves(algorithm, layout, shared, in_flight, metrics, fixed, seed, data,
 def _make_train(algorithm, layout, shared, screened, fixed, seed, data):
     """`(in_flight, slots, filled) -> (tables, updates)`, which trains the slots of a wave.
 
-    The tables are the rows of client state, and whether each is initialised.
-
-    If `screened`, an update that is not finite is marked, and its client's row stays as it was.
+    The tables are the rows of client state, and whether each is initialised. If `screened`, an
+    update that is not finite is marked, and its client's row stays as it was.
     """
     num_clients = data.num_clients // seed.size  # of a run
 

@@ -27,24 +27,14 @@ class Waves(NamedTuple):
 
     A wave trains the dispatches in its slots; then arrived updates are added and server steps are
     made until one misses an update. Rows hold versions and updates in the meantime and are reused.
-
-    Attributes:
-      trained: int32[W, slots]: contributions whose dispatches it trains, in order.
-      filled: int32[W]: number of filled slots; the others are empty.
-      contributions: int32[W]: contributions that have been added after the wave.
-      steps: int32[W]: server steps that have been made after the wave.
-      update_row: int32[C]: the row of each contribution's update.
-      version_row: int32[U + R]; `num_version_rows` for versions that no dispatch reads.
-      num_update_rows: rows for updates.
-      num_version_rows: rows for versions.
     """
 
-    trained: np.ndarray
-    filled: np.ndarray
-    contributions: np.ndarray
-    steps: np.ndarray
-    update_row: np.ndarray
-    version_row: np.ndarray
+    trained: np.ndarray  # int32[W, slots]: contributions whose dispatches it trains, in order
+    filled: np.ndarray  # int32[W]: number of filled slots
+    contributions: np.ndarray  # int32[W]: those that have been added after the wave
+    steps: np.ndarray  # int32[W]: server steps that have been made after the wave
+    update_row: np.ndarray  # int32[C]
+    version_row: np.ndarray  # int32[U + R]; `num_version_rows` if no dispatch reads the version
     num_update_rows: int
     num_version_rows: int
 
@@ -52,11 +42,7 @@ class Waves(NamedTuple):
         """The same waves, split where a server step of `stops` is made in the middle of a wave.
 
         The first part of a split wave trains; each part continues with the server steps where the
-        previous one ended.
-
-        Args:
-          stops: int[...], ascending: numbers of server steps after which to split.
-          ends: int32[U]: contributions up to and including each server step.
+        previous one ended. `stops`, int[...], are ascending; `ends` are the plan's `step_ends`.
         """
         added = ends[np.asarray(stops) - 1]
         wave = np.searchsorted(self.steps, stops)
@@ -76,15 +62,7 @@ def make_waves(plan: Plan, slots: int, *, stateful: bool = False) -> Waves:
     """Waves of at most `slots` dispatches, and the rows that hold versions and updates.
 
     Dispatches that are lost or have not arrived at the end contribute nothing and are not trained.
-
-    Args:
-      plan: a timeline.
-      slots: number of dispatches that are trained at once, at least 1.
-      stateful: whether clients keep state; then the dispatches of a client are in different waves,
-        in their order.
-
-    Raises:
-      ValueError: for slots below 1, or a plan that contradicts itself.
+    If clients keep state, a client's dispatches are in different waves, in their order.
     """
     check_whole("slots", slots)
     check_plan(plan, stateful)
@@ -235,15 +213,6 @@ def choose_slots(
     (vmapped), with which all waves together cost at most 2% (sequential) or 10% (vmapped) more than
     with the best number. The cost of a wave is that of `wave_costs`: a vmapped wave is assumed to
     take as long as its longest dispatch.
-
-    Args:
-      plan: a timeline.
-      layout: of a wave.
-      devices: number of devices.
-      stateful: whether clients keep state.
-
-    Raises:
-      ValueError: for a plan that contradicts itself.
     """
     if layout == "sequential" and devices == 1:
         return 1
@@ -266,17 +235,9 @@ def choose_slots(
 def wave_costs(
     trained: np.ndarray, filled: np.ndarray, num_steps: np.ndarray, layout: str, devices: int
 ) -> np.ndarray:
-    """Local steps of the busiest device in each wave: a sum (sequential) or a maximum (vmapped).
+    """Local steps of the busiest device, int[W]: a sum (sequential) or a maximum (vmapped).
 
-    Args:
-      trained: int32[W, slots]: contributions, as in `Waves`.
-      filled: int32[W].
-      num_steps: int[C]: of each contribution.
-      layout: "sequential" or "vmapped".
-      devices: number of devices, over which the slots of a wave are divided.
-
-    Returns:
-      int[W].
+    `trained` and `filled` are those of `Waves`; `num_steps`, int[C], is that of each contribution.
     """
     steps = num_steps[trained]
     assigned = assign_slots(steps, filled, devices)

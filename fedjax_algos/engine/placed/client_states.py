@@ -49,8 +49,8 @@ def client_states(engine: _OfAlgorithm, state: FederatedState) -> ClientStates:
 
     Args:
       engine: an engine or an executor of the algorithm.
-      state: of a run; not consumed. Its rows are copied, those that are not on
-        the devices to NumPy arrays.
+      state: the state of a run; not consumed. Its rows are copied, those that are not on the
+        devices to NumPy arrays.
 
     Raises:
       TypeError: for an object of another type.
@@ -100,19 +100,7 @@ def _all_rows(client_init, origin, seed, table, dispatched):
 def give_rows(
     algorithm: Algorithm, placement: Placement, state: FederatedState, given: ClientStates
 ) -> FederatedState:
-    """An initial state in which the clients have given rows.
-
-    Args:
-      algorithm: whose client state it is.
-      placement: the devices.
-      state: of `engine.init`, before its first round.
-      given: the rows of all clients. They are copied.
-
-    Raises:
-      TypeError: for an object of another type.
-      ValueError: for an algorithm whose clients keep no state, for rows of other shapes, and for
-        rows of dispatched clients that are not finite, unless the engine keeps such updates.
-    """
+    """The initial state of `engine.init`, in which the clients have copies of the given rows."""
     check_kind("clients", given, ClientStates, "give ClientStates(rows)")
     if isinstance(state.dispatched, tuple):
         raise ValueError("the clients of this algorithm keep no state; leave clients out")

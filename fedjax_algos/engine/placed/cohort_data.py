@@ -29,15 +29,7 @@ _PIECE = 128  # examples of a piece of a full gradient, if it is not a batch
 
 
 class CohortData:
-    """The examples of stored clients, put on the devices cohort by cohort.
-
-    Args:
-      stored: the clients' examples in files.
-      put: puts the examples of a cohort on the devices.
-      check: raises ValueError for examples that the model does not take.
-      least_rows: of the arrays, if there are so many examples.
-      device_of_client: int32[num_clients]: positions in the mesh, or None.
-    """
+    """The examples of stored clients, put on the devices cohort by cohort."""
 
     def __init__(
         self,

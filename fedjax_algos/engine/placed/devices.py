@@ -14,14 +14,9 @@ Devices = int | Sequence[jax.Device] | None
 
 
 def client_mesh(devices: Devices) -> Mesh | None:
-    """The mesh of some devices; None for the default device alone.
+    """The mesh of the first `devices` of all, or of a sequence of them; None for one device.
 
-    Args:
-      devices: None or 1 for the default device, a number for the first ones of `jax.devices()`, or
-        a sequence of devices. With several processes give `jax.devices()`, the devices of all.
-
-    Raises:
-      ValueError: if there are fewer devices, or if the sequence is empty.
+    With several processes give `jax.devices()`, the devices of all.
     """
     if devices is None or (isinstance(devices, int) and devices == 1):
         return None

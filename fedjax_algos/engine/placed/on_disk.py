@@ -28,7 +28,7 @@ class RowsOnDisk(NamedTuple):
     on as long as it is in the folder. Remove it when you remove the checkpoints.
 
     Attributes:
-      folder: of the files; it is made when the first row is written.
+      folder: where the files are; it is made when the first row is written.
     """
 
     folder: str | Path
@@ -58,7 +58,7 @@ class DiskClientState(Mapping[int, ClientState]):
     on in the state that the round returns.
 
     Args:
-      folder: of the files.
+      folder: where the files are.
       shapes: shapes and dtypes of a row; see `row_shapes`.
       num_clients: N, the number of clients.
     """
@@ -137,7 +137,7 @@ class DiskClientState(Mapping[int, ClientState]):
 
         Args:
           owner: the folder of the checkpoints.
-          position: of the checkpoint that is being made.
+          position: the position of the checkpoint that is being made.
           kept: the positions of the checkpoints that there are.
 
         Returns:

@@ -29,12 +29,9 @@ _NONE = np.zeros(0, np.int32)
 
 
 class RowFiles:
-    """The rows of a run's clients. The tables have 12 bytes for each client.
+    """The rows of a run's clients, in a folder that is made when the first row is written.
 
-    Args:
-      folder: of both files; it is made when the first row is written.
-      row_bytes: of a row.
-      num_clients: N, the number of clients.
+    The tables have 12 bytes for each client.
     """
 
     def __init__(self, folder: Path, row_bytes: int, num_clients: int):
@@ -56,23 +53,12 @@ class RowFiles:
         return np.flatnonzero((self.recent >= 0) | (self.saved >= 0))
 
     def has(self, client: int) -> bool:
-        """Whether a client's row has been written.
-
-        Args:
-          client: its id, of any integer.
-        """
+        """Whether a client's row has been written; the id may be any integer."""
         known = 0 <= client < len(self.saved)
         return bool(known and max(self.recent[client], self.saved[client]) >= 0)
 
     def read(self, client: int) -> bytearray:
-        """A row that has been written.
-
-        Args:
-          client: its id.
-
-        Raises:
-          ValueError: if it is not as it was written.
-        """
+        """A row that has been written; raises ValueError if it is not as it was written."""
         is_recent = self.recent[client] >= 0
         file, place = (self.scratch, self.recent) if is_recent else (self.reader, self.saved)
         row = _read_at(file, int(place[client]) * self.row_bytes, self.row_bytes)
@@ -86,15 +72,7 @@ class RowFiles:
         return row
 
     def write(self, client: int, row: bytes) -> None:
-        """Writes a row to the scratch file.
-
-        Args:
-          client: its id.
-          row: of `row_bytes` bytes.
-
-        Raises:
-          ValueError: if it cannot be written, as on a full disk.
-        """
+        """Writes a row to the scratch file; raises ValueError if it cannot, as on a full disk."""
         place = int(self.recent[client])
         place = self.num_recent if place < 0 else place
         with writing(self.folder):
@@ -107,15 +85,7 @@ class RowFiles:
         self.recent[client], self.checksums[client] = place, zlib.crc32(row)
 
     def check_room(self, what: str, num_rows: int) -> None:
-        """Checks that the disk has room for rows.
-
-        Args:
-          what: needs it.
-          num_rows: so many clients will have rows, those that have been written included.
-
-        Raises:
-          ValueError: if it has not.
-        """
+        """Raises ValueError if the disk has no room for so many rows, those written included."""
         there_is = next(
             each for each in (self.folder, *self.folder.absolute().parents) if each.exists()
         )
@@ -130,20 +100,10 @@ class RowFiles:
     def save(self, owner: str, position: int, kept: Iterable[int]) -> dict[str, Any]:
         """Moves the rows of the scratch file to the saved file; then the tables change.
 
-        The first checkpoint makes the saved file, and so does the first one in another folder: then
-        all rows are copied.
-
-        Args:
-          owner: the folder of the checkpoints.
-          position: of the checkpoint that is being made.
-          kept: the positions of the checkpoints that there are.
-
-        Returns:
-          What `open_saved` needs, as arrays by name; nothing if no row has been written.
-
-        Raises:
-          ValueError: if the rows cannot be written, as on a full disk, or read. The checkpoints
-            that there are stay as they were.
+        The first checkpoint makes the saved file, and so does the first one in another folder, the
+        `owner`: then all rows are copied. `kept` are the positions of the checkpoints that there
+        are; they stay as they were if the rows cannot be written or read. Returns what `open_saved`
+        needs, as arrays by name; nothing if no row has been written.
         """
         begins = owner != self.owner or self.reader is None
         clients = self.written() if begins else np.flatnonzero(self.recent >= 0)
@@ -179,18 +139,10 @@ class RowFiles:
         return tables | {"file": np.int32(number)}
 
     def open_saved(self, owner: str, position: int, tables: Mapping[str, np.ndarray]) -> None:
-        """Reads the tables of a checkpoint in place of having written its rows.
+        """Takes the tables that `save` returned in place of having written the rows.
 
-        Each row is read once, so that one that is damaged is found before the run goes on.
-
-        Args:
-          owner: the folder of the checkpoints.
-          position: of the checkpoint.
-          tables: what `save` returned.
-
-        Raises:
-          DamagedError: if a row is not as it was written; then nothing has changed.
-          ValueError: if the saved file is missing.
+        Each row is read once, so that one that is damaged is found before the run goes on: then a
+        DamagedError is raised, and nothing has changed.
         """
         ids, places, checksums = tables["ids"], tables["places"], tables["checksums"]
         path = self._path(int(tables["file"]))

@@ -114,7 +114,7 @@ def unet_3d(
 
     Args:
       levels: number of sizes of the volume, each half the one before.
-      features: of the first layer, at least 1; each level has twice as many as the one before.
+      features: features of the first layer, at least 1; each level doubles them.
       norm: GroupNorm or BatchNorm. The first layer has a bias instead.
       groups: number of groups of channels of GroupNorm; a divisor of `2 * features`.
       convolutions: implementation of the convolutions; see `convolve_3d`.

@@ -157,7 +157,7 @@ def vit(
 
     Args:
       patch_size: height and width of a patch in pixels; a divisor of the image's.
-      width: of a token; the perceptrons are four times as wide.
+      width: width of a token; the perceptrons are four times as wide.
       depth: number of encoder blocks.
       heads: number of attention heads; a divisor of the width.
       dropout: share of the entries, from 0 to below 1, that training sets to 0 after the position
@@ -172,15 +172,7 @@ def vit(
       ValueError: when the model is initialised, for a width or images that cannot be divided.
     """
     sizes = patch_size, width, depth, heads
-    options = dropout, checkpoint, augmentation, weights, head
-    return _transformer(example_shape, num_classes, sizes, *options)
-
-
-def _transformer(
-    example_shape, num_classes, sizes, dropout, checkpoint, augmentation, weights, head
-):
     module = VisionTransformer(num_classes, *sizes, dropout, checkpoint)
-    patch_size, _, depth, _ = sizes
     rows, columns = (length // patch_size for length in (*example_shape, 1, 1)[:2])
     names = vision_transformer_names(depth, (rows, columns))
     problem = with_weights(classifier(module, example_shape), weights, head, names)
@@ -208,8 +200,10 @@ def vit_b_16(
       checkpoint: as for `vit`.
       weights: as for `vit`.
     """
-    options = dropout, checkpoint, augmentation, weights, head
-    return _transformer(example_shape, num_classes, (16, 768, 12, 12), *options)
+    return vit(
+        example_shape, num_classes, patch_size=16, width=768, depth=12, heads=12, dropout=dropout,
+        checkpoint=checkpoint, augmentation=augmentation, weights=weights, head=head,
+    )  # fmt: skip
 
 
 @models.register
@@ -235,5 +229,7 @@ def vit_small(
       checkpoint: as for `vit`.
       weights: as for `vit`.
     """
-    options = dropout, checkpoint, augmentation, weights, head
-    return _transformer(example_shape, num_classes, (16, 384, 12, 6), *options)
+    return vit(
+        example_shape, num_classes, patch_size=16, width=384, depth=12, heads=6, dropout=dropout,
+        checkpoint=checkpoint, augmentation=augmentation, weights=weights, head=head,
+    )  # fmt: skip

@@ -134,7 +134,7 @@ def convert_weights(
         tensor and may be used to divide one tensor over several leaves. The path of a module that
         the weights do not have, such as an adapter or a new last layer, has None: its leaves are
         those of `model`.
-      model: of the same structure; only the shapes and types of its leaves are read, so that
+      model: a model of the same structure. Only the shapes and types of its leaves are read, so
         `jax.eval_shape(problem.init, key)` suffices.
       head: "new" leaves the params of the module "head" as `model` has them, and ignores the
         tensors that belong to it.

@@ -95,7 +95,7 @@ def convolve(
     Args:
       images: float[batch, height, width, channels].
       kernel: float[height, width, channels, features].
-      strides: of the window along both axes.
+      strides: strides of the window along both axes.
       padding: "VALID", "SAME", one number for all sides, or for each axis a number or a pair of
         numbers before and after.
       pool: height and width of a following pool without padding, whose strides are its size.

@@ -40,7 +40,7 @@ def convolve_depthwise(
     Args:
       images: float[batch, height, width, channels].
       kernel: float[height, width, 1, channels], as Flax has it for as many groups as channels.
-      strides: of the window along both axes.
+      strides: strides of the window along both axes.
       padding: as for `convolve`.
       implementation: "shifts" adds the products of shifted images and weights; "lax" is
         `lax.conv_general_dilated`. Results agree up to rounding. Only "lax" has forward-mode

@@ -26,7 +26,7 @@ def max_pool(
     Args:
       images: float[batch, height, width, channels].
       window_shape: height and width of the window.
-      strides: of the window along both axes; (1, 1) if None.
+      strides: strides of the window along both axes; (1, 1) if None.
       padding: as for `convolve`.
 
     Returns:

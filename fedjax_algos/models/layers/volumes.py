@@ -36,10 +36,11 @@ def convolve_3d(
     Args:
       volumes: float[batch, depth, height, width, channels].
       kernel: float[depth, height, width, channels, features].
-      strides: of the window along the three axes.
+      strides: strides of the window along the three axes.
       padding: as for `convolve`.
-      implementation: of the planes, as for `convolve`; "lax" is one `lax.conv_general_dilated`, the
-        only one with forward-mode derivatives (`jax.jvp`). Results agree up to rounding.
+      implementation: how planes are convolved, as for `convolve`; "lax" is one
+        `lax.conv_general_dilated`, the only one with forward-mode derivatives (`jax.jvp`). Results
+        agree up to rounding.
 
     Returns:
       float[batch, depth, height, width, features].

@@ -107,15 +107,6 @@ def test_full_gradients_are_counted_by_pieces(name, passes):
     assert (piece > 0) == (passes > 0)
 
 
-def test_operations_depend_on_the_number_of_steps():
-    flops = flop_counter("fedprox")
-    found = flops.of(dispatches_of([[0, 1, 2], [7, 7, 1]], 100))
-    assert found.shape == (2, 3)
-    assert found.dtype == np.float64
-    expected = flops.fixed + np.array([[0, 1, 2], [7, 7, 1]]) * flops.loops[0].body.fixed
-    np.testing.assert_array_equal(found, expected)
-
-
 def with_lengths(algorithm, data, num_steps, num_examples):
     """The same count from another trace, in which the numbers are NumPy constants."""
     state = state_of(algorithm, data)

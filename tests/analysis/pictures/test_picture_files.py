@@ -69,6 +69,10 @@ def test_the_same_bytes_in_each_format(draw, width, tmp_path):
             contents.append((tmp_path / f"{index}{suffix}").read_bytes())
         assert contents[0] == contents[1]
         assert contents[0].startswith(start)
+        assert b"Date" not in contents[0]
+        if suffix == ".pdf":
+            assert b"/FontFile2" in contents[0]
+            assert b"/Type3" not in contents[0]
 
 
 @EACH

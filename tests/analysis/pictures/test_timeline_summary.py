@@ -35,11 +35,6 @@ def test_idle_share_of_schedules():
     np.testing.assert_array_equal(idle_share(plan_of_figure_1(), 5), 0)
 
 
-def test_idle_share_is_never_negative():
-    system = FixedSystem([0.1, 0.3, 0.7])
-    assert idle_share(immediate(steps=1)(system, 3, arrivals=2000), 3).min() >= 0
-
-
 def test_lost_dispatches_count_until_the_client_leaves():
     system = FixedSystem([1, 1], {(0, 0): (Fraction(1, 4), 3)})  # away from 1 s to 4 s
     plan = immediate(steps=4)(system, 2, arrivals=3)
@@ -51,13 +46,6 @@ def test_the_summary_by_hand():
     summary = summarise_plan(plan_by_hand(), 3)
     assert summary == PlanSummary(2, 3, 1, 3, 1 / 3, 1, (0 + 1 / 8 + 3 / 8) / 3, 8.0)
     assert {type(value) for value in summary} == {int, float}
-
-
-def test_the_summary_of_the_papers_figure():
-    # 5 first arrivals and the joint ones; staleness 0, 1, 2, 3, 4, then 4, 3, 2, then 0, 0, 0, 2, 1
-    summary = summarise_plan(plan_of_figure_1(), 5)
-    assert summary[:6] == (9, 23, 0, 5, (10 + 9 + 3) / 23, 4)
-    assert summary.seconds == 42 * 60
 
 
 def test_a_plan_without_server_steps_has_idle_time_until_an_end():

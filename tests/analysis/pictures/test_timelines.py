@@ -6,19 +6,14 @@ import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
-from matplotlib.image import imread
 from plan_helpers import plan_by_hand, plan_of_figure_1, plan_without_server_steps, trace_by_hand
 
 from fedjax_algos.analysis.pictures import (
     draw_staleness,
     draw_timeline,
-    plot_staleness,
-    plot_timeline,
-    summarise_plan,
 )
 from fedjax_algos.asynchrony import FixedSystem, simulated
-from fedjax_algos.asynchrony.compass import compass
-from fedjax_algos.asynchrony.planning import barrier, buffered, immediate, tiers
+from fedjax_algos.asynchrony.planning import barrier, immediate, tiers
 
 
 def collections(figure):
@@ -151,29 +146,6 @@ def test_a_client_without_dispatches_has_an_empty_row():
     figure = draw_timeline(plan_by_hand(), clients=[0, 7])
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["0", "7"]
     assert counts(figure)["dispatch"] == 2
-
-
-SCHEDULES = {
-    "FedAsync": immediate(steps=20),
-    "FedBuff": buffered(steps=20, size=5, concurrency=8),
-    "FedAT": tiers(steps=20),
-    "FedCompass": compass(),
-}
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_all_schedules_have_figures(name, tmp_path):
-    system = simulated(speeds="exponential", dropout=0.1)(1)
-    plan = SCHEDULES[name](system, 20, seconds=40)
-    found = counts(draw_timeline(plan))
-    assert found["lost dispatch"] == found["client leaves"] == summarise_plan(plan, 20).lost > 0
-    assert found["dispatch"] == summarise_plan(plan, 20).arrivals
-    assert found["server step"] == len(plan.time)
-    plot_timeline(plan, tmp_path / "timeline.png")
-    plot_staleness(plan, str(tmp_path / "staleness.png"))
-    for figure in ("timeline", "staleness"):
-        assert imread(tmp_path / f"{figure}.png")[..., :3].std() > 0.05
 
 
 def test_a_plan_without_server_steps_has_a_timeline():

@@ -1,12 +1,12 @@
-"""Estimates over seeds and paired differences, against numbers by hand."""
+"""Estimates over seeds, paired differences, diverged runs, and the best method."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from summary_helpers import NAN
+from scipy import stats
+from summary_helpers import NAN, rows
 
 from fedjax_algos.analysis.statistics import (
     SPREADS,
@@ -14,9 +14,16 @@ from fedjax_algos.analysis.statistics import (
     choose_spread,
     confidence_half_width,
     describe_estimates,
+    diverged,
+    finite_quality,
+    holm,
+    mark_best,
     paired_difference,
+    paired_p_value,
     spread,
 )
+from fedjax_algos.analysis.summary import summarise
+from fedjax_algos.cli.method_tables import non_finite_lines
 
 
 def show(value):
@@ -46,19 +53,6 @@ def test_below_five_seeds_there_is_no_interval(values, text, legend):
     assert describe_estimates(len(values)) == legend
 
 
-def test_two_seeds_have_no_interval_of_103():
-    """Half the interval of two seeds, 12.7 standard errors, was larger than 100%."""
-    two = Estimate((0.335, 0.497))
-    assert 100 * confidence_half_width(np.array(two.values)) == pytest.approx(102.9, abs=0.1)
-    assert math.isnan(two.interval)
-    assert two.record("final") == {
-        "final": pytest.approx(0.416),
-        "final_interval": pytest.approx(NAN, nan_ok=True),
-        "final_lowest": 0.335,
-        "final_highest": 0.497,
-    }
-
-
 def test_diverged_seeds_are_counted_instead_of_a_mean():
     assert Estimate((0.5, NAN, 0.7)).text(show) == "1/3 diverged"
     assert Estimate((NAN, NAN)).text(show) == "diverged"
@@ -78,18 +72,6 @@ def test_figures_draw_what_tables_say():
     np.testing.assert_array_equal(spread(curves, "range"), [curves.min(0), curves.max(0)])
     assert [choose_spread(seeds) for seeds in (1, 2, 4, 5)] == [*["range"] * 3, "interval"]
     assert SPREADS == {"interval": "95% confidence interval", "range": "lowest to highest"}
-
-
-@given(st.lists(st.floats(-10, 10), min_size=1, max_size=12), st.randoms())
-def test_the_order_of_the_seeds_does_not_matter(values, random):
-    """But for two seeds, whose values are shown in their order."""
-    shuffled = random.sample(values, len(values))
-    one, other = Estimate(tuple(values)), Estimate(tuple(shuffled))
-    assert one.record("x") == pytest.approx(other.record("x"), abs=1e-12, nan_ok=True)
-    if len(values) != 2:
-        assert one.text(show).replace("-0.0", "0.0") == other.text(show).replace("-0.0", "0.0")
-    low, high = spread(np.array(values))
-    assert low - 1e-9 <= one.mean <= high + 1e-9
 
 
 def signed(value):
@@ -132,13 +114,110 @@ def test_ties_are_zero_without_a_sign_of_minus():
     assert paired_difference(values - 0.01, values, range(5)).text(signed) == "+0.0 ± 0.0"
 
 
-VALUES = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8)
+@pytest.mark.parametrize(
+    ("row", "finite"),
+    [
+        ({"test_accuracy": 0.5}, True),
+        ({"test_accuracy": 0.5, "test_loss": None}, True),
+        ({"test_accuracy": 0.5, "test_loss": 0.1, "train_loss": NAN}, True),  # all left out
+        ({"test_accuracy": 0.5, "test_loss": NAN}, False),
+        ({"test_accuracy": 0.5, "test_loss": float("inf")}, False),
+        ({"test_accuracy": NAN, "test_loss": 0.1}, False),
+        ({"test_loss": 0.1}, False),
+    ],
+)
+def test_the_test_accuracy_and_the_test_loss_decide(row, finite):
+    assert finite_quality(row) == (0.5 if finite else pytest.approx(NAN, nan_ok=True))
 
 
-@given(VALUES)
-def test_the_mean_difference_is_the_difference_of_the_means_and_changes_its_sign(pairs):
-    a, b = np.array(pairs).T
-    forth, back = (paired_difference(*two, range(len(a))).estimate for two in ((a, b), (b, a)))
-    assert forth.mean == pytest.approx(a.mean() - b.mean(), abs=1e-12)
-    assert forth.values == tuple(-value for value in back.values)
-    assert forth.interval == pytest.approx(back.interval, nan_ok=True)
+def test_the_last_evaluation_decides():
+    assert diverged(np.array([[0.1, NAN], [NAN, 0.1]])).tolist() == [True, False]
+
+
+def ended(change):
+    measured = rows("fedavg", [[0.1, 0.5]] * 2, download_bytes=1)
+    measured[-1] |= change
+    return measured
+
+
+@pytest.mark.parametrize(
+    ("measured", "number"),
+    [
+        (ended({"train_loss": NAN, "excluded_updates": 3}), 0),
+        (ended({"test_loss": NAN}), 1),
+        (ended({"test_accuracy": NAN}), 1),
+        (ended({})[:-1], 1),  # its model was not finite in a param that no output needs
+        ([row | {"test_loss": NAN if row["round"] == 0 else 0.1} for row in ended({})], 0),
+    ],
+)
+def test_all_count_the_same_runs(measured, number):
+    told = [line for line in non_finite_lines(measured) if "not finite at round" in line]
+    assert len(told) == number
+    assert summarise(measured)[0].seeds_diverged == number
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+def test_p_values_are_those_of_scipy(seeds):
+    first, second = np.random.default_rng(seeds).normal(size=(2, seeds))
+    for shift in (0, 1, -5):
+        expected = stats.ttest_rel(first + shift, second).pvalue
+        assert paired_p_value(first + shift - second) == pytest.approx(expected, rel=1e-12)
+
+
+def test_p_values_without_variance():
+    assert paired_p_value([0.0, 0.0, 0.0]) == 1
+    assert paired_p_value([0.5, 0.5, 0.5]) == 0
+    assert paired_p_value([-0.5, -0.5]) == 0
+
+
+def closed_testing(p_values):
+    """Corrected p-values: the largest Bonferroni one of all sets of hypotheses with a given one."""
+    tests = range(len(p_values))
+    sets = [c for size in tests for c in itertools.combinations(tests, size + 1)]
+    return [
+        max(min(1, len(own) * min(p_values[i] for i in own)) for own in sets if test in own)
+        for test in tests
+    ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_holm_is_closed_testing_with_bonferroni(seed):
+    p_values = np.random.default_rng(seed).uniform(size=6) ** 4
+    p_values[1] = p_values[4]
+    np.testing.assert_allclose(holm(p_values), closed_testing(p_values), rtol=1e-14)
+
+
+def test_holm_by_hand():
+    """The example of Holm's procedure: 4 * .005, 3 * .01, 2 * .03 and .04, never falling."""
+    np.testing.assert_allclose(holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
+    assert holm([]).tolist() == []
+    assert holm([0.7, 0.6]).tolist() == [1, 1]
+
+
+def test_marks():
+    """p is .05 / 2 for a, which is enough alone and not beside two others."""
+    quantile = stats.t.isf(0.0125, 4)
+    shape = np.array([-1.0, -0.5, 0, 0.5, 1])
+    error = shape.std(ddof=1) / np.sqrt(5)
+    best = np.zeros(5)
+    borderline = shape - quantile * error * 1.001
+    near, clear = shape[[1, 0, 3, 2, 4]] - 0.1, shape - 50
+    assert paired_p_value(best - borderline) == pytest.approx(0.025, rel=0.01)
+    assert mark_best({"a": borderline, "b": best}) == {"a": "", "b": "best"}
+    assert mark_best({"b": best, "a": borderline, "c": near})["a"] == ""  # 2 * .025 is at .05
+    marks = mark_best({"b": best, "a": borderline, "c": near, "d": near})
+    assert marks == {"b": "best", "a": "not told", "c": "not told", "d": "not told"}
+    # step down: what is clear is one hypothesis less
+    marks = mark_best({"b": best, "a": borderline, "c": near, "d": clear})
+    assert marks == {"b": "best", "a": "", "c": "not told", "d": ""}
+
+
+def test_equal_methods_cannot_be_told_apart():
+    assert mark_best({"a": [0.1, 0.2, 0.3], "b": [0.1, 0.2, 0.3]}) == {"a": "best", "b": "not told"}
+
+
+def test_what_is_not_compared():
+    assert mark_best({}) == {}
+    assert mark_best({"a": [0.1, 0.2], "b": [0.1, 0.3]}) == {"a": "", "b": ""}
+    assert mark_best({"a": [NAN, 0.9, 0.9], "b": [0.1, 0.3, 0.2]}) == {"a": "", "b": "best"}
+    assert mark_best({"a": [NAN, 0.9, 0.9]}) == {"a": ""}

@@ -341,40 +341,6 @@ def test_mapped_waves_agree(name):
 
 
 @pytest.mark.slow
-def test_mapped_waves_agree_in_float64(double):
-    algorithm, data = case.__wrapped__("scaffold")
-    (_, one, _), (_, other, _) = (
-        execute(make_executor(algorithm, slots=3, layout=layout), data, PLANS["groups"])[0]
-        for layout in ("sequential", "vmapped")
-    )
-    assert one.server.params["out"].dtype == np.float64
-    close((one.server, one.clients), (other.server, other.clients), 1e-12)
-
-
-@pytest.mark.slow
-def test_slots_change_no_bit_of_optimised_programs(fast):
-    algorithm, data = case("stale")
-    (_, one, _), (_, other, _) = (
-        execute(make_executor(algorithm, slots=slots), data, PLANS["groups"])[0] for slots in (1, 4)
-    )
-    chex.assert_trees_all_equal(one, other)
-
-
-@pytest.fixture
-def double():
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", False)
-
-
-@pytest.fixture
-def fast():
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", True)
-
-
-@pytest.mark.slow
 def test_a_barrier_for_all_is_the_synchronous_round():
     algorithm, data = case("scaffold")
     plan = make_plan(4, CLIENTS, 3, [CLIENTS], barrier=True)

@@ -21,7 +21,7 @@ from fedjax_algos.engine.asynchronous.call_tables import (
     state_of_run,
 )
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory, PlanStop, make_executor
-from fedjax_algos.engine.asynchronous.waves import make_waves, step_ends, wave_costs
+from fedjax_algos.engine.asynchronous.waves import make_waves, step_ends
 from fedjax_algos.runs.clock import simulate_async, simulate_async_seeds
 
 CLIENTS, EXAMPLES, SECONDS = 5, 40, 6
@@ -139,15 +139,6 @@ def test_each_run_has_the_same_bits_as_alone(name, devices, slots, number):
 
 
 @pytest.mark.slow
-def test_optimised_programs_have_the_same_bits():
-    jax.config.update("jax_disable_most_optimizations", False)
-    try:
-        check("fedasync", 1, 3, 2)
-    finally:
-        jax.config.update("jax_disable_most_optimizations", True)
-
-
-@pytest.mark.slow
 def test_mapped_waves_agree():
     executor = make_executor(algorithm_of("scaffold"), slots=4, layout="vmapped")
     data = {seed: split(seed) for seed in SEEDS[:2]}
@@ -195,29 +186,6 @@ def test_a_merged_plan_contains_each_run_s_plan_in_fewer_waves(name, seeds, slot
             added = merged.dispatch[begin[where] : made[where]]
             assert own[added].all()
             np.testing.assert_array_equal(number[added], plan.dispatch[plan.step == step])
-
-
-@pytest.mark.parametrize("name", ["fedasync", "fedbuff", "fedcompass"])
-@pytest.mark.parametrize("speeds", ["homogeneous", "normal", "exponential"])
-def test_merging_balances_the_devices(name, speeds):
-    """The busiest of two devices does fewer steps, with the best number of slots."""
-    system = simulated(speeds=speeds)
-    plans, merged, _ = plans_of(SCHEDULES[name], system, 8, 20, range(4))
-
-    def busiest(plan, slots):
-        waves = make_waves(plan, slots)
-        steps = plan.num_steps[plan.dispatch]
-        return wave_costs(waves.trained, waves.filled, steps, "sequential", 2).sum()
-
-    def least(plan):
-        return min(busiest(plan, slots) for slots in (2, 4, 8))
-
-    alone, together = sum(map(least, plans)), least(merged)
-    assert together <= alone
-    if speeds == "exponential":
-        assert name != "fedasync" or together < 0.97 * alone
-        waves = sum(len(make_waves(plan, 4).filled) for plan in plans)
-        assert len(make_waves(merged, 4).filled) < 0.9 * waves
 
 
 @pytest.mark.slow
@@ -277,28 +245,3 @@ def test_runs_that_cannot_be_merged():
     with pytest.raises(ValueError, match="there are no seeds; give the data of at least one"):
         simulate_async_seeds(executor, {}, SCHEDULES["fedasync"], SYSTEM, seconds=1)
     chex.assert_trees_all_equal(state_of_run(merge_states([first, second]), 1), second)
-
-
-@pytest.mark.slow
-def test_a_comparison_with_merged_plans_has_the_same_rows():
-    from fedjax_algos.runs import comparison
-    from fedjax_algos.runs.experiment import prepare
-    from fedjax_algos.runs.method import methods_of
-    from fedjax_algos.runs.settings import Settings
-
-    common = {
-        "seconds": 3.0, "clients": 4, "model": "linear", "local_steps": 4, "evaluations": 2,
-        "partition": "iid", "system": "simulated:speeds=exponential",
-    }  # fmt: skip
-    memories = []
-
-    def rows(devices):
-        settings = Settings(**common, seeds=(0, 1), devices=devices)
-        experiment = prepare(settings, methods_of(("fedasync",), settings))
-        rows = comparison.run(experiment, on_memory=lambda label, memory: memories.append(memory))
-        assert experiment.in_flight == {"fedasync": memories[-1]}
-        assert set(experiment.plans) == {"fedasync"}
-        return [row | {"wall_seconds": None} for row in rows]
-
-    assert rows(2) == rows(1)
-    assert [memory.runs for memory in memories] == [2, 1]

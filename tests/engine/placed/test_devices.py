@@ -2,9 +2,8 @@
 
 import chex
 import jax
-import numpy as np
 import pytest
-from helpers import Case, Compilations, fixed, one_round, run, small_network
+from helpers import Case, fixed, one_round, run, small_network
 
 import fedjax_algos as fa
 from fedjax_algos.engine.placed.devices import client_mesh
@@ -29,31 +28,6 @@ def test_more_devices_than_clients(name, devices, x64):
     expected = run(algorithm, toy.data, SETS, num_steps=steps)
     result = run(algorithm, toy.data, SETS, num_steps=steps, layout="sequential", devices=devices)
     chex.assert_trees_all_close(expected, result, rtol=1e-11)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["device", "host", "disk"])
-def test_rows_and_updates_equal_those_of_one_device(place, x64, tmp_path):
-    toy = small_network()
-    client_state = fa.RowsOnDisk(tmp_path) if place == "disk" else place
-    algorithm = Case("scaffold", {}).build(toy.problem, LOCAL)
-    counts = toy.data.counts()
-    dispatches, tables, stacks = first_dispatches(counts, 2), [], []
-    for devices in (None, 2):
-        engine = fa.make_engine(algorithm, "sequential", client_state=client_state, devices=devices)
-        data = engine.put_data(toy.data)
-        state = engine.init(0, fa.Population(4, 3, int(counts.sum())))
-        state, _ = engine.round(state, data, one_round(dispatches, 0))
-        stacks.append(engine.updates(state, data, one_round(dispatches, 1)))
-        with Compilations() as later:
-            state, _ = engine.round(state, data, one_round(dispatches, 1))
-        assert later.count == 0
-        rows = state.clients if place == "device" else dict(state.clients)
-        tables.append(jax.tree.map(np.asarray, rows))
-    assert stacks[1].dispatches.client.tolist() == list(SETS[1])
-    assert stacks[1].mask.tolist() == [True] * 3
-    for one, other in (tables, stacks):
-        chex.assert_trees_all_close(one, other, rtol=1e-11)
 
 
 def test_server_state_is_replicated_and_rows_are_divided():

@@ -17,7 +17,7 @@ from hypothesis.extra.numpy import arrays
 import fedjax_algos as fa
 from fedjax_algos.engine import engine as engine_module
 from fedjax_algos.engine.placed.sharded_data import ShardedData, assign_devices
-from fedjax_algos.engine.state import HostClientState
+from fedjax_algos.engine.state import RowTable
 from fedjax_algos.participation import Cohorts
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
@@ -126,27 +126,28 @@ def test_numpy_data_are_placed_with_jax_dtypes():
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("name", "hyperparameters", "client_state", "devices", "layout"),
+    ("name", "hyperparameters", "client_state", "devices", "layout", "examples"),
     [
-        ("scaffold", {}, "device", 8, "vmapped"),
-        ("scaffold", {}, "host", 2, 2),
-        ("mime", {}, "device", 2, "vmapped"),  # a prelude
-        ("fedlga", {"mode": "update"}, "device", [3, 5, 4], "sequential"),  # stacked updates
+        ("scaffold", {}, "device", 8, "vmapped", "sharded"),
+        ("scaffold", {}, "host", 2, 2, "sharded"),
+        ("scaffold", {}, "disk", 2, "sequential", "replicated"),
+        ("mime", {}, "device", 2, "vmapped", "sharded"),  # a prelude
+        # stacked updates
+        ("fedlga", {"mode": "update"}, "device", [3, 5, 4], "sequential", "sharded"),
     ],
 )
 def test_rounds_and_updates_equal_those_of_one_device(
-    name, hyperparameters, client_state, devices, layout, x64
+    name, hyperparameters, client_state, devices, layout, examples, x64, tmp_path
 ):
     toy = small_network()
     algorithm = Case(name, hyperparameters).build(toy.problem, LOCAL)
     dispatches = dispatches_of(toy)
     if isinstance(devices, list):
         devices = [jax.devices()[number] for number in devices]
+    place = fa.RowsOnDisk(tmp_path) if client_state == "disk" else client_state
+    how = {"devices": devices, "examples": examples, "client_state": place}
     results = []
-    for engine in (
-        fa.make_engine(algorithm),
-        sharding(algorithm, devices, layout, client_state=client_state),
-    ):
+    for engine in fa.make_engine(algorithm), fa.make_engine(algorithm, layout, **how):
         data, state = engine.put_data(toy.data), engine.init(0, POPULATION)
         state, _ = engine.round(state, data, one_round(dispatches, 0))
         stack = engine.updates(state, data, one_round(dispatches, 1))
@@ -155,7 +156,7 @@ def test_rounds_and_updates_equal_those_of_one_device(
         rest = jax.tree.map(lambda leaf: leaf[1:], dispatches)
         state, metrics = engine.rounds(state, data, rest)
         rows = state.clients
-        if isinstance(rows, HostClientState):
+        if isinstance(rows, RowTable):
             rows = jax.tree.map(lambda *leaves: np.stack(leaves), *(rows[c] for c in range(4)))
         results.append(
             (

@@ -69,47 +69,11 @@ def test_batch_norm_moves_its_statistics_by_a_tenth():
     np.testing.assert_allclose(own["var"], expected, rtol=1e-4)
 
 
-@pytest.mark.slow
-def test_the_loss_of_an_example_is_the_mean_over_its_voxels():
-    problem = small("group")
-    batch = {
-        "x": volumes(3),
-        "y": jnp.asarray(np.random.default_rng(1).integers(0, 3, (3, 2, 4, 6))),
-    }
-    outputs, _ = outputs_of("group")(batch["x"], jnp.ones(3, bool))
-    logits, labels = np.asarray(outputs.logits, float), np.asarray(batch["y"])
-    assert logits.shape == (3, 2, 4, 6, 3)
-    of_label = np.take_along_axis(logits, labels[..., None], -1)[..., 0]
-    entropy = np.log(np.exp(logits).sum(-1)) - of_label
-    np.testing.assert_allclose(problem.loss(outputs, batch), entropy.mean((1, 2, 3)), rtol=1e-5)
-    found = logits.argmax(-1)
-    metrics = problem.metrics(outputs, batch)
-    np.testing.assert_allclose(metrics["accuracy"], (found == labels).mean((1, 2, 3)), rtol=1e-6)
-    scores = [
-        [2 * ((f == k) & (g == k)).sum() / ((f == k).sum() + (g == k).sum()) for k in (1, 2)]
-        for f, g in zip(found, labels, strict=True)
-    ]
-    np.testing.assert_allclose(metrics["dice_score"], np.mean(scores, 1), rtol=1e-6)
-
-
 def test_a_segmenter_takes_a_loss():
     module = UNet3D(2, 1, 2, "group", 2, "auto")
     problem = segmenter(module, (2, 2, 2), loss=losses["dice"])
     assert problem.loss is losses["dice"]
     assert fa.models.with_loss(small("group"), "dice").loss is losses["dice"]
-
-
-@pytest.mark.slow
-def test_clients_learn_a_threshold():
-    """Each voxel's label is whether it is positive; FedAvg reaches a Dice score above 0.9."""
-    x = np.random.default_rng(0).normal(size=(24, 2, 4, 4, 1)).astype("float32")
-    examples = {"x": x, "y": (x[..., 0] > 0).astype("int32")}
-    problem = unet_3d((2, 4, 4, 1), 2, levels=1, features=2, norm="group", groups=2)
-    data = fa.federate(examples, fa.Partition.of(np.split(np.arange(24), 4)))
-    local = fa.Local(batch_size=4, learning_rate=0.3, steps=6)
-    engine = fa.make_engine(fa.algorithms.fedavg(problem, local))
-    _, history = fa.simulate(engine, data, cohort_size=4, rounds=20, test=examples)
-    assert history[-1]["test_dice_score"] > 0.9 > history[0]["test_dice_score"]
 
 
 def test_sizes_that_cannot_be_halved_are_rejected():

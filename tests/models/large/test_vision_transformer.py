@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedjax_algos.core import Model
-from fedjax_algos.models import compute_in, vit
+from fedjax_algos.models import vit
 
 pytestmark = pytest.mark.usefixtures("x64")
 SMALL = {"patch_size": 3, "width": 8, "depth": 2, "heads": 2}
@@ -101,19 +101,6 @@ def test_checkpoints_change_memory_and_not_gradients():
 
 
 @pytest.mark.slow
-def test_clients_with_their_own_params_are_mapped():
-    problem = vit(SHAPE, 5, **SMALL)
-    each = [random_params(problem, seed) for seed in (0, 1)]
-    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 2, *SHAPE)))
-    gradient = jax.grad(lambda params, x: loss(problem, params, x))
-    mapped = jax.jit(jax.vmap(gradient))(jax.tree.map(lambda *a: jnp.stack(a), *each), x)
-    single = jax.jit(gradient)
-    for index in (0, 1):
-        own = jax.tree.map(lambda leaf, i=index: leaf[i], mapped)
-        chex.assert_trees_all_close(own, single(each[index], x[index]), rtol=0, atol=1e-12)
-
-
-@pytest.mark.slow
 def test_dropout_depends_on_the_key_and_only_in_training():
     problem = vit(SHAPE, 5, **SMALL, dropout=0.5)
     params, x = random_params(problem), jnp.ones((1, *SHAPE))
@@ -130,17 +117,6 @@ def test_dropout_depends_on_the_key_and_only_in_training():
     draws = [logits_of(checkpointed, params, x, True, jax.random.key(seed)) for seed in (0, 0, 1)]
     np.testing.assert_array_equal(draws[0], draws[1])
     assert np.abs(draws[0] - draws[2]).max() > 0.01
-
-
-@pytest.mark.slow
-def test_in_bfloat16_the_logits_differ_by_its_rounding():
-    problem = vit(SHAPE, 5, **SMALL)
-    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), random_params(problem))
-    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, *SHAPE)), jnp.float32)
-    wide, narrow = (logits_of(p, params, x) for p in (problem, compute_in(problem)))
-    assert narrow.dtype == jnp.float32
-    difference = float(jnp.abs(wide - narrow).max() / jnp.abs(wide).max())
-    assert 1e-5 < difference < 0.05
 
 
 @pytest.mark.parametrize(

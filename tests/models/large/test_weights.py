@@ -4,6 +4,7 @@ The weights are made by a formula of the name and the shape. `NETWORKS` has what
 computes with them, as `experiments/torchvision_models.py --golden` prints it.
 """
 
+import functools
 import json
 import pickle
 import sys
@@ -15,10 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from weight_helpers import numbers, tensor
+from weight_helpers import numbers, tensor, torch_shapes
 
 import fedjax_algos as fa
-from fedjax_algos.core import Model
 from fedjax_algos.models import (
     classifier,
     convert_weights,
@@ -27,8 +27,12 @@ from fedjax_algos.models import (
     models,
     pretrained,
 )
-from fedjax_algos.models.large.inverted_residual import MOBILENET_V2
-from fedjax_algos.models.large.weights_of_torch import mobilenet_v2_names
+from fedjax_algos.models.large.inverted_residual import EFFICIENTNET_B0, MOBILENET_V2
+from fedjax_algos.models.large.weights_of_torch import (
+    efficientnet_names,
+    mobilenet_v2_names,
+    residual_names,
+)
 from fedjax_algos.models.small import Perceptron
 
 # checksum of the names and shapes, and the outputs for ten classes and an image of 32x32
@@ -55,92 +59,28 @@ NETWORKS = {
 }  # fmt: skip
 
 
-def convolution(name, features, channels, kernel, norm):
-    """Names and shapes of a convolution without bias and its BatchNorm."""
-    yield f"{name}.weight", (features, channels, kernel, kernel)
-    for part in ("weight", "bias", "running_mean", "running_var"):
-        yield f"{norm}.{part}", (features,)
-    yield f"{norm}.num_batches_tracked", ()
-
-
-def both(name, features, channels, kernel):
-    return convolution(f"{name}.0", features, channels, kernel, f"{name}.1")
-
-
-def shapes_of_mobilenet():
-    yield from both("features.0", 32, 3, 3)
-    channels, index = 32, 0
-    widths = [16, *[24] * 2, *[32] * 3, *[64] * 4, *[96] * 3, *[160] * 3, 320]
-    for index, width in enumerate(widths, 1):
-        name, wide, place = f"features.{index}.conv", channels * (6 if index > 1 else 1), 0
-        if index > 1:
-            yield from both(f"{name}.0", wide, channels, 1)
-            place = 1
-        yield from both(f"{name}.{place}", wide, 1, 3)
-        yield from convolution(f"{name}.{place + 1}", width, wide, 1, f"{name}.{place + 2}")
-        channels = width
-    yield from both(f"features.{index + 1}", 1280, 320, 1)
-    yield from {"classifier.1.weight": (10, 1280), "classifier.1.bias": (10,)}.items()
-
-
-def shapes_of_efficientnet():
-    yield from both("features.0", 32, 3, 3)
-    channels = 32
-    stages = [(16, 1, 3), (24, 2, 3), (40, 2, 5), (80, 3, 3), (112, 3, 5), (192, 4, 5), (320, 1, 3)]
-    for stage, (width, blocks, kernel) in enumerate(stages, 1):
-        for block in range(blocks):
-            name, wide = f"features.{stage}.{block}.block", channels * (6 if stage > 1 else 1)
-            place = 0
-            if stage > 1:
-                yield from both(f"{name}.0", wide, channels, 1)
-                place = 1
-            yield from both(f"{name}.{place}", wide, 1, kernel)
-            few, name_of = channels // 4, f"{name}.{place + 1}.fc"
-            yield f"{name_of}1.weight", (few, wide, 1, 1)
-            yield f"{name_of}1.bias", (few,)
-            yield f"{name_of}2.weight", (wide, few, 1, 1)
-            yield f"{name_of}2.bias", (wide,)
-            yield from both(f"{name}.{place + 2}", width, wide, 1)
-            channels = width
-    yield from both("features.8", 1280, 320, 1)
-    yield from {"classifier.1.weight": (10, 1280), "classifier.1.bias": (10,)}.items()
-
-
-def shapes_of_resnet(blocks, kernels, factor):
-    yield from convolution("conv1", 64, 3, 7, "bn1")
-    channels = 64
-    for stage, count in enumerate(blocks):
-        width = 64 * 2**stage
-        for block in range(count):
-            name, before = f"layer{stage + 1}.{block}", channels
-            for index, kernel in enumerate(kernels, 1):
-                features = width * (factor if index == len(kernels) else 1)
-                place = f"{name}.conv{index}", features, before, kernel, f"{name}.bn{index}"
-                yield from convolution(*place)
-                before = features
-            if block == 0 and channels != before:
-                yield from both(f"{name}.downsample", before, channels, 1)
-            channels = before
-    yield from {"fc.weight": (10, channels), "fc.bias": (10,)}.items()
-
-
-SHAPES = {
-    "mobilenet_v2": dict(shapes_of_mobilenet()),
-    "efficientnet_b0": dict(shapes_of_efficientnet()),
-    "resnet18_imagenet": dict(shapes_of_resnet([2, 2, 2, 2], [3, 3], 1)),
-    "resnet50": dict(shapes_of_resnet([3, 4, 6, 3], [1, 3, 1], 4)),
+NAMES_OF = {
+    "mobilenet_v2": mobilenet_v2_names(MOBILENET_V2),
+    "efficientnet_b0": efficientnet_names(EFFICIENTNET_B0),
+    "resnet18_imagenet": residual_names([2, 2, 2, 2], 2),
+    "resnet50": residual_names([3, 4, 6, 3], 3),
 }
 
 
+@functools.cache
+def shapes_of(name):
+    return torch_shapes(models[name]((32, 32, 3), 10), NAMES_OF[name][0], {})
+
+
 def weights_of(name):
-    return {key: tensor(key, shape) for key, shape in SHAPES[name].items() if shape}
+    return {key: tensor(key, shape) for key, shape in shapes_of(name).items() if shape}
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", NETWORKS)
 def test_outputs_are_those_of_torchvision(name, tmp_path):
     checksum, expected = NETWORKS[name]
-    listed = json.dumps(sorted((key, list(shape)) for key, shape in SHAPES[name].items()))
+    listed = json.dumps(sorted((key, list(shape)) for key, shape in shapes_of(name).items()))
     assert zlib.crc32(listed.encode()) == checksum
     save_file(weights_of(name), tmp_path / "weights.safetensors")
     problem = models.make(f"{name}:weights={tmp_path}/weights.safetensors", (32, 32, 3), 10)
@@ -363,13 +303,3 @@ def test_torch_files_are_read_without_running_them(tmp_path, monkeypatch, conten
     with pytest.raises(ValueError, match=f"weights.pth: not .*{message}"):
         load_weights(path)
     assert seen == [{"map_location": "cpu", "weights_only": True}] * 2
-
-
-def test_models_are_given_to_a_run_too(small):
-    """`convert_weights` makes what `params=` of a run expects."""
-    problem, weights = small
-    model = convert_weights(weights, NAMES, shapes(problem))
-    assert isinstance(model, Model)
-    engine = fa.make_engine(fa.algorithms.fedavg(problem, fa.Local(2, 0.1, steps=1)))
-    state = engine.init(0, fa.Population(2, 2, 4), params=model)
-    np.testing.assert_array_equal(state.server.params["Dense_1"]["bias"], weights["fc2.bias"])

@@ -9,99 +9,64 @@ import jax
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from weight_helpers import numbers, tensor
+from weight_helpers import numbers, tensor, torch_shapes
 
 from fedjax_algos.models import unet_3d, vit
-from fedjax_algos.models.large.weights_of_torch import resize_positions
-
-
-def of_torchvision():
-    shapes = {
-        "class_token": (1, 1, 12),
-        "conv_proj.weight": (12, 3, 4, 4),
-        "conv_proj.bias": (12,),
-        "encoder.pos_embedding": (1, 5, 12),
-        "encoder.ln.weight": (12,),
-        "encoder.ln.bias": (12,),
-        "heads.head.weight": (10, 12),
-        "heads.head.bias": (10,),
-    }
-    for index in range(2):
-        block = f"encoder.layers.encoder_layer_{index}"
-        shapes |= {
-            f"{block}.self_attention.in_proj_weight": (36, 12),
-            f"{block}.self_attention.in_proj_bias": (36,),
-        }
-        shapes |= layer(f"{block}.self_attention.out_proj", 12, 12)
-        shapes |= layer(f"{block}.ln_1", 12) | layer(f"{block}.ln_2", 12)
-        shapes |= layer(f"{block}.mlp.0", 48, 12) | layer(f"{block}.mlp.3", 12, 48)
-    return shapes
-
-
-def of_timm():
-    shapes = {
-        "cls_token": (1, 1, 12),
-        "pos_embed": (1, 5, 12),
-        **layer("patch_embed.proj", 12, 3, 4, 4),
-        **layer("norm", 12),
-        **layer("head", 10, 12),
-    }
-    for index in range(2):
-        block = f"blocks.{index}"
-        shapes |= layer(f"{block}.attn.qkv", 36, 12) | layer(f"{block}.attn.proj", 12, 12)
-        shapes |= layer(f"{block}.norm1", 12) | layer(f"{block}.norm2", 12)
-        shapes |= layer(f"{block}.mlp.fc1", 48, 12) | layer(f"{block}.mlp.fc2", 12, 48)
-    return shapes
-
-
-def layer(name, *shape):
-    return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-
-
-def of_unet():
-    """Two levels of 2 features in the first layer: (name, inputs, outputs) of each layer."""
-    layers = [
-        ("encoder.encoding_blocks.0.conv1", 1, 2),
-        ("encoder.encoding_blocks.0.conv2", 2, 4),
-        ("bottom_block.conv1", 4, 4),
-        ("bottom_block.conv2", 4, 8),
-        ("decoder.decoding_blocks.0.conv1", 12, 4),
-        ("decoder.decoding_blocks.0.conv2", 4, 4),
-    ]
-    shapes = layer("classifier.conv_layer", 2, 4, 1, 1, 1)
-    for index, (name, inputs, outputs) in enumerate(layers):
-        shapes[f"{name}.conv_layer.weight"] = (outputs, inputs, 3, 3, 3)
-        shapes[f"{name}.activation_layer.weight"] = (1,)
-        if index == 0:
-            shapes[f"{name}.conv_layer.bias"] = (outputs,)
-        else:
-            statistics = ("running_mean", "running_var")
-            shapes |= layer(f"{name}.norm_layer", outputs)
-            shapes |= {f"{name}.norm_layer.{each}": (outputs,) for each in statistics}
-    return shapes
-
+from fedjax_algos.models.large.weights_of_torch import (
+    resize_positions,
+    unet_3d_names,
+    vision_transformer_names,
+)
 
 KEY = jax.random.key(0)
 SMALL = {"patch_size": 4, "width": 12, "depth": 2, "heads": 3}
+SHAPE, OF_UNET = (8, 8, 3), (2, 4, 6, 1)
+# tensors that are converted, by the end of their name
+RESHAPED = {"conv_proj.weight": (12, 3, 4, 4), "patch_embed.proj.weight": (12, 3, 4, 4)}
+RESHAPED |= {"classifier.conv_layer.weight": (2, 4, 1, 1, 1), "activation_layer.weight": (1,)}
+
+
+def transformer(**options):
+    return vit(SHAPE, 10, **SMALL, **options)
+
+
+def unet(**options):
+    return unet_3d(OF_UNET, 2, levels=2, features=2, **options)
+
+
+def of_torchvision():
+    return torch_shapes(transformer(), vision_transformer_names(2, (2, 2))[0], RESHAPED)
+
+
+def of_timm():
+    return torch_shapes(transformer(), vision_transformer_names(2, (2, 2))[1], RESHAPED)
+
+
+def of_unet():
+    """Without PyTorch's counters of batches, which `load_weights` leaves out."""
+    found = torch_shapes(unet(), unet_3d_names(2), RESHAPED)
+    return {name: shape for name, shape in found.items() if "num_batches" not in name}
+
+
 CASES = {
     "torchvision": (
         of_torchvision,
-        lambda **options: vit((8, 8, 3), 10, **SMALL, **options),
-        (8, 8, 3),
+        transformer,
+        SHAPE,
         [-1.97873, -1.77735, 1.74903, 1.20189, 1.4816, -1.946, -3.50958, 0.803124, -1.96452,
          0.59653],
     ),
     "timm": (
         of_timm,
-        lambda **options: vit((8, 8, 3), 10, **SMALL, **options),
-        (8, 8, 3),
+        transformer,
+        SHAPE,
         [-1.11198, -1.16456, -2.5403, 0.226574, 0.891182, -0.702386, 0.597758, 1.83615, 0.587922,
          -1.15003],
     ),
     "unet": (
         of_unet,
-        lambda **options: unet_3d((2, 4, 6, 1), 2, levels=2, features=2, **options),
-        (2, 4, 6, 1),
+        unet,
+        OF_UNET,
         [-0.0598974, -0.38565, -1.1238, -0.216595, -0.36977, -0.784682, -0.591675, -0.316347,
          -0.0283278, -0.418141],
     ),

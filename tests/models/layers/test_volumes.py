@@ -19,18 +19,6 @@ def draw(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape)
 
 
-def test_convolution_is_the_sum_over_the_window():
-    x, kernel = draw(2, 3, 4, 5, 2), draw(3, 3, 3, 2, 4, seed=1)
-    padded = np.pad(x, [(0, 0), *[(1, 1)] * 3, (0, 0)])
-    expected = np.zeros((2, 3, 4, 5, 4))
-    for voxel in np.ndindex(2, 3, 4, 5):
-        example, (i, j, k) = voxel[0], voxel[1:]
-        window = padded[example, i : i + 3, j : j + 3, k : k + 3]
-        expected[voxel] = np.tensordot(window, kernel, 4)
-    actual = convolve_3d(jnp.asarray(x), jnp.asarray(kernel))
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
-
-
 CASES = [
     ("auto", (3, 3, 3), (1, 1, 1), "SAME", 16),  # winograd's form
     ("winograd", (2, 3, 3), (2, 1, 1), 1, 2),
@@ -119,15 +107,3 @@ def test_interpolation_is_that_of_resized_images():
     x = jnp.asarray(draw(2, 3, 1, 4, 2))
     expected = jax.image.resize(x, (2, 6, 2, 8, 2), "linear")
     np.testing.assert_allclose(upsample_3d(x), expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_interpolation_of_a_plane_is_the_plane():
-    """An affine function of the voxels' centres, which lie at a quarter and three quarters."""
-    coarse = np.stack(np.meshgrid(*[np.arange(4)] * 3, indexing="ij"), -1)
-    fine = np.stack(np.meshgrid(*[np.arange(8) / 2 - 0.25] * 3, indexing="ij"), -1)
-    slopes = np.array([[1.0], [-2.0], [0.5]])
-    actual = upsample_3d(jnp.asarray(coarse @ slopes)[None])[0]
-    inner = (slice(1, -1),) * 3  # at the border the outermost entries repeat
-    np.testing.assert_allclose(actual[inner], (fine @ slopes)[inner], rtol=0, atol=1e-12)
-    assert actual[0, 0, 0, 0] == 0
