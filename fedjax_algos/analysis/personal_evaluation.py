@@ -15,8 +15,7 @@ from fedjax_algos.analysis.client_models import (
 )
 from fedjax_algos.analysis.evaluation import check_batch_size, make_evaluate_clients
 from fedjax_algos.core import Algorithm, Array, Local, Metrics, Model, Problem
-from fedjax_algos.core.checks import check_kind, check_not_consumed, check_seed
-from fedjax_algos.core.user_functions import check_problem
+from fedjax_algos.core.checks import check_kind, check_not_consumed, check_problem, check_seed
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.checks import check_algorithm, check_num_clients
 from fedjax_algos.engine.compilation import round_up_size
