@@ -210,9 +210,9 @@ SCENARIOS = {
     "batch_size=": lambda told: told(run(more="--batch-size 2000000000", local="")),
     "it is a pipe or a device": Told.pipe,
     "this state was consumed": Told.consumed,
-    "Problem.loss reads": lambda told: told.refused(loss=lambda outputs, batch: batch["label"]),
+    "Problem.loss raised": lambda told: told.refused(loss=lambda outputs, batch: batch["label"]),
     "have label 10": Told.mislabelled,
-    "Problem.loss uses": lambda told: told.refused(
+    "the model's outputs": lambda told: told.refused(
         loss=lambda outputs, batch: outputs - batch["y"]
     ),
     "points against": lambda told: told.refused(transform=optax.adam(0.1)),

@@ -24,7 +24,7 @@ from fedjax_algos.cli.method_tables import Goal
 from fedjax_algos.cli.options import Command, labels_of, new_file
 from fedjax_algos.cli.table import choose_records, goal_of_folders
 from fedjax_algos.core import Row
-from fedjax_algos.core.writing import write_text
+from fedjax_algos.core.files import write_text
 from fedjax_algos.runs.results import read_folders
 from fedjax_algos.runs.saving.results_folder import read_configuration
 

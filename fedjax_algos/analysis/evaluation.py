@@ -9,9 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Batch, ClassMean, Mean, Metrics, Model, Problem
-from fedjax_algos.core.checks import check_kind, check_whole
+from fedjax_algos.core.checks import (
+    apply_model,
+    check_kind,
+    check_problem,
+    check_whole,
+    losses_of,
+    metrics_of,
+)
 from fedjax_algos.core.local_training import check_one_each
-from fedjax_algos.core.user_functions import apply_model, check_problem, losses_of, metrics_of
 from fedjax_algos.data.federated_data import FederatedData, check_examples
 
 

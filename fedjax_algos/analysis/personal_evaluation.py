@@ -13,10 +13,9 @@ from fedjax_algos.analysis.evaluation import (
     make_evaluate_clients,
 )
 from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Metrics, Model, Problem
-from fedjax_algos.core.checks import check_kind, check_not_consumed, check_seed
+from fedjax_algos.core.checks import check_kind, check_not_consumed, check_problem, check_seed
 from fedjax_algos.core.limits import check_int32
 from fedjax_algos.core.local_training import local_training
-from fedjax_algos.core.user_functions import check_problem
 from fedjax_algos.data.federated_data import FederatedData, client_view
 from fedjax_algos.engine.checks import check_algorithm, check_num_clients
 from fedjax_algos.engine.compilation import round_up_size

@@ -11,7 +11,6 @@ import errno
 import os
 import signal
 import sys
-import sysconfig
 import threading
 import traceback
 from collections.abc import Sequence
@@ -33,13 +32,12 @@ from fedjax_algos.cli.table import table
 from fedjax_algos.cli.training import compare, run
 from fedjax_algos.cli.tune import tune
 from fedjax_algos.core.options import unknown
-from fedjax_algos.core.registry import own_places
+from fedjax_algos.core.registry import is_own
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs.identity import OtherRunError
 from fedjax_algos.runs.saving.interruption import Interrupted, check_interruption, end_at_once
 
 _PACKAGE = Path(__file__).parents[1]
-_PROGRAM = Path(sys.argv[0])
 _MAX_CHARACTERS = 2000  # of an error
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # of a place that takes no more
 COMMANDS = (compare, run, sweep, tune, costs, pack_command, table, plot, report, list_names)
@@ -106,7 +104,7 @@ def _run(given: list[str]) -> None:
             parts = str(error).splitlines() if isinstance(error, OtherRunError) else [str(error)]
             _fail(*parts)
         # jax may have removed the frames of the user's own factory, but not the call
-        own = any(map(_is_own, files)) or any(f.name == "call_own_factory" for f in frames)
+        own = any(map(is_own, files)) or any(f.name == "call_own_factory" for f in frames)
         # an error of a named file has its name; `writing` turns those into ValueErrors
         if isinstance(error, OSError) and error.errno in _FULL and not (own or error.filename):
             _discard_output()
@@ -126,18 +124,6 @@ def _say_interrupted(given: Sequence[str], number: int) -> None:
     """The line of an interruption, also in a handler, which may have stopped another output."""
     with contextlib.suppress(OSError, RuntimeError):
         click.echo(f"interrupted ({signal.Signals(number).name}); {way_on(given)}", err=True)
-
-
-def _is_own(file: Path) -> bool:
-    """Whether a file is the user's, and not of this package, of another one, or of Python.
-
-    A package that the user names, as in `package.module:NAME`, is the user's wherever it is.
-    """
-    if any(map(file.is_relative_to, own_places)):
-        return True
-    places = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
-    installed = [_PACKAGE, *map(Path, places)]
-    return file.exists() and not any(map(file.is_relative_to, installed)) and file != _PROGRAM
 
 
 def _fail(*lines: str, code: int = 2) -> None:

@@ -10,9 +10,9 @@ import click
 from fedjax_algos.analysis.labels import SEPARATOR
 from fedjax_algos.cli.config_file import ConfigFile, parse_setting
 from fedjax_algos.core import Row
+from fedjax_algos.core.files import writing
 from fedjax_algos.core.options import Option, one_of, options, unknown
 from fedjax_algos.core.specs import parse_seeds, parse_value
-from fedjax_algos.core.writing import writing
 from fedjax_algos.runs.settings import Settings
 
 HELP = {

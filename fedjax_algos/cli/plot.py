@@ -11,9 +11,9 @@ from fedjax_algos.analysis.labels import file_name
 from fedjax_algos.analysis.pictures.axes import PICTURE_STYLES
 from fedjax_algos.cli.options import Command, known_as, labels_of, new_file
 from fedjax_algos.core import Row
+from fedjax_algos.core.files import written
 from fedjax_algos.core.options import check_choice, unknown
 from fedjax_algos.core.reprs import printable
-from fedjax_algos.core.writing import written
 from fedjax_algos.runs import results
 
 _FACETS = ("results", "method", "seed")

@@ -14,9 +14,9 @@ from fedjax_algos.cli.method_tables import (
 )
 from fedjax_algos.cli.options import Command, new_file
 from fedjax_algos.core import Row
+from fedjax_algos.core.files import write_text
 from fedjax_algos.core.options import check_value, options
 from fedjax_algos.core.reprs import printable
-from fedjax_algos.core.writing import write_text
 from fedjax_algos.runs import results
 from fedjax_algos.runs.report import ReportTables, make_report
 from fedjax_algos.runs.saving.files import read_rows

@@ -26,10 +26,10 @@ from fedjax_algos.cli.progress import (
     plain_lines,
 )
 from fedjax_algos.core import Row
+from fedjax_algos.core.files import written
 from fedjax_algos.core.options import check_choice, options
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.core.specs import split_grid
-from fedjax_algos.core.writing import written
 from fedjax_algos.engine.compilation import Compilation, measure_compilation
 from fedjax_algos.runs import results
 from fedjax_algos.runs.batched.sweeps import Sweep, prepare_sweep, run_sweep

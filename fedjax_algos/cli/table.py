@@ -12,10 +12,10 @@ from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, check_columns,
 from fedjax_algos.cli.method_tables import Goal, method_tables
 from fedjax_algos.cli.options import Command, labels_of, new_file
 from fedjax_algos.core import Row
+from fedjax_algos.core.files import write_text
 from fedjax_algos.core.options import check_choice, check_value, options
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.core.specs import parse_value
-from fedjax_algos.core.writing import write_text
 from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.results_folder import read_configuration
 from fedjax_algos.runs.settings import Settings

@@ -38,9 +38,9 @@ from fedjax_algos.cli.progress import (
     plain_lines,
 )
 from fedjax_algos.core import Row
+from fedjax_algos.core.files import written
 from fedjax_algos.core.options import check_choice, options
 from fedjax_algos.core.reprs import printable
-from fedjax_algos.core.writing import written
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.engine.compilation import Compilation, measure_compilation
 from fedjax_algos.runs import comparison, results

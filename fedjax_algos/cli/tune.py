@@ -26,9 +26,9 @@ from fedjax_algos.cli.progress import (
     plain_lines,
 )
 from fedjax_algos.core import Row
+from fedjax_algos.core.files import write_text
 from fedjax_algos.core.options import options
 from fedjax_algos.core.reprs import printable
-from fedjax_algos.core.writing import write_text
 from fedjax_algos.engine.compilation import Compilation, measure_compilation
 from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.results_folder import ResultsFolder

@@ -1,49 +1,53 @@
-"""Checks of what is made by hand: seeds, local work, params, dispatches. Tracers always pass."""
+"""What doors share: checks of what is made by hand, and of what a user's problem returns.
 
+These are kinds, seeds, local work, params and dispatches. Tracers always pass.
+"""
+
+import contextlib
 import math
+import traceback
 import typing
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
 from fedjax_algos.core.options import check_choice, is_number
+from fedjax_algos.core.registry import is_own
 from fedjax_algos.core.reprs import describe_tree
-from fedjax_algos.core.types import Batches, Dispatch, Local, Model, Params, ReverseMode
+from fedjax_algos.core.types import (
+    Batch,
+    Batches,
+    Dispatch,
+    Key,
+    Local,
+    Mean,
+    Model,
+    Outputs,
+    Params,
+    Problem,
+    ReverseMode,
+    Statistics,
+)
 
+_PACKAGE = Path(__file__).parents[1]
 _SHOWN = 60  # characters of a wrong value in a message
 
 
 def check_kind(name: str, value: Any, kind: Any, fix: str) -> None:
-    """Checks that an object is of a class.
-
-    Args:
-      name: of the argument.
-      value: what was given.
-      kind: a class, or a union of classes.
-      fix: what to give instead.
-
-    Raises:
-      TypeError: if it is not.
-    """
+    """Checks that an object is of a class."""
     if not isinstance(value, kind):
         kinds = [each.__name__ for each in typing.get_args(kind) or (kind,)]
         raise TypeError(f"{name}={_shown(value)} is not of type {' or '.join(kinds)}; {fix}")
 
 
 def check_callable(name: str, value: Any, fix: str) -> None:
-    """Checks that an object is a function.
-
-    Args:
-      name: of the argument.
-      value: what was given.
-      fix: what to give instead.
-
-    Raises:
-      TypeError: if it cannot be called.
-    """
+    """Checks that an object is a function."""
     if not callable(value):
         raise TypeError(f"{name}={_shown(value)} cannot be called; {fix}")
 
@@ -54,17 +58,7 @@ def _shown(value):
 
 
 def check_whole(name: str, value: Any, low: int = 1, high: int = MAX_INT32) -> None:
-    """Checks a whole number.
-
-    Args:
-      name: of the argument.
-      value: a whole number of any integer type.
-      low: the smallest one.
-      high: the largest one.
-
-    Raises:
-      ValueError: if it is none or out of range.
-    """
+    """Checks a whole number."""
     if isinstance(value, jax.core.Tracer):
         return
     if not is_number(value, int) or not low <= value <= high:
@@ -75,27 +69,12 @@ def check_whole(name: str, value: Any, low: int = 1, high: int = MAX_INT32) -> N
 
 
 def check_seed(seed: Any) -> None:
-    """Checks the seed of a run or of a partition.
-
-    Args:
-      seed: a whole number.
-
-    Raises:
-      ValueError: if it is none, or out of range.
-    """
+    """Checks the seed of a run or of a partition."""
     check_whole("seed", seed, 0, MAX_SEED)
 
 
 def check_local(local: Local) -> None:
-    """Checks how a client trains, apart from its transform and what depends on its examples.
-
-    Args:
-      local: its numbers may be tracers, as in a sweep.
-
-    Raises:
-      TypeError: for an object of another type.
-      ValueError: for a value out of range.
-    """
+    """Checks how a client trains, apart from its transform and what depends on its examples."""
     check_kind("local", local, Local, "give fedjax_algos.Local(batch_size=..., ...)")
     check_whole("Local: batch_size", local.batch_size)
     if local.steps is not None:
@@ -125,15 +104,7 @@ def _check_positive(name, value):
 
 
 def as_model(init: Callable, params: Params | Model | None) -> Model | None:
-    """The model that a caller gives in place of the problem's own initialisation; None for None.
-
-    Args:
-      init: of the problem, whose structure and shapes the model must have.
-      params: params, or a model.
-
-    Raises:
-      ValueError: for other params or statistics, or arrays that a round has consumed.
-    """
+    """The model that a caller gives in place of the problem's own initialisation; None for None."""
     if params is None:
         return None
     model = params if isinstance(params, Model) else Model(params)
@@ -165,14 +136,7 @@ def as_model(init: Callable, params: Params | Model | None) -> Model | None:
 
 
 def check_not_consumed(tree: Any) -> None:
-    """Checks that a part of a run's state still has its arrays.
-
-    Args:
-      tree: of which the first array is looked at: a round consumes all or none.
-
-    Raises:
-      ValueError: if a round has consumed them.
-    """
+    """Checks that a part of a run's state still has its arrays."""
     if any(map(is_deleted, jax.tree.leaves(tree)[:1])):
         raise ValueError(
             "this state was consumed by the round that it was given to; use the one that it "
@@ -181,28 +145,13 @@ def check_not_consumed(tree: Any) -> None:
 
 
 def is_deleted(leaf: Any) -> bool:
-    """Whether an array has given its buffer away.
-
-    Args:
-      leaf: an array of any kind.
-    """
+    """Whether an array has given its buffer away."""
     deleted = getattr(leaf, "is_deleted", None)  # also of rows on disk, which the engine has
     return deleted is not None and not isinstance(leaf, jax.core.Tracer) and deleted()
 
 
 def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ...]) -> None:
-    """Checks dispatches that may have been made by hand.
-
-    Args:
-      dispatches: NumPy arrays.
-      num_clients: N, of all clients of the data.
-      axes: the names of the arrays' axes, such as ("rounds", "cohort").
-
-    Raises:
-      TypeError: for an object of another type.
-      ValueError: for arrays of unequal shapes, clients that do not exist, steps below 0 or rates
-        that are not positive and finite.
-    """
+    """Checks dispatches that may have been made by hand."""
     check_kind("dispatches", dispatches, Dispatch, "give those of Cohorts(...).dispatches")
     shape = np.shape(dispatches.client)
     for name, leaf in zip(dispatches._fields, dispatches, strict=True):
@@ -232,15 +181,7 @@ def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ..
 
 
 def check_clients(clients: np.ndarray, num_clients: int) -> None:
-    """Checks client ids.
-
-    Args:
-      clients: int[...], at least one.
-      num_clients: N, the number of clients.
-
-    Raises:
-      ValueError: for ids that are no whole numbers or belong to no client.
-    """
+    """Checks client ids."""
     if clients.dtype.kind not in "iu":
         mask = ": a mask holds no ids, give np.flatnonzero(mask)" * (clients.dtype.kind == "b")
         raise ValueError(
@@ -253,3 +194,120 @@ def check_clients(clients: np.ndarray, num_clients: int) -> None:
                 f"client {client} is in a cohort; there are clients 0 to {num_clients - 1}: draw "
                 "the dispatches from data.counts()"
             )
+
+
+def check_problem(problem: Any) -> None:
+    """Checks that an object is a problem, and not a factory of one, a name or a module of Flax."""
+    fix = "give Problem(init, apply, loss), or what models.mlp or models.classifier returns"
+    check_kind("problem", problem, Problem, fix)
+
+
+def check_initial(model: Any) -> None:
+    """Checks what `Problem.init` returned, or a model that replaces it: its type, and its params'.
+
+    Params of whole or complex numbers cannot be trained, and in float16 sums over clients overflow;
+    bfloat16 is a warning.
+    """
+    fix = "return fedjax_algos.Model(params, statistics)"
+    check_kind("Problem.init(key)", model, Model, fix)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(model.params):
+        dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
+        name = f"params{jax.tree_util.keystr(path)} of type {dtype}"
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise ValueError(
+                f"the model has {name}, of which no gradient can be taken; give it a float type, "
+                "or keep it in Model.statistics if it is not trained"
+            )
+        if dtype == jnp.float16:
+            raise ValueError(
+                f"the model has {name}, in which sums over clients overflow and small updates are "
+                "0; keep float32 params and cast them to float16 in Problem.apply"
+            )
+        if dtype == jnp.bfloat16:
+            warnings.warn(
+                f"the model has {name}, which holds 8 bits of a number: steps that are smaller "
+                "than a 256th of a weight leave it unchanged; keep float32 params and compute in "
+                "bfloat16 with models.compute_in(problem)",
+                stacklevel=2,
+            )
+            return  # one warning is enough
+
+
+def with_mask(batch: Batch, mask: jax.Array) -> Batch:
+    """The batch that training gives `problem.apply`: a dict has its mask, bool[batch]."""
+    if not isinstance(batch, dict):
+        return batch
+    if "mask" in batch:
+        raise ValueError(
+            "the examples have an array of the name 'mask', under which training tells the model "
+            "the real rows of a batch; give federate another name for it"
+        )
+    return batch | {"mask": mask}
+
+
+def apply_model(
+    problem: Problem, model: Model, batch: Batch, key: Key, training: bool
+) -> tuple[Outputs, Statistics]:
+    """`problem.apply`, checked."""
+    with _named("Problem.apply", batch, f"its params {describe_tree(model.params)}"):
+        result = problem.apply(model, batch, key, training)
+    named = hasattr(result, "_fields")  # such as outputs without statistics
+    if not isinstance(result, tuple | list) or named or len(result) != 2:
+        raise TypeError(
+            f"Problem.apply returned {_described(result)}; return (outputs, statistics), with () "
+            "for statistics if the model has none"
+        )
+    outputs, statistics = result
+    return outputs, statistics
+
+
+def losses_of(problem: Problem, outputs: Outputs, batch: Batch) -> jax.Array:
+    """`problem.loss`, float[batch]."""
+    with _named("Problem.loss", batch, f"the model's outputs are {_described(outputs)}"):
+        return problem.loss(outputs, batch)
+
+
+def metrics_of(problem: Problem, outputs: Outputs, batch: Batch) -> dict[str, jax.Array | Mean]:
+    """`problem.metrics`, float[batch] or a `Mean` each, checked."""
+    with _named("Problem.metrics", batch, f"the model's outputs are {_described(outputs)}"):
+        metrics = problem.metrics(outputs, batch)
+    if not isinstance(metrics, dict):
+        raise TypeError(
+            f"Problem.metrics returned {_described(metrics)}; return a dictionary, such as "
+            "{'error': values}"
+        )
+    if "loss" in metrics:
+        raise ValueError(
+            "Problem.metrics returned a metric of the name 'loss', which is that of Problem.loss; "
+            "give it another name"
+        )
+    return metrics
+
+
+@contextlib.contextmanager
+def _named(name: str, batch: Batch, rest: str) -> Iterator[None]:
+    """An error of a user's function names it, its line and what it was given; ours pass.
+
+    The error itself is the cause of the one that is raised.
+    """
+    try:
+        yield
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        told = isinstance(error, ValueError | TypeError)
+        if told and Path(frames[-1].filename).is_relative_to(_PACKAGE):
+            raise
+        own = [frame for frame in frames if is_own(Path(frame.filename))]
+        place = f" in {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
+        text = str(error).partition("\n")[0]
+        raise ValueError(
+            f"{name} raised {type(error).__name__}{place} ({text}): its batch holds "
+            f"{describe_tree(batch)}, and {rest}; mend it, or give federate examples that it takes"
+        ) from error
+
+
+def _described(value: Any) -> str:
+    fields = getattr(value, "_fields", ())
+    kind = type(value).__name__ + (f" with the fields {', '.join(fields)}" if fields else "")
+    is_array = hasattr(value, "dtype")
+    return f"an array {describe_tree(value)}" if is_array else f"an object of type {kind}"

@@ -1,17 +1,21 @@
-"""Files from others: regular ones only, of a bounded size, and one error that names the file.
+"""Files: regular ones of a bounded size are read, and are written whole or not at all.
 
-What a library that reads a format raises, and what a reader finds wrong, becomes a `FileError` by
-`reading`.
+What a library that reads a format raises, and what a reader finds wrong by `require`, becomes a
+`FileError` "FILE: not KIND: reason; fix" by `reading`. What the package writes for itself has
+checksums: of a JSON file in the file itself, of the files of a folder beside them.
 """
 
 import contextlib
 import errno
+import hashlib
+import importlib
 import io
 import json
 import os
 import stat
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedjax_algos.core.limits import host_memory, readable_bytes
@@ -19,6 +23,8 @@ from fedjax_algos.core.reprs import printable
 
 PathLike: TypeAlias = str | os.PathLike[str]
 MAX_TOML_BYTES = 2**18
+SUMS = "SHA256SUMS"
+_SUM = "sha256"
 _MAX_DOTS = 256  # of a line of TOML; tomllib's time grows with the square of the dots of a key
 _MEMORY_OF_TEXT = 64  # bytes that a byte of JSON may need in memory: "{}," is an empty dictionary
 _CHUNK = 2**20  # bytes that are read at once
@@ -32,46 +38,47 @@ class TooLargeError(ValueError):
     """What a file holds does not fit into memory; the message has the fix."""
 
 
+class DamagedError(ValueError):
+    """A file is not as it was written; the message names it."""
+
+
 @contextlib.contextmanager
 def reading(source: PathLike, kind: str, fix: str, *errors: type[Exception]) -> Iterator[None]:
-    """A context whose errors become a `FileError` "SOURCE: not KIND: reason; fix".
+    """Turns the errors of a `with` block into a `FileError` "SOURCE: not KIND: reason; fix".
 
-    Args:
-      source: the file, or a part of it.
-      kind: what it should be, such as "an IDX file".
-      fix: how to get a good one.
-      *errors: what the library that reads it raises, besides OSError, EOFError, ValueError,
-        MemoryError and RecursionError.
+    These are OSError, EOFError, ValueError, MemoryError, RecursionError and `errors`, which are
+    those of the library that reads the format.
     """
-    expected: tuple[type[Exception], ...] = (
-        OSError,
-        EOFError,
-        ValueError,
-        MemoryError,
-        RecursionError,
-        *errors,
-    )
+    common = OSError, EOFError, ValueError, MemoryError, RecursionError
     try:
         yield
     except FileError:  # of a part of the file
         raise
-    except FileNotFoundError as error:
-        missing = f"{os.fspath(source)}: there is no such file; check the path"
-        raise FileError(printable(missing)) from error
-    except expected as error:
-        raise file_error(source, kind, fix, error) from error
-
-
-def file_error(source: PathLike, kind: str, fix: str, error: Exception) -> FileError:
-    """The error of `reading`."""
-    strerror = getattr(error, "strerror", None)
-    if isinstance(error, TooLargeError):
-        text = str(error)
-    elif strerror:
-        text = f"cannot be read: {strerror}; {fix}"
-    else:
+    except (*common, *errors) as error:
         text = f"not {kind}: {first_line(error)}; {fix}"
-    return FileError(printable(f"{os.fspath(source)}: {text}"))
+        if isinstance(error, FileNotFoundError) and error.errno:  # not one of a library
+            text = "there is no such file; check the path"
+        elif isinstance(error, TooLargeError):
+            text = str(error)
+        elif strerror := getattr(error, "strerror", None):
+            text = f"cannot be read: {strerror}; {fix}"
+        raise FileError(printable(f"{os.fspath(source)}: {text}")) from error
+
+
+def require(fact: object, reason: str) -> None:
+    """Raises ValueError with the reason, to which `reading` adds the file, unless a fact holds."""
+    if not fact:
+        raise ValueError(reason)
+
+
+def needed(package: str, owner: str, more: str = "") -> Any:
+    """An optional package; ValueError, which says how to install it, if it is not there."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        name = package.replace("_", "-")
+        fix = f"{owner} needs the package {name}; run: pip install {name}{more}"
+        raise ValueError(fix) from error
 
 
 def first_line(error: Exception) -> str:
@@ -103,8 +110,7 @@ def read_bounded(file: io.BufferedIOBase, limit: int) -> bytes:
     parts, size = [], 0
     while part := file.read(_CHUNK):
         size += len(part)
-        if size > limit:
-            raise ValueError(f"it has more than {readable_bytes(limit)}, which are too many")
+        require(size <= limit, f"it has more than {readable_bytes(limit)}, which are too many")
         parts.append(part)
     return b"".join(parts)
 
@@ -117,10 +123,7 @@ def max_text_bytes() -> int:
 def check_array_bytes(what: str, size: int, fix: str) -> None:
     """Raises TooLargeError for arrays of more than half of the memory; a device may need the rest.
 
-    Args:
-      what: the arrays.
-      size: their bytes.
-      fix: what to do.
+    `what` names the arrays, `size` is in bytes, and `fix` says what to do.
     """
     limit = host_memory() // 2
     if size > limit:
@@ -133,16 +136,16 @@ def check_array_bytes(what: str, size: int, fix: str) -> None:
 def parse_json(content: bytes) -> Any:
     """The value of a JSON text in UTF-8; ValueError for another text, and for a key twice."""
     try:
-        return json.loads(content.decode("utf-8-sig"), object_pairs_hook=_object)
+        return json.loads(content.decode("utf-8-sig"), object_pairs_hook=once)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _object(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The pairs of a JSON object as a dictionary; ValueError for a key that is there twice."""
     result: dict[str, Any] = {}
     for key, value in pairs:
-        if key in result:
-            raise ValueError(f"it has the key {key!r} twice")
+        require(key not in result, f"it has the key {key!r} twice")
         result[key] = value
     return result
 
@@ -151,9 +154,104 @@ def parse_toml(content: bytes) -> dict[str, Any]:
     """The tables of a TOML text of at most `MAX_TOML_BYTES`; ValueError for another text."""
     text = content.decode()
     for number, line in enumerate(text.split("\n"), start=1):
-        if line.count(".") > _MAX_DOTS:
-            raise ValueError(f"line {number} has more than {_MAX_DOTS} dots; divide it")
+        require(
+            line.count(".") <= _MAX_DOTS,
+            f"line {number} has more than {_MAX_DOTS} dots; divide it",
+        )
     try:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """A path beside `path` to write to; the file is renamed to `path` at the end of the block.
+
+    If it cannot be written, as on a full disk, what was at `path` before stays: a ValueError.
+    """
+    beside = path.with_name(f".{os.getpid()}-{path.name}")
+    with writing(path):
+        try:
+            yield beside
+            beside.replace(path)
+        finally:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns an OSError of a `with` block, such as that of a full disk, into a ValueError."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: Path, error: OSError) -> ValueError:
+    """The user's error for a path that cannot be written, with the reason."""
+    reason = error.strerror or str(error)
+    fix = "name another place"
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        reason = "it, or a folder above it, is a file"
+    elif error.errno == errno.ENOSPC:
+        fix = "what was written before is kept: make room, or name another folder"
+    return ValueError(f"{str(path)!r} cannot be written ({reason}); {fix}")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file, or raises ValueError."""
+    with written(path) as beside:
+        beside.write_text(text)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Writes values of JSON by name, and their SHA-256 under the name `sha256`."""
+    write_text(path, json.dumps(content | {_SUM: _digest(content)}, indent=2) + "\n")
+
+
+def checked_json(content: Any) -> dict[str, Any]:
+    """The values of a file of `write_json`, without their checksum, or DamagedError."""
+    if not isinstance(content, dict) or _SUM not in content:
+        raise DamagedError("it has no checksum")
+    values = {name: value for name, value in content.items() if name != _SUM}
+    if content[_SUM] != _digest(values):
+        raise DamagedError("its checksum is wrong: it was edited or damaged")
+    return values
+
+
+def _digest(values):
+    """It is that of the parsed values, so that spaces between them do not matter."""
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a regular file."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, _SUM).hexdigest()
+
+
+def write_sums(folder: Path, names: Sequence[str]) -> None:
+    """Writes the SHA-256 of the files that exist, as `sha256sum --check` reads them."""
+    write_text(folder / SUMS, "".join(_sums(folder, names).values()))
+
+
+def check_sums(folder: Path, names: Sequence[str]) -> None:
+    """Raises DamagedError for the first file that is not as when `write_sums` was called."""
+    try:
+        recorded = (folder / SUMS).read_bytes().splitlines(keepends=True)
+        found = _sums(folder, names)
+    except OSError as error:
+        raise DamagedError(f"{error.filename!r} cannot be read ({error.strerror})") from None
+    wrong = [name for name, line in found.items() if line.encode() not in recorded]
+    if wrong or len(recorded) != len(found):
+        text = f"is not as it was written: its checksum is not that in {SUMS}"
+        name, text = (wrong[0], text) if wrong else (SUMS, "is not of the files beside it")
+        raise DamagedError(f"{str(folder / name)!r} {text}")
+
+
+def _sums(folder, names):
+    """The lines of the files that exist."""
+    there = [name for name in names if (folder / name).exists()]
+    return {name: f"{file_digest(folder / name)}  {name}\n" for name in there}

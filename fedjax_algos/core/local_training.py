@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedjax_algos.core.checks import check_local
+from fedjax_algos.core.checks import apply_model, check_local, losses_of, with_mask
 from fedjax_algos.core.client_data import ClientData
 from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.optimizers import check_transform
@@ -30,7 +30,6 @@ from fedjax_algos.core.types import (
     ReverseMode,
     Statistics,
 )
-from fedjax_algos.core.user_functions import apply_model, losses_of, with_mask
 
 _bounds_apply = contextvars.ContextVar("bounds_apply", default=True)
 

@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, get_args
@@ -13,7 +14,9 @@ from fedjax_algos.core.files import require_regular
 from fedjax_algos.core.options import Option, check_value, options, require_option, unknown
 from fedjax_algos.core.specs import parse_options, split_specs
 
-own_places: set[Path] = set()  # the modules and packages of factories of the user's own
+_own_places: set[Path] = set()  # the modules and packages of factories of the user's own
+_PACKAGE = Path(__file__).parents[1]
+_PROGRAM = Path(sys.argv[0])
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -197,12 +200,24 @@ def _check_own(factory: Any) -> None:
 
 
 def _remember_place(factory: Any) -> None:
-    """Adds the file of a factory's module, or the folder of its package, to `own_places`."""
+    """Adds the file of a factory's module, or the folder of its package, to `_own_places`."""
     module = str(getattr(inspect.unwrap(factory), "__module__", ""))
     for name in dict.fromkeys([module, module.partition(".")[0]]):
         if file := getattr(sys.modules.get(name), "__file__", None):
             path = Path(file)
-            own_places.add(path.parent if path.name == "__init__.py" else path)
+            _own_places.add(path.parent if path.name == "__init__.py" else path)
+
+
+def is_own(file: Path) -> bool:
+    """Whether a file is the user's, and not of this package, of another one, or of Python.
+
+    A package that the user names, as in `package.module:NAME`, is the user's wherever it is.
+    """
+    if any(map(file.is_relative_to, _own_places)):
+        return True
+    places = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    installed = [_PACKAGE, *map(Path, places)]
+    return file.exists() and not any(map(file.is_relative_to, installed)) and file != _PROGRAM
 
 
 def _is_module(name: str) -> bool:

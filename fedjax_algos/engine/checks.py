@@ -17,12 +17,12 @@ from fedjax_algos.core.checks import (
     check_kind,
     check_local,
     check_not_consumed,
+    check_problem,
     check_whole,
 )
 from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.trees import tree_bytes
-from fedjax_algos.core.user_functions import check_problem
 from fedjax_algos.data.federated_data import FederatedData, is_readable
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placed.devices import row_sharding

@@ -24,6 +24,7 @@ from fedjax_algos.core import (
 )
 from fedjax_algos.core.checks import (
     as_model,
+    check_initial,
     check_kind,
     check_not_consumed,
     check_seed,
@@ -32,7 +33,6 @@ from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.randomness import model_key
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import add_trees
-from fedjax_algos.core.user_functions import check_initial
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.data.stored import StoredData
 from fedjax_algos.engine.checks import (

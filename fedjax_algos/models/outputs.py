@@ -16,10 +16,10 @@ import numpy as np
 import optax
 
 from fedjax_algos.core import Batch, ClassMean, MetricValues, Problem
+from fedjax_algos.core.checks import apply_model, losses_of
 from fedjax_algos.core.options import Count, NonNegative, Range
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import describe, describe_tree
-from fedjax_algos.core.user_functions import apply_model, losses_of
 
 losses = Registry[jax.Array]("loss", jax.Array)  # (outputs, batch, *, ...) -> float[batch]
 # (outputs, batch, *, ...) -> {name: float[batch] or Mean}, as `Problem.metrics`

@@ -25,7 +25,7 @@ from fedjax_algos.analysis.rows import rows_by_run
 from fedjax_algos.analysis.statistics import records
 from fedjax_algos.analysis.summary import MethodSummary
 from fedjax_algos.core import Mean, Metrics, Row
-from fedjax_algos.core.writing import written
+from fedjax_algos.core.files import written
 from fedjax_algos.data import describe_partition, partition_table
 from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.experiment import Experiment

@@ -13,12 +13,11 @@ from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Local, Model, Params, Problem
-from fedjax_algos.core.checks import check_kind, check_whole
+from fedjax_algos.core.checks import check_initial, check_kind, check_whole
 from fedjax_algos.core.limits import check_memory
 from fedjax_algos.core.options import one_of
 from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.core.trees import tree_bytes
-from fedjax_algos.core.user_functions import check_initial
 from fedjax_algos.data.federated_data import FederatedData, check_examples
 from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes

@@ -9,7 +9,7 @@ from report_helpers import Page, assert_alone
 
 import fedjax_algos as fa
 from fedjax_algos.core import Mean
-from fedjax_algos.core.checksums import checked_json, write_json
+from fedjax_algos.core.files import checked_json, write_json
 from fedjax_algos.runs.experiment import split, split_held_out
 from fedjax_algos.runs.results import client_rows, summarise_client_rows
 from fedjax_algos.runs.settings import Settings

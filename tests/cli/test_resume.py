@@ -14,7 +14,7 @@ from same_runs import folder_content
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedjax_algos.cli import main
-from fedjax_algos.core.checksums import write_sums
+from fedjax_algos.core.files import write_sums
 from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_algos.core.checksums import DamagedError
+from fedjax_algos.core.files import DamagedError
 from fedjax_algos.runs.saving.checkpoints import (
     checkpoint_path,
     positions_in,

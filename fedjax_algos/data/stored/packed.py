@@ -26,8 +26,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_algos.core.checks import check_whole
-from fedjax_algos.core.checksums import checked_json, file_digest
-from fedjax_algos.core.files import PathLike, open_regular, parse_json, read_file, reading
+from fedjax_algos.core.files import (
+    PathLike,
+    checked_json,
+    file_digest,
+    open_regular,
+    parse_json,
+    read_file,
+    reading,
+)
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.images import ImageFormat
 from fedjax_algos.data.registry import datasets

@@ -11,9 +11,16 @@ import filelock
 import numpy as np
 
 from fedjax_algos.core.checks import check_kind
-from fedjax_algos.core.checksums import checked_json, write_json
-from fedjax_algos.core.files import PathLike, parse_json, read_file, reading
-from fedjax_algos.core.writing import write_text, writing
+from fedjax_algos.core.files import (
+    PathLike,
+    checked_json,
+    parse_json,
+    read_file,
+    reading,
+    write_json,
+    write_text,
+    writing,
+)
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.registry import as_dataset
 from fedjax_algos.data.stored.packed import (

@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core.checksums import DamagedError
+from fedjax_algos.core.files import DamagedError, writing
 from fedjax_algos.core.limits import readable_bytes
-from fedjax_algos.core.writing import writing
 
 _NOWHERE = -1
 _NONE = np.zeros(0, np.int32)

@@ -18,6 +18,7 @@ from fedjax_algos.core import Algorithm, Model, Population, Problem, Row
 from fedjax_algos.core.checks import (
     as_model,
     check_callable,
+    check_initial,
     check_local,
     check_seed,
     check_whole,
@@ -25,7 +26,6 @@ from fedjax_algos.core.checks import (
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import tree_bytes
-from fedjax_algos.core.user_functions import check_initial
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint

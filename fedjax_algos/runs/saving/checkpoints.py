@@ -23,10 +23,8 @@ import jax
 import numpy as np
 
 from fedjax_algos.core import Row
-from fedjax_algos.core.checksums import DamagedError
-from fedjax_algos.core.files import open_regular
+from fedjax_algos.core.files import DamagedError, open_regular, writing, written
 from fedjax_algos.core.reprs import describe
-from fedjax_algos.core.writing import writing, written
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.identity import check_identity
 from fedjax_algos.runs.saving.arrays import fill_state, flat_arrays, open_rows

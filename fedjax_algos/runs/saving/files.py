@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import max_text_bytes, open_regular, read_bounded
-from fedjax_algos.core.writing import written
+from fedjax_algos.core.files import max_text_bytes, open_regular, read_bounded, written
 
 _TEXTS, _WHOLE = {"method"}, {"seed", "round"}  # columns that every row has
 _FIX = "name a folder that compare, run or sweep wrote"

@@ -17,9 +17,8 @@ import numpy as np
 
 from fedjax_algos.core import Model, Params
 from fedjax_algos.core.checks import check_kind
-from fedjax_algos.core.files import check_array_bytes, open_regular, reading
+from fedjax_algos.core.files import check_array_bytes, open_regular, reading, written
 from fedjax_algos.core.reprs import printable
-from fedjax_algos.core.writing import written
 from fedjax_algos.data.readers.npz import ARCHIVE_ERRORS, array_bytes, open_archive, read_member
 from fedjax_algos.engine.state import FederatedState
 

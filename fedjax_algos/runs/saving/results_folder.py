@@ -12,18 +12,22 @@ from typing import Any
 import filelock
 
 from fedjax_algos.core import Model, Row
-from fedjax_algos.core.checksums import (
+from fedjax_algos.core.files import (
     SUMS,
     DamagedError,
     check_sums,
     checked_json,
+    max_text_bytes,
+    open_regular,
+    parse_json,
+    read_bounded,
+    unwritable,
     write_json,
     write_sums,
+    writing,
 )
-from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.core.reprs import describe
-from fedjax_algos.core.writing import unwritable, writing
 from fedjax_algos.runs.identity import OtherRunError, differences, off_grid
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
 from fedjax_algos.runs.saving.files import read_rows, write_table

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from fedjax_algos.core import Row
+from fedjax_algos.core.files import writing
 from fedjax_algos.core.options import NonNegative
-from fedjax_algos.core.writing import writing
 from fedjax_algos.runs.tracking.registry import TrackedRun, Tracker, import_package, trackers
 
 _NO_SCALARS = {"method", "seed", "round"}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedjax_algos.core import Row
-from fedjax_algos.core.writing import write_text, writing
+from fedjax_algos.core.files import write_text, writing
 from fedjax_algos.runs.tracking.registry import TrackedRun, Tracker, import_package, trackers
 
 _FIX = "run `wandb login`, or give --track wandb:mode=offline"

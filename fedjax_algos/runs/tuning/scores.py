@@ -5,8 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_algos.core.checksums import checked_json, write_json
-from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
+from fedjax_algos.core.files import (
+    checked_json,
+    max_text_bytes,
+    open_regular,
+    parse_json,
+    read_bounded,
+    write_json,
+)
 from fedjax_algos.runs.batched.sweeps import Setting
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.tuning.trials import Trial

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from fedjax_algos.core.checksums import checked_json, file_digest, write_json
+from fedjax_algos.core.files import checked_json, file_digest, write_json
 from fedjax_algos.data import by_client, from_arrays, pack
 from fedjax_algos.data.partitioning import Partition
 from fedjax_algos.data.stored import packed

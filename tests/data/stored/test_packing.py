@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from fedjax_algos.core.checksums import checked_json, write_json
+from fedjax_algos.core.files import checked_json, write_json
 from fedjax_algos.data import ClientDataset, ClientSource, ImageFormat, by_client, from_arrays, pack
 from fedjax_algos.data.partitioning import Partition
 from fedjax_algos.data.stored import open_federated, packed

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.core.checksums import DamagedError
+from fedjax_algos.core.files import DamagedError
 from fedjax_algos.engine.placed import row_files
 from fedjax_algos.engine.placed.row_files import RowFiles
 

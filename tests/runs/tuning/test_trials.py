@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedjax_algos.core.checksums import write_json
+from fedjax_algos.core.files import write_json
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.tuning.scores import Scores
 from fedjax_algos.runs.tuning.trials import Trial, best_first, run_score

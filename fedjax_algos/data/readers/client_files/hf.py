@@ -9,13 +9,12 @@ import numpy as np
 from fedjax_algos.core.files import (
     PathLike,
     check_array_bytes,
-    file_error,
+    needed,
     read_file,
     reading,
-    require_regular,
+    require,
 )
 from fedjax_algos.core.options import Count
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import ClientDataset
 from fedjax_algos.data.images import ImageFormat, open_image
@@ -24,6 +23,7 @@ from fedjax_algos.data.readers.client_files.client_features import ClientFeature
 from fedjax_algos.data.readers.client_files.texts import most_frequent_words, read_vocabulary
 from fedjax_algos.data.registry import datasets
 
+_KIND = "a data set of this form"
 _ALL = "all"  # the client of a split that is not divided
 
 
@@ -74,10 +74,6 @@ def hf(
       words: of a text: the number of words of the vocabulary, at most.
       length: of a sequence, in words or characters; 20 words or 80 characters if None.
 
-    Raises:
-      ValueError: if the package is not installed, if the data set does not exist or is damaged, or
-        if a column does not exist or does not fit.
-
     Source: https://huggingface.co/docs/datasets.
     """
     train_rows, test_rows = _load(name, config, (train_split, test_split))
@@ -88,8 +84,8 @@ def hf(
     y = "label" if y is None and "label" in train.features else y
     known = read_vocabulary(vocabulary, words) if vocabulary else None
     if _is_text(train_rows.features[x]):
-        if y is None and users is None:
-            raise ValueError(f"{train.name}: {x} is a text; give y=NAME of labels, or users=NAME")
+        with reading(train.name, _KIND, "give y=NAME of labels, or users=NAME"):
+            require(y or users, f"{x} is a text without labels or clients")
         if y is not None and known is None:
             texts = _values(train_rows.select_columns([x]), x, train.name)
             known = most_frequent_words(texts, words)
@@ -127,28 +123,19 @@ def _in_memory(data: ClientDataset) -> Dataset:
 
 def _load(name: str, config: str | None, splits: Sequence[str]) -> list[Any]:
     """The splits of a data set."""
-    try:
-        import datasets as huggingface
-    except ImportError as error:
-        raise ValueError("hf needs the package datasets; run: pip install datasets") from error
+    huggingface = needed("datasets", "hf")
     source, folder = f"hf {name}", Path(name)
-    try:
-        for path in (folder, *folder.rglob("*")) if folder.exists() else ():
-            require_regular(path)
-        if folder.is_file() or (folder / "state.json").exists():
-            raise ValueError("it has one split; give a folder with a file or folder for each")
+    # the package and its dependencies raise many types
+    with reading(source, "a data set", "check the name, or fetch it again", Exception):
+        one = folder.is_file() or (folder / "state.json").exists()
+        require(not one, "it has one split; give a folder with a file or folder for each")
         saved = (folder / "dataset_dict.json").exists()
         loaded = (
             huggingface.load_from_disk(name) if saved else huggingface.load_dataset(name, config)
         )
-    except Exception as error:  # the package and its dependencies raise many types
-        raise file_error(
-            source, "a data set", "check the name, or fetch it again", error
-        ) from error
-    for split in splits:
-        if split not in loaded:
-            known = printable(", ".join(map(str, loaded)), 200)
-            raise ValueError(f"{source}: has no split {split!r}, only {known}; choose one")
+        known = ", ".join(map(str, loaded))[:200]
+        for split in splits:
+            require(split in loaded, f"it has no split {split!r}, only {known}")
     return [loaded[split] for split in splits]
 
 
@@ -156,12 +143,12 @@ def _features(rows: Any, name: str, users: str | None) -> ClientFeatures:
     """The columns as features; the rows of a client are those with one value of `users`."""
     clients, numbers = np.array([_ALL]), np.zeros(len(rows), int)
     if users is not None:
-        if users not in rows.column_names:
-            known = printable(", ".join(rows.column_names), 200)
-            raise ValueError(f"{name}: has no column {users!r}, only {known}; choose one")
-        values = np.asarray(rows.with_format("numpy", columns=[users])[:][users])
-        if values.ndim != 1 or values.dtype.kind not in "iuUS":
-            raise ValueError(f"{name}: {users} is no column of texts or whole numbers; choose one")
+        with reading(name, _KIND, "choose another column", KeyError):
+            known = ", ".join(rows.column_names)[:200]
+            require(users in rows.column_names, f"it has no column {users!r}, only {known}")
+            values = np.asarray(rows.with_format("numpy", columns=[users])[:][users])
+            plain = values.ndim == 1 and values.dtype.kind in "iuUS"
+            require(plain, f"{users} is no column of texts or whole numbers")
         clients, numbers = np.unique(values, return_inverse=True)
     counts = np.bincount(numbers, minlength=len(clients))
     order, ends = np.argsort(numbers, kind="stable"), np.cumsum(counts)
@@ -182,31 +169,27 @@ def _values(rows: Any, column: str, source: str) -> np.ndarray | list[bytes]:
     import datasets as huggingface
 
     feature = rows.features[column]
-    try:
+    fix = "choose another column, or clean it"
+    # pyarrow raises many types
+    with reading(f"{source}: {column}", "a column of examples", fix, Exception):
         if isinstance(feature, huggingface.Image):
             rows = rows.cast_column(column, huggingface.Image(decode=False))
             return [_file(value) for value in rows[column]]
         if _is_text(feature):
             texts = list(rows[column])
-            if None in texts:
-                raise ValueError("a text is missing")
+            require(None not in texts, "a text is missing")
             return [text.encode(errors="surrogatepass") for text in texts]
         values = rows.with_format("numpy", columns=[column])[:][column]
         while hasattr(feature, "feature"):  # of a list
             feature = feature.feature
         kind = np.dtype(feature.dtype)
-        if values.dtype.kind == "f" and kind.kind != "f":
-            raise ValueError("a number is missing")
+        require(values.dtype.kind != "f" or kind.kind == "f", "a number is missing")
         return values.astype(kind)  # the package makes int64 of all integers
-    except Exception as error:  # pyarrow raises many types
-        fix = "choose another column, or clean it"
-        raise file_error(f"{source}: {column}", "a column of examples", fix, error) from error
 
 
 def _file(value: Any) -> bytes:
     """The content of an image, which stands in a table or in a file of its own."""
-    if value is None:
-        raise ValueError("an image is missing")
+    require(value is not None, "an image is missing")
     if value["bytes"] is not None:
         return value["bytes"]
     return read_file(value["path"])
@@ -224,12 +207,12 @@ def _image_format(
     from PIL import Image
 
     if not isinstance(rows.features[x], huggingface.Image):
-        if image_size is not None or shorter_side is not None:
-            raise ValueError(f"{source}: {x} is no image; leave image_size and shorter_side out")
+        with reading(source, _KIND, "leave image_size and shorter_side out"):
+            require(image_size is None and shorter_side is None, f"{x} is no image")
         return None
-    if shorter_side is not None and shorter_side < (image_size or shorter_side + 1):
-        given = f"shorter_side={shorter_side}, image_size={image_size}"
-        raise ValueError(f"{source}: {given}; give an image_size of at most shorter_side")
+    with reading(source, _KIND, "give an image_size of at most shorter_side"):
+        fits = shorter_side is None or (image_size or shorter_side + 1) <= shorter_side
+        require(fits, f"shorter_side={shorter_side}, image_size={image_size}")
     (content,) = _values(rows.select([0]), x, source)
     with reading(f"{source}: image 0", "an image", "choose another", Image.DecompressionBombError):
         image = open_image(content, "JPEG", "PNG")

@@ -1,24 +1,24 @@
 """Reader of the files that the scripts of LEAF write."""
 
 import functools
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from fedjax_algos.core.files import (
-    FileError,
     PathLike,
     check_array_bytes,
-    max_text_bytes,
-    open_regular,
+    once,
+    read_file,
     reading,
+    require,
 )
-from fedjax_algos.core.limits import readable_bytes
+from fedjax_algos.core.limits import host_memory
 from fedjax_algos.core.options import Count
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.dataset import Dataset, checked_labels, from_arrays
 from fedjax_algos.data.readers.client_files.texts import SYMBOLS, encode
 from fedjax_algos.data.registry import datasets
@@ -26,13 +26,10 @@ from fedjax_algos.data.registry import datasets
 WINDOW = 80  # characters of a shakespeare sample
 TEXT_FIELD = 4  # index of the text in a sample of sent140
 Columns = tuple[np.ndarray, ...]  # the samples of one client or of all; the labels [n] are last
-Convert = Callable[[list, list, str], Columns]  # a client's "x", "y" and its name for messages
+Convert = Callable[[list, list], Columns]  # of a client's "x" and "y"
 
 _FIX = "run LEAF's script again"
-_MAX_DEPTH = 64  # of lists and objects within each other
-# A string, up to its end or that of the chunk, where half an escape may stand.
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+("|\\?\Z)', re.DOTALL)
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_BLANKS = re.compile(r"[ \t\n\r]*")
 
 
 @datasets.register
@@ -47,7 +44,8 @@ def leaf(
 ) -> Dataset:
     """A LEAF data set: a folder with train/*.json and test/*.json; users are the natural clients.
 
-    The files are parsed as a stream, one client at a time, and only arrays are kept. "x" is
+    The files are parsed one client at a time, and only arrays are kept; a file may be a quarter as
+    large as the memory. "x" is
 
     - femnist: uint8[n, 28, 28], the pixels times 255, which is exact; 62 classes;
     - shakespeare: uint8[n, 80], the indices of the characters in LEAF's 80 symbols; the label is
@@ -69,10 +67,6 @@ def leaf(
       alphabet: shakespeare: "no_newline" omits the line break, which no window contains.
       words: sent140: the size of the vocabulary, at least 1.
 
-    Raises:
-      ValueError: if ijson is not installed, or a file is missing, damaged, not of the task or too
-        large for the memory; if a client is in the files twice.
-
     Source: LEAF (https://github.com/TalwalkarLab/leaf); the words as in FedGBO's code
     (https://github.com/JedMills/FedGBO), but the empty text between two blanks is not a word.
     """
@@ -91,9 +85,10 @@ def leaf(
     }
     convert, num_classes = converters[task]
     numbers: dict[str, int] = {}
-    train, users = _collect(Path(path, "train"), convert, numbers, max_clients)
+    kind = f"samples of {task}"
+    train, users = _collect(Path(path, "train"), kind, convert, numbers, max_clients)
     test_numbers = numbers.copy() if max_clients else {}
-    test, _ = _collect(Path(path, "test"), convert, test_numbers, max_clients)
+    test, _ = _collect(Path(path, "test"), kind, convert, test_numbers, max_clients)
     notes: tuple[str, ...] = ()
     if task == "sent140":
         ranks = _ranks(train[0], len(vocabulary), words)
@@ -113,86 +108,138 @@ def leaf(
 
 
 def _collect(
-    folder: Path, convert: Convert, numbers: dict[str, int], max_clients: int | None
+    folder: Path, kind: str, convert: Convert, numbers: dict[str, int], max_clients: int | None
 ) -> tuple[Columns, np.ndarray]:
     """The columns of all clients, concatenated, and the client number of each row, int32[n].
 
     New names receive the next numbers, and are left out if there are `max_clients` already.
     """
-    parts, users = [], []
-    for file, name, x, y in _clients(folder):
-        full = max_clients is not None and len(numbers) >= max_clients
-        if not y or (full and name not in numbers):  # LEAF also lists clients without samples
-            continue
-        parts.append(convert(x, y, printable(f"{file}: client {name!r}")))
-        users.append(np.full(len(y), numbers.setdefault(name, len(numbers)), np.int32))
-    if not parts:
-        raise ValueError(f"{folder}: none of the clients has a sample; run LEAF's script again")
+    parts: list[Columns] = []
+    users: list[np.ndarray] = []
+    seen: set[str] = set()
+    with reading(folder, "a folder of LEAF", _FIX):
+        files = sorted(folder.glob("*.json"))
+        require(files, "it has no .json file, as the folders train and test have")
+        for file in files:
+            with reading(file, "a LEAF file", _FIX):
+                before = len(seen)
+                for name, x, y in _clients(_Text(read_file(file, host_memory() // 4))):
+                    require(name not in seen, f"client {name!r} is there twice")
+                    seen.add(name)
+                    full = max_clients is not None and len(numbers) >= max_clients
+                    if not y or (full and name not in numbers):  # LEAF lists empty clients, too
+                        continue
+                    with reading(f"{file}: client {name!r}", kind, _FIX):
+                        parts.append(convert(x, y))
+                    users.append(np.full(len(y), numbers.setdefault(name, len(numbers)), np.int32))
+                require(len(seen) > before, 'it has no client in "user_data"')
+        require(parts, "none of the clients has a sample")
     return tuple(map(np.concatenate, zip(*parts, strict=True))), np.concatenate(users)
 
 
-def _pixels(x: list, y: list, source: str, invert: bool) -> Columns:
-    pixels = 255.0 * _numbers(x, source)
-    if pixels.shape != (len(x), 28 * 28):
-        raise ValueError(f"{source} has images {list(pixels.shape[1:])}; femnist has [784] pixels")
+class _Text:
+    """A text of JSON that is parsed value by value; ValueError for what is not JSON."""
+
+    def __init__(self, content: bytes):
+        self._text, self._at = content.decode("utf-8-sig"), 0
+        self._decoder = json.JSONDecoder(object_pairs_hook=once)
+
+    def value(self) -> Any:
+        """The next value; an object with a key twice is a ValueError."""
+        self._next()
+        value, self._at = self._decoder.raw_decode(self._text, self._at)
+        return value
+
+    def members(self) -> Iterator[str]:
+        """The keys of the next object, of which the caller takes each value; none is compared."""
+        self._take("{")
+        more = self._next() != "}"
+        while more:
+            key = self.value()
+            require(isinstance(key, str), f"it has the key {key!r}, which is no text")
+            self._take(":")
+            yield key
+            more = self._next() == ","
+            self._at += more
+        self._take("}")
+
+    def end(self) -> None:
+        """Raises ValueError if more follows."""
+        require(not self._next(), "more follows where it ends")
+
+    def _next(self) -> str:
+        """The next character that is no blank; nothing at the end."""
+        blanks = _BLANKS.match(self._text, self._at)
+        self._at = blanks.end() if blanks else self._at
+        return self._text[self._at : self._at + 1]
+
+    def _take(self, character: str) -> None:
+        found = self._next()
+        require(found == character, f"it has {found!r} where {character!r} should be")
+        self._at += 1
+
+
+def _clients(text: _Text) -> Iterator[tuple[str, list, list]]:
+    """Name, "x" and "y" of each client of a file."""
+    for key in text.members():
+        if key != "user_data":
+            text.value()
+            continue
+        for name in text.members():
+            samples = text.value()
+            x, y = (samples.get(k) if isinstance(samples, dict) else None for k in "xy")
+            lists = isinstance(x, list) and isinstance(y, list) and len(x) == len(y)
+            require(lists, f'client {name!r} has no lists "x" and "y" of one length')
+            yield name, x, y
+    text.end()
+
+
+def _pixels(x: list, y: list, invert: bool) -> Columns:
+    pixels = 255.0 * _numbers(x)
+    require(pixels.shape[1:] == (28 * 28,), f"images are {list(pixels.shape[1:])}, not [784]")
     whole = np.rint(pixels)
     valid = (whole >= 0) & (whole <= 255) & (np.abs(pixels - whole) <= 0.01)
-    if not valid.all():
-        raise ValueError(
-            f"{source}, sample {valid.all(axis=1).argmin()} has pixels that are not k/255 for "
-            "k = 0..255; is it femnist?"
-        )
+    bad = valid.all(axis=1).argmin()
+    require(valid.all(), f"sample {bad} has pixels that are not k/255 for k = 0..255")
     whole = 255 - whole if invert else whole
-    return whole.astype(np.uint8).reshape(-1, 28, 28), checked_labels(
-        _numbers(y, source), len(x), 62, source
-    )
+    return whole.astype(np.uint8).reshape(-1, 28, 28), _labels(y, 62)
 
 
-def _codes(x: list, y: list, source: str, symbols: str) -> Columns:
+def _codes(x: list, y: list, symbols: str) -> Columns:
     for sample, texts in enumerate(zip(x, y, strict=True)):
-        if not all(isinstance(text, str) for text in texts) or [*map(len, texts)] != [WINDOW, 1]:
-            raise ValueError(
-                f"{source}, sample {sample} is not a text of {WINDOW} characters and the next one; "
-                "is it shakespeare?"
-            )
-    codes, next_codes = (encode("".join(part), symbols, source) for part in (x, y))
+        fits = all(isinstance(text, str) for text in texts) and [*map(len, texts)] == [WINDOW, 1]
+        require(fits, f"sample {sample} is not a text of {WINDOW} characters and the next one")
+    codes, next_codes = (encode("".join(part), symbols) for part in (x, y))
     return codes.reshape(-1, WINDOW), next_codes
 
 
-def _tokens(x: list, y: list, source: str, vocabulary: dict[str, int]) -> Columns:
+def _tokens(x: list, y: list, vocabulary: dict[str, int]) -> Columns:
     """Word ids, int32[words of all samples]; number of words of each sample, int32[n]; labels.
 
     New words are added to the vocabulary.
     """
     tokens, counts = [], []
     for sample, row in enumerate(x):
-        if not (isinstance(row, list) and len(row) > TEXT_FIELD and isinstance(row[4], str)):
-            raise ValueError(
-                f"{source}, sample {sample} has no text as field {TEXT_FIELD}; is it sent140?"
-            )
+        fits = isinstance(row, list) and len(row) > TEXT_FIELD and isinstance(row[TEXT_FIELD], str)
+        require(fits, f"sample {sample} has no text as field {TEXT_FIELD}")
         words = list(filter(None, row[TEXT_FIELD].split(" ")))
         counts.append(len(words))
         tokens += [vocabulary.setdefault(word, len(vocabulary)) for word in words]
-    return (
-        np.array(tokens, np.int32),
-        np.array(counts, np.int32),
-        _labels(y, 2, source),
-    )
+    return np.array(tokens, np.int32), np.array(counts, np.int32), _labels(y, 2)
 
 
-def _numbers(values: list, source: str) -> np.ndarray:
+def _numbers(values: list) -> np.ndarray:
     """The values as an array, of which the first axis is that of the samples."""
     try:
         numbers = np.array(values)
     except (ValueError, TypeError, OverflowError):  # samples of several lengths, or too deep
         numbers = np.array([None])
-    if numbers.dtype.kind not in "iuf":
-        raise FileError(f"{source} has samples that are no numbers, or of several lengths; {_FIX}")
+    require(numbers.dtype.kind in "iuf", "samples are no numbers, or of several lengths")
     return numbers
 
 
-def _labels(y: list, num_classes: int, source: str) -> np.ndarray:
-    return checked_labels(_numbers(y, source), len(y), num_classes, source)
+def _labels(y: list, num_classes: int) -> np.ndarray:
+    return checked_labels(_numbers(y), len(y), num_classes, "y")
 
 
 def _ranks(tokens: np.ndarray, distinct: int, words: int) -> np.ndarray:
@@ -219,61 +266,3 @@ def _bags_of_words(columns: Columns, ranks: np.ndarray) -> tuple[Columns, np.nda
     np.add.at(x, ((np.cumsum(has_word) - 1)[rows], words), 1)
     x /= totals[has_word, None].astype(np.float32)
     return (x, labels[has_word]), has_word
-
-
-class _Stream:
-    """A file of JSON that bounds what is parsed as a whole: its bytes, and its depth.
-
-    The time of ijson grows with the square of the depth.
-    """
-
-    def __init__(self, file: BinaryIO):
-        self._file, self._limit = file, max_text_bytes()
-        self.size = 0  # bytes since the last client
-        self._depth, self._open = 0, b""  # the beginning of a string that goes on
-
-    def read(self, size: int = -1) -> bytes:
-        """Reads on; raises ValueError for what is too deep or too large."""
-        chunk = self._file.read(size)
-        self.size += len(chunk)
-        if self.size > self._limit:
-            raise ValueError(
-                f"a client, or what stands before the clients, has more than "
-                f"{readable_bytes(self._limit)}"
-            )
-        outside = _STRING.sub(rb'"\1', self._open + chunk)  # "" for a string, " if it has no end
-        is_open = outside.count(b'"') % 2
-        self._open = b'"' * is_open + b"\\" * (is_open and outside.endswith(b"\\"))
-        brackets = np.frombuffer(outside.translate(None, _NO_BRACKETS), np.uint8)
-        opens = (brackets == ord("[")) | (brackets == ord("{"))
-        depths = self._depth + np.cumsum(np.where(opens, 1, -1))
-        if depths.max(initial=0) > _MAX_DEPTH:
-            raise ValueError(f"it has more than {_MAX_DEPTH} lists or objects within each other")
-        self._depth = int(depths[-1]) if len(depths) else self._depth
-        return chunk
-
-
-def _clients(folder: Path) -> Iterator[tuple[Path, str, list, list]]:
-    """File, name, "x" and "y" of each client of all files, in the order of the files."""
-    try:
-        import ijson
-    except ImportError as error:
-        raise ValueError("leaf needs the package ijson; run: pip install ijson") from error
-    files = sorted(folder.glob("*.json"))
-    if not files:
-        raise ValueError(f"{folder}: has no .json file; give the folder that holds train and test")
-    seen: set[str] = set()
-    for file in files:
-        with reading(file, "a LEAF file", _FIX, ijson.JSONError), open_regular(file) as content:
-            stream, before = _Stream(content), len(seen)
-            for name, samples in ijson.kvitems(stream, "user_data", use_float=True):
-                stream.size = 0
-                x, y = (samples.get(k) if isinstance(samples, dict) else None for k in "xy")
-                if not (isinstance(x, list) and isinstance(y, list) and len(x) == len(y)):
-                    raise ValueError(f'client {name!r} has no lists "x" and "y" of one length')
-                if name in seen:
-                    raise ValueError(f"client {name!r} is there twice")
-                seen.add(name)
-                yield file, name, x, y
-            if len(seen) == before:
-                raise ValueError('it has no client in "user_data"')

@@ -16,16 +16,15 @@ from typing import Any
 import numpy as np
 
 from fedjax_algos.core.files import (
-    FileError,
     PathLike,
-    TooLargeError,
     max_text_bytes,
+    needed,
     open_regular,
     reading,
+    require,
 )
 from fedjax_algos.core.limits import MAX_INT32, host_memory, readable_bytes
 from fedjax_algos.core.options import Count
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.federated_data import ClientDataset
 from fedjax_algos.data.readers.client_files.client_examples import client_dataset
 from fedjax_algos.data.readers.client_files.client_features import ClientFeatures, file_identity
@@ -43,7 +42,33 @@ _ARRAY, _TEXTS = 1, 4  # types of fedjax's extension of msgpack
 _MAGIC = b"SQLite format 3\0"
 _PLAIN = 0  # of a column that is neither hidden nor computed
 _FIX = "fetch the file again"
-_PACKAGE = "fedjax_algos"  # of the description of an Example
+# As in tensorflow/core/example/example.proto and feature.proto.
+_EXAMPLE = """
+name: "example.proto" package: "fedjax_algos" syntax: "proto3"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+message_type { name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+    type_name: ".fedjax_algos.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+    type_name: ".fedjax_algos.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+    type_name: ".fedjax_algos.Int64List" oneof_index: 0 } }
+message_type { name: "Features"
+  field { name: "feature" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE
+    type_name: ".fedjax_algos.Features.FeatureEntry" }
+  nested_type { name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
+    field { name: "value" number: 2 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+      type_name: ".fedjax_algos.Feature" } } }
+message_type { name: "Example"
+  field { name: "features" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+    type_name: ".fedjax_algos.Features" } }
+"""
 
 
 @datasets.register
@@ -83,9 +108,6 @@ def tff_sqlite(
       max_test_examples: uses only this number of the test examples or texts, which are drawn at
         random with a fixed seed; None for all.
 
-    Raises:
-      ValueError: if the file is missing or damaged, is of another form, or does not fit.
-
     Source: https://github.com/google-parfait/tensorflow-federated, simulation/datasets.
     """
     return client_dataset(
@@ -106,13 +128,11 @@ def _tff_features(path: PathLike, split: str, max_clients: int | None = None) ->
     with _open_tables(path, _TFF_TABLES) as connection:
         query = "SELECT client_id, num_examples FROM client_metadata WHERE split_name = ?"
         found = connection.execute(f"{query} ORDER BY client_id", [split]).fetchall()
-        if not found:
-            splits = connection.execute("SELECT DISTINCT split_name FROM client_metadata")
-            known = ", ".join(str(split, errors="replace") for (split,) in splits)
-            raise ValueError(f"it has no clients of the split {split!r}, only {known}")
+        splits = connection.execute("SELECT DISTINCT split_name FROM client_metadata")
+        known = ", ".join(str(split, errors="replace") for (split,) in splits)
+        require(found, f"it has no clients of the split {split!r}, only {known}")
         clients = [client.decode() for client, _ in found[:max_clients]]
-        if len(set(clients)) < len(clients):
-            raise ValueError("it has a client twice")
+        require(len(set(clients)) == len(clients), "it has a client twice")
         numbers = np.array([count for _, count in found[:max_clients]], np.int64)
         query = "SELECT serialized_example_proto FROM examples WHERE client_id = ? LIMIT 1"
         first = connection.execute(query, [clients[int(np.argmax(numbers > 0))]]).fetchone()
@@ -129,8 +149,8 @@ def _tff_features(path: PathLike, split: str, max_clients: int | None = None) ->
             )
             rows = connection.execute(query, [clients[client], split, count + more]).fetchall()
         with reading(where, "examples of TFF", _FIX, KeyError, TypeError):
-            if len(rows) != count:
-                raise ValueError(f"it has not the {numbers[client]} examples of client_metadata")
+            whole = len(rows) == count
+            require(whole, f"it has not the {numbers[client]} examples of client_metadata")
             examples = [parse_example(row) for (row,) in rows]
             return {feature: _joined(examples, feature) for feature in names}
 
@@ -140,8 +160,8 @@ def _tff_features(path: PathLike, split: str, max_clients: int | None = None) ->
 def _joined(examples: Sequence[Mapping[str, Any]], feature: str) -> np.ndarray | list[bytes]:
     """The values of a feature of all examples: [n, ...], or a list of n texts."""
     values = [example[feature] for example in examples]
-    if len({(type(value), len(value)) for value in values}) > 1:
-        raise ValueError(f"{feature!r} has lists of several lengths or types")
+    kinds = {(type(value), len(value)) for value in values}
+    require(len(kinds) == 1, f"{feature!r} has lists of several lengths or types")
     if isinstance(values[0], list):
         return [text for (text,) in values]
     joined = np.stack(values)
@@ -151,8 +171,8 @@ def _joined(examples: Sequence[Mapping[str, Any]], feature: str) -> np.ndarray |
     if shape is None:
         return joined
     if joined.dtype == np.int64:
-        if joined.min() < 0 or joined.max() > 255:
-            raise ValueError(f"{feature!r} has {joined.max()}, which is no pixel of 0 to 255")
+        pixels = joined.min() >= 0 and joined.max() <= 255
+        require(pixels, f"{feature!r} has values that are no pixels of 0 to 255")
         joined = joined.astype(np.uint8)
     return joined.reshape(-1, *shape)
 
@@ -188,10 +208,6 @@ def fedjax_sqlite(
       max_test_examples: uses only this number of the test examples or texts, which are drawn at
         random with a fixed seed; None for all.
 
-    Raises:
-      ValueError: if msgpack is not installed, or a file is missing or damaged, is of another form,
-        or does not fit.
-
     Source: https://github.com/google/fedjax, fedjax/core/sqlite_federated_data.py.
     """
     return client_dataset(
@@ -208,29 +224,28 @@ def fedjax_sqlite(
 
 
 def _fedjax_features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
+    msgpack = needed("msgpack", "fedjax_sqlite")
     with _open_tables(path, _FEDJAX_TABLES) as connection:
         query = "SELECT client_id, num_examples, rowid FROM federated_data ORDER BY rowid LIMIT ?"
         found = connection.execute(query, [max_clients or -1]).fetchall()
-        if not found:
-            raise ValueError("it has no clients")
+        require(found, "it has no clients")
         clients = [client.decode(errors="backslashreplace") for client, _, _ in found]
         counts = np.array([count for _, count, _ in found], np.int64)
 
-    def arrays_of(client: int) -> dict[str, Any]:
+    def arrays_of(client: int, names: Sequence[str] = ()) -> dict[str, Any]:
         where = f"{os.fspath(path)}: client {clients[client]!r}"
         with _open_tables(path, _FEDJAX_TABLES) as connection:
             query = "SELECT data FROM federated_data WHERE rowid = ?"
             ((content,),) = connection.execute(query, [found[client][2]]).fetchall()
-        with reading(where, "examples of google/fedjax", _FIX, zlib.error, TypeError):
-            return _unpacked(content, int(counts[client]))
+        errors = zlib.error, TypeError, AttributeError, msgpack.UnpackException
+        with reading(where, "examples of google/fedjax", _FIX, *errors):
+            arrays = _unpacked(content, int(counts[client]))
+            for name in names:
+                require(name in arrays, f"it has no {name!r}")
+            return {name: arrays[name] for name in names or arrays}
 
     def read(client: int, names: Sequence[str], limit: int | None) -> Mapping[str, Any]:
-        arrays = arrays_of(client)
-        for name in names:
-            if name not in arrays:
-                where = f"{os.fspath(path)}: client {clients[client]!r}"
-                raise FileError(f"{printable(where)} has no {name!r}; {_FIX}")
-        return {name: arrays[name][:limit] for name in names}
+        return {name: values[:limit] for name, values in arrays_of(client, names).items()}
 
     features = sorted(arrays_of(int(np.argmax(counts > 0))))
     return ClientFeatures(os.fspath(path), clients, counts, features, read, file_identity(path))
@@ -238,25 +253,17 @@ def _fedjax_features(path: PathLike, max_clients: int | None = None) -> ClientFe
 
 def _unpacked(content: bytes, count: int) -> dict[str, Any]:
     """The arrays of a client's data by name, each of `count` examples."""
-    try:
-        import msgpack
-    except ImportError as error:
-        raise ValueError("fedjax_sqlite needs msgpack; run: pip install msgpack") from error
+    import msgpack
+
     limit = max_text_bytes()
     decompressor = zlib.decompressobj()
     content = decompressor.decompress(content, limit)
-    if decompressor.unconsumed_tail:
-        raise TooLargeError(f"its data have more than {readable_bytes(limit)}; leave clients out")
-    if not decompressor.eof:
-        raise ValueError("its data are truncated")
-    try:
-        arrays = dict(msgpack.unpackb(content, ext_hook=_array))
-    except (msgpack.UnpackException, AttributeError) as error:
-        raise ValueError(f"its data are no msgpack, {type(error).__name__}") from error
+    require(decompressor.eof, f"its data are cut off, or have more than {readable_bytes(limit)}")
+    arrays = dict(msgpack.unpackb(content, ext_hook=_array))
     for name, values in arrays.items():
         texts = isinstance(values, list) and all(isinstance(text, bytes) for text in values)
-        if not (texts or isinstance(values, np.ndarray)) or len(values) != count:
-            raise ValueError(f"{name!r} is no array of the {count} examples of num_examples")
+        fits = (texts or isinstance(values, np.ndarray)) and len(values) == count
+        require(fits, f"{name!r} is no array of the {count} examples of num_examples")
     return arrays
 
 
@@ -266,8 +273,7 @@ def _array(code: int, content: bytes) -> np.ndarray | list[bytes]:
 
     if code == _TEXTS:
         return msgpack.unpackb(content, raw=True)[1]
-    if code != _ARRAY:
-        raise ValueError(f"it has a value of the unknown type {code}")
+    require(code == _ARRAY, f"it has a value of the unknown type {code}")
     shape, kind, values = msgpack.unpackb(content, raw=True)
     return np.frombuffer(values, np.dtype(kind.decode()).newbyteorder("<")).reshape(shape)
 
@@ -284,8 +290,8 @@ def _open_tables(
     errors = sqlite3.Error, AttributeError, TypeError  # of a value of another type
     with reading(path, "an SQLite file of clients", _FIX, *errors):
         with open_regular(path) as file:
-            if file.read(len(_MAGIC)) != _MAGIC:
-                raise ValueError("it is no SQLite file; unpack one that ends in .lzma with unlzma")
+            plain = file.read(len(_MAGIC)) == _MAGIC
+            require(plain, "it is no SQLite file; unpack one that ends in .lzma with unlzma")
         address = f"{Path(path).absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
             connection.text_factory = bytes
@@ -301,13 +307,12 @@ def _check_table(connection: sqlite3.Connection, table: str, columns: Sequence[s
     query = "SELECT type, sql FROM sqlite_master WHERE name = ?"
     found = connection.execute(query, [table]).fetchall()
     plain = len(found) == 1 and found[0][0] == b"table" and isinstance(found[0][1], bytes)
-    if not plain or found[0][1].split()[1].upper() != b"TABLE":
-        raise ValueError(f"it has no table {table!r}")
+    made = found[0][1].split()[1].upper() if plain else b""  # VIRTUAL tables run modules
+    require(made == b"TABLE", f"it has no table {table!r}")
     described = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
     kinds = {name.decode(errors="replace"): hidden for _, name, *_, hidden in described}
     for column in columns:
-        if kinds.get(column) != _PLAIN:
-            raise ValueError(f"its table {table!r} has no column {column!r}")
+        require(kinds.get(column) == _PLAIN, f"its table {table!r} has no column {column!r}")
 
 
 def parse_example(content: bytes) -> dict[str, np.ndarray | list[bytes]]:
@@ -329,46 +334,10 @@ def parse_example(content: bytes) -> dict[str, np.ndarray | list[bytes]]:
 
 @functools.cache
 def _example_type() -> Any:
-    """The type of an Example, by its description in tensorflow/core/example/example.proto."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+    """The type of an Example."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-    def field(name: str, number: int, kind: str, repeated: bool = False, **more: Any) -> dict:
-        label = "LABEL_REPEATED" if repeated else "LABEL_OPTIONAL"
-        if kind[0].isupper():
-            more |= {"typeName": f".{_PACKAGE}.{kind}"}
-            kind = "message"
-        return {
-            "name": name,
-            "number": number,
-            "label": label,
-            "type": f"TYPE_{kind.upper()}",
-        } | more
-
-    lists = {"BytesList": "bytes", "FloatList": "float", "Int64List": "int64"}
-    entry = {
-        "name": "FeatureEntry",
-        "field": [field("key", 1, "string"), field("value", 2, "Feature")],
-        "options": {"mapEntry": True},
-    }
-    kinds = [
-        field(f"{kind}_list", number, name, oneofIndex=0)
-        for number, (name, kind) in enumerate(lists.items(), start=1)
-    ]
-    messages = [
-        *({"name": n, "field": [field("value", 1, k, repeated=True)]} for n, k in lists.items()),
-        {"name": "Feature", "field": kinds, "oneofDecl": [{"name": "kind"}]},
-        {
-            "name": "Features",
-            "field": [field("feature", 1, "Features.FeatureEntry", repeated=True)],
-            "nestedType": [entry],
-        },
-        {"name": "Example", "field": [field("features", 1, "Features")]},
-    ]
-    facts = {"name": "example.proto", "package": _PACKAGE, "syntax": "proto3"}
+    file = text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto())
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(
-        json_format.ParseDict(
-            facts | {"messageType": messages}, descriptor_pb2.FileDescriptorProto()
-        )
-    )
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Example"))
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("fedjax_algos.Example"))

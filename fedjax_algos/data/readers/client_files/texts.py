@@ -21,6 +21,7 @@ from fedjax_algos.core.files import (
     read_bounded,
     read_file,
     reading,
+    require,
 )
 from fedjax_algos.core.options import Count, Proportion
 from fedjax_algos.core.reprs import printable
@@ -29,6 +30,7 @@ from fedjax_algos.data.registry import datasets
 
 PADDING = 0
 _LONGEST_LINE = 2**16  # bytes of a line of a vocabulary
+_FIX = 'write an object {"ROLE": "line\\nline"} as UTF-8, or choose other options'
 # The order of the characters gives their ids; it is that of TFF's baselines.shakespeare.
 _TFF_CHARACTERS = (
     b"dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"
@@ -95,16 +97,13 @@ def read_vocabulary(path: PathLike, words: int) -> Vocabulary:
         with open_regular(path) as file:
             while len(ids) < words and (line := file.readline(_LONGEST_LINE)):
                 number = len(ids) + 1
-                if number == 1 and line[:3] == b"BZh":
-                    raise ValueError(f"it is packed; unpack it: tar xf {os.fspath(path)}")
-                if b"\0" in line or not line.split() or len(line) == _LONGEST_LINE:
-                    raise ValueError(f"line {number} is no word")
-                word = line.split()[0]
-                if word in ids:
-                    raise ValueError(f"line {number} has the word {shown(word)} a second time")
-                ids[word] = number
-        if not ids:
-            raise ValueError("it is empty")
+                packed = number == 1 and line[:3] == b"BZh"
+                require(not packed, f"it is packed; unpack it: tar xf {os.fspath(path)}")
+                word, whole = line.split()[:1], len(line) < _LONGEST_LINE
+                require(word and whole and b"\0" not in line, f"line {number} is no word")
+                require(word[0] not in ids, f"line {number} has the word {shown(word[0])} again")
+                ids[word[0]] = number
+        require(ids, "it is empty")
     return Vocabulary(ids)
 
 
@@ -188,72 +187,53 @@ def roles(
         which no window contains, and "found" the characters of this file in the order of their
         code points.
 
-    Raises:
-      ValueError: if the file is missing, damaged or too large, if it has a role twice or characters
-        outside of the alphabet, or if the windows do not fit into memory.
-
     Source: LEAF (https://github.com/TalwalkarLab/leaf), data/shakespeare and data/utils. As in
     LEAF, at stride 1 the last training label is the first character of the first test window. LEAF
     has no stride, no maximum number of examples, and no choice of alphabet.
     """
-    name = os.fspath(path)
-    content = _roles_of(path)
-    long = {r: text for r, text in content.items() if text.count("\n") + 1 >= min_lines}
-    texts = [re.sub(" {2,}", " ", text.replace("\n", " ")) for text in long.values()]
-    counts = [max(0, 1 + (len(text) - 1 - window) // stride) for text in texts]
-    counts = [min(count, max_examples_per_role or count) for count in counts]
-    chosen = [(text, count) for text, count in zip(texts, counts, strict=True) if count >= 2]
-    if not chosen:
-        raise ValueError(
-            f"{name}: no role has {min_lines} lines and 2 windows of {window} characters; lower "
-            "min_lines, window or stride"
-        )
-    symbols = SYMBOLS.get(alphabet) or "".join(sorted(set().union(*(text for text, _ in chosen))))
-    spans = [_split(count, train_fraction, window, stride) for _, count in chosen]
-    if not any(stop > start for _, start, stop in spans):
-        raise ValueError(
-            f"{name}: no role is long enough for a test window; lower train_fraction or raise "
-            "max_examples_per_role"
-        )
-    windows = sum(stop + count - start for stop, start, count in spans)
-    check_array_bytes(
-        f"{name}: {windows} windows of {window} characters", windows * window, "raise stride"
-    )
-    codes = [encode(text, symbols, name) for text, _ in chosen]
+    with reading(path, "a JSON file of roles", _FIX, zlib.error):
+        content = _roles_of(path)
+        long = {r: text for r, text in content.items() if text.count("\n") + 1 >= min_lines}
+        texts = [re.sub(" {2,}", " ", text.replace("\n", " ")) for text in long.values()]
+        counts = [max(0, 1 + (len(text) - 1 - window) // stride) for text in texts]
+        counts = [min(count, max_examples_per_role or count) for count in counts]
+        chosen = [(text, count) for text, count in zip(texts, counts, strict=True) if count >= 2]
+        require(chosen, f"no role has {min_lines} lines and 2 windows of {window} characters")
+        found = "".join(sorted(set().union(*(text for text, _ in chosen))))
+        symbols = SYMBOLS.get(alphabet, found)
+        spans = [_split(count, train_fraction, window, stride) for _, count in chosen]
+        require(any(stop > start for _, start, stop in spans), "no role has a window for the test")
+        windows = sum(stop + count - start for stop, start, count in spans)
+        what = f"{windows} windows of {window} characters"
+        check_array_bytes(what, windows * window, "raise stride")
+        codes = [encode(text, symbols) for text, _ in chosen]
     train = _cut(codes, [(0, stop) for stop, _, _ in spans], window, stride)
     test = _cut(codes, [(start, stop) for _, start, stop in spans], window, stride)
     users = np.repeat(np.arange(len(chosen), dtype=np.int32), [stop for stop, _, _ in spans])
     left_out = len(content) - len(chosen)
     notes = (f"{left_out} of {len(content)} roles are too short and left out",) * (left_out > 0)
-    return from_arrays(*train, *test, users, num_classes=len(symbols), notes=notes, source=name)
+    return from_arrays(*train, *test, users, num_classes=len(symbols), notes=notes, source=path)
 
 
-def encode(text: str, symbols: str, source: str) -> np.ndarray:
+def encode(text: str, symbols: str) -> np.ndarray:
     """uint8[characters]: the index of each character in `symbols`, which are in ascending order."""
-    if len(symbols) > 256:
-        raise ValueError(f"{source}: has {len(symbols)} symbols; give a text of at most 256")
+    require(len(symbols) <= 256, f"it has {len(symbols)} symbols, more than 256")
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     table = np.array([ord(symbol) for symbol in symbols], np.uint32)
     codes = np.minimum(np.searchsorted(table, points), len(table) - 1)
-    unknown = np.flatnonzero(table[codes] != points)
-    if len(unknown):
-        raise ValueError(
-            f"{source}: the character {text[unknown[0]]!r} is not among the {len(symbols)} "
-            "symbols; replace it or choose another alphabet"
-        )
+    unknown = "".join(text[at] for at in np.flatnonzero(table[codes] != points)[:1])
+    require(not unknown, f"the character {unknown!r} is not among the {len(symbols)} symbols")
     return codes.astype(np.uint8)
 
 
 def _roles_of(path: PathLike) -> dict[str, str]:
-    fix = 'write an object {"ROLE": "line\\nline"} as UTF-8, or fetch the file again'
-    with reading(path, "a JSON file of roles", fix, zlib.error):
-        content = read_file(path)
-        if content[:2] == b"\x1f\x8b":
-            with gzip.GzipFile(fileobj=io.BytesIO(content)) as unpacked:
-                content = read_bounded(unpacked, max_text_bytes())
-        texts = parse_json(content)
-        if not isinstance(texts, dict) or not all(isinstance(v, str) for v in texts.values()):
-            raise ValueError("it is not an object of strings")
+    content = read_file(path)
+    if content[:2] == b"\x1f\x8b":
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as unpacked:
+            content = read_bounded(unpacked, max_text_bytes())
+    texts = parse_json(content)
+    strings = isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values())
+    require(strings, "it is not an object of strings")
     return texts
 
 

@@ -1,9 +1,7 @@
 """Reader of data sets that TensorFlow Datasets (TFDS) has prepared, without TensorFlow."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +10,11 @@ from fedjax_algos.core.files import (
     FileError,
     PathLike,
     check_array_bytes,
-    file_error,
-    first_line,
-    require_regular,
+    needed,
+    reading,
+    require,
 )
 from fedjax_algos.core.options import Count
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.readers.client_files.texts import (
     most_frequent_words,
@@ -26,7 +23,7 @@ from fedjax_algos.data.readers.client_files.texts import (
 )
 from fedjax_algos.data.registry import datasets
 
-_INSTALL = "run: pip install tensorflow-datasets array-record pillow"
+_KIND = "a data set of TFDS that fits"
 
 
 @datasets.register
@@ -66,40 +63,37 @@ def tfds(
       words: of a text: the number of words of the vocabulary, at most.
       length: of a text, in words; longer ones are cut, and shorter ones padded with 0.
 
-    Raises:
-      ValueError: if the package is not installed, if the data set is not prepared, damaged or of
-        another format, or if a feature does not exist or does not fit.
-
     Source: https://www.tensorflow.org/datasets.
     """
-    try:
-        import tensorflow_datasets
-    except ImportError as error:
-        raise ValueError(f"tfds needs the package tensorflow-datasets; {_INSTALL}") from error
+    tensorflow_datasets = needed("tensorflow_datasets", "tfds", " array-record pillow")
     where = f", data_dir={data_dir!r}" if data_dir else ""
     prepare = (
         f"prepare it once, with TensorFlow: tensorflow_datasets.builder({name!r}{where}, "
         "file_format='array_record').download_and_prepare()"
     )
     source = f"tfds {name}" + f" in {data_dir}" * bool(data_dir)
-    try:
-        _require_regular_files(name, data_dir)
+    # TFDS and its dependencies raise many types
+    with reading(source, _KIND, "check the names", Exception):
         builder = tensorflow_datasets.builder(name, data_dir=data_dir)
-        prepared = builder.is_prepared()
         keys = builder.info.supervised_keys or ("image", "label")
         features = dict(builder.info.features)
-    except Exception as error:  # TFDS and its dependencies raise many types
-        raise file_error(source, "a data set of TFDS", "check the name", error) from error
-    if not prepared:
-        raise ValueError(f"{source}: is not prepared; {prepare}")
-    names = [x or keys[0], y or keys[1], *([users] if users else [])]
-    shape, dtype = _check_features(features, names, source)
+        with reading(source, _KIND, prepare):
+            require(builder.is_prepared(), "it is not prepared")
+        names = [x or keys[0], y or keys[1], *([users] if users else [])]
+        shape, dtype = _check_features(features, names)
     is_text = dtype == np.object_
     columns: list[list[Any]] = []
     parts: list[np.ndarray] = []
     for split in (train_split, test_split):
-        try:
-            records = builder.as_data_source(split)
+        with reading(f"{source}, split {split}", _KIND, prepare, Exception):
+            try:
+                records = builder.as_data_source(split)
+            except NotImplementedError as error:  # for TFRecord and others without random access
+                raise FileError(
+                    f"{source}: is not in the format array_record; convert it where TensorFlow is "
+                    f"installed: tfds convert_format --dataset_version_dir={builder.data_dir} "
+                    "--out_file_format=array_record"
+                ) from error
             size = 4 * (length + 1) if is_text else dtype.itemsize * math.prod(shape)
             total = sum(part.nbytes for part in parts) + size * len(records)
             check_array_bytes("its examples", total, "name a slice, such as train[:10%]")
@@ -109,18 +103,6 @@ def tfds(
                 values[i] = record[names[0]]
                 for column, feature in zip(others, names[1:], strict=True):
                     column.append(record[feature])
-        except NotImplementedError as error:  # for TFRecord and others without random access
-            raise FileError(
-                f"{source}: is not in the format array_record; convert it where TensorFlow is "
-                f"installed: tfds convert_format --dataset_version_dir={builder.data_dir} "
-                "--out_file_format=array_record"
-            ) from error
-        except ImportError as error:
-            raise ValueError(f"{source}: {first_line(error)}; {_INSTALL}") from error
-        except Exception as error:
-            raise file_error(
-                f"{source}, split {split}", "a data set of TFDS", prepare, error
-            ) from error
         columns.append(others)
         parts += [values, np.array(others[0])]
     if is_text:
@@ -139,31 +121,16 @@ def tfds(
 
 
 def _check_features(
-    features: Mapping[str, Any], names: Sequence[str], source: str
+    features: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[tuple[int, ...], np.dtype]:
-    """The shape and type of the examples, after a check that all features fit."""
-    listed = printable(", ".join(features), 200)
+    """The shape and type of the examples; ValueError unless all features fit."""
+    listed = ", ".join(features)[:200]
     for name in names:
-        if not hasattr(features.get(name), "np_dtype"):
-            raise ValueError(
-                f"{source}: has no feature {name!r} of numbers or texts, only {listed}; give "
-                "x=NAME and y=NAME, or choose another"
-            )
+        plain = hasattr(features.get(name), "np_dtype")
+        require(plain, f"it has no feature {name!r} of numbers or texts, only {listed}")
     shape, dtype = features[names[0]].shape, np.dtype(features[names[0]].np_dtype)
-    if None in shape:
-        raise ValueError(f"{source}: its examples have several shapes, {shape}; choose another")
+    require(None not in shape, f"its examples have several shapes, {shape}")
     for name in names[1:]:
-        if features[name].shape != ():
-            raise ValueError(
-                f"{source}: {name!r} has the shape {features[name].shape}; choose a feature "
-                "with one value for each example"
-            )
+        found = features[name].shape
+        require(found == (), f"{name!r} has the shape {found}, not one value for each example")
     return shape, dtype
-
-
-def _require_regular_files(name: str, data_dir: str | None) -> None:
-    """Raises OSError if a pipe or a device is among the files of the data set."""
-    folder = re.match(r"\w+", name)
-    if data_dir is not None and folder is not None:
-        for path in Path(data_dir, folder.group()).rglob("*"):
-            require_regular(path)

@@ -3,7 +3,6 @@
 import contextlib
 import math
 import os
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,8 +11,9 @@ import numpy as np
 from fedjax_algos.core.files import (
     PathLike,
     check_array_bytes,
-    open_regular,
+    needed,
     reading,
+    require,
     require_regular,
 )
 from fedjax_algos.core.options import Count
@@ -25,10 +25,7 @@ from fedjax_algos.data.registry import datasets
 
 _FIX = "fetch the file again"
 _FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32 and lzf, which h5py has itself
-_TEXTS_PER_READ = 256
 _ERRORS = (AttributeError, KeyError, RuntimeError, TypeError)  # of h5py, besides OSError
-_OBJECT = struct.Struct("<H6xQ")  # of a heap: number, size
-_REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("object", "<u4")])
 
 
 @datasets.register
@@ -82,10 +79,6 @@ def tff_hdf5(
       max_test_examples: uses only this number of the test examples or texts, which are drawn at
         random with a fixed seed; None for all.
 
-    Raises:
-      ValueError: if h5py is not installed, or a file is missing or damaged, is of another form, or
-        does not fit.
-
     Source: Reddi et al., "Adaptive Federated Optimization", https://arxiv.org/abs/2003.00295;
     https://github.com/google-parfait/tensorflow-federated, simulation/datasets and
     simulation/baselines.
@@ -106,11 +99,9 @@ def tff_hdf5(
 def _features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
     with _examples(path) as examples:
         clients = sorted(examples)[:max_clients]
-        if not clients:
-            raise ValueError("it has no clients")
+        require(clients, "it has no clients")
         features = sorted(_group(examples, clients[0]))
-        if not features:
-            raise ValueError(f"client {clients[0]!r} has no features")
+        require(features, f"client {clients[0]!r} has no features")
         counts = [len(_member(_group(examples, client), features[0])) for client in clients]
 
     def read(client: int, names: Sequence[str], limit: int | None) -> Mapping[str, Any]:
@@ -118,11 +109,11 @@ def _features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
             group = _group(examples, clients[client])
             stored = {name: _member(group, name) for name in names}
             for dataset in stored.values():
-                if len(dataset) != counts[client]:
-                    raise ValueError(
-                        f"{dataset.name!r} has {len(dataset)} examples, {features[0]!r} has "
-                        f"{counts[client]}"
-                    )
+                found = f"{dataset.name!r} has {len(dataset)} examples"
+                require(
+                    len(dataset) == counts[client],
+                    f"{found}, {features[0]!r} has {counts[client]}",
+                )
             return {name: _values(dataset, limit) for name, dataset in stored.items()}
 
     numbers = np.array(counts, np.int64)
@@ -132,10 +123,7 @@ def _features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
 @contextlib.contextmanager
 def _examples(path: PathLike) -> Iterator[Any]:
     """The group `examples` of a file that is open in the context."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise ValueError("tff_hdf5 needs the package h5py; run: pip install h5py") from error
+    h5py = needed("h5py", "tff_hdf5")
     with reading(path, "an HDF5 file of TFF", _FIX, *_ERRORS):
         require_regular(path)
         with h5py.File(path, "r") as file:
@@ -146,8 +134,8 @@ def _member(group: Any, name: str) -> Any:
     """What a group has under a name; a link to another place is not followed."""
     import h5py
 
-    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-        raise ValueError(f"{group.name!r} has no {name!r}, or only a link to another place")
+    linked = not isinstance(group.get(name, getlink=True), h5py.HardLink)
+    require(not linked, f"{group.name!r} has no {name!r}, or only a link to another place")
     return group[name]
 
 
@@ -155,8 +143,7 @@ def _group(parent: Any, name: str) -> Any:
     import h5py
 
     group = _member(parent, name)
-    if not isinstance(group, h5py.Group):
-        raise ValueError(f"{group.name!r} is no group")
+    require(isinstance(group, h5py.Group), f"{group.name!r} is no group")
     return group
 
 
@@ -164,62 +151,16 @@ def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
     """The first `limit` rows of an array of numbers or texts, of which the size is known before."""
     import h5py
 
-    name = dataset.name
+    name, kind = dataset.name, dataset.dtype.kind
     settings = dataset.id.get_create_plist()
     filters = {settings.get_filter(i)[0] for i in range(settings.get_nfilters())}
-    if dataset.is_virtual or dataset.external or not filters <= _FILTERS:
-        raise ValueError(f"{name!r} needs another file, or a filter that is not part of h5py")
+    alone = not (dataset.is_virtual or dataset.external) and filters <= _FILTERS
+    require(alone, f"{name!r} needs another file, or a filter that is not part of h5py")
     text = h5py.check_string_dtype(dataset.dtype) is not None
-    if (text and dataset.ndim != 1) or (not text and dataset.dtype.kind not in "uif"):
-        raise ValueError(f"{name!r} holds neither numbers nor one text for each example")
-    if dataset.size and not dataset.id.get_storage_size():
-        raise ValueError(f"{name!r} was declared with shape {list(dataset.shape)}, but not written")
+    plain = dataset.ndim == 1 if text else kind in "uif"
+    require(plain, f"{name!r} holds neither numbers nor one text for each example")
+    written = not dataset.size or dataset.id.get_storage_size()
+    require(written, f"{name!r} was declared with shape {list(dataset.shape)}, but not written")
     chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
     check_array_bytes(f"{name!r}", max(dataset.nbytes, chunk), "leave examples out")
-    if not text:
-        return dataset[:limit]
-    _check_heaps(dataset)
-    texts: list[bytes] = []
-    total, stop = 0, len(dataset) if limit is None else min(limit, len(dataset))
-    for start in range(0, stop, _TEXTS_PER_READ):
-        texts += map(bytes, dataset[start : min(start + _TEXTS_PER_READ, stop)])
-        total += sum(map(len, texts[start:]))
-        check_array_bytes(f"{name!r}", total, "leave examples out")
-    return texts
-
-
-def _check_heaps(dataset: Any) -> None:
-    """Follows the heaps of an array of texts: with an empty gap, HDF5 2.0 would not end.
-
-    A heap has 16 bytes and then objects, each of 16 bytes with its number and its size, and of its
-    content up to a multiple of 8 bytes; number 0 is the gap that remains
-    (https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html, III.E). Those of
-    compressed references are not found.
-    """
-    import h5py
-
-    settings, places = dataset.id.get_create_plist(), []
-    if settings.get_layout() == h5py.h5d.CONTIGUOUS:
-        places = [(dataset.id.get_offset(), dataset.id.get_storage_size())]
-    elif settings.get_layout() == h5py.h5d.CHUNKED and not settings.get_nfilters():
-        chunks = (dataset.id.get_chunk_info(i) for i in range(dataset.id.get_num_chunks()))
-        places = [(chunk.byte_offset, chunk.size) for chunk in chunks]
-    with open_regular(dataset.file.filename) as file:
-        end = file.seek(0, os.SEEK_END)
-
-        def part(place: int, size: int) -> bytes:
-            file.seek(min(place, end))
-            return file.read(max(0, min(size, end - place)))
-
-        references = b"".join(part(*place) for place in places)
-        whole = len(references) // _REFERENCE.itemsize
-        for heap in np.unique(np.frombuffer(references, _REFERENCE, whole)["heap"]):
-            start = dataset.file.userblock_size + int(heap)
-            size = int.from_bytes(part(start + 8, 8), "little") if heap else 0
-            content, at = part(start + 16, size - 16), 0
-            while at + _OBJECT.size <= len(content):
-                number, length = _OBJECT.unpack_from(content, at)
-                step = length if number == 0 else _OBJECT.size + length + -length % 8
-                if not 0 < step <= len(content) - at:
-                    raise ValueError(f"{dataset.name!r} has texts in a damaged heap")
-                at += step
+    return [*map(bytes, dataset[:limit])] if text else dataset[:limit]
