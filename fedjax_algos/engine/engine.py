@@ -208,9 +208,7 @@ class Engine(PlacedAlgorithm):
         self._prelude_step = consuming(traced.server_step, algorithm.prelude)
         self._run_cohort = consuming(traced.run_cohort)
         self._server_step = consuming(traced.server_step, algorithm)
-        self._run_rounds = consuming(
-            partial(run_rounds, algorithm, placement, non_finite=non_finite)
-        )
+        self._run_rounds = consuming(partial(run_rounds, traced.run_round))
         self._cohort_updates = jax.jit(traced.cohort_updates)
 
     def __repr__(self) -> str:
