@@ -13,9 +13,8 @@ from fedjax_algos.asynchrony import planners, system_of
 from fedjax_algos.core import Row
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
-from fedjax_algos.engine.placed.devices import default_num_devices
-from fedjax_algos.runs.batched import run_batched
-from fedjax_algos.runs.batched.sweeps import Setting
+from fedjax_algos.runs.batched.run_batched import Batch
+from fedjax_algos.runs.batched.sweeps import Setting, batch_of
 from fedjax_algos.runs.clock import simulate_async
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
@@ -62,6 +61,17 @@ def run_score(rows: Sequence[Row], target_metric: str = "accuracy") -> float:
     return float(np.mean([row[PREFIX + target_metric] for row in rows if row[axis] > start]))
 
 
+def batch_of_trials(experiment: Experiment, chosen: Sequence[Setting], rounds: int) -> Batch:
+    """The runs of some settings of one method, which are evaluated on what clients hold out."""
+    held_out = held_out_rows(experiment)
+    runs = [
+        setting.run(seed, data, held_out[seed])
+        for setting in chosen
+        for seed, data in experiment.data.items()
+    ]
+    return batch_of(experiment, chosen[0].method.algorithm, runs, rounds=rounds)
+
+
 def try_in_rounds(
     experiment: Experiment,
     chosen: Sequence[Setting],
@@ -76,23 +86,7 @@ def try_in_rounds(
         rows.setdefault((row["method"], row["seed"]), []).append(row)
         on_evaluation(row)
 
-    held_out = held_out_rows(experiment)
-    problem = next(iter(experiment.engines.values())).algorithm.problem
-    run_batched(
-        algorithms[chosen[0].method.algorithm],
-        problem,
-        [
-            setting.run(seed, data, held_out[seed])
-            for setting in chosen
-            for seed, data in experiment.data.items()
-        ],
-        **settings.loop() | {"rounds": int(rounds)},
-        on_evaluation=report,
-        checkpoints=checkpoints,
-        layout=settings.layout,
-        devices=settings.devices or default_num_devices(),
-        non_finite=settings.non_finite,
-    )
+    batch_of_trials(experiment, chosen, int(rounds)).run(report, checkpoints=checkpoints)
 
     def scores(label: str) -> dict[int, float]:
         return {s: run_score(rows[label, s], settings.target_metric) for s in experiment.data}
@@ -121,7 +115,7 @@ def try_on_the_clock(
     """
     settings, method, data = experiment.settings, setting.method, experiment.data[seed]
     algorithm = algorithms[method.algorithm](
-        next(iter(experiment.engines.values())).algorithm.problem,
+        experiment.problem,
         setting.local,
         **method.hyperparameters,
     )

@@ -19,7 +19,13 @@ from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.tuning.model_based import ModelBasedSearch
 from fedjax_algos.runs.tuning.scores import Scores
 from fedjax_algos.runs.tuning.search_space import SearchSpace, parse_spaces
-from fedjax_algos.runs.tuning.trials import Trial, best_first, try_in_rounds, try_on_the_clock
+from fedjax_algos.runs.tuning.trials import (
+    Trial,
+    batch_of_trials,
+    best_first,
+    try_in_rounds,
+    try_on_the_clock,
+)
 
 Search = Literal["grid", "optuna"]
 Halving = Annotated[int, Range(2, MAX_INT32)]
@@ -106,17 +112,19 @@ def prepare_tuning(
         check_choice("reference", settings.reference, [method.label for method in methods])
     spaces = parse_spaces(grid, methods, specs, settings, trials)
     tried = [
-        [space.setting(settings, point).method for point in space.points(trials, settings.seeds[0])]
+        [space.setting(settings, point) for point in space.points(trials, settings.seeds[0])]
         for space in spaces
     ]
     # with the first setting, because an option that is tuned may have no default
     firsts = [
-        own[0]._replace(label=space.method.label) for own, space in zip(tried, spaces, strict=True)
+        own[0].method._replace(label=space.method.label)
+        for own, space in zip(tried, spaces, strict=True)
     ]
     experiment = prepare(settings, firsts, dataset)
-    problem = next(iter(experiment.engines.values())).algorithm.problem
-    for method in itertools.chain(*tried):
-        method.build(problem, settings)
+    for setting in itertools.chain(*tried):
+        setting.method.build(experiment.problem, settings)
+    for own in tried if settings.seconds is None else ():
+        batch_of_trials(experiment, own, settings.rounds)  # refuses what does not fit into memory
     if search == "optuna":
         for space in spaces:
             ModelBasedSearch(space, 1, 0)  # raises if optuna is missing
