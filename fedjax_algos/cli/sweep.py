@@ -34,7 +34,7 @@ from fedjax_algos.engine.compilation import Compilation, measure_compilation
 from fedjax_algos.runs import results
 from fedjax_algos.runs.batched.sweeps import Sweep, prepare_sweep, run_sweep
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
-from fedjax_algos.runs.tracking import Tracker, track_experiment
+from fedjax_algos.runs.saving.trackers import Tracker, track_experiment
 
 _MEMORY_HELP = "bytes for the states of a call's runs [2**30, or more if those at once need it]"
 _LEFT_OUT = ("evaluate_clients", "held_out", "personal_steps")

@@ -1,7 +1,11 @@
-"""Trials: settings of a method that are run and evaluated on what the clients hold out."""
+"""Trials: settings of a method that are run and evaluated on what the clients hold out.
+
+`Scores` is the file of the scores so far, from which an interrupted search goes on.
+"""
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +15,8 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis.statistics import PREFIX
 from fedjax_algos.asynchrony import planners, system_of
 from fedjax_algos.core import Row
+from fedjax_algos.core.checksums import checked_json, write_json
+from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
 from fedjax_algos.runs.batched.run_batched import Batch
@@ -18,6 +24,7 @@ from fedjax_algos.runs.batched.sweeps import Setting, batch_of
 from fedjax_algos.runs.clock import simulate_async
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
+from fedjax_algos.runs.saving.results_folder import ResultsFolder
 
 LAST_SHARE = 0.2  # of a run, whose evaluations make its score
 
@@ -144,3 +151,51 @@ def try_on_the_clock(
         evaluate=experiment.evaluate,
     )
     return run_score(rows, settings.target_metric)
+
+
+class Scores:
+    """The scores of runs that have ended, by stage, setting and seed, in a file of the folder.
+
+    Args:
+      folder: of the results.
+
+    Raises:
+      ValueError: for a file that is damaged.
+    """
+
+    def __init__(self, folder: ResultsFolder):
+        self.folder, self.path = folder, folder.path / "scores.json"
+        self.scores = _read(self.path) if self.path.exists() else {}
+
+    def get(self, stage: int, setting: Setting, seed: int) -> float | None:
+        """The score of an ended run, NaN if its model was not finite; None for other runs."""
+        key = _key(stage, setting, seed)
+        score = self.scores.get(key)
+        return math.nan if key in self.scores and score is None else score
+
+    def add(self, stage: int, trials: Sequence[Trial]) -> None:
+        """Writes the scores of trials, all of them or none."""
+        for trial in trials:
+            for seed, score in trial.scores.items():
+                self.scores[_key(stage, trial.setting, seed)] = None if math.isnan(score) else score
+        write_json(self.path, self.scores)
+
+
+def _key(stage: int, setting: Setting, seed: int) -> str:
+    return f"stage {stage}, {setting.method.label}, seed {seed}"
+
+
+def _read(path: Path) -> dict[str, float | None]:
+    fix = "delete it, and the search computes its scores again"
+    try:
+        with open_regular(path) as file:
+            scores = checked_json(parse_json(read_bounded(file, max_text_bytes())))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); {fix}") from None
+    if not all(map(_is_score, scores.values())):
+        raise ValueError(f"{path} does not hold the scores of a search; {fix}")
+    return scores
+
+
+def _is_score(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isfinite(value))
