@@ -19,7 +19,7 @@ from fedjax_algos.core.optimizers import client_optimizers
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import losses, metrics, models
 from fedjax_algos.participation import local_works, rate_schedules, samplers
-from fedjax_algos.runs.tracking import trackers
+from fedjax_algos.runs.saving.trackers import trackers
 from fedjax_algos.wrappers import wrappers
 
 ROOT = Path(fa.__file__).parent

@@ -19,7 +19,7 @@ from fedjax_algos.engine.placed.devices import usable_cores
 from fedjax_algos.runs.recorder import DivergenceWarning
 from fedjax_algos.runs.saving.interruption import finish_calls
 from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder, read_configuration
-from fedjax_algos.runs.tracking import Tracker, trackers
+from fedjax_algos.runs.saving.trackers import Tracker, trackers
 
 _folders: list[Path] = []  # that of the command, once it is open
 

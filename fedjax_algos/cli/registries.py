@@ -18,7 +18,7 @@ from fedjax_algos.core.reprs import printable
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import losses, metrics, models
 from fedjax_algos.participation import local_works, rate_schedules, samplers
-from fedjax_algos.runs.tracking import trackers
+from fedjax_algos.runs.saving.trackers import trackers
 from fedjax_algos.wrappers import wrappers
 
 REGISTRIES: dict[str, Registry[Any]] = {

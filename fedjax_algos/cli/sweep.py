@@ -34,7 +34,7 @@ from fedjax_algos.engine.compilation import Compilation, measure_compilation
 from fedjax_algos.runs import results
 from fedjax_algos.runs.batched.sweeps import Sweep, prepare_sweep, run_sweep
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
-from fedjax_algos.runs.tracking import Tracker, track_experiment
+from fedjax_algos.runs.saving.trackers import Tracker, track_experiment
 
 _MEMORY_HELP = "bytes for the states of a call's runs [2**30, or more if those at once need it]"
 _LEFT_OUT = ("evaluate_clients", "held_out", "personal_steps")
@@ -42,7 +42,7 @@ _OF_FILES = {
     "target": "quality whose costs are in summary.csv and in `report` [the reference's best]",
     "reference": "label of the setting that the others are compared with there [the first]",
 }
-_OF_RUN = options(run_sweep)
+_LIMITS = options(prepare_sweep)
 _MAX_DRAWN = 10  # settings in the figure, the best ones
 
 
@@ -73,8 +73,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
         settings = settings_of(values, "3")
         start_jax(settings.devices, values["compilation_cache"])
         columns = _columns(grid, values)
-        own = values_of(_OF_RUN, values)
-        prepared = prepare_sweep(settings, method, columns)
+        prepared = prepare_sweep(settings, method, columns, **values_of(_LIMITS, values))
         if settings.reference is not None:
             labels = [method.label for method in prepared.experiment.methods]
             check_choice("reference", settings.reference, labels)
@@ -85,7 +84,7 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
         if folder.is_complete:
             return click.echo(f"{printable(folder.path)} is complete; nothing is left to do")
         with training():
-            rows, notes = _run(prepared, folder, own, trackers, compiled, lines)
+            rows, notes = _run(prepared, folder, trackers, compiled, lines)
         goal = goal_of(settings)
         rows = _best_first(rows, goal.metric)
         summary = summarise(rows, goal.target, goal.reference, metric=goal.metric)
@@ -124,7 +123,6 @@ def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, 
 def _run(
     prepared: Sweep,
     folder: ResultsFolder,
-    own: dict[str, Any],
     trackers: list[Tracker],
     compiled: Compilation,
     lines: PlainLines,
@@ -150,7 +148,7 @@ def _run(
 
         points = {run.label: run.swept for run in prepared.runs}
         with track_experiment(trackers, folder, prepared.experiment, show, points) as add_row:
-            rows, notes = run_sweep(prepared, add_row, folder, **own)
+            rows, notes = run_sweep(prepared, add_row, folder)
         lines.finish()
     for note in [*prepared.experiment.notes, *notes]:
         console.print(printable(note), markup=False, highlight=False, soft_wrap=True)

@@ -46,8 +46,8 @@ from fedjax_algos.engine.compilation import Compilation, measure_compilation
 from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import Method, methods_of, parse_spec
+from fedjax_algos.runs.saving.trackers import track_experiment
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.tracking import track_experiment
 
 console = Console(stderr=True)
 _NO_FILE = ConfigFile()

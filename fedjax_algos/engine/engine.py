@@ -124,26 +124,44 @@ class PlacedAlgorithm:
         """
         check_seed(seed)
         check_population(population)
-        init = self.algorithm.problem.init
+        init, uint = self.algorithm.problem.init, np.uint32(seed)
         model = as_model(init, params)
-        facts: dict[str, Any] = {
-            "population": population,
-            "num_rows": population.num_clients if self._on_device else 0,
-        }
-        uint: Any = np.uint32(seed)
-        model_shapes = _initial_model.eval_shape(init, uint) if model is None else model
-        check_initial(model_shapes)
-        shapes = self._initial_state.eval_shape(uint, model_shapes, **facts)
-        check_state_memory(self.placement, shapes, population)
+        shapes = self.shapes(population, model)
         if model is None:
             model = _initial_model(init, uint)
         # jit gives each leaf a buffer of its own, so that rounds can donate them
-        state = self._initial_state(*replicate(self._mesh, (uint, model)), **facts)
+        arguments = replicate(self._mesh, (uint, model))
+        state = self._initial_state(*arguments, **self._facts(population))
         if not self._on_device:
-            state = state._replace(clients=self._no_rows(state, population.num_clients))
+            state = state._replace(clients=shapes.clients)
         if clients is not None:
             state = give_rows(self.algorithm, self.placement, state, clients)
         return state
+
+    def shapes(self, population: Population, model: Model | None = None) -> FederatedState:
+        """The shapes of what `init` makes, which are checked to fit into memory.
+
+        Args:
+          population: the number of clients, the cohort size and the number of examples.
+          model: the initial model; None is the problem's own initialisation.
+
+        Raises:
+          ValueError: if the state does not fit.
+        """
+        uint: Any = np.uint32(0)
+        if model is None:
+            model = _initial_model.eval_shape(self.algorithm.problem.init, uint)
+        check_initial(model)
+        state = self._initial_state.eval_shape(uint, model, **self._facts(population))
+        check_state_memory(self.placement, state, population)
+        if self._on_device:
+            return state
+        return state._replace(clients=self._no_rows(state, population.num_clients))
+
+    def _facts(self, population: Population) -> dict[str, Any]:
+        """The static arguments of the first state."""
+        num_rows = population.num_clients if self._on_device else 0
+        return {"population": population, "num_rows": num_rows}
 
     def _no_rows(self, state, num_clients):
         shapes = row_shapes(self.algorithm, state)
@@ -208,9 +226,7 @@ class Engine(PlacedAlgorithm):
         self._prelude_step = consuming(traced.server_step, algorithm.prelude)
         self._run_cohort = consuming(traced.run_cohort)
         self._server_step = consuming(traced.server_step, algorithm)
-        self._run_rounds = consuming(
-            partial(run_rounds, algorithm, placement, non_finite=non_finite)
-        )
+        self._run_rounds = consuming(partial(run_rounds, traced.run_round))
         self._cohort_updates = jax.jit(traced.cohort_updates)
 
     def __repr__(self) -> str:

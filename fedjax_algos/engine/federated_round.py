@@ -8,6 +8,7 @@ Everywhere the dispatches are those of `fill_slots`, with leaves [slots]: client
 marks an empty slot, whose contribution is masked out.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -221,30 +222,22 @@ def after_round(
 
 
 def run_rounds(
-    algorithm: Algorithm,
-    placement: Placement,
+    run_round: Callable[..., tuple[FederatedState, Metrics]],
     state: FederatedState,
     data: ProgramData,
     dispatches: Dispatch,
     number: jax.Array,
-    non_finite: NonFinite = "exclude",
 ) -> tuple[FederatedState, Metrics]:
-    """Many rounds in one program.
+    """Many rounds in one program: the state after the last one, and the sum of their metrics.
 
     Args:
-      algorithm: what is computed.
-      placement: how a cohort is laid out over chunks and devices.
+      run_round: `(state, data, dispatches) -> (state, metrics)` of one round.
       state: of the run, with the table of all clients' rows.
       data: all clients' examples, or shards of which each device holds one.
-      dispatches: leaves [rounds, slots].
+      dispatches: leaves [rounds, ...].
       number: int32[]: so many rounds are computed, from the first.
-      non_finite: what is done with updates that are not finite.
-
-    Returns:
-      The state after the last round, and the sum of the rounds' metrics.
     """
-    of_rounds = FederatedRound(algorithm, placement, non_finite=non_finite)
-    run_round = jax.jit(of_rounds.run_round)  # traced once
+    run_round = jax.jit(run_round)  # traced once
 
     def dispatches_of(index):
         return jax.tree.map(lambda leaf: leaf[index], dispatches)

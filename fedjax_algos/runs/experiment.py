@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.asynchrony import Plan, SystemModelWithSpeeds, planners, system_of
-from fedjax_algos.core import Algorithm, Batch, Local
+from fedjax_algos.core import Algorithm, Batch, Local, Population, Problem
 from fedjax_algos.core.randomness import model_key
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.data import (
@@ -28,13 +28,19 @@ from fedjax_algos.data import (
 from fedjax_algos.data.stored import choose_clients, load_test
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
 from fedjax_algos.engine.engine import make_engine
+from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.engine.fingerprint import data_fingerprint
 from fedjax_algos.engine.placed.on_disk import ClientStatePlace, RowsOnDisk
 from fedjax_algos.engine.slots import default_layout
 from fedjax_algos.participation import Cohorts
 from fedjax_algos.participation.cohorts import rate_at
 from fedjax_algos.runs.method import Method
-from fedjax_algos.runs.run import check_metrics, check_no_repeats, check_server_steps
+from fedjax_algos.runs.run import (
+    check_metrics,
+    check_no_repeats,
+    check_room_for_rows,
+    check_server_steps,
+)
 from fedjax_algos.runs.settings import Settings
 
 
@@ -90,6 +96,11 @@ class Experiment(NamedTuple):
         settings, methods = self.settings, [method.label for method in self.methods]
         about = {"dataset": settings.dataset, "clients": settings.clients, "methods": methods}
         return describe(self, **about, seeds=list(self.data))
+
+    @property
+    def problem(self) -> Problem:
+        """What all methods learn."""
+        return next(iter(self.engines.values())).algorithm.problem
 
     def digest(self, seed: int) -> str:
         """Identifies which client holds which examples.
@@ -157,6 +168,8 @@ def prepare(
         placed = choice.layout, place, choice.devices, settings.examples
         arguments = *placed, settings.non_finite
         engines = {label: make_engine(a, *arguments) for label, a in algorithms.items()}
+    for engine in engines.values():
+        _check_first_round(settings, engine, next(iter(data_by_seed.values())))
     return Experiment(
         settings,
         methods,
@@ -244,6 +257,19 @@ def _check_plans(settings: Settings, methods: list[Method], seconds: float) -> N
         for seed in settings.seeds:
             system = factory(seed)
             check_server_steps(planner(system, settings.clients, seconds=seconds), seconds)
+
+
+def _check_first_round(settings: Settings, engine: Any, data: Any) -> None:
+    """Raises ValueError for what does not fit into memory; traces a client's exchange."""
+    algorithm, counts = engine.algorithm, data.counts()
+    rounds = settings.seconds is None
+    cohort_size = settings.cohort_size if rounds else settings.clients
+    state = engine.shapes(Population(settings.clients, cohort_size, int(counts.sum())))
+    if rounds:
+        check_room_for_rows(state, min(settings.clients, settings.rounds * cohort_size))
+    dispatches = Cohorts(counts, algorithm.local, cohort_size=1, seed=0).dispatches(1)
+    one_round = jax.tree.map(lambda leaf: leaf[0], dispatches)
+    count_transfer(algorithm, state._replace(clients=()), data, one_round)
 
 
 def _clients_keep_state(algorithm: Algorithm) -> bool:

@@ -21,8 +21,8 @@ from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.saving.files import read_rows
 from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
 from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
+from fedjax_algos.runs.saving.trackers import trackers
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.tracking import trackers
 
 PAGE = Path(__file__).parents[2] / "docs" / "command_line.md"
 

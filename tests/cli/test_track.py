@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fedjax_algos.cli import main
 from fedjax_algos.cli.environment import make_trackers
-from fedjax_algos.runs.tracking import trackers
+from fedjax_algos.runs.saving.trackers import trackers
 
 PAGE = Path(__file__).parents[2] / "docs" / "command_line.md"
 SEEN = """

@@ -16,7 +16,7 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.options import options
 from fedjax_algos.core.trees import add_scaled
-from fedjax_algos.engine.federated_round import run_rounds
+from fedjax_algos.engine.federated_round import FederatedRound, run_rounds
 from fedjax_algos.engine.slots import Placement
 from fedjax_algos.models.outputs import Outputs
 from fedjax_algos.participation import Cohorts
@@ -231,7 +231,7 @@ def test_every_algorithm_lowers_for_accelerators(case, toy, dispatches):
         round_fn = fa.pure_round(algorithm, "vmapped")
         one = jax.tree.map(lambda leaf: leaf[0], dispatches)
         state = jax.eval_shape(lambda: round_fn.init(0, POPULATION))
-        rounds = partial(run_rounds, algorithm, Placement("sequential"))
+        rounds = partial(run_rounds, FederatedRound(algorithm, Placement("sequential")).run_round)
         for function, arguments in (
             (round_fn, (state, data, one)),
             (rounds, (state, data, dispatches, np.int32(3))),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -15,11 +16,20 @@ from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.federated_round import run_rounds
+from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
 from fedjax_algos.engine.non_finite import NonFinite, all_finite, check_excluded
-from fedjax_algos.engine.placed.devices import AXIS, client_mesh, row_sharding, wait_on_cpu
-from fedjax_algos.engine.slots import Layout, Placement, fill_slots
-from fedjax_algos.engine.state import FederatedState, initial_state
+from fedjax_algos.engine.placed.devices import (
+    AXIS,
+    client_mesh,
+    row_sharding,
+    wait_on_cpu,
+)
+from fedjax_algos.engine.pure_round import pure_round
+from fedjax_algos.engine.slots import Layout
+from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.participation import Cohorts
 from fedjax_algos.participation.cohorts import Position
+from fedjax_algos.runs.identity import identify_rounds, identity
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
 from fedjax_algos.runs.recorder import (
     Counted,
@@ -31,8 +41,14 @@ from fedjax_algos.runs.recorder import (
     named_errors,
     training_mean,
 )
-from fedjax_algos.runs.run import FlopCounter, draw_windows
+from fedjax_algos.runs.run import (
+    FlopCounter,
+    Rounds,
+    Run,
+    draw_windows,
+)
 from fedjax_algos.runs.saving.arrays import fill
+from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver
 
 _MEMORY = 2**30  # bytes for the runs of one call, unless those at once need more
 
@@ -62,6 +78,11 @@ def constants_of(values: Mapping[str, Any], traced: Collection[str]) -> Constant
     return frozenset((n, type(value), value) for n, value in values.items() if n not in traced)
 
 
+def screening(non_finite: NonFinite) -> NonFinite:
+    """What the devices do: for "error" the host looks at what they have excluded."""
+    return "exclude" if non_finite == "error" else non_finite
+
+
 class Program(NamedTuple):
     """All that a compilation depends on, besides shapes. Equal programs share a compilation."""
 
@@ -75,44 +96,33 @@ class Program(NamedTuple):
     runs_per_device: int
     non_finite: NonFinite
 
-    def algorithm(self, numbers):
-        """The algorithm of a run; `numbers` are traced floats, see `Entry`."""
+    def round_of(self, numbers):
+        """A round of a run; `numbers` are traced floats, see `Entry`."""
         # weakly typed, as Python's numbers are: params of another precision keep theirs
         numbers = {name: jnp.asarray(0.0).at[()].set(value) for name, value in numbers.items()}
         local, rate = self.local, numbers.pop(CLIENT_LEARNING_RATE, None)
         if rate is not None and not callable(local.learning_rate):
             local = local._replace(learning_rate=rate)
         constants = {name: value for name, _, value in self.constants}
-        return self.factory(self.problem, local, **constants, **numbers)
+        algorithm = self.factory(self.problem, local, **constants, **numbers)
+        return pure_round(algorithm, self.layout, screening(self.non_finite))
 
     def begin(self, shared, entry):
         """The first state of a run."""
-        algorithm, placement = self.algorithm(entry.numbers), Placement(self.layout)
-        return initial_state(
-            algorithm,
-            placement,
-            entry.seed,
-            shared.params,
-            self.population,
-            self.population.num_clients,
-            self.non_finite,
-        )
+        return self.round_of(entry.numbers).init(entry.seed, self.population, shared.params)
 
     def advance(self, shared_and_rounds, state, entry, dispatches):
         """Some rounds of a run, of which there may be 0, and an evaluation; see `advance_each`."""
-        (shared, rounds), algorithm = shared_and_rounds, self.algorithm(entry.numbers)
+        (shared, rounds), run_round = shared_and_rounds, self.round_of(entry.numbers)
         examples, indices, offsets = shared.data
         data = FederatedData(examples, indices[entry.partition], offsets[entry.partition])
-        placement, tested = Placement(self.layout), {}
-        state, trained = run_rounds(
-            algorithm, placement, state, data, dispatches, rounds, self.non_finite
-        )
-        test = shared.test
+        state, trained = run_rounds(run_round, state, data, dispatches, rounds)
+        test, tested = shared.test, {}
         if shared.test_rows is not None:
             rows = shared.test_rows[entry.partition]
             test = jax.tree.map(lambda leaf: leaf[rows], examples)
         if test is not None:
-            values = make_evaluate(algorithm.problem)(state.model, test)
+            values = make_evaluate(run_round.algorithm.problem)(state.model, test)
             tested = {f"test_{name}": mean.value() for name, mean in values.items()}
         trained = {name: training_mean(mean) for name, mean in trained.items()}
         return state, trained, tested, all_finite(state.server.params)
@@ -143,17 +153,10 @@ def begin_each(program, shared, entries):
 def advance_each(program, states, shared, entries, dispatches, rounds):
     """The next rounds of all runs, and an evaluation.
 
-    Args:
-      program: static.
-      states: leaves [runs, ...]; consumed.
-      shared: what all runs read.
-      entries: leaves [runs].
-      dispatches: leaves [runs, rounds, slots], of at least so many rounds.
-      rounds: int32[], 0 for the evaluation alone.
-
-    Returns:
-      The states, the means of training, the means on the test examples, and whether the params are
-      finite; leaves [runs, ...].
+    `states`, which are consumed, and `entries` have leaves [runs], `dispatches` [runs, rounds,
+    cohort]; `rounds` is int32[], at most so many, and 0 for the evaluation alone. Returns the
+    states, the means of training, the means on the test examples, and whether the params are
+    finite; leaves [runs, ...].
     """
     return program.of_each(program.advance, (shared, rounds), states, entries, dispatches)
 
@@ -175,34 +178,78 @@ UNTRACEABLE = (
 )
 
 
-class Call:
-    """The runs of one call of a program: where they are, and their stops.
+def traced_names(run: Run, static: frozenset[str]) -> list[str]:
+    """The swept values of a run that are arguments of its program; those in `static` are not."""
+    known = {CLIENT_LEARNING_RATE, *run.hyperparameters} - static
+    return [name for name, value in run.swept.items() if isinstance(value, float) and name in known]
 
-    `states` have leaves [runs, ...], after the last stop.
+
+def cohorts_of(run: Run, loop: Rounds) -> Cohorts:
+    """The cohorts of a run before its first round."""
+    return loop.cohorts(run.data.counts(), run.local, run.seed)
+
+
+class Group(NamedTuple):
+    """Runs that share a program."""
+
+    runs: dict[int, Run]  # by index
+    static: frozenset[str]  # names of swept values that are constants of the program
+    program: Program
+    loop: Rounds
+    size: int  # runs of a call
+    note: str
+    algorithm: Algorithm  # of the first run
+    state: FederatedState  # the shapes of its first one
+    transfer: Transfer
+
+    @property
+    def first(self) -> Run:
+        """Any of the runs."""
+        return next(iter(self.runs.values()))
+
+
+class Call:
+    """Runs of one call of a program: where they are, and their stops.
+
+    `states` have leaves [runs, ...], after the last stop. The runs after the batch's own only fill
+    the call; of them there are no rows.
     """
 
     states: FederatedState
 
-    def __init__(self, program, shared, entries, cohorts, loop, saver):
-        self.program, self.shared, self.entries = program, shared, entries
-        self.cohorts, self.loop, self.saver = cohorts, loop, saver
+    def __init__(
+        self,
+        group: Group,
+        indices: list[int],
+        shared: Shared,
+        tables: list[Any],
+        checkpoints: Checkpoints | None,
+    ):
+        self.group, self.indices, self.shared = group, indices, shared
+        self.own = [group.runs[index] for index in indices]
+        self.filled = self.own + [group.first] * (group.size - len(indices))
+        self.cohorts = [cohorts_of(run, group.loop) for run in self.filled]
+        traced = traced_names(group.first, group.static)
+        self.entries = Entry(
+            np.array([tables.index(table_of(run)) for run in self.filled], np.int32),
+            np.array([run.seed for run in self.filled], np.uint32),
+            {name: np.array([run.swept[name] for run in self.filled], float) for name in traced},
+        )
+        if checkpoints is not None:  # a folder of its own, which is named after the runs
+            name = f"from-run-{min(indices)}-{array_fingerprint(np.array(indices))}"
+            checkpoints = checkpoints._replace(folder=Path(checkpoints.folder) / name)
+        self.saver = RunSaver(checkpoints, self._identity)
 
-    def stops(
-        self, count: FlopCounter, keeping: bool, transfer: Transfer, recorder: Recorder
-    ) -> Iterator[Stop]:
-        """The evaluations from the start on, or from where a checkpoint was made.
-
-        `keeping` says whether clients keep state; the runs after those of the recorder only fill
-        the call.
-        """
-        program, shared, loop = self.program, self.shared, self.loop
-        mesh, num_runs = program.mesh, len(self.entries.seed)
-        put = partial(jax.device_put, device=row_sharding(mesh, num_runs))
+    def stops(self, count: FlopCounter, recorder: Recorder) -> Iterator[Stop]:
+        """The evaluations from the start on, or from where a checkpoint was made."""
+        program, loop = self.group.program, self.group.loop
+        put = partial(jax.device_put, device=row_sharding(program.mesh, self.group.size))
         entries = put(self.entries)
-        self.states = wait_on_cpu(mesh, begin_each(program, shared, entries))
+        self.states = wait_on_cpu(program.mesh, begin_each(program, self.shared, entries))
         done, flops = self._restore(recorder)
         if recorder.ended:
             return
+        keeping = bool(jax.tree.leaves(self.group.state.origin))
         windows = zip(
             *(
                 draw_windows(each, count, loop.rounds, loop.eval_every, keeping)
@@ -213,14 +260,11 @@ class Call:
         following = next(windows, None)
         while following is not None:
             drawn, window = following, following[0].rounds
-            order = Placement(program.layout).slot_order
-            stacked = _stack([each.dispatches for each in drawn])
-            filled = fill_slots(stacked, order(stacked.num_steps), program.population.num_clients)
-            placed = put(filled)
+            placed = put(_stack([each.dispatches for each in drawn]))
             for rounds in [window] if done else [0, window]:  # 0: evaluates the first models
+                inputs = self.states, self.shared, entries, placed, np.int32(rounds)
                 self.states, trained, tested, finite = wait_on_cpu(
-                    mesh,
-                    advance_each(program, self.states, shared, entries, placed, np.int32(rounds)),
+                    program.mesh, advance_each(program, *inputs)
                 )
                 arrays = None
                 if rounds:  # while the devices compute
@@ -229,22 +273,17 @@ class Call:
                     position = _stack([each.position for each in drawn])
                     arrays = partial(self._arrays, position, flops)
                 values = trained if rounds else {}, tested, self.states.excluded, finite
-                trained, tested, excluded, finite = jax.device_get(values)
-                measure = partial(self._measure, recorder, trained | tested, excluded, finite)
-                due = [
-                    Due(
-                        number,
-                        Counted.of_rounds(done, loop.cohort_size, transfer, float(flops[number])),
-                        partial(measure, number),
-                    )
-                    for number in range(len(recorder.names))
+                measure = partial(_measure, recorder, *jax.device_get(values))
+                costs = [
+                    Counted.of_rounds(done, loop.cohort_size, self.group.transfer, float(of_run))
+                    for of_run in flops[: len(self.own)]
                 ]
+                due = [Due(i, counted, partial(measure, i)) for i, counted in enumerate(costs)]
                 yield Stop(done, due, self.states, done == loop.rounds, arrays)
 
     def _restore(self, recorder: Recorder) -> tuple[int, np.ndarray]:
         """Rounds and float64[runs] operations so far; the states and cohorts go there."""
-        flops = np.zeros(len(self.cohorts))
-        saved = self.saver.restore()
+        flops, saved = np.zeros(len(self.cohorts)), self.saver.restore()
         if saved is None:
             return 0, flops
         position = _stack([drawn.position() for drawn in self.cohorts])
@@ -259,17 +298,49 @@ class Call:
         """What a checkpoint holds; leaves [runs, ...]."""
         return {"states": self.states, "cohorts": positions, "flops": flops}
 
-    def _measure(self, recorder, metrics, excluded, finite, number):
-        """What is measured of one run, of values of all runs."""
-        excluded = jax.tree.map(lambda leaf: leaf[number], excluded)
-        with named_errors(f"{recorder.names[number]}: "):
-            check_excluded(self.program.non_finite, excluded)
-        measured = {name: float(values[number]) for name, values in metrics.items()}
-        return Measured(measured, count_excluded(excluded), finite[number])
+    def _identity(self):
+        """By what a checkpoint of other runs is recognised."""
+        group, loop, program = self.group, self.group.loop, self.group.program
+        of_tables = {table_of(run): run for run in self.filled}
+        of_tables = {key: _table_fingerprint(run) for key, run in of_tables.items()}
+        return identity(
+            group.algorithm,
+            group.state,
+            self.filled[0].data,
+            jax.tree.map(lambda leaf: leaf[0, 0], cohorts_of(group.first, loop).dispatches(1)),
+            loop.test,
+            runs=[[run.label, run.seed, of_tables[table_of(run)]] for run in self.filled],
+            **identify_rounds([cohorts_of(run, loop) for run in self.filled], loop.rounds),
+            initial_model=array_fingerprint(loop.params),
+            rounds=loop.rounds,
+            eval_every=loop.eval_every,
+            non_finite=program.non_finite,
+            layout=str(program.layout),
+            devices=1 if program.mesh is None else program.mesh.size,
+        )
+
+
+def _measure(recorder, trained, tested, excluded, finite, number):
+    """What is measured of one run, of values of all runs."""
+    excluded = jax.tree.map(lambda leaf: leaf[number], excluded)
+    with named_errors(f"{recorder.names[number]}: "):
+        check_excluded(recorder.non_finite, excluded)
+    measured = {name: float(values[number]) for name, values in (trained | tested).items()}
+    return Measured(measured, count_excluded(excluded), finite[number])
 
 
 def _stack(trees):
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def table_of(run: Run) -> tuple[int, int]:
+    """What runs that read the same examples have in common."""
+    return id(run.data), id(run.test_rows)
+
+
+def _table_fingerprint(run):
+    data = data_fingerprint(run.data)
+    return data if run.test_rows is None else f"{data} {array_fingerprint(run.test_rows)}"
 
 
 def call_size(
@@ -279,23 +350,11 @@ def call_size(
     num_runs: int,
     run_bytes: int,
 ) -> tuple[Mesh | None, int, int, str]:
-    """The size of equal calls that fit into the memory.
+    """The devices, the runs that each computes at once, the runs of a call, and a note.
 
-    Args:
-      mesh: the devices that share the runs; None for one.
-      runs_per_device: runs that a device computes at once; None is one on a CPU, and elsewhere as
-        many as fit.
-      memory: bytes for the runs of one call; None is 2**30, or what those at once need.
-      num_runs: that share a program.
-      run_bytes: bytes of one run.
-
-    Returns:
-      The devices, the runs that each computes at once, the runs of a call (a multiple of both), and
-      a note.
-
-    Raises:
-      ValueError: for a memory below that of the runs at once, or if these do not fit into that of
-        the devices.
+    All calls have the same size, a multiple of the runs at once; `run_batched` documents the
+    arguments. Raises ValueError for a memory below that of the runs at once, or if these do not fit
+    into that of the devices.
     """
     if mesh is not None and mesh.size > num_runs:
         mesh = client_mesh(list(mesh.devices.flat[:num_runs]))

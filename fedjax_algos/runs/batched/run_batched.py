@@ -3,7 +3,6 @@
 Runs that can share a program are a group, which is computed in as many calls as the memory needs.
 """
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,7 +11,6 @@ from typing import Any, NamedTuple, Unpack, get_args
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from fedjax_algos.core import Algorithm, Model, Population, Problem, Row
 from fedjax_algos.core.checks import (
@@ -28,23 +26,28 @@ from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import count_transfer
-from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
 from fedjax_algos.engine.non_finite import NonFinite
-from fedjax_algos.engine.placed.devices import Devices, client_mesh, replicate
-from fedjax_algos.engine.slots import Layout, Placement
-from fedjax_algos.engine.state import initial_state
-from fedjax_algos.participation import Cohorts
+from fedjax_algos.engine.placed.devices import (
+    Devices,
+    client_mesh,
+    replicate,
+)
+from fedjax_algos.engine.pure_round import pure_round
+from fedjax_algos.engine.slots import Layout
 from fedjax_algos.runs.batched.program import (
     UNTRACEABLE,
     Call,
-    Entry,
+    Group,
     Program,
     Shared,
     call_size,
+    cohorts_of,
     constants_of,
+    screening,
+    table_of,
+    traced_names,
     unreadable_rate,
 )
-from fedjax_algos.runs.identity import identify_rounds, identity
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
 from fedjax_algos.runs.recorder import (
     Recorder,
@@ -59,7 +62,9 @@ from fedjax_algos.runs.run import (
     check_test_rows,
     flop_counter,
 )
-from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver, as_checkpoints
+from fedjax_algos.runs.saving.checkpoints import Checkpoints, as_checkpoints
+
+OnEnd = Callable[[str, int, Model], None]  # takes the label, the seed and the last model of a run
 
 
 class BatchedResult(NamedTuple):
@@ -81,7 +86,7 @@ class BatchedOptions(RoundOptions, total=False):
     """The keywords of `run_batched`."""
 
     on_evaluation: Callable[[Row], None]
-    on_end: Callable[[str, int, Model], None] | None
+    on_end: OnEnd | None
     checkpoints: Checkpoints | str | Path | None
     layout: Layout
     devices: Devices
@@ -96,7 +101,7 @@ def run_batched(
     runs: Sequence[Run],
     *,
     on_evaluation: Callable[[Row], None] = lambda row: None,
-    on_end: Callable[[str, int, Model], None] | None = None,
+    on_end: OnEnd | None = None,
     checkpoints: Checkpoints | str | Path | None = None,
     layout: Layout = "auto",
     devices: Devices = None,
@@ -144,46 +149,25 @@ def run_batched(
       NonFiniteUpdateError: for an update that is not finite if `non_finite` is "error".
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
-    check_choice("non_finite", non_finite, get_args(NonFinite))
-    check_callable("factory", factory, "give a function (problem, local, **options)")
-    check_callable("on_evaluation", on_evaluation, "give a function of a row")
-    loop = Rounds(**rounds)
-    loop.check(len(runs))
-    if runs_per_device is not None:
-        check_whole("runs_per_device", runs_per_device)
-    for data in {id(run.data): run.data for run in runs}.values():
-        check_data(problem, data, loop.test)
-    for run in runs:
-        check_test_rows(run.test_rows, run.data)
-    for run in runs:  # checks ranges while the values are concrete
-        check_seed(run.seed)
-        check_local(run.local)
-        factory(problem, run.local, **run.hyperparameters)
-    model = as_model(problem.init, loop.params)
-    check_initial(model or jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0)))
-    batch = _Batch(
-        factory, problem, loop._replace(eval_every=min(loop.eval_every, loop.rounds), params=model),
-        layout, client_mesh(devices), runs_per_device, memory, non_finite,
-        as_checkpoints(checkpoints), on_evaluation, on_end,
-    )  # fmt: skip
-    notes: list[str] = []
-    for group in _groups(dict(enumerate(runs)), frozenset()):
-        notes += batch.run_group(group, frozenset())
-    warn_of_divergence({batch.name(runs[i]): batch.rows[i] for i in sorted(batch.diverged)})
-    return BatchedResult([row for index in range(len(runs)) for row in batch.rows[index]], notes)
-
-
-def _traced_names(run: Run, static: frozenset[str]) -> list[str]:
-    """The swept values of a run that are arguments of its program; those in `static` are not."""
-    known = {CLIENT_LEARNING_RATE, *run.hyperparameters} - static
-    return [name for name, value in run.swept.items() if isinstance(value, float) and name in known]
+    batch = Batch(
+        factory,
+        problem,
+        runs,
+        Rounds(**rounds),
+        layout=layout,
+        devices=devices,
+        runs_per_device=runs_per_device,
+        memory=memory,
+        non_finite=non_finite,
+    )
+    return batch.run(on_evaluation, on_end, checkpoints)
 
 
 def _groups(runs: dict[int, Run], static: frozenset[str]) -> list[dict[int, Run]]:
     """Groups of runs that can share a program if the values named in `static` are constants."""
     groups: dict[Any, dict[int, Run]] = {}
     for index, run in runs.items():
-        constants = constants_of(run.hyperparameters | run.swept, _traced_names(run, static))
+        constants = constants_of(run.hyperparameters | run.swept, traced_names(run, static))
         tested = None if run.test_rows is None else np.shape(run.test_rows)
         shapes = run.data.indices.shape, run.data.offsets.shape, tested
         examples = tuple(map(id, jax.tree.leaves(run.data.examples)))
@@ -191,184 +175,161 @@ def _groups(runs: dict[int, Run], static: frozenset[str]) -> list[dict[int, Run]
     return list(groups.values())
 
 
-@dataclasses.dataclass
-class _Batch:
-    """What the runs of `run_batched` have in common, and their rows as they are measured."""
+class Batch:
+    """Runs that have been checked and grouped; `run_batched` documents the arguments.
 
-    factory: Callable[..., Algorithm]
-    problem: Problem
-    loop: Rounds  # whose params are a `Model` or None, and whose windows are no longer than the run
-    layout: Layout
-    mesh: Mesh | None
-    runs_per_device: int | None
-    memory: int | None  # bytes
-    non_finite: NonFinite
-    checkpoints: Checkpoints | None
-    on_evaluation: Callable[[Row], None]
-    on_end: Callable[[str, int, Model], None] | None
-    rows: dict[int, list[Row]] = dataclasses.field(default_factory=dict)  # by index of the run
-    diverged: set[int] = dataclasses.field(default_factory=set)
-    started: float = dataclasses.field(default_factory=time.perf_counter)
+    All that can be refused is refused here, before anything is trained or written.
+    """
 
-    @staticmethod
-    def name(run: Run) -> str:
-        """A run in messages."""
-        return f"{run.label}, seed {run.seed}"
+    def __init__(
+        self,
+        factory: Callable[..., Algorithm],
+        problem: Problem,
+        runs: Sequence[Run],
+        loop: Rounds,
+        *,
+        layout: Layout,
+        devices: Devices,
+        runs_per_device: int | None,
+        memory: int | None,
+        non_finite: NonFinite,
+    ):
+        check_choice("non_finite", non_finite, get_args(NonFinite))
+        check_callable("factory", factory, "give a function (problem, local, **options)")
+        loop.check(len(runs))
+        if runs_per_device is not None:
+            check_whole("runs_per_device", runs_per_device)
+        for data in {id(run.data): run.data for run in runs}.values():
+            check_data(problem, data, loop.test)
+        for run in runs:  # checks ranges while the values are concrete
+            check_test_rows(run.test_rows, run.data)
+            check_seed(run.seed)
+            check_local(run.local)
+            factory(problem, run.local, **run.hyperparameters)
+        model = as_model(problem.init, loop.params)
+        check_initial(model or jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0)))
+        self.factory, self.problem, self.runs, self.layout = factory, problem, runs, layout
+        # with a `Model` or None, and windows that are no longer than the run
+        self.loop = loop._replace(eval_every=min(loop.eval_every, loop.rounds), params=model)
+        self.mesh, self.runs_per_device = client_mesh(devices), runs_per_device
+        self.memory, self.non_finite = memory, non_finite
+        self.groups = self._grouped(dict(enumerate(runs)), frozenset())
 
-    def cohorts(self, run: Run) -> Cohorts:
-        """The cohorts of a run before its first round."""
-        return self.loop.cohorts(run.data.counts(), run.local, run.seed)
+    def __repr__(self) -> str:
+        return describe(self, runs=len(self.runs), programs=len(self.groups))
 
-    def run_group(self, runs: dict[int, Run], static: frozenset[str]) -> list[str]:
+    def run(
+        self,
+        on_evaluation: Callable[[Row], None],
+        on_end: OnEnd | None = None,
+        checkpoints: Checkpoints | str | Path | None = None,
+    ) -> BatchedResult:
+        """Computes the runs; see `run_batched`."""
+        check_callable("on_evaluation", on_evaluation, "give a function of a row")
+        self.on_evaluation, self.on_end = on_evaluation, on_end
+        self.checkpoints = as_checkpoints(checkpoints)
+        self.started, self.rows = time.perf_counter(), dict[int, list[Row]]()  # by index of the run
+        self.diverged: set[int] = set()
+        notes = [note for group in self.groups for note in self._run_group(group)]
+        warn_of_divergence({_name(self.runs[i]): self.rows[i] for i in sorted(self.diverged)})
+        return BatchedResult([row for i in range(len(self.runs)) for row in self.rows[i]], notes)
+
+    def _grouped(self, runs, static):
+        """The groups of some runs, by index, if the values named in `static` are constants."""
+        return [self._group(own, static) for own in _groups(runs, static)]
+
+    def _group(self, runs: dict[int, Run], static: frozenset[str]) -> Group:
+        """A group of runs; raises ValueError for too little memory."""
+        first, loop = next(iter(runs.values())), self.loop
+        local, clients = first.local, first.data.num_clients
+        algorithm = self.factory(self.problem, local, **first.hyperparameters)
+        population = Population(clients, loop.cohort_size, len(first.data.indices))
+        begin = pure_round(algorithm, self.layout, screening(self.non_finite)).init
+        state = jax.eval_shape(partial(begin, population=population, params=loop.params), 0)
+        dispatches = cohorts_of(first, loop).dispatches(1)
+        run_bytes = 2 * tree_bytes(state) + loop.eval_every * tree_bytes(dispatches)
+        mesh, runs_per_device, size, note = call_size(
+            self.mesh, self.runs_per_device, self.memory, len(runs), run_bytes
+        )
+        traced = traced_names(first, static)
+        if CLIENT_LEARNING_RATE in traced:  # it is no part of the program
+            rate = unreadable_rate if callable(local.learning_rate) else 0.0
+            local = local._replace(learning_rate=rate)
+        program = Program(
+            self.factory,
+            self.problem,
+            local,
+            constants_of(first.hyperparameters, traced),
+            population,
+            self.layout,
+            mesh,
+            runs_per_device,
+            self.non_finite,
+        )
+        one_round = jax.tree.map(lambda leaf: leaf[0], dispatches)
+        transfer = count_transfer(algorithm, state, first.data, one_round)
+        return Group(runs, static, program, loop, size, note, algorithm, state, transfer)
+
+    def _run_group(self, group: Group) -> list[str]:
         """Runs a group, with a program for each value of what cannot be an argument; its notes."""
         try:
-            return [self.run_program(runs, static)]
+            return [self._run_program(group)]
         except UNTRACEABLE:  # raised by the first call, before any row is reported
-            names = sorted(_traced_names(next(iter(runs.values())), static))
+            names = sorted(traced_names(group.first, group.static))
             if not names:
                 raise
         for constant in [*([name] for name in names), names]:
-            first, *others = _groups(runs, static.union(constant))
+            first, *others = self._grouped(group.runs, group.static.union(constant))
             try:
-                notes = [self.run_program(first, static.union(constant))]
+                notes = [self._run_program(first)]
             except UNTRACEABLE:
                 if constant == names:
                     raise
                 continue
             for other in others:
-                notes += self.run_group(other, static.union(constant))
+                notes += self._run_group(other)
             return [f"{' and '.join(constant)}: read as a value, so a program for each", *notes]
         raise AssertionError("the last set of names returns or raises")
 
-    def run_program(self, runs: dict[int, Run], static: frozenset[str]) -> str:
+    def _run_program(self, group: Group) -> str:
         """Runs a group that shares a program, and returns a note on it.
 
-        Args:
-          runs: by index. They differ in their seed, their data's tables and their traced values.
-          static: names of swept values that are constants of the program.
-
-        Raises:
-          ValueError: for too little memory.
-          UNTRACEABLE: if the algorithm reads a traced value in Python.
+        Raises one of UNTRACEABLE if the algorithm reads a traced value in Python.
         """
-        first, loop = next(iter(runs.values())), self.loop
-        algorithm = self.factory(self.problem, first.local, **first.hyperparameters)
-        clients = first.data.num_clients
-        population = Population(clients, loop.cohort_size, len(first.data.indices))
-        begin = partial(
-            initial_state,
-            algorithm,
-            Placement(self.layout),
-            population=population,
-            num_rows=clients,
-            non_finite=self.non_finite,
-        )
-        state = jax.eval_shape(begin, np.uint32(0), loop.params)
-        dispatches = self.cohorts(first).dispatches(1)
-        run_bytes = 2 * tree_bytes(state) + loop.eval_every * tree_bytes(dispatches)
-        mesh, runs_per_device, size, note = call_size(
-            self.mesh, self.runs_per_device, self.memory, len(runs), run_bytes
-        )
-        traced = _traced_names(first, static)
-        program = self._program(first, traced, population, mesh, runs_per_device)
-        tables = {_table(run): run for run in runs.values()}
-        shared = self._share(mesh, list(tables.values()))
-        one_round = jax.tree.map(lambda leaf: leaf[0], dispatches)
-        transfer = count_transfer(algorithm, state, first.data, one_round)
-        count = flop_counter(algorithm, state, first.data)
-        keeping = bool(jax.tree.leaves(state.origin))
-        one = jax.tree.map(lambda leaf: leaf[0, 0], dispatches)
-        identify = partial(self._identity, algorithm, state, one, mesh)
-        for start in range(0, len(runs), size):
-            indices = list(runs)[start : start + size]
-            own = [runs[index] for index in indices]
-            filled = own + [first] * (size - len(own))  # of the repeated run there are no rows
-            entries = Entry(
-                np.array([list(tables).index(_table(run)) for run in filled], np.int32),
-                np.array([run.seed for run in filled], np.uint32),
-                {name: np.array([run.swept[name] for run in filled], float) for name in traced},
-            )
-            saver = RunSaver(_folder_of(self.checkpoints, indices), partial(identify, filled))
-            cohorts = [self.cohorts(run) for run in filled]
-            call = Call(program, shared, entries, cohorts, loop, saver)
-            self._follow(indices, own, call, partial(call.stops, count, keeping, transfer))
-        return note
+        tables = {table_of(run): run for run in group.runs.values()}
+        rows = [(run.data.indices, run.data.offsets, run.test_rows) for run in tables.values()]
+        indices, offsets, test_rows = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+        data = FederatedData(group.first.data.examples, indices, offsets)
+        test = self.loop.test if test_rows is None else None
+        shared = replicate(group.program.mesh, Shared(data, test, test_rows, self.loop.params))
+        count = flop_counter(group.algorithm, group.state, group.first.data)
+        for start in range(0, len(group.runs), group.size):
+            indices = list(group.runs)[start : start + group.size]
+            self._follow(Call(group, indices, shared, list(tables), self.checkpoints), count)
+        return group.note
 
-    def _follow(self, indices, own, call, stops):
+    def _follow(self, call, count):
         """Computes the runs of a call, and hands on their rows and last models."""
-        columns = [{"method": run.label, "seed": run.seed} for run in own]
-        for index in indices:
-            self.rows[index] = []
+        columns = [{"method": run.label, "seed": run.seed} for run in call.own]
+        self.rows |= {index: [] for index in call.indices}
 
         def report(number: int, row: Row, state: Any) -> None:
             row = columns[number] | row
-            self.rows[indices[number]].append(row)
+            self.rows[call.indices[number]].append(row)
             self.on_evaluation(row)
 
-        recorder = Recorder(list(map(self.name, own)), self.non_finite, report, self.started)
-        for _ in follow(stops(recorder), recorder, call.saver):
+        recorder = Recorder(list(map(_name, call.own)), self.non_finite, report, self.started)
+        for _ in follow(call.stops(count, recorder), recorder, call.saver):
             pass
         self.started = min(self.started, recorder.started)
-        self.diverged |= {indices[number] for number in recorder.diverged}
+        self.diverged |= {call.indices[number] for number in recorder.diverged}
         if self.on_end is not None:
             models = jax.device_get(call.states.model)
-            for number, run in enumerate(own):
+            for number, run in enumerate(call.own):
                 model = jax.tree.map(lambda leaf, i=number: leaf[i], models)
                 self.on_end(run.label, run.seed, model)
 
-    def _program(self, run, traced, population, mesh, runs_per_device):
-        """The program of a run and of all that share it; what is traced is not part of it."""
-        local = run.local
-        if CLIENT_LEARNING_RATE in traced:
-            rate = unreadable_rate if callable(local.learning_rate) else 0.0
-            local = local._replace(learning_rate=rate)
-        return Program(
-            self.factory, self.problem, local, constants_of(run.hyperparameters, traced),
-            population, self.layout, mesh, runs_per_device, self.non_finite,
-        )  # fmt: skip
 
-    def _share(self, mesh: Mesh | None, runs: list[Run]) -> Shared:
-        """What all runs read, on all devices; `runs` has one run for each of their tables."""
-        rows = [(run.data.indices, run.data.offsets, run.test_rows) for run in runs]
-        indices, offsets, test_rows = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
-        data = FederatedData(runs[0].data.examples, indices, offsets)
-        test = self.loop.test if test_rows is None else None
-        return replicate(mesh, Shared(data, test, test_rows, self.loop.params))
-
-    def _identity(self, algorithm, state, dispatch, mesh, runs):
-        """By what a checkpoint of other runs is recognised."""
-        loop, tables = self.loop, {_table(run): run for run in runs}
-        of_tables = {key: _table_fingerprint(run) for key, run in tables.items()}
-        return identity(
-            algorithm,
-            state,
-            runs[0].data,
-            dispatch,
-            loop.test,
-            runs=[[run.label, run.seed, of_tables[_table(run)]] for run in runs],
-            **identify_rounds([self.cohorts(run) for run in runs], loop.rounds),
-            initial_model=array_fingerprint(loop.params),
-            rounds=loop.rounds,
-            eval_every=loop.eval_every,
-            non_finite=self.non_finite,
-            layout=str(self.layout),
-            devices=1 if mesh is None else mesh.size,
-        )
-
-
-def _table(run):
-    """What runs that read the same examples have in common."""
-    return id(run.data), id(run.test_rows)
-
-
-def _table_fingerprint(run):
-    data = data_fingerprint(run.data)
-    return data if run.test_rows is None else f"{data} {array_fingerprint(run.test_rows)}"
-
-
-def _folder_of(checkpoints, indices):
-    """The checkpoints of a call, in a folder that is named after its runs."""
-    if checkpoints is None:
-        return None
-    name = f"from-run-{min(indices)}-{array_fingerprint(np.array(indices))}"
-    return checkpoints._replace(folder=Path(checkpoints.folder) / name)
+def _name(run):
+    """A run in messages."""
+    return f"{run.label}, seed {run.seed}"

@@ -25,7 +25,7 @@ from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.specs import parse_value
 from fedjax_algos.data import AnyDataset, FederatedData
 from fedjax_algos.engine.placed.devices import default_num_devices
-from fedjax_algos.runs.batched.run_batched import BatchedOptions, BatchedResult, run_batched
+from fedjax_algos.runs.batched.run_batched import Batch, BatchedOptions, BatchedResult, run_batched
 from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import (
     CLIENT_LEARNING_RATE,
@@ -35,7 +35,7 @@ from fedjax_algos.runs.method import (
     method_options,
     parse_spec,
 )
-from fedjax_algos.runs.run import Run
+from fedjax_algos.runs.run import Rounds, Run
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.settings import Settings
 
@@ -134,10 +134,12 @@ class Sweep(NamedTuple):
     Attributes:
       experiment: its methods are the settings of the grid.
       runs: one for each setting and seed.
+      batch: the runs, checked and in groups that share a program.
     """
 
     experiment: Experiment
     runs: list[Run]
+    batch: Batch
 
     def __repr__(self) -> str:
         return describe(self, experiment=self.experiment, runs=len(self.runs))
@@ -148,6 +150,9 @@ def prepare_sweep(
     method: str,
     grid: Mapping[str, Sequence[Any]],
     dataset: AnyDataset | None = None,
+    *,
+    runs_per_device: Count | None = None,
+    memory: Bytes | None = None,
 ) -> Sweep:
     """Loads the data, splits it for each seed, and checks all settings.
 
@@ -158,9 +163,11 @@ def prepare_sweep(
         of "client_optimizer", and of the settings of a client's local work (local_steps,
         batch_size, ...).
       dataset: replaces the one that the settings name.
+      runs_per_device: runs that a device computes at once, as in `run_batched`.
+      memory: bytes for the runs of one call, as in `run_batched`.
 
     Raises:
-      ValueError: for settings or a grid that are wrong.
+      ValueError: for settings or a grid that are wrong, or too little memory.
     """
     if settings.seconds is not None:
         raise ValueError(
@@ -178,20 +185,42 @@ def prepare_sweep(
     points = points_of(base.label, parse_grid(base, method, settings, grid), known)
     chosen = [make_setting(settings, base, label, point) for label, point in points]
     experiment = prepare(settings, [chosen[0].method], dataset)
-    (engine,) = experiment.engines.values()
     for setting in chosen:  # refuses an optimiser that one of the settings cannot have
-        setting.method.build(engine.algorithm.problem, settings)
+        setting.method.build(experiment.problem, settings)
     runs = [setting.run(seed, data) for setting in chosen for seed, data in experiment.data.items()]
-    return Sweep(experiment._replace(methods=[setting.method for setting in chosen]), runs)
+    experiment = experiment._replace(methods=[setting.method for setting in chosen])
+    limits = {"runs_per_device": runs_per_device, "memory": memory}
+    batch = batch_of(experiment, base, runs, test=experiment.test, **limits)
+    return Sweep(experiment, runs, batch)
+
+
+def batch_of(
+    experiment: Experiment,
+    method: Method,
+    runs: list[Run],
+    runs_per_device: int | None = None,
+    memory: int | None = None,
+    **rounds: Any,
+) -> Batch:
+    """Runs of a method with the settings of an experiment; `rounds` replace some of them."""
+    settings, problem = experiment.settings, experiment.problem
+    return Batch(
+        method.factory(settings),
+        problem,
+        runs,
+        Rounds(**settings.loop() | rounds),
+        layout=settings.layout,
+        devices=settings.devices or default_num_devices(),
+        runs_per_device=runs_per_device,
+        memory=memory,
+        non_finite=settings.non_finite,
+    )
 
 
 def run_sweep(
     prepared: Sweep,
     on_evaluation: Callable[[Row], None] = lambda row: None,
     folder: ResultsFolder | None = None,
-    *,
-    runs_per_device: Count | None = None,
-    memory: Bytes | None = None,
 ) -> BatchedResult:
     """Runs a sweep; see `run_batched`.
 
@@ -199,34 +228,16 @@ def run_sweep(
       prepared: of `prepare_sweep`.
       on_evaluation: called with each row as it is measured.
       folder: where rows, last models and checkpoints are written as they come; of `open_folder`.
-      runs_per_device: runs that a device computes at once.
-      memory: bytes for the runs of one call. None is 2**30, or what the runs that are computed at
-        once need if this is more.
     """
-    experiment, runs = prepared
-    settings = experiment.settings
-    (engine,) = experiment.engines.values()
 
     def report(row: Row) -> None:
         if folder is not None:
             folder.add_row(row)
         on_evaluation(row)
 
-    return run_batched(
-        experiment.methods[0].factory(settings),
-        engine.algorithm.problem,
-        runs,
-        **settings.loop(),
-        test=experiment.test,
-        on_evaluation=report,
-        on_end=None if folder is None else folder.end,
-        checkpoints=None if folder is None else folder.checkpoints(),
-        layout=settings.layout,
-        devices=settings.devices or default_num_devices(),
-        runs_per_device=runs_per_device,
-        memory=memory,
-        non_finite=settings.non_finite,
-    )
+    if folder is None:
+        return prepared.batch.run(report)
+    return prepared.batch.run(report, folder.end, folder.checkpoints())
 
 
 class Setting(NamedTuple):

@@ -2,8 +2,7 @@
 
 from fedjax_algos.runs.tuning.search_space import Interval, SearchSpace, parse_spaces
 from fedjax_algos.runs.tuning.trials import Trial
-from fedjax_algos.runs.tuning.tuned_file import tuned_text
-from fedjax_algos.runs.tuning.tuning import Tuning, prepare_tuning, run_tuning
+from fedjax_algos.runs.tuning.tuning import Tuning, prepare_tuning, run_tuning, tuned_text
 
 __all__ = [
     "Interval",

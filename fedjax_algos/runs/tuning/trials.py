@@ -1,7 +1,11 @@
-"""Trials: settings of a method that are run and evaluated on what the clients hold out."""
+"""Trials: settings of a method that are run and evaluated on what the clients hold out.
+
+`Scores` is the file of the scores so far, from which an interrupted search goes on.
+"""
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -10,14 +14,22 @@ import numpy as np
 from fedjax_algos.analysis.statistics import PREFIX
 from fedjax_algos.asynchrony import planners, system_of
 from fedjax_algos.core import Row
+from fedjax_algos.core.files import (
+    checked_json,
+    max_text_bytes,
+    open_regular,
+    parse_json,
+    read_bounded,
+    write_json,
+)
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
-from fedjax_algos.engine.placed.devices import default_num_devices
-from fedjax_algos.runs.batched import run_batched
-from fedjax_algos.runs.batched.sweeps import Setting
+from fedjax_algos.runs.batched.run_batched import Batch
+from fedjax_algos.runs.batched.sweeps import Setting, batch_of
 from fedjax_algos.runs.clock import simulate_async
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
+from fedjax_algos.runs.saving.results_folder import ResultsFolder
 
 LAST_SHARE = 0.2  # of a run, whose evaluations make its score
 
@@ -61,6 +73,17 @@ def run_score(rows: Sequence[Row], target_metric: str = "accuracy") -> float:
     return float(np.mean([row[PREFIX + target_metric] for row in rows if row[axis] > start]))
 
 
+def batch_of_trials(experiment: Experiment, chosen: Sequence[Setting], rounds: int) -> Batch:
+    """The runs of some settings of one method, which are evaluated on what clients hold out."""
+    held_out = held_out_rows(experiment)
+    runs = [
+        setting.run(seed, data, held_out[seed])
+        for setting in chosen
+        for seed, data in experiment.data.items()
+    ]
+    return batch_of(experiment, chosen[0].method, runs, rounds=rounds)
+
+
 def try_in_rounds(
     experiment: Experiment,
     chosen: Sequence[Setting],
@@ -75,23 +98,7 @@ def try_in_rounds(
         rows.setdefault((row["method"], row["seed"]), []).append(row)
         on_evaluation(row)
 
-    held_out = held_out_rows(experiment)
-    problem = next(iter(experiment.engines.values())).algorithm.problem
-    run_batched(
-        chosen[0].method.factory(settings),
-        problem,
-        [
-            setting.run(seed, data, held_out[seed])
-            for setting in chosen
-            for seed, data in experiment.data.items()
-        ],
-        **settings.loop() | {"rounds": int(rounds)},
-        on_evaluation=report,
-        checkpoints=checkpoints,
-        layout=settings.layout,
-        devices=settings.devices or default_num_devices(),
-        non_finite=settings.non_finite,
-    )
+    batch_of_trials(experiment, chosen, int(rounds)).run(report, checkpoints=checkpoints)
 
     def scores(label: str) -> dict[int, float]:
         return {s: run_score(rows[label, s], settings.target_metric) for s in experiment.data}
@@ -120,7 +127,7 @@ def try_on_the_clock(
     """
     settings, method, data = experiment.settings, setting.method, experiment.data[seed]
     algorithm = method.factory(settings)(
-        next(iter(experiment.engines.values())).algorithm.problem,
+        experiment.problem,
         setting.local,
         **method.hyperparameters,
     )
@@ -154,3 +161,51 @@ def try_on_the_clock(
         evaluate=experiment.evaluate,
     )
     return run_score(rows, settings.target_metric)
+
+
+class Scores:
+    """The scores of runs that have ended, by stage, setting and seed, in a file of the folder.
+
+    Args:
+      folder: of the results.
+
+    Raises:
+      ValueError: for a file that is damaged.
+    """
+
+    def __init__(self, folder: ResultsFolder):
+        self.folder, self.path = folder, folder.path / "scores.json"
+        self.scores = _read(self.path) if self.path.exists() else {}
+
+    def get(self, stage: int, setting: Setting, seed: int) -> float | None:
+        """The score of an ended run, NaN if its model was not finite; None for other runs."""
+        key = _key(stage, setting, seed)
+        score = self.scores.get(key)
+        return math.nan if key in self.scores and score is None else score
+
+    def add(self, stage: int, trials: Sequence[Trial]) -> None:
+        """Writes the scores of trials, all of them or none."""
+        for trial in trials:
+            for seed, score in trial.scores.items():
+                self.scores[_key(stage, trial.setting, seed)] = None if math.isnan(score) else score
+        write_json(self.path, self.scores)
+
+
+def _key(stage: int, setting: Setting, seed: int) -> str:
+    return f"stage {stage}, {setting.method.label}, seed {seed}"
+
+
+def _read(path: Path) -> dict[str, float | None]:
+    fix = "delete it, and the search computes its scores again"
+    try:
+        with open_regular(path) as file:
+            scores = checked_json(parse_json(read_bounded(file, max_text_bytes())))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); {fix}") from None
+    if not all(map(_is_score, scores.values())):
+        raise ValueError(f"{path} does not hold the scores of a search; {fix}")
+    return scores
+
+
+def _is_score(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isfinite(value))

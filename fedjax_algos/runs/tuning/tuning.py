@@ -1,10 +1,15 @@
-"""Tuning: settings of several methods are tried, and the best one of each is kept."""
+"""Tuning: settings of several methods are tried, and the best one of each is kept.
+
+`tuned_text` is the file that tuning writes and `compare --config` reads.
+"""
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
+
+import tomli_w
 
 from fedjax_algos.core import Row
 from fedjax_algos.core.limits import MAX_INT32
@@ -17,9 +22,20 @@ from fedjax_algos.runs.saving.files import write_table
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.tuning.model_based import ModelBasedSearch
-from fedjax_algos.runs.tuning.scores import Scores
 from fedjax_algos.runs.tuning.search_space import SearchSpace, parse_spaces
-from fedjax_algos.runs.tuning.trials import Trial, best_first, try_in_rounds, try_on_the_clock
+from fedjax_algos.runs.tuning.trials import (
+    LAST_SHARE,
+    Scores,
+    Trial,
+    batch_of_trials,
+    best_first,
+    held_out_rows,
+    try_in_rounds,
+    try_on_the_clock,
+)
+
+# settings that tuning chooses itself, and those of a machine
+_LEFT_OUT = ("seeds", "evaluate_clients", "held_out", "personal_steps", "devices")
 
 Search = Literal["grid", "optuna"]
 Halving = Annotated[int, Range(2, MAX_INT32)]
@@ -106,17 +122,19 @@ def prepare_tuning(
         check_choice("reference", settings.reference, [method.label for method in methods])
     spaces = parse_spaces(grid, methods, specs, settings, trials)
     tried = [
-        [space.setting(settings, point).method for point in space.points(trials, settings.seeds[0])]
+        [space.setting(settings, point) for point in space.points(trials, settings.seeds[0])]
         for space in spaces
     ]
     # with the first setting, because an option that is tuned may have no default
     firsts = [
-        own[0]._replace(label=space.method.label) for own, space in zip(tried, spaces, strict=True)
+        own[0].method._replace(label=space.method.label)
+        for own, space in zip(tried, spaces, strict=True)
     ]
     experiment = prepare(settings, firsts, dataset)
-    problem = next(iter(experiment.engines.values())).algorithm.problem
-    for method in itertools.chain(*tried):
-        method.build(problem, settings)
+    for setting in itertools.chain(*tried):
+        setting.method.build(experiment.problem, settings)
+    for own in tried if settings.seconds is None else ():
+        batch_of_trials(experiment, own, settings.rounds)  # refuses what does not fit into memory
     if search == "optuna":
         for space in spaces:
             ModelBasedSearch(space, 1, 0)  # raises if optuna is missing
@@ -261,3 +279,65 @@ def _table(results):
         for number, stage in enumerate(stages, start=1)
         for trial in stage
     ]
+
+
+def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]]) -> str:
+    """A TOML file with the settings, each method with its best values, and what the tuning saw.
+
+    Args:
+      tuning: after its run.
+      results: of `run_tuning`.
+
+    Raises:
+      ValueError: for a method of which no setting stayed finite.
+    """
+    settings, best = tuning.experiment.settings, best_trials(results)
+    methods = [trial.setting.method for trial in best.values()]
+    specs = tuple(method.spec for method in methods)
+    tuned = methods_of(specs, settings)
+    for method, again in zip(methods, tuned, strict=True):
+        assert method.configuration() == again.configuration(), method.spec
+    shared = {n: v for n, v in vars(settings).items() if n not in _LEFT_OUT and v is not None}
+    if settings.reference is not None:  # the values that were chosen may be part of a label
+        labels = dict(zip(best, [method.label for method in tuned], strict=True))
+        shared["reference"] = labels[settings.reference]
+    return tomli_w.dumps(
+        {**shared, "methods": list(specs), "tuning": _record(tuning, best)}, multiline_strings=False
+    )
+
+
+def best_trials(results: Mapping[str, Sequence[Sequence[Trial]]]) -> dict[str, Trial]:
+    """The best trial of each method, by label.
+
+    Raises:
+      ValueError: for a method of which no setting stayed finite.
+    """
+    best = {label: stages[-1][0] for label, stages in results.items()}
+    for label, trial in best.items():
+        if trial.score != trial.score:
+            raise ValueError(
+                f"{label}: the model of every setting was not finite on some seed; give a grid "
+                "with smaller learning rates"
+            )
+    return best
+
+
+def _record(tuning: Tuning, best: Mapping[str, Trial]) -> dict[str, Any]:
+    """What the tuning saw and computed."""
+    experiment = tuning.experiment
+    settings = experiment.settings
+    rows = held_out_rows(experiment)
+    unit = "rounds" if settings.seconds is None else "simulated seconds"
+    return {
+        "test_data": "not used",
+        "validation": settings.held_out,
+        "validation_examples": min(map(len, rows.values())),
+        "score": f"mean {settings.target_metric} on the validation examples, which each client "
+        "holds out of its training examples, over the evaluations in the last "
+        f"{100 * LAST_SHARE:g}% of a run and over the seeds",
+        "seeds": list(settings.seeds),
+        "settings_of_each_method": tuning.stages[0].settings,
+        "budget_of_each_method": f"{tuning.budget:g} {unit} over all settings and seeds",
+        "stages": [f"{s.settings} settings for {s.length:g} {unit}" for s in tuning.stages],
+        "scores": {label: round(trial.score, 6) for label, trial in best.items()},
+    }

@@ -6,8 +6,7 @@ import pytest
 
 from fedjax_algos.core.files import write_json
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
-from fedjax_algos.runs.tuning.scores import Scores
-from fedjax_algos.runs.tuning.trials import Trial, best_first, run_score
+from fedjax_algos.runs.tuning.trials import Scores, Trial, best_first, run_score
 
 
 def row(round_number, accuracy, loss=1.0):

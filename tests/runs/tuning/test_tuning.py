@@ -219,7 +219,7 @@ def test_the_scores_of_a_program_are_written_together(tmp_path, untrained, monke
     """So that a search that is killed does not train a part of its settings in another program."""
     written = []
     monkeypatch.setattr(
-        "fedjax_algos.runs.tuning.scores.write_json",
+        "fedjax_algos.runs.tuning.trials.write_json",
         lambda path, content: written.append(len(content)),
     )
     tune(tmp_path / "there", grid=("client_learning_rate=0.1,0.2,0.3",))

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from fedjax_algos.runs.tracking import TrackedRun, trackers
+from fedjax_algos.runs.saving.trackers import TrackedRun, trackers
 
 ROWS = [{"method": "a b", "seed": 3, "round": step, "test_loss": 2.0} for step in (0, 5, 5)]
 LOGGED = [({"round": step, "test_loss": 2.0}, count) for count, step in enumerate((0, 5, 5))]

@@ -8,7 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from fedjax_algos.runs.tracking import TrackedRun, trackers
+from fedjax_algos.runs.saving.trackers import TrackedRun, trackers
 
 ROWS = [
     {"round": 0, "test_accuracy": 0.1, "upload_bytes": 0, "wall_seconds": 0.5},
