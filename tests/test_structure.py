@@ -18,7 +18,7 @@ from fedjax_algos.asynchrony import planners, system_models
 from fedjax_algos.core.optimizers import client_optimizers
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import losses, metrics, models
-from fedjax_algos.participation import local_works, rate_schedules, samplers
+from fedjax_algos.participation import failures, local_works, rate_schedules, samplers
 from fedjax_algos.runs.tracking import trackers
 
 ROOT = Path(fa.__file__).parent
@@ -44,6 +44,7 @@ REGISTRIES = (
     models,
     partitions,
     samplers,
+    failures,
     local_works,
     rate_schedules,
     planners,

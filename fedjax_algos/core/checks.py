@@ -200,13 +200,14 @@ def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ..
 
     Raises:
       TypeError: for an object of another type.
-      ValueError: for arrays of unequal shapes, clients that do not exist, steps below 0 or rates
-        that are not positive and finite.
+      ValueError: for arrays of unequal shapes, clients that do not exist, steps below 0, rates
+        that are not positive and finite, or `arrives` that are no bools. With `arrives`, client
+        `num_clients` is an empty slot.
     """
     check_kind("dispatches", dispatches, Dispatch, "give those of Cohorts(...).dispatches")
-    shape = np.shape(dispatches.client)
+    shape, all_arrive = np.shape(dispatches.client), isinstance(dispatches.arrives, tuple)
     for name, leaf in zip(dispatches._fields, dispatches, strict=True):
-        if np.shape(leaf) != shape:
+        if np.shape(leaf) != shape and not (name == "arrives" and all_arrive):
             raise ValueError(
                 f"dispatches have {name} of shape {np.shape(leaf)} and client of shape {shape}; "
                 "give arrays of one shape"
@@ -216,7 +217,11 @@ def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ..
             f"dispatches have shape {shape}; give arrays [{', '.join(axes)}], at least one entry "
             "in each axis"
         )
-    check_clients(np.asarray(dispatches.client), num_clients)
+    if not all_arrive and np.asarray(dispatches.arrives).dtype != bool:
+        raise ValueError(
+            f"dispatches have arrives of type {np.asarray(dispatches.arrives).dtype}; give bools"
+        )
+    check_clients(np.asarray(dispatches.client), num_clients, may_be_empty=not all_arrive)
     steps, rates = np.asarray(dispatches.num_steps), np.asarray(dispatches.learning_rate)
     if steps.dtype.kind not in "iu" or steps.min() < 0:
         raise ValueError(
@@ -231,12 +236,13 @@ def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ..
         )
 
 
-def check_clients(clients: np.ndarray, num_clients: int) -> None:
+def check_clients(clients: np.ndarray, num_clients: int, *, may_be_empty: bool = False) -> None:
     """Checks client ids.
 
     Args:
       clients: int[...], at least one.
       num_clients: N, the number of clients.
+      may_be_empty: whether N may stand for an empty slot.
 
     Raises:
       ValueError: for ids that are no whole numbers or belong to no client.
@@ -248,8 +254,9 @@ def check_clients(clients: np.ndarray, num_clients: int) -> None:
             f"from 0 to {num_clients - 1}{mask}"
         )
     for client in (clients.min(), clients.max()):
-        if not 0 <= client < num_clients:
+        if not 0 <= client < num_clients + may_be_empty:
+            empty = ", and set may_leave_empty = True on a sampler that leaves slots empty"
             raise ValueError(
                 f"client {client} is in a cohort; there are clients 0 to {num_clients - 1}: draw "
-                "the dispatches from data.counts()"
+                f"the dispatches from data.counts(){empty * bool(client == num_clients)}"
             )

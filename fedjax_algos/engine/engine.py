@@ -317,7 +317,12 @@ class Engine(PlacedAlgorithm):
     def _prepare(self, data, dispatches):
         """(what programs read of the data, the dispatches in their slots, the order of these)."""
         device_data = program_data(self._mesh, self._sharded, data)
-        devices = data.devices_of(np.asarray(dispatches.client)) if self._sharded else None
+        devices = None
+        if self._sharded:  # any device takes an empty slot
+            clients = np.asarray(dispatches.client)
+            devices = data.devices_of(np.minimum(clients, data.num_clients - 1))
+            spread = np.arange(clients.shape[-1]) % self.placement.num_devices
+            devices = np.where(clients < data.num_clients, devices, spread)
         order = self.placement.slot_order(dispatches.num_steps, devices)
         return device_data, fill_slots(dispatches, order, data.num_clients), order
 
@@ -336,11 +341,12 @@ class Engine(PlacedAlgorithm):
         on_device, shared = replicate(self._mesh, dispatches), state._replace(clients=())
         if self.algorithm.prelude is not None:
             first = self._run_prelude(shared, data, on_device)
-            server, _ = self._prelude_step((shared.server, ()), first.arrivals)
+            server, _ = self._prelude_step((shared.server, ()), first.arrivals, on_device)
             shared = shared._replace(server=server, excluded=first.excluded)
         result = self._run_cohort(self._rows(state, dispatches), shared, data, on_device)
         check_excluded(self.non_finite, result.excluded)
-        after = self._server_step((shared.server, shared.statistics), result.arrivals)
+        before = shared.server, shared.statistics
+        after = self._server_step(before, result.arrivals, on_device)
         if not self._on_device:
             rows = write_rows(state.clients, dispatches, result.rows, data.num_clients)
             result = result._replace(rows=rows)

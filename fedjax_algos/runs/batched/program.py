@@ -201,6 +201,7 @@ class Call:
         entries = put(self.entries)
         self.states = wait_on_cpu(mesh, begin_each(program, shared, entries))
         done, flops = self._restore(recorder)
+        position = _stack([each.position() for each in self.cohorts])
         if recorder.ended:
             return
         windows = zip(
@@ -234,10 +235,10 @@ class Call:
                 due = [
                     Due(
                         number,
-                        Counted.of_rounds(done, loop.cohort_size, transfer, float(flops[number])),
+                        Counted.of_rounds(done, own, transfer, float(flops[number])),
                         partial(measure, number),
                     )
-                    for number in range(len(recorder.names))
+                    for number, own in enumerate(_each(position, len(recorder.names)))
                 ]
                 yield Stop(done, due, self.states, done == loop.rounds, arrays)
 
@@ -250,8 +251,9 @@ class Call:
         position = _stack([drawn.position() for drawn in self.cohorts])
         filled = fill(self._arrays(position, flops), saved.arrays)
         self.states = filled["states"]
-        for number, drawn in enumerate(self.cohorts):
-            drawn.go_to(jax.tree.map(lambda leaf, i=number: leaf[i], filled["cohorts"]))
+        there = _each(filled["cohorts"], len(self.cohorts))
+        for drawn, own in zip(self.cohorts, there, strict=True):
+            drawn.go_to(own)
         recorder.restore(saved, None)
         return saved.position, filled["flops"]
 
@@ -270,6 +272,10 @@ class Call:
 
 def _stack(trees):
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def _each(stacked, number):
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(number)]
 
 
 def call_size(
