@@ -300,7 +300,8 @@ class Engine(PlacedAlgorithm):
           dispatches: of one round, NumPy arrays [cohort].
 
         Returns:
-          The updates in the order of `dispatches`; leaves [cohort, ...].
+          The updates in the order of `dispatches`, also of clients that fail; leaves [cohort, ...].
+          The mask is False in empty slots.
         """
         check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
         check_not_consumed(state.server)  # diagnostics have server states of their own
