@@ -18,7 +18,7 @@ from fedjax_algos.asynchrony import planners, system_models
 from fedjax_algos.core.optimizers import client_optimizers
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import losses, metrics, models
-from fedjax_algos.participation import local_works, rate_schedules, samplers
+from fedjax_algos.participation import failures, local_works, rate_schedules, samplers
 from fedjax_algos.runs.saving.trackers import trackers
 from fedjax_algos.wrappers import wrappers
 
@@ -46,6 +46,7 @@ REGISTRIES = (
     models,
     partitions,
     samplers,
+    failures,
     local_works,
     rate_schedules,
     planners,

@@ -27,6 +27,7 @@ HELP = {
     "clients": "number of clients",
     "cohort": "clients in a round or, below 1, their fraction",
     "sampler": "who is in a round, see `list samplers`",
+    "failures": "which clients train and then do not answer, see `list failures` [none]",
     "work": "how much of its local work a client does, see `list local_works`",
     "rounds": "communication rounds",
     "local_steps": "steps of a client in a round [10 unless --local-epochs is given]",

@@ -17,7 +17,7 @@ from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.data import datasets, partitions
 from fedjax_algos.models import losses, metrics, models
-from fedjax_algos.participation import local_works, rate_schedules, samplers
+from fedjax_algos.participation import failures, local_works, rate_schedules, samplers
 from fedjax_algos.runs.saving.trackers import trackers
 from fedjax_algos.wrappers import wrappers
 
@@ -33,6 +33,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "planners": planners,
     "system_models": system_models,
     "samplers": samplers,
+    "failures": failures,
     "local_works": local_works,
     "trackers": trackers,
     "wrappers": wrappers,

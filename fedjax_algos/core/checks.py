@@ -151,11 +151,11 @@ def is_deleted(leaf: Any) -> bool:
 
 
 def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ...]) -> None:
-    """Checks dispatches that may have been made by hand."""
+    """Checks dispatches that may have been made by hand; with `arrives`, N is an empty slot."""
     check_kind("dispatches", dispatches, Dispatch, "give those of Cohorts(...).dispatches")
-    shape = np.shape(dispatches.client)
+    shape, all_arrive = np.shape(dispatches.client), isinstance(dispatches.arrives, tuple)
     for name, leaf in zip(dispatches._fields, dispatches, strict=True):
-        if np.shape(leaf) != shape:
+        if np.shape(leaf) != shape and not (name == "arrives" and all_arrive):
             raise ValueError(
                 f"dispatches have {name} of shape {np.shape(leaf)} and client of shape {shape}; "
                 "give arrays of one shape"
@@ -165,7 +165,11 @@ def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ..
             f"dispatches have shape {shape}; give arrays [{', '.join(axes)}], at least one entry "
             "in each axis"
         )
-    check_clients(np.asarray(dispatches.client), num_clients)
+    if not all_arrive and np.asarray(dispatches.arrives).dtype != bool:
+        raise ValueError(
+            f"dispatches have arrives of type {np.asarray(dispatches.arrives).dtype}; give bools"
+        )
+    check_clients(np.asarray(dispatches.client), num_clients, may_be_empty=not all_arrive)
     steps, rates = np.asarray(dispatches.num_steps), np.asarray(dispatches.learning_rate)
     if steps.dtype.kind not in "iu" or steps.min() < 0:
         raise ValueError(
@@ -180,8 +184,8 @@ def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ..
         )
 
 
-def check_clients(clients: np.ndarray, num_clients: int) -> None:
-    """Checks client ids."""
+def check_clients(clients: np.ndarray, num_clients: int, *, may_be_empty: bool = False) -> None:
+    """Checks client ids; N may stand for an empty slot."""
     if clients.dtype.kind not in "iu":
         mask = ": a mask holds no ids, give np.flatnonzero(mask)" * (clients.dtype.kind == "b")
         raise ValueError(
@@ -189,10 +193,11 @@ def check_clients(clients: np.ndarray, num_clients: int) -> None:
             f"from 0 to {num_clients - 1}{mask}"
         )
     for client in (clients.min(), clients.max()):
-        if not 0 <= client < num_clients:
+        if not 0 <= client < num_clients + may_be_empty:
+            empty = ", and set may_leave_empty = True on a sampler that leaves slots empty"
             raise ValueError(
                 f"client {client} is in a cohort; there are clients 0 to {num_clients - 1}: draw "
-                "the dispatches from data.counts()"
+                f"the dispatches from data.counts(){empty * bool(client == num_clients)}"
             )
 
 

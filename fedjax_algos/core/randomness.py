@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core.types import Array, Key
 
-_MODEL, _COHORT, _CLIENT, _ROW, _SERVER = range(5)
+_MODEL, _COHORT, _CLIENT, _ROW, _SERVER, _FAILURE = range(6)
 _ROUNDS = 20  # with fewer, some orders of five examples are more frequent than others
 
 
@@ -41,6 +41,12 @@ def dispatch_keys(seed: jax.Array | int, client: Array, number: Array) -> tuple[
     of_client = jax.random.fold_in(clients, client)
     order, training = jax.random.split(jax.random.fold_in(of_client, number))
     return order, training
+
+
+def failure_key(seed: jax.Array | int, client: Array, number: Array) -> Key:
+    """The key that decides whether a dispatch fails."""
+    of_client = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _FAILURE), client)
+    return jax.random.fold_in(of_client, number)
 
 
 def _mix(x: jax.Array) -> jax.Array:

@@ -64,6 +64,9 @@ class Dispatch(NamedTuple):
       share: float[]: n_i / sum of n over ALL clients.
       learning_rate: float[]: the client learning rate of this local update.
       first_step: int32[]: local steps that the client did in all its earlier dispatches.
+      arrives: bool[]: whether the update reaches the server: False for a client that fails after
+        its training, and in an empty slot, whose client is `num_clients`. `()` if all updates
+        arrive.
     """
 
     client: Array
@@ -75,6 +78,7 @@ class Dispatch(NamedTuple):
     share: Array
     learning_rate: Array
     first_step: Array
+    arrives: Array | tuple[()] = ()
 
 
 class Model(NamedTuple):

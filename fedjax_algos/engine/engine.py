@@ -316,7 +316,8 @@ class Engine(PlacedAlgorithm):
           dispatches: of one round, NumPy arrays [cohort].
 
         Returns:
-          The updates in the order of `dispatches`; leaves [cohort, ...].
+          The updates in the order of `dispatches`, also of clients that fail; leaves [cohort, ...].
+          The mask is False in empty slots.
         """
         check_kind("data", data, DeviceData, "give what federate or engine.put_data returned")
         check_not_consumed(state.server)  # diagnostics have server states of their own
@@ -333,7 +334,12 @@ class Engine(PlacedAlgorithm):
     def _prepare(self, data, dispatches):
         """(what programs read of the data, the dispatches in their slots, the order of these)."""
         device_data = program_data(self._mesh, self._sharded, data)
-        devices = data.devices_of(np.asarray(dispatches.client)) if self._sharded else None
+        devices = None
+        if self._sharded:  # any device takes an empty slot
+            clients = np.asarray(dispatches.client)
+            devices = data.devices_of(np.minimum(clients, data.num_clients - 1))
+            spread = np.arange(clients.shape[-1]) % self.placement.num_devices
+            devices = np.where(clients < data.num_clients, devices, spread)
         order = self.placement.slot_order(dispatches.num_steps, devices)
         return device_data, fill_slots(dispatches, order, data.num_clients), order
 
@@ -352,11 +358,12 @@ class Engine(PlacedAlgorithm):
         on_device, shared = replicate(self._mesh, dispatches), state._replace(clients=())
         if self.algorithm.prelude is not None:
             first = self._run_prelude(shared, data, on_device)
-            server, _ = self._prelude_step((shared.server, ()), first.arrivals)
+            server, _ = self._prelude_step((shared.server, ()), first.arrivals, on_device)
             shared = shared._replace(server=server, excluded=first.excluded)
         result = self._run_cohort(self._rows(state, dispatches), shared, data, on_device)
         check_excluded(self.non_finite, result.excluded)
-        after = self._server_step((shared.server, shared.statistics), result.arrivals)
+        before = shared.server, shared.statistics
+        after = self._server_step(before, result.arrivals, on_device)
         if not self._on_device:
             rows = write_rows(state.clients, dispatches, result.rows, data.num_clients)
             result = result._replace(rows=rows)

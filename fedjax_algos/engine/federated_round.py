@@ -5,7 +5,8 @@ client computes is in `exchange.py`, what the server makes of it in `server_step
 cohort is mapped in `slots.py`.
 
 Everywhere the dispatches are those of `fill_slots`, with leaves [slots]: client id `num_clients`
-marks an empty slot, whose contribution is masked out.
+marks an empty slot. What comes from an empty slot, or from a client that fails after its training
+(`Dispatch.arrives`), is masked out, and no row is written.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from fedjax_algos.engine.exchange import (
 from fedjax_algos.engine.non_finite import Excluded, NonFinite, select
 from fedjax_algos.engine.placed.sharded_data import ProgramData
 from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, decoded, server_step
-from fedjax_algos.engine.slots import Placement, map_cohort
+from fedjax_algos.engine.slots import Placement, answers, map_cohort
 from fedjax_algos.engine.state import FederatedState
 
 
@@ -120,23 +121,26 @@ class FederatedRound(NamedTuple):
         summed, results = map_cohort(of_client, shared, data, inputs, placement)
         (arrivals, metrics), (of_cohort, updates, finite) = summed, results
         if stacked:
-            mask: Any = dispatches.client < data.num_clients
+            mask: Any = answers(dispatches, data.num_clients)
             stack = Stack(updates, dispatches, mask if finite is None else mask & finite)
             arrivals = arrivals._replace(contributions=stack)
         excluded = self._count(state, finite, dispatches, data.num_clients)
+        written = dispatches.client
+        if not isinstance(dispatches.arrives, tuple):
+            written = jnp.where(answers(dispatches, data.num_clients), written, data.num_clients)
         # the index of an empty slot is out of range, so its row and its mark are dropped
-        known = jax.tree.map(lambda leaf: leaf.at[dispatches.client].set(True), state.dispatched)
+        known = jax.tree.map(lambda leaf: leaf.at[written].set(True), state.dispatched)
         results = placement.constrain((arrivals, metrics, excluded, known))
         if not self.rows_are_table:
             return CohortResult(placement.constrain(of_cohort), *results)
-        table = jax.tree.map(lambda t, r: t.at[dispatches.client].set(r), rows, of_cohort)
+        table = jax.tree.map(lambda t, r: t.at[written].set(r), rows, of_cohort)
         return CohortResult(placement.constrain_rows(table), *results)
 
     def _count(self, state, finite, dispatches, num_clients):
         """The updates left out so far, with those of this cohort; finite is bool[slots] or None."""
         if finite is None:
             return ()
-        left_out = self.placement.constrain(~finite & (dispatches.client < num_clients))
+        left_out = self.placement.constrain(~finite & answers(dispatches, num_clients))
         return state.excluded.add(left_out, dispatches)
 
     def _read_rows(self, rows, dispatches):
@@ -146,10 +150,15 @@ class FederatedRound(NamedTuple):
         return jax.tree.map(lambda leaf: leaf[dispatches.client], rows)
 
     def server_step(
-        self, phase: Algorithm | Prelude, before: tuple[Any, Any], arrivals: Arrivals
+        self,
+        phase: Algorithm | Prelude,
+        before: tuple[Any, Any],
+        arrivals: Arrivals,
+        dispatches: Dispatch,
     ) -> tuple[Any, Any]:
         """(server state, statistics) after a round or its prelude; `before` if none is left."""
-        after = server_step(phase, *before, arrivals, jnp.int32(0), screened=self.screened)
+        screened = self.screened or not isinstance(dispatches.arrives, tuple)
+        after = server_step(phase, *before, arrivals, jnp.int32(0), screened=screened)
         return self.placement.constrain(after)
 
     def _after_prelude(self, state, data, dispatches):
@@ -158,7 +167,7 @@ class FederatedRound(NamedTuple):
         if prelude is None:
             return state
         result = self.run_prelude(state, data, dispatches)
-        server, _ = self.server_step(prelude, (state.server, ()), result.arrivals)
+        server, _ = self.server_step(prelude, (state.server, ()), result.arrivals, dispatches)
         return state._replace(server=server, excluded=result.excluded)
 
     def run_round(
@@ -168,7 +177,7 @@ class FederatedRound(NamedTuple):
         state = self._after_prelude(state, data, dispatches)
         result = self.run_cohort(state.clients, state, data, dispatches)
         before = state.server, state.statistics
-        after = self.server_step(self.algorithm, before, result.arrivals)
+        after = self.server_step(self.algorithm, before, result.arrivals, dispatches)
         return after_round(state, after, result), result.metrics
 
     def cohort_updates(
@@ -179,7 +188,7 @@ class FederatedRound(NamedTuple):
         dispatches: Dispatch,
         slots: jax.Array | None,
     ) -> Stack:
-        """What the clients of a cohort would upload; nothing is updated.
+        """What the clients of a cohort would upload, if none failed; nothing is updated.
 
         Args:
           rows: leaves [cohort, ...] in the order of `dispatches`, or [num_clients, ...].
@@ -208,7 +217,8 @@ class FederatedRound(NamedTuple):
             rows_are_table=False,
             non_finite="keep",  # diagnostics show what is uploaded
         )
-        stack = stacked.run_cohort(rows, state, data, dispatches).arrivals.contributions
+        trained = dispatches._replace(arrives=())
+        stack = stacked.run_cohort(rows, state, data, trained).arrivals.contributions
         index = slice(cohort_size) if slots is None else slots
         return jax.tree.map(lambda leaf: leaf[index], stack)
 

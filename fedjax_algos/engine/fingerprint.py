@@ -43,10 +43,10 @@ def algorithm_fingerprint(
 
     The functions of the algorithm are traced and lowered for one client, which includes their
     constants; nothing is compiled or computed. Another version of JAX may lower them differently.
-    The arguments may be shapes; the dispatch has leaves [].
+    The arguments may be shapes; the dispatch has leaves [], and whether it arrives is not read.
     """
 
-    arguments = state._replace(clients=()), data_shapes(data), dispatch
+    arguments = state._replace(clients=()), data_shapes(data), dispatch._replace(arrives=())
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), arguments
     )

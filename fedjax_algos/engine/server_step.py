@@ -67,7 +67,8 @@ def server_step(
       statistics: of the model.
       arrivals: of the step.
       group: int32[]: of the plan; 0 in rounds.
-      screened: whether updates may have been left out. If all were, nothing changes.
+      screened: whether updates may have been left out or not have arrived. If there is none,
+        nothing changes.
     """
 
     def update():

@@ -187,6 +187,12 @@ def fill_slots(dispatches: Dispatch, order: Array, num_clients: int) -> Dispatch
     )
 
 
+def answers(dispatches: Dispatch, num_clients: int) -> Array:
+    """bool[...]: in which slots a client answers, so not in empty ones, nor where it fails."""
+    filled = dispatches.client < num_clients
+    return filled if isinstance(dispatches.arrives, tuple) else filled & dispatches.arrives
+
+
 def map_cohort(
     function: Callable[..., tuple[Any, Any]],
     shared: Any,
@@ -202,8 +208,8 @@ def map_cohort(
       shared: what the function reads for all clients. It is an argument, not a closure, because
         every device has its own copy.
       data: all clients' examples, or shards of which each device holds one.
-      inputs: leaves [slots, ...]; the first are the dispatches of `fill_slots`. The contribution of
-        an empty slot is masked out.
+      inputs: leaves [slots, ...]; the first are the dispatches of `fill_slots`. What is summed of
+        an empty slot, or of a client that fails, is masked out.
       placement: how the cohort is laid out over chunks and devices.
 
     Returns:
@@ -233,9 +239,9 @@ def _map_chunks(function, inputs, size, num_clients):
 
     def masked(dispatch, *rest):
         summed, stacked = function(dispatch, *rest)
-        filled = dispatch.client < num_clients
+        answered = answers(dispatch, num_clients)
         # `where`, not a product: 0 * NaN is NaN, and an empty slot must not change the sum
-        return jax.tree.map(lambda leaf: jnp.where(filled, leaf, 0), summed), stacked
+        return jax.tree.map(lambda leaf: jnp.where(answered, leaf, 0), summed), stacked
 
     @jax.jit  # traced once, for its shapes and for the loop
     def map_chunk(inputs):

@@ -24,7 +24,7 @@ from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.engine.non_finite import Excluded, NonFinite
 from fedjax_algos.engine.placed.devices import replicate
 from fedjax_algos.engine.placed.on_disk import DiskClientState
-from fedjax_algos.engine.slots import Placement
+from fedjax_algos.engine.slots import Placement, answers
 
 
 class FederatedState(NamedTuple):
@@ -173,7 +173,6 @@ def write_rows(
     """Writes the rows of a cohort, [slots, ...], into the table in place, and returns it."""
     rows = jax.device_get(rows)
     return table.write(
-        (int(client), jax.tree.map(lambda leaf, i=slot: leaf[i], rows))
-        for slot, client in enumerate(dispatches.client)
-        if client < num_clients
+        (int(dispatches.client[slot]), jax.tree.map(lambda leaf, i=slot: leaf[i], rows))
+        for slot in np.flatnonzero(answers(dispatches, num_clients))
     )

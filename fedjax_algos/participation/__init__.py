@@ -1,12 +1,13 @@
 """Who takes part: which clients train in which round, how many steps, at which learning rate.
 
 This folder handles only ids, counts and rates, not models. The registries `samplers` (which clients
-are in a cohort), `local_works` (how much of its local work each client finishes) and
-`rate_schedules` (learning rate schedules of the clients) contain the factories by name, for specs
-such as `cyclic:num_groups=10`.
+are in a cohort), `failures` (which of them do not answer), `local_works` (how much of its local
+work each client finishes) and `rate_schedules` (learning rate schedules of the clients) contain the
+factories by name, for specs such as `cyclic:num_groups=10`.
 """
 
 from fedjax_algos.participation.cohorts import Cohorts
+from fedjax_algos.participation.failing import Failures, failures, independent
 from fedjax_algos.participation.local_work import (
     LocalWork,
     deadline,
@@ -42,6 +43,7 @@ from fedjax_algos.participation.traced import (
 
 __all__ = [
     "Cohorts",
+    "Failures",
     "LocalWork",
     "RateSchedule",
     "Sampler",
@@ -55,7 +57,9 @@ __all__ = [
     "differentiable",
     "dirichlet",
     "exponential",
+    "failures",
     "full",
+    "independent",
     "inverse",
     "local_works",
     "partial",

@@ -1,11 +1,14 @@
 """The dispatches of synchronous rounds: each round has a cohort and ends when all its clients have.
 
+A slot of a cohort may stay empty, and a client may fail to answer.
+
 Also what all dispatches have, in rounds and on the virtual clock: complete local updates, learning
 rates, and the steps of each client's earlier dispatches.
 """
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -20,8 +23,9 @@ from fedjax_algos.core.checks import (
 from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.data.partitioning.base import describe_counts
+from fedjax_algos.participation.failing import Failures, draw_failures
 from fedjax_algos.participation.local_work import LocalWork, full
-from fedjax_algos.participation.sampling import Sampler, uniform_cohorts
+from fedjax_algos.participation.sampling import Sampler, idle_device, uniform_cohorts
 
 _DISPATCH_BYTES = 9 * 4  # at least
 _COPIES = 3  # of the dispatches of a call: drawn, in their slots, and on the device
@@ -33,6 +37,7 @@ class Position(NamedTuple):
     next_round: Any  # int32[]
     dispatched: np.ndarray  # int32[num_clients]: dispatches of each client so far
     steps_done: np.ndarray  # int32[num_clients]: their local steps
+    lost: Any = ()  # int64[]: dispatches that failed; () if none can
 
 
 class Cohorts:
@@ -49,6 +54,7 @@ class Cohorts:
       seed: the seed of the cohorts and of `work`.
       sampler: draws the cohorts; see `samplers`.
       work: how much of its local update each client finishes; see `local_works`. None for all.
+      failures: which clients fail to answer after their training; see `failures`. None for none.
 
     Raises:
       ValueError: for counts that are no whole numbers of at least 1, a cohort larger than the
@@ -65,11 +71,15 @@ class Cohorts:
         seed: int,
         sampler: Sampler = uniform_cohorts,
         work: LocalWork | None = None,
+        failures: Failures | None = None,
     ):
         check_seed(seed)
         check_callable("sampler", sampler, "give one of participation.samplers, such as uniform")
         if work is not None:
             check_callable("work", work, "give one of participation.local_works, such as partial()")
+        if failures is not None:
+            fix = "give one of participation.failures, such as independent(probability=0.3)"
+            check_callable("failures", failures, fix)
         self.counts = checked_counts(counts)
         check_cohort_size(cohort_size, len(counts))
         self.shares = self.counts / self.counts.sum(dtype=np.int64)
@@ -78,10 +88,11 @@ class Cohorts:
         self.work = work or full()
         self.cohort_size = cohort_size
         self.seed = seed
-        self.sampler = sampler
+        self.sampler, self.failures = sampler, failures
         self.dispatched = np.zeros(len(counts), np.int32)
         self.steps_done = np.zeros(len(counts), np.int32)
         self.next_round = 0
+        self.lost: Any = () if failures is None else np.int64(0)
 
     def dispatches(self, rounds: int) -> Dispatch:
         """Draws the dispatches of the next rounds.
@@ -92,38 +103,46 @@ class Cohorts:
         Returns:
           A `Dispatch` whose fields are NumPy arrays [rounds, cohort_size]: int32, but JAX's default
           float type for `share` and `learning_rate`. A client that is drawn twice in a cohort has
-          two dispatches, numbered in the order of the cohort.
+          two dispatches, numbered in the order of the cohort. `arrives` is `()` unless clients may
+          fail or the sampler may leave slots empty. An empty slot has client `num_clients`, the
+          share 0, and no steps or examples. A dispatch that fails counts as the client's others do.
 
         Raises:
           ValueError: for a learning rate that is not positive and finite, for local work that is no
-            integer from 1 to that of a complete update for each client, and what the sampler and
-            the local work raise.
+            integer from 1 to that of a complete update for each client, and what the sampler, the
+            local work and the failures raise.
         """
         check_whole("rounds", rounds)
         check_int32("the number of the last round", self.next_round + rounds, "give fewer rounds")
         check_dispatch_memory(rounds, self.cohort_size, "draw fewer rounds in a call (eval_every)")
         numbers = np.arange(self.next_round, self.next_round + rounds, dtype=np.int32)
-        clients = self._sampled(numbers)
+        drawn = self._sampled(numbers)
+        filled = drawn < len(self.counts)
+        clients = np.where(filled, drawn, 0)  # what an empty slot looks up is masked
         complete = self.steps[clients]
-        num_steps = self._worked(numbers, clients, complete)
-        number = self.dispatched[clients] + _earlier_sums(clients, np.ones_like(clients))
-        first_step = first_steps(clients, num_steps, self.steps_done)
+        num_steps = self._worked(numbers, clients, complete) * filled
+        number = (self.dispatched[clients] + _earlier_sums(clients, filled)) * filled
+        first_step = first_steps(clients, num_steps, self.steps_done) * filled
+        arrives = self._arrive(clients, number.astype(np.int32), filled)
         self.next_round += rounds
-        np.add.at(self.dispatched, clients, 1)
+        np.add.at(self.dispatched, clients, filled)
         np.add.at(self.steps_done, clients, num_steps)
+        if self.failures is not None:
+            self.lost = self.lost + filled.sum() - np.sum(arrives)
         step = np.broadcast_to(numbers[:, None], clients.shape)
         float_type = jnp.result_type(float)
         count = number if self.local.rate_by == "dispatch" else step
         return Dispatch(
-            client=clients,
+            client=drawn,
             number=number.astype(np.int32),
             server_step=step,
             num_steps=num_steps,
-            full_steps=complete,
-            num_examples=self.counts[clients],
-            share=self.shares[clients].astype(float_type),
+            full_steps=np.where(filled, complete, 1),
+            num_examples=self.counts[clients] * filled,
+            share=self.shares[clients].astype(float_type) * filled,
             learning_rate=np.asarray(rate_at(self.local.learning_rate, count), float_type),
             first_step=first_step,
+            arrives=arrives,
         )
 
     def _sampled(self, numbers):
@@ -135,7 +154,7 @@ class Cohorts:
                 f"the sampler returned cohorts of shape {clients.shape}; give one that returns "
                 f"client ids [rounds, cohort_size], here {shape}"
             )
-        check_clients(clients, len(self.counts))
+        check_clients(clients, len(self.counts), may_be_empty=may_leave_empty(self.sampler))
         return clients
 
     def _worked(self, numbers, clients, complete):
@@ -154,9 +173,20 @@ class Cohorts:
             )
         return steps.astype(np.int32)
 
+    def _arrive(self, clients, number, filled):
+        """bool[rounds, cohort]: which dispatches arrive; () if all do."""
+        if self.failures is None:
+            return filled if may_leave_empty(self.sampler) else ()
+        seed = np.uint32(self.seed)
+        with jax.default_device(idle_device()):
+            of_rounds = zip(clients, number, strict=True)  # one shape, compiled once
+            fails = [np.asarray(draw_failures(self.failures, seed, *each)) for each in of_rounds]
+        return filled & ~np.stack(fails)
+
     def position(self) -> Position:
         """How far the dispatches have been drawn, to go on from there with `go_to`."""
-        return Position(np.int32(self.next_round), self.dispatched.copy(), self.steps_done.copy())
+        counted = self.dispatched.copy(), self.steps_done.copy(), self.lost
+        return Position(np.int32(self.next_round), *counted)
 
     def go_to(self, position: Position) -> None:
         """Continues from where an equal `Cohorts` was.
@@ -167,6 +197,7 @@ class Cohorts:
         self.next_round = int(position.next_round)
         self.dispatched = np.array(position.dispatched, np.int32)
         self.steps_done = np.array(position.steps_done, np.int32)
+        self.lost = position.lost
 
     def __repr__(self) -> str:
         return describe(
@@ -177,6 +208,11 @@ class Cohorts:
             seed=self.seed,
             next_round=self.next_round,
         )
+
+
+def may_leave_empty(sampler: Any) -> bool:
+    """Whether a sampler, also a traced one, says that it may leave slots of a cohort empty."""
+    return bool(getattr(sampler, "may_leave_empty", False))
 
 
 def checked_counts(counts: Any) -> np.ndarray:

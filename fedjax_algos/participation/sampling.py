@@ -1,4 +1,7 @@
-"""Samplers: who takes part in each round, drawn from (seed, round) alone."""
+"""Samplers: who takes part in each round, drawn from (seed, round) alone.
+
+A sampler with the attribute `may_leave_empty = True` may return `num_clients` for an empty slot.
+"""
 
 import functools
 from collections.abc import Callable
@@ -22,6 +25,9 @@ class Sampler(Protocol):
         self, seed: int, rounds: np.ndarray, num_clients: int, cohort_size: int, /
     ) -> np.ndarray:
         """Returns client ids, int32[rounds, cohort_size].
+
+        If the function has the attribute `may_leave_empty = True`, `num_clients` marks a slot that
+        stays empty.
 
         Args:
           seed: the seed of the cohorts.
@@ -73,7 +79,7 @@ def _draw(seed, rounds, num_clients, cohort_size):
     return jax.vmap(cohort)(rounds)
 
 
-def _idle_device() -> jax.Device | None:
+def idle_device() -> jax.Device | None:
     """The last CPU device, on which a draw does not wait for the computations of the others.
 
     A single CPU device runs everything, so there a draw does wait.
@@ -100,7 +106,7 @@ def uniform_cohorts(
     Returns:
       int32[rounds, cohort_size]: client ids.
     """
-    with jax.default_device(_idle_device()):
+    with jax.default_device(idle_device()):
         blocks = [
             _draw(np.uint32(seed), np.int32(rounds[first]) + _BLOCK, num_clients, cohort_size)
             for first in range(0, len(rounds), len(_BLOCK))

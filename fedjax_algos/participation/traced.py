@@ -24,8 +24,10 @@ from fedjax_algos.participation.cohorts import (
     check_cohort_size,
     checked_counts,
     full_steps,
+    may_leave_empty,
     rate_at,
 )
+from fedjax_algos.participation.failing import Failures, draw_failures
 from fedjax_algos.participation.sampling import draw_members
 
 _ONCE = np.uint32(2**32 - 1)  # in place of the round number, for what is drawn once
@@ -37,7 +39,7 @@ class TracedSampler(Protocol):
     def __call__(
         self, seed: Array, round_number: Array, num_clients: int, cohort_size: int, /
     ) -> jax.Array:
-        """Returns client ids, int32[cohort_size].
+        """Returns client ids, int32[cohort_size]; empty slots are marked as in `Sampler`.
 
         Args:
           seed: uint32[], the seed of the cohorts.
@@ -139,6 +141,7 @@ def traced_dispatches(
     rounds: int,
     sampler: TracedSampler | None = None,
     work: TracedWork | None = None,
+    failures: Failures | None = None,
 ) -> Dispatch:
     """Draws the dispatches of a whole simulation on the device.
 
@@ -155,6 +158,7 @@ def traced_dispatches(
       sampler: one of `traced_samplers`, such as `traced_samplers["cyclic"](num_groups=10)`; None
         draws uniformly without replacement.
       work: how much of its local update each client finishes; None for all.
+      failures: which clients fail to answer, as in `Cohorts`; None for none.
 
     Returns:
       Leaves [rounds, cohort_size], in the dtypes of `Cohorts.dispatches`.
@@ -173,6 +177,9 @@ def traced_dispatches(
     check_cohort_size(cohort_size, num_clients)
     sampler = uniform() if sampler is None else sampler
     check_callable("sampler", sampler, "give one of participation.traced_samplers")
+    if failures is not None:
+        check_callable("failures", failures, "give one of participation.failures")
+    may_be_empty = may_leave_empty(sampler)
     seed = jnp.asarray(seed).astype(jnp.uint32)
     numbers = np.arange(rounds, dtype=np.int32)
     float_type = jnp.result_type(float)
@@ -182,24 +189,30 @@ def traced_dispatches(
         given = jnp.asarray(sampler(seed, round_number, num_clients, cohort_size))
         _check_cohort(given, cohort_size)
         client = given.clip(0, num_clients - 1)
+        filled = given != num_clients if may_be_empty else jnp.ones(cohort_size, bool)
         full = _lookup(complete, client)
         num_steps = full if work is None else work(seed, round_number, full).astype(jnp.int32)
+        num_steps *= filled
         # entries of the same client earlier in the cohort, if it is drawn with replacement
-        earlier = jnp.tril(client[:, None] == client[None], -1).astype(jnp.int32)
-        number = dispatched[client] + earlier.sum(1, dtype=jnp.int32)
-        first_step = steps_done[client] + earlier @ num_steps
-        carry = dispatched.at[client].add(1), steps_done.at[client].add(num_steps)
-        return carry, (given, client, number, num_steps, full, first_step)
+        earlier = (jnp.tril(client[:, None] == client[None], -1) & filled[None]).astype(jnp.int32)
+        number = (dispatched[client] + earlier.sum(1, dtype=jnp.int32)) * filled
+        first_step = (steps_done[client] + earlier @ num_steps) * filled
+        carry = dispatched.at[client].add(filled), steps_done.at[client].add(num_steps)
+        arrives: Any = filled if may_be_empty else ()
+        if failures is not None:
+            arrives = filled & ~draw_failures(failures, seed, client, number)
+        return carry, (given, client, number, num_steps, full, first_step, arrives)
 
     zeros = jnp.zeros(num_clients, jnp.int32)
     _, drawn = jax.lax.scan(draw, (zeros, zeros), numbers)
-    given, client, number, num_steps, full, first_step = drawn
+    given, client, number, num_steps, full, first_step, arrives = drawn
     if not isinstance(given, jax.core.Tracer):
-        check_clients(np.asarray(given), num_clients)
-    rates = jnp.where(given == client, _rates(local, numbers, number, cohort_size), jnp.nan)
+        check_clients(np.asarray(given), num_clients, may_be_empty=may_be_empty)
+    known = given < num_clients + may_be_empty
+    rates = jnp.where((given >= 0) & known, _rates(local, numbers, number, cohort_size), jnp.nan)
     step = jnp.broadcast_to(numbers[:, None], client.shape)
     shares = (counts / counts.sum(dtype=np.int64)).astype(float_type)
-    return Dispatch(
+    dispatches = Dispatch(
         client=client,
         number=number,
         server_step=step,
@@ -209,6 +222,16 @@ def traced_dispatches(
         share=_lookup(shares, client),
         learning_rate=rates.astype(float_type),
         first_step=first_step,
+        arrives=arrives,
+    )
+    if not may_be_empty:
+        return dispatches
+    filled = given != num_clients
+    return dispatches._replace(
+        client=jnp.where(filled, client, num_clients),
+        full_steps=jnp.where(filled, full, 1),
+        num_examples=dispatches.num_examples * filled,
+        share=dispatches.share * filled,
     )
 
 

@@ -246,7 +246,7 @@ def _check_rounds(
         cohorts = _cohorts(settings, algorithms[0].local, data, seed)
         dispatches = cohorts.dispatches(settings.rounds)
         if keeping:
-            check_no_repeats(dispatches)
+            check_no_repeats(dispatches, data.num_clients)
 
 
 def _check_plans(settings: Settings, methods: list[Method], seconds: float) -> None:

@@ -26,10 +26,11 @@ _IN_WORDS = {  # facts that are known by their hashes only
     "first_cohorts": "the cohorts of the first rounds, which the seed and the sampler draw",
     "first_steps": "the local work in the first rounds",
     "first_learning_rates": "the learning rates of the first rounds",
+    "first_arrivals": "which clients answer in the first rounds",
     "plan": "the plan of the virtual clock, which depends on its seconds",
     "runs": "the runs, or their clients' examples",
 }
-_BY_ROUND = ("first_cohorts", "first_steps", "first_learning_rates")
+_BY_ROUND = ("first_cohorts", "first_steps", "first_learning_rates", "first_arrivals")
 _HASH = re.compile(r"\b[0-9a-f]{16}")
 _SHOWN = 80  # characters of a value
 _COMPARED = 20  # rounds
@@ -63,7 +64,7 @@ def identity(
 
 
 def identify_rounds(cohorts: Sequence[Cohorts], rounds: int) -> dict[str, list[str]]:
-    """By what other samplers, local work and rate schedules are recognised.
+    """By what other samplers, local work, rate schedules and failures are recognised.
 
     Hashes of each of the first rounds, at most 20, of new cohorts of runs that are computed
     together.
@@ -75,6 +76,8 @@ def identify_rounds(cohorts: Sequence[Cohorts], rounds: int) -> dict[str, list[s
         "first_learning_rates": [each.learning_rate for each in drawn],
         "first_steps": [(each.num_steps, each.full_steps, each.first_step) for each in drawn],
     }
+    if drawn and not isinstance(drawn[0].arrives, tuple):
+        parts["first_arrivals"] = [each.arrives for each in drawn]
     return {
         name: [
             array_fingerprint(jax.tree.map(lambda leaf, t=t: leaf[t], part)) for t in range(number)

@@ -24,6 +24,7 @@ from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.non_finite import NonFinite, NonFiniteUpdateError, all_finite
 from fedjax_algos.engine.placed.devices import one_copy
 from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.participation.cohorts import Position
 from fedjax_algos.runs.saving.checkpoints import Content, RunSaver, Saved
 from fedjax_algos.runs.saving.interruption import check_interruption
 
@@ -52,11 +53,13 @@ class Counted(NamedTuple):
 
     @classmethod
     def of_rounds(
-        cls, rounds: int, cohort_size: int, transfer: Transfer, flops: float
+        cls, rounds: int, position: Position, transfer: Transfer, flops: float
     ) -> "Counted":
         """What so many rounds have cost; `flops` are those of all their dispatches."""
-        dispatched = rounds * cohort_size
-        return cls(rounds, dispatched * transfer.download, dispatched * transfer.upload, flops)
+        dispatched = int(position.dispatched.sum(dtype=np.int64))
+        lost = None if isinstance(position.lost, tuple) else int(position.lost)
+        upload = (dispatched - (lost or 0)) * transfer.upload
+        return cls(rounds, dispatched * transfer.download, upload, flops, lost=lost)
 
 
 class Measured(NamedTuple):
@@ -206,7 +209,7 @@ def params_finite(params: Params) -> jax.Array:
 
 
 def training_mean(mean: Mean) -> jax.Array:
-    """The mean over the updates of some rounds; NaN if all of them were left out."""
+    """The mean over the updates of some rounds; NaN if none was used."""
     mean = mean.over_classes()
     return jnp.where(mean.weight > 0, mean.value(), jnp.nan)
 

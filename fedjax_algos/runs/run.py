@@ -23,7 +23,7 @@ from fedjax_algos.engine.placed.on_disk import DiskClientState
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState, HostClientState
 from fedjax_algos.models.outputs import check_labels
-from fedjax_algos.participation import Cohorts, LocalWork, Sampler, uniform
+from fedjax_algos.participation import Cohorts, Failures, LocalWork, Sampler, uniform
 from fedjax_algos.participation.cohorts import Position
 
 _ROW_BYTES = 500  # of an evaluation's row, at least
@@ -66,6 +66,7 @@ class RoundOptions(TypedDict, total=False):
     rounds: Required[int]
     sampler: Sampler
     work: LocalWork | None
+    failures: Failures | None
     test: Batch | None
     eval_every: int
     params: Params | Model | None
@@ -78,6 +79,7 @@ class Rounds(NamedTuple):
     rounds: int
     sampler: Sampler = uniform
     work: LocalWork | None = None
+    failures: Failures | None = None
     test: Batch | None = None
     eval_every: int = 10
     params: Params | Model | None = None
@@ -99,6 +101,7 @@ class Rounds(NamedTuple):
             seed=seed,
             sampler=self.sampler,
             work=self.work,
+            failures=self.failures,
         )
 
 
@@ -134,11 +137,12 @@ def draw_windows(
     for done in range(cohorts.next_round, rounds, longest):
         number = min(longest, rounds - done)
         dispatches = cohorts.dispatches(number)
+        num_clients = len(cohorts.counts)
         if keeping:
-            check_no_repeats(dispatches)
+            check_no_repeats(dispatches, num_clients)
         index = np.arange(longest) % number
         repeated = jax.tree.map(lambda leaf, index=index: leaf[index], dispatches)
-        flops = float(count(dispatches).sum())
+        flops = float(np.where(dispatches.client < num_clients, count(dispatches), 0).sum())
         yield Window(number, repeated, flops, cohorts.position())
 
 
@@ -154,13 +158,13 @@ def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> Flop
         return lambda dispatches: np.full(dispatches.client.shape, np.nan)
 
 
-def check_no_repeats(dispatches: Dispatch) -> None:
+def check_no_repeats(dispatches: Dispatch, num_clients: int) -> None:
     """Raises ValueError for a client that is twice in a cohort; leaves [rounds, cohort].
 
-    Its state would be written twice.
+    Its state would be written twice. Id `num_clients` marks empty slots.
     """
     ordered = np.sort(dispatches.client, axis=1)
-    twice = ordered[:, 1:] == ordered[:, :-1]
+    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] < num_clients)
     if twice.any():
         row, column = np.argwhere(twice)[0]
         raise ValueError(

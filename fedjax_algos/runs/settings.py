@@ -29,7 +29,14 @@ from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.slots import chunk_size
 from fedjax_algos.models import compute_in, losses, metrics, models, with_loss, with_metrics
 from fedjax_algos.models.adapters import check_examples
-from fedjax_algos.participation import cohort_count, local_works, rate_schedules, samplers
+from fedjax_algos.participation import (
+    Failures,
+    cohort_count,
+    failures,
+    local_works,
+    rate_schedules,
+    samplers,
+)
 from fedjax_algos.participation.cohorts import check_dispatch_memory
 from fedjax_algos.runs.run import check_evaluations
 from fedjax_algos.wrappers import wrappers
@@ -54,6 +61,8 @@ class Settings:
     - `loss` replaces that of the model, which is cross-entropy, in training and in evaluation.
     - `metrics` are measured beside those of the model; see `with_metrics`.
     - `cohort` is a number of clients or, below 1, a fraction of them.
+    - `failures` says which clients train and then do not answer, as `independent:probability=0.3`;
+      None: all answer. On the virtual clock the `system` says which dispatches are lost.
     - `local_steps` is 10 if neither it nor `local_epochs` is given.
     - `client_learning_rate`, `client_optimizer` and `server_learning_rate` replace those of all
       methods. `client_optimizer` is an optimiser of optax by name, see `client_optimizer`.
@@ -96,6 +105,7 @@ class Settings:
     clients: Count = 100
     cohort: Positive = 10
     sampler: str = "uniform"
+    failures: str | None = None
     work: str = "full"
     rounds: Count = 100
     local_steps: Count | None = None
@@ -143,6 +153,11 @@ class Settings:
                     f"local_epochs={self.local_epochs} is not counted on the virtual clock; give "
                     "local_steps"
                 )
+            if self.failures is not None:
+                raise ValueError(
+                    f"failures={self.failures!r} is for rounds; on the virtual clock the system "
+                    "model loses dispatches: give system='simulated:dropout=0.3'"
+                )
             self.refuse("the virtual clock", "client_state", "examples")
             check_evaluations(len(self.seeds) * self.evaluations, "give fewer evaluations or seeds")
         if self.local_steps is not None and self.local_epochs is not None:
@@ -177,6 +192,7 @@ class Settings:
         models.parse(self.model)
         partitions.parse(self.partition)
         samplers.make(self.sampler)
+        self._failures()
         local_works.make(self.work)
         rate_schedules.make(self.rate_schedule, 1.0)
         system_of(self.system, self.batch_size)
@@ -208,12 +224,16 @@ class Settings:
         """The number of clients in a round."""
         return cohort_count(self.cohort, self.clients)
 
+    def _failures(self) -> Failures | None:
+        return None if self.failures is None else failures.make(self.failures)
+
     def cohorts(self) -> dict[str, Any]:
         """The arguments of `Cohorts` that describe the cohorts and their local work."""
         return {
             "cohort_size": self.cohort_size,
             "sampler": samplers.make(self.sampler),
             "work": local_works.make(self.work),
+            "failures": self._failures(),
         }
 
     def loop(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.devices import one_copy
 from fedjax_algos.engine.placed.sharded_data import RunData
 from fedjax_algos.engine.state import FederatedState, place_of
-from fedjax_algos.participation import LocalWork, Sampler, uniform
+from fedjax_algos.participation import Failures, LocalWork, Sampler, uniform
 from fedjax_algos.participation.cohorts import Position
 from fedjax_algos.runs.identity import identify_rounds, identity
 from fedjax_algos.runs.progress import show_progress
@@ -54,6 +54,7 @@ def simulate(
     seed: int = 0,
     sampler: Sampler = uniform,
     work: LocalWork | None = None,
+    failures: Failures | None = None,
     test: Batch | None = None,
     eval_every: int = 10,
     params: Params | Model | None = None,
@@ -83,6 +84,9 @@ def simulate(
       sampler: draws the cohorts; the default draws uniformly without replacement.
       work: how much of its local work each client does, such as `participation.partial()`; None is
         all.
+      failures: which clients train and then do not answer, such as
+        `participation.independent(probability=0.3)`; None is none. Their updates and new rows are
+        lost, and a round in which nobody answers leaves the model as it is.
       test: the examples to evaluate on (a tree like `data.examples`), or None for no evaluation.
       eval_every: rounds between evaluations, at least 1. The start and the end are always
         evaluated.
@@ -108,11 +112,13 @@ def simulate(
       and `analysis.pictures.plot_metric(rows)` a figure: `round`; `train_loss`, the mean over all
       examples of all local steps since the last row; `test_loss` and the problem's metrics as
       `test_...`; `excluded_updates`, which were not finite and were left out since the start (see
-      `make_engine`); `download_bytes`, `upload_bytes` and `flops` of all clients since the start
-      (see `count_flops`); `wall_seconds` since the start, compilation included. `flops` is NaN,
-      with a warning, for an algorithm whose operations cannot be counted. If the test loss or the
-      params of the global model are not finite, the run stops with that row and a warning, unless
-      the engine has non_finite="keep".
+      `make_engine`); `lost`, which have not arrived since the start, if there are `failures`;
+      `download_bytes`, `upload_bytes` and `flops` of all clients since the start (see
+      `count_flops`), where a client that fails downloads and computes, but does not upload;
+      `wall_seconds` since the start, compilation included. `flops` is NaN, with a warning, for an
+      algorithm whose operations cannot be counted. If the test loss or the params of the global
+      model are not finite, the run stops with that row and a warning, unless the engine has
+      non_finite="keep".
 
     Raises:
       TypeError: for an object of another type.
@@ -124,7 +130,7 @@ def simulate(
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
     report = _reporter(on_evaluation)
-    loop = Rounds(cohort_size, rounds, sampler, work, test, eval_every, params)
+    loop = Rounds(cohort_size, rounds, sampler, work, failures, test, eval_every, params)
     run = _SynchronousRun(engine, data, loop, seed, evaluate, state, start_round)
     saver = run.saver(checkpoints)
     with show_progress(progress, run.end, "rounds") as show:
@@ -163,8 +169,8 @@ def iterate_rounds(
       evaluate: of `make_evaluate`.
       state: of an earlier run, which goes on; it is CONSUMED.
       start_round: the number of rounds that `state` has seen.
-      **rounds: `cohort_size`, `rounds`, `sampler`, `work`, `test`, `params`, and `eval_every`,
-        which is 1 if it is not given.
+      **rounds: `cohort_size`, `rounds`, `sampler`, `work`, `failures`, `test`, `params`, and
+        `eval_every`, which is 1 if it is not given.
 
     Returns:
       An iterator over the states and the rows of the evaluations.
@@ -250,7 +256,7 @@ class _SynchronousRun:
         restored = self._restore(recorder, saver)
         if recorder.ended:
             return
-        windows = self._windows(self.end)
+        start, windows = self.cohorts.position(), self._windows(self.end)
         window = next(windows, None)
         if window is None:  # the checkpoint was that of the end
             return
@@ -258,7 +264,7 @@ class _SynchronousRun:
         transfer = self.engine.transfer(self.state, self.data, first)
 
         def stop(metrics: Metrics, position: Position | None) -> Stop:
-            counted = Counted.of_rounds(self.done, self.loop.cohort_size, transfer, self.flops)
+            counted = Counted.of_rounds(self.done, position or start, transfer, self.flops)
             measure = partial(measure_state, self.state, metrics, self.evaluate_model)
             arrays = None if position is None else partial(self._arrays, position, saver)
             last = self.done == self.end

@@ -58,6 +58,7 @@ FLAGS = {
     "models": "--model",
     "partitions": "--partition",
     "samplers": "--sampler",
+    "failures": "--failures",
     "local_works": "--work",
     "rate_schedules": "--rate-schedule",
     "system_models": "--system",

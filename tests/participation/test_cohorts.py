@@ -29,7 +29,8 @@ def test_dispatches_do_not_depend_on_how_rounds_are_split():
 
 def test_fields_of_dispatches():
     dispatches = rounds_of().dispatches(30)
-    assert all(leaf.shape == (30, 3) for leaf in dispatches)
+    assert all(leaf.shape == (30, 3) for leaf in jax.tree.leaves(dispatches))
+    assert dispatches.arrives == ()
     assert (dispatches.server_step == np.arange(30)[:, None]).all()
     for client in range(len(COUNTS)):
         numbers = dispatches.number[dispatches.client == client]

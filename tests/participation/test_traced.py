@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import fedjax_algos as fa
-from fedjax_algos.participation import Cohorts, exponential, traced_samplers
+from fedjax_algos.participation import Cohorts, exponential, independent, traced_samplers
 
 COUNTS = np.asarray([5, 2, 8, 3, 9, 1, 4], np.int32)
 
@@ -22,15 +22,17 @@ COUNTS = np.asarray([5, 2, 8, 3, 9, 1, 4], np.int32)
     ids=["persistent", "rate by round", "rate by dispatch"],
 )
 def test_uniform_cohorts_are_those_on_the_host(local):
-    """Every field has the same values and dtype, with traced and mapped seeds."""
+    """Every field has the same values and dtype, with traced and mapped seeds; so have failures."""
+    options = {"cohort_size": 3, "failures": independent(probability=0.4)}
 
     def draw(seed):
-        return fa.traced_dispatches(seed, COUNTS, local, cohort_size=3, rounds=9)
+        return fa.traced_dispatches(seed, COUNTS, local, **options, rounds=9)
 
     drawn = jax.jit(jax.vmap(draw))(jnp.arange(2))
     for seed in range(2):
-        expected = Cohorts(COUNTS, local, cohort_size=3, seed=seed).dispatches(9)
-        for name, ours, theirs in zip(expected._fields, drawn, expected, strict=True):
+        expected = Cohorts(COUNTS, local, seed=seed, **options).dispatches(9)
+        for name in expected._fields:
+            ours, theirs = getattr(drawn, name), getattr(expected, name)
             assert ours.dtype == theirs.dtype, name
             np.testing.assert_array_equal(ours[seed], theirs, err_msg=name)
 

@@ -93,7 +93,8 @@ def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedDat
 
 _EXAMPLES = (jax.tree_util.SequenceKey(3), jax.tree_util.GetAttrKey("examples"))  # of the view
 _FLOATS = ("share", "learning_rate")  # fields of a dispatch
-_INTEGERS = [None if name in _FLOATS else operator.attrgetter(name) for name in Dispatch._fields]
+_FIELDS = [name for name in Dispatch._fields if name not in Dispatch._field_defaults]
+_INTEGERS = [None if name in _FLOATS else operator.attrgetter(name) for name in _FIELDS]
 
 
 class _Exchange(NamedTuple):
@@ -105,7 +106,7 @@ class _Exchange(NamedTuple):
 
 
 def _exchanges(algorithm, state, data):
-    dispatch = Dispatch(*(0.0 if name in _FLOATS else np.int32(0) for name in Dispatch._fields))
+    dispatch = Dispatch(*(0.0 if name in _FLOATS else np.int32(0) for name in _FIELDS))
     inputs = state.server, shared_of(state), data, dispatch
     leaves, tree = jax.tree.flatten(inputs)
     shapes = (jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)

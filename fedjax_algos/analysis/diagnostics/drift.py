@@ -134,7 +134,8 @@ def client_drift(
       local: how clients train. `local.transform` acts on the shadow's mean gradient as well.
       model: x and the model's statistics, such as `state.model`.
       data: all clients' examples.
-      dispatches: of one round, leaves [cohort]. The shadow's rate is the mean of their rates.
+      dispatches: of one round, leaves [cohort], of which empty slots are left out. The shadow's
+        rate is the mean of their rates.
       seed: of the clients' batches; `state.seed` gives those of a run.
       shadow: whose gradients the shadow sequence averages. All its models, max K_i, are kept in
         memory.
@@ -146,6 +147,8 @@ def client_drift(
       ValueError: for an unknown choice of `shadow`.
     """
     check_choice("shadow", shadow, ("all", "cohort"))
+    filled = dispatches.client < data.num_clients
+    dispatches = jax.tree.map(lambda leaf: leaf[filled], dispatches)
     clients = dispatches.client if shadow == "cohort" else np.arange(data.num_clients)
     steps, seed = max(int(np.max(dispatches.num_steps)), 1), jnp.asarray(seed, jnp.uint32)
     shadows = _shadows(problem, local, steps, model, data, clients, dispatches.learning_rate, seed)

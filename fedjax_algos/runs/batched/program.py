@@ -247,6 +247,7 @@ class Call:
         entries = put(self.entries)
         self.states = wait_on_cpu(program.mesh, begin_each(program, self.shared, entries))
         done, flops = self._restore(recorder)
+        position = _stack([each.position() for each in self.cohorts])
         if recorder.ended:
             return
         keeping = bool(jax.tree.leaves(self.group.state.origin))
@@ -274,9 +275,10 @@ class Call:
                     arrays = partial(self._arrays, position, flops)
                 values = trained if rounds else {}, tested, self.states.excluded, finite
                 measure = partial(_measure, recorder, *jax.device_get(values))
+                positions = _each(position, len(self.own))
                 costs = [
-                    Counted.of_rounds(done, loop.cohort_size, self.group.transfer, float(of_run))
-                    for of_run in flops[: len(self.own)]
+                    Counted.of_rounds(done, own, self.group.transfer, float(of_run))
+                    for own, of_run in zip(positions, flops, strict=False)
                 ]
                 due = [Due(i, counted, partial(measure, i)) for i, counted in enumerate(costs)]
                 yield Stop(done, due, self.states, done == loop.rounds, arrays)
@@ -289,8 +291,9 @@ class Call:
         position = _stack([drawn.position() for drawn in self.cohorts])
         filled = fill(self._arrays(position, flops), saved.arrays)
         self.states = filled["states"]
-        for number, drawn in enumerate(self.cohorts):
-            drawn.go_to(jax.tree.map(lambda leaf, i=number: leaf[i], filled["cohorts"]))
+        there = _each(filled["cohorts"], len(self.cohorts))
+        for drawn, own in zip(self.cohorts, there, strict=True):
+            drawn.go_to(own)
         recorder.restore(saved, None)
         return saved.position, filled["flops"]
 
@@ -331,6 +334,10 @@ def _measure(recorder, trained, tested, excluded, finite, number):
 
 def _stack(trees):
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def _each(stacked, number):
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(number)]
 
 
 def table_of(run: Run) -> tuple[int, int]:

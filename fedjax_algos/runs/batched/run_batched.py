@@ -135,8 +135,8 @@ def run_batched(
         examples, which all runs share, and the needs of a local step are not counted. None is
         2**30, or what the runs that are computed at once need if this is more.
       non_finite: what is done with updates that are not finite, as in `make_engine`.
-      **rounds: `cohort_size`, `rounds`, `sampler`, `work`, `test`, `eval_every` and `params`, as in
-        `simulate`; for `test` see also `Run.test_rows`.
+      **rounds: `cohort_size`, `rounds`, `sampler`, `work`, `failures`, `test`, `eval_every` and
+        `params`, as in `simulate`; for `test` see also `Run.test_rows`.
 
     Returns:
       The rows of each run, with `method` (its label) and `seed` before the columns of `simulate`;

@@ -489,7 +489,10 @@ def test_dispatches_of_a_plan():
     plan = make_plan(5, 3, 6, [2], lost=0.3)
     counts = np.array([2, 3, 5, 10])
     dispatches = plan_dispatches(plan, counts, LOCAL)
-    assert {leaf.dtype for leaf in dispatches} == {np.dtype(np.int32), np.dtype(np.float32)}
+    assert {leaf.dtype for leaf in jax.tree.leaves(dispatches)} == {
+        np.dtype(np.int32),
+        np.dtype(np.float32),
+    }
     np.testing.assert_array_equal(dispatches.server_step, plan.version)
     np.testing.assert_allclose(dispatches.learning_rate, 0.1 / (1 + 0.1 * plan.version), rtol=1e-6)
     np.testing.assert_allclose(
