@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     number.
 
     Args:
-      arguments: of the command; None: those of the process.
+      arguments: those of the command; None is those of the process.
     """
     if "" not in sys.path:
         sys.path.append("")  # for package.module:NAME in the working folder

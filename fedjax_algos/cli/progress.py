@@ -33,11 +33,7 @@ class StatusColumn(ProgressColumn):
         self.current: TaskID | None = None
 
     def render(self, task: Task) -> RenderableType:
-        """Rich's hook: the text beside a bar.
-
-        Args:
-          task: of the bar.
-        """
+        """Rich's hook: the text beside a bar."""
         runs = task.id == self.current and not task.finished
         is_compiling = runs and self._compiled.is_compiling
         return Text("compiling" if is_compiling else task.fields.get("status", ""))
@@ -49,10 +45,6 @@ class PlainLines:
     A line follows the end of each run, and `plain_lines` prints `line` from time to time. The time
     left is that of the rounds or simulated seconds of all runs that are left, at the mean speed of
     those that this process has computed, without compilation.
-
-    Args:
-      compiled: of the command.
-      displayed: whether lines are printed.
     """
 
     def __init__(self, compiled: Compilation, displayed: bool):
@@ -62,12 +54,7 @@ class PlainLines:
         self._rows: dict[tuple[str, int], tuple[float, float, float]] = {}  # of runs that go on
 
     def begin(self, total: float, settings: Settings) -> None:
-        """Begins the runs.
-
-        Args:
-          total: rounds or simulated seconds of all runs.
-          settings: of the runs.
-        """
+        """Begins the runs."""
         on_clock = settings.seconds is not None
         self._unit, self._axis = ("second", "simulated_seconds") if on_clock else ("round", "round")
         self._name = settings.target_metric.replace("_", " ")
@@ -76,23 +63,13 @@ class PlainLines:
         self._begun, self._compiled_before = time.perf_counter(), self._compiled.seconds
 
     def start(self, label: str, done: float, length: float | None = None) -> None:
-        """Begins the runs of a method, or of one of its stages; all earlier ones have ended.
-
-        Args:
-          label: of the method.
-          done: rounds or simulated seconds of all earlier methods.
-          length: of each of these runs; None: that of the settings.
-        """
+        """Begins the runs of a method, or of one of its stages; all earlier ones have ended."""
         self.end()
         self._done, self._length = max(self._done, done), length or self._length
         self._where = f"{printable(label, 80)}, seed {self._seeds[0]}: "
 
     def row(self, row: Row) -> None:
-        """Notes an evaluation, and says so if its run has ended.
-
-        Args:
-          row: with `method` and `seed`.
-        """
+        """Notes an evaluation, and says so if its run has ended."""
         run, now, wall = (row["method"], row["seed"]), time.perf_counter(), row["wall_seconds"]
         at, (before, seen, at_wall) = row[self._axis], self._rows.pop(run, (0.0, now, wall))
         self._done += at - before
@@ -136,11 +113,7 @@ class PlainLines:
         return "; ".join(filter(None, [where, self._left]))
 
     def say(self, text: str) -> None:
-        """Prints a line, unless there are bars.
-
-        Args:
-          text: of the line.
-        """
+        """Prints a line, unless there are bars."""
         if self._displayed:
             click.echo(text, err=True)
 
@@ -151,9 +124,6 @@ def plain_lines(compiled: Compilation) -> Iterator[PlainLines]:
 
     A thread does so, because a compiled call or the compiler may take minutes. It ends with the
     block, and with the process.
-
-    Args:
-      compiled: of the command.
     """
     lines = PlainLines(compiled, displayed=not Console(stderr=True).is_terminal)
     ended = threading.Event()
@@ -180,13 +150,7 @@ def _duration(seconds: float) -> str:
 
 
 def compilation_line(compiled: Compilation, seconds: float, cache: str | None) -> None:
-    """Prints what helps if more than half of the time of a command was compilation.
-
-    Args:
-      compiled: of the command.
-      seconds: of the whole command.
-      cache: the folder of compiled programs, if one was given.
-    """
+    """Prints what helps if more than half of the time of a command was compilation."""
     if cache is None and compiled.seconds > seconds / 2:
         click.echo(
             "more than half of this time was compilation; with --compilation-cache FOLDER the next "

@@ -146,15 +146,7 @@ def train(
     values: dict[str, Any],
     file: ConfigFile = _NO_FILE,
 ) -> None:
-    """Trains all methods on all seeds, shows the progress, and writes a results folder.
-
-    Args:
-      settings: of the command line and of a file.
-      methods: what is trained.
-      name: of the new folder in `results`, if no other folder is given.
-      values: of the options that are no settings; see `shared_options`.
-      file: of settings, which may say how the methods were tuned.
-    """
+    """Trains all methods on all seeds, shows the progress, and writes a results folder."""
     start, trackers = time.perf_counter(), make_trackers(values["track"])
     goal = goal_of(settings)
     reference = goal.reference

@@ -112,7 +112,7 @@ class Mean(NamedTuple):
     Attributes:
       total: float[]: the sum of weighted values; float[num_clients] from `make_evaluate_clients`,
         and float[batch] from a problem's `metrics`.
-      weight: of the shape of `total`: the sum of the weights, such as the number of examples.
+      weight: float[], as `total`: the sum of the weights, such as the number of examples.
     """
 
     total: jax.Array
@@ -137,7 +137,7 @@ class ClassMean(Mean):
     Attributes:
       total: float[classes]: the sum of weighted values of each class, with the axes of a `Mean`
         before that of the classes.
-      weight: of the shape of `total`: the sum of the weights of each class.
+      weight: float[classes], as `total`: the sum of the weights of each class.
     """
 
     __slots__ = ()

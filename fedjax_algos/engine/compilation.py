@@ -24,7 +24,7 @@ class Compilation:
 
     Attributes:
       programs: compiled by the backend, or read from a folder.
-      from_cache: of these, the programs that were read.
+      from_cache: the programs among them that were read.
       trace_seconds: from Python to jaxprs, including those of `count_flops`.
       lower_seconds: from jaxprs to the backend's input.
       backend_seconds: from there to programs, or to read them.
@@ -109,10 +109,6 @@ def keep_compiled(folder: str | Path) -> None:
 
 
 def round_up_size(number: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, ..., so that similar shapes share a compiled program.
-
-    Args:
-      number: at least 1.
-    """
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, ..., so that similar shapes share a program."""
     unit = 2 ** max((number - 1).bit_length() - 2, 0)
     return -(-number // unit) * unit

@@ -115,7 +115,7 @@ class PlacedAlgorithm:
         """Makes the state of a run before its first round or server step.
 
         Args:
-          seed: of the model, the clients' batches and their noise.
+          seed: the seed of the model, the clients' batches and their noise.
           population: the number of clients, the cohort size and the number of examples.
           params: the initial params, or a `Model` if the model also has statistics. They are
             copied. None is the problem's own initialisation.
@@ -239,9 +239,9 @@ class Engine(PlacedAlgorithm):
         """Runs one round.
 
         Args:
-          state: of the run. It is CONSUMED: its buffers are reused for the new state.
+          state: the state of the run. It is CONSUMED: its buffers are reused for the new state.
           data: all clients' examples, as `put_data` placed them.
-          dispatches: of this round, NumPy arrays [cohort].
+          dispatches: the dispatches of this round, NumPy arrays [cohort].
 
         Returns:
           The new state, and the round's metrics: means over all examples of all local steps.
@@ -264,7 +264,7 @@ class Engine(PlacedAlgorithm):
         """Runs many rounds, as one program if client state is on the device.
 
         Args:
-          state: of the run. It is CONSUMED: its buffers are reused for the new state.
+          state: the state of the run. It is CONSUMED: its buffers are reused for the new state.
           data: all clients' examples, as `put_data` placed them.
           dispatches: NumPy arrays [rounds, cohort].
           number: the first `number` rounds are run, without another compilation; None runs all.
@@ -301,9 +301,9 @@ class Engine(PlacedAlgorithm):
         """Counts the bytes that one client downloads and uploads, from the shapes of what is sent.
 
         Args:
-          state: of the run, or its shapes; not consumed.
+          state: the state of the run, or its shapes; not consumed.
           data: all clients' examples, or their shapes.
-          dispatches: of one round, leaves [cohort].
+          dispatches: the dispatches of one round, leaves [cohort].
         """
         return count_transfer(self.algorithm, state, data, dispatches)
 
@@ -311,9 +311,9 @@ class Engine(PlacedAlgorithm):
         """Computes what the clients of a cohort would upload, for diagnostics.
 
         Args:
-          state: of the run; neither consumed nor changed.
+          state: the state of the run; neither consumed nor changed.
           data: all clients' examples, as `put_data` placed them.
-          dispatches: of one round, NumPy arrays [cohort].
+          dispatches: the dispatches of one round, NumPy arrays [cohort].
 
         Returns:
           The updates in the order of `dispatches`, also of clients that fail; leaves [cohort, ...].

@@ -94,7 +94,7 @@ def initialised_row(
 
     Args:
       algorithm: whose client state it is.
-      shared: of the run.
+      shared: what all clients of the run read.
       client: int32[]: its id.
       row: from the table, which `client_init` replaces if it has not been initialised.
       known: bool[]: whether it has been, of `FederatedState.dispatched`; () without rows. The
@@ -137,8 +137,8 @@ def exchange(
 
     Args:
       algorithm: what is computed.
-      shared: of the run.
-      received: of `send`.
+      shared: what all clients of the run read.
+      received: what the client has received; see `send`.
       data: the examples that the device holds.
       dispatch: leaves [].
       draws: the random numbers of the dispatch.
@@ -232,9 +232,9 @@ def count_transfer(
 
     Args:
       algorithm: what is sent.
-      state: of a run of the algorithm, or its shapes.
+      state: the state of a run of the algorithm, or its shapes.
       data: all clients' examples, or their shapes.
-      dispatches: of one round, leaves [cohort].
+      dispatches: the dispatches of one round, leaves [cohort].
     """
     dispatch = jax.tree.map(lambda leaf: leaf[0], dispatches)
     arguments = state.server, shared_of(state), data_shapes(data), dispatch

@@ -89,7 +89,7 @@ class FederatedRound(NamedTuple):
 
         Args:
           rows: leaves [slots, ...], or [num_clients, ...] if they are the table.
-          state: of the run; its rows are not read.
+          state: the state of the run; its rows are not read.
           data: all clients' examples, or shards of which each device holds one.
           dispatches: leaves [slots].
         """
@@ -192,7 +192,7 @@ class FederatedRound(NamedTuple):
 
         Args:
           rows: leaves [cohort, ...] in the order of `dispatches`, or [num_clients, ...].
-          state: of the run; its rows are not read.
+          state: the state of the run; its rows are not read.
           data: all clients' examples, or shards of which each device holds one.
           dispatches: leaves [cohort]; of `fill_slots` if `slots` is given.
           slots: int32[cohort]: the slot of each dispatch; None if they are in the first slots.
@@ -242,7 +242,7 @@ def run_rounds(
 
     Args:
       run_round: `(state, data, dispatches) -> (state, metrics)` of one round.
-      state: of the run, with the table of all clients' rows.
+      state: the state of the run, with the table of all clients' rows.
       data: all clients' examples, or shards of which each device holds one.
       dispatches: leaves [rounds, ...].
       number: int32[]: so many rounds are computed, from the first.

@@ -76,9 +76,9 @@ class PureRound:
         """Runs one round.
 
         Args:
-          state: of the run, of `init` or of the last round; not consumed.
+          state: the state of the run, as `init` or the last round returned it; not consumed.
           data: all clients' examples, of `federate`.
-          dispatches: of this round, leaves [cohort].
+          dispatches: the dispatches of this round, leaves [cohort].
 
         Returns:
           The new state, and the round's metrics: means over all examples of all local steps. If

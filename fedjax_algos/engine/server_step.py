@@ -64,8 +64,8 @@ def server_step(
     Args:
       phase: the algorithm, or its prelude.
       server: the server state.
-      statistics: of the model.
-      arrivals: of the step.
+      statistics: the model's statistics.
+      arrivals: what has arrived for the step.
       group: int32[]: of the plan; 0 in rounds.
       screened: whether updates may have been left out or not have arrived. If there is none,
         nothing changes.

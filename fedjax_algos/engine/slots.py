@@ -54,7 +54,7 @@ class Placement(NamedTuple):
     """How a cohort is laid out: over time in chunks of clients, and over devices.
 
     Attributes:
-      layout: of each device's part of the cohort.
+      layout: the layout of each device's part of the cohort.
       mesh: the devices; None is one device.
     """
 
@@ -87,7 +87,7 @@ class Placement(NamedTuple):
         """Constrains arrays of a traced program to be held by every device.
 
         Args:
-          tree: of arrays.
+          tree: a tree of arrays.
         """
         if self.mesh is None:
             return tree

@@ -35,7 +35,7 @@ class FederatedState(NamedTuple):
 
     Attributes:
       server: the algorithm's server state, with the global model as `server.params`.
-      statistics: of the model: the plain mean over the last cohort, `()` if it has none.
+      statistics: those of the model: the plain mean over the last cohort, `()` if it has none.
       clients: the clients' rows: leaves [num_clients, ...], or a `HostClientState`, or
         a `DiskClientState`; `()` if clients keep no state.
       origin: theta_0, from which rows are initialised; `()` if clients keep no state.
