@@ -67,7 +67,8 @@ def costs_of(
     state, shapes = jax.eval_shape(init, np.uint32(0)), data_shapes(data)
     transfer = count_transfer(algorithm, state, data, dispatches)
     try:
-        flops = float(count_flops(algorithm, state, shapes).of(dispatches).mean())
+        of_each = count_flops(algorithm, state, shapes).of(dispatches)
+        flops = float(of_each[dispatches.client < population.num_clients].mean())
     except UncountedError:
         flops = None
     memory = count_memory(algorithm, state, shapes)

@@ -54,7 +54,7 @@ class Stack(NamedTuple):
     Attributes:
       updates: leaves [group, ...]: one row for each client.
       dispatches: leaves [group].
-      mask: bool[group]: False for padding.
+      mask: bool[group]: False for padding, and for updates that are lost or left out.
     """
 
     updates: Update

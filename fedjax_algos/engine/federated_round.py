@@ -114,6 +114,8 @@ class FederatedRound(NamedTuple):
             update = sent.message if stacked else ()
             arrived = arrival(() if stacked else sent.message, sent.report, sent.finite)
             update = select(sent.finite, update, 0) if screened else update
+            if not isinstance(dispatch.arrives, tuple):
+                update = select(dispatch.arrives, update, 0)
             return arrived, (sent.row, update, sent.finite)
 
         of_cohort = self._read_rows(rows, dispatches)

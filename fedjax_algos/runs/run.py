@@ -133,11 +133,10 @@ def draw_windows(
     Raises:
       ValueError: for a client that is twice in a cohort while clients keep state.
     """
-    longest = min(eval_every, rounds)
+    longest, num_clients = min(eval_every, rounds), len(cohorts.counts)
     for done in range(cohorts.next_round, rounds, longest):
         number = min(longest, rounds - done)
         dispatches = cohorts.dispatches(number)
-        num_clients = len(cohorts.counts)
         if keeping:
             check_no_repeats(dispatches, num_clients)
         index = np.arange(longest) % number

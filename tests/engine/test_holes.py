@@ -15,6 +15,7 @@ import fedjax_algos as fa
 from fedjax_algos.data import StoredData
 from fedjax_algos.data.stored import source_of
 from fedjax_algos.participation import Cohorts, independent, uniform
+from fedjax_algos.runs.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("x64")
 ONE_EACH = list(enumerate({case.name: case for case in CASES}.values()))  # the last of each name
@@ -244,6 +245,9 @@ def test_refusals():
     ):
         with pytest.raises(ValueError, match=message):
             make(**options).dispatches(1)
+    on_clock = Settings(failures="independent:0.5", seconds=10.0)
+    with pytest.raises(ValueError, match=r"is for rounds; .* give system='simulated:dropout=0.3'"):
+        on_clock.check()
     with pytest.raises(TypeError, match=r"failures=0\.3 cannot be called; give one of particip"):
         make(failures=0.3)
     engine = fa.make_engine(algorithm_of("fedavg"))

@@ -96,6 +96,15 @@ def test_the_sampler_and_where_client_state_is_kept(monkeypatch):
 
 
 @pytest.mark.slow
+def test_clients_fail():
+    row, usual = run(failures="independent:0.5")[-1], run()[-1]
+    assert 0 < row["lost"] < 8
+    assert row["download_bytes"] == usual["download_bytes"]
+    assert row["upload_bytes"] == usual["upload_bytes"] * (8 - row["lost"]) / 8
+    assert row["test_loss"] != usual["test_loss"]
+
+
+@pytest.mark.slow
 def test_where_the_examples_are_kept(monkeypatch):
     placed = []
 
