@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.asynchrony import compass, planners, simulated
+from fedjax_algos.asynchrony import compass, simulated
 from fedjax_algos.asynchrony.plan import AGGREGATE, AGGREGATED, FIRST, IN_FLIGHT, LOST
 
 SEEDS = st.integers(0, 2**31 - 1)
@@ -540,9 +540,3 @@ def test_wrong_options():
         compass(min_steps=30, max_steps=20)
     with pytest.raises(ValueError, match=r"slack=0\.9 is out of range"):
         compass(slack=0.9)
-
-
-def test_options_of_a_spec():
-    makers = planners.make("compass:min_steps=5,mode=code"), compass(min_steps=5, mode="code")
-    spec, plan = (make(GivenSystem(PER_STEP), 5, seconds=20) for make in makers)
-    np.testing.assert_array_equal(spec.num_steps, plan.num_steps)
