@@ -22,8 +22,8 @@ def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, 
     same problem return the same function, so that they compile nothing.
 
     Args:
-      problem: the problem that is learned. While `training` is False, the outputs for an example must not
-        depend on the other examples of the batch.
+      problem: the problem that is learned. While `training` is False, the outputs for an example
+        must not depend on the other examples of the batch.
       batch_size: examples computed at once.
 
     Returns:

@@ -246,8 +246,8 @@ def make_executor(
     Dispatches that are lost or have not arrived at the end of the plan are not trained.
 
     Args:
-      algorithm: any algorithm without a prelude and with `reduce="sum"`; its
-        trait `asynchrony` says for which planners it is meant.
+      algorithm: any algorithm without a prelude and with `reduce="sum"`; its trait `asynchrony`
+        says for which planners it is meant.
       slots: number of dispatches in a wave; 1 is immediate execution. "auto": see `choose_slots`.
         With several devices a multiple of their number.
       layout: "sequential" trains the dispatches of a wave one after another, with the same bits for
