@@ -28,8 +28,8 @@ def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, 
     same problem return the same function, so that they compile nothing.
 
     Args:
-      problem: what is learned. While `training` is False, the outputs for an example must not
-        depend on the other examples of the batch.
+      problem: the problem that is learned. While `training` is False, the outputs for an example
+        must not depend on the other examples of the batch.
       batch_size: examples computed at once.
 
     Returns:
@@ -80,7 +80,7 @@ def make_evaluate_clients(
     client. Only the last batch is short, whatever the n_i, and there is no layout to choose.
 
     Args:
-      problem: what is learned, as for `make_evaluate`.
+      problem: the problem that is learned, as for `make_evaluate`.
       batch_size: examples computed at once.
 
     Returns:
@@ -135,10 +135,10 @@ class ClientSummary(NamedTuple):
     """The distribution of a metric over clients; see `summarise_clients`.
 
     Attributes:
-      mean: over clients.
-      standard_deviation: over clients.
+      mean: mean over clients.
+      standard_deviation: standard deviation over clients.
       worst_decile: mean of the worst tenth of the clients.
-      weighted_mean: over all examples.
+      weighted_mean: mean over all examples.
     """
 
     mean: float

@@ -76,7 +76,7 @@ def make_evaluate_personal(
     https://arxiv.org/abs/1910.10252.
 
     Args:
-      problem: what is learned.
+      problem: the problem that is learned.
       local: how a client trains; its steps or epochs are the default number of steps.
       batch_size: test examples of a client computed at once, at most the size of the largest
         client.
@@ -163,7 +163,7 @@ def make_evaluate_own(
     Rows in host memory are evaluated in pieces, so that the device holds few of them at once.
 
     Args:
-      algorithm: whose states are evaluated.
+      algorithm: the algorithm whose states are evaluated.
       local: how a client trains further, if it does; None: as in the algorithm. For the client's
         step of Per-FedAvg give `steps=1` and its `alpha` as the rate.
       batch_size: examples of a client computed at once, at most the size of the largest client.

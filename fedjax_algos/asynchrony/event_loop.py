@@ -95,12 +95,12 @@ class EventLoop:
         """Dispatches a client.
 
         Args:
-          client: which client.
+          client: the client's id.
           num_steps: local steps.
           version: the global model that it starts from.
           now: the time.
           snap_times: an arrival that is close to one of these times is moved to it.
-          tolerance: what is close, in seconds.
+          tolerance: the largest distance in seconds that is close.
 
         Returns:
           The seconds that the whole dispatch takes.
@@ -160,7 +160,7 @@ class EventLoop:
         Args:
           time: when it happens.
           event: TIMER or STARTS.
-          number: what `events` gives with it, such as a group.
+          number: a number that `events` gives with it, such as that of a group.
         """
         heapq.heappush(self.queue, (time, event, number))
 

@@ -67,9 +67,6 @@ def barrier(*, steps: Count) -> Planner:
 
     Args:
       steps: Q, local steps of each dispatch, at least 1.
-
-    Returns:
-      A planner.
     """
 
     def plan(system, num_clients, *, arrivals=None, seconds=None):
@@ -119,7 +116,7 @@ def tiers_of(system: SystemModelWithSpeeds, num_clients: int, ratio: float = 2.0
     t_i <= ratio * t of the tier's fastest client; the next client opens another tier.
 
     Args:
-      system: with the clients' t_i.
+      system: the system model, which knows the clients' t_i.
       num_clients: m, the number of clients.
       ratio: upsilon, at least 1.
 

@@ -211,8 +211,8 @@ def preprocessed(problem: Problem, preprocess: Preprocess, field: str = "x") -> 
     The keys of the model (for dropout) and of the preprocessing differ.
 
     Args:
-      problem: whose batches are dicts.
-      preprocess: for example a `chain`.
+      problem: a problem whose batches are dicts.
+      preprocess: what makes inputs of images, such as a `chain`.
       field: name of the images in a batch, [batch, height, width, channels].
     """
 

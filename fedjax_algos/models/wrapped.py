@@ -23,7 +23,7 @@ def freeze(problem: Problem, trainable: Pattern) -> Problem:
     Pretrained weights are given to a run as `params=freeze_model(problem, trainable, model)`.
 
     Args:
-      problem: what is learned.
+      problem: the problem that is learned.
       trainable: the params that are trained: a pattern of their paths, such as "Dense_1/*" for the
         last layer of `mlp`, or a function from a path to a bool.
 
@@ -89,7 +89,7 @@ def compute_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Problem:
     their `inputs` make of them.
 
     Args:
-      problem: what is learned, with float32 params.
+      problem: the problem that is learned, with float32 params.
       dtype: "bfloat16". float16 is not supported: its gradients need a scaled loss.
 
     Raises:

@@ -1,5 +1,7 @@
 """The metrics of each client's own model of a run, against plain NumPy on the rows."""
 
+import functools
+
 import chex
 import jax
 import numpy as np
@@ -24,6 +26,11 @@ def trained(case, problem=None, *, cohort_size=2, **options):
     return algorithm, engine, state
 
 
+@functools.cache
+def ditto():
+    return trained(Case("ditto", {}))
+
+
 def own_params(algorithm, engine, state):
     """Each client's params, also of those that were never dispatched."""
     rows = fa.client_states(engine, state).rows
@@ -35,7 +42,7 @@ def own_params(algorithm, engine, state):
 @pytest.mark.parametrize("layout", ["auto", "vmapped", 3])
 def test_every_client_is_evaluated_with_its_own_model(layout):
     """Two of the four were never dispatched; on training and on held-out examples."""
-    algorithm, engine, state = trained(Case("ditto", {}))
+    algorithm, engine, state = ditto()
     params = own_params(algorithm, engine, state)
     assert fa.client_states(engine, state).dispatched.sum() == 2
     evaluate = fa.make_evaluate_own(algorithm, batch_size=4, layout=layout)
@@ -58,7 +65,7 @@ def test_rows_elsewhere_give_the_same_metrics(where, monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_clients_that_train_further():
-    algorithm, engine, state = trained(Case("ditto", {}))
+    algorithm, engine, state = ditto()
     evaluate = fa.make_evaluate_own(algorithm)
     metrics = evaluate(state, stored(held_out()), train=network().data, num_steps=3, seed=5)
     params = own_params(algorithm, engine, state)
@@ -114,7 +121,7 @@ def test_one_compilation_for_all_sizes_of_clients_and_all_states():
 
 def test_wrong_calls():
     toy = network()
-    algorithm, _, state = trained(Case("ditto", {}))
+    algorithm, _, state = ditto()
     evaluate = fa.make_evaluate_own(algorithm)
     with pytest.raises(ValueError, match="num_steps=3 need examples; give train"):
         evaluate(state, toy.data, num_steps=3)

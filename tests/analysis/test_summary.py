@@ -84,26 +84,6 @@ def test_a_reference_that_diverges_early_gives_no_target():
     assert (pair.rounds_ratio, pair.seeds_common, pair.seeds) == (0.5, 2, 5)
 
 
-def test_updates_that_were_all_left_out_are_no_divergence():
-    """The train loss is NaN then, and the model is as before."""
-    measured = rows("first", FIRST)
-    measured[2] |= {"train_loss": NAN, "excluded_updates": 4}
-    (line,) = summarise(measured)
-    assert (line.seeds_diverged, line.final.values, line.seeds_reaching) == (0, (0.6, 0.6), 2)
-
-
-def test_a_loss_that_is_not_finite_is_a_diverged_run():
-    """The largest of logits that are all NaN is the first, so that an accuracy stays finite."""
-    measured = rows("first", FIRST) + rows("class 0", [[0.1, 0.2, 0.9], [0.1, 0.2, 0.3]])
-    for row in measured[-6:]:
-        if row["test_accuracy"] == 0.9:
-            row["test_loss"] = NAN
-    _, line = summarise(measured)
-    assert line.seeds_diverged == 1
-    assert line.final.values == pytest.approx((NAN, 0.3), nan_ok=True)
-    assert (line.best.values, line.seeds_reaching) == ((0.2, 0.3), 0)
-
-
 def test_pairs_by_hand():
     measured = rows("first", FIRST, flops=1) + rows("other", OTHER, flops=3)
     (pair,) = summarise_pairs(measured)

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import random
 from fractions import Fraction
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.asynchrony import compass, planners
+from fedjax_algos.asynchrony import compass, simulated
 from fedjax_algos.asynchrony.plan import AGGREGATE, AGGREGATED, FIRST, IN_FLIGHT, LOST
 
 SEEDS = st.integers(0, 2**31 - 1)
@@ -37,41 +36,8 @@ class GivenSystem:
         return self.unavailable.get((client, number))
 
 
-class RandomSystem:
-    """Random speeds, 5% jitter, 10% of the dispatches at a new speed, and unavailability."""
-
-    def __init__(self, seed, speeds, leaving=0.0, changing=0.1, jitter=0.05):
-        self.seed, self.speeds = seed, speeds
-        self.leaving, self.changing, self.jitter = leaving, changing, jitter
-        self.dispatches = {}
-
-    def _dispatch(self, client, number):
-        rng, rows = self.dispatches.setdefault(
-            client, (random.Random(self.seed * 1000 + client), [])
-        )
-        while len(rows) <= number:
-            per_step = self._speed(rng) if not rows or rng.random() < self.changing else rows[-1][0]
-            jitter = max(0.5, rng.gauss(1, self.jitter))
-            leaves = rng.random() < self.leaving
-            rows.append(
-                (per_step, jitter, (rng.random(), rng.expovariate(0.1)) if leaves else None)
-            )
-        return rows[number]
-
-    def _speed(self, rng):
-        draw = {
-            "homogeneous": lambda: 1.0,
-            "normal": lambda: max(0.05, rng.gauss(1, 0.3)),
-            "exponential": lambda: max(0.01, rng.expovariate(1)),
-        }
-        return 0.1 * draw[self.speeds]()
-
-    def seconds(self, client, number, num_steps):
-        per_step, jitter, _ = self._dispatch(client, number)
-        return num_steps * per_step * jitter
-
-    def unavailability(self, client, number):
-        return self._dispatch(client, number)[2]
+def random_system(seed, speeds, leaving=0.0, changing=0.1, jitter=0.05):
+    return simulated(speeds=speeds, dropout=leaving, change=changing, jitter=jitter)(seed)
 
 
 # the paper's figures; clients are counted from 1 and times are minutes, as there
@@ -108,30 +74,6 @@ FIGURE_1 = (
         ("42:00", AGGREGATE, {1: 0, 2: 0, 3: 0, 4: 0, 5: 0}),
     ],
 )
-FIGURE_20 = (
-    [
-        *BEGIN,
-        *joint("12:00", 2, "22:00", "24:48", {1: 100, 3: 50, 2: 50}),
-        *joint("22:00", 3, "32:00", "34:00", {1: 100, 2: 50, 3: 50, 4: 25, 5: 20}),
-    ],
-    [
-        *FIRSTS,
-        ("12:00", AGGREGATE, {3: 2, 1: 4, 2: 3}),
-        ("22:00", AGGREGATE, {1: 0, 2: 0, 3: 0, 4: 2, 5: 1}),
-    ],
-)
-FIGURE_21 = (
-    [
-        *BEGIN,
-        *joint("13:24", 2, "22:00", "24:48", {1: 86, 2: 43, 3: 28}),
-        *joint("22:00", 3, "32:00", "34:00", {1: 100, 2: 50, 3: 33, 4: 25, 5: 20}),
-    ],
-    [
-        *FIRSTS,
-        ("13:24", AGGREGATE, {1: 4, 2: 3, 3: 2}),
-        ("22:00", AGGREGATE, {3: 0, 1: 0, 2: 0, 4: 2, 5: 1}),
-    ],
-)
 FIGURE_22 = (  # 28 steps at 2.5 a minute end at 16:12
     [
         *BEGIN,
@@ -148,21 +90,6 @@ FIGURE_22 = (  # 28 steps at 2.5 a minute end at 16:12
         ("22:00", AGGREGATE, {3: 3, 1: 0, 2: 0, 4: 2, 5: 1}),
         ("31:48", AGGREGATE, {4: 0, 1: 0, 2: 0, 3: 1}),
         ("41:30", AGGREGATE, {2: 0, 3: 0, 4: 0, 1: 0, 5: 1}),
-    ],
-)
-PROSE_22 = (  # the text has them end at 15:12 and still records 2.5 a minute
-    [
-        *BEGIN,
-        *joint("14:00", 2, "22:00", "24:48", {1: 80, 2: 40}),
-        *joint("15:12", 3, "32:00", "35:21.6", {3: 42}),
-        *joint("22:00", 3, "32:00", "35:21.6", {1: 100, 2: 50, 4: 25, 5: 20}),
-        *joint("32:00", 4, "42:00", "44:00", {1: 100, 2: 50, 3: 25, 4: 25, 5: 20}),
-    ],
-    [
-        *FIRSTS,
-        ("14:00", AGGREGATE, {1: 4, 2: 3}),
-        ("22:00", AGGREGATE, {3: 3, 1: 0, 2: 0, 4: 2, 5: 1}),
-        ("32:00", AGGREGATE, {1: 0, 2: 0, 3: 1, 4: 0, 5: 0}),
     ],
 )
 CODE = (
@@ -191,10 +118,7 @@ def always(per_step):
 
 FIGURES = {
     "1": (FIGURE_1, {}, {}),
-    "20": (FIGURE_20, {"changes": always("1/5")}, {}),
-    "21": (FIGURE_21, {"changes": always("3/10")}, {}),
     "22": (FIGURE_22, {"changes": always("2/5")}, {}),
-    "22 in prose": (PROSE_22, {"changes": always("2/5"), "durations": {(2, 1): "51/5"}}, {}),
     "1 by the code": (CODE, {}, {"mode": "code", "first_steps": 20}),
 }
 
@@ -238,14 +162,8 @@ def members(plan, step):
 @pytest.mark.parametrize("number", [Fraction, float])
 @pytest.mark.parametrize("figure", FIGURES)
 def test_figures_of_the_paper(figure, number):
+    """The claims in `experiments/papers/fedcompass` have figures 20 and 21, and the text's 22."""
     (assignments, steps), facts, options = FIGURES[figure]
-    if figure == "22 in prose":
-        report = number(Fraction("2/5"))  # client 3's own, of its second dispatch
-
-        def measure(client, number, num_steps, seconds):
-            return report if (client, number) == (2, 1) else seconds / num_steps
-
-        options = {"measure": measure}
     minutes, seconds = map(Fraction, steps[-1][0].split(":"))
     end = number(minutes + seconds / 60)
     plan = compass(**options)(GivenSystem(PER_STEP, number=number, **facts), 5, seconds=end)
@@ -255,7 +173,7 @@ def test_figures_of_the_paper(figure, number):
     # the order of the entries, which the equality of dicts does not compare
     assert [list(of) for *_, of in seen[1]] == [list(of) for *_, of in steps]
     late = plan.trace.late
-    expected_late = [(2, 1)] if "22" in figure else []
+    expected_late = [(2, 1)] if figure == "22" else []
     assert list(zip(plan.client[late], plan.number[late], strict=True)) == expected_late
     assert (plan.time[-1], plan.ended[plan.dispatch[-1]]) == (end, end)
 
@@ -483,10 +401,10 @@ class Literal:
     st.sampled_from([1.0, 1.2, 2.0]),
 )
 def test_literal_transcription(seed, speeds, num_clients, steps, slack):
-    literal = Literal(RandomSystem(seed, speeds), num_clients, *steps, slack)
+    literal = Literal(random_system(seed, speeds), num_clients, *steps, slack)
     literal.run(80)
     plan = compass(min_steps=steps[0], max_steps=steps[1], slack=slack)
-    plan = plan(RandomSystem(seed, speeds), num_clients, arrivals=80)
+    plan = plan(random_system(seed, speeds), num_clients, arrivals=80)
     seen = zip(plan.client.tolist(), plan.num_steps.tolist(), plan.version.tolist(), strict=True)
     assert list(seen) == literal.sent
     assert len(plan.time) == len(literal.server_steps)
@@ -588,7 +506,7 @@ def test_invariants(
     least, most = steps
     options = {"slack": slack, "first_steps": first_steps, "mode": mode}
     planner = compass(min_steps=least, max_steps=most, **options)
-    system = RandomSystem(seed, speeds, leaving, changing, jitter)
+    system = random_system(seed, speeds, leaving, changing, jitter)
     plan = planner(system, num_clients, arrivals=60)
     dispatches = zip(plan.client.tolist(), plan.number.tolist(), strict=True)
     arrives = np.array([system.unavailability(*number) is None for number in dispatches])
@@ -622,9 +540,3 @@ def test_wrong_options():
         compass(min_steps=30, max_steps=20)
     with pytest.raises(ValueError, match=r"slack=0\.9 is out of range"):
         compass(slack=0.9)
-
-
-def test_options_of_a_spec():
-    makers = planners.make("compass:min_steps=5,mode=code"), compass(min_steps=5, mode="code")
-    spec, plan = (make(GivenSystem(PER_STEP), 5, seconds=20) for make in makers)
-    np.testing.assert_array_equal(spec.num_steps, plan.num_steps)

@@ -1,4 +1,4 @@
-"""Barrier, immediate, buffered, tiers: by hand, digits, invariants; the errors of all planners."""
+"""Barrier, immediate, buffered, tiers: by hand, and invariants; the errors of all planners."""
 
 import math
 from fractions import Fraction
@@ -65,10 +65,6 @@ def test_fedasync_on_figure_1(system):
     np.testing.assert_array_equal(plan.time, [60 * minute for minute, _ in EVENTS])
     assert plan.staleness.tolist() == [0, 0, 2, 3, 2, 0, 3, 7, 2, 5, 10, 2, 5]
     assert plan.version[:5].tolist() == [0] * 5
-    digits = [".5163883756", ".5322395935", ".4804248042", ".5018874462", ".5107391879"]
-    digits += [".5267755679", ".4824882416", ".4741876137", ".4831427549", ".5006536983"]
-    digits += [".4805181828", ".4902990167", ".4540881653"]
-    assert [f"{w:.10f}"[1:] for w in models_of(plan)] == digits
 
 
 @EXACT
@@ -78,29 +74,9 @@ def test_fedbuff_on_figure_1(system):
     assert (plan.time / 60).tolist() == [4, 8, 10, 12]
     # 1 and 1 and 2; 3 is from before the step of 04:00; then 2 at 08:00 got the new model at 04:00
     assert plan.staleness.tolist() == [0, 0, 0, 1, 1, 0, 1, 2, 0, 2, 3, 0]
-    digits = [".4430309036", ".5032276320", ".4449056190", ".4550565030"]
-    assert [f"{w:.10f}"[1:] for w in models_of(plan)] == digits
     # client 2's arrival of 12:00 is in the fifth buffer
     last = (plan.client == 1) & (plan.ended == 720)
     assert plan.fate[last] == [IN_FLIGHT]
-
-
-def models_of(plan):
-    """The scalar models of the specification's section 8.2 after each server step."""
-    a, b, rate, share = (1, 2, 0.5, 1.5, 0.8), (1, -1, 3, 0, -2), 0.01, 0.2
-    models = [0.5]
-    for step in range(len(plan.time)):
-        w = models[-1]
-        for dispatch, staleness in zip(
-            plan.dispatch[plan.step == step], plan.staleness[plan.step == step], strict=True
-        ):
-            client = plan.client[dispatch]
-            local = start = models[plan.version[dispatch]]
-            for _ in range(plan.num_steps[dispatch]):
-                local -= rate * a[client] * (local - b[client])
-            w -= 0.9 * (staleness + 1) ** -0.5 * share * (start - local)
-        models.append(w)
-    return models[1:]
 
 
 @EXACT

@@ -98,18 +98,6 @@ def test_merged_plans_have_frozen_params_for_each_seed(toy):
         )
         for ours, theirs in zip(merged[seed].rows, alone.rows, strict=True):
             assert ours["test_loss"] == pytest.approx(theirs["test_loss"], rel=1e-12)
-        constant = with_constants(toy.problem, seed)
-        expected = fa.simulate_async(
-            fa.make_executor(algorithms["fedasync"](constant, LOCAL), slots=2),
-            toy.data,
-            immediate(steps=3),
-            system,
-            seed=seed,
-            **settings,
-        )
-        assert alone.rows[-1]["test_loss"] == pytest.approx(
-            expected.rows[-1]["test_loss"], rel=1e-12
-        )
     (memory,) = memories[:1]
     assert memory.version_bytes == memory.version_rows * 4 * 8  # the trained layer has 4 params
 

@@ -147,13 +147,15 @@ def test_every_program_makes_rows(papers):
         assert callable(running.module_of(claim.path.with_name(claim.program)).rows), claim.path
 
 
-COUNTED = ("table_7", "table_8", "table_4_totals", "table_4_totals_sent140", "why_table_7_sent140")
+FEDGBO = "table_7", "table_8", "table_4_totals", "table_4_totals_sent140", "why_table_7_sent140"
+FIGURES = "figure_1", "figure_20", "figure_21", "figure_22", "figure_22_arrival"
+COUNTED = [f"fedgbo/{name}" for name in FEDGBO] + [f"fedcompass/{name}" for name in FIGURES]
 
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_programs_that_train_nothing_make_the_same_values_again(name):
-    """The checks of these claims are the cells of the FedGBO paper's Tables IV, VII and VIII."""
-    claim = read_claim(PAPERS / "fedgbo" / f"{name}.toml")
+    """The FedGBO paper's Tables IV, VII and VIII, and the FedCompass paper's timelines."""
+    claim = read_claim(PAPERS / f"{name}.toml")
     program = running.module_of(claim.path.with_name(claim.program))
     found = [[str(value) for value in row] for row in program.rows(running.Run(claim, (0,)))]
     with claim.csv.open() as file:

@@ -48,7 +48,7 @@ def count_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData
     `broadcast`, `contribute` and `server_update` are not counted.
 
     Args:
-      algorithm: what is computed.
+      algorithm: the algorithm whose local updates are counted.
       state: an engine's state, or its shapes.
       data: the clients' examples, or their shapes.
 
@@ -78,7 +78,7 @@ def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedDat
     2|x| and MFL |x| + |s|: this is `in_training`.
 
     Args:
-      algorithm: what is computed.
+      algorithm: the algorithm whose local updates are counted.
       state: an engine's state, or its shapes.
       data: the clients' examples, or their shapes.
     """

@@ -88,7 +88,7 @@ def save_figure(figure: "Figure", path: str | Path, style: PictureStyle = "scree
     Args:
       figure: a figure of matplotlib.
       path: the file; its suffix says the format.
-      style: in which the figure was drawn.
+      style: the style in which the figure was drawn.
 
     Raises:
       ValueError: for another format, or if the figure is too small for its texts.
@@ -157,11 +157,10 @@ def axes_of(columns: Collection[str]) -> dict[str, Axis]:
 
 
 def column_of(
+    axes: Mapping[str, Axis],
     name: str,
     values: Iterable[np.ndarray],
     limits: Limits,
-    *,
-    axes: Mapping[str, Axis],
     label: str | None,
     logarithmic: bool,
 ) -> Column:

@@ -145,7 +145,12 @@ def draw_metric(
     _check_single(metrics, y_limits=y_limits != NO_LIMITS, y_label=y_label is not None)
     seeds = sorted({len({row["seed"] for row in panel.rows}) for panel in grid.panels})
     drawn = choose_band(band, seeds[0])
-    curves = [_curves(panel, names, drawn) for panel in grid.panels]
+    curves = []
+    for panel in grid.panels:  # in the order of the figure
+        by_label = curves_of(
+            [row for row in panel.rows if row["method"] in names], panel.metric, panel.x, drawn
+        )
+        curves.append({name: by_label[name] for name in names if name in by_label})
 
     def own(field: str, name: str) -> list[Curve]:
         """The curves of all panels with a column."""
@@ -154,25 +159,15 @@ def draw_metric(
 
     axes = axes_of({name for row in rows for name in row})
     x_columns = {
-        name: column_of(
-            name,
-            [c.x for c in own("x", name)],
-            x_limits,
-            axes=axes,
-            label=x_label,
-            logarithmic=log_x,
-        )
+        name: column_of(axes, name, [c.x for c in own("x", name)], x_limits, x_label, log_x)
         for name in columns
     }
     y_columns, whole = {}, "simulated_seconds" in columns
     for name in metrics:
-        limits = fit_y_limits(
-            own("metric", name), y_limits, x_limits, logarithmic=log_y, whole=whole
-        )
-        means = [c.mean for c in own("metric", name)]
-        y_columns[name] = column_of(
-            name, means, limits, axes=axes, label=y_label, logarithmic=log_y
-        )
+        shown = own("metric", name)
+        limits = fit_y_limits(shown, y_limits, x_limits, logarithmic=log_y, whole=whole)
+        means = [c.mean for c in shown]
+        y_columns[name] = column_of(axes, name, means, limits, y_label, log_y)
     if facet == "seed":
         meaning = "one seed in each panel"
     else:
@@ -202,13 +197,6 @@ def draw_metric(
         )
     figure.notes = captions + hidden
     return figure, figure.notes
-
-
-def _curves(panel: Panel, names: Mapping[str, str], band: str) -> dict[str, Curve]:
-    """The curves of the methods that a panel has, in the order of the figure."""
-    rows = [row for row in panel.rows if row["method"] in names]
-    curves = curves_of(rows, panel.metric, panel.x, band)
-    return {name: curves[name] for name in names if name in curves}
 
 
 def _check_size(size: tuple[float, float] | None) -> None:

@@ -15,8 +15,8 @@ class PlanSummary(NamedTuple):
       arrivals: updates that are part of a server step.
       lost: dispatches that were lost.
       in_flight: dispatches in flight at the horizon, or arrived and in no server step.
-      mean_staleness: over arrivals.
-      max_staleness: over arrivals.
+      mean_staleness: mean staleness of the arrivals.
+      max_staleness: largest staleness of an arrival.
       mean_idle_share: mean over clients of the share of the time in which they are idle.
       seconds: simulated seconds of the plan.
     """

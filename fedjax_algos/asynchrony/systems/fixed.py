@@ -32,7 +32,7 @@ class FixedSystem:
     """Given times in numbers of any type; with `fractions.Fraction`s a timeline is exact.
 
     Args:
-      seconds_per_step: for each client a number, or a sequence of one number for each dispatch.
+      seconds_per_step: a number for each client, or a sequence of one number for each dispatch.
       unavailable: `{(client, number of the dispatch): (share, seconds away)}`: the dispatch is lost
         after this share of its time, from 0 to 1, and the client is back after these seconds,
         `math.inf` for never.
@@ -80,7 +80,7 @@ class FixedSystem:
         """Seconds that a dispatch takes, including communication.
 
         Args:
-          client: which client.
+          client: the client's id.
           number: number of this dispatch of the client, from 0.
           num_steps: local steps of the dispatch.
 
@@ -93,7 +93,7 @@ class FixedSystem:
         """None, or (share of the dispatch's time after which it is lost, seconds away).
 
         Args:
-          client: which client.
+          client: the client's id.
           number: number of this dispatch of the client, from 0.
         """
         return self._unavailable.get((client, number))
@@ -102,7 +102,7 @@ class FixedSystem:
         """The client's time, or the mean of its times.
 
         Args:
-          client: which client.
+          client: the client's id.
 
         Raises:
           ValueError: for a client without a time.

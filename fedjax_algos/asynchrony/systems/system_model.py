@@ -20,7 +20,7 @@ class SystemModel(Protocol):
         """Seconds that a dispatch takes, including communication.
 
         Args:
-          client: which client.
+          client: the client's id.
           number: number of this dispatch of the client, from 0.
           num_steps: local steps of the dispatch.
         """
@@ -29,7 +29,7 @@ class SystemModel(Protocol):
         """Whether and how the client leaves during a dispatch, which is then lost.
 
         Args:
-          client: which client.
+          client: the client's id.
           number: number of this dispatch of the client, from 0.
 
         Returns:
@@ -51,7 +51,7 @@ class SystemModelWithSessions(SystemModel, Protocol):
         """Whether and how the client leaves during a dispatch; replaces `unavailability`.
 
         Args:
-          client: which client.
+          client: the client's id.
           now: when the dispatch starts, in simulated seconds.
           seconds: how long the dispatch takes.
 
@@ -68,7 +68,7 @@ class SystemModelWithSpeeds(SystemModel, Protocol):
         """The client's t_i at the start, without communication.
 
         Args:
-          client: which client.
+          client: the client's id.
         """
 
 
@@ -95,7 +95,7 @@ def system_of(spec: str, batch_size: int) -> SystemModelFactory:
 
     Args:
       spec: such as "simulated:speeds=exponential".
-      batch_size: for a system model with this option, unless the spec has it.
+      batch_size: the batch size for a system model with this option, unless the spec has it.
 
     Raises:
       ValueError: for an unknown name or option, or a value out of range.

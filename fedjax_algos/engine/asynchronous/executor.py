@@ -82,10 +82,10 @@ class Executor(PlacedAlgorithm):
     """An algorithm compiled for plans, as `make_executor` returns it.
 
     Attributes:
-      algorithm: what is computed.
+      algorithm: the algorithm that is executed.
       slots: dispatches of a wave, or "auto".
       layout: how the slots of a wave are computed: "sequential" or "vmapped".
-      num_devices: over which the slots are divided.
+      num_devices: number of devices over which the slots are divided.
       non_finite: "exclude", "error" or "keep".
     """
 
@@ -246,16 +246,16 @@ def make_executor(
     Dispatches that are lost or have not arrived at the end of the plan are not trained.
 
     Args:
-      algorithm: what is computed. Any algorithm without a prelude and with `reduce="sum"`; its
-        trait `asynchrony` says for which planners it is meant.
+      algorithm: any algorithm without a prelude and with `reduce="sum"`; its trait `asynchrony`
+        says for which planners it is meant.
       slots: number of dispatches in a wave; 1 is immediate execution. "auto": see `choose_slots`.
         With several devices a multiple of their number.
       layout: "sequential" trains the dispatches of a wave one after another, with the same bits for
         any number of slots, "vmapped" all at once. "auto" is "sequential" on a CPU and "vmapped"
         elsewhere.
       waves_per_call: maximal number of waves in one call of the compiled program.
-      devices: over which the slots of a wave are divided, the longest dispatches first; see
-        `client_mesh`. Each device holds the server state, all rows and all examples.
+      devices: devices over which the slots of a wave are divided, the longest dispatches first, as
+        for `make_engine`. Each device holds the server state, all rows and all examples.
       non_finite: what is done with updates that hold NaN or an infinite number, as in
         `make_engine`. A server step counts the contributions that are left, and makes a version
         with the old model if there are none.

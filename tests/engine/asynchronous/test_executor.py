@@ -1,7 +1,6 @@
 """Executed plans equal, bit for bit, an oracle that trains at each dispatch; waves and slots."""
 
 import functools
-import heapq
 from typing import Any, NamedTuple
 
 import chex
@@ -10,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import Compilations, random_rows, small_network, stored, with_statistics
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.asynchrony.plan import AGGREGATED, IN_FLIGHT, LOST, Plan, plan_dispatches
+from fedjax_algos.asynchrony import barrier, buffered, compass, immediate, simulated, tiers
+from fedjax_algos.asynchrony.plan import AGGREGATED, LOST, plan_dispatches
 from fedjax_algos.core import WeightedSum
 from fedjax_algos.core.randomness import client_key, dispatch_keys, permutation_words
 from fedjax_algos.core.trees import add_scaled
@@ -36,62 +36,20 @@ LOCAL = fa.Local(batch_size=3, learning_rate=lambda version: 0.1 / (1 + 0.1 * ve
 SLOTS = [1, 2, 3, 8]
 
 
-def make_plan(
-    seed, num_clients, num_steps, sizes, *, barrier=False, lost=0.0, late=0.0, twice=False
-):
-    """Clients of unequal speeds; a group of them makes a server step with `sizes[group]` arrivals.
-
-    With a barrier, clients that have arrived wait for their group's server step. Late clients never
-    wait, and are part of the next server step of any group. `twice` dispatches each client twice at
-    once.
-    """
-    rng = np.random.default_rng(seed)
-    speeds = rng.exponential(size=num_clients) + 0.05
-    dispatches, contributions, times, groups, in_flight = [], [], [], [], []
-    counts, buffers, late_ones = [0] * num_clients, [[] for _ in sizes], []
-
-    def dispatch(client, now):
-        steps = int(rng.integers(1, 5))
-        end = now + steps * speeds[client] * rng.uniform(0.9, 1.1)
-        fate = LOST if rng.uniform() < lost else IN_FLIGHT
-        heapq.heappush(in_flight, (end, len(dispatches)))
-        dispatches.append([client, counts[client], steps, 4, len(times), now, end, fate])
-        counts[client] += 1
-
-    for client in [*range(num_clients)] * (2 if twice else 1):
-        dispatch(client, 0.0)
-    while len(times) < num_steps:
-        now, number = heapq.heappop(in_flight)
-        client, *_, version, _, _, fate = dispatches[number]
-        group = client % len(sizes)
-        if fate == LOST:
-            dispatch(client, now)
-            continue
-        is_late = rng.uniform() < late
-        buffer = buffers[group]
-        (late_ones if is_late else buffer).append((number, len(times) - version))
-        free = [] if barrier and not is_late else [client]
-        if len(buffer) == sizes[group] and not is_late:
-            contributions += [(n, s, len(times)) for n, s in late_ones + buffer]
-            free = [dispatches[n][0] for n, _ in buffer] if barrier else free
-            for n, _ in late_ones + buffer:
-                dispatches[n][-1] = AGGREGATED
-            times.append(now)
-            groups.append(group)
-            buffer.clear()
-            late_ones.clear()
-        for other in free:
-            dispatch(other, now)
-    kinds = [np.int32] * 5 + [np.float64] * 2 + [np.int8]
-    columns = [np.array(c, k) for c, k in zip(zip(*dispatches, strict=True), kinds, strict=True)]
-    arrived = np.array(contributions, np.int32).T
-    return Plan(*columns, *arrived, np.array(times), np.array(groups, np.int32))
+def make_plan(planner, seed, num_clients, lost=0.0, **end):
+    """A plan for clients of unequal speeds, whose dispatches have 1 to 4 steps of 4."""
+    system = simulated(speeds="exponential", change=0.3, jitter=0.5, dropout=lost)(seed)
+    plan = planner(system, num_clients, **end)
+    steps = np.random.default_rng(seed).integers(1, 5, len(plan.client), np.int32)
+    return plan._replace(num_steps=steps, full_steps=np.full_like(steps, 4), trace=None)
 
 
+# arrival groups, with late updates of others, and first arrivals
+COMPASS = compass(min_steps=1, max_steps=4, slack=1.1)
 PLANS = {
-    "each arrival": make_plan(0, CLIENTS, 24, [1], lost=0.2),
-    "buffers of 3": make_plan(1, CLIENTS, 9, [3]),
-    "groups": make_plan(2, CLIENTS, 7, [5, 5], barrier=True, late=0.2, lost=0.1),
+    "each arrival": make_plan(immediate(steps=4), 0, CLIENTS, 0.2, arrivals=24),
+    "buffers of 3": make_plan(buffered(steps=4, size=3), 1, CLIENTS, arrivals=27),
+    "groups": make_plan(COMPASS, 2, CLIENTS, 0.1, arrivals=40),
 }
 
 
@@ -343,7 +301,7 @@ def test_mapped_waves_agree(name):
 @pytest.mark.slow
 def test_a_barrier_for_all_is_the_synchronous_round():
     algorithm, data = case("scaffold")
-    plan = make_plan(4, CLIENTS, 3, [CLIENTS], barrier=True)
+    plan = make_plan(barrier(steps=4), 4, CLIENTS, arrivals=3 * CLIENTS)
     dispatches = plan_dispatches(plan, data.counts(), LOCAL)
     engine = fa.make_engine(algorithm, "sequential")
     state = engine.init(SEED, POPULATION._replace(cohort_size=CLIENTS))
@@ -358,7 +316,8 @@ def test_a_barrier_for_all_is_the_synchronous_round():
 
 def test_later_calls_and_similar_plans_compile_nothing():
     data, executor = case("stale")[1], executor_of("stale", 2)
-    one, other = (make_plan(seed, CLIENTS, 30, [3], lost=0.1) for seed in (9, 10))
+    planner = buffered(steps=4, size=3)
+    one, other = (make_plan(planner, seed, CLIENTS, 0.1, arrivals=90) for seed in (9, 10))
     execute(executor, data, one)
     with Compilations() as later:
         execute(executor, data, other, stops=[5, 6, 20])
@@ -388,17 +347,15 @@ def test_memory_is_the_bytes_of_all_rows():
 
 @st.composite
 def plans(draw):
-    num_clients = draw(st.integers(1, 8))
-    num_groups, barrier = draw(st.integers(1, 2)), draw(st.booleans())
-    sizes = [draw(st.integers(1, 4)) for _ in range(num_groups)]
-    if barrier:
-        sizes = [len(range(group, num_clients, num_groups)) for group in range(num_groups)]
-    chance = st.sampled_from([0.0, 0.1, 0.5])
-    return make_plan(
-        draw(st.integers(0, 2**32)), num_clients, draw(st.integers(1, 15)), sizes,
-        barrier=barrier, lost=draw(chance), late=draw(chance),
-        twice=not barrier and draw(st.booleans()),
-    )  # fmt: skip
+    num_clients, steps = draw(st.integers(1, 8)), draw(st.integers(1, 4))
+    planner = draw(
+        st.sampled_from([COMPASS, barrier(steps=4), tiers(steps=4), immediate(steps=4)])
+        | st.builds(buffered, steps=st.just(steps), size=st.integers(1, 4))
+    )
+    lost, arrivals = draw(st.sampled_from([0.0, 0.1, 0.5])), draw(st.integers(8, 40))
+    plan = make_plan(planner, draw(st.integers(0, 999)), num_clients, lost, arrivals=arrivals)
+    assume(len(plan.time))
+    return plan
 
 
 @given(plans(), st.integers(1, 9), st.booleans(), st.booleans())
@@ -475,8 +432,8 @@ def test_with_slots_for_all_the_waves_are_the_longest_chain(plan, stateful):
 
 def test_chosen_numbers_of_slots():
     assert choose_slots(PLANS["buffers of 3"], "sequential") == 1
-    assert choose_slots(make_plan(0, 1, 20, [1]), "vmapped") == 1  # a chain
-    rounds = make_plan(0, 16, 5, [16], barrier=True)
+    assert choose_slots(make_plan(immediate(steps=4), 0, 1, arrivals=20), "vmapped") == 1  # a chain
+    rounds = make_plan(barrier(steps=4), 0, 16, arrivals=80)
     assert choose_slots(rounds, "vmapped") == 16
     assert choose_slots(rounds, "vmapped", devices=2) == 16
     # several for each device balance unequal dispatches, and equal ones need none
@@ -486,7 +443,7 @@ def test_chosen_numbers_of_slots():
 
 
 def test_dispatches_of_a_plan():
-    plan = make_plan(5, 3, 6, [2], lost=0.3)
+    plan = make_plan(buffered(steps=4, size=2), 5, 3, 0.3, arrivals=12)
     counts = np.array([2, 3, 5, 10])
     dispatches = plan_dispatches(plan, counts, LOCAL)
     assert {leaf.dtype for leaf in jax.tree.leaves(dispatches)} == {
@@ -523,20 +480,20 @@ def test_arguments_that_cannot_be_executed():
         make_executor(algorithm, slots=3, devices=2)
     plan, executor = PLANS["groups"], executor_of("scaffold", 1)
     state, counts = executor.init(SEED, POPULATION), data.counts()
-    with pytest.raises(ValueError, match="ascending server steps from 1 to 7"):
+    with pytest.raises(ValueError, match=f"ascending server steps from 1 to {len(plan.time)}"):
         executor.run(state, data, plan, plan_dispatches(plan, counts, LOCAL), stops=[3, 2])
     with pytest.raises(ValueError, match="dispatches do not fit a plan with"):
         executor.run(state, data, plan, plan_dispatches(PLANS["each arrival"], counts, LOCAL))
 
 
 def test_plans_that_contradict_themselves():
-    plan = PLANS["groups"]
+    plan = PLANS["buffers of 3"]
     with pytest.raises(ValueError, match="slots=0"):
         make_waves(plan, 0)
     with pytest.raises(ValueError, match="no server step"):
         make_waves(plan._replace(time=plan.time[:0]), 1)
-    with pytest.raises(ValueError, match="server steps 0 to 7"):
-        make_waves(plan._replace(time=np.arange(8.0)), 1)
+    with pytest.raises(ValueError, match="server steps 0 to 9"):
+        make_waves(plan._replace(time=np.arange(10.0)), 1)
     with pytest.raises(ValueError, match="before that version"):
         make_waves(plan._replace(version=plan.version + 1), 1)
     with pytest.raises(ValueError, match="contributes 1 times and has fate 2"):
