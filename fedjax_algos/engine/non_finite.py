@@ -38,7 +38,12 @@ class Excluded(NamedTuple):
         return cls(jnp.int32(0), jnp.int32(-1), jnp.int32(-1))
 
     def add(self, left_out: jax.Array, dispatches: Dispatch) -> "Excluded":
-        """Counts the updates that are left out, bool[...], of dispatches with leaves [...]."""
+        """Counts updates that are left out.
+
+        Args:
+          left_out: bool[...]: which updates are left out.
+          dispatches: those of the updates, leaves [...].
+        """
         number = left_out.sum(dtype=jnp.int32)
         last = jnp.iinfo(jnp.int32).max
         client = jnp.where(left_out, dispatches.client, last).min()
