@@ -11,11 +11,13 @@ import pytest
 from helpers import CASES, LAYOUTS, fixed, one_round, small_network
 
 import fedjax_algos as fa
+from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import FixedSystem, immediate
 from fedjax_algos.core.randomness import server_key
 from fedjax_algos.core.update_parts import kinds
 from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.engine.federated_round import FederatedRound
+from fedjax_algos.engine.fingerprint import algorithm_fingerprint
 from fedjax_algos.engine.slots import Placement, fill_slots
 from fedjax_algos.participation import Cohorts
 
@@ -57,7 +59,10 @@ def lowered_round(algorithm, layout, rows_are_table):
 @pytest.mark.sampled
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_the_identity_is_the_same_program(case):
-    """In a layout, with rows in tables or without, in turn; with the same bytes and FLOPs."""
+    """In a layout, with rows in tables or without, in turn; with the same bytes and FLOPs.
+
+    A checkpoint knows the algorithm by its fingerprint, which is the same, too.
+    """
     toy = small_network()
     bare = case.build(toy.problem, LOCAL)
     wrapped = fa.wrappers.identity(bare)
@@ -66,6 +71,9 @@ def test_the_identity_is_the_same_program(case):
     assert lowered_round(bare, *arguments) == lowered_round(wrapped, *arguments)
     state = fa.pure_round(bare, 2).init(0, POPULATION)
     first = one_round(dispatches(), 0)
+    one = jax.tree.map(lambda leaf: leaf[0], first)
+    fingerprints = {algorithm_fingerprint(each, state, toy.data, one) for each in (bare, wrapped)}
+    assert len(fingerprints) == 1
     costs = [
         (count_transfer(each, state, toy.data, first), fa.count_flops(each, state, toy.data))
         for each in (bare, wrapped)
@@ -134,9 +142,10 @@ def test_wrappers_in_rounds_only_are_refused_on_the_virtual_clock():
         fa.make_executor(algorithm)
 
 
-def test_the_identity_on_the_virtual_clock_has_the_same_bits():
+@pytest.mark.parametrize("name", ["fedasync", "scaffold"])
+def test_the_identity_on_the_virtual_clock_has_the_same_bits(name):
     toy = small_network()
-    fedbuff = fa.algorithms.fedasync(toy.problem, LOCAL)
+    bare = algorithms[name](toy.problem, LOCAL)
     ends = [
         fa.simulate_async(
             fa.make_executor(algorithm),
@@ -146,8 +155,8 @@ def test_the_identity_on_the_virtual_clock_has_the_same_bits():
             seconds=6.0,
             evaluations=1,
             seed=0,
-        ).state.server
-        for algorithm in (fedbuff, fa.wrappers.identity(fedbuff))
+        ).state[:3]
+        for algorithm in (bare, fa.wrappers.identity(bare))
     ]
     chex.assert_trees_all_equal(*ends)
 
