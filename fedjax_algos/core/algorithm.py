@@ -104,31 +104,6 @@ def as_sent(message: Any) -> Update:
     return message
 
 
-class Prelude(NamedTuple):
-    """A first exchange of a round with the same cohort, before the local steps.
-
-    Its functions are those of `Algorithm`, without client state. `server_update` keeps the result
-    in the server state. The broadcast that the algorithm's `client_update` then receives is the
-    pair (the prelude's broadcast, the algorithm's own): what was sent first is still with the
-    client, so the algorithm broadcasts only the rest.
-
-    Attributes:
-      broadcast: `(server, group) -> broadcast`.
-      client_update: `(broadcast, data, dispatch, key) -> update`.
-      server_update: `(server, sums, count, group) -> server state`.
-      contribute: `(update, dispatch, staleness) -> contribution`.
-      decode: `message -> update`.
-      parts: what its update consists of; see `Traits`.
-    """
-
-    broadcast: Callable[[ServerState, jax.Array], Broadcast]
-    client_update: Callable[[Broadcast, ClientData, Dispatch, Key], Update]
-    server_update: Callable[[ServerState, Any, jax.Array, jax.Array], ServerState]
-    contribute: Callable[[Update, Dispatch, jax.Array], Contribution] = weighted_by("examples")
-    decode: Callable[[Any], Update] = as_sent
-    parts: PartKinds = "vector"
-
-
 class Asynchrony(NamedTuple):
     """With which planners of the virtual clock an algorithm runs, such as "immediate" or "tiers".
 
@@ -174,6 +149,31 @@ class Traits(NamedTuple):
     asynchrony: Asynchrony = Asynchrony()
     pools_examples: bool = False
     requires_sgd: str = ""
+
+
+class Prelude(NamedTuple):
+    """A first exchange of a round with the same cohort, before the local steps.
+
+    Its functions are those of `Algorithm`, without client state. `server_update` keeps the result
+    in the server state. The broadcast that the algorithm's `client_update` then receives is the
+    pair (the prelude's broadcast, the algorithm's own): what was sent first is still with the
+    client, so the algorithm broadcasts only the rest.
+
+    Attributes:
+      broadcast: `(server, group) -> broadcast`.
+      client_update: `(broadcast, data, dispatch, key) -> update`.
+      server_update: `(server, sums, count, group) -> server state`.
+      contribute: `(update, dispatch, staleness) -> contribution`.
+      decode: `message -> update`.
+      traits: the parts of its update, and whether its server update receives sums or a stack.
+    """
+
+    broadcast: Callable[[ServerState, jax.Array], Broadcast]
+    client_update: Callable[[Broadcast, ClientData, Dispatch, Key], Update]
+    server_update: Callable[[ServerState, Any, jax.Array, jax.Array], ServerState]
+    contribute: Callable[[Update, Dispatch, jax.Array], Contribution] = weighted_by("examples")
+    decode: Callable[[Any], Update] = as_sent
+    traits: Traits = Traits("vector")
 
 
 class Algorithm(NamedTuple):

@@ -63,24 +63,15 @@ class FederatedRound(NamedTuple):
         self, state: FederatedState, data: ProgramData, dispatches: Dispatch
     ) -> CohortResult:
         """The prelude's exchanges; the rows of `state` are not read."""
-        algorithm, prelude = self.algorithm, self.algorithm.prelude
+        prelude = self.algorithm.prelude
         assert prelude is not None
         shared = shared_of(state), prelude.broadcast(state.server, jnp.int32(0))
 
-        def of_client(shared, data, dispatch, draws):
-            def hand_in(update):
-                return contribution(prelude, update, dispatch, jnp.int32(0))
+        def of_one(shared, data, dispatch, draws, **screening):
+            return first_exchange(self.algorithm, *shared, data, dispatch, draws, **screening)
 
-            sent = first_exchange(
-                algorithm, *shared, data, dispatch, draws, screened=self.screened, hand_in=hand_in
-            )
-            arrived, _ = arrival(sent.message, sent.report, sent.finite)
-            return arrived, sent.finite
-
-        inputs = dispatches, draw_cohort(algorithm, state.seed, dispatches)
-        arrivals, finite = map_cohort(of_client, shared, data, inputs, self.placement)
-        excluded = self._count(state, finite, dispatches, data.num_clients)
-        return self.placement.constrain(CohortResult((), arrivals, (), excluded, ()))
+        result = self._map(prelude, of_one, shared, state, data, dispatches)
+        return self.placement.constrain(result._replace(rows=()))
 
     def run_cohort(
         self, rows: ClientState, state: FederatedState, data: ProgramData, dispatches: Dispatch
@@ -93,24 +84,39 @@ class FederatedRound(NamedTuple):
           data: all clients' examples, or shards of which each device holds one.
           dispatches: leaves [slots].
         """
-        algorithm, placement, screened = self.algorithm, self.placement, self.screened
-        stacked = algorithm.traits.reduce == "stack"
+        algorithm, placement = self.algorithm, self.placement
         shared = shared_of(state), state.dispatched, send(algorithm, state.server)
 
-        def of_client(shared, data, dispatch, draws, row):
+        def of_one(shared, data, dispatch, draws, row, **screening):
             shared, dispatched, received = shared
             own = row, read_row(dispatched, dispatch.client)
+            return exchange(algorithm, shared, received, data, dispatch, draws, own, **screening)
 
-            def hand_in(update):
+        own_rows = self._read_rows(rows, dispatches)
+        result = self._map(algorithm, of_one, shared, state, data, dispatches, own_rows)
+        written = dispatches.client
+        if not isinstance(dispatches.arrives, tuple):
+            written = jnp.where(answers(dispatches, data.num_clients), written, data.num_clients)
+        # the index of an empty slot is out of range, so its row and its mark are dropped
+        known = jax.tree.map(lambda leaf: leaf.at[written].set(True), state.dispatched)
+        of_cohort, *results = result._replace(dispatched=known)
+        results = placement.constrain(tuple(results))
+        if not self.rows_are_table:
+            return CohortResult(placement.constrain(of_cohort), *results)
+        table = jax.tree.map(lambda t, r: t.at[written].set(r), rows, of_cohort)
+        return CohortResult(placement.constrain_rows(table), *results)
+
+    def _map(self, phase, of_one, shared, state, data, dispatches, *more):
+        """The exchanges of a cohort by `of_one(shared, data, dispatch, draws, *more, ...)`."""
+        stacked, screened = phase.traits.reduce == "stack", self.screened
+
+        def of_client(shared, data, dispatch, draws, *more):
+            def hand_in(message):
                 if stacked:
-                    return decoded(algorithm, update)
-                return contribution(algorithm, update, dispatch, jnp.int32(0))
+                    return decoded(phase, message)
+                return contribution(phase, message, dispatch, jnp.int32(0))
 
-            sent = exchange(
-                *(algorithm, shared, received, data, dispatch, draws, own),
-                screened=screened,
-                hand_in=hand_in,
-            )
+            sent = of_one(shared, data, dispatch, draws, *more, screened=screened, hand_in=hand_in)
             update = sent.message if stacked else ()
             arrived = arrival(() if stacked else sent.message, sent.report, sent.finite)
             update = select(sent.finite, update, 0) if screened else update
@@ -118,25 +124,15 @@ class FederatedRound(NamedTuple):
                 update = select(dispatch.arrives, update, 0)
             return arrived, (sent.row, update, sent.finite)
 
-        of_cohort = self._read_rows(rows, dispatches)
-        inputs = dispatches, draw_cohort(algorithm, state.seed, dispatches), of_cohort
-        summed, results = map_cohort(of_client, shared, data, inputs, placement)
-        (arrivals, metrics), (of_cohort, updates, finite) = summed, results
+        inputs = dispatches, draw_cohort(self.algorithm, state.seed, dispatches), *more
+        summed, results = map_cohort(of_client, shared, data, inputs, self.placement)
+        (arrivals, metrics), (rows, updates, finite) = summed, results
         if stacked:
             mask: Any = answers(dispatches, data.num_clients)
             stack = Stack(updates, dispatches, mask if finite is None else mask & finite)
             arrivals = arrivals._replace(contributions=stack)
         excluded = self._count(state, finite, dispatches, data.num_clients)
-        written = dispatches.client
-        if not isinstance(dispatches.arrives, tuple):
-            written = jnp.where(answers(dispatches, data.num_clients), written, data.num_clients)
-        # the index of an empty slot is out of range, so its row and its mark are dropped
-        known = jax.tree.map(lambda leaf: leaf.at[written].set(True), state.dispatched)
-        results = placement.constrain((arrivals, metrics, excluded, known))
-        if not self.rows_are_table:
-            return CohortResult(placement.constrain(of_cohort), *results)
-        table = jax.tree.map(lambda t, r: t.at[written].set(r), rows, of_cohort)
-        return CohortResult(placement.constrain_rows(table), *results)
+        return CohortResult(rows, arrivals, metrics, excluded, ())
 
     def _count(self, state, finite, dispatches, num_clients):
         """The updates left out so far, with those of this cohort; finite is bool[slots] or None."""

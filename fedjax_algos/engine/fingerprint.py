@@ -62,6 +62,12 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
         arrivals = Arrivals(contributed, (), jnp.int32(1))
         return server_step(phase, state.server, (), arrivals, group, screened=False)[0]
 
+    def handed_in(phase, sent, dispatch, staleness):
+        if phase.traits.reduce != "stack":
+            return contribution(phase, sent.message, dispatch, staleness)
+        one = decoded(phase, sent.message), dispatch
+        return Stack(*jax.tree.map(lambda leaf: leaf[None], one), jnp.ones(1, bool))
+
     def round_of_one(row, state, data, dispatch, staleness, group):
         shared, prelude = shared_of(state), algorithm.prelude
         draws = draw(algorithm.local.batches, state.seed, dispatch.client, dispatch.number)
@@ -69,17 +75,10 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
         first: Any = ()
         if prelude is not None:
             sent = first_exchange(algorithm, shared, received[0], data, dispatch, draws)
-            first = contribution(prelude, sent.message, dispatch, staleness)
-            first = after(prelude, state, first, group)
+            first = after(prelude, state, handed_in(prelude, sent, dispatch, staleness), group)
         own = row, read_row(state.dispatched, dispatch.client)
         sent = exchange(algorithm, shared, received, data, dispatch, draws, own)
-        if algorithm.traits.reduce == "stack":
-            one = jax.tree.map(
-                lambda leaf: leaf[None], (decoded(algorithm, sent.message), dispatch)
-            )
-            contributed: Any = Stack(*one, jnp.ones(1, bool))
-        else:
-            contributed = contribution(algorithm, sent.message, dispatch, staleness)
+        contributed = handed_in(algorithm, sent, dispatch, staleness)
         return first, sent.row, after(algorithm, state, contributed, group), sent.report
 
     state, data, dispatch = tree.unflatten(leaves)

@@ -6,59 +6,86 @@ fits algorithms whose updates have several parts, such as SCAFFOLD, FedNova and 
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core import Algorithm, Stack
+from fedjax_algos.core import Algorithm, Prelude
 from fedjax_algos.core.update_parts import VECTORS, join_update, kinds, split_update
 
+Estimate = Callable[[list[Any], list[jax.Array], jax.Array], list[Any]]
+Phase = TypeVar("Phase", Algorithm, Prelude)
 
-def replay(
-    name: str, algorithm: Algorithm, estimate: Callable[[list[Any], Stack], list[Any]]
-) -> Algorithm:
+
+def replay(name: str, algorithm: Algorithm, estimate: Estimate) -> Algorithm:
     """An algorithm whose server replaces the vectors of all updates of a round by one estimate.
+
+    The vectors are the parts of an update that are no counts; see `Traits.parts`. All updates of a
+    cohort are in memory at once. In an algorithm with a prelude both exchanges have the rule.
 
     Args:
       name: the wrapper's, for messages.
       algorithm: what is wrapped.
-      estimate: `(vectors, stack) -> vectors`: the vector parts of the cohort's updates, leaves
-        [slots, ...], and the `Stack`; returns one value of each. Updates where `stack.mask` is
-        False have not arrived.
+      estimate: `(vectors, weights, mask) -> vectors`. It is given the vectors of the cohort's
+        updates, leaves [slots, ...], for each of them the weights that the algorithm's own
+        `contribute` gives to the clients, float[slots], and which updates have arrived,
+        bool[slots]; the weights of the others are 0. It returns one value of each vector.
 
     Raises:
       ValueError: for an algorithm whose rule has no meaning if all updates are equal.
     """
-    parts = algorithm.traits.parts
-    _require_one_estimate(name, algorithm)
-    places = [index for index, kind in enumerate(kinds(parts)) if kind in VECTORS]
-
-    def server_update(server, stack, count, group):
-        trees = split_update(parts, stack.updates)
-        estimates = estimate([trees[place] for place in places], stack)
-        replacing = dict(zip(places, estimates, strict=True))
-
-        def contributed(own, dispatch, arrived):
-            replaced = [replacing.get(place, tree) for place, tree in enumerate(own)]
-            sums = algorithm.contribute(join_update(parts, replaced), dispatch, jnp.int32(0))
-            return jax.tree.map(lambda leaf: jnp.where(arrived, leaf, 0), sums)
-
-        contributions = jax.vmap(contributed)(trees, stack.dispatches, stack.mask)
-        sums = jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), contributions)
-        return algorithm.server_update(server, sums, count, group)
-
-    traits = algorithm.traits._replace(reduce="stack")
-    return algorithm._replace(server_update=server_update, traits=traits)
-
-
-def _require_one_estimate(name, algorithm):
     reason = ""
     if algorithm.traits.reduce == "stack":
         reason = "its server compares the updates with each other, which would all be equal"
-    elif algorithm.prelude is not None:
-        reason = "a round has two exchanges, and the first one has no server rule to replace"
     elif "choice" in kinds(algorithm.traits.parts):
         reason = "its clients choose what they train, so that they have no common mean"
     if reason:
         raise ValueError(f"{name} cannot wrap this algorithm: {reason}; leave {name} out")
+    if algorithm.prelude is not None:
+        algorithm = algorithm._replace(prelude=_replayed(algorithm.prelude, estimate))
+    return _replayed(algorithm, estimate)
+
+
+def _replayed(phase: Phase, estimate: Estimate) -> Phase:
+    """A phase whose server update replaces the vectors of a stack before it sums them."""
+    parts = phase.traits.parts
+    places = [place for place, kind in enumerate(kinds(parts)) if kind in VECTORS]
+
+    def contribute(trees, dispatch):
+        return phase.contribute(join_update(parts, trees), dispatch, jnp.int32(0))
+
+    def weights(trees, dispatch, arrived):
+        """float[] for each vector: its factor in `contribute`, which is linear in the update."""
+
+        def weight(place):
+            size = sum(leaf.size for leaf in jax.tree.leaves(trees[place]))
+            if not size:  # a part that this variant does not send
+                return jnp.zeros_like(dispatch.share)
+
+            def of_vector(tree):
+                return contribute([*trees[:place], tree, *trees[place + 1 :]], dispatch)
+
+            ones = jax.tree.map(jnp.ones_like, trees[place])
+            _, changes = jax.jvp(of_vector, (trees[place],), (ones,))
+            leaves = [leaf for leaf in jax.tree.leaves(changes) if leaf.dtype != jax.dtypes.float0]
+            return jnp.where(arrived, sum(leaf.sum() for leaf in leaves) / size, 0)
+
+        return [weight(place) for place in places]
+
+    def server_update(server, stack, count, group):
+        trees = split_update(parts, stack.updates)
+        of_clients = jax.vmap(weights)(trees, stack.dispatches, stack.mask)
+        estimates = estimate([trees[place] for place in places], of_clients, stack.mask)
+        replacing = dict(zip(places, estimates, strict=True))
+
+        def replaced(own, dispatch, arrived):
+            own = [replacing.get(place, tree) for place, tree in enumerate(own)]
+            sums = contribute(own, dispatch)
+            return jax.tree.map(lambda leaf: jnp.where(arrived, leaf, 0), sums)
+
+        contributions = jax.vmap(replaced)(trees, stack.dispatches, stack.mask)
+        sums = jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), contributions)
+        return phase.server_update(server, sums, count, group)
+
+    return phase._replace(server_update=server_update, traits=phase.traits._replace(reduce="stack"))

@@ -102,7 +102,7 @@ def test_tune(command, here):
         ("compare fedavg+idenity", "unknown wrapper 'idenity'; did you mean identity?"),
         ("compare fedavg+mean:f=1", "mean takes no options; leave 'f' out"),
         ("compare fedavg --wrap meen", "unknown wrapper 'meen'; did you mean mean?"),
-        ("run mime+mean", "mime: mean cannot wrap this algorithm: a round has two exchanges"),
+        ("run fedlga+mean", "fedlga: mean cannot wrap this algorithm: its server compares"),
         ("compare fedavg+mean --seconds 9", 'reduce="stack"'),
         ("run fedavg+a++b/my_file.py:nothing", "returns a NoneType; give a function (algorithm"),
         ("run fedavg+a+b/my_file.py:shorten", "unknown wrapper 'a'"),

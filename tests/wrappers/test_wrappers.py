@@ -88,12 +88,7 @@ def test_the_mean_gives_the_results_of_the_algorithm(case):
     """To rounding, with unequal numbers of examples and steps; or it refuses, with the reason."""
     toy = small_network()
     bare = case.build(toy.problem, LOCAL)
-    reasons = {
-        "fedlga": "compares the updates",
-        "mime": "two exchanges",
-        "mimemom": "two exchanges",
-        "ifca": "choose what they train",
-    }
+    reasons = {"fedlga": "compares the updates", "ifca": "choose what they train"}
     if case.name in reasons:
         with pytest.raises(ValueError, match=reasons[case.name]):
             fa.wrappers.mean(bare)
