@@ -113,7 +113,7 @@ def split_planner(spec: str) -> tuple[str, str]:
 
 def split_wrappers(spec: str) -> list[str]:
     """The specs that single pluses separate: a method's own one and those of its wrappers."""
-    parts = re.split(r"(?<!\+)\+(?=[A-Za-z_./~])", spec) if spec else []
+    parts = re.split(r"(?<!\+)\+(?=[A-Za-z./])", spec) if spec else []
     if not all(parts) or any(re.search(r"(?<!\+)(\+\+)*\+$", part) for part in parts):
         raise ValueError(f"{spec!r} has a plus without a wrapper; leave it out, or name one")
     return [part.replace("++", "+") for part in parts]

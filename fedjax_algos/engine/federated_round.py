@@ -97,7 +97,7 @@ class FederatedRound(NamedTuple):
         written = dispatches.client
         if not isinstance(dispatches.arrives, tuple):
             written = jnp.where(answers(dispatches, data.num_clients), written, data.num_clients)
-        # the index of an empty slot is out of range, so its row and its mark are dropped
+        # the index of who does not answer is out of range, so its row and its mark are dropped
         known = jax.tree.map(lambda leaf: leaf.at[written].set(True), state.dispatched)
         of_cohort, *results = result._replace(dispatched=known)
         results = placement.constrain(tuple(results))
