@@ -53,7 +53,10 @@ def mask_layers(module: nnx.Module, mask: jax.Array | None) -> set[Path]:
     layers = set()
     for path, layer in [] if mask is None else list(nnx.iter_modules(module)):
         if isinstance(layer, nnx.BatchNorm) and takes_mask(type(layer).__call__):
-            _mask_layer(layer, _Rows("/".join(map(str, path)), mask))
+            kind: Any = type(layer)
+            # through `layer.__setattr__` it would become an attribute of NNX's
+            object.__setattr__(layer, "__class__", _masked(kind))
+            layer.rows_of_batch = nnx.static(_Rows("/".join(map(str, path)), mask))
             layers.add(path)
         elif isinstance(layer, nnx.SpectralNorm):
             layers.add(path)
@@ -86,13 +89,6 @@ class _Rows:
 
     def __init__(self, name, mask):
         self.name, self.mask = name, mask
-
-
-def _mask_layer(layer: Any, rows: _Rows) -> None:
-    kind: Any = type(layer)
-    # through `layer.__setattr__` it would become an attribute of NNX's
-    object.__setattr__(layer, "__class__", _masked(kind))
-    layer.rows_of_batch = nnx.static(rows)
 
 
 @functools.cache

@@ -100,18 +100,14 @@ def compute_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Problem:
     def apply(model, batch, key, training):
         narrow = Model(_cast(model.params, dtype), model.statistics, _cast(model.frozen, dtype))
         outputs, statistics = problem.apply(narrow, _cast(batch, dtype), key, training)
-        wide = jnp.result_type(*_float_dtypes(model.params))
+        dtypes = (leaf.dtype for leaf in jax.tree.leaves(model.params))
+        wide = jnp.result_type(*(each for each in dtypes if jnp.issubdtype(each, jnp.floating)))
         statistics = jax.tree.map(
             lambda new, old: new.astype(old.dtype), statistics, model.statistics
         )
         return _cast(outputs, wide), statistics
 
     return problem._replace(apply=apply)
-
-
-def _float_dtypes(tree):
-    dtypes = (leaf.dtype for leaf in jax.tree.leaves(tree))
-    return [dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)]
 
 
 def _cast(tree, dtype):

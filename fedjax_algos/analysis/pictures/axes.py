@@ -49,10 +49,6 @@ class Look(NamedTuple):
     lines: float  # factor of the widths of lines and the sizes of markers
     settings: dict[str, Any]  # of matplotlib, by name
 
-    def points_in(self, width: float) -> float:
-        """Points of type in a panel of a width in inches."""
-        return self.points if width >= self.narrow else self.small
-
 
 _LOOKS = {"screen": Look(10, 8, 3.2, 1.0, {}), "paper": Look(8, 7, 2.0, 0.7, _PAPER)}
 PICTURE_STYLES = tuple(_LOOKS)

@@ -74,7 +74,7 @@ def draw(
     several = len(contents) > 1
     width, height = size or _size(grid, several, style)
     with picture_style(style) as look:
-        points = look.points_in(width / grid.columns)
+        points = look.points if width / grid.columns >= look.narrow else look.small
         rcParams["font.size"] = points  # `picture_style` restores it
         figure = MetricFigure(figsize=(width, height), layout="constrained")
         axes_of_grid = figure.subplots(

@@ -125,10 +125,7 @@ def unet_3d(
     """
     module = UNet3D(num_classes, levels, features, norm, groups, convolutions)
     problem = segmenter(module, example_shape)
-    tensors = None if weights is None else _named_once(load_weights(weights))
+    tensors = None
+    if weights is not None:  # PyTorch has a second name for each tensor of these layers
+        tensors = {name: t for name, t in load_weights(weights).items() if ".block." not in name}
     return with_weights(problem, tensors, head, [unet_3d_names(levels)])
-
-
-def _named_once(weights):
-    """Without the second names that PyTorch has for each tensor of these layers."""
-    return {name: tensor for name, tensor in weights.items() if ".block." not in name}

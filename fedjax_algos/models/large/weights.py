@@ -160,7 +160,11 @@ def convert_weights(
         if head == "new" and place.startswith("head/"):
             return leaf
         if name not in weights:
-            raise ValueError(f"the weights have no {name!r}, which {place} needs; {_near(weights)}")
+            known = printable(", ".join(sorted(weights)[:3]), longest=200)
+            raise ValueError(
+                f"the weights have no {name!r}, which {place} needs; they have {known} and so on; "
+                "give the weights of this network"
+            )
         return _checked(name, place, convert(weights[name]), leaf)
 
     statistics: Any = jax.tree_util.tree_map_with_path(
@@ -267,8 +271,3 @@ def _checked(name: str, place: str, given: np.ndarray, leaf: Any) -> np.ndarray:
     if not np.isfinite(array).all():
         raise ValueError(f"{name!r} has numbers that are not finite; give other weights")
     return array
-
-
-def _near(weights: Weights) -> str:
-    shown = printable(", ".join(sorted(weights)[:3]), longest=200)
-    return f"they have {shown} and so on; give the weights of this network"

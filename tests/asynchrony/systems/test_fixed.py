@@ -46,45 +46,34 @@ def test_representation():
     assert repr(FixedSystem([1, 2], {(0, 3): (0.5, 1)})) == "FixedSystem(clients=2, unavailable=1)"
 
 
-@pytest.mark.parametrize(
-    "times", [3.0, [], np.ones((2, 2, 2)), [1, 0], [[1, 2], [3, math.nan]], [math.inf]], ids=str
-)
-def test_wrong_times(times):
-    with pytest.raises(ValueError, match="seconds_per_step"):
-        traced(times)
+def unavailable(place, leaves):
+    return lambda: traced([1], {place: leaves})
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({(1, 0): (0, 1)}, "dispatch 0 of client 1; give .* clients of 0 to 0"),
-        ({(0, -1): (0, 1)}, "dispatch -1 of client 0; give dispatches of at least 0"),
-        ({(0, 2): (1.5, 1)}, r"dispatch 2 of client 0 has unavailability=\(1.5, 1\); give"),
-        ({(0, 2): (0.5, -1)}, "seconds away of at least 0"),
-        ({(0, 2): (0, 0)}, "not both of them 0"),
-        ({(0, 2): (math.nan, 1)}, "a share of its time from 0 to 1"),
-    ],
-)
-def test_wrong_unavailability(entry, message):
-    FixedSystem([1], {(0, 0): (0, math.inf)})  # a client may leave for good
-    with pytest.raises(ValueError, match=message):
-        traced([1], entry)
+WRONG_CALLS = [
+    *((lambda times=times: traced(times), "seconds_per_step") for times in (3.0, [], [1, 0])),
+    (lambda: traced(np.ones((2, 2, 2))), "seconds_per_step has shape"),
+    (lambda: traced([[1, 2], [3, math.nan]]), "seconds_per_step=nan of client 1"),
+    (lambda: traced([1], communication_seconds=-1), "communication_seconds=-1 is out of range"),
+    (lambda: traced([1], bytes_per_second=0), "bytes_per_second=0 is out of range"),
+    (lambda: traced([1])(0, download_bytes=-2), "download_bytes=-2 is out of range"),
+    (lambda: FixedSystem([]), "seconds_per_step is empty"),
+    (lambda: FixedSystem([1, []]), "client 1 has no times"),
+    (lambda: FixedSystem([1], communication_seconds=math.inf), "communication_seconds=inf"),
+    (lambda: FixedSystem([1]).seconds(1, 0, 1), "client 1 has no time"),
+    (lambda: FixedSystem([1]).expected_seconds_per_step(2), "client 2 has no time"),
+    (unavailable((1, 0), (0, 1)), "dispatch 0 of client 1; give .* clients of 0 to 0"),
+    (unavailable((0, -1), (0, 1)), "dispatch -1 of client 0; give dispatches of at least 0"),
+    (unavailable((0, 2), (1.5, 1)), r"dispatch 2 of client 0 has unavailability=\(1.5, 1\); give"),
+    (unavailable((0, 2), (0.5, -1)), "seconds away of at least 0"),
+    (unavailable((0, 2), (0, 0)), "not both of them 0"),
+    (unavailable((0, 2), (math.nan, 1)), "a share of its time from 0 to 1"),
+]
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: FixedSystem([]), "seconds_per_step is empty; give a time for each client"),
-        (lambda: FixedSystem([1, []]), "client 1 has no times; give one for each dispatch"),
-        (lambda: FixedSystem([1], communication_seconds=math.inf), "communication_seconds=inf"),
-        (lambda: FixedSystem([1]).seconds(1, 0, 1), "client 1 has no time .* has 1; give one for"),
-        (lambda: FixedSystem([1]).expected_seconds_per_step(2), "client 2 has no time"),
-        (lambda: traced([1], communication_seconds=-1), "communication_seconds=-1 is out of range"),
-        (lambda: traced([1], bytes_per_second=0), "bytes_per_second=0 is out of range"),
-        (lambda: traced([1])(0, download_bytes=-2), "download_bytes=-2 is out of range"),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), WRONG_CALLS)
 def test_wrong_calls(make, message):
+    FixedSystem([1], {(0, 0): (0, math.inf)})  # a client may leave for good
     with pytest.raises(ValueError, match=message):
         make()
 
