@@ -68,7 +68,7 @@ def reading(source: PathLike, kind: str, fix: str, *errors: type[Exception]) -> 
 def require(fact: object, reason: str) -> None:
     """Raises ValueError with the reason, to which `reading` adds the file, unless a fact holds."""
     if not fact:
-        raise ValueError(reason)
+        raise ValueError(printable(reason))
 
 
 def needed(package: str, owner: str, more: str = "") -> Any:

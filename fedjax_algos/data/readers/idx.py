@@ -11,12 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_algos.core.files import PathLike, check_array_bytes, open_regular, reading
+from fedjax_algos.core.files import PathLike, check_array_bytes, open_regular, reading, require
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.registry import datasets
 
 _FIX = "fetch the file again"
-_CHUNK = 2**20  # bytes that are read at once
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 # classes, and the label of the first one
 _EMNIST = {
@@ -40,10 +39,6 @@ def idx(*, path: PathLike, train: str = "train", test: str = "t10k") -> Dataset:
     Args:
       path: the folder.
       train, test: with which the names of the files begin.
-
-    Raises:
-      ValueError: if a file is missing, damaged, truncated or too large for the memory, or if labels
-        and images do not match.
 
     Source: LeCun, Cortes, Burges, "The MNIST database of handwritten digits", which describes the
     format, https://web.archive.org/web/2021/http://yann.lecun.com/exdb/mnist/;
@@ -72,10 +67,6 @@ def emnist(
         without.
       split: which of the six data sets.
 
-    Raises:
-      ValueError: if a file is missing, damaged, truncated or too large for the memory, if labels
-        and images do not match, or if a label is out of range.
-
     Source: Cohen, Afshar, Tapson, van Schaik, "EMNIST: an extension of MNIST to handwritten
     letters", 2017, https://arxiv.org/abs/1702.05373;
     https://www.nist.gov/itl/products-and-services/emnist-dataset.
@@ -84,11 +75,12 @@ def emnist(
     arrays = []
     for part in ("train", "test"):
         images, labels = _read(path, f"emnist-{split}-{part}")
-        if images.ndim != 3 or labels.dtype != np.uint8 or (len(labels) and labels.min() < first):
-            raise ValueError(
-                f"{os.fspath(path)}: emnist-{split}-{part} has images {list(images.shape)} and "
-                f"labels {labels.dtype} from {labels.min(initial=255)}; {_FIX}"
+        with reading(path, f"EMNIST's part {split}-{part}", _FIX):
+            fits = (
+                images.ndim == 3 and labels.dtype == np.uint8 and labels.min(initial=255) >= first
             )
+            kinds = f"labels {labels.dtype} from {labels.min(initial=255)}"
+            require(fits, f"it has images {list(images.shape)} and {kinds}")
         arrays += [images.transpose(0, 2, 1), labels - np.uint8(first)]
     return from_arrays(*arrays, num_classes=num_classes, source=os.fspath(path))
 
@@ -117,21 +109,15 @@ def _opened(path: Path) -> Iterator[Any]:
 def _array(file: Any) -> np.ndarray:
     """The array of an IDX file, whose size is known from its header."""
     magic = file.read(4)  # two zeros, the type, the number of axes
-    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES:
-        raise ValueError("it begins with other bytes")
+    known = len(magic) == 4 and magic[:2] == b"\0\0" and magic[2] in _TYPES
+    require(known, "it begins with other bytes")
     lengths = file.read(4 * magic[3])
-    if len(lengths) < 4 * magic[3]:
-        raise ValueError("it is truncated")
+    require(len(lengths) == 4 * magic[3], "it is truncated")
     shape = np.frombuffer(lengths, ">u4").tolist()
     dtype = np.dtype(_TYPES[magic[2]])
     size = math.prod(shape) * dtype.itemsize
     check_array_bytes("its array", size, "give fewer examples")
-    content = bytearray()
-    while len(content) < size and (chunk := file.read(min(_CHUNK, size - len(content)))):
-        content += chunk
-    if len(content) < size or file.read(1):
-        more = "more than " * (len(content) == size)
-        raise ValueError(
-            f"it is {dtype.name}{shape} by its header, but has {more}{len(content)} bytes"
-        )
+    content = file.read(size + 1)
+    right = f"it is {dtype.name}{shape} by its header, which are {size} bytes"
+    require(len(content) == size, f"{right}, but has {'more' if len(content) > size else 'fewer'}")
     return np.frombuffer(content, dtype).reshape(shape)

@@ -17,9 +17,9 @@ import numpy as np
 
 from fedjax_algos.core import Model, Params
 from fedjax_algos.core.checks import check_kind
-from fedjax_algos.core.files import check_array_bytes, open_regular, reading, written
+from fedjax_algos.core.files import written
 from fedjax_algos.core.reprs import printable
-from fedjax_algos.data.readers.npz import ARCHIVE_ERRORS, array_bytes, open_archive, read_member
+from fedjax_algos.data.readers.npz import read_arrays
 from fedjax_algos.engine.state import FederatedState
 
 T = TypeVar("T")
@@ -136,11 +136,7 @@ def _stored(name: str, leaf: Any) -> np.ndarray:
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     """All arrays of a file, as they are stored."""
-    with reading(path, "a saved model", _FIX, *ARCHIVE_ERRORS), open_regular(path) as file:
-        archive, members = open_archive(file)
-        size = sum(array_bytes(archive, member) for member in members.values())
-        check_array_bytes("its arrays", size, "load the model where there is more")
-        return {name: read_member(archive, member) for name, member in members.items()}
+    return read_arrays(path, "a saved model", _FIX)
 
 
 def _check_same(path: Path, wanted: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> None:

@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 import pytest
+from bad_input_helpers import refused
 from PIL import Image
 
 from fedjax_algos.data import datasets
@@ -81,23 +82,22 @@ def test_the_whole_split(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    "lines",
     [
-        ([line("a", 8, 0, "train")], r"row 0 has target=8; give whole numbers from 0 to 7"),
-        ([line("a", 0, 0, "train"), line("b", 0, 6, "test")], "row 1 has center=6; .* to 5"),
-        ([line("a", "1.0", 0, "train")], "row 0 has target=1.0; give whole numbers"),
-        ([line("a", 0, 1, "valid")], "row 0 has fold='valid' and fold2='valid_1' in center 1"),
-        ([line("a", 0, 1, "train")[:-1] + "2"], "fold='train' and fold2='train_2' in center 1"),
-        ([line("a", 0, 1, "train"), line("a", 0, 1, "test")], "has the image 'a' twice; fetch"),
-        ([line("a", 0, 1, "train")], "has no row with fold=test; fetch the file again"),
-        ([line("a", 0, 1, "train")[:-9]], "line 2 has 13 fields for 14 columns"),
-        ([line("../a", 0, 1, "train"), line("b", 0, 1, "test")], "'../a' is no id of an image"),
+        [line("a", 8, 0, "train")],
+        [line("a", 0, 0, "train"), line("b", 0, 6, "test")],
+        [line("a", "1.0", 0, "train")],
+        [line("a", 0, 1, "valid")],
+        [line("a", 0, 1, "train")[:-1] + "2"],
+        [line("a", 0, 1, "train"), line("a", 0, 1, "test")],
+        [line("a", 0, 1, "train")],
+        [line("a", 0, 1, "train")[:-9]],
+        [line("../a", 0, 1, "train"), line("b", 0, 1, "test")],
     ],
 )
-def test_damaged_splits_are_refused(tmp_path, lines, message):
-    with pytest.raises(ValueError, match=message) as error:
+def test_damaged_splits_are_refused(tmp_path, lines):
+    with refused(tmp_path):
         fed_isic2019(path=write_split(tmp_path, lines))
-    assert str(error.value).startswith(str(tmp_path))
 
 
 def test_missing_columns_and_images(folder):

@@ -7,6 +7,7 @@ import sys
 import nibabel
 import numpy as np
 import pytest
+from bad_input_helpers import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,39 +139,34 @@ GOOD = encoded(intensities(16))
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (b"", "not an? .*: "),
-        (b"no volume", "not .*: Not a gzipped file"),
-        (GOOD[:-20], "not an? .*: "),
-        (gzip.compress(b"no volume", mtime=0), "not an? .*: "),
-        (gzip.compress(gzip.decompress(GOOD)[:-1], mtime=0), "it has 591 bytes, not 592"),
-        (gzip.compress(gzip.decompress(GOOD) + b"a", mtime=0), "it has more than 244 bytes"),
-        (encoded(intensities(16)[0]), r"it is int16\[4, 5\], no volume of numbers"),
-        (encoded(intensities(16)[..., None, None] + 0j), "it is complex128.*no volume of numbers"),
-        (encoded(np.full(SHAPE, np.nan)), "it has NaN or infinity"),
-        (
-            with_header("dim", [3, 32767, 32767, 32767, 1, 1, 1, 1]),
-            r"has \[32767, 32767, 32767\] v",
-        ),
-        (with_header("dim", [3, -6, -4, 5, 1, 1, 1, 1]), r"int16\[-6, -4, 5\], no volume"),
-        (with_header("dim", [99, 6, 4, 5, 1, 1, 1, 1]), "not an? .*: "),
-        (with_header("vox_offset", 1e30), "voxels from byte 1e[+]30"),
-        (with_header("vox_offset", np.nan), "not an? .*: "),
-        (with_header("datatype", 12345), "not an? .*: "),
-        (with_header("sizeof_hdr", 1), "it is no NIfTI-1 file"),
-        (with_header("magic", b"ni1"), "it is no NIfTI-1 file"),
+        b"",
+        b"no volume",
+        GOOD[:-20],
+        gzip.compress(b"no volume", mtime=0),
+        gzip.compress(gzip.decompress(GOOD)[:-1], mtime=0),
+        gzip.compress(gzip.decompress(GOOD) + b"a", mtime=0),
+        encoded(intensities(16)[0]),
+        encoded(intensities(16)[..., None, None] + 0j),
+        encoded(np.full(SHAPE, np.nan)),
+        with_header("dim", [3, 32767, 32767, 32767, 1, 1, 1, 1]),
+        with_header("dim", [3, -6, -4, 5, 1, 1, 1, 1]),
+        with_header("dim", [99, 6, 4, 5, 1, 1, 1, 1]),
+        with_header("vox_offset", 1e30),
+        with_header("vox_offset", np.nan),
+        with_header("datatype", 12345),
+        with_header("sizeof_hdr", 1),
+        with_header("magic", b"ni1"),
     ],
 )
-def test_damaged_volumes_are_refused(folder, content, message):
+def test_damaged_volumes_are_refused(folder, content):
     name = folder_of(16, "Guys")
     (folder / name / "T1" / f"{name}_image.nii.gz").write_bytes(content)
     data = fed_ixi(path=folder)
     assert data.train.examples_of(1)["x"].shape == (1, 48, 60, 48, 1)
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(folder / name / "T1" / name):
         data.train.examples_of(0)
-    assert str(error.value).startswith(str(folder / name / "T1" / name))
-    assert str(error.value).isprintable()
 
 
 @settings(deadline=None, max_examples=100)
@@ -192,7 +188,7 @@ def test_masks_missing_files_and_pipes(folder):
     label = folder / name / "label" / f"{name}_label.nii.gz"
     label.write_bytes(encoded(2 * brain(35)))
     data = fed_ixi(path=folder)
-    with pytest.raises(ValueError, match=r"_label.nii.gz: has the label 2, not 0 or 1; fetch"):
+    with pytest.raises(ValueError, match=r"_label.nii.gz: .*other labels than 0 and 1; fetch"):
         data.train.examples_of(2)
     label.unlink()
     with pytest.raises(ValueError, match=r"label: not .*: it has 0 files .nii.gz, not on"):
@@ -203,28 +199,27 @@ def test_masks_missing_files_and_pipes(folder):
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    "rows",
     [
-        ([*PERSONS, PERSONS[1]], "person 12 is there twice; remove a row"),
-        ([*PERSONS, (13, 1, "HH", "train")], "person 13 has no folder in .*; extract it or remo"),
-        (PERSONS[1:], "has no row for IXI002-Guys-0802; fetch the file again"),
-        ([(2, 1, "HH", "test"), *PERSONS[1:]], "Manufacturer 1, but the folder IXI002-Guys-0802"),
-        ([(2, 3, "HH", "test"), *PERSONS[1:]], "Manufacturer 3, but the folder IXI002-Guys-0802"),
-        ([(2, 0, "Guys", "valid"), *PERSONS[1:]], "person 2 has Split=valid; give train or test"),
-        ([], "it has no row below the header"),
-        ([(2, 0, "Guys", "train"), *PERSONS[1:]], "has no row with Split=test"),
+        [*PERSONS, PERSONS[1]],
+        [*PERSONS, (13, 1, "HH", "train")],
+        PERSONS[1:],
+        [(2, 1, "HH", "test"), *PERSONS[1:]],
+        [(2, 3, "HH", "test"), *PERSONS[1:]],
+        [(2, 0, "Guys", "valid"), *PERSONS[1:]],
+        [],
+        [(2, 0, "Guys", "train"), *PERSONS[1:]],
     ],
 )
-def test_splits_that_do_not_fit_the_folder_are_refused(folder, rows, message):
+def test_splits_that_do_not_fit_the_folder_are_refused(folder, rows):
     write_split(folder, rows)
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(folder):
         fed_ixi(path=folder)
-    assert str(error.value).startswith(str(folder))
 
 
 def test_a_person_with_two_folders_and_no_folder(folder):
     (folder / "IXI012-HH-0001").mkdir()
-    with pytest.raises(ValueError, match=r"has IXI012-HH-.* and IXI012-HH-.*; remove one"):
+    with pytest.raises(ValueError, match=r"it has two folders of person 12"):
         fed_ixi(path=folder)
     with pytest.raises(ValueError, match=r"metadata_tiny.csv: there is no such file"):
         fed_ixi(path=folder / "none")

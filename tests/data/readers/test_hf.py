@@ -2,12 +2,12 @@
 
 import io
 import os
-import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from bad_input_helpers import refused
 from PIL import Image
 
 from fedjax_algos.core import files
@@ -185,7 +185,7 @@ def test_texts(folder, tmp_path):
     assert following.train.examples_of(0)["y"].tolist() == [[3, 1, end], [3, end, 0]]
     assert following.num_classes == 6
     assert hf(name=name, x="text", users="writer", length=9).num_classes == 90  # of characters
-    with pytest.raises(ValueError, match="text is a text; give y=NAME of labels, or users=NAME"):
+    with pytest.raises(ValueError, match="text is a text without labels or clients"):
         hf(name=name, x="text")
 
 
@@ -223,9 +223,9 @@ def test_code_of_a_data_set_is_not_run(tmp_path, monkeypatch):
     [
         ({"x": "colour"}, r"no feature 'colour', only image, label, writer, .*; choose one"),
         ({"y": "colour"}, "no feature 'colour'"),
-        ({"users": "colour"}, r"no column 'colour', only image, .*; choose one"),
+        ({"users": "colour"}, r"no column 'colour', only image"),
         ({"users": "grid"}, "grid is no column of texts or whole numbers"),
-        ({"train_split": "all"}, "has no split 'all', only train, test; choose one"),
+        ({"train_split": "all"}, "has no split 'all', only train, test"),
         ({"y": "text"}, r"labels is of type \|S14; give whole numbers"),
         ({"x": "vector", "image_size": 2}, "vector is no image; leave image_size and shorter_side"),
         ({"shorter_side": 2}, "give an image_size of at most shorter_side"),
@@ -244,25 +244,23 @@ BAD = {"bytes": b"\x89PNG\r\n", "path": None}
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        ({"image": [BAD] * 5}, "image 0: not an? .*: "),
-        ({"image": [{"bytes": png(IMAGES[0]), "path": None}] * 4 + [BAD]}, "image 4: not an? "),
-        ({"image": [{"bytes": png(IMAGES[0]), "path": None}] * 4 + [None]}, "an image is missing"),
-        ({"label": [0, 1, None, 2, 0]}, "label: not .*: a number is missing; choose"),
-        ({"label": [0, 1, 2, 2, -1]}, "has label -1 in example 4"),
-        ({"x": "vector", "vector": [[1]] * 4 + [[1, 2]]}, "vector: not an? .*: "),
-        ({"x": "text", "text": [None] * 5}, "a text is missing"),
+        {"image": [BAD] * 5},
+        {"image": [{"bytes": png(IMAGES[0]), "path": None}] * 4 + [BAD]},
+        {"image": [{"bytes": png(IMAGES[0]), "path": None}] * 4 + [None]},
+        {"label": [0, 1, None, 2, 0]},
+        {"label": [0, 1, 2, 2, -1]},
+        {"x": "vector", "vector": [[1]] * 4 + [[1, 2]]},
+        {"x": "text", "text": [None] * 5},
     ],
 )
-def test_damaged_columns(tmp_path, changes, message):
+def test_damaged_columns(tmp_path, changes):
     options = {"x": changes["x"]} if "x" in changes else {}
     changed = {key: value for key, value in changes.items() if key != "x"}
     name = saved(tmp_path / "set", columns(**changed))
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(f"hf {name}, split train"):
         hf(name=name, **options)
-    assert str(error.value).isprintable()
-    assert str(error.value).startswith(f"hf {name}, split train")
 
 
 @pytest.mark.parametrize(
@@ -296,11 +294,6 @@ def test_missing_and_odd_folders(folder, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             hf(name=name)
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    os.unlink(copy / "train" / "state.json")
-    os.mkfifo(copy / "train" / "state.json")
-    with pytest.raises(ValueError, match="it is a pipe or a device, not a regular file"):
-        hf(name=str(copy))
     (tmp_path / "empty").mkdir()
     for name, rows in (("train", 2), ("test", 0)):
         table = package.Dataset.from_dict({"image": [1] * rows, "label": [0] * rows})

@@ -6,6 +6,7 @@ import struct
 
 import numpy as np
 import pytest
+from bad_input_helpers import refused
 
 from fedjax_algos.core import files
 from fedjax_algos.data import datasets
@@ -86,27 +87,26 @@ def test_letters_begin_with_1_in_the_file(tmp_path):
 
 
 BAD = [
-    (encoded(X)[:-1], r"it is uint8\[5, 28, 28\] by its header, but has 3919 bytes"),
-    (encoded(X) + b"a", r"uint8\[5, 28, 28\] by its header, but has more than 3920 bytes"),
-    (b"\x01" + encoded(X)[1:], "not an IDX file"),
-    (encoded(X, 0x07), "not an IDX file"),
-    (encoded(X)[:3], "not an IDX file"),
-    (encoded(X)[:9], "it is truncated"),
-    (b"", "not an IDX file"),
-    (encoded(X[:4]), r"y_train has shape \[5\] for 4 examples"),
-    (encoded(X[..., :9]), r"uint8\[28, 9\] in x_train and uint8\[28, 28\] in x_test"),
-    (encoded(X[:0]), "x_train is empty"),
-    (struct.pack(">BBBB", 0, 0, 8, 200) + bytes(800), "not an? .*: "),
+    encoded(X)[:-1],
+    encoded(X) + b"a",
+    b"\x01" + encoded(X)[1:],
+    encoded(X, 0x07),
+    encoded(X)[:3],
+    encoded(X)[:9],
+    b"",
+    encoded(X[:4]),
+    encoded(X[..., :9]),
+    encoded(X[:0]),
+    struct.pack(">BBBB", 0, 0, 8, 200) + bytes(800),
 ]
 
 
-@pytest.mark.parametrize(("content", "message"), BAD)
+@pytest.mark.parametrize("content", BAD)
 @pytest.mark.parametrize("compressed", [False, True])
-def test_damaged_files_are_refused(tmp_path, content, message, compressed):
+def test_damaged_files_are_refused(tmp_path, content, compressed):
     write(tmp_path, (content, Y, X_TEST, Y_TEST), compressed=compressed)
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(tmp_path):
         idx(path=tmp_path)
-    assert str(error.value).startswith(str(tmp_path))
 
 
 def test_damaged_compression_and_missing_files(tmp_path):

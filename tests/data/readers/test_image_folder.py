@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+from bad_input_helpers import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -113,7 +114,7 @@ def test_clients_with_few_examples_are_left_out_and_counted(folder):
     assert data.notes == (
         "2 of 3 clients have fewer than 2 examples and are left out, with 2 of 5 examples",
     )
-    with pytest.raises(ValueError, match="no client has min_examples=4; the largest has 3: lower"):
+    with pytest.raises(ValueError, match="no client has min_examples=4, but at most 3"):
         image_folder(path=folder, min_examples=4, **SMALL)
 
 
@@ -218,7 +219,7 @@ def test_images_without_clients_are_read_in_parts(folder, monkeypatch):
     assert data.test.counts.tolist() == [2, 2, 1]
     np.testing.assert_array_equal(data.test.examples_of(1)["x"], pixels_of("b2", "b3"))
     write(folder, {"test.csv": test + "\nt1,ant"})
-    with pytest.raises(ValueError, match=r"test.csv: it has the image 't1' twice; remove a row"):
+    with pytest.raises(ValueError, match=r"test.csv: .*it has the image 't1' twice; remove a row"):
         image_folder(path=folder, **SMALL)
 
 
@@ -241,53 +242,49 @@ def test_the_identity_is_that_of_the_table_and_of_the_options(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content"),
     [
-        ("train.csv", "", "train.csv: not .*: it has no column 'user_id', only ; write"),
-        ("train.csv", "user_id,class\nann,ant\n", "no column 'image_id', only user_id, class; w"),
-        ("test.csv", "image_id\nt1\n", "test.csv: not .*: it has no column 'class'"),
-        ("train.csv", TRAIN + "bo,b4\n", "line 7 has 2 fields for 3 columns"),
-        ("train.csv", TRAIN + "bo,,ant\n", "line 7 has no image_id"),
-        ("train.csv", TRAIN + "bo,b1,ant\n", "client 'bo' has the image 'b1' twice; remove a row"),
-        ("test.csv", TEST + "t1,dog\n", "test.csv: it has the image 't1' twice"),
-        ("train.csv", "user_id,image_id,class\n", "it has no row below the header"),
-        ("train.csv", "class," + TRAIN.replace("\n", ",c\n"), "it has the column 'class' twice"),
-        ("train.csv", TRAIN.encode("utf-16"), "not .*codec can't decode"),
-        ("train.csv", TRAIN + 'bo,"b4,ant\n', "unexpected end of data"),
-        ("train.csv", TRAIN + "bo,../a1,ant\n", "'../a1' is no id of an image with file="),
-        ("train.csv", TRAIN + "bo,/etc/a,ant\n", "'/etc/a' is no id of an image"),
-        ("train.csv", TRAIN + "bo,a\0b,ant\n", r"'a\\x00b' is no id of an image"),
+        ("train.csv", ""),
+        ("train.csv", "user_id,class\nann,ant\n"),
+        ("test.csv", "image_id\nt1\n"),
+        ("train.csv", TRAIN + "bo,b4\n"),
+        ("train.csv", TRAIN + "bo,,ant\n"),
+        ("train.csv", TRAIN + "bo,b1,ant\n"),
+        ("test.csv", TEST + "t1,dog\n"),
+        ("train.csv", "user_id,image_id,class\n"),
+        ("train.csv", "class," + TRAIN.replace("\n", ",c\n")),
+        ("train.csv", TRAIN.encode("utf-16")),
+        ("train.csv", TRAIN + 'bo,"b4,ant\n'),
+        ("train.csv", TRAIN + "bo,../a1,ant\n"),
+        ("train.csv", TRAIN + "bo,/etc/a,ant\n"),
+        ("train.csv", TRAIN + "bo,a\0b,ant\n"),
     ],
 )
-def test_damaged_tables_are_refused(folder, name, content, message):
+def test_damaged_tables_are_refused(folder, name, content):
     write(folder, {name: content})
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(folder):
         image_folder(path=folder, **SMALL)
-    assert str(error.value).isprintable()
-    assert str(error.value).startswith(str(folder))
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content"),
     [
-        ("b2.jpg", None, "client 'bo', b2.jpg: there is no such file; check the path"),
-        ("b2.jpg", b"", "client 'bo', b2.jpg: not .*: "),
-        ("b2.jpg", b"no image at all", "client 'bo', b2.jpg: not .*: "),
-        ("b2.jpg", picture(2, "GIF")[0], "client 'bo', b2.jpg: not .*: "),
-        ("b2.jpg", picture(2)[0][:-40], "client 'bo', b2.jpg: not .*: "),
-        ("b2.jpg", picture(2, "JPEG", (64, 64, 3))[0][:900], "client 'bo', b2.jpg: not a"),
+        ("b2.jpg", None),
+        ("b2.jpg", b""),
+        ("b2.jpg", b"no image at all"),
+        ("b2.jpg", picture(2, "GIF")[0]),
+        ("b2.jpg", picture(2)[0][:-40]),
+        ("b2.jpg", picture(2, "JPEG", (64, 64, 3))[0][:900]),
     ],
 )
-def test_missing_and_damaged_images_are_found_when_they_are_read(folder, name, content, message):
+def test_missing_and_damaged_images_are_found_when_they_are_read(folder, name, content):
     (folder / name).unlink()
     if content is not None:
         write(folder, {name: content})
     data = image_folder(path=folder, **SMALL)
     np.testing.assert_array_equal(data.train.examples_of(0)["x"], pixels_of("a1"))
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(folder):
         data.train.examples_of(1)
-    assert str(error.value).startswith(str(folder))
-    assert "BytesIO" not in str(error.value)
 
 
 def test_large_files_pipes_and_folders_are_refused(folder, monkeypatch):
@@ -395,7 +392,7 @@ def test_class_numbers(tmp_path):
     (tmp_path / "a.csv").write_text("c\n0\n2\n1\n")
     table = read_table(tmp_path / "a.csv", ("c",))
     assert class_numbers(table, "c", 3).tolist() == [0, 2, 1]
-    with pytest.raises(ValueError, match=r"a.csv: row 1 has c=2; give whole numbers from 0 to 1"):
+    with pytest.raises(ValueError, match=r"a.csv: .*row 1 has c=2; give whole numbers from 0 to 1"):
         class_numbers(table, "c", 2)
-    with pytest.raises(ValueError, match=r"a.csv: has no row with c=3; fetch the file again"):
+    with pytest.raises(ValueError, match=r"a.csv: .*it has no row with c=3"):
         table.where(c="3")

@@ -1,17 +1,16 @@
 """LEAF's format in small files: values, order of clients, samples left out, damage."""
 
 import json
-import sys
 import tracemalloc
 
 import numpy as np
 import pytest
+from bad_input_helpers import refused
 
 from fedjax_algos.data import datasets
 from fedjax_algos.data.readers.client_files.leaf import leaf
 from fedjax_algos.data.readers.client_files.texts import LEAF_SYMBOLS
 
-pytest.importorskip("ijson", reason="ijson, an optional package, is not installed")
 RNG = np.random.default_rng(0)
 
 
@@ -54,16 +53,16 @@ def test_femnist(tmp_path):
 
 
 def test_femnist_is_read_client_by_client(tmp_path):
-    """Peak memory is far below that of all samples as Python numbers (24 bytes and a pointer)."""
+    """Peak memory is that of a file's bytes and text, and not of its numbers in Python as well."""
     clients = {f"w{i}": images([i] * 10)[1] for i in range(40)}
     write(tmp_path, "train", {"a.json": clients})
     write(tmp_path, "test", {"a.json": {"w0": clients["w0"]}})
     del clients
     tracemalloc.start()
-    data = leaf(path=tmp_path, task="femnist")
+    leaf(path=tmp_path, task="femnist")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < data.train["x"].size * 32 / 4
+    assert peak < 2.1 * (tmp_path / "train" / "a.json").stat().st_size
 
 
 def test_first_clients_only(tmp_path):
@@ -144,43 +143,38 @@ def test_sent140_with_fewer_words_than_requested(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("task", "x", "y", "message"),
+    ("task", "x", "y"),
     [
-        ("femnist", [[0.5] * 784], [1], "pixels that are not k/255"),
-        ("femnist", [[1.5] * 784], [1], "pixels that are not k/255"),
-        ("femnist", [[-1.0] * 784], [1], "pixels that are not k/255"),
-        ("femnist", [[1.0] * 783], [1], r"images \[783\]; femnist has \[784\] pixels"),
-        ("femnist", [1.0], [1], r"images \[\]; femnist"),
-        (
-            "femnist",
-            [[1.0] * 784, [1.0] * 783],
-            [1, 1],
-            "samples that are no numbers",
-        ),
-        ("femnist", [[1.0] * 784, [None] * 784], [1, 1], "'zoe' has samples that are no numbers"),
-        ("femnist", [["1"] * 784], [1], "samples that are no numbers"),
-        ("femnist", [[1.0] * 784], [True], "samples that are no numbers"),
-        ("femnist", [[2**60] * 784], [1], "sample 0 has pixels that are not k/255"),
-        ("femnist", [["a"] * 784], [1], "samples that are no numbers"),
-        ("femnist", [[{}] * 784], [1], "samples that are no numbers"),
-        ("femnist", [[1.0] * 784], ["a"], "samples that are no numbers"),
-        ("femnist", [[1.0] * 784], [None], "samples that are no numbers"),
-        ("femnist", [[1.0] * 784], [62], "'zoe' has label 62 in example 0; give .* from 0 to 61"),
-        ("femnist", [[1.0] * 784] * 2, [1, 2**40], "label 1099511627776 in example 1"),
-        ("femnist", [[1.0] * 784] * 2, [1, 1.5], "label 1.5 in example 1"),
-        ("femnist", [[1.0] * 784], [1, 2], 'no lists "x" and "y" of one length'),
-        ("femnist", "some", [1], 'no lists "x" and "y" of one length'),
-        ("shakespeare", ["a" * 79], ["b"], "sample 0 is not a text of 80 characters"),
-        ("shakespeare", ["a" * 80], ["bc"], "sample 0 is not a text of 80 characters"),
-        ("shakespeare", ["a" * 80] * 2, ["b", 7], "sample 1 is not a text of 80 characters"),
-        ("shakespeare", ["a" * 79 + "~"], ["b"], "character '~' is not among the 80 symbols"),
-        ("sent140", ["just text"], [1], "sample 0 has no text as field 4"),
-        ("sent140", [["1", "2", "3"]], [1], "sample 0 has no text as field 4"),
-        ("sent140", tweets("some text"), [4], "label 4 in example 0; give .* from 0 to 1"),
-        ("femnist", [], [], "none of the clients has a sample"),
+        ("femnist", [[0.5] * 784], [1]),
+        ("femnist", [[1.5] * 784], [1]),
+        ("femnist", [[-1.0] * 784], [1]),
+        ("femnist", [[1.0] * 783], [1]),
+        ("femnist", [1.0], [1]),
+        ("femnist", [[1.0] * 784, [1.0] * 783], [1, 1]),
+        ("femnist", [[1.0] * 784, [None] * 784], [1, 1]),
+        ("femnist", [["1"] * 784], [1]),
+        ("femnist", [[1.0] * 784], [True]),
+        ("femnist", [[2**60] * 784], [1]),
+        ("femnist", [["a"] * 784], [1]),
+        ("femnist", [[{}] * 784], [1]),
+        ("femnist", [[1.0] * 784], ["a"]),
+        ("femnist", [[1.0] * 784], [None]),
+        ("femnist", [[1.0] * 784], [62]),
+        ("femnist", [[1.0] * 784] * 2, [1, 2**40]),
+        ("femnist", [[1.0] * 784] * 2, [1, 1.5]),
+        ("femnist", [[1.0] * 784], [1, 2]),
+        ("femnist", "some", [1]),
+        ("shakespeare", ["a" * 79], ["b"]),
+        ("shakespeare", ["a" * 80], ["bc"]),
+        ("shakespeare", ["a" * 80] * 2, ["b", 7]),
+        ("shakespeare", ["a" * 79 + "~"], ["b"]),
+        ("sent140", ["just text"], [1]),
+        ("sent140", [["1", "2", "3"]], [1]),
+        ("sent140", tweets("some text"), [4]),
+        ("femnist", [], []),
     ],
 )
-def test_leaf_rejects_samples_of_another_task(tmp_path, task, x, y, message):
+def test_leaf_rejects_samples_of_another_task(tmp_path, task, x, y):
     good = {
         "femnist": ([[1.0] * 784], [1]),
         "shakespeare": (["a" * 80], ["b"]),
@@ -188,10 +182,8 @@ def test_leaf_rejects_samples_of_another_task(tmp_path, task, x, y, message):
     }[task]
     write(tmp_path, "train", {"a.json": {"zoe": (x, y)}})
     write(tmp_path, "test", {"a.json": {"zoe": good}})
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(tmp_path):
         leaf(path=tmp_path, task=task)
-    assert str(error.value).startswith(str(tmp_path))
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +212,39 @@ def test_leaf_rejects_damaged_files(tmp_path, damage):
 
 
 def test_leaf_rejects_folders_without_files(tmp_path):
-    with pytest.raises(ValueError, match=r"train: has no .json file; give the folder that holds"):
+    with refused(tmp_path / "train"):
+        leaf(path=tmp_path, task="femnist")
+
+
+ZOE = '"zoe": {"x": [[1.0]], "y": [1]}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        f'{{"user_data": {{{ZOE}, {ZOE}}}}}',  # a client twice
+        '{"user_data": {"zoe": {"x": [], "y": [1], "x": [[1.0]]}}}',  # a key of a client twice
+        '{"user_data": {"zoe": {"x": ' + "[" * 100_000,
+        '{"first": ' + "[" * 100_000,
+        f'{{"user_data": {{{ZOE},}}}}',
+        f'{{"user_data": {{{ZOE}}}}} []',
+        '{"user_data": {1: {"x": [[1.0]], "y": [1]}}}',
+        '{"user_data": []}',
+        '{"user_data": {"\\u001b": {}}}',
+    ],
+    ids=range(9),
+)
+def test_leaf_rejects_json_that_contradicts_itself(tmp_path, content):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "a.json").write_text(content)
+    with refused(tmp_path / "train" / "a.json"):
+        leaf(path=tmp_path, task="femnist")
+
+
+def test_leaf_rejects_a_client_in_two_files(tmp_path):
+    zoe = {"zoe": images([1])[1]}
+    write(tmp_path, "train", {"a.json": zoe, "b.json": zoe})
+    with refused(tmp_path / "train" / "b.json"):
         leaf(path=tmp_path, task="femnist")
 
 
@@ -236,9 +260,3 @@ def test_leaf_rejects_folders_without_files(tmp_path):
 def test_leaf_rejects_options_of_other_tasks(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         datasets.make(f"leaf:{tmp_path},{options}")
-
-
-def test_leaf_without_its_package(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ijson", None)
-    with pytest.raises(ValueError, match="leaf needs the package ijson; run: pip install ijson"):
-        leaf(path=write(tmp_path, "train", {"a.json": {}}), task="femnist")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bad_input_helpers import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -98,23 +99,21 @@ def test_a_vocabulary_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (b"", "it is empty"),
-        (b"the 3\n\nto 2\n", "line 2 is no word"),
-        (b"the 3\nto 2\nthe 1\n", "line 3 has the word 'the' a second time"),
-        (b"BZh91AY&SY\0", "it is packed; unpack it: tar xf"),
-        (b"\0\1\2\n", "line 1 is no word"),
-        (b"a" * 10**6, "line 1 is no word"),
+        b"",
+        b"the 3\n\nto 2\n",
+        b"the 3\nto 2\nthe 1\n",
+        b"BZh91AY&SY\0",
+        b"\0\1\2\n",
+        b"a" * 10**6,
     ],
 )
-def test_damaged_vocabularies(tmp_path, content, message):
+def test_damaged_vocabularies(tmp_path, content):
     path = tmp_path / "words"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(path):
         read_vocabulary(path, 10)
-    assert str(error.value).startswith(str(path))
-    assert str(error.value).isprintable()
 
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
@@ -186,7 +185,7 @@ def test_stride_bound_and_split(tmp_path):
 
 def test_alphabets(tmp_path):
     path = save(tmp_path, {"A": "na\u00efve\nna\u00efve\nna\u00efve na\u00efve"})
-    with pytest.raises(ValueError, match="character 'ï' is not among the 80 symbols; replace"):
+    with pytest.raises(ValueError, match="character 'ï' is not among the 80 symbols"):
         roles(path=path, window=2)
     data = roles(path=path, window=2, alphabet="found")
     assert data.num_classes == 6
@@ -199,26 +198,24 @@ def test_alphabets(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (b"", "not an? .*: "),
-        (b'{"A": "some', "not an? .*: "),
-        (b"[1, 2]", "not an object of strings"),
-        (b'{"A": ["some"]}', "not an object of strings"),
-        (b'{"A": "\xff"}', "not an? .*: "),
-        (gzip.compress(b'{"A": "some"}' * 9, mtime=0)[:-9], "not an? .*: "),
-        (gzip.compress(b'{"A": "some"}', mtime=0)[:12] + b"\xff" * 20, "not an? .*: "),
-        (b"{}", "no role has 3 lines and 2 windows of 80 characters; lower min_lines"),
-        (json.dumps({"A": "a\n" * 45}).encode(), "long enough for a test window; lower train_f"),
+        b"",
+        b'{"A": "some',
+        b"[1, 2]",
+        b'{"A": ["some"]}',
+        b'{"A": "\xff"}',
+        gzip.compress(b'{"A": "some"}' * 9, mtime=0)[:-9],
+        gzip.compress(b'{"A": "some"}', mtime=0)[:12] + b"\xff" * 20,
+        b"{}",
+        json.dumps({"A": "a\n" * 45}).encode(),
     ],
 )
-def test_roles_rejects_damaged_files(tmp_path, content, message):
+def test_roles_rejects_damaged_files(tmp_path, content):
     path = tmp_path / "some.json"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(path):
         roles(path=path)
-    assert str(error.value).startswith(str(path))
-    assert "\n" not in str(error.value)
 
 
 def test_roles_rejects_missing_files(tmp_path):

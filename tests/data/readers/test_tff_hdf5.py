@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from bad_input_helpers import refused
 
 from fedjax_algos.core import files
 from fedjax_algos.data import datasets
@@ -154,7 +155,7 @@ def test_words(tmp_path, words):
     labelled = read(path, vocabulary=str(words), y="score")
     assert labelled.train.examples_of(1)["y"].tolist() == [0, 1]
     assert (labelled.example_shape, labelled.num_classes) == ((20,), 3)
-    with pytest.raises(ValueError, match="tokens are words; give vocabulary=PATH"):
+    with pytest.raises(ValueError, match="tokens is a text of words or with labels"):
         read(path)
 
 
@@ -173,34 +174,6 @@ def test_layouts_of_texts(tmp_path, options):
     expected = read(write(tmp_path / "a.h5", clients), length=4).train.examples_of(1)
     found = read(write(tmp_path / "b.h5", clients, **options), length=4).train.examples_of(1)
     assert found["x"].tolist() == expected["x"].tolist()
-
-
-@pytest.mark.parametrize("options", [{}, {"chunks": (1,)}])
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (0, b"gcol"),  # the signature of the heap
-        (4, b"\2"),  # its version
-        (8, b"\xff" * 7),  # its size
-        (24, b"\xa9"),  # that of the first text, which ends in the empty gap: HDF5 does not end
-        (24, b"\xff" * 8),
-        (56, b"\0" * 16),  # a gap of no size
-    ],
-)
-@pytest.mark.usefixtures("bounded")
-def test_damaged_heaps_of_texts(tmp_path, options, place, value):
-    path = write(
-        tmp_path / "t.h5",
-        {"a": {"snippets": [b"different snippet", b"different symbols"]}},
-        **options,
-    )
-    content = bytearray(path.read_bytes())
-    start = content.index(b"GCOL") + place
-    content[start : start + len(value)] = value
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="not an HDF5 file of TFF: ") as e:
-        read(path)
-    assert str(e.value).startswith(str(path))
 
 
 def test_packed_clients_are_the_same(emnist, tmp_path, words):
@@ -285,53 +258,31 @@ def filtered(file, folder):
 PIXELS, LABEL = "examples/f0_01/pixels", "examples/f0_01/label"
 TEXT, PAIR = h5py.string_dtype(), np.dtype([("a", "i4"), ("b", "f4")])
 DAMAGE = {
-    "no group": (lambda file, _: file.move("examples", "other"), "'/' has no 'examples'"),
-    "no clients": (lambda file, _: [file["examples"].pop(c) for c in EMNIST], "no clients"),
-    "no features": (
-        lambda file, _: [file["examples/f0_01"].pop(f) for f in ("pixels", "label")],
-        "has no features",
+    "no group": lambda file, _: file.move("examples", "other"),
+    "no clients": lambda file, _: [file["examples"].pop(c) for c in EMNIST],
+    "no features": lambda file, _: [file["examples/f0_01"].pop(f) for f in ("pixels", "label")],
+    "no label": lambda file, _: file["examples/f1_02"].pop("label"),
+    "client is an array": replace("examples/f0_01", data=3),
+    "unequal lengths": replace(LABEL, data=[1, 2]),
+    "class out of range": replace(LABEL, data=[-1]),
+    "real class": replace(LABEL, data=[0.5]),
+    "scalar": replace(LABEL, data=1),
+    "NaN": replace(PIXELS, data=np.full((1, 28, 28), np.nan, np.float32)),
+    "other shape": replace("examples/f1_02/pixels", data=np.zeros((3, 9), np.float32)),
+    "objects": replace(PIXELS, shape=(1,), dtype=h5py.ref_dtype),
+    "pairs": replace(PIXELS, data=np.zeros(1, PAIR)),
+    "texts among images": replace("examples/f1_02/pixels", shape=(3,), dtype=TEXT, data=[b"a"] * 3),
+    "huge": replace(PIXELS, shape=(1, 10**7, 10**7), dtype="f4", chunks=(1, 9, 9)),
+    "external link": link("examples/f0_01", lambda p: h5py.ExternalLink(p, "/examples/f0_01")),
+    "external array": link(PIXELS, lambda p: h5py.ExternalLink(p, "/secret")),
+    "external examples": link("examples", lambda p: h5py.ExternalLink(p, "/examples")),
+    "external pipe": piped,
+    "soft link": link(PIXELS, lambda p: h5py.SoftLink("/examples/f1_02/pixels")),
+    "virtual": virtual,
+    "external storage": replace(
+        PIXELS, shape=(1, 28, 28), dtype="f4", external=[("/etc/passwd", 0, 28 * 28 * 4)]
     ),
-    "no label": (lambda file, _: file["examples/f1_02"].pop("label"), "has no 'label'"),
-    "client is an array": (replace("examples/f0_01", data=3), "is no group"),
-    "unequal lengths": (replace(LABEL, data=[1, 2]), "has 1 examples, 'label' has 2"),
-    "class out of range": (replace(LABEL, data=[-1]), "label -1 in example 0"),
-    "real class": (replace(LABEL, data=[0.5]), "label 0.5 in example 0"),
-    "scalar": (replace(LABEL, data=1), ": not "),
-    "NaN": (replace(PIXELS, data=np.full((1, 28, 28), np.nan, np.float32)), "NaN or infinity"),
-    "other shape": (
-        replace("examples/f1_02/pixels", data=np.zeros((3, 9), np.float32)),
-        r"x float32\[3, 9\], not float32\[3, 28, 28\] as the source says",
-    ),
-    "objects": (replace(PIXELS, shape=(1,), dtype=h5py.ref_dtype), "neither numbers nor"),
-    "pairs": (replace(PIXELS, data=np.zeros(1, PAIR)), "neither numbers nor"),
-    "texts among images": (
-        replace("examples/f1_02/pixels", shape=(3,), dtype=TEXT, data=[b"a"] * 3),
-        "pixels is of another kind than that of the first client",
-    ),
-    "huge": (replace(PIXELS, shape=(1, 10**7, 10**7), dtype="f4", chunks=(1, 9, 9)), "not written"),
-    "external link": (
-        link("examples/f0_01", lambda p: h5py.ExternalLink(p, "/examples/f0_01")),
-        "only a link to another place",
-    ),
-    "external array": (
-        link(PIXELS, lambda p: h5py.ExternalLink(p, "/secret")),
-        "only a link to another place",
-    ),
-    "external examples": (
-        link("examples", lambda p: h5py.ExternalLink(p, "/examples")),
-        "only a link to another place",
-    ),
-    "external pipe": (piped, "only a link to another place"),
-    "soft link": (
-        link(PIXELS, lambda p: h5py.SoftLink("/examples/f1_02/pixels")),
-        "only a link to another place",
-    ),
-    "virtual": (virtual, "needs another file"),
-    "external storage": (
-        replace(PIXELS, shape=(1, 28, 28), dtype="f4", external=[("/etc/passwd", 0, 28 * 28 * 4)]),
-        "needs another file",
-    ),
-    "filter": (filtered, "a filter that is not part of h5py"),
+    "filter": filtered,
 }
 
 
@@ -343,13 +294,11 @@ def read_all(path):
 @pytest.mark.parametrize("name", DAMAGE)
 @pytest.mark.usefixtures("bounded")
 def test_damaged_files(tmp_path, name):
-    change, message = DAMAGE[name]
+    change = DAMAGE[name]
     path = tmp_path / "d.h5"
     damaged(change)(path)
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(path):
         read_all(path)
-    assert str(error.value).startswith(str(path))
-    assert str(error.value).isprintable()
 
 
 def test_declared_sizes_are_known_before_they_are_read(tmp_path, monkeypatch):

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_algos.core.files import reading, require
 from fedjax_algos.core.limits import MAX_INT32
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.dataset import checked_examples, checked_labels
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.images import ImageFormat
@@ -44,19 +44,12 @@ def client_dataset(
 ) -> ClientDataset:
     """The data set of two features, or of a text and the ids that follow in it.
 
-    Args:
-      train, test: the features of the clients.
-      x: name of a feature; None for the first that there is of those of TFF's data sets.
-      y: name of the labels; None for `label`, or for a text the ids that follow.
-      num_classes: one more than the largest label if None, for which all labels are read.
-      vocabulary: of the words; None if texts are sequences of characters.
-      length: of a sequence; 20 words or 80 characters if None.
-      max_examples: of a training client, the first ones as they are in the file.
-      max_test_examples: of all test clients together, drawn at random.
-      image_format: of the decoded images, if `x` is their files.
-
-    Raises:
-      ValueError: for features that do not exist or do not fit.
+    `x` and `y` are names of features; `None` for `x` is the first that there is of those of TFF's
+    data sets, and for `y` it is `label`, or for a text the ids that follow. A text without a
+    vocabulary is a sequence of characters, of 80 ids unless `length` is given, and otherwise of 20
+    words. Without `num_classes` all labels are read. `max_examples` are the first of each training
+    client, and `max_test_examples` are drawn at random of all test clients together. With an
+    `image_format`, `x` are the files of images.
     """
     notes = tuple(
         f"{lost} {kind} clients have no examples and are left out"
@@ -67,34 +60,29 @@ def client_dataset(
     if max_test_examples is not None:
         test = test.drawn(max_test_examples)
     x = x or next((name for name in INPUTS if name in train.features), None)
-    if x is None:
-        known = printable(", ".join(train.features), 200)
-        raise ValueError(f"{train.name}: has the features {known}; give x=NAME and y=NAME")
-    for features in (train, test):
-        features.require(x)
-    is_text = image_format is None and isinstance(train.read(0, [x], 1)[x], list)
-    names = [x] if is_text and y is None else [x, y or LABEL]
-    for features in (train, test):
-        features.require(names[-1])
-    is_labelled = len(names) > 1
-    if is_text:
-        if is_labelled and vocabulary is None:
-            raise ValueError(f"{train.name}: {x} is a text with labels; give vocabulary=PATH")
-        cut, count, num_ids = _cutting(train.name, x, vocabulary, length)
-    if not is_labelled:
-        if num_classes is not None:
-            raise ValueError(
-                f"{train.name}: num_classes is for labels; leave it out, or give y=NAME"
-            )
-        num_classes = num_ids
-    elif num_classes is None:
-        num_classes = _count_classes((train, test), names[1])
+    with reading(train.name, "a data set of this form", "give x=NAME, y=NAME or vocabulary=PATH"):
+        require(x, f"it has the features {', '.join(train.features)[:200]}")
+        for features in (train, test):
+            features.require(x)
+        is_text = image_format is None and isinstance(train.read(0, [x], 1)[x], list)
+        names = [x] if is_text and y is None else [x, y or LABEL]
+        for features in (train, test):
+            features.require(names[-1])
+        is_labelled = len(names) > 1
+        if is_text:
+            known = vocabulary is not None or not (is_labelled or x == WORDS)
+            require(known, f"{x} is a text of words or with labels")
+            cut, count, num_ids = _cutting(vocabulary, length)
+        if not is_labelled:
+            require(num_classes is None, "num_classes is for labels; leave it out, or give y=NAME")
+            num_classes = num_ids
+        elif num_classes is None:
+            num_classes = _count_classes((train, test), names[1])
 
     def convert(stored: Mapping[str, Any], source: str) -> Stored:
-        if isinstance(stored[x], list) is not (is_text or image_format is not None):
-            raise ValueError(
-                f"{source}: {x} is of another kind than that of the first client; fetch it again"
-            )
+        with reading(source, "a client of this data set", "fetch it again"):
+            listed = isinstance(stored[x], list)
+            require(listed is (is_text or image_format is not None), f"{x} is of another kind")
         if is_text:
             tokens = cut(stored[x])
             values, targets = tokens[:, :-1], tokens[:, 1:]
@@ -117,25 +105,19 @@ def client_dataset(
         _source(features, names, convert, counts(features, limit), limit, image_format, options)
         for features, limit in ((train, max_examples), (test, None))
     )
-    if dict(train_source.example) != dict(test_source.example):
-        raise ValueError(
-            f"{test.name}: its examples are {_kinds(test_source.example)}, those of {train.name} "
-            f"{_kinds(train_source.example)}; give files of one data set"
-        )
+    with reading(test.name, "of the same data set", "give files of one data set"):
+        kinds = [_kinds(source.example) for source in (train_source, test_source)]
+        require(kinds[0] == kinds[1], f"its examples are {kinds[1]}, the training ones {kinds[0]}")
     return ClientDataset(train_source, test_source, num_classes, notes)
 
 
 def _cutting(
-    source: str, x: str, vocabulary: Vocabulary | None, length: int | None
+    vocabulary: Vocabulary | None, length: int | None
 ) -> tuple[Callable[[Sequence[bytes]], np.ndarray], Callable[[Sequence[bytes]], int], int]:
     """How texts become sequences, how many become of some texts, and the number of ids."""
     if vocabulary is not None:
         steps = length or 20
         return lambda texts: word_sequences(texts, vocabulary, steps), len, vocabulary.num_classes
-    if x == WORDS:
-        raise ValueError(
-            f"{source}: {WORDS} are words; give vocabulary=PATH of stackoverflow.word_count"
-        )
     steps = length or 80
 
     def count(texts: Sequence[bytes]) -> int:

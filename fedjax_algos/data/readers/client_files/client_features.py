@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_algos.core.files import PathLike, reading
+from fedjax_algos.core.files import PathLike, reading, require
 from fedjax_algos.core.reprs import printable
 
 
@@ -37,17 +37,17 @@ class ClientFeatures(NamedTuple):
 
     def require(self, name: str) -> None:
         """Raises ValueError, which lists the features, if the clients do not have one."""
-        if name not in self.features:
-            known = printable(", ".join(self.features), 200)
-            raise ValueError(f"{self.name}: has no feature {name!r}, only {known}; choose one")
+        known = ", ".join(self.features)[:200]
+        with reading(self.name, "a data set of this form", "choose one"):
+            require(name in self.features, f"it has no feature {name!r}, only {known}")
 
     def non_empty(self) -> "ClientFeatures":
         """Those of the clients that have examples; ValueError if there are none."""
         kept = np.flatnonzero(self.counts)
         if len(kept) == len(self.counts):
             return self
-        if not len(kept):
-            raise ValueError(f"{self.name}: none of the clients has an example; fetch it again")
+        with reading(self.name, "a data set of clients", "fetch it again"):
+            require(len(kept), "none of the clients has an example")
         return self._replace(
             client_ids=[self.client_ids[client] for client in kept.tolist()],
             counts=self.counts[kept],

@@ -8,6 +8,7 @@ import io
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_algos.core.files import PathLike, read_file, reading
+from fedjax_algos.core.files import PathLike, read_file, reading, require
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.federated_data import ClientSource
 from fedjax_algos.data.images import ImageFormat
@@ -23,6 +24,7 @@ from fedjax_algos.data.images import ImageFormat
 PART = 256  # images without clients that are read at once
 MAX_IMAGE_BYTES = 2**27  # of a file; larger ones are treated as errors
 _ID = re.compile(r"\{id(?:\[(\d+)\])?\}")
+_KIND = "a CSV file of examples"
 _FIX = "write a header and one row for each example, or fetch the file again"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
@@ -44,9 +46,9 @@ class Table(NamedTuple):
         """The rows that have these values by column; ValueError if there are none."""
         pairs = zip(*(self.columns[name] for name in values), strict=True)
         kept = [row for row, found in enumerate(pairs) if found == tuple(values.values())]
-        if not kept:
-            wanted = ", ".join(f"{name}={value}" for name, value in values.items())
-            raise ValueError(f"{self.name}: has no row with {wanted}; fetch the file again")
+        wanted = ", ".join(f"{name}={value}" for name, value in values.items())
+        with reading(self.name, _KIND, _FIX):
+            require(kept, f"it has no row with {wanted}")
         columns = {name: [column[row] for row in kept] for name, column in self.columns.items()}
         return self._replace(columns=columns)
 
@@ -54,33 +56,27 @@ class Table(NamedTuple):
 def read_table(path: PathLike, required: Collection[str], optional: Collection[str] = ()) -> Table:
     """Reads columns of a CSV file in UTF-8, whose first line has their names."""
     name = printable(os.fspath(path))
-    with reading(path, "a CSV file of images", _FIX, csv.Error):
+    with reading(path, _KIND, _FIX, csv.Error):
         content = read_file(path)
         text = io.StringIO(content.decode("utf-8-sig"), newline="")
         rows = csv.reader(text, strict=True)
         header = next(rows, [])
         shown = printable(", ".join(header), 200)
         for column in required:
-            if column not in header:
-                raise ValueError(f"it has no column {column!r}, only {shown}")
+            require(column in header, f"it has no column {column!r}, only {shown}")
         kept = {
             column: header.index(column) for column in (*required, *optional) if column in header
         }
         for column in kept:
-            if header.count(column) > 1:
-                raise ValueError(f"it has the column {column!r} twice")
+            require(header.count(column) == 1, f"it has the column {column!r} twice")
         columns: dict[str, list[str]] = {column: [] for column in kept}
         for row in filter(None, rows):  # an empty line is no row
-            if len(row) != len(header):
-                raise ValueError(
-                    f"line {rows.line_num} has {len(row)} fields for {len(header)} columns"
-                )
+            fields = f"line {rows.line_num} has {len(row)} fields for {len(header)} columns"
+            require(len(row) == len(header), fields)
             for column, place in kept.items():
-                if not row[place]:
-                    raise ValueError(f"line {rows.line_num} has no {column}")
+                require(row[place], f"line {rows.line_num} has no {column}")
                 columns[column].append(row[place])
-        if not columns[next(iter(kept))]:
-            raise ValueError("it has no row below the header")
+        require(columns[next(iter(kept))], "it has no row below the header")
     return Table(name, columns, hashlib.sha256(content).hexdigest())
 
 
@@ -101,12 +97,9 @@ def numbered(names: list[str], order: list[str]) -> np.ndarray:
 def class_numbers(table: Table, column: str, num_classes: int) -> np.ndarray:
     """int32[rows]: the classes in a column; ValueError unless they are 0 to num_classes - 1."""
     known = set(map(str, range(num_classes)))
-    for row, value in enumerate(table.columns[column]):
-        if value not in known:
-            raise ValueError(
-                f"{table.name}: row {row} has {column}={printable(value, 50)}; give whole numbers "
-                f"from 0 to {num_classes - 1}"
-            )
+    with reading(table.name, _KIND, f"give whole numbers from 0 to {num_classes - 1}"):
+        for row, value in enumerate(table.columns[column]):
+            require(value in known, f"row {row} has {column}={value[:50]}")
     return np.array(table.columns[column], np.int32)
 
 
@@ -137,13 +130,11 @@ class ImageFiles:
                 "{id[0]}/{id}.jpg or */{id}.jpg"
             )
         longest = max((int(field) for field in fields if field), default=-1)
-        for each in ids:
-            short, inner = len(each) <= longest, self._searched and "/" in each
-            if short or inner or _leaves(each if self._searched else self._path(each)):
-                raise ValueError(
-                    f"{self.folder}: '{printable(each, 80)}' is no id of an image with "
-                    f"file={pattern!r}; correct the table"
-                )
+        with reading(self.folder, "the folder of the images", "correct the table"):
+            for each in ids:
+                bad = len(each) <= longest or (self._searched and "/" in each)
+                bad = bad or _leaves(each if self._searched else self._path(each))
+                require(not bad, f"'{each[:80]}' is no id of an image with file={pattern!r}")
         self._ids = set(ids) if self._searched else set()
 
     def read(self, image: str, owner: str) -> bytes:
@@ -173,12 +164,11 @@ class ImageFiles:
         folders = [part if part == "*" else glob.escape(part) for part in first.split("/")]
         wanted = "/".join([*folders, f"{glob.escape(before)}*{glob.escape(after)}"])
         found: dict[str, str] = {}
-        for path in glob.iglob(wanted, root_dir=self.folder):
-            image = os.path.basename(path)[len(before) : -len(after) or None]
-            if image in self._ids and found.setdefault(image, path) != path:
-                both = f"{found[image]} and {path}"
-                name = printable(f"{self.folder}: the image {image} is there twice, as {both}")
-                raise ValueError(f"{name}; remove one")
+        with reading(self.folder, "a folder with each image once", "remove one"):
+            for path in glob.iglob(wanted, root_dir=self.folder):
+                image = os.path.basename(path)[len(before) : -len(after) or None]
+                first = found.setdefault(image, path) if image in self._ids else path
+                require(first == path, f"the image {image} is there twice, as {first} and {path}")
         return found
 
 
@@ -200,29 +190,17 @@ def image_source(
 ) -> tuple[ClientSource, tuple[str, ...]]:
     """The images of a table by client, and notes of what is left out.
 
-    Args:
-      table: one row for each image.
-      files: where they are.
-      labels: int32[rows], the classes.
-      image_format: what the images become.
-      image: the column of the images' ids.
-      client: the column of the clients, which are numbered in ascending order; None for a table
-        without clients, of which each `PART` rows are read like a client, with a name such as
-        "part 0".
-      min_examples: clients with fewer rows are left out.
-
-    Raises:
-      ValueError: if a client has an image twice, or if no client has enough examples.
+    `labels` int32[rows] are the classes, and `image` and `client` name columns. Clients are
+    numbered in ascending order, and those with fewer than `min_examples` rows are left out. In a
+    table without clients, each `PART` rows are read like a client, such as "part 0".
     """
     ids = table.columns[image]
     owners = table.columns[client] if client else [""] * len(ids)
-    seen: set[tuple[str, str]] = set()
-    for pair in zip(owners, ids, strict=True):
-        if pair in seen:
-            owner, each = (printable(text, 80) for text in pair)
-            has = f"client '{owner}' has" if client else "it has"
-            raise ValueError(f"{table.name}: {has} the image '{each}' twice; remove a row")
-        seen.add(pair)
+    times = Counter(zip(owners, ids, strict=True))
+    with reading(table.name, _KIND, "remove a row"):
+        for (owner, each), number in times.items():
+            has = f"client '{owner[:80]}' has" if client else "it has"
+            require(number == 1, f"{has} the image '{each[:80]}' twice")
     if client:
         names = in_order(owners)
     else:
@@ -232,11 +210,8 @@ def image_source(
     counts = np.bincount(numbers)
     rows = np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1])
     kept = np.flatnonzero(counts >= min_examples)
-    if not len(kept):
-        raise ValueError(
-            f"{table.name}: no client has min_examples={min_examples}; the largest has "
-            f"{counts.max()}: lower min_examples"
-        )
+    with reading(table.name, _KIND, "lower min_examples"):
+        require(len(kept), f"no client has min_examples={min_examples}, but at most {counts.max()}")
     notes: tuple[str, ...] = ()
     if len(kept) < len(names):
         lost = len(ids) - counts[kept].sum()

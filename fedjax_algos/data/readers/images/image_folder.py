@@ -52,10 +52,6 @@ def image_folder(
       image_size: pixels of both sides of the result, at least 1.
       shorter_side: pixels of the shorter side of a whole image, at least `image_size`.
       min_examples: training clients with fewer images are left out and counted in `notes`.
-
-    Raises:
-      ValueError: if a file is missing or damaged, lacks a column, or names an image twice for a
-        client; if no client has `min_examples`.
     """
     columns = client_column, image_column, class_column
     return _by_client(path, train, test, file, columns, image_size, shorter_side, min_examples)
@@ -85,9 +81,6 @@ def gldv2(
       image_size: pixels of both sides of the result, at least 1.
       shorter_side: pixels of the shorter side of a whole image, at least `image_size`.
       min_examples: photographers with fewer photos are left out and counted in `notes`.
-
-    Raises:
-      ValueError: as `image_folder`.
 
     Source: Hsu, Qi, Brown, "Federated Visual Classification with Real-World Data Distribution",
     ECCV 2020, https://arxiv.org/abs/2003.08082; the files of the split are linked from
@@ -125,9 +118,6 @@ def inaturalist(
       image_size: pixels of both sides of the result, at least 1.
       shorter_side: pixels of the shorter side of a whole image, at least `image_size`.
       min_examples: photographers with fewer photos are left out and counted in `notes`.
-
-    Raises:
-      ValueError: as `image_folder`; also for an image that is in two folders.
 
     Source: Hsu, Qi, Brown, "Federated Visual Classification with Real-World Data Distribution",
     ECCV 2020, https://arxiv.org/abs/2003.08082; the files of the split are linked from

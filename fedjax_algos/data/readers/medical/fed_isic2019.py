@@ -3,9 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
-from fedjax_algos.core.files import PathLike
+from fedjax_algos.core.files import PathLike, reading, require
 from fedjax_algos.core.options import Count
-from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.federated_data import ClientDataset
 from fedjax_algos.data.images import square
 from fedjax_algos.data.readers.images.image_files import (
@@ -46,10 +45,6 @@ def fed_isic2019(
       shorter_side: pixels of the shorter side of a whole image, at least `image_size`. FLamby's
         images have 224 and are not scaled again.
 
-    Raises:
-      ValueError: if the file of the split is missing or damaged, or has a class or a centre that is
-        out of range, an image twice, or a column `fold2` that contradicts `fold` and `center`.
-
     Source: Ogier du Terrail et al., "FLamby: Datasets and Benchmarks for Cross-Silo Federated
     Learning in Realistic Healthcare Settings", NeurIPS 2022, https://arxiv.org/abs/2210.04620;
     https://github.com/owkin/FLamby, flamby/datasets/fed_isic2019. In training, FLamby scales,
@@ -62,17 +57,12 @@ def fed_isic2019(
     table = read_table(Path(path, split), ("image", "target", "center", "fold", "fold2"))
     class_numbers(table, "center", CENTRES)
     folds = (table.columns[name] for name in ("fold", "center", "fold2"))
-    for row, (fold, centre, both) in enumerate(zip(*folds, strict=True)):
-        if fold not in ("train", "test") or both != f"{fold}_{centre}":
-            raise ValueError(
-                f"{table.name}: row {row} has fold={fold!r} and fold2={both!r} in center "
-                f"{centre}; fetch the file again"
-            )
-    image, times = Counter(table.columns["image"]).most_common(1)[0]
-    if times > 1:
-        raise ValueError(
-            f"{table.name}: has the image '{printable(image, 80)}' twice; fetch the file again"
-        )
+    with reading(table.name, "the split of Fed-ISIC2019", "fetch the file again"):
+        for row, (fold, centre, both) in enumerate(zip(*folds, strict=True)):
+            named = f"row {row} has fold={fold!r} and fold2={both!r} in center {centre}"
+            require(fold in ("train", "test") and both == f"{fold}_{centre}", named)
+        image, times = Counter(table.columns["image"]).most_common(1)[0]
+        require(times == 1, f"it has the image '{image[:80]}' twice")
     files = ImageFiles(path, file, table.columns["image"])
     sources = []
     for fold in ("train", "test"):

@@ -10,8 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from fedjax_algos.core.files import PathLike, open_regular, read_bounded, reading
-from fedjax_algos.core.reprs import printable
+from fedjax_algos.core.files import PathLike, needed, open_regular, read_bounded, reading, require
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.readers.images.image_files import Table, numbered, read_table
 from fedjax_algos.data.registry import datasets
@@ -42,20 +41,12 @@ def fed_ixi(*, path: PathLike, split: str = "metadata_tiny.csv") -> ClientDatase
         file `metadata_tiny.csv`.
       split: that file, in the folder.
 
-    Raises:
-      ValueError: if nibabel is not installed; if the file of the split is missing or damaged, has a
-        person twice, or has others than the folder. When a client is read, for a volume that is
-        missing, damaged, too large or not finite, and for a mask with other values than 0 and 1.
-
     Source: Ogier du Terrail et al., "FLamby: Datasets and Benchmarks for Cross-Silo Federated
     Learning in Realistic Healthcare Settings", NeurIPS 2022, https://arxiv.org/abs/2210.04620;
     https://github.com/owkin/FLamby, flamby/datasets/fed_ixi. FLamby reads the archive, here its
     folder is read; FLamby's masks are one-hot, with a channel for each of the two classes.
     """
-    try:
-        import nibabel  # noqa: F401
-    except ImportError as error:
-        raise ValueError("fed_ixi needs the package nibabel; run: pip install nibabel") from error
+    needed("nibabel", "fed_ixi")
     table = read_table(Path(path, split), ("Patient ID", "Manufacturer", "Split"))
     folders = _folders(Path(path), table)
     parts = []
@@ -67,30 +58,26 @@ def fed_ixi(*, path: PathLike, split: str = "metadata_tiny.csv") -> ClientDatase
 
 def _folders(path: Path, table: Table) -> dict[str, str]:
     """The name of each person's folder, by number as in the table."""
-    with reading(path, "the folder of Fed-IXI", "give the folder that holds those of the persons"):
-        found = [re.fullmatch(r"IXI(\d{3})-([A-Za-z]+)-\d+", name) for name in os.listdir(path)]
     folders: dict[str, str] = {}
-    centres = {}
-    for match in filter(None, found):
-        number = str(int(match[1]))
-        if number in folders:
-            raise ValueError(f"{path}: has {folders[number]} and {match[0]}; remove one")
-        folders[number], centres[number] = match[0], match[2]
-    listed = set()
-    for person, maker, part in zip(*table.columns.values(), strict=True):
-        shown = f"{table.name}: person {printable(person, 50)}"
-        if person in listed:
-            raise ValueError(f"{shown} is there twice; remove a row")
-        if person not in folders:
-            raise ValueError(f"{shown} has no folder in {path}; extract it or remove the row")
-        if maker not in ("0", "1", "2") or CENTRES[int(maker)] != centres[person]:
-            what = f"Manufacturer {printable(maker, 50)}, but the folder {folders[person]}"
-            raise ValueError(f"{shown} has {what}; {_FIX}")
-        if part not in ("train", "test"):
-            raise ValueError(f"{shown} has Split={printable(part, 50)}; give train or test")
-        listed.add(person)
-    if unlisted := sorted(folders.keys() - listed):
-        raise ValueError(f"{table.name}: has no row for {folders[unlisted[0]]}; {_FIX}")
+    centres, listed = {}, set()
+    with reading(path, "the folder of Fed-IXI", "give the folder that holds those of the persons"):
+        for name in os.listdir(path):
+            if match := re.fullmatch(r"IXI(\d{3})-([A-Za-z]+)-\d+", name):
+                number = str(int(match[1]))
+                require(number not in folders, f"it has two folders of person {number}")
+                folders[number], centres[number] = name, match[2]
+    with reading(table.name, "the table of the persons in the folder", _FIX):
+        for person, maker, part in zip(*table.columns.values(), strict=True):
+            shown = f"person {person[:50]}"
+            require(person not in listed, f"{shown} is there twice")
+            require(person in folders, f"{shown} has no folder")
+            known = maker in ("0", "1", "2") and CENTRES[int(maker)] == centres[person]
+            found = f"Manufacturer {maker[:50]}, but the folder {folders[person]}"
+            require(known, f"{shown} has {found}")
+            require(part in ("train", "test"), f"{shown} has Split={part[:50]}")
+            listed.add(person)
+        unlisted = [folders[person] for person in sorted(folders.keys() - listed)]
+        require(not unlisted, f"it has no row for {', '.join(unlisted)[:50]}")
     return folders
 
 
@@ -119,8 +106,7 @@ def _source(path: Path, table: Table, folders: list[str]) -> ClientSource:
 def _only_file(folder: Path) -> Path:
     with reading(folder, "a folder of one volume", "extract the archive again"):
         names = [name for name in os.listdir(folder) if name.endswith(".nii.gz")]
-        if len(names) != 1:
-            raise ValueError(f"it has {len(names)} files .nii.gz, not one")
+        require(len(names) == 1, f"it has {len(names)} files .nii.gz, not one")
     return folder / names[0]
 
 
@@ -132,9 +118,8 @@ def _normalised(volume: np.ndarray) -> np.ndarray:
 
 def _mask(path: Path) -> np.ndarray:
     volume = read_volume(path)
-    other = volume[(volume != 0) & (volume != 1)]
-    if len(other):
-        raise ValueError(f"{printable(path)}: has the label {other[0]:g}, not 0 or 1; {_FIX}")
+    with reading(path, "a mask", _FIX):
+        require(np.isin(volume, (0, 1)).all(), "it has other labels than 0 and 1")
     return area_means(volume, SHAPE) == 1
 
 
@@ -151,22 +136,20 @@ def read_volume(path: Path) -> np.ndarray:
     with reading(path, "a NIfTI-1 volume", "fetch the file again", *errors):
         with open_regular(path) as file, gzip.GzipFile(fileobj=file) as unpacked:
             content = unpacked.read(_HEADER_BYTES)
-            if content[:4] not in _SIZES or content[-4:] != b"n+1\0":  # which nibabel corrects
-                raise ValueError("it is no NIfTI-1 file of header and voxels")
+            known = content[:4] in _SIZES and content[-4:] == b"n+1\0"  # which nibabel corrects
+            require(known, "it is no NIfTI-1 file of header and voxels")
             header = nibabel.Nifti1Header(content)
             shape, dtype = header.get_data_shape(), header.get_data_dtype()
             offset = float(header["vox_offset"])
-            if len(shape) != 3 or min(shape) < 1 or dtype.kind not in "uif":
-                raise ValueError(f"it is {dtype}{list(shape)}, no volume of numbers")
-            if math.prod(shape) > MAX_VOXELS or not _HEADER_BYTES <= offset <= _MAX_OFFSET:
-                raise ValueError(f"it has {list(shape)} voxels from byte {offset:g}")
+            volume = len(shape) == 3 and min(shape) >= 1 and dtype.kind in "uif"
+            require(volume, f"it is {dtype}{list(shape)}, no volume of numbers")
+            small = math.prod(shape) <= MAX_VOXELS and _HEADER_BYTES <= offset <= _MAX_OFFSET
+            require(small, f"it has {list(shape)} voxels from byte {offset:g}")
             size = int(offset) + math.prod(shape) * dtype.itemsize
             content += read_bounded(unpacked, size - len(content))
-            if len(content) < size:
-                raise ValueError(f"it has {len(content)} bytes, not {size}")
+            require(len(content) == size, f"it has {len(content)} bytes, not {size}")
         volume = np.asarray(nibabel.Nifti1Image.from_bytes(content).dataobj, np.float64)
-        if not np.isfinite(volume).all():
-            raise ValueError("it has NaN or infinity")
+        require(np.isfinite(volume).all(), "it has NaN or infinity")
     return volume
 
 
