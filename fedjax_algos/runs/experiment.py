@@ -299,19 +299,10 @@ def _load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:
 def split(
     settings: Settings, dataset: AnyDataset, seed: int
 ) -> tuple[FederatedData | StoredData, Partition | None]:
-    """Divides a data set's training examples over the clients.
+    """A seed's training examples divided over the clients, and their partition.
 
-    Args:
-      settings: of the runs.
-      dataset: what is divided.
-      seed: of the partition.
-
-    Returns:
-      The clients' examples and their partition, without those that are held out. Of a data set
-      whose examples stay in files, the chosen clients, and None.
-
-    Raises:
-      ValueError: for partition "natural" of a data set without users.
+    Those that are held out are not among them. Of a data set whose examples stay in files, it is
+    the chosen clients, and None.
     """
     if isinstance(dataset, ClientDataset):
         options = partitions.parse(settings.partition)[1]
@@ -324,11 +315,7 @@ def split(
 
 
 def split_held_out(settings: Settings, dataset: Dataset, seed: int) -> FederatedData:
-    """The examples of each client that `split` holds out, with the same arguments.
-
-    Raises:
-      ValueError: if no client has so many examples that it holds one out.
-    """
+    """The examples of each client that `split` holds out, with the same arguments."""
     _, partition = hold_out(_partition(settings, dataset, seed), settings.held_out, seed)
     if not partition.indices.size:
         raise ValueError(

@@ -243,10 +243,7 @@ def run_sweep(
 class Setting(NamedTuple):
     """A method with some values of its options and of a client's local work.
 
-    Attributes:
-      method: with these values; its label names them.
-      local: how clients train.
-      values: of the options that distinguish it from other settings, by name.
+    Its `values`, by name, distinguish it from other settings; the method's label names them.
     """
 
     method: Method
@@ -289,12 +286,7 @@ def make_setting(settings: Settings, base: Method, label: str, values: dict[str,
 def parse_grid(
     base: Method, spec: str, settings: Settings, grid: Mapping[str, Sequence[Any]]
 ) -> dict[str, list[Any]]:
-    """The checked values of a grid's options; `spec` is the text that names the method.
-
-    Raises:
-      ValueError: for an unknown option, a value out of range, or an option that is given elsewhere
-        too.
-    """
+    """The checked values of a grid's options; `spec` is the text that names the method."""
     known, given = swept_options(base), dict(base.hyperparameters)
     in_spec = parse_spec(spec)[1]
     for name in LOCAL_OPTIONS:
@@ -315,15 +307,9 @@ def parse_grid(
 def points_of(
     name: str, grid: Mapping[str, Sequence[Any]], known: Mapping[str, Option]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Each setting's label and values; whole numbers of a float option become floats.
+    """Each setting's label, which begins with `name`, and its values by option.
 
-    Args:
-      name: the first part of the labels.
-      grid: values by option.
-      known: options whose kinds are known.
-
-    Raises:
-      ValueError: for an option without values, or a value that is given twice.
+    Whole numbers of an option that is `known` to be a float become floats.
     """
     columns = []
     for option, values in grid.items():

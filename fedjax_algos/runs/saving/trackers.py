@@ -62,15 +62,7 @@ trackers = Registry[Tracker]("tracker", Tracker)
 
 
 def import_package(name: str, tracker: str) -> ModuleType:
-    """An optional package, which is imported when its tracker is made.
-
-    Args:
-      name: of the package.
-      tracker: which needs it; also the name of the extra that installs it.
-
-    Raises:
-      ValueError: if it is not installed.
-    """
+    """An optional package, which is imported when its tracker, which names the extra, is made."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -90,17 +82,9 @@ def track_experiment(
 ) -> Iterator[Callable[[Row], None]]:
     """Begins a run of each tracker for each method and seed, at its first row.
 
-    A run ends at its last row, or else at the end of the block.
-
-    Args:
-      trackers: made by the registry `trackers`.
-      folder: of the results, after its `begin`.
-      experiment: whose rows they are.
-      on_evaluation: is called with each row, too.
-      points: by label, the settings of a grid.
-
-    Yields:
-      The function that takes the rows, each with `method` and `seed`, of all runs.
+    A run ends at its last row, or else at the end of the block. `points` are the settings of a grid
+    by label. Yields the function that takes the rows, each with `method` and `seed`, of all runs;
+    it calls `on_evaluation` too.
     """
     settings = experiment.settings
     shared = {name: value for name, value in vars(settings).items() if name != "seeds"}

@@ -30,14 +30,11 @@ LAST_SHARE = 0.2  # of a run, whose evaluations make its score
 
 
 class Trial(NamedTuple):
-    """A setting of a method, and what it reached.
+    """A setting of a method, and what it reached in so many rounds or simulated seconds.
 
-    Attributes:
-      setting: the method with its values.
-      length: rounds or simulated seconds.
-      scores: by seed, the mean quality on the held-out examples over the evaluations in the last
-        fifth of the run; NaN for a run whose model was not finite, or whose last updates were all
-        left out.
+    `scores` has by seed the mean quality on the held-out examples over the evaluations in the last
+    fifth of the run; NaN for a run whose model was not finite, or whose last updates were all left
+    out.
     """
 
     setting: Setting
@@ -154,14 +151,7 @@ def try_on_the_clock(
 
 
 class Scores:
-    """The scores of runs that have ended, by stage, setting and seed, in a file of the folder.
-
-    Args:
-      folder: of the results.
-
-    Raises:
-      ValueError: for a file that is damaged.
-    """
+    """The scores of runs that have ended, by stage, setting and seed, in a file of the folder."""
 
     def __init__(self, folder: ResultsFolder):
         self.folder, self.path = folder, folder.path / "scores.json"

@@ -51,12 +51,9 @@ class Stage(NamedTuple):
 class Tuning(NamedTuple):
     """A search that is ready to run.
 
-    Attributes:
-      experiment: its methods are those that are tuned, its `client_data` what clients hold out.
-      spaces: what is tried of each method.
-      stages: one, or those of successive halving.
-      trials: settings of each method; None for all of equal grids.
-      search: "grid", or "optuna" for proposals by a model of the scores so far.
+    The methods of the `experiment` are those that are tuned, and its `client_data` what clients
+    hold out. `spaces` has what is tried of each method, and `stages` one or those of successive
+    halving. `trials` is the number of settings of each method; None is all of equal grids.
     """
 
     experiment: Experiment
@@ -151,12 +148,8 @@ def stages_of(
 ) -> list[Stage]:
     """The stages of successive halving: `number / halving^k` settings, each longer than before.
 
-    Args:
-      number: of settings.
-      length: of the last stage.
-      shortest: of the first one, at least.
-      halving: the factor, at least 2; None for one stage.
-      whole: whether lengths are whole numbers.
+    The first one has at least the `shortest` length and the last one all; lengths may be `whole`
+    numbers. There is one stage if `halving` is None.
     """
     if halving is None:
         return [Stage(number, length)]
@@ -176,18 +169,11 @@ def run_tuning(
     on_evaluation: Callable[[str, Row], None] = lambda label, row: None,
     on_start: Callable[[str, Stage], None] = lambda label, stage: None,
 ) -> dict[str, list[list[Trial]]]:
-    """Runs all stages.
+    """Runs all stages: the trials of each method by label, in the order of their scores, by stage.
 
-    Args:
-      tuning: of `prepare_tuning`.
-      folder: of `open_folder`, after its `begin`; scores are written there as they come, and
-        `trials.csv` at the end.
-      on_evaluation: called with the method's label and each row that is computed, whose `test_`
-        columns are of held-out examples.
-      on_start: called with the label of each method and each of its stages before its trials.
-
-    Returns:
-      The trials of each method by label, in the order of their scores, for each stage.
+    Scores are written to the folder as they come, and `trials.csv` at the end. `on_evaluation` is
+    called with the method's label and each row, whose `test_` columns are of held-out examples;
+    `on_start` with the label and each stage before its trials.
     """
     seed = tuning.experiment.settings.seeds[0]
     known = Scores(folder)
@@ -282,15 +268,7 @@ def _table(results):
 
 
 def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]]) -> str:
-    """A TOML file with the settings, each method with its best values, and what the tuning saw.
-
-    Args:
-      tuning: after its run.
-      results: of `run_tuning`.
-
-    Raises:
-      ValueError: for a method of which no setting stayed finite.
-    """
+    """A TOML file with the settings, each method with its best values, and what the tuning saw."""
     settings, best = tuning.experiment.settings, best_trials(results)
     methods = [trial.setting.method for trial in best.values()]
     specs = tuple(method.spec for method in methods)
@@ -307,11 +285,7 @@ def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]])
 
 
 def best_trials(results: Mapping[str, Sequence[Sequence[Trial]]]) -> dict[str, Trial]:
-    """The best trial of each method, by label.
-
-    Raises:
-      ValueError: for a method of which no setting stayed finite.
-    """
+    """The best trial of each method, by label; ValueError where no setting stayed finite."""
     best = {label: stages[-1][0] for label, stages in results.items()}
     for label, trial in best.items():
         if trial.score != trial.score:

@@ -17,9 +17,8 @@ from fedjax_algos.runs.saving.interruption import Interrupted
 from fedjax_algos.runs.saving.results_folder import open_folder
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import simulate
-from fedjax_algos.runs.tuning import prepare_tuning, run_tuning, tuned_text
 from fedjax_algos.runs.tuning.trials import Trial, held_out_rows
-from fedjax_algos.runs.tuning.tuning import Stage, stages_of
+from fedjax_algos.runs.tuning.tuning import Stage, prepare_tuning, run_tuning, stages_of, tuned_text
 
 SMALL = Settings(
     model="linear", clients=10, cohort=4, rounds=9, local_steps=2, eval_every=1, seeds=(5, 6)
