@@ -124,18 +124,12 @@ def prepare(
     files: bool = False,
     client_state_folder: Path | None = None,
 ) -> Experiment:
-    """Loads the data, splits it for each seed, and builds all methods.
+    """Loads the data, splits it for each seed, builds all methods, and checks what can be checked.
 
-    Args:
-      settings: of all methods.
-      methods: see `methods_of`.
-      dataset: replaces the one that the settings name.
-      files: whether the examples of a `ClientDataset` may stay in files. They are read into memory
-        where they may not, and where the settings or a method need those of all clients.
-      client_state_folder: where client state is kept if the settings have it on disk.
-
-    Raises:
-      ValueError: for settings that are wrong, before anything is trained.
+    `dataset` replaces the one that the settings name. With `files`, the examples of a
+    `ClientDataset` may stay in files; they are read into memory where they may not, and where the
+    settings or a method need those of all clients. Client state on disk is kept in
+    `client_state_folder`. Raises ValueError for settings that are wrong or do not fit into memory.
     """
     settings.check()
     dataset = dataset or settings.load()

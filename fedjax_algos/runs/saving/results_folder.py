@@ -193,18 +193,10 @@ def open_folder(
 ) -> Iterator[ResultsFolder]:
     """Makes a results folder and locks it, or opens one to go on where a run stopped.
 
-    A folder in which nothing was written is removed at the end.
-
-    Args:
-      out: its path, or None for the first of `results/DEFAULT`, `results/DEFAULT-2`, ... that does
-        not exist.
-      default: the name used there.
-      resume: go on in `out` if it holds runs that have not all ended.
-      every: seconds between the checkpoints of a run; see `Checkpoints`.
-      keep: number of checkpoints of a run.
-
-    Raises:
-      ValueError: if the folder cannot be made, holds other files, or another process writes to it.
+    `out` is its path, or None for the first of `results/DEFAULT`, `results/DEFAULT-2`, ... that
+    does not exist. With `resume` it may hold runs that have not all ended. `every` and `keep` are
+    those of `Checkpoints`. A folder in which nothing was written is removed at the end. Raises
+    ValueError if the folder cannot be made, holds other files, or is in use.
     """
     if resume and out is None:
         raise ValueError("resume needs the folder in which a run stopped; give --out FOLDER")

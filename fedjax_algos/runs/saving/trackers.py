@@ -27,12 +27,9 @@ _FIX = "run `wandb login`, or give --track wandb:mode=offline"
 class TrackedRun(NamedTuple):
     """What a tracker knows of a run before its first row.
 
-    Attributes:
-      folder: of the results; a tracker writes its files there, and nowhere else.
-      name: of the run within the folder, such as "01-fedavg/seed-0".
-      method: its label.
-      seed: of the run.
-      settings: by name, the settings and the method's options.
+    A tracker writes its files in the `folder` of the results, and nowhere else. `name` is that of
+    the run there, such as "01-fedavg/seed-0", `method` is a label, and `settings` has by name the
+    settings and the method's options.
     """
 
     folder: Path
@@ -52,9 +49,6 @@ class Tracker(Protocol):
         A run that goes on from a checkpoint begins again, with all its rows from the first one. So
         a tracker removes or recognises what it wrote of this run before. The end of the `with`
         block is the end of the run, with an exception if it has not reached its end.
-
-        Args:
-          run: what is known of it.
         """
 
 

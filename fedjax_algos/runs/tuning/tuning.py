@@ -85,21 +85,13 @@ def prepare_tuning(
 ) -> Tuning:
     """Loads the data, holds out a share of each client's examples, and checks all settings.
 
-    Args:
-      settings: of all methods; their seeds should not be those of a later comparison.
-      specs: of the methods; see `Method.of`.
-      grid: texts such as `client_learning_rate=0.1,0.3` and `fedprox:mu=0.001..1`.
-      validation: share of each client's examples that is not trained on; they make the score.
-      trials: settings that are drawn of each method; None: all, if all methods have the same
-        number.
-      halving: at least 2: each stage keeps the best 1/`halving` of the settings, and runs them
-        `halving` times as long; None runs all to the end.
-      search: "grid" tries a grid, or draws `trials` of its settings; with "optuna", its
-        tree-structured Parzen estimator proposes `trials` settings in four batches.
-      dataset: replaces the one that the settings name.
-
-    Raises:
-      ValueError: for settings that are wrong, before anything is trained.
+    `grid` has texts such as `client_learning_rate=0.1,0.3` and `fedprox:mu=0.001..1`. The seeds of
+    the settings should not be those of a later comparison. The share `validation` of each client's
+    examples is not trained on; they make the score. So many `trials` are drawn of each method; None
+    is all, if all methods have the same number. With `halving`, each stage keeps the best
+    1/`halving` of the settings, and runs them `halving` times as long. `search` "grid" tries a grid
+    or draws of it; with "optuna", its tree-structured Parzen estimator proposes `trials` settings
+    in four batches. `dataset` replaces the one that the settings name.
     """
     if settings.evaluate_clients != "none":
         raise ValueError(
