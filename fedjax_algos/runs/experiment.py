@@ -275,8 +275,7 @@ def _clients_keep_state(algorithm: Algorithm) -> bool:
 def _keeps_in_files(settings: Settings, dataset: AnyDataset) -> bool:
     """Whether the examples of a data set stay in files: those of its own clients may."""
     natural = partitions.parse(settings.partition)[0] == "natural"
-    of_all = settings.evaluate_clients != "none" or settings.layout == "tuned"
-    return isinstance(dataset, ClientDataset) and natural and not of_all
+    return isinstance(dataset, ClientDataset) and natural and settings.evaluate_clients == "none"
 
 
 def _load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:
