@@ -133,13 +133,16 @@ class Sweep(NamedTuple):
 
     Attributes:
       experiment: its methods are the settings of the grid.
-      runs: one for each setting and seed.
-      batch: the runs, checked and in groups that share a program.
+      batch: the runs, one for each setting and seed, checked and in groups that share a program.
     """
 
     experiment: Experiment
-    runs: list[Run]
     batch: Batch
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        """One for each setting and seed."""
+        return self.batch.runs
 
     def __repr__(self) -> str:
         return describe(self, experiment=self.experiment, runs=len(self.runs))
@@ -191,7 +194,7 @@ def prepare_sweep(
     experiment = experiment._replace(methods=[setting.method for setting in chosen])
     limits = {"runs_per_device": runs_per_device, "memory": memory}
     batch = batch_of(experiment, base.algorithm, runs, test=experiment.test, **limits)
-    return Sweep(experiment, runs, batch)
+    return Sweep(experiment, batch)
 
 
 def batch_of(
