@@ -25,7 +25,12 @@ from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.specs import parse_value
 from fedjax_algos.data import AnyDataset, FederatedData
 from fedjax_algos.engine.placed.devices import default_num_devices
-from fedjax_algos.runs.batched.run_batched import Batch, BatchedOptions, BatchedResult, run_batched
+from fedjax_algos.runs.batched.run_batched import (
+    BatchedOptions,
+    BatchedResult,
+    BatchedRuns,
+    run_batched,
+)
 from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import (
     CLIENT_LEARNING_RATE,
@@ -133,16 +138,16 @@ class Sweep(NamedTuple):
 
     Attributes:
       experiment: its methods are the settings of the grid.
-      batch: the runs, one for each setting and seed, checked and in groups that share a program.
+      batched: the runs, one for each setting and seed, checked and in groups that share a program.
     """
 
     experiment: Experiment
-    batch: Batch
+    batched: BatchedRuns
 
     @property
     def runs(self) -> Sequence[Run]:
         """One for each setting and seed."""
-        return self.batch.runs
+        return self.batched.runs
 
     def __repr__(self) -> str:
         return describe(self, experiment=self.experiment, runs=len(self.runs))
@@ -193,21 +198,21 @@ def prepare_sweep(
     runs = [setting.run(seed, data) for setting in chosen for seed, data in experiment.data.items()]
     experiment = experiment._replace(methods=[setting.method for setting in chosen])
     limits = {"runs_per_device": runs_per_device, "memory": memory}
-    batch = batch_of(experiment, base.algorithm, runs, test=experiment.test, **limits)
-    return Sweep(experiment, batch)
+    batched = batched_runs(experiment, base.algorithm, runs, test=experiment.test, **limits)
+    return Sweep(experiment, batched)
 
 
-def batch_of(
+def batched_runs(
     experiment: Experiment,
     algorithm: str,
     runs: list[Run],
     runs_per_device: int | None = None,
     memory: int | None = None,
     **rounds: Any,
-) -> Batch:
+) -> BatchedRuns:
     """Runs of an algorithm with the settings of an experiment; `rounds` replace some of them."""
     settings, problem = experiment.settings, experiment.problem
-    return Batch(
+    return BatchedRuns(
         algorithms[algorithm],
         problem,
         runs,
@@ -239,8 +244,8 @@ def run_sweep(
         on_evaluation(row)
 
     if folder is None:
-        return prepared.batch.run(report)
-    return prepared.batch.run(report, folder.end, folder.checkpoints())
+        return prepared.batched.run(report)
+    return prepared.batched.run(report, folder.end, folder.checkpoints())
 
 
 class Setting(NamedTuple):

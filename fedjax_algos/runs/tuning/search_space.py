@@ -17,12 +17,7 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.specs import split_grid
-from fedjax_algos.runs.batched.sweeps import (
-    Setting,
-    label_of,
-    make_setting,
-    parse_grid,
-)
+from fedjax_algos.runs.batched.sweeps import Setting, label_of, make_setting, parse_grid
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, Method, method_options
 from fedjax_algos.runs.settings import Settings
 

@@ -19,8 +19,8 @@ from fedjax_algos.core.checksums import checked_json, write_json
 from fedjax_algos.core.files import max_text_bytes, open_regular, parse_json, read_bounded
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
-from fedjax_algos.runs.batched.run_batched import Batch
-from fedjax_algos.runs.batched.sweeps import Setting, batch_of
+from fedjax_algos.runs.batched.run_batched import BatchedRuns
+from fedjax_algos.runs.batched.sweeps import Setting, batched_runs
 from fedjax_algos.runs.clock import simulate_async
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
@@ -65,7 +65,7 @@ def run_score(rows: Sequence[Row], target_metric: str = "accuracy") -> float:
     return float(np.mean([row[PREFIX + target_metric] for row in rows if row[axis] > start]))
 
 
-def batch_of_trials(experiment: Experiment, chosen: Sequence[Setting], rounds: int) -> Batch:
+def batched_trials(experiment: Experiment, chosen: Sequence[Setting], rounds: int) -> BatchedRuns:
     """The runs of some settings of one method, which are evaluated on what clients hold out."""
     held_out = held_out_rows(experiment)
     runs = [
@@ -73,7 +73,7 @@ def batch_of_trials(experiment: Experiment, chosen: Sequence[Setting], rounds: i
         for setting in chosen
         for seed, data in experiment.data.items()
     ]
-    return batch_of(experiment, chosen[0].method.algorithm, runs, rounds=rounds)
+    return batched_runs(experiment, chosen[0].method.algorithm, runs, rounds=rounds)
 
 
 def try_in_rounds(
@@ -90,7 +90,7 @@ def try_in_rounds(
         rows.setdefault((row["method"], row["seed"]), []).append(row)
         on_evaluation(row)
 
-    batch_of_trials(experiment, chosen, int(rounds)).run(report, checkpoints=checkpoints)
+    batched_trials(experiment, chosen, int(rounds)).run(report, checkpoints=checkpoints)
 
     def scores(label: str) -> dict[int, float]:
         return {s: run_score(rows[label, s], settings.target_metric) for s in experiment.data}

@@ -27,7 +27,7 @@ from fedjax_algos.runs.tuning.trials import (
     LAST_SHARE,
     Scores,
     Trial,
-    batch_of_trials,
+    batched_trials,
     best_first,
     held_out_rows,
     try_in_rounds,
@@ -123,7 +123,7 @@ def prepare_tuning(
     for setting in itertools.chain(*tried):
         setting.method.build(experiment.problem, settings)
     for own in tried if settings.seconds is None else ():
-        batch_of_trials(experiment, own, settings.rounds)  # refuses what does not fit into memory
+        batched_trials(experiment, own, settings.rounds)  # refuses what does not fit into memory
     if search == "optuna":
         for space in spaces:
             ModelBasedSearch(space, 1, 0)  # raises if optuna is missing

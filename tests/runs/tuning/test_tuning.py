@@ -295,11 +295,3 @@ def test_a_method_of_which_every_setting_diverges_is_named(tmp_path):
 def test_what_cannot_be_tuned(changes, options, message):
     with pytest.raises(ValueError, match=message):
         prepare_tuning(Settings(**vars(SMALL) | changes), SPECS, GRID, **options)
-
-
-def test_representations():
-    tuning = prepare_tuning(SMALL, ("fedavg",), GRID, dataset=digits())
-    assert repr(tuning) == (
-        "Tuning(spaces=[SearchSpace(method=fedavg, client_learning_rate=[0.03, 0.3, 3.0])], "
-        "stages=[Stage(settings=3, length=9.0)])"
-    )
