@@ -32,8 +32,8 @@ from fedjax_algos.core.reprs import printable
 from fedjax_algos.engine.compilation import Compilation, measure_compilation
 from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
-from fedjax_algos.runs.tuning import Trial, Tuning, prepare_tuning, run_tuning, tuned_text
-from fedjax_algos.runs.tuning.tuning import Stage
+from fedjax_algos.runs.tuning.trials import Trial
+from fedjax_algos.runs.tuning.tuning import Stage, Tuning, prepare_tuning, run_tuning, tuned_text
 
 _SEEDS = "1000-1002"  # not those of `compare`
 # what clients hold out is --validation; rows are of held-out examples, which no tracker names so

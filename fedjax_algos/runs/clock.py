@@ -1,6 +1,5 @@
 """Runs on the virtual clock: plans, merged ones, and their evaluations at equal intervals."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -52,6 +51,35 @@ from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver, as_check
 
 _Evaluations = list[tuple[int, float, int]]  # a run, the time, and the run's own server steps
 _MERGED_BYTES = 2**30  # the default of `merged_bytes` where waves are faster than their dispatches
+
+
+class Clock(NamedTuple):
+    """A run on the virtual clock, or many; `simulate_async` documents the fields."""
+
+    planner: Planner
+    system: SystemModelFactory
+    seconds: float
+    test: Batch | None = None
+    evaluations: int = 20
+    params: Params | Model | None = None
+    evaluate: Callable | None = None
+
+    def check(self, executor: Executor, data: Mapping[int, FederatedData | StoredData]) -> None:
+        """Raises an error for arguments of another type or out of range."""
+        check_kind("executor", executor, Executor, "give make_executor(algorithm)")
+        check_kind("data", data, Mapping, "give {seed: data}, or call simulate_async")
+        check_callable("planner", self.planner, "give a planner, such as asynchrony.compass()")
+        check_callable("system", self.system, "give a system model, such as asynchrony.simulated()")
+        if not is_number(self.seconds, float) or not self.seconds > 0:
+            raise ValueError(f"seconds={self.seconds!r} is out of range; give a number above 0")
+        check_whole("evaluations", self.evaluations)
+        evaluations = self.evaluations * max(len(data), 1)
+        check_evaluations(evaluations, "give fewer evaluations or seeds")
+        if not data:
+            raise ValueError("there are no seeds; give the data of at least one")
+        for seed, of_seed in data.items():
+            check_seed(seed)
+            check_data(executor.algorithm.problem, of_seed, self.test)
 
 
 class AsyncResult(NamedTuple):
@@ -120,27 +148,14 @@ def simulate_async(
       NonFiniteUpdateError: for an update that is not finite if the executor has non_finite="error".
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
+    clock = Clock(planner, system, seconds, test, evaluations, params, evaluate)
     with show_progress(progress, seconds, "simulated seconds") as show:
 
         def report(seed: int, row: Row) -> None:
             show(row["simulated_seconds"], row)
             on_evaluation(row)
 
-        (result,) = simulate_async_seeds(
-            executor,
-            {seed: data},
-            planner,
-            system,
-            seconds=seconds,
-            test=test,
-            evaluations=evaluations,
-            params=params,
-            on_evaluation=report,
-            on_memory=on_memory,
-            evaluate=evaluate,
-            checkpoints=checkpoints,
-        ).values()
-    return result
+        return _simulate(executor, {seed: data}, clock, report, on_memory, checkpoints)[seed]
 
 
 def simulate_async_seeds(
@@ -190,36 +205,28 @@ def simulate_async_seeds(
         merged, for an argument out of range, or for checkpoints of other runs.
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
-    check_kind("executor", executor, Executor, "give make_executor(algorithm)")
-    check_kind("data", data, Mapping, "give {seed: data}, or call simulate_async")
-    check_callable("planner", planner, "give a planner, such as asynchrony.compass()")
-    check_callable("system", system, "give a system model, such as asynchrony.simulated()")
-    if not is_number(seconds, float) or not seconds > 0:
-        raise ValueError(f"seconds={seconds!r} is out of range; give a number above 0")
-    check_whole("evaluations", evaluations)
-    check_evaluations(evaluations * max(len(data), 1), "give fewer evaluations or seeds")
-    if not data:
-        raise ValueError("there are no seeds; give the data of at least one")
-    for seed, of_seed in data.items():
-        check_seed(seed)
-        check_data(executor.algorithm.problem, of_seed, test)
+    clock = Clock(planner, system, seconds, test, evaluations, params, evaluate)
+    return _simulate(executor, data, clock, on_evaluation, on_memory, checkpoints, merged_bytes)
+
+
+def _simulate(executor, data, clock, on_evaluation, on_memory, checkpoints, merged_bytes=None):
+    """The results by seed; see `simulate_async_seeds`."""
+    clock.check(executor, data)
     if merged_bytes is None:
         merged_bytes = _MERGED_BYTES if executor.wide else 0
     if any(isinstance(of_seed, StoredData) for of_seed in data.values()):
         merged_bytes = 0
-    runs = [
-        _plan_run(executor, run_data, planner, system, seconds, seed, params)
-        for seed, run_data in data.items()
-    ]
+    runs = [_plan_run(executor, of_seed, clock, seed) for seed, of_seed in data.items()]
     merged_runs = _merge_runs(executor, runs, merged_bytes)
     on_memory(max((merged.memory for merged in merged_runs), key=lambda memory: memory.bytes))
-    evaluate_model = make_evaluate_model(executor.algorithm.problem, test, evaluate)
-    saved_in, results = as_checkpoints(checkpoints), dict[int, AsyncResult]()
+    problem, saved_in = executor.algorithm.problem, as_checkpoints(checkpoints)
+    evaluate_model = make_evaluate_model(problem, clock.test, clock.evaluate)
+    results: dict[int, AsyncResult] = {}
     for merged in merged_runs:
-        facts = partial(_identity, executor, merged, evaluations, test)
-        saver = RunSaver(_folder_of(saved_in, merged, len(runs)), facts)
-        run = _ClockRun(executor, merged, params, evaluate_model, saver)
-        results |= run.follow(np.linspace(0, seconds, evaluations + 1), on_evaluation)
+        own = saved_in
+        if own is not None and len(merged.runs) < len(runs):  # there are others
+            own = own._replace(folder=Path(own.folder) / f"seeds-from-{merged.runs[0].seed}")
+        results |= _ClockRun(executor, merged, clock, evaluate_model, own).follow(on_evaluation)
     return {seed: results[seed] for seed in data}
 
 
@@ -265,30 +272,24 @@ class _MergedRuns(NamedTuple):
 
 
 def _plan_run(
-    executor: Executor,
-    data: FederatedData | StoredData,
-    planner: Planner,
-    system: SystemModelFactory,
-    seconds: float,
-    seed: int,
-    params: Params | Model | None,
+    executor: Executor, data: FederatedData | StoredData, clock: Clock, seed: int
 ) -> _PlannedRun:
     """Plans a run, which makes a server step within its simulated seconds; trains nothing."""
     start = time.perf_counter()
     algorithm, counts, num_clients = executor.algorithm, data.counts(), data.num_clients
 
     def shapes(population):
-        return jax.eval_shape(lambda state: state, executor.init(seed, population, params))
+        return jax.eval_shape(lambda state: state, executor.init(seed, population, clock.params))
 
     # the bytes of a dispatch determine its duration; they are counted on a first, short plan
-    short_plan = planner(system(seed), num_clients, arrivals=1)
+    short_plan = clock.planner(clock.system(seed), num_clients, arrivals=1)
     population = Population(num_clients, num_clients, int(counts.sum()))
     state = shapes(population)
     first = plan_dispatches(short_plan, counts, algorithm.local)
     transfer = count_transfer(algorithm, state, data, first)
-    seed_system = system(seed, download_bytes=transfer.download, upload_bytes=transfer.upload)
-    plan = planner(seed_system, num_clients, seconds=seconds)
-    check_server_steps(plan, seconds)
+    system = clock.system(seed, download_bytes=transfer.download, upload_bytes=transfer.upload)
+    plan = clock.planner(system, num_clients, seconds=clock.seconds)
+    check_server_steps(plan, clock.seconds)
     if plan.group.any():
         population = population._replace(num_groups=int(plan.group.max()) + 1)
         state = shapes(population)
@@ -326,51 +327,27 @@ def _merge_within(executor, runs, max_bytes):
     return [_MergedRuns(runs, data, plan, dispatches, waves, memory)]
 
 
-def _folder_of(checkpoints, merged, num_seeds):
-    """The checkpoints of merged runs: if there are others, in a folder named after their seeds."""
-    if checkpoints is None or len(merged.runs) == num_seeds:
-        return checkpoints
-    name = f"seeds-from-{merged.runs[0].seed}"
-    return checkpoints._replace(folder=Path(checkpoints.folder) / name)
-
-
-def _identity(
-    executor: Executor, merged: _MergedRuns, evaluations: int, test: Batch | None
-) -> dict[str, Any]:
-    """By what a checkpoint of other runs is recognised."""
-    first = merged.runs[0]
-    one = jax.tree.map(lambda leaf: leaf[0], first.dispatches)
-    return identity(
-        executor.algorithm,
-        first.state,
-        first.data,
-        one,
-        test,
-        seeds=[run.seed for run in merged.runs],
-        partition_and_values=data_fingerprint(merged.data),
-        plan=array_fingerprint((merged.plan._replace(trace=None), merged.dispatches)),
-        evaluations=evaluations,
-        non_finite=executor.non_finite,
-        slots=merged.waves.trained.shape[1],
-        layout=executor.layout,
-        devices=executor.num_devices,
-    )
-
-
-@dataclasses.dataclass
 class _ClockRun:
-    """Runs with a merged plan, or a single run: where they are, and their stops."""
+    """Runs with a merged plan, or a single run: where they are, and their stops.
 
-    executor: Executor
-    merged: _MergedRuns
-    params: Params | Model | None
-    evaluate_model: Callable[[FederatedState], dict[str, float]]
-    saver: RunSaver
-    state: FederatedState = dataclasses.field(init=False)  # after the last stop
+    `state` is that after the last stop.
+    """
 
-    def follow(
-        self, times: np.ndarray, on_evaluation: Callable[[int, Row], None]
-    ) -> dict[int, AsyncResult]:
+    state: FederatedState
+
+    def __init__(
+        self,
+        executor: Executor,
+        merged: _MergedRuns,
+        clock: Clock,
+        evaluate_model: Callable[[FederatedState], dict[str, float]],
+        checkpoints: Checkpoints | None,
+    ):
+        self.executor, self.merged, self.clock = executor, merged, clock
+        self.evaluate_model = evaluate_model
+        self.saver = RunSaver(checkpoints, self._identity)
+
+    def follow(self, on_evaluation: Callable[[int, Row], None]) -> dict[int, AsyncResult]:
         """Trains the runs, or the rest of them, with evaluations at simulated times."""
         runs = self.merged.runs
 
@@ -380,7 +357,7 @@ class _ClockRun:
         started = time.perf_counter() - sum(run.planning_seconds for run in runs)
         names = [f"seed {run.seed}" for run in runs]
         recorder = Recorder(names, self.executor.non_finite, report, started)
-        for _ in follow(self.stops(times, recorder), recorder, self.saver):
+        for _ in follow(self.stops(recorder), recorder, self.saver):
             pass
         for name, rows in recorder.diverged_rows().items():
             warn_of_divergence({name: rows})
@@ -390,14 +367,14 @@ class _ClockRun:
             for number, run in enumerate(runs)
         }
 
-    def stops(self, times: np.ndarray, recorder: Recorder) -> Iterator[Stop]:
+    def stops(self, recorder: Recorder) -> Iterator[Stop]:
         """The evaluations from the start on, or from where a checkpoint was made."""
         executor, merged, runs = self.executor, self.merged, self.merged.runs
         saved, resume = self.saver.restore(), None
         data = executor.put_data(merged.data)
-        states = [executor.init(run.seed, run.population, self.params) for run in runs]
+        states = [executor.init(run.seed, run.population, self.clock.params) for run in runs]
         self.state = state = merge_states(states)
-        at_steps = self._evaluations(times)
+        at_steps = self._evaluations()
         at_start = at_steps.pop(0)
         if saved is None:
             yield Stop(0, self._due(at_start, state, {}), state)
@@ -418,9 +395,10 @@ class _ClockRun:
             last = steps == len(merged.plan.time)
             yield Stop(steps, due, call.state, last, partial(_arrays, call))
 
-    def _evaluations(self, times: np.ndarray) -> dict[int, _Evaluations]:
+    def _evaluations(self) -> dict[int, _Evaluations]:
         """The evaluations by the server steps of the merged plan after which they are due."""
-        runs, plan = self.merged.runs, self.merged.plan
+        runs, plan, clock = self.merged.runs, self.merged.plan, self.clock
+        times = np.linspace(0, clock.seconds, clock.evaluations + 1)
         at_steps: dict[int, _Evaluations] = {0: []}
         for number, run in enumerate(runs):
             own = np.flatnonzero(plan.run == number) if len(runs) > 1 else np.arange(len(plan.time))
@@ -441,6 +419,25 @@ class _ClockRun:
             Due(number, self.merged.runs[number].counted(now, steps), partial(measure, number))
             for number, now, steps in evaluations
         ]
+
+    def _identity(self) -> dict[str, Any]:
+        """By what a checkpoint of other runs is recognised."""
+        executor, merged, first = self.executor, self.merged, self.merged.runs[0]
+        return identity(
+            executor.algorithm,
+            first.state,
+            first.data,
+            jax.tree.map(lambda leaf: leaf[0], first.dispatches),
+            self.clock.test,
+            seeds=[run.seed for run in merged.runs],
+            partition_and_values=data_fingerprint(merged.data),
+            plan=array_fingerprint((merged.plan._replace(trace=None), merged.dispatches)),
+            evaluations=self.clock.evaluations,
+            non_finite=executor.non_finite,
+            slots=merged.waves.trained.shape[1],
+            layout=executor.layout,
+            devices=executor.num_devices,
+        )
 
 
 def _arrays(call: PlanStop) -> dict[str, Any]:

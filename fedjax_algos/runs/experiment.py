@@ -124,18 +124,12 @@ def prepare(
     files: bool = False,
     client_state_folder: Path | None = None,
 ) -> Experiment:
-    """Loads the data, splits it for each seed, and builds all methods.
+    """Loads the data, splits it for each seed, builds all methods, and checks what can be checked.
 
-    Args:
-      settings: of all methods.
-      methods: see `methods_of`.
-      dataset: replaces the one that the settings name.
-      files: whether the examples of a `ClientDataset` may stay in files. They are read into memory
-        where they may not, and where the settings or a method need those of all clients.
-      client_state_folder: where client state is kept if the settings have it on disk.
-
-    Raises:
-      ValueError: for settings that are wrong, before anything is trained.
+    `dataset` replaces the one that the settings name. With `files`, the examples of a
+    `ClientDataset` may stay in files; they are read into memory where they may not, and where the
+    settings or a method need those of all clients. Client state on disk is kept in
+    `client_state_folder`. Raises ValueError for settings that are wrong or do not fit into memory.
     """
     settings.check()
     dataset = dataset or settings.load()
@@ -281,8 +275,7 @@ def _clients_keep_state(algorithm: Algorithm) -> bool:
 def _keeps_in_files(settings: Settings, dataset: AnyDataset) -> bool:
     """Whether the examples of a data set stay in files: those of its own clients may."""
     natural = partitions.parse(settings.partition)[0] == "natural"
-    of_all = settings.evaluate_clients != "none" or settings.layout == "tuned"
-    return isinstance(dataset, ClientDataset) and natural and not of_all
+    return isinstance(dataset, ClientDataset) and natural and settings.evaluate_clients == "none"
 
 
 def _load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:
@@ -299,19 +292,10 @@ def _load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:
 def split(
     settings: Settings, dataset: AnyDataset, seed: int
 ) -> tuple[FederatedData | StoredData, Partition | None]:
-    """Divides a data set's training examples over the clients.
+    """A seed's training examples divided over the clients, and their partition.
 
-    Args:
-      settings: of the runs.
-      dataset: what is divided.
-      seed: of the partition.
-
-    Returns:
-      The clients' examples and their partition, without those that are held out. Of a data set
-      whose examples stay in files, the chosen clients, and None.
-
-    Raises:
-      ValueError: for partition "natural" of a data set without users.
+    Those that are held out are not among them. Of a data set whose examples stay in files, it is
+    the chosen clients, and None.
     """
     if isinstance(dataset, ClientDataset):
         options = partitions.parse(settings.partition)[1]
@@ -324,11 +308,7 @@ def split(
 
 
 def split_held_out(settings: Settings, dataset: Dataset, seed: int) -> FederatedData:
-    """The examples of each client that `split` holds out, with the same arguments.
-
-    Raises:
-      ValueError: if no client has so many examples that it holds one out.
-    """
+    """The examples of each client that `split` holds out, with the same arguments."""
     _, partition = hold_out(_partition(settings, dataset, seed), settings.held_out, seed)
     if not partition.indices.size:
         raise ValueError(

@@ -46,13 +46,8 @@ def identity(
 ) -> dict[str, Any]:
     """By what a checkpoint of other runs is recognised, values of JSON.
 
-    Args:
-      algorithm: of the runs.
-      state: of one of them, of which the shapes are read.
-      data: its clients' examples, of which the shapes are read.
-      dispatch: any of its dispatches; leaves [].
-      test: the examples to evaluate on, or None.
-      **facts: in which the kinds of runs differ.
+    Of the state of one of the runs, and of its clients' examples, it reads the shapes; the
+    `dispatch`, leaves [], is any of its. In the further facts the kinds of runs differ.
     """
     return {
         "algorithm": algorithm_fingerprint(algorithm, state, data, dispatch),
@@ -66,8 +61,7 @@ def identity(
 def identify_rounds(cohorts: Sequence[Cohorts], rounds: int) -> dict[str, list[str]]:
     """By what other samplers, local work, rate schedules and failures are recognised.
 
-    Hashes of each of the first rounds, at most 20, of new cohorts of runs that are computed
-    together.
+    Hashes of each of the first rounds, at most 20, of new cohorts of runs computed together.
     """
     number = min(rounds, _COMPARED)
     drawn = [each.dispatches(number) for each in cohorts]
@@ -87,13 +81,7 @@ def identify_rounds(cohorts: Sequence[Cohorts], rounds: int) -> dict[str, list[s
 
 
 class OtherRunError(ValueError):
-    """What is saved is of another run.
-
-    Args:
-      what: is of another run.
-      lines: one for each difference.
-      fix: what to do.
-    """
+    """What is saved is of another run; `lines` has one for each difference."""
 
     def __init__(self, what: str, lines: Iterable[str], fix: str):
         super().__init__("\n  ".join([f"{what}:", *lines, fix]))
@@ -130,13 +118,10 @@ def _shown(value: Any) -> str:
 def check_identity(
     there: Mapping[str, Any], here: Mapping[str, Any], position: int, folder: object
 ) -> None:
-    """Checks that a checkpoint is of this run, or of one that differs in its number of rounds only.
+    """Raises OtherRunError unless a checkpoint, made at a position, is of this run.
 
-    Nothing in a run depends on that number, but for the evaluation at its end. `position` is that
-    of the checkpoint, in rounds.
-
-    Raises:
-      OtherRunError: for another run, and if this one has no evaluation after so many rounds.
+    It may have another number of rounds, on which only the evaluation at the end depends, if this
+    run has an evaluation at the position.
     """
     lines = differences({**there, "rounds": 0}, {**here, "rounds": 0}, "in the checkpoint")
     rounds, done = here.get("rounds"), position - here.get("start_round", 0)

@@ -23,16 +23,9 @@ _SHOWN = ("test_accuracy", "test_loss", "train_loss")  # the first of them that 
 def show_progress(shown: bool, total: float, unit: str) -> Iterator[Callable[[float, Row], None]]:
     """Yields a function to call with what is done, in the unit, and the row of each evaluation.
 
-    In a notebook the bar is shown without widgets, and where standard error is neither a terminal
-    nor a notebook, such as in the log of a cluster, each evaluation is a line.
-
-    Args:
-      shown: whether anything is shown.
-      total: what is to be done.
-      unit: of it, such as "rounds".
-
-    Raises:
-      TypeError: if `shown` is not True or False.
+    `total` is what is to be done. In a notebook the bar is shown without widgets, and where
+    standard error is neither a terminal nor a notebook, as in the log of a cluster, each evaluation
+    is a line.
     """
     check_kind("progress", shown, bool, "give True or False")
     if not shown:

@@ -91,12 +91,10 @@ class Stop(NamedTuple):
 class Recorder:
     """Makes the rows of runs that are computed together, and hands them on as they are measured.
 
-    Args:
-      names: of the runs, for messages.
-      non_finite: what is done with updates that are not finite; with "keep" a run never diverges.
-      report: called with the number of a run, its row, and the state of the stop, which is None
-        for rows that a checkpoint holds, but for the last one. If it returns True, all runs end.
-      started: when the runs began, of `time.perf_counter`; None is now.
+    `names` are those of the runs in messages, and `started` is when they began, of
+    `time.perf_counter`. `report` is called with the number of a run, its row, and the state of the
+    stop, which is None for rows that a checkpoint holds, but for the last one. If it returns True,
+    all runs end.
     """
 
     def __init__(
@@ -154,10 +152,7 @@ class Recorder:
 def follow(stops: Iterator[Stop], recorder: Recorder, saver: RunSaver) -> Iterator[Stop]:
     """Goes through the stops of some runs until they end, and yields each after its rows.
 
-    A stop is saved when the caller goes on from it.
-
-    Raises:
-      Interrupted: if a signal asks the runs to end.
+    A stop is saved when the caller goes on from it. Raises Interrupted if a signal asks for it.
     """
     for stop in stops:
         for due in stop.due:

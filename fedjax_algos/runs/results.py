@@ -53,17 +53,12 @@ def environment() -> dict[str, Any]:
 def configuration(
     experiment: Experiment, config: str | None = None, extra: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What is known before the runs, for `config.json`.
+    """What is known before the runs of an experiment, for `config.json`.
 
-    It is the command, all settings with their final values, each method with its defaults, versions
-    and devices, the hash of each seed's partition, and the layout. On the virtual
-    clock it is also, for each seed, how many times as long a step takes on the slowest client as on
-    the fastest.
-
-    Args:
-      experiment: before its run.
-      config: the path of the file of settings, if there was one.
-      extra: further entries.
+    It is the command, the path of its file of settings, all settings with their final values, each
+    method with its defaults, versions and devices, the hash of each seed's partition, the layout,
+    and the `extra` entries. On the virtual clock it is also, for each seed, how many times as long
+    a step takes on the slowest client as on the fastest.
     """
     settings = experiment.settings
     return {
@@ -93,16 +88,7 @@ def write(
     `clients_SEED` are the numbers of the clients in the files. On the virtual clock there are also
     pictures of each method's timeline and staleness on the first seed, `timelines.csv` with their
     summaries, `idle.csv` with the idle share of each client, and `speeds.csv` with the seconds per
-    step of each client on each seed.
-
-    Args:
-      folder: of the results.
-      experiment: after its run.
-      rows: of all methods and seeds.
-      summary: of these rows.
-
-    Raises:
-      ValueError: if a file cannot be written.
+    step of each client on each seed. Raises ValueError if a file cannot be written.
     """
     write_table(folder / "metrics.csv", rows)
     write_table(folder / "summary.csv", records(summary))
@@ -143,9 +129,7 @@ def _write_partitions(folder, experiment):
 def write_clients(folder: ResultsFolder, experiment: Experiment) -> list[Row]:
     """Writes `clients.csv`, with a row for each client of each method and seed, and returns it.
 
-    Args:
-      folder: of the results.
-      experiment: after its run. If clients were not evaluated, there are no rows and no file.
+    If clients were not evaluated in the experiment, there are no rows and no file.
     """
     if experiment.client_data is None:
         return []
@@ -158,12 +142,7 @@ def write_clients(folder: ResultsFolder, experiment: Experiment) -> list[Row]:
 
 
 def at_end(experiment: Experiment, compiled: Compilation) -> dict[str, Any]:
-    """What is known after the runs, for `config.json`.
-
-    Args:
-      experiment: after its run.
-      compiled: what was compiled, and how long that took.
-    """
+    """What is known after the runs, for `config.json`: memory in flight, and what was compiled."""
     return {
         "in_flight": {label: m._asdict() for label, m in experiment.in_flight.items()},
         "compilation": {"seconds": compiled.seconds, **dataclasses.asdict(compiled)},
@@ -193,11 +172,7 @@ def _write_timelines(folder: Path, experiment: Experiment) -> None:
 def read_metrics(folder: str | Path) -> list[Row]:
     """Reads the rows of a results folder; empty cells become NaN.
 
-    Args:
-      folder: that compare, run or sweep wrote.
-
-    Raises:
-      ValueError: if the folder holds no readable metrics, or its runs have not all ended.
+    Raises ValueError if the folder holds no readable metrics, or its runs have not all ended.
     """
     check_complete(Path(folder))
     rows = read_rows(Path(folder) / "metrics.csv")
@@ -209,11 +184,7 @@ def read_metrics(folder: str | Path) -> list[Row]:
 def folder_names(folders: Sequence[str | Path]) -> list[str]:
     """What results folders are called in tables and figures: the name, or the path as it is given.
 
-    Args:
-      folders: that can be read.
-
-    Raises:
-      ValueError: for no folder, or one that is given twice.
+    Raises ValueError for no folder, or one that is given twice.
     """
     if not folders:
         raise ValueError("no results folder is given; name one or more, such as results/compare")
@@ -226,16 +197,10 @@ def folder_names(folders: Sequence[str | Path]) -> list[str]:
 
 
 def read_folders(folders: Sequence[str | Path], *, apart: bool = False) -> list[Row]:
-    """Reads the rows of one or more results folders.
+    """Reads the rows of one or more results folders that compare, run or sweep wrote.
 
-    Labels of several folders begin with the name of the folder.
-
-    Args:
-      folders: that compare, run or sweep wrote.
-      apart: whether the name of the folder is in the column `results` instead.
-
-    Raises:
-      ValueError: as for `folder_names` and `read_metrics`.
+    Labels of several folders begin with the name of the folder; with `apart`, this name is in the
+    column `results` instead.
     """
     measured = [read_metrics(folder) for folder in folders]
     for name, rows in zip(folder_names(folders), measured, strict=True):
@@ -263,14 +228,9 @@ def _check_lengths(path: Path, rows: list[Row]) -> None:
 
 
 def client_rows(label: str, seed: int, round_number: int, metrics: Metrics) -> list[Row]:
-    """One row for each client.
+    """One row for each client of a run, at its last round, with the metrics of `make_evaluate_own`.
 
-    Args:
-      label: of the method.
-      seed: of the run.
-      round_number: the last one.
-      metrics: of `make_evaluate_own`, for each client. Where a client has weight 0, such as one
-        without examples, the value is NaN.
+    Where a client has weight 0, such as one without examples, the value is NaN.
     """
     weights = np.asarray(metrics["loss"].weight)
     means = {name: mean.over_classes() for name, mean in metrics.items()}
@@ -292,11 +252,7 @@ def client_rows(label: str, seed: int, round_number: int, metrics: Metrics) -> l
 
 
 def summarise_client_rows(rows: list[Row]) -> dict[str, ClientSummary]:
-    """The distribution of the accuracy over clients, by method: the mean of that of each seed.
-
-    Args:
-      rows: of `client_rows`, of all methods and seeds.
-    """
+    """The distribution of the accuracy over clients, by method: the mean of that of each seed."""
     return {
         label: ClientSummary(*np.mean([_summary(own) for own in by_seed.values()], axis=0).tolist())
         for label, by_seed in rows_by_run(rows).items()

@@ -123,15 +123,7 @@ def draw_windows(
 ) -> Iterator[Window]:
     """The windows from the cohorts' next round to `rounds`, each drawn when it is asked for.
 
-    Args:
-      cohorts: of the run.
-      count: the operations of each dispatch.
-      rounds: of the run.
-      eval_every: rounds of a window; the last one may be shorter.
-      keeping: whether clients keep state, so that a client may be in a cohort once only.
-
-    Raises:
-      ValueError: for a client that is twice in a cohort while clients keep state.
+    If clients keep state (`keeping`), ValueError is raised for one that is twice in a cohort.
     """
     longest, num_clients = min(eval_every, rounds), len(cohorts.counts)
     for done in range(cohorts.next_round, rounds, longest):
@@ -158,10 +150,7 @@ def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> Flop
 
 
 def check_no_repeats(dispatches: Dispatch, num_clients: int) -> None:
-    """Raises ValueError for a client that is twice in a cohort; leaves [rounds, cohort].
-
-    Its state would be written twice. Id `num_clients` marks empty slots.
-    """
+    """Raises ValueError for a client twice in a cohort, whose state would be written twice."""
     ordered = np.sort(dispatches.client, axis=1)
     twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] < num_clients)
     if twice.any():
@@ -174,14 +163,9 @@ def check_no_repeats(dispatches: Dispatch, num_clients: int) -> None:
 
 
 def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
-    """Checks the examples that a run trains and is tested on.
+    """Checks the examples that a run trains and is tested on, and their labels.
 
     Sharded examples of clients were checked before, and those in files are checked when read.
-
-    Raises:
-      TypeError: for data of another type.
-      ValueError: for labels that the model does not have, and test examples that are not like those
-        of the clients.
     """
     check_kind("data", data, RunData, "give what federate or open_federated returned")
     if isinstance(data, FederatedData):
@@ -204,9 +188,6 @@ def check_metrics(problem: Problem, test: Batch, target_metric: str = "accuracy"
     """Checks that evaluations measure the accuracy, and the metric by which methods are compared.
 
     Nothing is computed; so mistakes in metrics appear before anything is trained.
-
-    Raises:
-      ValueError: for a problem without them, or metrics that the test examples do not have.
     """
     check_labels(problem, "the test examples", test)
     model = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
@@ -272,10 +253,7 @@ def check_server_steps(plan: Plan, seconds: float) -> None:
 
 
 def check_room_for_rows(state: FederatedState, num_rows: int) -> None:
-    """Raises ValueError if so many rows of client state will not fit where they are kept.
-
-    Rows on the devices were checked when the state was made.
-    """
+    """Raises ValueError if the rows of so many clients do not fit into host memory or on disk."""
     what = f"the state of {num_rows} clients"
     if isinstance(state.clients, HostClientState):
         size = num_rows * tree_bytes(state.clients.blank)

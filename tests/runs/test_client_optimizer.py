@@ -138,7 +138,7 @@ def test_the_optimiser_changes_the_numbers_of_an_algorithm(name):
 @pytest.mark.parametrize("name", sorted(REFUSING))
 def test_an_algorithm_refuses_an_optimiser_that_its_rule_does_not_allow(name):
     problem, settings = small_network().problem, Settings()
-    assert method_of(name, "sgd").build(problem, settings).requires_sgd
+    assert method_of(name, "sgd").build(problem, settings).traits.requires_sgd
     with pytest.raises(ValueError, match=rf"^{name}: client_optimizer='signum' is not for it, bec"):
         method_of(name).build(problem, settings)
 

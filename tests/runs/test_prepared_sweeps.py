@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fedjax_algos.runs import comparison
-from fedjax_algos.runs.batched import BatchedResult
 from fedjax_algos.runs.batched.sweeps import prepare_sweep, run_sweep
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
@@ -51,18 +50,6 @@ def test_settings_of_the_local_work_have_a_program_each():
     expected = comparison.run(prepare(settings, methods_of(("fedavg",), settings)))
     for row, other in zip(rows[-6:], expected, strict=True):
         np.testing.assert_allclose(row["test_loss"], other["test_loss"], rtol=1e-5)
-
-
-def test_representations():
-    prepared = prepare_sweep(SMALL, "fedprox", {"mu": [0.1, 0.2]})
-    experiment = (
-        "Experiment(dataset=digits, clients=12, methods=['fedprox mu=0.1', 'fedprox mu=0.2'], "
-        "seeds=[0, 1])"
-    )
-    assert repr(prepared.experiment) == experiment
-    assert repr(prepared) == f"Sweep(experiment={experiment}, runs=4)"
-    assert repr(BatchedResult([{}], ["a note"])) == "BatchedResult(rows=1, notes=['a note'])"
-    assert repr(prepared.runs[0]) == "Run(label='fedprox mu=0.1', seed=0, swept={'mu': 0.1})"
 
 
 # the last test of this file, because the fixture is for the rest of the file

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import Case, small_network
+from same_runs import assert_same, without_time
 
 import fedjax_algos as fa
 from fedjax_algos.runs.batched import Run, run_batched
 from fedjax_algos.runs.batched import program as batched_program
-from fedjax_algos.runs.saving.arrays import state_arrays
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
 # three windows of two, two and one round: the next one is drawn before the metrics of one are read
@@ -100,36 +100,21 @@ def run(rounds, client_state="device", **options):
     return fa.simulate(engine(client_state), TOY.data, rounds=rounds, **(OPTIONS | options))
 
 
-def without_time(rows):
-    return [row | {"wall_seconds": 0} for row in rows]
-
-
-def assert_same(state, other):
-    for left, right in zip(
-        *(jax.tree.leaves(state_arrays(s)) for s in (state, other)), strict=True
-    ):
-        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
-
-
 @pytest.mark.parametrize("client_state", ["device", "host"])
 def test_a_run_in_pieces_is_the_same_run(client_state):
     """Its states and rows, bit for bit: rates, orders and costs count all earlier rounds."""
     whole, rows = run(7, client_state)
     state, first = run(4, client_state)
     state, second = run(3, client_state, state=state, start_round=4)
-    assert_same(state, whole)
-    (start, *second) = without_time(second)
-    assert without_time(first) + second == without_time(rows)
-    assert start.keys() == rows[0].keys()  # it has trained nothing
-    assert start == {name: without_time(first)[-1][name] for name in start}
+    start, *_ = without_time(second)
+    assert_same((state, first + second[1:]), (whole, rows))
+    assert start.keys() == without_time(rows)[0].keys()  # it has trained nothing
+    assert start == {name: first[-1][name] for name in start}
 
 
 def test_a_state_of_init_begins_a_run():
     initial = engine().init(3, fa.Population(4, 2, 17))
-    state, rows = run(3, state=initial, start_round=0)
-    whole, expected = run(3)
-    assert_same(state, whole)
-    assert without_time(rows) == without_time(expected)
+    assert_same(run(3, state=initial, start_round=0), run(3))
     with pytest.raises(ValueError, match="this state was consumed"):
         _ = initial.server
     with pytest.raises(ValueError, match="this state was consumed"):
@@ -154,8 +139,7 @@ def test_a_second_piece_goes_on_from_its_checkpoint(tmp_path):
         3, state=copy, on_evaluation=lambda row: seen.append(row["round"]), **piece
     )
     assert seen == [4, 6, 7, 4, 6, 7]
-    assert_same(state, whole)
-    assert without_time(resumed)[1:] == without_time(rows)[3:]
+    assert_same((state, resumed[1:]), (whole, rows[3:]))
     state, _ = run(4)
     with pytest.raises(ValueError, match="of another run:\n  start_round: 4 in the checkp"):
         run(3, state=state, start_round=0, checkpoints=tmp_path)
@@ -165,14 +149,13 @@ def test_an_iterator_gives_the_states_of_simulate():
     whole, rows = run(5)
     given = fa.iterate_rounds(engine(), TOY.data, rounds=5, **OPTIONS)
     states, told = zip(*((jax.tree.map(jnp.copy, state), row) for state, row in given), strict=True)
-    assert without_time(told) == without_time(rows)
-    assert_same(states[-1], whole)
+    assert_same((states[-1], told), (whole, rows))
     later = fa.iterate_rounds(
         engine(), TOY.data, rounds=3, state=states[1], start_round=2, **OPTIONS
     )
     (*_, (state, row)) = later
-    assert_same(state, whole)
     assert row["round"] == 5
+    assert_same((state, []), (whole, []))
 
 
 def test_the_state_that_an_iterator_yields_is_consumed_by_its_next_step():
@@ -199,21 +182,17 @@ def test_a_callback_sees_the_state_if_it_has_a_parameter_for_it():
 
 @pytest.mark.parametrize("stop", [True, np.bool_(True)])
 def test_a_callback_that_returns_true_ends_the_run(stop, tmp_path):
-    shorter, expected = run(4)
-    calls = []
+    shorter, calls = run(4), []
 
     def until(row):
         calls.append(row["round"])
         return stop if row["round"] == 4 else False
 
-    state, rows = run(7, on_evaluation=until, checkpoints=tmp_path)
-    assert without_time(rows) == without_time(expected)
-    assert_same(state, shorter)
-    # the same call again runs nothing, and a call without the callback goes on
-    again, rows = run(7, on_evaluation=until, checkpoints=tmp_path)
+    # the second call runs nothing, and a call without the callback goes on
+    for _ in range(2):
+        assert_same(run(7, on_evaluation=until, checkpoints=tmp_path), shorter)
     assert calls == [0, 2, 4] * 2
-    assert_same(again, shorter)
-    assert_same(run(7, checkpoints=tmp_path)[0], run(7)[0])
+    assert_same(run(7, checkpoints=tmp_path), run(7))
 
 
 @pytest.mark.parametrize("value", [1, "yes", None, False, np.bool_(False)])

@@ -11,7 +11,7 @@ from same_runs import assert_same
 
 import fedjax_algos as fa
 from fedjax_algos import asynchrony
-from fedjax_algos.data import ClientSource, StoredData
+from fedjax_algos.data import StoredData
 from fedjax_algos.data.stored import source_of
 from fedjax_algos.engine.placed.cohort_data import CohortData
 
@@ -284,13 +284,3 @@ def test_a_client_without_examples_is_refused_and_can_be_left_out():
     with pytest.raises(ValueError, match="client 'client 0' holds no example; leave it out"):
         StoredData(empty)
     assert StoredData(empty, range(1, 12)).num_clients == 11
-
-
-def test_texts():
-    assert repr(stored()) == (
-        "StoredData(name=examples in memory, clients=12, examples=217, "
-        "per_client=1..40, each=(x float32[3], y float32[]), cache=268 MB)"
-    )
-    assert isinstance(SOURCE, ClientSource)
-    engine = engine_of(Case("fedavg", {}))
-    assert repr(engine.put_data(stored())).startswith("CohortData(stored=StoredData(")

@@ -18,12 +18,7 @@ from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.federated_round import run_rounds
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
 from fedjax_algos.engine.non_finite import NonFinite, all_finite, check_excluded
-from fedjax_algos.engine.placed.devices import (
-    AXIS,
-    client_mesh,
-    row_sharding,
-    wait_on_cpu,
-)
+from fedjax_algos.engine.placed.devices import AXIS, client_mesh, row_sharding, wait_on_cpu
 from fedjax_algos.engine.pure_round import pure_round
 from fedjax_algos.engine.slots import Layout
 from fedjax_algos.engine.state import FederatedState
@@ -41,12 +36,7 @@ from fedjax_algos.runs.recorder import (
     named_errors,
     training_mean,
 )
-from fedjax_algos.runs.run import (
-    FlopCounter,
-    Rounds,
-    Run,
-    draw_windows,
-)
+from fedjax_algos.runs.run import FlopCounter, Rounds, Run, draw_windows
 from fedjax_algos.runs.saving.arrays import fill
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver
 
@@ -211,7 +201,7 @@ class Group(NamedTuple):
 class Call:
     """Runs of one call of a program: where they are, and their stops.
 
-    `states` have leaves [runs, ...], after the last stop. The runs after the batch's own only fill
+    `states` have leaves [runs, ...], after the last stop. The runs after the call's own only fill
     the call; of them there are no rows.
     """
 

@@ -27,11 +27,7 @@ from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.engine.non_finite import NonFinite
-from fedjax_algos.engine.placed.devices import (
-    Devices,
-    client_mesh,
-    replicate,
-)
+from fedjax_algos.engine.placed.devices import Devices, client_mesh, replicate
 from fedjax_algos.engine.pure_round import pure_round
 from fedjax_algos.engine.slots import Layout
 from fedjax_algos.runs.batched.program import (
@@ -49,11 +45,7 @@ from fedjax_algos.runs.batched.program import (
     unreadable_rate,
 )
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
-from fedjax_algos.runs.recorder import (
-    Recorder,
-    follow,
-    warn_of_divergence,
-)
+from fedjax_algos.runs.recorder import Recorder, follow, warn_of_divergence
 from fedjax_algos.runs.run import (
     RoundOptions,
     Rounds,
@@ -149,7 +141,7 @@ def run_batched(
       NonFiniteUpdateError: for an update that is not finite if `non_finite` is "error".
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
-    batch = Batch(
+    batched = BatchedRuns(
         factory,
         problem,
         runs,
@@ -160,7 +152,7 @@ def run_batched(
         memory=memory,
         non_finite=non_finite,
     )
-    return batch.run(on_evaluation, on_end, checkpoints)
+    return batched.run(on_evaluation, on_end, checkpoints)
 
 
 def _groups(runs: dict[int, Run], static: frozenset[str]) -> list[dict[int, Run]]:
@@ -175,7 +167,7 @@ def _groups(runs: dict[int, Run], static: frozenset[str]) -> list[dict[int, Run]
     return list(groups.values())
 
 
-class Batch:
+class BatchedRuns:
     """Runs that have been checked and grouped; `run_batched` documents the arguments.
 
     All that can be refused is refused here, before anything is trained or written.

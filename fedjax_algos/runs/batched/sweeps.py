@@ -25,7 +25,12 @@ from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.specs import parse_value
 from fedjax_algos.data import AnyDataset, FederatedData
 from fedjax_algos.engine.placed.devices import default_num_devices
-from fedjax_algos.runs.batched.run_batched import Batch, BatchedOptions, BatchedResult, run_batched
+from fedjax_algos.runs.batched.run_batched import (
+    BatchedOptions,
+    BatchedResult,
+    BatchedRuns,
+    run_batched,
+)
 from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import (
     CLIENT_LEARNING_RATE,
@@ -133,13 +138,16 @@ class Sweep(NamedTuple):
 
     Attributes:
       experiment: its methods are the settings of the grid.
-      runs: one for each setting and seed.
-      batch: the runs, checked and in groups that share a program.
+      batched: the runs, one for each setting and seed, checked and in groups that share a program.
     """
 
     experiment: Experiment
-    runs: list[Run]
-    batch: Batch
+    batched: BatchedRuns
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        """One for each setting and seed."""
+        return self.batched.runs
 
     def __repr__(self) -> str:
         return describe(self, experiment=self.experiment, runs=len(self.runs))
@@ -190,21 +198,21 @@ def prepare_sweep(
     runs = [setting.run(seed, data) for setting in chosen for seed, data in experiment.data.items()]
     experiment = experiment._replace(methods=[setting.method for setting in chosen])
     limits = {"runs_per_device": runs_per_device, "memory": memory}
-    batch = batch_of(experiment, base, runs, test=experiment.test, **limits)
-    return Sweep(experiment, runs, batch)
+    batched = batched_runs(experiment, base, runs, test=experiment.test, **limits)
+    return Sweep(experiment, batched)
 
 
-def batch_of(
+def batched_runs(
     experiment: Experiment,
     method: Method,
     runs: list[Run],
     runs_per_device: int | None = None,
     memory: int | None = None,
     **rounds: Any,
-) -> Batch:
+) -> BatchedRuns:
     """Runs of a method with the settings of an experiment; `rounds` replace some of them."""
     settings, problem = experiment.settings, experiment.problem
-    return Batch(
+    return BatchedRuns(
         method.factory(settings),
         problem,
         runs,
@@ -236,17 +244,14 @@ def run_sweep(
         on_evaluation(row)
 
     if folder is None:
-        return prepared.batch.run(report)
-    return prepared.batch.run(report, folder.end, folder.checkpoints())
+        return prepared.batched.run(report)
+    return prepared.batched.run(report, folder.end, folder.checkpoints())
 
 
 class Setting(NamedTuple):
     """A method with some values of its options and of a client's local work.
 
-    Attributes:
-      method: with these values; its label names them.
-      local: how clients train.
-      values: of the options that distinguish it from other settings, by name.
+    Its `values`, by name, distinguish it from other settings; the method's label names them.
     """
 
     method: Method
@@ -289,12 +294,7 @@ def make_setting(settings: Settings, base: Method, label: str, values: dict[str,
 def parse_grid(
     base: Method, spec: str, settings: Settings, grid: Mapping[str, Sequence[Any]]
 ) -> dict[str, list[Any]]:
-    """The checked values of a grid's options; `spec` is the text that names the method.
-
-    Raises:
-      ValueError: for an unknown option, a value out of range, or an option that is given elsewhere
-        too.
-    """
+    """The checked values of a grid's options; `spec` is the text that names the method."""
     known, given = swept_options(base), dict(base.hyperparameters)
     in_spec = parse_spec(spec)[1]
     for name in LOCAL_OPTIONS:
@@ -315,15 +315,9 @@ def parse_grid(
 def points_of(
     name: str, grid: Mapping[str, Sequence[Any]], known: Mapping[str, Option]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Each setting's label and values; whole numbers of a float option become floats.
+    """Each setting's label, which begins with `name`, and its values by option.
 
-    Args:
-      name: the first part of the labels.
-      grid: values by option.
-      known: options whose kinds are known.
-
-    Raises:
-      ValueError: for an option without values, or a value that is given twice.
+    Whole numbers of an option that is `known` to be a float become floats.
     """
     columns = []
     for option, values in grid.items():

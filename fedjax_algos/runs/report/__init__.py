@@ -3,7 +3,3 @@
 `html.py` escapes all texts, `figure.py` makes the figure, and `page.py` makes the other sections
 and puts all into `template.html` with `style.css` and `figure.js`.
 """
-
-from fedjax_algos.runs.report.page import ReportTables, make_report
-
-__all__ = ["ReportTables", "make_report"]

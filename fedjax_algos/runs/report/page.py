@@ -30,10 +30,8 @@ _PLACES = {"--out", "--track", "--compilation-cache"}  # options that say where 
 class ReportTables(NamedTuple):
     """What the command line prints of a results folder, and the report shows too.
 
-    Attributes:
-      methods: by themselves, and against the reference.
-      clients: of the clients' own models, if they were evaluated.
-      not_finite: lines on runs that diverged and updates that were left out.
+    The tables are of the methods, alone and against the reference, and of the clients' own models,
+    if they were evaluated; `not_finite` has lines on runs that diverged and updates left out.
     """
 
     methods: Sequence[ResultTable]
@@ -46,12 +44,7 @@ def make_report(
 ) -> str:
     """The report of a results folder as HTML, in which every text of the folder is escaped.
 
-    Args:
-      folder: that compare, run or sweep wrote.
-      rows: of `read_metrics`.
-      configuration: the content of its `config.json`.
-      settings: of the configuration.
-      tables: made of the rows.
+    `rows` are those of `read_metrics`, and the configuration is the content of `config.json`.
     """
     on_virtual_clock = settings.seconds is not None
     data = figure_data(rows, PREFIX + settings.target_metric)

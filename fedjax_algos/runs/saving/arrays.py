@@ -12,10 +12,7 @@ from fedjax_algos.engine.state import FederatedState, HostClientState, RowTable
 
 
 def flat_arrays(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree by their path, such as "server/params/out/kernel".
-
-    Arrays without entries are left out: they hold nothing.
-    """
+    """The leaves of a tree by path, as "server/params/out/kernel"; empty ones are left out."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {_name(path): leaf for path, leaf in leaves if np.size(leaf)}
 
@@ -27,10 +24,8 @@ def _name(path):
 def fill(like: Any, arrays: Mapping[str, np.ndarray], prefix: str = "") -> Any:
     """A tree with the values of a checkpoint, with the shapes, dtypes and devices of `like`.
 
-    `prefix` is that of the names of the tree's arrays.
-
-    Raises:
-      ValueError: for an array that is not in the checkpoint, or has another shape or dtype there.
+    `prefix` is that of the names of the tree's arrays. Raises ValueError for an array that is not
+    in the checkpoint, or has another shape or dtype there.
     """
 
     def value(path, leaf):
@@ -66,9 +61,6 @@ def saved_arrays(
     """A state as a checkpoint holds it: `state_arrays`, but rows on disk stay in their file.
 
     `kept` are the positions of the checkpoints that there are.
-
-    Raises:
-      ValueError: if rows on disk cannot be written.
     """
     if not isinstance(state.clients, DiskClientState):
         return state_arrays(state)
@@ -82,9 +74,7 @@ def fill_state(
 ) -> FederatedState:
     """The state of a checkpoint; `like` is the initial one, with rows on disk of `open_rows`.
 
-    Raises:
-      ValueError: for a state of another algorithm, model or population, and for rows that were kept
-        elsewhere.
+    Raises ValueError for a state of another algorithm, model, population or place of its rows.
     """
     clients = like.clients
     state = FederatedState(**fill(like._replace(clients=())._asdict(), arrays))
@@ -111,11 +101,8 @@ def open_rows(
 ) -> None:
     """Opens the rows on disk of a checkpoint, if it has some, and reads all of them once.
 
-    They become the rows of `like`, the initial state of the same run.
-
-    Raises:
-      DamagedError: for rows that are not as they were written; nothing is opened then.
-      ValueError: for rows of other shapes, and if their file is missing.
+    They become the rows of `like`, the initial state of the same run. If DamagedError is raised,
+    because rows are not as they were written, nothing is opened.
     """
     if not isinstance(like.clients, DiskClientState) or "clients/file" not in arrays:
         return

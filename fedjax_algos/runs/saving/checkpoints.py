@@ -77,15 +77,10 @@ class Saved(NamedTuple):
 
 
 class RunSaver:
-    """Saves one run at its evaluations, and ends it there if a signal asks for that.
+    """Saves runs at their evaluations, and ends them there if a signal asks for that.
 
-    Args:
-      checkpoints: where and how often; None saves nothing.
-      identity: makes the facts by which a checkpoint of another run is recognised: values of JSON
-        by name. It is called when the first checkpoint is read or written.
-
-    Raises:
-      ValueError: for numbers out of range, or with several processes.
+    `identity` makes the facts by which a checkpoint of other runs is recognised, values of JSON by
+    name; it is called when the first checkpoint is read or written.
     """
 
     def __init__(
@@ -118,13 +113,8 @@ class RunSaver:
     def restore(self, check: Check = lambda folder, position, arrays: None) -> Saved | None:
         """The last checkpoint that is whole, or None if there is none at all.
 
-        Args:
-          check: raises DamagedError if other files that a checkpoint needs are damaged; called with
-            the folder, the position and the arrays.
-
-        Raises:
-          ValueError: if no checkpoint is whole.
-          OtherRunError: for a checkpoint of another run, which names the differences.
+        `check` raises DamagedError if other files that a checkpoint needs are damaged. Raises
+        ValueError if no checkpoint is whole, and OtherRunError for one of another run.
         """
         if self.checkpoints is None or not self.kept:
             return None
@@ -145,13 +135,8 @@ class RunSaver:
     ) -> None:
         """Saves the run if it is time to, or if a signal asks the run to end.
 
-        Args:
-          position: rounds or server steps that have been made.
-          content: makes the arrays, a tree, and the facts, values of JSON by name.
-          last: whether the run has reached its end.
-
-        Raises:
-          Interrupted: after saving, if a signal asks for it.
+        `last` says whether it has reached its end, and `content` makes the arrays, a tree, and the
+        facts, values of JSON by name. Raises Interrupted, after saving, if a signal asks for it.
         """
         signal_number, checkpoints = interruption(), self.checkpoints
         if checkpoints is not None:
@@ -244,11 +229,7 @@ def checkpoint_path(folder: Path, position: int) -> Path:
 
 
 def positions_in(folder: Path) -> list[int]:
-    """The positions of the checkpoints in a folder, ascending; the folder may be missing.
-
-    Raises:
-      ValueError: for a folder with checkpoints of an earlier version.
-    """
+    """The positions of the checkpoints in a folder, which may be missing, ascending."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     if any(name.isdecimal() for name in names):
         raise ValueError(
@@ -267,11 +248,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray], facts: Any) -> None:
-    """Writes arrays by name and facts of JSON as a checkpoint, whole or not at all.
-
-    Raises:
-      ValueError: if the file cannot be written, as on a full disk.
-    """
+    """Writes arrays by name and facts of JSON as a checkpoint, whole or not at all."""
     table, end = {}, 0
     for name, array in arrays.items():
         table[name] = [array.dtype.name, array.shape, end]
@@ -292,8 +269,7 @@ def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray], facts: Any) -
 def read_checkpoint(path: Path) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
     """The arrays, each of which is read when it is asked for, and the facts of a checkpoint.
 
-    Raises:
-      DamagedError: for a file that is not as it was written.
+    Raises DamagedError for a file that is not as it was written.
     """
     try:
         with open_regular(path) as file:

@@ -14,11 +14,7 @@ _MAX_DIGITS = 300  # of a number that fits into a float
 
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Writes rows to a CSV file; a column that a row does not have is empty.
-
-    Raises:
-      ValueError: if the file cannot be written.
-    """
+    """Writes rows to a CSV file; a column that a row does not have is empty."""
     columns = dict.fromkeys(name for row in rows for name in row)
     with written(path) as beside, beside.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(columns))
@@ -27,11 +23,7 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Reads the rows of a table, as they were given to `write_table`.
-
-    Raises:
-      ValueError: if the file cannot be read, or is no whole table of metrics.
-    """
+    """The rows that `write_table` wrote; ValueError for what is no whole table of metrics."""
     try:
         with open_regular(path) as file:
             text = read_bounded(file, max_text_bytes()).decode()

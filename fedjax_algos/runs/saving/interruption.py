@@ -46,13 +46,8 @@ def finish_calls() -> Iterator[None]:
 def end_at_once(last_words: Callable[[int], None]) -> Iterator[None]:
     """Lets the first SIGINT or SIGTERM within a `with` block raise `Interrupted` where it arrives.
 
-    In a block of `finish_calls` within it the signal is noted only, as there.
-
-    Args:
-      last_words: called with the number of a second signal, which then ends the process at once.
-
-    Raises:
-      Interrupted: where a signal arrives; or by the end of the block, if it was caught.
+    In a block of `finish_calls` within it the signal is noted only, as there. `last_words` is
+    called with the number of a second signal, which then ends the process at once.
     """
 
     def arrived(number: int) -> None:
@@ -98,10 +93,6 @@ def interruption() -> int | None:
 
 
 def check_interruption() -> None:
-    """Ends a run where nothing is computed and nothing has to be saved.
-
-    Raises:
-      Interrupted: if a signal has arrived in a block of `finish_calls`.
-    """
+    """Raises Interrupted if a signal has arrived, where nothing has to be saved."""
     if _requested:
         raise Interrupted(_requested[0])

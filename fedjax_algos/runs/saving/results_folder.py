@@ -40,13 +40,7 @@ _OF_RUN = ("metrics.csv", "clients.csv", "model.npz")  # what is there of a run 
 
 
 class ResultsFolder:
-    """The results folder of a comparison or a sweep, while it is written.
-
-    Args:
-      path: of the folder, which `open_folder` has locked.
-      every: seconds between the checkpoints of a run; see `Checkpoints`.
-      keep: number of checkpoints of a run.
-    """
+    """The results folder of a comparison or a sweep, while it is written; see `open_folder`."""
 
     def __init__(self, path: Path, every: float, keep: int):
         self.path, self.every, self.keep = path, every, keep
@@ -59,11 +53,7 @@ class ResultsFolder:
 
     @property
     def configuration(self) -> dict[str, Any] | None:
-        """The content of `config.json`; None before `begin`.
-
-        Raises:
-          ValueError: if it is not as it was written.
-        """
+        """The content of `config.json`; None before `begin`."""
         return _check_unchanged(self.path, read_configuration(self.path))
 
     @property
@@ -79,16 +69,9 @@ class ResultsFolder:
     def begin(self, configuration: dict[str, Any], *, extends: bool = False) -> str | None:
         """Writes `config.json`, or checks that the one of an earlier process is of the same runs.
 
-        Args:
-          configuration: values of JSON by name, with `methods` by label.
-          extends: whether runs go on to more rounds than those of the earlier process, and so keep
-            their last checkpoints.
-
-        Returns:
-          Where runs go on to more rounds, a line that says so.
-
-        Raises:
-          OtherRunError: for a folder of other runs, which names the differences.
+        If it `extends`, the runs may go on to more rounds than those of the earlier process, and so
+        keep their last checkpoints; where they do, a line that says so is returned. Raises
+        OtherRunError for a folder of other runs.
         """
         self.extends = extends
         labels = configuration["methods"]
@@ -154,11 +137,7 @@ class ResultsFolder:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
     def rows_of_ended(self, label: str, seed: int) -> list[Row] | None:
-        """The rows of a run that has ended, in this process or an earlier one; else None.
-
-        Raises:
-          ValueError: if one of its files is not as it was written.
-        """
+        """The rows of a run that has ended, in this process or an earlier one; else None."""
         folder = self._of_run(label, seed)
         if not (folder / SUMS).exists():
             return None
@@ -171,12 +150,7 @@ class ResultsFolder:
         return self._rows(label, seed, "metrics.csv")
 
     def checkpoints(self, label: str | None = None, seed: int | None = None) -> Checkpoints:
-        """Where runs that are computed together are saved.
-
-        Args:
-          label: of their method; None for the runs of all methods.
-          seed: of the run; None for those of all seeds.
-        """
+        """Where runs that are computed together are saved: all, those of a method, or one."""
         folder = self.path / "runs" / self.names.get(label or "", "")
         if label is not None and seed is not None:
             folder = folder / f"seed-{seed}"
@@ -186,10 +160,8 @@ class ResultsFolder:
     def complete(self, configuration: dict[str, Any]) -> None:
         """Marks the folder as complete, and removes the rows of client state and the checkpoints.
 
-        Those of runs that can go on to more rounds are kept.
-
-        Args:
-          configuration: as of `begin`, and what is known at the end.
+        Those of runs that can go on to more rounds are kept. `configuration` is that of `begin`,
+        and what is known at the end.
         """
         self.write_configuration(configuration, complete=True)
         found = () if self.extends else self.path.glob("runs/**/checkpoints")
@@ -225,18 +197,10 @@ def open_folder(
 ) -> Iterator[ResultsFolder]:
     """Makes a results folder and locks it, or opens one to go on where a run stopped.
 
-    A folder in which nothing was written is removed at the end.
-
-    Args:
-      out: its path, or None for the first of `results/DEFAULT`, `results/DEFAULT-2`, ... that does
-        not exist.
-      default: the name used there.
-      resume: go on in `out` if it holds runs that have not all ended.
-      every: seconds between the checkpoints of a run; see `Checkpoints`.
-      keep: number of checkpoints of a run.
-
-    Raises:
-      ValueError: if the folder cannot be made, holds other files, or another process writes to it.
+    `out` is its path, or None for the first of `results/DEFAULT`, `results/DEFAULT-2`, ... that
+    does not exist. With `resume` it may hold runs that have not all ended. `every` and `keep` are
+    those of `Checkpoints`. A folder in which nothing was written is removed at the end. Raises
+    ValueError if the folder cannot be made, holds other files, or is in use.
     """
     if resume and out is None:
         raise ValueError("resume needs the folder in which a run stopped; give --out FOLDER")
@@ -272,10 +236,7 @@ def _check_content(path, resume):
 
 
 def _unlock(lock, path, made, had_lock):
-    """Releases the lock; its file stays only where a run can go on.
-
-    If nothing was written, the folders that this process made are removed.
-    """
+    """Releases the lock; its file stays only where a run can go on. Empty folders of ours go."""
     with contextlib.suppress(OSError):
         empty = not any(entry.name != _LOCK for entry in path.iterdir())
         try:
@@ -303,11 +264,7 @@ def _new_path(default):
 
 
 def read_configuration(path: Path) -> dict[str, Any] | None:
-    """The content of a folder's `config.json`; None if it has none.
-
-    Raises:
-      ValueError: for a file that cannot be read.
-    """
+    """The content of a folder's `config.json`, which is checked; None if it has none."""
     file = path / "config.json"
     try:
         with open_regular(file) as opened:
@@ -332,11 +289,7 @@ def read_configuration(path: Path) -> dict[str, Any] | None:
 
 
 def _check_unchanged(path: Path, content: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The content of a folder's `config.json` without its checksum, which is compared.
-
-    Raises:
-      ValueError: for a file that was edited, damaged, or written by an earlier version.
-    """
+    """The content of a `config.json` without its checksum, which is compared."""
     try:
         return None if content is None else checked_json(content)
     except DamagedError as error:
@@ -369,20 +322,7 @@ def check_complete(path: Path) -> None:
 def _check_same(
     path: Path, earlier: dict[str, Any], configuration: dict[str, Any], *, extends: bool = False
 ) -> bool:
-    """Checks that a folder holds the runs of now, or the same ones with fewer rounds.
-
-    Args:
-      path: of the folder.
-      earlier: the content of its `config.json`.
-      configuration: of the runs here.
-      extends: whether they may have more rounds than those of the folder.
-
-    Returns:
-      Whether they have.
-
-    Raises:
-      OtherRunError: for other runs, which names the differences.
-    """
+    """Whether the runs of now are those of a folder with more rounds; OtherRunError for others."""
     there, here = ({n: each.get(n) for n in _COMPARED} for each in (earlier, configuration))
     settings, own = earlier["settings"], configuration["settings"]
     before, rounds = settings.get("rounds"), own.get("rounds")

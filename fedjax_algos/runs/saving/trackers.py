@@ -27,12 +27,9 @@ _FIX = "run `wandb login`, or give --track wandb:mode=offline"
 class TrackedRun(NamedTuple):
     """What a tracker knows of a run before its first row.
 
-    Attributes:
-      folder: of the results; a tracker writes its files there, and nowhere else.
-      name: of the run within the folder, such as "01-fedavg/seed-0".
-      method: its label.
-      seed: of the run.
-      settings: by name, the settings and the method's options.
+    A tracker writes its files in the `folder` of the results, and nowhere else. `name` is that of
+    the run there, such as "01-fedavg/seed-0", `method` is a label, and `settings` has by name the
+    settings and the method's options.
     """
 
     folder: Path
@@ -52,9 +49,6 @@ class Tracker(Protocol):
         A run that goes on from a checkpoint begins again, with all its rows from the first one. So
         a tracker removes or recognises what it wrote of this run before. The end of the `with`
         block is the end of the run, with an exception if it has not reached its end.
-
-        Args:
-          run: what is known of it.
         """
 
 
@@ -62,15 +56,7 @@ trackers = Registry[Tracker]("tracker", Tracker)
 
 
 def import_package(name: str, tracker: str) -> ModuleType:
-    """An optional package, which is imported when its tracker is made.
-
-    Args:
-      name: of the package.
-      tracker: which needs it; also the name of the extra that installs it.
-
-    Raises:
-      ValueError: if it is not installed.
-    """
+    """An optional package, which is imported when its tracker, which names the extra, is made."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -90,17 +76,9 @@ def track_experiment(
 ) -> Iterator[Callable[[Row], None]]:
     """Begins a run of each tracker for each method and seed, at its first row.
 
-    A run ends at its last row, or else at the end of the block.
-
-    Args:
-      trackers: made by the registry `trackers`.
-      folder: of the results, after its `begin`.
-      experiment: whose rows they are.
-      on_evaluation: is called with each row, too.
-      points: by label, the settings of a grid.
-
-    Yields:
-      The function that takes the rows, each with `method` and `seed`, of all runs.
+    A run ends at its last row, or else at the end of the block. `points` are the settings of a grid
+    by label. Yields the function that takes the rows, each with `method` and `seed`, of all runs;
+    it calls `on_evaluation` too.
     """
     settings = experiment.settings
     shared = {name: value for name, value in vars(settings).items() if name != "seeds"}

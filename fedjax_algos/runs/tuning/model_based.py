@@ -13,16 +13,9 @@ _MAX_PROPOSALS = 20  # for each point, until it differs from the others
 class ModelBasedSearch:
     """Proposes points of a search space that differ, in batches that share a program.
 
-    The same seed and scores give the same proposals. Where the model repeats itself, as it may with
-    lists, a point is drawn as in a search without a model, so that the budget is used up.
-
-    Args:
-      space: of one method.
-      trials: the number of points, over all batches; at most the size of the space.
-      seed: of the proposals.
-
-    Raises:
-      ValueError: if optuna is not installed.
+    There are `trials` points over all batches. The same seed and scores give the same proposals.
+    Where the model repeats itself, as it may with lists, a point is drawn as in a search without a
+    model, so that the budget is used up.
     """
 
     def __init__(self, space: SearchSpace, trials: int, seed: int):
@@ -84,10 +77,6 @@ class ModelBasedSearch:
         return True
 
     def tell(self, scores: Sequence[float]) -> None:
-        """Adds the scores of the points of the last `ask`.
-
-        Args:
-          scores: in the order of these points; NaN counts as 0.
-        """
+        """Adds the scores of the points of the last `ask`, in their order; NaN counts as 0."""
         for trial, score in zip(self.asked, scores, strict=True):
             self.study.tell(trial, score if math.isfinite(score) else 0.0)

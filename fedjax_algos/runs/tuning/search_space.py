@@ -17,12 +17,7 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.specs import split_grid
-from fedjax_algos.runs.batched.sweeps import (
-    Setting,
-    label_of,
-    make_setting,
-    parse_grid,
-)
+from fedjax_algos.runs.batched.sweeps import Setting, label_of, make_setting, parse_grid
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE, Method, method_options
 from fedjax_algos.runs.settings import Settings
 
@@ -41,29 +36,16 @@ class Interval(NamedTuple):
         return f"{self.low:g}..{self.high:g}"
 
     def at(self, share: float) -> float:
-        """The number at a share of the logarithmic scale, with three digits.
-
-        Args:
-          share: from 0 to 1.
-        """
+        """The number at a share, from 0 to 1, of the logarithmic scale, with three digits."""
         return self.rounded(self.low * (self.high / self.low) ** share)
 
     def rounded(self, value: float) -> float:
-        """A number with three digits, within the interval.
-
-        Args:
-          value: the number.
-        """
+        """A number with three digits, within the interval."""
         return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
 
 
 class SearchSpace(NamedTuple):
-    """The values that are tried for one method.
-
-    Attributes:
-      method: with the options that are not tuned.
-      values: by option, the listed ones or an interval.
-    """
+    """The values that are tried for one method, by option: listed ones or an interval."""
 
     method: Method
     values: dict[str, list[Any] | Interval]
@@ -79,12 +61,7 @@ class SearchSpace(NamedTuple):
         return math.prod(sizes)
 
     def setting(self, settings: Settings, point: Mapping[str, Any]) -> Setting:
-        """The method with the values of a point.
-
-        Args:
-          settings: of all methods.
-          point: values by option.
-        """
+        """The method with the values of a point."""
         label = label_of(self.method.label, point)
         return make_setting(settings, self.method, label, dict(point))
 
@@ -92,14 +69,8 @@ class SearchSpace(NamedTuple):
         """All points of a grid, or some that are drawn, which differ.
 
         Methods with the same values of the client learning rate get the same rates, each of them
-        equally often, whatever else is drawn for them.
-
-        Args:
-          trials: their number; None for all.
-          seed: of the draws.
-
-        Raises:
-          ValueError: for intervals with fewer numbers of three digits.
+        equally often, whatever else is drawn for them. Raises ValueError for intervals with too few
+        numbers of three digits.
         """
         if trials is None or trials == self.size:
             columns = ([(name, value) for value in self.values[name]] for name in self.values)
@@ -125,11 +96,7 @@ class SearchSpace(NamedTuple):
         return list(points.values())
 
     def edges(self, point: Mapping[str, Any]) -> list[str]:
-        """The numbers of a point that are the smallest or the largest that were tried.
-
-        Args:
-          point: values by option.
-        """
+        """The numbers of a point that are the smallest or the largest that were tried."""
         texts = []
         for name, values in self.values.items():
             value = point[name]
@@ -168,18 +135,9 @@ def parse_spaces(
     settings: Settings,
     trials: int | None = None,
 ) -> list[SearchSpace]:
-    """The search space of each method.
+    """The search space of each method, which `specs` name; for the texts see the module.
 
-    Args:
-      texts: see the module.
-      methods: those that are tuned.
-      specs: the texts that name them.
-      settings: of all methods.
-      trials: settings that are tried of each method; None: all of equal grids.
-
-    Raises:
-      ValueError: for a text that is wrong, a method without values, and methods with different
-        numbers of settings.
+    `trials` is the number of settings that are tried of each; None tries all of equal grids.
     """
     parsed = [split_grid(text) for text in texts]
     owners = [_algorithm(owner, methods) for owner, _, _ in parsed]

@@ -24,8 +24,8 @@ from fedjax_algos.core.files import (
 )
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
-from fedjax_algos.runs.batched.run_batched import Batch
-from fedjax_algos.runs.batched.sweeps import Setting, batch_of
+from fedjax_algos.runs.batched.run_batched import BatchedRuns
+from fedjax_algos.runs.batched.sweeps import Setting, batched_runs
 from fedjax_algos.runs.clock import simulate_async
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
@@ -35,14 +35,11 @@ LAST_SHARE = 0.2  # of a run, whose evaluations make its score
 
 
 class Trial(NamedTuple):
-    """A setting of a method, and what it reached.
+    """A setting of a method, and what it reached in so many rounds or simulated seconds.
 
-    Attributes:
-      setting: the method with its values.
-      length: rounds or simulated seconds.
-      scores: by seed, the mean quality on the held-out examples over the evaluations in the last
-        fifth of the run; NaN for a run whose model was not finite, or whose last updates were all
-        left out.
+    `scores` has by seed the mean quality on the held-out examples over the evaluations in the last
+    fifth of the run; NaN for a run whose model was not finite, or whose last updates were all left
+    out.
     """
 
     setting: Setting
@@ -73,7 +70,7 @@ def run_score(rows: Sequence[Row], target_metric: str = "accuracy") -> float:
     return float(np.mean([row[PREFIX + target_metric] for row in rows if row[axis] > start]))
 
 
-def batch_of_trials(experiment: Experiment, chosen: Sequence[Setting], rounds: int) -> Batch:
+def batched_trials(experiment: Experiment, chosen: Sequence[Setting], rounds: int) -> BatchedRuns:
     """The runs of some settings of one method, which are evaluated on what clients hold out."""
     held_out = held_out_rows(experiment)
     runs = [
@@ -81,7 +78,7 @@ def batch_of_trials(experiment: Experiment, chosen: Sequence[Setting], rounds: i
         for setting in chosen
         for seed, data in experiment.data.items()
     ]
-    return batch_of(experiment, chosen[0].method, runs, rounds=rounds)
+    return batched_runs(experiment, chosen[0].method, runs, rounds=rounds)
 
 
 def try_in_rounds(
@@ -98,7 +95,7 @@ def try_in_rounds(
         rows.setdefault((row["method"], row["seed"]), []).append(row)
         on_evaluation(row)
 
-    batch_of_trials(experiment, chosen, int(rounds)).run(report, checkpoints=checkpoints)
+    batched_trials(experiment, chosen, int(rounds)).run(report, checkpoints=checkpoints)
 
     def scores(label: str) -> dict[int, float]:
         return {s: run_score(rows[label, s], settings.target_metric) for s in experiment.data}
@@ -164,14 +161,7 @@ def try_on_the_clock(
 
 
 class Scores:
-    """The scores of runs that have ended, by stage, setting and seed, in a file of the folder.
-
-    Args:
-      folder: of the results.
-
-    Raises:
-      ValueError: for a file that is damaged.
-    """
+    """The scores of runs that have ended, by stage, setting and seed, in a file of the folder."""
 
     def __init__(self, folder: ResultsFolder):
         self.folder, self.path = folder, folder.path / "scores.json"

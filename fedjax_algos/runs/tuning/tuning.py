@@ -27,7 +27,7 @@ from fedjax_algos.runs.tuning.trials import (
     LAST_SHARE,
     Scores,
     Trial,
-    batch_of_trials,
+    batched_trials,
     best_first,
     held_out_rows,
     try_in_rounds,
@@ -51,12 +51,9 @@ class Stage(NamedTuple):
 class Tuning(NamedTuple):
     """A search that is ready to run.
 
-    Attributes:
-      experiment: its methods are those that are tuned, its `client_data` what clients hold out.
-      spaces: what is tried of each method.
-      stages: one, or those of successive halving.
-      trials: settings of each method; None for all of equal grids.
-      search: "grid", or "optuna" for proposals by a model of the scores so far.
+    The methods of the `experiment` are those that are tuned, and its `client_data` what clients
+    hold out. `spaces` has what is tried of each method, and `stages` one or those of successive
+    halving. `trials` is the number of settings of each method; None is all of equal grids.
     """
 
     experiment: Experiment
@@ -88,21 +85,13 @@ def prepare_tuning(
 ) -> Tuning:
     """Loads the data, holds out a share of each client's examples, and checks all settings.
 
-    Args:
-      settings: of all methods; their seeds should not be those of a later comparison.
-      specs: of the methods; see `Method.of`.
-      grid: texts such as `client_learning_rate=0.1,0.3` and `fedprox:mu=0.001..1`.
-      validation: share of each client's examples that is not trained on; they make the score.
-      trials: settings that are drawn of each method; None: all, if all methods have the same
-        number.
-      halving: at least 2: each stage keeps the best 1/`halving` of the settings, and runs them
-        `halving` times as long; None runs all to the end.
-      search: "grid" tries a grid, or draws `trials` of its settings; with "optuna", its
-        tree-structured Parzen estimator proposes `trials` settings in four batches.
-      dataset: replaces the one that the settings name.
-
-    Raises:
-      ValueError: for settings that are wrong, before anything is trained.
+    `grid` has texts such as `client_learning_rate=0.1,0.3` and `fedprox:mu=0.001..1`. The seeds of
+    the settings should not be those of a later comparison. The share `validation` of each client's
+    examples is not trained on; they make the score. So many `trials` are drawn of each method; None
+    is all, if all methods have the same number. With `halving`, each stage keeps the best
+    1/`halving` of the settings, and runs them `halving` times as long. `search` "grid" tries a grid
+    or draws of it; with "optuna", its tree-structured Parzen estimator proposes `trials` settings
+    in four batches. `dataset` replaces the one that the settings name.
     """
     if settings.evaluate_clients != "none":
         raise ValueError(
@@ -134,7 +123,7 @@ def prepare_tuning(
     for setting in itertools.chain(*tried):
         setting.method.build(experiment.problem, settings)
     for own in tried if settings.seconds is None else ():
-        batch_of_trials(experiment, own, settings.rounds)  # refuses what does not fit into memory
+        batched_trials(experiment, own, settings.rounds)  # refuses what does not fit into memory
     if search == "optuna":
         for space in spaces:
             ModelBasedSearch(space, 1, 0)  # raises if optuna is missing
@@ -151,12 +140,8 @@ def stages_of(
 ) -> list[Stage]:
     """The stages of successive halving: `number / halving^k` settings, each longer than before.
 
-    Args:
-      number: of settings.
-      length: of the last stage.
-      shortest: of the first one, at least.
-      halving: the factor, at least 2; None for one stage.
-      whole: whether lengths are whole numbers.
+    The first one has at least the `shortest` length and the last one all; lengths may be `whole`
+    numbers. There is one stage if `halving` is None.
     """
     if halving is None:
         return [Stage(number, length)]
@@ -176,18 +161,11 @@ def run_tuning(
     on_evaluation: Callable[[str, Row], None] = lambda label, row: None,
     on_start: Callable[[str, Stage], None] = lambda label, stage: None,
 ) -> dict[str, list[list[Trial]]]:
-    """Runs all stages.
+    """Runs all stages: the trials of each method by label, in the order of their scores, by stage.
 
-    Args:
-      tuning: of `prepare_tuning`.
-      folder: of `open_folder`, after its `begin`; scores are written there as they come, and
-        `trials.csv` at the end.
-      on_evaluation: called with the method's label and each row that is computed, whose `test_`
-        columns are of held-out examples.
-      on_start: called with the label of each method and each of its stages before its trials.
-
-    Returns:
-      The trials of each method by label, in the order of their scores, for each stage.
+    Scores are written to the folder as they come, and `trials.csv` at the end. `on_evaluation` is
+    called with the method's label and each row, whose `test_` columns are of held-out examples;
+    `on_start` with the label and each stage before its trials.
     """
     seed = tuning.experiment.settings.seeds[0]
     known = Scores(folder)
@@ -282,15 +260,7 @@ def _table(results):
 
 
 def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]]) -> str:
-    """A TOML file with the settings, each method with its best values, and what the tuning saw.
-
-    Args:
-      tuning: after its run.
-      results: of `run_tuning`.
-
-    Raises:
-      ValueError: for a method of which no setting stayed finite.
-    """
+    """A TOML file with the settings, each method with its best values, and what the tuning saw."""
     settings, best = tuning.experiment.settings, best_trials(results)
     methods = [trial.setting.method for trial in best.values()]
     specs = tuple(method.spec for method in methods)
@@ -307,11 +277,7 @@ def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]])
 
 
 def best_trials(results: Mapping[str, Sequence[Sequence[Trial]]]) -> dict[str, Trial]:
-    """The best trial of each method, by label.
-
-    Raises:
-      ValueError: for a method of which no setting stayed finite.
-    """
+    """The best trial of each method, by label; ValueError where no setting stayed finite."""
     best = {label: stages[-1][0] for label, stages in results.items()}
     for label, trial in best.items():
         if trial.score != trial.score:

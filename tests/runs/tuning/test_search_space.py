@@ -11,8 +11,8 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.optimizers import client_optimizers
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.tuning import prepare_tuning
 from fedjax_algos.runs.tuning.search_space import Interval, SearchSpace, parse_spaces
+from fedjax_algos.runs.tuning.tuning import prepare_tuning
 
 SETTINGS = Settings()
 SPECS = ("fedavg", "fedprox:weighting=uniform", "fedgbo:optimizer=sgdm", "fedgbo:optimizer=adam")

@@ -17,9 +17,8 @@ from fedjax_algos.runs.saving.interruption import Interrupted
 from fedjax_algos.runs.saving.results_folder import open_folder
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import simulate
-from fedjax_algos.runs.tuning import prepare_tuning, run_tuning, tuned_text
 from fedjax_algos.runs.tuning.trials import Trial, held_out_rows
-from fedjax_algos.runs.tuning.tuning import Stage, stages_of
+from fedjax_algos.runs.tuning.tuning import Stage, prepare_tuning, run_tuning, stages_of, tuned_text
 
 SMALL = Settings(
     model="linear", clients=10, cohort=4, rounds=9, local_steps=2, eval_every=1, seeds=(5, 6)
@@ -296,11 +295,3 @@ def test_a_method_of_which_every_setting_diverges_is_named(tmp_path):
 def test_what_cannot_be_tuned(changes, options, message):
     with pytest.raises(ValueError, match=message):
         prepare_tuning(Settings(**vars(SMALL) | changes), SPECS, GRID, **options)
-
-
-def test_representations():
-    tuning = prepare_tuning(SMALL, ("fedavg",), GRID, dataset=digits())
-    assert repr(tuning) == (
-        "Tuning(spaces=[SearchSpace(method=fedavg, client_learning_rate=[0.03, 0.3, 3.0])], "
-        "stages=[Stage(settings=3, length=9.0)])"
-    )
