@@ -100,19 +100,11 @@ def initial(name):
     """A model of float64, with statistics that are neither 0 nor 1."""
     rng = np.random.default_rng(3)
     shapes = jax.eval_shape(NETS[name].problem.init, jax.random.key(0))
-    params = {
-        layer: {leaf: 0.4 * rng.normal(size=shapes.params[layer][leaf].shape) for leaf in leaves}
-        for layer, leaves in (
-            ("hidden", ("kernel", "bias")),
-            ("norm", ("scale", "bias")),
-            ("logits", ("kernel", "bias")),
-        )
-    }
+    params = jax.tree.map(lambda leaf: 0.4 * rng.normal(size=leaf.shape), shapes.params)
     params["norm"]["scale"] += 1
-    norm = {"mean": rng.normal(size=WIDTH), "var": rng.uniform(0.5, 2, WIDTH)}
-    statistics = {"norm": norm} if name != "linen" else {"batch_stats": {"norm": norm}}
-    assert jax.tree.structure(fa.Model(params, statistics)) == jax.tree.structure(shapes)
-    return fa.Model(params, statistics)
+    return fa.Model(
+        params, jax.tree.map(lambda leaf: rng.uniform(0.5, 2, leaf.shape), shapes.statistics)
+    )
 
 
 def step(params, norm, x, y, dropped):

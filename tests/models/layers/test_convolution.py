@@ -125,20 +125,6 @@ def test_rounding_errors_of_winograd_are_a_few_times_those_of_patches():
     assert all(w < 4 * p for w, p in zip(winograd, patches, strict=True)), (patches, winograd)
 
 
-@pytest.mark.parametrize(("kernel", "strides"), [((3, 3), (2, 2)), ((5, 5), (1, 1))])
-def test_winograd_rejects_other_kernels(kernel, strides):
-    with pytest.raises(ValueError, match=r"has no winograd form; give a kernel of \(3, 3\)"):
-        convolve(
-            images(0, 1, 9, 9, 2), images(1, *kernel, 2, 2), strides=strides,
-            implementation="winograd",
-        )  # fmt: skip
-
-
-def test_unknown_implementations_are_rejected():
-    with pytest.raises(ValueError, match="'fft' is unknown; choose auto, patches, winograd"):
-        Conv(4, (3, 3), implementation="fft").init(jax.random.key(0), jnp.zeros((1, 5, 5, 3)))
-
-
 def test_conv_without_bias_and_with_a_dtype():
     x = images(0, 2, 5, 5, 3)
     options = {"use_bias": False, "dtype": jnp.float32}
@@ -176,10 +162,20 @@ def test_only_lax_has_forward_mode_derivatives():
         jax.jvp(lambda k: convolve(x, k), (kernel,), (kernel,))
 
 
-@pytest.mark.parametrize("padding", ["same padding", (1, 2, 3), "CIRCULAR"])
-def test_unknown_paddings_are_rejected(padding):
-    with pytest.raises(ValueError, match="is unknown; give VALID, SAME, a number, or one for each"):
-        Conv(4, (3, 3), padding=padding).init(jax.random.key(0), jnp.zeros((1, 5, 5, 3)))
+@pytest.mark.parametrize(
+    ("kernel", "options", "message"),
+    [
+        ((3, 3), {"implementation": "winograd", "strides": (2, 2)}, "has no winograd form"),
+        ((5, 5), {"implementation": "winograd"}, r"give a kernel of \(3, 3\)"),
+        ((3, 3), {"implementation": "fft"}, "'fft' is unknown; choose auto, patches, winograd"),
+        ((3, 3), {"padding": "same padding"}, "is unknown; give VALID, SAME, a number, or one for"),
+        ((3, 3), {"padding": (1, 2, 3)}, "is unknown"),
+        ((3, 3), {"padding": "CIRCULAR"}, "is unknown"),
+    ],
+)
+def test_wrong_calls_are_rejected(kernel, options, message):
+    with pytest.raises(ValueError, match=message):
+        convolve(images(0, 1, 9, 9, 2), images(1, *kernel, 2, 2), **options)
 
 
 POOLS = [
