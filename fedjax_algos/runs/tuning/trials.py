@@ -118,11 +118,8 @@ def try_on_the_clock(
     fills.
     """
     settings, method, data = experiment.settings, setting.method, experiment.data[seed]
-    algorithm = algorithms[method.algorithm](
-        experiment.problem,
-        setting.local,
-        **method.hyperparameters,
-    )
+    factory = algorithms[method.algorithm]
+    algorithm = factory(experiment.problem, setting.local, **method.hyperparameters)
     key = method.algorithm, method.client_optimizer, tuple(method.hyperparameters.items())
     if key not in executors:
         executors[key] = make_executor(
