@@ -121,7 +121,15 @@ def draw_windows(
 ) -> Iterator[Window]:
     """The windows from the cohorts' next round to `rounds`, each drawn when it is asked for.
 
-    If clients keep state (`keeping`), ValueError is raised for one that is twice in a cohort.
+    Args:
+      cohorts: of the run.
+      count: the operations of each dispatch.
+      rounds: of the run.
+      eval_every: rounds of a window; the last one may be shorter.
+      keeping: whether clients keep state, so that a client may be in a cohort once only.
+
+    Raises:
+      ValueError: for a client that is twice in a cohort while clients keep state.
     """
     longest = min(eval_every, rounds)
     for done in range(cohorts.next_round, rounds, longest):
@@ -148,7 +156,10 @@ def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> Flop
 
 
 def check_no_repeats(dispatches: Dispatch) -> None:
-    """Raises ValueError for a client twice in a cohort, whose state would be written twice."""
+    """Raises ValueError for a client that is twice in a cohort; leaves [rounds, cohort].
+
+    Its state would be written twice.
+    """
     ordered = np.sort(dispatches.client, axis=1)
     twice = ordered[:, 1:] == ordered[:, :-1]
     if twice.any():
