@@ -237,14 +237,13 @@ def run_sweep(
       on_evaluation: called with each row as it is measured.
       folder: where rows, last models and checkpoints are written as they come; of `open_folder`.
     """
+    if folder is None:
+        return prepared.batched.run(on_evaluation)
 
     def report(row: Row) -> None:
-        if folder is not None:
-            folder.add_row(row)
+        folder.add_row(row)
         on_evaluation(row)
 
-    if folder is None:
-        return prepared.batched.run(report)
     return prepared.batched.run(report, folder.end, folder.checkpoints())
 
 

@@ -123,17 +123,9 @@ def try_on_the_clock(
     fills.
     """
     settings, method, data = experiment.settings, setting.method, experiment.data[seed]
-    algorithm = method.factory(settings)(
-        experiment.problem,
-        setting.local,
-        **method.hyperparameters,
-    )
-    key = (
-        method.algorithm,
-        method.wrappers,
-        method.client_optimizer,
-        tuple(method.hyperparameters.items()),
-    )
+    factory, hyperparameters = method.factory(settings), tuple(method.hyperparameters.items())
+    algorithm = factory(experiment.problem, setting.local, **method.hyperparameters)
+    key = method.algorithm, method.wrappers, method.client_optimizer, hyperparameters
     if key not in executors:
         executors[key] = make_executor(
             algorithm, devices=settings.devices or 1, non_finite=settings.non_finite
