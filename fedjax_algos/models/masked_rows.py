@@ -8,7 +8,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import flax.linen as nn
 import jax
@@ -53,10 +53,10 @@ def mask_layers(module: nnx.Module, mask: jax.Array | None) -> set[Path]:
     layers = set()
     for path, layer in [] if mask is None else list(nnx.iter_modules(module)):
         if isinstance(layer, nnx.BatchNorm) and takes_mask(type(layer).__call__):
-            kind: Any = type(layer)
+            changed, kind = cast(Any, layer), type(layer)
             # through `layer.__setattr__` it would become an attribute of NNX's
-            object.__setattr__(layer, "__class__", _masked(kind))
-            layer.rows_of_batch = nnx.static(_Rows("/".join(map(str, path)), mask))
+            object.__setattr__(changed, "__class__", _masked(kind))
+            changed.rows_of_batch = nnx.static(_Rows("/".join(map(str, path)), mask))
             layers.add(path)
         elif isinstance(layer, nnx.SpectralNorm):
             layers.add(path)
