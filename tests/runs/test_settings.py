@@ -64,6 +64,13 @@ def test_work_shortens_local_updates():
     assert losses(work="deadline:seconds=0.1,speeds=homogeneous") == one_step != losses()
 
 
+def test_the_loss_is_trained_and_evaluated():
+    plain, squares = losses(), losses(loss="squared_error")
+    assert losses(loss="cross_entropy") == plain
+    assert squares[0] != plain[0]  # of the same first model
+    assert squares[-1] < squares[0]
+
+
 def test_the_rate_follows_its_schedule_by_round():
     start, first, second = losses(rate_schedule="exponential:decay=1e-9")
     assert [start, first] == losses()[:2]

@@ -245,3 +245,28 @@ def test_runs_that_cannot_be_merged():
     with pytest.raises(ValueError, match="there are no seeds; give the data of at least one"):
         simulate_async_seeds(executor, {}, SCHEDULES["fedasync"], SYSTEM, seconds=1)
     chex.assert_trees_all_equal(state_of_run(merge_states([first, second]), 1), second)
+
+
+@pytest.mark.slow
+def test_a_comparison_with_merged_plans_has_the_same_rows():
+    from fedjax_algos.runs import comparison
+    from fedjax_algos.runs.experiment import prepare
+    from fedjax_algos.runs.method import methods_of
+    from fedjax_algos.runs.settings import Settings
+
+    common = {
+        "seconds": 3.0, "clients": 4, "model": "linear", "local_steps": 4, "evaluations": 2,
+        "partition": "iid", "system": "simulated:speeds=exponential",
+    }  # fmt: skip
+    memories = []
+
+    def rows(devices):
+        settings = Settings(**common, seeds=(0, 1), devices=devices)
+        experiment = prepare(settings, methods_of(("fedasync",), settings))
+        rows = comparison.run(experiment, on_memory=lambda label, memory: memories.append(memory))
+        assert experiment.in_flight == {"fedasync": memories[-1]}
+        assert set(experiment.plans) == {"fedasync"}
+        return [row | {"wall_seconds": None} for row in rows]
+
+    assert rows(2) == rows(1)
+    assert [memory.runs for memory in memories] == [2, 1]
