@@ -65,7 +65,7 @@ def test_work_shortens_local_updates():
 
 
 def test_the_loss_is_trained_and_evaluated():
-    plain, squares = losses(), losses(loss="squared_error")
+    plain, squares = losses(), losses(loss="squared_error", client_learning_rate=1e-3)
     assert losses(loss="cross_entropy") == plain
     assert squares[0] != plain[0]  # of the same first model
     assert squares[-1] < squares[0]
