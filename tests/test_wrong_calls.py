@@ -247,7 +247,7 @@ WRONG = {
         lambda: fa.federate(
             EXAMPLES, fa.Partition(np.arange(4), np.array([0, 3, 1, 4])), allow_empty=True
         ),
-        r"offsets of client 1 descend; make the partition with",
+        r"the offsets must ascend from 0 to the .*; make the partition with",
     ),
     "offsets of floats": (
         lambda: fa.federate(EXAMPLES, fa.Partition(np.arange(4), np.array([0.0, 4.0]))),

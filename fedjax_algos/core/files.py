@@ -49,7 +49,13 @@ def reading(source: PathLike, kind: str, fix: str, *errors: type[Exception]) -> 
     These are OSError, EOFError, ValueError, MemoryError, RecursionError and `errors`, which are
     those of the library that reads the format.
     """
-    common = OSError, EOFError, ValueError, MemoryError, RecursionError
+    common: tuple[type[Exception], ...] = (
+        OSError,
+        EOFError,
+        ValueError,
+        MemoryError,
+        RecursionError,
+    )
     try:
         yield
     except FileError:  # of a part of the file

@@ -34,11 +34,7 @@ def device_memory(device: jax.Device | None = None) -> int:
 def check_memory(what: str, num_bytes: int, fix: str, *, limit: int | None = None) -> None:
     """Raises ValueError for `what`, such as "rounds=5", that needs more bytes than there are.
 
-    Args:
-      what: is allocated.
-      num_bytes: that are needed at least.
-      fix: what to do, such as "give fewer rounds".
-      limit: bytes that there are; None for the memory of the machine.
+    `fix` says what to do. Without a `limit` there are those of the machine's memory.
     """
     limit = host_memory() if limit is None else limit
     if num_bytes > limit:

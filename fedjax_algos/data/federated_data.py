@@ -76,14 +76,9 @@ def client_view(
 ) -> ClientData:
     """One client's view of the store, for `local_training`.
 
-    Args:
-      data: the examples of all clients.
-      client: int32[], the client's id. Client id `num_clients` marks an empty slot: its view must
-        not be read, but its count is 1, so that division by it is safe.
-      order: uint32[20], the order of its examples, made by `permutation_words`.
-      statistics: the model's statistics, as broadcast.
-      first_step: int32[], the number of local steps of all its earlier dispatches.
-      frozen: the model's arrays that never change.
+    The client id `num_clients` marks an empty slot: its view must not be read, but its count is 1,
+    so that division by it is safe. `order` is that of the client's examples, uint32[20], and
+    `first_step` int32[] the number of local steps of all its earlier dispatches.
     """
     offset, end = data.offsets[client], data.offsets[client + 1]
     count = jnp.maximum(end - offset, 1)
@@ -147,10 +142,11 @@ def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False
             f"the partition has indices of type {indices.dtype} and offsets of type "
             f"{offsets.dtype}; give whole numbers, such as Partition.of(rows) makes them"
         )
-    if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(indices):
+    spans = len(offsets) > 0 and offsets[0] == 0 and offsets[-1] == len(indices)
+    if not spans or np.diff(offsets).min(initial=0) < 0:
         raise ValueError(
-            f"the offsets must run from 0 to the {len(indices)} indices; make the partition with "
-            "Partition.of(rows)"
+            f"the offsets must ascend from 0 to the {len(indices)} indices; make the partition "
+            "with Partition.of(rows)"
         )
     if len(indices) and (indices.min() < 0 or indices.max() >= total):
         outside = indices.min() if indices.min() < 0 else indices.max()
@@ -159,11 +155,6 @@ def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False
         )
     if len(offsets) == 1:
         raise ValueError("the partition has no clients; give the rows of at least one")
-    if np.diff(offsets).min() < 0:
-        raise ValueError(
-            f"the offsets of client {np.diff(offsets).argmin()} descend; make the partition with "
-            "Partition.of(rows)"
-        )
     empty = np.flatnonzero(np.diff(offsets) < 1)
     if len(empty) and not allow_empty:
         raise ValueError(

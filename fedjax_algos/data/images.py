@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_algos.core.files import reading
+from fedjax_algos.core.files import reading, require
 from fedjax_algos.core.options import Count
 
 MAX_PIXELS = 2**27  # larger images are treated as errors
@@ -49,8 +49,8 @@ def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.nda
     errors = (SyntaxError, Image.DecompressionBombError)
     with reading(name, "a JPEG or PNG image", "fetch the file again", *errors):
         file = open_image(content, "JPEG", "PNG")
-        if file.width * file.height > MAX_PIXELS:  # read from the header, before decoding
-            raise ValueError(f"it has {_size(file)} pixels, more than {MAX_PIXELS}")
+        small = file.width * file.height <= MAX_PIXELS  # read from the header, before decoding
+        require(small, f"it has {_size(file)} pixels, more than {MAX_PIXELS}")
         if shorter is not None:  # a JPEG decoder can leave out what a smaller image does not need
             file.draft(mode, (shorter, shorter))
         image = file.convert(mode)
@@ -59,8 +59,8 @@ def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.nda
             columns, rows = (max(shorter, round(side * scale)) for side in image.size)
             image = image.resize((columns, rows), Image.Resampling.BILINEAR)
         down, right = image.height - height, image.width - width  # pixels that are cut off
-        if min(down, right) < 0 or (shorter is None and (down or right)):
-            raise ValueError(f"it has {_size(image)} pixels, not {height} x {width}")
+        fits = min(down, right) >= 0 and (shorter is not None or down == right == 0)
+        require(fits, f"it has {_size(image)} pixels, not {height} x {width}")
         top, left = down // 2, right // 2
         cut = image.crop((left, top, left + width, top + height))
         return np.asarray(cut, np.uint8).reshape(height, width, channels)

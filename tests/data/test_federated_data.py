@@ -17,7 +17,7 @@ ONE = fa.Partition.of([np.array([0])])
         ({"x": np.zeros(3)}, fa.Partition.of([np.array([3])]), "example 3; there are .* 0 to 2"),
         ({"x": np.zeros(3)}, fa.Partition.of([np.array([-1])]), "names example -1"),
         ({"x": np.zeros(3)}, fa.Partition.of([np.array([0]), np.array([])]), "client 1 holds no"),
-        ({"x": np.zeros(3)}, fa.Partition(np.array([0]), np.array([1, 1])), "must run from 0"),
+        ({"x": np.zeros(3)}, fa.Partition(np.array([0]), np.array([1, 1])), "must ascend from 0"),
     ],
 )
 def test_federate_rejects_partitions_that_do_not_fit(examples, partition, message):

@@ -18,15 +18,15 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from fedjax_algos.asynchrony.systems.fixed import Sessions
+from fedjax_algos.asynchrony.systems.plain_pickle import read_plain_pickle
 from fedjax_algos.asynchrony.systems.system_model import (
     SystemModelFactory,
     SystemModelWithSpeeds,
     require_at_least_0,
     system_models,
 )
-from fedjax_algos.core.files import max_text_bytes, parse_json, read_file, reading
+from fedjax_algos.core.files import max_text_bytes, parse_json, read_file, reading, require
 from fedjax_algos.core.options import Count
-from fedjax_algos.core.plain_pickle import read_plain_pickle
 from fedjax_algos.core.reprs import describe, printable
 
 T = TypeVar("T")
@@ -164,35 +164,27 @@ def _device(entry: dict) -> Device:
 def _sessions(entry: dict) -> Sessions:
     period = _number(entry, "finish_time")
     active, inactive = (_value(entry, name) for name in ("active", "inactive"))
-    if not (isinstance(active, list) and isinstance(inactive, list)):
-        raise ValueError("has no lists active and inactive")
-    if len(active) != len(inactive) or not active:
-        raise ValueError(
-            f"has {len(active)} times active and {len(inactive)} times inactive; give as many of "
-            "both, and at least one"
-        )
+    lists = isinstance(active, list) and isinstance(inactive, list)
+    require(lists and len(active) == len(inactive) > 0, "has no lists active and inactive")
     times = [time for pair in zip(active, inactive, strict=True) for time in pair]
     previous = 0
     for time in times:
-        if not (_is_number(time) and previous <= time <= period):
-            raise ValueError(
-                f"has the time {_shown(time)} after {previous}; give times of active and "
-                f"inactive in turn, ascending, from 0 to finish_time={period}"
-            )
+        fits = _is_number(time) and previous <= time <= period
+        given = f"has the time {_shown(time)} after {previous}"
+        require(fits, f"{given}; they ascend in turn from 0 to finish_time={_shown(period)}")
         previous = time
     return Sessions.of(active, inactive, period)
 
 
 def _value(entry: dict, name: str) -> Any:
-    if name not in entry:
-        raise ValueError(f"has no {name}")
+    require(name in entry, f"has no {name}")
     return entry[name]
 
 
 def _number(entry: dict, name: str) -> float:
     value = _value(entry, name)
-    if not (_is_number(value) and value > 0):
-        raise ValueError(f"has {name}={_shown(value)}; give a number above 0")
+    above = _is_number(value) and value > 0
+    require(above, f"has {name}={_shown(value)}; give a number above 0")
     return value
 
 
@@ -219,16 +211,13 @@ def _read_once(path: str, convert: Callable[[dict], T], *version: int) -> tuple[
     content = read_file(path)
     if not content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
         content = read_plain_pickle(content)
-        if len(content) > max_text_bytes():
-            raise ValueError("its values do not fit into memory")
+        require(len(content) <= max_text_bytes(), "its values do not fit into memory")
     devices = parse_json(content)
-    if not isinstance(devices, dict) or not devices:
-        raise ValueError("it is no dictionary of devices")
+    require(isinstance(devices, dict) and devices, "it is no dictionary of devices")
     result = []
     for key, entry in devices.items():
         try:
-            if not isinstance(entry, dict):
-                raise ValueError(f"is {_shown(entry)}, not a dictionary")
+            require(isinstance(entry, dict), f"is {_shown(entry)}, not a dictionary")
             result.append(convert(entry))
         except ValueError as error:
             raise ValueError(f"device {_shown(key)} {error}") from None

@@ -92,16 +92,29 @@ def natural(
       ValueError: if fewer than `num_clients` natural clients have `min_examples`.
     """
     users = check_labels(users, 1)
-    check_whole("num_clients", num_clients)
     _, owners, sizes = np.unique(users, return_inverse=True, return_counts=True)
-    chosen = np.flatnonzero(sizes >= min_examples)
-    if num_clients > len(chosen):
-        raise ValueError(
-            f"{num_clients} clients are more than the {len(chosen)} natural clients with at least "
-            f"{min_examples} examples; use at most {len(chosen)} clients"
-        )
-    if num_clients < len(chosen):
-        chosen = np.sort(generator(seed).choice(chosen, num_clients, replace=False))
+    chosen = choose_clients(sizes, num_clients, seed, min_examples)
     assigned = np.flatnonzero(np.isin(owners, chosen))
     order = assigned[np.argsort(owners[assigned], kind="stable")]
     return Partition.of(np.split(order, np.cumsum(sizes[chosen])[:-1]))
+
+
+def choose_clients(
+    counts: np.ndarray, num_clients: int | None, seed: int, min_examples: int = 1
+) -> np.ndarray:
+    """int64[num_clients]: the natural clients that are chosen by their counts, in ascending order.
+
+    `None` chooses all of those with `min_examples`; a smaller number is drawn by the seed.
+    """
+    check_whole("min_examples", min_examples)
+    chosen = np.flatnonzero(counts >= min_examples)
+    number = max(1, len(chosen)) if num_clients is None else num_clients
+    check_whole("num_clients", number)
+    if number > len(chosen):
+        raise ValueError(
+            f"{number} clients are more than the {len(chosen)} natural clients with at least "
+            f"{min_examples} examples; use at most {len(chosen)} clients"
+        )
+    if number < len(chosen):
+        chosen = np.sort(generator(seed).choice(chosen, number, replace=False))
+    return chosen

@@ -51,9 +51,9 @@ def read_arrays(
     path: PathLike,
     kind: str,
     fix: str,
-    choose: Callable[[Collection[str]], Mapping[str, str]] = lambda names: {n: n for n in names},
+    choose: Callable[[Collection[str]], Mapping[str, str]] | None = None,
 ) -> dict[str, np.ndarray]:
-    """The arrays of an archive by role, which `choose` gives with the names of the arrays.
+    """The arrays of an archive by role, which `choose` gives with their names; None: all by name.
 
     Each has a checksum, which `zipfile` compares. Pickled objects are refused.
     """
@@ -62,7 +62,7 @@ def read_arrays(
         archive = zipfile.ZipFile(file)
         members = {each.filename.removesuffix(".npy"): each for each in archive.infolist()}
         require(len(members) == len(archive.infolist()), "it has an array twice")
-        chosen = choose(members)
+        chosen = choose(members) if choose else {name: name for name in members}
         for name in chosen.values():
             listed = ", ".join(sorted(members))[:200]
             require(name in members, f"it has no array {name!r}, only {listed}")
@@ -92,7 +92,7 @@ def _decode(files: np.ndarray, offsets: np.ndarray, source: str, fix: str) -> np
     with reading(source, "JPEG images", fix):
         found = f"they are {files.dtype}{list(files.shape)}"
         require(files.dtype == np.uint8 and files.ndim == 1, f"{found}, not uint8[bytes]")
-        valid = offsets.ndim == 1 and offsets.dtype.kind in "ui" and len(offsets) > 1
+        valid: Any = offsets.ndim == 1 and offsets.dtype.kind in "ui" and len(offsets) > 1
         valid = valid and offsets[0] == 0 and offsets[-1] == len(files)
         valid = valid and (offsets[:-1] < offsets[1:]).all()  # np.diff of unsigned ones would wrap
         require(valid, f"their offsets are not [images + 1] integers that ascend to {len(files)}")
@@ -104,8 +104,8 @@ def _decode(files: np.ndarray, offsets: np.ndarray, source: str, fix: str) -> np
                 size = image.size * (len(offsets) - 1)
                 check_array_bytes("its images", size, "give fewer or smaller ones")
                 images = np.empty((len(offsets) - 1, *image.shape), np.uint8)
-            shapes = list(image.shape), list(images.shape[1:])
-            require(shapes[0] == shapes[1], f"it has shape {shapes[0]}, the first one {shapes[1]}")
+            first = images.shape[1:]
+            require(image.shape == first, f"it has shape {image.shape}, the first one {first}")
         images[i] = image
     return images
 

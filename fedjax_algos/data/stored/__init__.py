@@ -2,7 +2,6 @@
 
 from fedjax_algos.data.stored.opening import (
     by_client,
-    choose_clients,
     in_memory,
     load_test,
     open_federated,
@@ -15,7 +14,6 @@ from fedjax_algos.data.stored.stored_data import StoredData
 __all__ = [
     "StoredData",
     "by_client",
-    "choose_clients",
     "in_memory",
     "load_test",
     "open_federated",

@@ -8,12 +8,13 @@ import jax
 import numpy as np
 
 from fedjax_algos.core import Batch
-from fedjax_algos.core.checks import check_kind, check_whole
+from fedjax_algos.core.checks import check_kind
 from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.data.dataset import Dataset
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource
-from fedjax_algos.data.partitioning.base import Partition, generator
+from fedjax_algos.data.partitioning.base import Partition
+from fedjax_algos.data.partitioning.simple import choose_clients
 from fedjax_algos.data.stored.packed import packed
 from fedjax_algos.data.stored.stored_data import CACHE_BYTES, StoredData
 
@@ -45,32 +46,6 @@ def open_federated(
     source = getattr(packed(path=folder), split)
     clients = choose_clients(source.counts, num_clients, seed, min_examples)
     return StoredData(source, clients, cache_bytes=cache_bytes)
-
-
-def choose_clients(
-    counts: np.ndarray, num_clients: int | None, seed: int, min_examples: int = 1
-) -> np.ndarray:
-    """int64[num_clients]: chooses clients as the partition `natural` does, in ascending order.
-
-    Args:
-      counts: int[clients]: n_i.
-      num_clients: N; None for all.
-      seed: of the choice.
-      min_examples: the fewest examples of a client, at least 1.
-    """
-    check_whole("min_examples", min_examples)
-    chosen = np.flatnonzero(counts >= min_examples)
-    if num_clients is None:
-        num_clients = max(1, len(chosen))
-    check_whole("num_clients", num_clients)
-    if num_clients > len(chosen):
-        raise ValueError(
-            f"{num_clients} clients are more than the {len(chosen)} natural clients with at least "
-            f"{min_examples} examples; use at most {len(chosen)} clients"
-        )
-    if num_clients < len(chosen):
-        chosen = np.sort(generator(seed).choice(chosen, num_clients, replace=False))
-    return chosen
 
 
 def by_client(
@@ -107,13 +82,7 @@ def by_client(
 
 
 def source_of(examples: Batch, partition: Partition, client_ids: Sequence[str]) -> ClientSource:
-    """A source of examples that are in memory.
-
-    Args:
-      examples: {name: [total, ...]}.
-      partition: which rows each client holds.
-      client_ids: the clients' names.
-    """
+    """A source of examples [total, ...] that are in memory; a partition has each client's rows."""
     arrays = {name: np.asarray(array) for name, array in examples.items()}
     indices, offsets = (np.asarray(part) for part in partition)
 

@@ -34,6 +34,7 @@ from fedjax_algos.core.files import (
     parse_json,
     read_file,
     reading,
+    require,
 )
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.images import ImageFormat
@@ -77,8 +78,7 @@ class Field(NamedTuple):
         """The field of what `to_json` returned."""
         image = None if value["image"] is None else ImageFormat(**value["image"])
         dtype = np.dtype(value["dtype"])
-        if dtype.kind not in "uif":
-            raise ValueError(f"{name} is of type {dtype}")
+        require(dtype.kind in "uif", f"{name} is of type {dtype}")
         return cls(name, tuple(map(int, value["shape"])), dtype, image)
 
 
@@ -116,11 +116,11 @@ def packed(*, path: PathLike) -> ClientDataset:
 
 def _facts(folder: Path) -> dict[str, Any]:
     """The content of `store.json`."""
-    if folder.is_dir() and not (folder / STORE).exists():
-        raise ValueError(f"the folder has no {STORE}: it was not packed, or not to the end")
+    there = not folder.is_dir() or (folder / STORE).exists()
+    require(there, f"the folder has no {STORE}: it was not packed, or not to the end")
     facts = checked_json(parse_json(read_file(folder / STORE)))
-    if facts["format"] != FORMAT:
-        raise ValueError(f"it has format {facts['format']!r}, and this version reads {FORMAT}")
+    known = facts["format"] == FORMAT
+    require(known, f"it has format {facts['format']!r}, and this version reads {FORMAT}")
     return facts
 
 
@@ -133,16 +133,10 @@ def checksum(parts: Iterable[Any], lengths: ArrayLike = ()) -> int:
 
 
 def check_fields(fields: Mapping[str, Any], num_classes: int | None) -> None:
-    """Raises an error for data without a field, or with no class.
-
-    Args:
-      fields: by name.
-      num_classes: the number of classes; None where there are none, as in a regression.
-    """
+    """Raises ValueError for data without a field, or with no class; None where there is none."""
     if num_classes is not None:
         check_whole("num_classes", num_classes)
-    if not fields:
-        raise ValueError("the examples have no fields; give at least x and y")
+    require(fields, "the examples have no fields; give at least x and y")
 
 
 def digests_of(folder: Path) -> dict[str, str]:
@@ -154,15 +148,15 @@ def _split(folder: Path, fields: list[Field], digests: dict[str, str]) -> Client
     """The source of a split's examples, whose small files are read and compared."""
     for name in _SMALL:
         with reading(folder / name, _KIND, _FIX):
-            if file_digest(folder / name) != digests.get(name):
-                raise ValueError(f"its checksum is not that in {STORE}")
+            same = file_digest(folder / name) == digests.get(name)
+            require(same, f"its checksum is not that in {STORE}")
     with reading(folder, _KIND, _FIX, TypeError):
         counts, checksums = (
             np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("counts", "checksums")
         )
         names = json.loads((folder / "clients.json").read_text())
-        if len(names) != len(counts):
-            raise ValueError(f"clients.json has {len(names)} names of {len(counts)} clients")
+        clients = f"clients.json has {len(names)} names of {len(counts)} clients"
+        require(len(names) == len(counts), clients)
         starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         for field in fields:
             _check_size(folder, field, int(starts[-1]))
@@ -178,11 +172,11 @@ def _check_size(folder, field, examples):
     path, expected = folder / f"{field.name}.data", examples * field.example_bytes
     if field.image is not None:
         ends = folder / f"{field.name}.ends"
-        if os.path.getsize(ends) != examples * 8:
-            raise ValueError(f"{ends.name} has {os.path.getsize(ends)} bytes, not {examples * 8}")
+        found = os.path.getsize(ends)
+        require(found == examples * 8, f"{ends.name} has {found} bytes, not {examples * 8}")
         expected = int(_read(ends, (examples - 1) * 8, 8).view("<i8")[0]) if examples else 0
-    if os.path.getsize(path) != expected:
-        raise ValueError(f"{path.name} has {os.path.getsize(path)} bytes, not {expected}")
+    found = os.path.getsize(path)
+    require(found == expected, f"{path.name} has {found} bytes, not {expected}")
 
 
 class _Reader(NamedTuple):
@@ -209,12 +203,11 @@ class _Reader(NamedTuple):
                     ends_path, count = path.with_suffix(".ends"), last - first + before
                     ends = _read(ends_path, (first - before) * 8, count * 8).view("<i8")
                     ends = ends if before else np.concatenate([[0], ends])
-                    if (np.diff(ends) < 0).any():
-                        raise ValueError("its images do not follow each other")
+                    require((np.diff(ends) >= 0).all(), "its images do not follow each other")
                     content = _read(path, int(ends[0]), int(ends[-1] - ends[0]))
                 lengths = () if field.image is None else np.diff(ends)
-                if checksum([content], lengths) != self.checksums[client, number]:
-                    raise ValueError("its checksum is wrong: the file was changed")
+                same = checksum([content], lengths) == self.checksums[client, number]
+                require(same, "its checksum is wrong: the file was changed")
             if field.image is None:
                 values = content.view(field.dtype).reshape(last - first, *field.shape)
                 result[field.name] = values.astype(field.dtype.newbyteorder("="), copy=False)
@@ -231,6 +224,5 @@ def _read(path: Path, start: int, size: int) -> np.ndarray:
     content = np.empty(size, np.uint8)
     with open_regular(path) as file:
         file.seek(start)
-        if file.readinto(content.data) != size:
-            raise ValueError(f"{path.name} is too short")
+        require(file.readinto(content.data) == size, f"{path.name} is too short")
     return content

@@ -59,7 +59,7 @@ def client_dataset(
     train, test = train.non_empty(), test.non_empty()
     if max_test_examples is not None:
         test = test.drawn(max_test_examples)
-    x = x or next((name for name in INPUTS if name in train.features), None)
+    x = x or next((name for name in INPUTS if name in train.features), "")
     with reading(train.name, "a data set of this form", "give x=NAME, y=NAME or vocabulary=PATH"):
         require(x, f"it has the features {', '.join(train.features)[:200]}")
         for features in (train, test):

@@ -186,8 +186,9 @@ def _clients(text: _Text) -> Iterator[tuple[str, list, list]]:
             text.value()
             continue
         for name in text.members():
-            samples = text.value()
-            x, y = (samples.get(k) if isinstance(samples, dict) else None for k in "xy")
+            samples: Any = text.value()
+            samples = samples if isinstance(samples, dict) else {}
+            x, y = samples.get("x"), samples.get("y")
             lists = isinstance(x, list) and isinstance(y, list) and len(x) == len(y)
             require(lists, f'client {name!r} has no lists "x" and "y" of one length')
             yield name, x, y

@@ -104,17 +104,11 @@ def class_numbers(table: Table, column: str, num_classes: int) -> np.ndarray:
 
 
 class ImageFiles:
-    """The paths of images by id, below one folder.
+    """The paths of images by id, below one folder; ValueError for one that would leave it.
 
-    Args:
-      folder: where the paths start.
-      pattern: the path of an image. `{id}` stands for its id, `{id[0]}` for the first character of
-        the id, and `*` for a folder of any name. With `*`, `{id}` is once in the name of the file,
-        and the folders are listed when the first image is read.
-      ids: of all images.
-
-    Raises:
-      ValueError: for a pattern or an id that cannot be a path below the folder.
+    In the pattern, `{id}` is an image's id, `{id[0]}` the first character of the id, and
+    `*` for a folder of any name. With `*`, `{id}` is once in the name of the file, and the folders
+    are listed when the first image is read.
     """
 
     def __init__(self, folder: PathLike, pattern: str, ids: Sequence[str]):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.core.plain_pickle import read_plain_pickle
+from fedjax_algos.asynchrony.systems.plain_pickle import read_plain_pickle
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 SHARED = {"computation": 1.5}
