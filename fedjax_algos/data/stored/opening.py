@@ -82,7 +82,13 @@ def by_client(
 
 
 def source_of(examples: Batch, partition: Partition, client_ids: Sequence[str]) -> ClientSource:
-    """A source of examples [total, ...] that are in memory; a partition has each client's rows."""
+    """A source of examples that are in memory.
+
+    Args:
+      examples: {name: [total, ...]}.
+      partition: which rows each client holds.
+      client_ids: the clients' names.
+    """
     arrays = {name: np.asarray(array) for name, array in examples.items()}
     indices, offsets = (np.asarray(part) for part in partition)
 
