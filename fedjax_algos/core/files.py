@@ -105,6 +105,12 @@ def require_regular(path: PathLike) -> None:
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file", path)
 
 
+def require_regular_below(folder: PathLike) -> None:
+    """`require_regular` for a folder, if it exists, and for everything in it."""
+    for path in (Path(folder), *Path(folder).rglob("*")) if Path(folder).exists() else ():
+        require_regular(path)
+
+
 def read_file(path: PathLike, limit: int | None = None) -> bytes:
     """The content of a regular file of at most `limit` bytes, or of `max_text_bytes`."""
     with open_regular(path) as file:

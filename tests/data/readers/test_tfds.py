@@ -1,6 +1,7 @@
 """TensorFlow Datasets: data sets that the test writes are read without TensorFlow."""
 
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -221,3 +222,13 @@ def test_tfds_without_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(ValueError, match="needs the package tensorflow-datasets; run: pip install"):
         tfds(name="mnist")
+
+
+@pytest.mark.usefixtures("bounded")
+def test_tfds_refuses_pipes(folder, tmp_path):
+    shutil.copytree(folder / "coloured", tmp_path / "coloured")
+    (info,) = (tmp_path / "coloured").glob("*/dataset_info.json")
+    info.unlink()
+    os.mkfifo(info)
+    with pytest.raises(ValueError, match="it is a pipe or a device, not a regular file"):
+        tfds(name="coloured", data_dir=str(tmp_path))

@@ -360,3 +360,31 @@ def test_without_h5py(monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ValueError, match="tff_hdf5 needs the package h5py; run: pip install h5py"):
         tff_hdf5(train="a.h5", test="b.h5")
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (1,)}])
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (0, b"gcol"),  # the signature of the heap
+        (4, b"\2"),  # its version
+        (8, b"\xff" * 7),  # its size
+        (24, b"\xa9"),  # that of the first text, which ends in the empty gap: HDF5 does not end
+        (24, b"\xff" * 8),
+        (56, b"\0" * 16),  # a gap of no size
+    ],
+)
+@pytest.mark.usefixtures("bounded")
+def test_damaged_heaps_of_texts(tmp_path, options, place, value):
+    path = write(
+        tmp_path / "t.h5",
+        {"a": {"snippets": [b"different snippet", b"different symbols"]}},
+        **options,
+    )
+    content = bytearray(path.read_bytes())
+    start = content.index(b"GCOL") + place
+    content[start : start + len(value)] = value
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="not an HDF5 file of TFF: ") as e:
+        read(path)
+    assert str(e.value).startswith(str(path))

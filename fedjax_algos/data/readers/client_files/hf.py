@@ -13,6 +13,7 @@ from fedjax_algos.core.files import (
     read_file,
     reading,
     require,
+    require_regular_below,
 )
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import Dataset, from_arrays
@@ -127,6 +128,7 @@ def _load(name: str, config: str | None, splits: Sequence[str]) -> list[Any]:
     source, folder = f"hf {name}", Path(name)
     # the package and its dependencies raise many types
     with reading(source, "a data set", "check the name, or fetch it again", Exception):
+        require_regular_below(folder)
         one = folder.is_file() or (folder / "state.json").exists()
         require(not one, "it has one split; give a folder with a file or folder for each")
         saved = (folder / "dataset_dict.json").exists()

@@ -1,7 +1,9 @@
 """Reader of data sets that TensorFlow Datasets (TFDS) has prepared, without TensorFlow."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from fedjax_algos.core.files import (
     needed,
     reading,
     require,
+    require_regular_below,
 )
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import Dataset, from_arrays
@@ -74,6 +77,8 @@ def tfds(
     source = f"tfds {name}" + f" in {data_dir}" * bool(data_dir)
     # TFDS and its dependencies raise many types
     with reading(source, _KIND, "check the names", Exception):
+        if data_dir is not None:
+            require_regular_below(Path(data_dir, re.split(r"\W", name)[0]))
         builder = tensorflow_datasets.builder(name, data_dir=data_dir)
         keys = builder.info.supervised_keys or ("image", "label")
         features = dict(builder.info.features)

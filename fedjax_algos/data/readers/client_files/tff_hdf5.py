@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from fedjax_algos.core.files import (
     PathLike,
     check_array_bytes,
     needed,
+    open_regular,
     reading,
     require,
     require_regular,
@@ -25,6 +27,8 @@ from fedjax_algos.data.registry import datasets
 
 _FIX = "fetch the file again"
 _FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32 and lzf, which h5py has itself
+_OBJECT = struct.Struct("<H6xQ")  # of a heap: number, size
+_REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("object", "<u4")])
 _ERRORS = (AttributeError, KeyError, RuntimeError, TypeError)  # of h5py, besides OSError
 
 
@@ -163,4 +167,43 @@ def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
     require(written, f"{name!r} was declared with shape {list(dataset.shape)}, but not written")
     chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
     check_array_bytes(f"{name!r}", max(dataset.nbytes, chunk), "leave examples out")
-    return [*map(bytes, dataset[:limit])] if text else dataset[:limit]
+    if not text:
+        return dataset[:limit]
+    _check_heaps(dataset)
+    return [*map(bytes, dataset[:limit])]
+
+
+def _check_heaps(dataset: Any) -> None:
+    """Follows the heaps of an array of texts: with an empty gap, HDF5 2.0 would not end.
+
+    A heap has 16 bytes and then objects, each of 16 bytes with its number and its size, and of its
+    content up to a multiple of 8 bytes; number 0 is the gap that remains
+    (https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html, III.E). Those of
+    compressed references are not found.
+    """
+    h5py = needed("h5py", "tff_hdf5")
+    settings, places = dataset.id.get_create_plist(), []
+    if settings.get_layout() == h5py.h5d.CONTIGUOUS:
+        places = [(dataset.id.get_offset(), dataset.id.get_storage_size())]
+    elif settings.get_layout() == h5py.h5d.CHUNKED and not settings.get_nfilters():
+        chunks = (dataset.id.get_chunk_info(i) for i in range(dataset.id.get_num_chunks()))
+        places = [(chunk.byte_offset, chunk.size) for chunk in chunks]
+    with open_regular(dataset.file.filename) as file:
+        end = file.seek(0, os.SEEK_END)
+
+        def part(place: int, size: int) -> bytes:
+            file.seek(min(place, end))
+            return file.read(max(0, min(size, end - place)))
+
+        references = b"".join(part(*place) for place in places)
+        whole = len(references) // _REFERENCE.itemsize
+        for heap in np.unique(np.frombuffer(references, _REFERENCE, whole)["heap"]):
+            start = dataset.file.userblock_size + int(heap)
+            size = int.from_bytes(part(start + 8, 8), "little") if heap else 0
+            content, at = part(start + 16, size - 16), 0
+            while at + _OBJECT.size <= len(content):
+                number, length = _OBJECT.unpack_from(content, at)
+                step = length if number == 0 else _OBJECT.size + length + -length % 8
+                left = len(content) - at
+                require(0 < step <= left, f"{dataset.name!r} has texts in a damaged heap")
+                at += step
