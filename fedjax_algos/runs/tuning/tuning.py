@@ -76,12 +76,12 @@ def prepare_tuning(
     settings: Settings,
     specs: Sequence[str],
     grid: Sequence[str],
+    dataset: AnyDataset | None = None,
     *,
     validation: Proportion = 0.2,
     trials: Count | None = None,
     halving: Halving | None = None,
     search: Search = "grid",
-    dataset: AnyDataset | None = None,
 ) -> Tuning:
     """Loads the data, holds out a share of each client's examples, and checks all settings.
 
