@@ -105,7 +105,7 @@ def partition_table(description: Description, *, rows: int = 10) -> Group:
     Bars are relative to the longest one of the client. More than 50 labels share 50 bars or fewer.
 
     Args:
-      description: of the partition.
+      description: the description of the partition.
       rows: number of clients in the table, at even distances from the largest to the smallest.
     """
     histogram, sizes = description.histogram, description.histogram.sum(axis=1)

@@ -170,7 +170,7 @@ class ClientSource(NamedTuple):
     """The examples of all clients in files, of which one client's are read at a time.
 
     Attributes:
-      name: of the files in messages, such as the path of their folder.
+      name: the name of the files in messages, such as the path of their folder.
       client_ids: the clients' names; client i of a run is `client_ids[i]`.
       counts: int32[num_clients]: n_i, at least 1 each for training.
       example: by name, the shape and dtype of one example as a `jax.ShapeDtypeStruct`; for images

@@ -62,7 +62,7 @@ class Sent(NamedTuple):
     row: ClientState  # its new row; the old one if something is not finite
     message: Any  # the update, or what `hand_in` made of it
     report: Report | tuple[()]  # () of a prelude
-    finite: jax.Array | None  # bool[]: whether all of these are finite; None if nobody looks
+    finite: jax.Array | None  # bool[]: whether all of these are finite; None if not checked
 
 
 def draw(batches: Batches, seed: jax.Array, client: Array, number: Array) -> Randomness:

@@ -124,14 +124,14 @@ def simulate_async(
       system: clients' speeds and unavailability, such as `asynchrony.simulated()`. With the same
         seed it is the same for all methods, apart from communication, which depends on their bytes.
       seconds: simulated seconds, above 0.
-      seed: of the model, the system model and the clients' batches.
+      seed: the seed of the model, the system model and the clients' batches.
       test: the examples to evaluate on (a tree like `data.examples`), or None for no evaluation.
       evaluations: number of evaluations after the one at the start, at equal simulated intervals.
       params: replace the problem's own initialisation: params, or a `Model`.
       on_evaluation: called with each row as it is measured.
       on_memory: called before any training, with the largest number of models and updates in
         flight.
-      evaluate: of `make_evaluate`, so that executors share its compilation.
+      evaluate: what `make_evaluate` returned, so that executors share its compilation.
       checkpoints: a folder, or `Checkpoints`, where the run is saved and goes on; see `simulate`.
       progress: whether a bar of the simulated time is shown; see `simulate`.
 

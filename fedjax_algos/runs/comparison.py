@@ -40,7 +40,8 @@ def run(
     On the virtual clock the plans of a method's seeds are merged where that is faster.
 
     Args:
-      experiment: of `prepare`; on the virtual clock its `plans` and `in_flight` are filled.
+      experiment: what `prepare` returned; on the virtual clock its `plans` and `in_flight` are
+        filled.
       on_evaluation: called with each row as it is measured.
       on_memory: called before each method on the virtual clock, with its label and the largest
         number of models and updates in flight.

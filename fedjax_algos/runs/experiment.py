@@ -61,7 +61,7 @@ class Experiment(NamedTuple):
     """A comparison that is ready to run: the data of each seed and the compiled methods.
 
     Attributes:
-      settings: of all methods.
+      settings: the settings of all methods.
       methods: with their options.
       labels: int32[train examples]; None if examples have several, or are in files.
       notes: what the data set's reader left out.
@@ -69,10 +69,10 @@ class Experiment(NamedTuple):
       data: by seed: `FederatedData`, or `StoredData`.
       partitions: by seed; None for examples in files.
       engines: by label: an `Engine`, or an `Executor` on the virtual clock.
-      evaluate: of `make_evaluate`, for all methods.
+      evaluate: what `make_evaluate` returned, for all methods.
       plans: by label, of the first seed; added by a run on the virtual clock.
       in_flight: by label; added before an async run starts.
-      layout: of rounds, the same for all methods.
+      layout: the layout of rounds, the same for all methods.
       client_data: by seed, the examples on which each client is evaluated; None for no evaluation.
       speeds: by seed, float[clients]: the clients' mean seconds per step at the start, without
         communication; empty in rounds, and for system models that do not know them.
@@ -107,7 +107,7 @@ class Experiment(NamedTuple):
         """Identifies which client holds which examples.
 
         Args:
-          seed: of the partition.
+          seed: the seed of the partition.
         """
         partition = self.partitions[seed]
         return data_fingerprint(self.data[seed]) if partition is None else partition.digest()

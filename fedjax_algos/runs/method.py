@@ -57,8 +57,8 @@ class Method(NamedTuple):
       algorithm: a registered name, `FILE.py:NAME` or `package.module:NAME`.
       hyperparameters: options of its factory by name.
       client_learning_rate: eta_l.
-      planner: of the virtual clock; "" in synchronous rounds.
-      client_optimizer: of the local steps; see `core.client_optimizer`.
+      planner: the planner of the virtual clock; "" in synchronous rounds.
+      client_optimizer: the optimiser of the local steps; see `core.client_optimizer`.
       wrappers: their specs, the innermost first, beside those of `Settings.wrap`.
     """
 
@@ -204,7 +204,7 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
 
     Args:
       specs: see `Method.of`.
-      settings: of all methods.
+      settings: the settings of all methods.
 
     Raises:
       ValueError: for a spec that is wrong, or two that mean the same.

@@ -38,10 +38,10 @@ class Run(NamedTuple):
 
     Attributes:
       label: `method` in its rows.
-      seed: of the run.
+      seed: the seed of the run.
       data: the clients' examples.
       local: how clients train.
-      hyperparameters: of the algorithm's factory.
+      hyperparameters: the options of the algorithm's factory.
       swept: the values that distinguish it from the other runs, by name.
       test_rows: int32[rows], the examples of `data.examples` to evaluate on, in place of the test
         examples of all runs; None for those.

@@ -250,7 +250,7 @@ class Settings:
 
         Args:
           client_learning_rate: the rate that `rate_schedule` starts from.
-          client_optimizer: of a method; None is that of the settings.
+          client_optimizer: the optimiser of a method; None is that of the settings.
         """
         optimizer = client_optimizer or self.client_optimizer or PLAIN
         return Local(

@@ -80,13 +80,13 @@ def simulate(
         them. Those in files are read cohort by cohort, with the same results, one round in a call.
       cohort_size: M, the number of clients in a round.
       rounds: the number of rounds that this call runs, at least 1.
-      seed: of the model, the cohorts and the clients' batches.
+      seed: the seed of the model, the cohorts and the clients' batches.
       sampler: draws the cohorts; the default draws uniformly without replacement.
       work: how much of its local work each client does, such as `participation.partial()`; None is
         all.
       failures: which clients train and then do not answer, such as
         `participation.independent(probability=0.3)`; None is none. Their updates and new rows are
-        lost, and a round in which nobody answers leaves the model as it is.
+        lost, and a round without answers leaves the model as it is.
       test: the examples to evaluate on (a tree like `data.examples`), or None for no evaluation.
       eval_every: rounds between evaluations, at least 1. The start and the end are always
         evaluated.
@@ -95,7 +95,7 @@ def simulate(
         If it has a parameter named `state`, it also gets the state, as `state=...`; the next rounds
         CONSUME it, so copy what you keep: `jax.tree.map(jnp.copy, state.server.params)`. It is None
         for the rows of a checkpoint before the last one. If it returns True, the run stops.
-      evaluate: of `make_evaluate`, so that engines share its compilation.
+      evaluate: what `make_evaluate` returned, so that engines share its compilation.
       checkpoints: a folder, or `Checkpoints`: the run is saved there every five minutes and at its
         end. If the folder holds a checkpoint of this run, it goes on from there, bit for bit; also
         with other `rounds`, if the checkpoint is not after them and was made at an evaluation that
@@ -165,9 +165,9 @@ def iterate_rounds(
     Args:
       engine: as in `simulate`, like all arguments.
       data: the clients' examples.
-      seed: of the model, the cohorts and the clients' batches.
-      evaluate: of `make_evaluate`.
-      state: of an earlier run, which goes on; it is CONSUMED.
+      seed: the seed of the model, the cohorts and the clients' batches.
+      evaluate: what `make_evaluate` returned.
+      state: the state of an earlier run, which goes on; it is CONSUMED.
       start_round: the number of rounds that `state` has seen.
       **rounds: `cohort_size`, `rounds`, `sampler`, `work`, `failures`, `test`, `params`, and
         `eval_every`, which is 1 if it is not given.

@@ -134,14 +134,14 @@ def client_drift(
       local: how clients train. `local.transform` acts on the shadow's mean gradient as well.
       model: x and the model's statistics, such as `state.model`.
       data: all clients' examples.
-      dispatches: of one round, leaves [cohort], of which empty slots are left out. The shadow's
-        rate is the mean of their rates.
-      seed: of the clients' batches; `state.seed` gives those of a run.
+      dispatches: the dispatches of one round, leaves [cohort]; empty slots are left out. The
+        shadow's rate is the mean of their rates.
+      seed: the seed of the clients' batches; `state.seed` gives those of a run.
       shadow: whose gradients the shadow sequence averages. All its models, max K_i, are kept in
         memory.
       correct: changes the gradients of the local models, as in `local_training`. It is the same for
         all clients and is not applied to the shadow.
-      layout: of the local training, as for `make_engine`.
+      layout: the layout of the local training, as for `make_engine`.
 
     Raises:
       ValueError: for an unknown choice of `shadow`.

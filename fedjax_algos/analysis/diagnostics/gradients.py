@@ -67,7 +67,7 @@ def averaged_gradient_error(
       data: all clients' examples.
       cohorts: int[rounds, M]: the clients of each round, the latest round last.
       tau: number of rounds, counted back from the last.
-      seed: of the model's random layers, such as dropout.
+      seed: the seed of the model's random layers, such as dropout.
       batch_size: examples computed at once.
 
     Raises:
@@ -141,7 +141,7 @@ def mean_gradient(
     """The unweighted mean of the gradients of some clients, added up one after another.
 
     Args:
-      gradient: of `full_gradients`.
+      gradient: what `full_gradients` returned.
       params: where the gradients are taken.
       clients: int32[clients].
     """

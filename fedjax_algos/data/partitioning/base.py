@@ -75,11 +75,12 @@ def hold_out(partition: Partition, share: float, seed: int) -> tuple[Partition, 
     """Divides each client's examples into those to train on and those that are held out.
 
     Args:
-      partition: of all examples.
-      share: of each client's n_i examples that are held out, from 0 to below 1. `share * n_i` is
-        rounded down for most clients, and up for those that are nearest to the next number, so that
-        the total does not depend on the sizes of the clients. Every client keeps at least one.
-      seed: of the draw, which is uniform.
+      partition: the partition of all examples.
+      share: the share of each client's n_i examples that are held out, from 0 to below 1.
+        `share * n_i` is rounded down for most clients, and up for those that are nearest to the
+        next number, so that the total does not depend on the sizes of the clients. Every client
+        keeps at least one.
+      seed: the seed of the draw, which is uniform.
 
     Returns:
       Two partitions over the same clients. `federate` takes the second one with `allow_empty=True`.

@@ -40,7 +40,7 @@ def classes_per_client(
     Args:
       labels: int[examples].
       num_clients: N, the number of clients.
-      seed: of the assignment.
+      seed: the seed of the assignment.
       classes: P, the number of classes of each client, at least 1.
 
     Raises:
@@ -127,7 +127,7 @@ def class_partition(
     Args:
       labels: int[examples].
       num_clients: m, the number of clients.
-      seed: of the draw.
+      seed: the seed of the draw.
       min_classes: the fewest classes of a client, at least 1; None for the number in the code, but
         at most all classes.
       max_classes: the most classes of a client, at least `min_classes`; None likewise.

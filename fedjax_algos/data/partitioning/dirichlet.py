@@ -42,7 +42,7 @@ def dirichlet(
     Args:
       labels: int[examples].
       num_clients: N, the number of clients.
-      seed: of the draw.
+      seed: the seed of the draw.
       alpha: concentration, above 0; small values are heterogeneous.
       min_examples: the fewest examples of a client, at least 1.
 
@@ -97,7 +97,7 @@ def dirichlet_balanced(
     Args:
       labels: int[examples].
       num_clients: N, the number of clients.
-      seed: of the draw.
+      seed: the seed of the draw.
       alpha: concentration, at least 0; small values are heterogeneous.
       tries: number of tables from which the most even one is chosen, from 1 to a million.
 
@@ -155,7 +155,7 @@ def dirichlet_classes(
     Args:
       labels: int[examples].
       num_clients: N, the number of clients.
-      seed: of the draw.
+      seed: the seed of the draw.
       alpha: concentration, at least 0; small values are heterogeneous.
 
     Raises:
@@ -207,7 +207,7 @@ def dual_dirichlet(
     Args:
       labels: int[examples].
       num_clients: m, the number of clients.
-      seed: of the draw.
+      seed: the seed of the draw.
       alpha1: concentration of the sizes, above 0; None for m, as in the paper.
       alpha2: concentration of the labels, above 0; small values are heterogeneous.
       min_examples: the fewest examples of a client, at least 1.

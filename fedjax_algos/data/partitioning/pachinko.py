@@ -53,7 +53,7 @@ def pachinko(
     Args:
       labels: int[examples], fine labels from 0.
       num_clients: N, the number of clients.
-      seed: of the draw.
+      seed: the seed of the draw.
       root_alpha: concentration over coarse labels, above 0; small values are heterogeneous.
       leaf_alpha: concentration over the fine labels of a coarse one, above 0.
       hierarchy: the coarse label of each fine label, as any whole numbers; by default that of

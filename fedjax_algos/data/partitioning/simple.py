@@ -23,7 +23,7 @@ def iid(labels: np.ndarray, num_clients: int, seed: int) -> Partition:
     Args:
       labels: [examples]; only their number is used.
       num_clients: N, the number of clients.
-      seed: of the shuffle.
+      seed: the seed of the shuffle.
 
     Raises:
       ValueError: if there are more clients than examples.
@@ -54,7 +54,7 @@ def quantity(
     Args:
       labels: [examples]; only their number is used.
       num_clients: N, the number of clients.
-      seed: of the draw.
+      seed: the seed of the draw.
       beta: concentration, above 0; small values are heterogeneous.
       min_examples: the fewest examples of a client, at least 1.
 
@@ -85,7 +85,7 @@ def natural(
     Args:
       users: int or str[examples], the natural client of each example, in place of the labels.
       num_clients: N, the number of clients.
-      seed: of the choice.
+      seed: the seed of the choice.
       min_examples: the fewest examples of a client, at least 1.
 
     Raises:

@@ -31,12 +31,12 @@ def open_federated(
     """The clients of a packed folder, whose examples are read when they are needed.
 
     Args:
-      folder: of `fedjax-algos pack` or `data.pack`.
+      folder: a folder that `fedjax-algos pack` or `data.pack` has written.
       split: "train" or "test".
       num_clients: if there are more, so many are drawn without replacement, in their order.
       min_examples: clients with fewer are left out.
-      seed: of the draw.
-      cache_bytes: of examples that are kept in memory, see `StoredData`.
+      seed: the seed of the draw.
+      cache_bytes: the bytes of examples that are kept in memory, see `StoredData`.
 
     Raises:
       ValueError: for a folder that is missing, incomplete or damaged, and more clients than there
@@ -113,7 +113,7 @@ def in_memory(dataset: ClientDataset, max_test_examples: int | None = None) -> D
     Its natural clients are those of the data set that hold an example.
 
     Args:
-      dataset: of the clients.
+      dataset: the data set of the clients.
       max_test_examples: if there are more, so many are drawn with seed 0, in their order.
 
     Raises:
@@ -130,7 +130,7 @@ def load_test(dataset: ClientDataset, max_examples: int | None = None) -> Batch:
     """Reads the test examples of a data set, or some of them.
 
     Args:
-      dataset: of the clients.
+      dataset: the data set of the clients.
       max_examples: if there are more, so many are drawn with seed 0, in their order.
     """
     held = np.flatnonzero(dataset.test.counts)

@@ -53,8 +53,8 @@ class Field(NamedTuple):
 
     Attributes:
       name: such as "x".
-      shape: of one example, decoded.
-      dtype: of one example, decoded.
+      shape: the shape of one example, decoded.
+      dtype: the dtype of one example, decoded.
       image: how image files are decoded; None for values.
     """
 

@@ -34,7 +34,7 @@ class StoredData:
       source: where the examples are read from.
       clients: int[num_clients]: which clients of the source take part: client i of a run is the
         source's client `clients[i]`. None for all in the order of the source.
-      cache_bytes: of decoded examples that are kept in memory.
+      cache_bytes: the bytes of decoded examples that are kept in memory.
       threads: that read and decode at the same time.
 
     Raises:
@@ -95,7 +95,7 @@ class StoredData:
 
         Args:
           clients: int[...]: client ids; one of `num_clients` or more marks an empty slot.
-          rows: of the arrays, which end with zeros; None for the number of examples.
+          rows: the length of the arrays, which end with zeros; None for the number of examples.
 
         Returns:
           NumPy arrays, on the host. Client ids are those of all clients.
@@ -130,7 +130,7 @@ class StoredData:
 
         Args:
           max_examples: if there are more, so many are drawn without replacement, in their order.
-          seed: of the draw.
+          seed: the seed of the draw.
 
         Returns:
           {name: [examples, ...]}, NumPy arrays in the order of the clients.

@@ -118,8 +118,8 @@ def run_batched(
       on_end: called with the label, the seed and the last model of each run, as NumPy arrays.
       checkpoints: a folder, or `Checkpoints`, where the runs are saved and go on, as in `simulate`;
         those of each call have a folder in it.
-      layout: of a cohort, as in `make_engine`.
-      devices: of this process; the runs are divided over them. See `client_mesh`.
+      layout: the layout of a cohort, as in `make_engine`.
+      devices: the devices of this process; the runs are divided over them. See `client_mesh`.
       runs_per_device: runs that a device computes at once. None is one on a CPU, where many copies
         of the weights only move through memory, and elsewhere as many as `memory` allows.
       memory: bytes for the runs of one call, which holds as many runs as fit. A run needs its

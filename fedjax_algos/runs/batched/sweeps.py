@@ -165,7 +165,7 @@ def prepare_sweep(
     """Loads the data, splits it for each seed, and checks all settings.
 
     Args:
-      settings: of all runs.
+      settings: the settings of all runs.
       method: an algorithm, with options that all runs share, as in `fedprox:weighting=uniform`.
       grid: values, or texts of them, of the algorithm's other options, of "client_learning_rate",
         of "client_optimizer", and of the settings of a client's local work (local_steps,
@@ -233,7 +233,7 @@ def run_sweep(
     """Runs a sweep; see `run_batched`.
 
     Args:
-      prepared: of `prepare_sweep`.
+      prepared: what `prepare_sweep` returned.
       on_evaluation: called with each row as it is measured.
       folder: where rows, last models and checkpoints are written as they come; of `open_folder`.
     """

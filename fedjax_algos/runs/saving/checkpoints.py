@@ -44,7 +44,7 @@ class Checkpoints(NamedTuple):
     A run that is given a folder with a checkpoint of its own goes on from there.
 
     Args:
-      folder: of one run; it is created. Nothing else may be kept in it.
+      folder: the folder of one run, which is created. Nothing else may be kept in it.
       every: seconds of real time between two checkpoints, which are written at the next evaluation;
         0 writes one at each evaluation.
       keep: the number of checkpoints that are kept, the last ones.

@@ -16,7 +16,7 @@ class Interrupted(BaseException):
     It is no `Exception`, as KeyboardInterrupt is none, so that no handler of errors catches it.
 
     Args:
-      signal_number: of SIGINT or SIGTERM.
+      signal_number: the number of SIGINT or SIGTERM.
     """
 
     def __init__(self, signal_number: int):

@@ -14,7 +14,7 @@ class ClientFeatures(NamedTuple):
     """The named features of each client in a file, of which one client's are read at a time.
 
     Attributes:
-      name: of the file in messages.
+      name: the name of the file in messages.
       client_ids: the clients' names.
       counts: int64[num_clients]: examples of each client.
       features: their names.

@@ -55,8 +55,8 @@ def hf(
     downloads a data set that is not on this machine, and keeps its own copy of CSV and JSON files.
 
     Args:
-      name: of the data set, such as ylecun/mnist; or a folder that `save_to_disk` has written, or
-        that holds files such as train.parquet and test.parquet.
+      name: the name of the data set, such as ylecun/mnist; or a folder that `save_to_disk` has
+        written, or that holds files such as train.parquet and test.parquet.
       config: which one, if the data set has several.
       train_split, test_split: names of the splits.
       x: name of the examples' column.
@@ -69,11 +69,11 @@ def hf(
         all have the size of the first one.
       shorter_side: pixels to which the shorter side of each image is scaled before; `image_size` if
         None.
-      vocabulary: of a text: a file with a word in each line, the most frequent first. If None, it
+      vocabulary: a file with a word in each line, the most frequent first. If None, it
         has the most frequent words of the training texts if there are labels, and otherwise texts
         are sequences of characters.
-      words: of a text: the number of words of the vocabulary, at most.
-      length: of a sequence, in words or characters; 20 words or 80 characters if None.
+      words: the number of words of the vocabulary, at most.
+      length: the length of a sequence, in words or characters; 20 words or 80 characters if None.
 
     Source: https://huggingface.co/docs/datasets.
     """

@@ -60,11 +60,11 @@ def tfds(
       y: name of the labels' feature; None for what the data set says, or `label`.
       users: name of a feature of numbers or texts: the natural client of each training example;
         None if there are no natural clients.
-      vocabulary: of a text: a file with a word in each line, the most frequent first; None for the
+      vocabulary: a file with a word in each line, the most frequent first; None for the
         most frequent words of the training texts, of which equally frequent ones are in the order
         of their first occurrence.
-      words: of a text: the number of words of the vocabulary, at most.
-      length: of a text, in words; longer ones are cut, and shorter ones padded with 0.
+      words: the number of words of the vocabulary, at most.
+      length: the length of a text, in words; longer ones are cut, and shorter ones padded with 0.
 
     Source: https://www.tensorflow.org/datasets.
     """

@@ -77,7 +77,7 @@ def tff_hdf5(
         stackoverflow.word_count.
       words: the number of words of it that are used, 10,000 in StackOverflow's task; all if there
         are fewer.
-      length: of a sequence, in words or characters; 20 words or 80 characters if None.
+      length: the length of a sequence, in words or characters; 20 words or 80 characters if None.
       max_examples: uses only the first examples or texts of each training client; None for all.
       max_clients: uses only the first training clients; None for all.
       max_test_examples: uses only this number of the test examples or texts, which are drawn at
