@@ -60,8 +60,8 @@ def signal_at(monkeypatch):
 @pytest.fixture
 def json_lines(here):
     """The tracker of docs/command_line.md, in a file."""
-    program = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (here / "mine.py").write_text(program.group(1))
+    *_, program, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (here / "mine.py").write_text(program)
     yield "mine.py:json_lines:name=rows.json"
     trackers.pop("mine.py:json_lines", None)
 

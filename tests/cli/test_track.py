@@ -45,7 +45,7 @@ def test_settings_of_a_sweep(here):
 
 def test_a_tracker_in_python(tmp_path):
     """docs/command_line.md: `on_evaluation` of a run."""
-    _, program = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    *_, program = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     names, rows = {}, [{"round": 0, "test_loss": 1.0}, {"round": 2, "test_loss": 0.5}]
     exec(program, names)
 
