@@ -201,8 +201,9 @@ class Settings:
         check_target_metric(self.target_metric)
         if self.client_optimizer is not None:
             client_optimizers.parse(self.client_optimizer)
-        for spec in split_wrappers(self.wrap or ""):
-            wrappers.parse(spec)
+        if self.wrap is not None:
+            for spec in split_wrappers(self.wrap) or [""]:
+                wrappers.parse(spec)
 
     def refuse(self, what: str, *names: str) -> None:
         """Refuses the values of some settings that only synchronous rounds can have.
