@@ -172,7 +172,7 @@ SPECS = [
 
 @pytest.mark.parametrize(("spec", "values", "planner"), SPECS)
 def test_a_method_may_have_an_optimiser(spec, values, planner):
-    assert parse_spec(spec) == (spec.partition(":")[0], values, planner)
+    assert parse_spec(spec) == (spec.partition(":")[0], values, (), planner)
 
 
 @pytest.mark.parametrize(

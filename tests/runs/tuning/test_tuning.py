@@ -237,7 +237,8 @@ def test_the_file_has_the_best_settings_and_what_was_seen(whole):
     kept = {name: content[name] for name in vars(settings) if name in content}
     left_out = {
         "seeds", "evaluate_clients", "held_out", "personal_steps", "devices", "target",
-        "reference", "loss", "metrics", "client_optimizer", "test_examples",
+        "reference", "loss", "metrics", "client_optimizer", "wrap", "failures",
+        "test_examples",
         "local_epochs", "client_learning_rate", "server_learning_rate", "seconds",
     }  # fmt: skip
     assert kept.keys() == vars(settings).keys() - left_out
