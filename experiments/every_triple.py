@@ -1,0 +1,168 @@
+"""Every triple of an algorithm's settings in one run, against the plain run of the algorithm.
+
+The tests have every pair of (algorithm, layout, devices, place of client state, place of examples,
+wrapper, what is done with non-finite updates, holes in cohorts). Here every three of these settings
+stand together in at least one run of three rounds in float64. Its server state, its client rows
+and the rows of its metrics must be those of the plain run: without layouts and wrappers, on one
+device, with everything in memory, and with the same holes.
+
+COMMAND   python experiments/every_triple.py
+EXPECTED  a line for each algorithm, and "0 of ... runs differ" at the end
+TIME      about half an hour on two CPU cores; with `--only scaffold` one minute
+"""
+
+import argparse
+import itertools
+import sys
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedjax_algos as fa
+from fedjax_algos.data import StoredData
+from fedjax_algos.data.stored import source_of
+from fedjax_algos.models.outputs import Outputs
+from fedjax_algos.participation import independent, uniform
+
+AXES = {
+    "layout": ["sequential", "vmapped", 2],
+    "devices": [1, 2],
+    "client_state": ["device", "host", "disk"],
+    "examples": ["in memory", "sharded", "stored"],
+    "wrapper": ["none", "identity", "mean"],
+    "non_finite": ["exclude", "keep"],
+    "holes": [False, True],
+}
+OPTIONS = {  # of algorithms whose defaults do not fit a small network
+    "fedrep": {"head": "out*"},
+    "fedbn": {"norm": "hidden/b"},
+    "ghbm": {"tau": 2},
+}
+REFUSED = {"fedlga": "compares the updates", "ifca": "choose what they train"}  # with `mean`
+COUNTS = [5, 1, 8, 3, 6, 2]
+LOCAL = fa.Local(batch_size=3, learning_rate=0.05, steps=2)
+
+
+def covering(axes):
+    """Rows of settings in which every pair of values of two axes stands at least once (greedy)."""
+    names = list(axes)
+    pairs = {
+        ((one, a), (other, b))
+        for one, other in itertools.combinations(names, 2)
+        for a in axes[one]
+        for b in axes[other]
+    }
+    rows = []
+    everything = [
+        dict(zip(names, values, strict=True)) for values in itertools.product(*axes.values())
+    ]
+    while pairs:
+        best = max(
+            everything, key=lambda row: len(pairs & set(itertools.combinations(row.items(), 2)))
+        )
+        pairs -= set(itertools.combinations(best.items(), 2))
+        rows.append(best)
+    return rows
+
+
+def network():
+    """A smooth network of two layers for six clients of unequal size."""
+
+    def init(key):
+        first, second = jax.random.split(key)
+        hidden = {"w": jax.random.normal(first, (3, 4), float), "b": jnp.zeros(4)}
+        return fa.Model({"hidden": hidden, "out": jax.random.normal(second, (4,), float)})
+
+    def apply(model, batch, key, training):
+        hidden = jnp.tanh(
+            batch["x"] @ model.params["hidden"]["w"] + model.params["hidden"]["b"][None]
+        )
+        return Outputs(hidden @ model.params["out"], hidden), ()
+
+    return fa.Problem(init, apply, lambda outputs, batch: (outputs.logits - batch["y"]) ** 2)
+
+
+def leave_empty(seed, rounds, num_clients, cohort_size):
+    """Uniform cohorts in which slot number (round mod 4) is empty."""
+    cohorts = uniform(seed, rounds, num_clients, cohort_size)
+    empty = np.arange(cohort_size) == np.asarray(rounds)[:, None] % 4
+    return np.where(empty, num_clients, cohorts)
+
+
+leave_empty.may_leave_empty = True
+HOLES = {"sampler": leave_empty, "failures": independent(probability=0.3)}
+
+
+def train(algorithm, settings, folder):
+    """(params, all client states, rows without time) of three rounds with these settings."""
+    rng = np.random.default_rng(0)
+    examples = {"x": rng.normal(size=(sum(COUNTS), 3)), "y": rng.normal(size=sum(COUNTS))}
+    partition = fa.Partition.of(np.split(rng.permutation(sum(COUNTS)), np.cumsum(COUNTS)[:-1]))
+    data = fa.federate(examples, partition)
+    if settings["examples"] == "stored":
+        data = StoredData(source_of(examples, partition, [f"client {i}" for i in range(6)]))
+    disk = settings["client_state"] == "disk"
+    engine = fa.make_engine(
+        algorithm,
+        settings["layout"],
+        client_state=fa.RowsOnDisk(folder) if disk else settings["client_state"],
+        devices=settings["devices"],
+        examples="sharded" if settings["examples"] == "sharded" else "replicated",
+        non_finite=settings["non_finite"],
+    )
+    holes = HOLES if settings["holes"] else {}
+    state, rows = fa.simulate(engine, data, cohort_size=4, rounds=3, eval_every=1, seed=1, **holes)
+    for row in rows:
+        for column in ("wall_seconds", "excluded_updates"):  # with "keep", none are excluded
+            row.pop(column, None)
+    return jax.device_get((state.server.params, fa.client_states(engine, state), rows))
+
+
+def differ(one, other):
+    """Whether two results are equal up to rounding; the same columns, and the same integers."""
+    if jax.tree.structure(one) != jax.tree.structure(other):
+        return True
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return not all(np.allclose(a, b, rtol=1e-9, atol=1e-11, equal_nan=True) for a, b in pairs)
+
+
+def check(name, rows, folder):
+    """The settings, among the rows, whose runs of an algorithm are not those of its plain run."""
+    bare = fa.algorithms.algorithms[name](network(), LOCAL, **OPTIONS.get(name, {}))
+    plain = {axis: values[0] for axis, values in AXES.items()}
+    expected = {holes: train(bare, plain | {"holes": holes}, folder) for holes in AXES["holes"]}
+    wrong = []
+    for settings in rows:
+        wrapper = settings["wrapper"]
+        try:
+            algorithm = bare if wrapper == "none" else getattr(fa.wrappers, wrapper)(bare)
+            if differ(train(algorithm, settings, folder), expected[settings["holes"]]):
+                wrong.append(settings)
+        except ValueError as error:
+            if wrapper != "mean" or REFUSED.get(name, "nothing") not in str(error):
+                wrong.append(settings | {"error": str(error)})
+    return wrong
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", help="one algorithm")
+    options = parser.parse_args()
+    jax.config.update("jax_num_cpu_devices", 2)
+    jax.config.update("jax_enable_x64", True)
+    rows = covering(AXES)
+    found, runs = 0, 0
+    for name in [options.only] if options.only else sorted(fa.algorithms.algorithms):
+        with tempfile.TemporaryDirectory() as folder:
+            wrong = check(name, rows, folder)
+        found, runs = found + len(wrong), runs + len(rows)
+        print(f"{name}: {len(wrong)} of {len(rows)} runs differ", *wrong, sep="\n  ", flush=True)
+        jax.clear_caches()
+    print(f"{found} of {runs} runs differ")
+    sys.exit(found > 0)
+
+
+if __name__ == "__main__":
+    main()
