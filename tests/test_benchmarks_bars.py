@@ -22,7 +22,7 @@ PEERS = {
     "errors": {"ours": 0.0, "PyTorch by hand": 5e-4, "fedjax": 1e-6, "flwr": 1e-6},
     "agrees": 1e-4,
     "others": ["PyTorch by hand"],
-    "absent": {"pfl": "missing: `python3.11 -m venv pfl`"},
+    "absent": {"pfl": "missing: `python3.11 -m venv pfl`", "fluke": "failed: see below"},
     "notes": ["fluke --threads 1: exit 1: no such module"],
     "gflops": 140.0,
     "gemm_gflops": 200.0,
@@ -73,6 +73,7 @@ def test_the_verdict_is_against_the_fastest_peer_and_both_kinds_are_named(table)
     assert share == ["70%", "met", *who]
     for note in (
         "cnn: pfl: missing: `python3.11 -m venv pfl`",
+        "cnn: fluke: failed: see below",
         "cnn: fluke --threads 1: exit 1: no such module",
         "cnn: PyTorch by hand: params differ from those of our first setting by 5e-04, above 1e-04",
         "cnn: not requested, see --rivals: blazefl; fedjax, newer jax; flsim; pfl, processes",

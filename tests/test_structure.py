@@ -1,6 +1,7 @@
 """The structure of the package: folders, imports, docstrings and the glossary."""
 
 import ast
+import functools
 import graphlib
 import importlib
 import importlib.util
@@ -27,13 +28,16 @@ MODULES = sorted(
 )
 
 
+@functools.cache
 def imports_of(path):
     """(module, name) of each import of this package in a file."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "fedjax_algos":
-            yield from ((node.module, alias.name) for alias in node.names)
+            found += [(node.module, alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
-            yield from ((a.name, "") for a in node.names if a.name.startswith("fedjax_algos."))
+            found += [(a.name, "") for a in node.names if a.name.startswith("fedjax_algos.")]
+    return found
 
 
 def test_the_root_holds_folders():

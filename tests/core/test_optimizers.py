@@ -234,7 +234,6 @@ def every_third(inner):
 RIGHT = {
     "identity": optax.identity(),
     "adam": optax.scale_by_adam(),
-    "lion": optax.scale_by_lion(),
     "sign": optax.scale_by_sign(),
     "trace": optax.trace(0.9, nesterov=True),
     "centred": optax.centralize(),

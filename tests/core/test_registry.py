@@ -190,26 +190,18 @@ def test_a_factory_of_a_module(own, tmp_path):
         texts.make("json.encoder:py_encode_basestring", "abc")
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("no_arguments", r"is no text \(too many positional arguments\)"),
-        ("three_arguments", r"is no text \(missing a required argument: 'second'\)"),
-        ("positional_option", "returns a tuple"),
-        ("unknown_type", r"is no text \(name 'Missing' is not defined\)"),
-        ("partial", r"is no text \(functools\.partial"),
-    ],
-)
-def test_a_factory_with_a_wrong_signature_or_result(tmp_path, monkeypatch, name, reason):
-    source = """
-import functools
+WRONG = {
+    "def no_arguments(): pass": r"is no text \(too many positional arguments\)",
+    "def three(first, second, third): pass": r"no text \(missing a required argument: 'second'\)",
+    "def positional(first, size=1): return first, size": "returns a tuple",
+    "def no_type(first, *, n: 'Missing' = 1): pass": r"no text \(name 'Missing' is not defined\)",
+    "import functools; partial = functools.partial(print)": r"is no text \(functools\.partial",
+}
 
-def no_arguments(): pass
-def three_arguments(first, second, third): pass
-def positional_option(first, size=1): return first, size
-def unknown_type(first, *, size: "Missing" = 1): pass
-partial = functools.partial(no_arguments)
-"""
+
+@pytest.mark.parametrize("source", WRONG)
+def test_a_factory_with_a_wrong_signature_or_result(tmp_path, monkeypatch, source):
+    name, reason = re.search(r"(?:def|;) (\w+)", source)[1], WRONG[source]
     (tmp_path / "wrong.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     message = rf"{reason}.*; give a function \(word, \*, \.\.\.\) -> str"
