@@ -293,6 +293,6 @@ def test_while_tracing():
         return rate
 
     with jax.checking_leaks():
-        assert build(0.5) == 0.5
-        assert (jax.vmap(build)(jnp.ones(2)) == 1).all()
-        assert jax.grad(build)(1.0) == 1
+        assert build(jnp.float32(0.5)) == 0.5
+        assert (jax.vmap(build)(jnp.ones(2, jnp.float32)) == 1).all()
+        assert jax.grad(build)(jnp.float32(1)) == 1
