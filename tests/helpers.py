@@ -71,23 +71,18 @@ CASES = [
     Case("fedavg", {}),
     Case("fedavg", {"weighting": "uniform"}),
     Case("fedprox", {"mu": 0.5}),
-    Case("fedavgm", {"beta": 0.9, "server_learning_rate": 0.5}),
     Case("fedavgm", {"beta": 0.9, "dampened": True}),
-    Case("fedadam", {}),
     Case("fedadam", {"initial_v": 1.0, "weighting": "uniform"}),
     Case("fedyogi", {}),
     Case("fedadagrad", {}),
     Case("fedrmsprop", {}),
-    *(
-        Case("fedgbo", {"optimizer": optimizer, "upload": upload})
-        for optimizer in ("sgdm", "rmsprop", "adam")
-        for upload in ("model", "gradient")
-    ),
+    Case("fedgbo", {"optimizer": "sgdm"}),
+    Case("fedgbo", {"optimizer": "rmsprop", "upload": "gradient"}),
     Case("fedgbo", {"optimizer": "adam", "weighting": "examples", "server_learning_rate": 0.7}),
     Case("fedgbo", {"optimizer": optax.scale_by_adam(), "upload": "both"}),
     Case("fedmax", {"beta": 0.5}),
-    *(Case("mfl", {"optimizer": optimizer}) for optimizer in ("sgdm", "rmsprop", "adam")),
-    *(Case("mimelite", {"optimizer": optimizer}) for optimizer in ("sgdm", "rmsprop", "adam")),
+    *(Case("mfl", {"optimizer": optimizer}) for optimizer in ("sgdm", "adam")),
+    *(Case("mimelite", {"optimizer": optimizer}) for optimizer in ("rmsprop", "adam")),
     Case("mimexlite", {"optimizer": "adam"}),
     Case("mimelitemom", {"server_learning_rate": 0.5}),
     Case("mime", {"weighting": "examples"}),

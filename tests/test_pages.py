@@ -3,10 +3,12 @@
 import itertools
 import re
 
+import jax
 import numpy as np
 import pytest
 from helpers import FENCED, PAGES, ROOT, programs
 
+import fedjax_algos as fa
 from fedjax_algos.cli import main
 
 INCLUDED = ("CONTRIBUTING.md", "benchmarks/README.md", "experiments/papers/README.md")
@@ -32,7 +34,7 @@ def test_every_program_on_a_page_is_run_by_a_test():
         "docs/own_algorithms.md",  # test_own_algorithms_page.py
         "docs/recipes.md",  # test_recipes.py
         "docs/results.md",
-        "docs/transformations.md",  # test_transformations_page.py
+        "docs/transformations.md",
     }
 
 
@@ -130,6 +132,22 @@ def test_large_populations(tmp_path, monkeypatch):
     assert len(list((tmp_path / "rows").glob("*.rows"))) == 1
     assert names["data"].num_clients == 40
     assert len(names["test"]["y"]) == 200
+
+
+@pytest.mark.slow
+def test_transformations(capsys):
+    """docs/transformations.md, from top to bottom."""
+    names = {}
+    for program in programs("docs/transformations.md"):
+        exec(program, names)
+    assert capsys.readouterr().out.count("\n") >= 3
+    engine = fa.make_engine(names["round_fn"].algorithm)
+    settings = {"cohort_size": 5, "rounds": 10, "seed": 1, "test": names["examples"]}
+    _, history = fa.simulate(engine, names["data"], **settings)
+    np.testing.assert_allclose(names["losses"][1], history[-1]["test_loss"], rtol=1e-5)
+    assert names["losses"].shape == (64,)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(names["gradient"]))
+    assert (np.asarray(names["gradient"][2]) != 0).any()
 
 
 def test_the_page_of_the_code_names_what_exists():

@@ -1,6 +1,7 @@
 """The structure of the package: folders, imports, docstrings and the glossary."""
 
 import ast
+import functools
 import graphlib
 import importlib
 import importlib.util
@@ -14,46 +15,12 @@ from flax import linen as nn
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.asynchrony import planners, system_models
-from fedjax_algos.core.optimizers import client_optimizers
-from fedjax_algos.data import datasets, partitions
-from fedjax_algos.models import losses, metrics, models
-from fedjax_algos.participation import failures, local_works, rate_schedules, samplers
-from fedjax_algos.runs.saving.trackers import trackers
-from fedjax_algos.wrappers import wrappers
+from fedjax_algos.cli.registries import REGISTRIES
 
 ROOT = Path(fa.__file__).parent
 # a folder imports only from those before it, and from itself
-FOLDERS = (
-    "core",
-    "data",
-    "models",
-    "participation",
-    "asynchrony",
-    "algorithms",
-    "wrappers",
-    "engine",
-    "analysis",
-    "runs",
-    "cli",
-)
-REGISTRIES = (
-    algorithms,
-    client_optimizers,
-    datasets,
-    losses,
-    metrics,
-    models,
-    partitions,
-    samplers,
-    failures,
-    local_works,
-    rate_schedules,
-    planners,
-    system_models,
-    trackers,
-    wrappers,
-)
+FOLDERS = "core data models participation asynchrony algorithms wrappers engine analysis runs cli"
+FOLDERS = FOLDERS.split()
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(fa.__path__, "fedjax_algos.")
@@ -61,13 +28,16 @@ MODULES = sorted(
 )
 
 
+@functools.cache
 def imports_of(path):
     """(module, name) of each import of this package in a file."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "fedjax_algos":
-            yield from ((node.module, alias.name) for alias in node.names)
+            found += [(node.module, alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
-            yield from ((a.name, "") for a in node.names if a.name.startswith("fedjax_algos."))
+            found += [(a.name, "") for a in node.names if a.name.startswith("fedjax_algos.")]
+    return found
 
 
 def test_the_root_holds_folders():
@@ -150,7 +120,7 @@ def defined_in(module_name):
 
 def exported():
     """What the package or one of its folders exports, the classes' methods, and the factories."""
-    for registry in REGISTRIES:
+    for registry in REGISTRIES.values():
         yield from registry.items()
     for module_name in ["fedjax_algos", *MODULES]:
         module = importlib.import_module(module_name)
@@ -234,24 +204,14 @@ def test_no_text_in_a_docstring_is_a_letter_alone():
     assert found == set()
 
 
-@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
-def test_docstrings_of_factories(registry):
+@pytest.mark.parametrize("kind", REGISTRIES)
+def test_docstrings_of_factories(kind):
     """The first line stands in lists on the command line."""
-    ours = {name: factory for name, factory in registry.items() if ":" not in name}
-    for name, factory in ours.items():
-        title = (factory.__doc__ or "").split("\n")[0]
-        assert 20 < len(title) <= 100, name
+    for name, factory in REGISTRIES[kind].items():
+        assert ":" in name or 20 < len((factory.__doc__ or "").split("\n")[0]) <= 100, name
 
 
 GLOSSARY = Path(__file__).parents[1] / "docs" / "glossary.md"
-
-
-def exported_classes():
-    for module_name in ["fedjax_algos", *MODULES]:
-        module = importlib.import_module(module_name)
-        for name in getattr(module, "__all__", ()):
-            if inspect.isclass(getattr(module, name)):
-                yield name
 
 
 @pytest.mark.skipif(not GLOSSARY.exists(), reason="the documentation is not part of this copy")
@@ -259,4 +219,5 @@ def test_the_glossary_has_every_public_class_and_every_folder():
     named = set(re.findall(r"`([^`\n]+)`", GLOSSARY.read_text()))
     folders = {path.parent.relative_to(ROOT) for path in ROOT.rglob("__init__.py")}
     wanted = {f"{folder.as_posix()}/" for folder in folders if folder.parts}
-    assert sorted((wanted | set(exported_classes())) - named) == []
+    classes = {name for name, value in EXPORTED.items() if inspect.isclass(value)}
+    assert sorted((wanted | classes) - named) == []

@@ -284,15 +284,12 @@ class FedLGA(FedAvg):
         self.x = self.x + self.eta * np.mean(corrected)
 
 
-class FedNova(FedAvg):
+class FedNova(FedProx):
     momentum, mu = 0.0, 0.0
 
     def start(self, dispatch):
         self.u = 0.0
         return self.x
-
-    def correct(self, dispatch, k, y, g):
-        return g + self.mu * (y - self.x)
 
     def direction(self, g):
         self.u = self.momentum * self.u + g

@@ -4,7 +4,7 @@ An `Algorithm` knows nothing of devices, chunks, time or data loading.
 """
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -89,7 +89,7 @@ def stateless(params: Params, key: Key) -> ClientState:
     """The `client_init` of an algorithm whose clients keep no state between dispatches.
 
     Args:
-      params: theta_0, unused.
+      params: the initial params, unused.
       key: the client's key, unused.
     """
     return ()
@@ -97,6 +97,7 @@ def stateless(params: Params, key: Key) -> ClientState:
 
 PartKind = Literal["delta", "change", "model", "vector", "moments", "count", "choice"]
 PartKinds = Any  # a tree prefix of an update, with a `PartKind` as each leaf
+VECTORS = ("delta", "change", "model", "vector", "moments")  # trees of floats
 
 
 def as_sent(message: Any) -> Update:
@@ -104,12 +105,17 @@ def as_sent(message: Any) -> Update:
     return message
 
 
+def send_params(server: ServerState, group: jax.Array) -> Broadcast:
+    """The `broadcast` of an algorithm whose clients download the model alone."""
+    return server.params
+
+
 class Asynchrony(NamedTuple):
     """With which planners of the virtual clock an algorithm runs, such as "immediate" or "tiers".
 
     With the planner "barrier" all clients start from the model that the server then updates. With
-    every other planner an update `x - y_i` of an older x is applied to a newer model. Most server
-    rules allow that. Those that do not name here the planners with which they run, and the reason.
+    every other planner an update `x - y_i` of an older x is applied to a newer model, which most
+    server rules allow.
 
     Attributes:
       default: the planner that the algorithm was made for, with options if it needs some.
@@ -123,7 +129,7 @@ class Asynchrony(NamedTuple):
 
 
 class Traits(NamedTuple):
-    """What an algorithm declares about itself; its functions compute, and these fields describe.
+    """What an algorithm declares about itself.
 
     `parts` says what each part of an update is, as a tree prefix of the update, such as
     `Upload("delta", "count")`. Wrappers and diagnostics read it.
@@ -181,8 +187,8 @@ class Algorithm(NamedTuple):
 
     - `init(params, population)` makes the server state, a NamedTuple with a field `params`: the
       model that is evaluated.
-    - `broadcast(server, group)` is what a client downloads. `group`, int32[], is 0 in rounds; see
-      `Population.num_groups`.
+    - `broadcast(server, group)` is what a client downloads; the default is `server.params`.
+      `group`, int32[], is 0 in rounds; see `Population.num_groups`.
     - `client_init(params, key)` makes a client's state at its first dispatch, from the initial
       params.
     - `client_update(broadcast, client_state, data, dispatch, key)` trains one client and returns
@@ -209,11 +215,11 @@ class Algorithm(NamedTuple):
     problem: Problem
     local: Local
     init: Callable[[Params, Population], ServerState]
-    broadcast: Callable[[ServerState, jax.Array], Broadcast]
     client_update: Callable[
         [Broadcast, ClientState, ClientData, Dispatch, Key], tuple[ClientState, Update, Report]
     ]
     server_update: Callable[[ServerState, Any, jax.Array, jax.Array], ServerState]
+    broadcast: Callable[[ServerState, jax.Array], Broadcast] = send_params
     contribute: Callable[[Update, Dispatch, jax.Array], Contribution] = weighted_by("examples")
     decode: Callable[[Any], Update] = as_sent
     client_init: Callable[[Params, Key], ClientState] = stateless
@@ -227,3 +233,35 @@ class Algorithm(NamedTuple):
             for name in ("client_update", "server_update")
         }
         return describe(self, **made_by, problem=self.problem, local=self.local)
+
+
+def kinds(parts: PartKinds) -> tuple[str, ...]:
+    """The kind of each part, in the order of the update's leaves."""
+    return tuple(jax.tree.leaves(parts))
+
+
+def split_update(parts: PartKinds, update: Update) -> list[Any]:
+    """The parts of an update, one tree for each of `kinds(parts)`, or ValueError."""
+    structure: Any = jax.tree.structure(parts)
+    try:
+        trees = structure.flatten_up_to(update)
+    except (TypeError, ValueError) as error:
+        raise ValueError(_mismatch(parts, f"the update is {jax.tree.structure(update)}")) from error
+    for kind, tree in zip(kinds(parts), trees, strict=True):
+        for leaf in jax.tree.leaves(tree) if kind in VECTORS else []:
+            if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+                raise ValueError(_mismatch(parts, f"a {kind} has {jnp.result_type(leaf)} entries"))
+    return trees
+
+
+def _mismatch(parts, what):
+    return (
+        f"the algorithm declares parts={parts!r}, but {what}; give Traits(parts=...) the kind of "
+        "each part of its update, as in fednova"
+    )
+
+
+def join_update(parts: PartKinds, trees: Sequence[Any]) -> Update:
+    """The update of its parts; the inverse of `split_update`."""
+    structure: Any = jax.tree.structure(parts)
+    return structure.unflatten(trees)

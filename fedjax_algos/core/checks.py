@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
 from fedjax_algos.core.options import check_choice, is_number
 from fedjax_algos.core.registry import is_own
@@ -79,11 +80,10 @@ def check_local(local: Local) -> None:
     check_whole("Local: batch_size", local.batch_size)
     if local.steps is not None:
         check_whole("Local: steps", local.steps)
-    for name, value in (("epochs", local.epochs), ("learning_rate", local.learning_rate)):
-        if value is not None and not callable(value):
-            _check_positive(f"Local: {name}", value)
-    if local.learning_rate is None:
-        raise ValueError("Local: learning_rate=None is out of range; give a number above 0")
+    if local.epochs is not None:
+        _check_positive("Local: epochs", local.epochs)
+    if not callable(local.learning_rate):
+        _check_positive("Local: learning_rate", local.learning_rate)
     check_choice("Local: batches", local.batches, typing.get_args(Batches))
     check_choice("Local: rate_by", local.rate_by, ("round", "dispatch"))
     if local.reverse is not None:
@@ -97,9 +97,8 @@ def check_local(local: Local) -> None:
 
 
 def _check_positive(name, value):
-    if isinstance(value, jax.core.Tracer):
-        return
-    if not (is_number(value, float) and value > 0):
+    is_traced = isinstance(value, jax.core.Tracer)
+    if not is_traced and not (is_number(value, float) and value > 0):
         raise ValueError(f"{name}={_shown(value)} is out of range; give a number above 0")
 
 
@@ -114,40 +113,31 @@ def as_model(init: Callable, params: Params | Model | None) -> Model | None:
         fix = f"give {name} as problem.init(key).{name} has them"
         if name != "params" and own_leaves and not leaves:
             fix = "give fedjax_algos.Model(params, statistics, frozen)"
-        structures: list[Any] = [jax.tree.structure(tree) for tree in (given, own)]
-        if structures[0] != structures[1]:
-            raise ValueError(
-                f"params have {name} of another structure ({describe_tree(given)}) than the "
-                f"problem's ({describe_tree(own)}); {fix}"
+        require(
+            jax.tree.structure(given) == jax.tree.structure(own),
+            f"params have {name} of another structure ({describe_tree(given)}) than the "
+            f"problem's ({describe_tree(own)}); {fix}",
+        )
+        for shape, wanted in zip(map(np.shape, leaves), map(np.shape, own_leaves), strict=True):
+            require(
+                shape == wanted,
+                f"params have {name} of shape {list(shape)} where the problem's have "
+                f"{list(wanted)}; {fix}",
             )
-        for leaf, own_leaf in zip(leaves, own_leaves, strict=True):
-            if np.shape(leaf) != own_leaf.shape:
-                raise ValueError(
-                    f"params have {name} of shape {list(np.shape(leaf))} where the problem's have "
-                    f"{list(own_leaf.shape)}; {fix}"
-                )
-        if any(is_deleted(leaf) for leaf in leaves):
-            raise ValueError(
-                f"the {name} in params were consumed by a round, because they are those of its "
-                "state; copy them before, with jax.tree.map(jnp.copy, ...), or take those of the "
-                "state that the round returned"
-            )
+        check_not_consumed(given)
     return model
 
 
 def check_not_consumed(tree: Any) -> None:
     """Checks that a part of a run's state still has its arrays."""
-    if any(map(is_deleted, jax.tree.leaves(tree)[:1])):
+    for leaf in jax.tree.leaves(tree)[:1]:
+        deleted = getattr(leaf, "is_deleted", None)  # also of rows on disk, which the engine has
+        if deleted is None or isinstance(leaf, jax.core.Tracer) or not deleted():
+            continue
         raise ValueError(
             "this state was consumed by the round that it was given to; use the one that it "
             "returned, or copy it before the round: jax.tree.map(jnp.copy, state)"
         )
-
-
-def is_deleted(leaf: Any) -> bool:
-    """Whether an array has given its buffer away."""
-    deleted = getattr(leaf, "is_deleted", None)  # also of rows on disk, which the engine has
-    return deleted is not None and not isinstance(leaf, jax.core.Tracer) and deleted()
 
 
 def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ...]) -> None:
@@ -155,50 +145,39 @@ def check_dispatches(dispatches: Dispatch, num_clients: int, axes: tuple[str, ..
     check_kind("dispatches", dispatches, Dispatch, "give those of Cohorts(...).dispatches")
     shape, all_arrive = np.shape(dispatches.client), isinstance(dispatches.arrives, tuple)
     for name, leaf in zip(dispatches._fields, dispatches, strict=True):
-        if np.shape(leaf) != shape and not (name == "arrives" and all_arrive):
-            raise ValueError(
-                f"dispatches have {name} of shape {np.shape(leaf)} and client of shape {shape}; "
-                "give arrays of one shape"
-            )
-    if len(shape) != len(axes) or 0 in shape:
-        raise ValueError(
-            f"dispatches have shape {shape}; give arrays [{', '.join(axes)}], at least one entry "
-            "in each axis"
-        )
-    if not all_arrive and np.asarray(dispatches.arrives).dtype != bool:
-        raise ValueError(
-            f"dispatches have arrives of type {np.asarray(dispatches.arrives).dtype}; give bools"
-        )
+        if name == "arrives" and all_arrive:
+            continue
+        given = f"dispatches have {name} of shape {np.shape(leaf)} and client of shape {shape}"
+        require(np.shape(leaf) == shape, f"{given}; give arrays of one shape")
+    fix = f"give arrays [{', '.join(axes)}], at least one entry in each axis"
+    require(len(shape) == len(axes) and 0 not in shape, f"dispatches have shape {shape}; {fix}")
+    if not all_arrive:
+        dtype = np.asarray(dispatches.arrives).dtype
+        require(dtype.kind == "b", f"dispatches have arrives of type {dtype}; give bools")
     check_clients(np.asarray(dispatches.client), num_clients, may_be_empty=not all_arrive)
     steps, rates = np.asarray(dispatches.num_steps), np.asarray(dispatches.learning_rate)
-    if steps.dtype.kind not in "iu" or steps.min() < 0:
-        raise ValueError(
-            f"dispatches have num_steps={steps.min()} of type {steps.dtype}; give whole numbers of "
-            "at least 0"
-        )
+    given = f"dispatches have num_steps={steps.min()} of type {steps.dtype}"
+    is_whole = steps.dtype.kind in "iu" and steps.min() >= 0
+    require(is_whole, f"{given}; give whole numbers of at least 0")
     low, high = rates.min(), rates.max()
-    if not 0 < low <= high < math.inf:
-        wrong = high if low > 0 else low
-        raise ValueError(
-            f"dispatches have learning_rate={wrong}; give numbers above 0 that are finite"
-        )
+    given = f"dispatches have learning_rate={high if low > 0 else low}"
+    require(0 < low <= high < math.inf, f"{given}; give numbers above 0 that are finite")
 
 
 def check_clients(clients: np.ndarray, num_clients: int, *, may_be_empty: bool = False) -> None:
     """Checks client ids; N may stand for an empty slot."""
-    if clients.dtype.kind not in "iu":
-        mask = ": a mask holds no ids, give np.flatnonzero(mask)" * (clients.dtype.kind == "b")
-        raise ValueError(
-            f"the clients of dispatches are of type {clients.dtype}; give their ids, whole numbers "
-            f"from 0 to {num_clients - 1}{mask}"
-        )
+    last = num_clients - 1
+    mask = ": a mask holds no ids, give np.flatnonzero(mask)" * (clients.dtype.kind == "b")
+    fix = f"give their ids, whole numbers from 0 to {last}{mask}"
+    is_ids = clients.dtype.kind in "iu"
+    require(is_ids, f"the clients of dispatches are of type {clients.dtype}; {fix}")
     for client in (clients.min(), clients.max()):
-        if not 0 <= client < num_clients + may_be_empty:
-            empty = ", and set may_leave_empty = True on a sampler that leaves slots empty"
-            raise ValueError(
-                f"client {client} is in a cohort; there are clients 0 to {num_clients - 1}: draw "
-                f"the dispatches from data.counts(){empty * bool(client == num_clients)}"
-            )
+        empty = ", and set may_leave_empty = True on a sampler that leaves slots empty"
+        require(
+            0 <= client <= last + may_be_empty,
+            f"client {client} is in a cohort; there are clients 0 to {last}: draw the dispatches "
+            f"from data.counts(){empty * bool(client == num_clients)}",
+        )
 
 
 def check_problem(problem: Any) -> None:
@@ -208,26 +187,21 @@ def check_problem(problem: Any) -> None:
 
 
 def check_initial(model: Any) -> None:
-    """Checks what `Problem.init` returned, or a model that replaces it: its type, and its params'.
-
-    Params of whole or complex numbers cannot be trained, and in float16 sums over clients overflow;
-    bfloat16 is a warning.
-    """
-    fix = "return fedjax_algos.Model(params, statistics)"
-    check_kind("Problem.init(key)", model, Model, fix)
+    """Checks the types of what `Problem.init` returned, or of a model that replaces it."""
+    check_kind("Problem.init(key)", model, Model, "return fedjax_algos.Model(params, statistics)")
     for path, leaf in jax.tree_util.tree_leaves_with_path(model.params):
         dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
         name = f"params{jax.tree_util.keystr(path)} of type {dtype}"
-        if not jnp.issubdtype(dtype, jnp.floating):
-            raise ValueError(
-                f"the model has {name}, of which no gradient can be taken; give it a float type, "
-                "or keep it in Model.statistics if it is not trained"
-            )
-        if dtype == jnp.float16:
-            raise ValueError(
-                f"the model has {name}, in which sums over clients overflow and small updates are "
-                "0; keep float32 params and cast them to float16 in Problem.apply"
-            )
+        require(
+            jnp.issubdtype(dtype, jnp.floating),
+            f"the model has {name}, of which no gradient can be taken; give it a float type, or "
+            "keep it in Model.statistics if it is not trained",
+        )
+        require(
+            dtype != jnp.float16,
+            f"the model has {name}, in which sums over clients overflow and small updates are 0; "
+            "keep float32 params and cast them to float16 in Problem.apply",
+        )
         if dtype == jnp.bfloat16:
             warnings.warn(
                 f"the model has {name}, which holds 8 bits of a number: steps that are smaller "
@@ -242,11 +216,11 @@ def with_mask(batch: Batch, mask: jax.Array) -> Batch:
     """The batch that training gives `problem.apply`: a dict has its mask, bool[batch]."""
     if not isinstance(batch, dict):
         return batch
-    if "mask" in batch:
-        raise ValueError(
-            "the examples have an array of the name 'mask', under which training tells the model "
-            "the real rows of a batch; give federate another name for it"
-        )
+    require(
+        "mask" not in batch,
+        "the examples have an array of the name 'mask', under which training tells the model the "
+        "real rows of a batch; give federate another name for it",
+    )
     return batch | {"mask": mask}
 
 
@@ -258,10 +232,8 @@ def apply_model(
         result = problem.apply(model, batch, key, training)
     named = hasattr(result, "_fields")  # such as outputs without statistics
     if not isinstance(result, tuple | list) or named or len(result) != 2:
-        raise TypeError(
-            f"Problem.apply returned {_described(result)}; return (outputs, statistics), with () "
-            "for statistics if the model has none"
-        )
+        fix = "return (outputs, statistics), with () for statistics if the model has none"
+        raise TypeError(f"Problem.apply returned {_described(result)}; {fix}")
     outputs, statistics = result
     return outputs, statistics
 
@@ -277,30 +249,22 @@ def metrics_of(problem: Problem, outputs: Outputs, batch: Batch) -> dict[str, ja
     with _named("Problem.metrics", batch, f"the model's outputs are {_described(outputs)}"):
         metrics = problem.metrics(outputs, batch)
     if not isinstance(metrics, dict):
-        raise TypeError(
-            f"Problem.metrics returned {_described(metrics)}; return a dictionary, such as "
-            "{'error': values}"
-        )
-    if "loss" in metrics:
-        raise ValueError(
-            "Problem.metrics returned a metric of the name 'loss', which is that of Problem.loss; "
-            "give it another name"
-        )
+        fix = "return a dictionary, such as {'error': values}"
+        raise TypeError(f"Problem.metrics returned {_described(metrics)}; {fix}")
+    text = "Problem.metrics returned a metric of the name 'loss', which is that of Problem.loss"
+    require("loss" not in metrics, f"{text}; give it another name")
     return metrics
 
 
 @contextlib.contextmanager
 def _named(name: str, batch: Batch, rest: str) -> Iterator[None]:
-    """An error of a user's function names it, its line and what it was given; ours pass.
-
-    The error itself is the cause of the one that is raised.
-    """
+    """An error of a user's function names it, its line and what it was given; ours pass."""
     try:
         yield
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        told = isinstance(error, ValueError | TypeError)
-        if told and Path(frames[-1].filename).is_relative_to(_PACKAGE):
+        is_ours = Path(frames[-1].filename).is_relative_to(_PACKAGE)
+        if is_ours and isinstance(error, ValueError | TypeError):
             raise
         own = [frame for frame in frames if is_own(Path(frame.filename))]
         place = f" in {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""

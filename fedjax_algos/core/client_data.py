@@ -70,24 +70,21 @@ class ClientData(NamedTuple):
         if batches == "persistent":
             step = step + jnp.asarray(self.first_step).astype(jnp.uint32)
         in_epoch = (step % per_epoch) * batch_size + entries
-        if batches == "wrapped":
-            real = entries >= 0
-        else:
-            real = in_epoch < (2 * n if batches == "persistent" else n)
-        # padding repeats real examples
-        wraps = batches in ("wrapped", "persistent")
+        end = 2 * n if batches == "persistent" else n
+        real = entries >= 0 if batches == "wrapped" else in_epoch < end
+        wraps = batches in ("wrapped", "persistent")  # padding repeats real examples
         in_epoch = in_epoch % n if wraps else jnp.minimum(in_epoch, n - 1)
         return permute(next_words(self.order, step // per_epoch), in_epoch, n), real
 
     def batch(
         self, step: jax.Array, batch_size: int, batches: Batches = "short"
     ) -> tuple[Batch, jax.Array]:
-        """The batch of local step `step`, leaves [batch_size, ...], and its mask; see `positions`.
+        """The batch of a local step, leaves [batch_size, ...], and its mask.
 
         Args:
-          step: int32[]: number of the local step, from 0.
-          batch_size: B, the number of examples in a batch.
-          batches: any kind of `Local` but "full".
+          step: int32[]: as in `positions`.
+          batch_size: B, as in `positions`.
+          batches: as in `positions`.
         """
         positions, real = self.positions(step, batch_size, batches)
         return self._rows(positions), real

@@ -1,8 +1,7 @@
 """Files: regular ones of a bounded size are read, and are written whole or not at all.
 
-What a library that reads a format raises, and what a reader finds wrong by `require`, becomes a
-`FileError` "FILE: not KIND: reason; fix" by `reading`. What the package writes for itself has
-checksums: of a JSON file in the file itself, of the files of a folder beside them.
+What the package writes for itself has checksums: of a JSON file in the file itself, of the files
+of a folder beside them.
 """
 
 import contextlib
@@ -44,24 +43,14 @@ class DamagedError(ValueError):
 
 @contextlib.contextmanager
 def reading(source: PathLike, kind: str, fix: str, *errors: type[Exception]) -> Iterator[None]:
-    """Turns the errors of a `with` block into a `FileError` "SOURCE: not KIND: reason; fix".
-
-    These are OSError, EOFError, ValueError, MemoryError, RecursionError and `errors`, which are
-    those of the library that reads the format.
-    """
-    common: tuple[type[Exception], ...] = (
-        OSError,
-        EOFError,
-        ValueError,
-        MemoryError,
-        RecursionError,
-    )
+    """Turns errors, also those of a library, into a `FileError` "SOURCE: not KIND: reason; fix"."""
     try:
         yield
     except FileError:  # of a part of the file
         raise
-    except (*common, *errors) as error:
-        text = f"not {kind}: {first_line(error)}; {fix}"
+    except (OSError, EOFError, ValueError, MemoryError, RecursionError, *errors) as error:
+        first_line = next(iter(str(error).splitlines()), "") or type(error).__name__
+        text = f"not {kind}: {first_line}; {fix}"
         if isinstance(error, FileNotFoundError) and error.errno:  # not one of a library
             text = "there is no such file; check the path"
         elif isinstance(error, TooLargeError):
@@ -85,11 +74,6 @@ def needed(package: str, owner: str, more: str = "") -> Any:
         name = package.replace("_", "-")
         fix = f"{owner} needs the package {name}; run: pip install {name}{more}"
         raise ValueError(fix) from error
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message, or its type if it has none."""
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def open_regular(path: PathLike) -> io.BufferedReader:
@@ -133,10 +117,7 @@ def max_text_bytes() -> int:
 
 
 def check_array_bytes(what: str, size: int, fix: str) -> None:
-    """Raises TooLargeError for arrays of more than half of the memory; a device may need the rest.
-
-    `what` names the arrays, `size` is in bytes, and `fix` says what to do.
-    """
+    """Raises TooLargeError for more than half of the memory; a device may need the rest."""
     limit = host_memory() // 2
     if size > limit:
         raise TooLargeError(
@@ -166,10 +147,8 @@ def parse_toml(content: bytes) -> dict[str, Any]:
     """The tables of a TOML text of at most `MAX_TOML_BYTES`; ValueError for another text."""
     text = content.decode()
     for number, line in enumerate(text.split("\n"), start=1):
-        require(
-            line.count(".") <= _MAX_DOTS,
-            f"line {number} has more than {_MAX_DOTS} dots; divide it",
-        )
+        few = line.count(".") <= _MAX_DOTS
+        require(few, f"line {number} has more than {_MAX_DOTS} dots; divide it")
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -178,10 +157,7 @@ def parse_toml(content: bytes) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; the file is renamed to `path` at the end of the block.
-
-    If it cannot be written, as on a full disk, what was at `path` before stays: a ValueError.
-    """
+    """A path to write to, which is renamed to `path` at the end; a ValueError changes nothing."""
     beside = path.with_name(f".{os.getpid()}-{path.name}")
     with writing(path):
         try:
@@ -258,9 +234,8 @@ def check_sums(folder: Path, names: Sequence[str]) -> None:
         raise DamagedError(f"{error.filename!r} cannot be read ({error.strerror})") from None
     wrong = [name for name, line in found.items() if line.encode() not in recorded]
     if wrong or len(recorded) != len(found):
-        text = f"is not as it was written: its checksum is not that in {SUMS}"
-        name, text = (wrong[0], text) if wrong else (SUMS, "is not of the files beside it")
-        raise DamagedError(f"{str(folder / name)!r} {text}")
+        name = str(folder / (wrong or [SUMS])[0])
+        raise DamagedError(f"{name!r} is not as it was written: the checksums are in {SUMS}")
 
 
 def _sums(folder, names):

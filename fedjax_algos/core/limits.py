@@ -1,7 +1,6 @@
 """Bounds on sizes: what fits into 32-bit integers, and what fits into the memory of the machine.
 
-Sizes are computed before anything is allocated. What is compared with the memory is a lower bound
-of what is needed, so a run that fits is never refused, and one that nearly fits may still fail.
+What is compared with the memory is a lower bound of what is needed: a run that fits is not refused.
 """
 
 import functools
@@ -10,6 +9,8 @@ import sys
 from typing import Any
 
 import jax
+
+from fedjax_algos.core.reprs import si_prefix
 
 MAX_INT32 = 2**31 - 1
 MAX_SEED = 2**32 - 1  # keys are made of uint32
@@ -32,10 +33,7 @@ def device_memory(device: jax.Device | None = None) -> int:
 
 
 def check_memory(what: str, num_bytes: int, fix: str, *, limit: int | None = None) -> None:
-    """Raises ValueError for `what`, such as "rounds=5", that needs more bytes than there are.
-
-    `fix` says what to do. Without a `limit` there are those of the machine's memory.
-    """
+    """Raises ValueError for `what`, such as "rounds=5", that needs more than there is."""
     limit = host_memory() if limit is None else limit
     if num_bytes > limit:
         raise ValueError(
@@ -45,10 +43,7 @@ def check_memory(what: str, num_bytes: int, fix: str, *, limit: int | None = Non
 
 
 def check_device_memory(what: str, num_bytes: int, fix: str, *, devices: int = 1) -> None:
-    """Raises ValueError, as `check_memory`, for what each of some devices has to hold.
-
-    Those of a CPU share its memory.
-    """
+    """`check_memory` for what each of some devices has to hold; those of a CPU share its memory."""
     shared = devices if jax.default_backend() == "cpu" else 1
     check_memory(what, num_bytes * shared, fix, limit=device_memory())
 
@@ -66,8 +61,5 @@ def check_int32(what: str, value: Any, fix: str) -> None:
 def readable_bytes(number: float) -> str:
     """A number of bytes with its unit, such as `1.5 GB`."""
     size = float(min(number, sys.float_info.max))  # a damaged header may say more
-    for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} EB"
+    factor, prefix = si_prefix(size)
+    return f"{size / factor:.3g} {prefix}B" if prefix else f"{size:.3g} bytes"

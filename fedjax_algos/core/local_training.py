@@ -2,7 +2,6 @@
 
 import contextlib
 import contextvars
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -51,11 +50,7 @@ def repeat(
     most: int | None = None,
     policy: Callable[..., bool] | None = None,
 ) -> Any:
-    """The carry after `step(k, carry)` for k = 0 to `number` - 1.
-
-    With `most`, a static bound of `number`, the loop can be differentiated in reverse mode, and the
-    result is NaN if `number` is larger; `policy` is that of `ReverseMode`.
-    """
+    """The carry after `step(k, carry)` for k = 0 to `number` - 1; for `most` see `ReverseMode`."""
     if most is None or not _bounds_apply.get():
         return jax.lax.fori_loop(0, number, step, start)
 
@@ -88,9 +83,9 @@ class Trained(NamedTuple):
     """A finished local update.
 
     Attributes:
-      params: y_K.
+      params: y_K, the local model after the last step.
       transform_state: the last state of the transform.
-      report: the mean training loss and the statistics.
+      report: the mean training loss over all examples of all steps, and the statistics.
     """
 
     params: Params
@@ -107,11 +102,6 @@ def uncorrected(gradient: Params, params: Params, step: Step) -> Params:
     return gradient
 
 
-def unmoved(params: Params) -> Params:
-    """The move that returns the local model unchanged."""
-    return params
-
-
 def check_one_each(name: str, values: jax.Array, mask: jax.Array) -> None:
     """Raises ValueError unless there is one value for each example of a batch."""
     if values.shape != mask.shape:
@@ -121,27 +111,17 @@ def check_one_each(name: str, values: jax.Array, mask: jax.Array) -> None:
         )
 
 
-def check_batch_memory(examples: Batch, batch_size: int) -> None:
-    """Raises ValueError unless a batch fits into the memory of a device."""
-    row = jax.eval_shape(lambda leaves: jax.tree.map(lambda leaf: leaf[0], leaves), examples)
-    check_device_memory(
-        f"batch_size={batch_size}", batch_size * (tree_bytes(row) + 4), "give a smaller one"
-    )
-
-
 def batch_gradient(
     problem: Problem, penalty: Penalty | None = None
 ) -> Callable[..., tuple[Params, Statistics, Mean]]:
     """A function that takes the gradient of the mean loss over the real rows of a batch.
 
-    The losses of masked rows, which repeat real ones, are excluded with `where`. A batch without a
-    real row has gradient 0; its model is given a mask of all rows, so that means are finite.
-    The function is `(model, batch, mask, key) -> (gradient, statistics, loss)`; the loss does not
-    contain the penalty.
+    It is `(model, batch, mask, key) -> (gradient, statistics, loss)`; the loss does not contain the
+    penalty. A batch without a real row has gradient 0.
     """
 
     def mean_loss(params, statistics, frozen, batch, mask, key):
-        given = with_mask(batch, mask | ~mask.any())
+        given = with_mask(batch, mask | ~mask.any())  # so that means over real rows are finite
         model = Model(params, statistics, frozen)
         outputs, statistics = apply_model(problem, model, given, key, True)
         losses = losses_of(problem, outputs, batch)
@@ -166,9 +146,8 @@ def full_gradient(
 ) -> Callable[[Model, ClientData, Key], tuple[Params, Statistics, Mean]]:
     """A function that takes the exact mean gradient over all of a client's examples.
 
-    It is `(1 / n_i) sum_j grad l(x; example_ij)`, summed over pieces of `size` examples, of which
-    the last one may be short. The client's stream of batches stays unchanged. The function is
-    `(model, data, key) -> (gradient, statistics, loss)`.
+    It is `(model, data, key) -> (gradient, statistics, loss)`, a sum over pieces of `size`
+    examples. The client's stream of batches stays unchanged.
     """
     gradient = batch_gradient(problem, penalty)
 
@@ -186,7 +165,10 @@ def full_gradient(
 
         zero = jnp.zeros((), jnp.result_type(float))
         start = (optax.tree.zeros_like(model.params), model.statistics, Mean(zero, zero))
-        most = None if reverse is None else -(-_most_examples(data, reverse) // width)
+        most = None
+        if reverse is not None:  # a pool of all clients' examples has a number that is known
+            known = not isinstance(data.num_examples, jax.core.Tracer)
+            most = -(-(int(data.num_examples) if known else reverse.max_examples) // width)
         pieces = -(-data.num_examples // width)
         total, statistics, losses = repeat(add, pieces, start, most)
         count = jnp.maximum(losses.weight, 1)
@@ -195,20 +177,15 @@ def full_gradient(
     return run
 
 
-def _most_examples(data: ClientData, reverse: ReverseMode) -> int:
-    """A static bound of a client's examples; a pool of all clients' has its own number."""
-    known = not isinstance(data.num_examples, jax.core.Tracer)
-    return int(data.num_examples) if known else reverse.max_examples
-
-
 class Train(NamedTuple):
     """The function that `local_training` returns: it runs one client's local steps.
 
     Attributes:
       local: how a client trains.
-      gradient: `(model, batch, mask, key) -> (gradient, statistics, loss)`, see `batch_gradient`.
+      gradient: `(model, batch, mask, key) -> (gradient, statistics, loss)`, of the mean loss over
+        the real rows of a batch. The loss is without the penalty.
       full_gradient: `(model, data, key) -> (gradient, statistics, loss)` over all of a client's
-        examples, see `full_gradient`.
+        examples.
     """
 
     local: Local
@@ -223,11 +200,11 @@ class Train(NamedTuple):
         key: Key,
         *,
         correct: Correction = uncorrected,
-        move: Callable[[Params], Params] = unmoved,
+        move: Callable[[Params], Params] | None = None,
         transform: optax.GradientTransformation | None = None,
         transform_state: Any = None,
     ) -> Trained:
-        """Runs the local steps.
+        """Runs the local steps, and returns what they end with.
 
         Args:
           params: x, from which the client starts.
@@ -235,17 +212,15 @@ class Train(NamedTuple):
           dispatch: gives `num_steps` and `learning_rate`.
           key: for dropout and noise.
           correct: `(gradient, y, step) -> gradient`, applied before `transform`.
-          move: `y -> y`, applied before the gradient is taken.
+          move: `y -> y`, applied before the gradient is taken; None leaves y as it is.
           transform: replaces `local.transform`.
           transform_state: the state that `transform` starts from; None initialises it at `params`.
-
-        Returns:
-          The params y_K, the last state of `transform`, and a report with the mean training loss
-          over all examples of all steps.
         """
         local = self.local
         if local.batches != "full":  # which takes pieces of at most the client's examples
-            check_batch_memory(data.examples, local.batch_size)
+            row = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], data.examples))
+            size = local.batch_size * (tree_bytes(row) + 4)
+            check_device_memory(f"batch_size={local.batch_size}", size, "give a smaller one")
         transform = local.transform if transform is None else transform
         if transform_state is None:
             transform_state = transform.init(params)
@@ -256,19 +231,18 @@ class Train(NamedTuple):
         def step(k, carry):
             params, transform_state, statistics, losses = carry
             step_key = jax.random.fold_in(key, k)
-            if local.batches == "full":
-                gradient_of = functools.partial(self.full_gradient, data=data, key=step_key)
-            else:
-                batch, mask = data.batch(k, local.batch_size, local.batches)
-                gradient_of = functools.partial(self.gradient, batch=batch, mask=mask, key=step_key)
+            whole = local.batches == "full"
+            batch = () if whole else data.batch(k, local.batch_size, local.batches)
 
-            def gradient_at(point):
-                return gradient_of(Model(point, statistics, data.frozen))[0]
+            def gradient_of(point):
+                model = Model(point, statistics, data.frozen)
+                if whole:
+                    return self.full_gradient(model, data, step_key)
+                return self.gradient(model, *batch, step_key)
 
-            params = move(params)
-            model = Model(params, statistics, data.frozen)
-            grads, new_statistics, loss = gradient_of(model)
-            grads = correct(grads, params, Step(k, gradient_at))
+            params = params if move is None else move(params)
+            grads, new_statistics, loss = gradient_of(params)
+            grads = correct(grads, params, Step(k, lambda point: gradient_of(point)[0]))
             grads, transform_state = transform.update(grads, transform_state, params)
             params = jax.tree.map(descend, params, grads)
             return params, transform_state, new_statistics, jax.tree.map(jnp.add, losses, loss)

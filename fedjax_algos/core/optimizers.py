@@ -18,8 +18,8 @@ import numpy as np
 import optax
 
 from fedjax_algos.core.checks import check_kind
-from fedjax_algos.core.options import Count, Decay, NonNegative, Option, Range
-from fedjax_algos.core.options import options as known_options
+from fedjax_algos.core.files import require
+from fedjax_algos.core.options import Count, Decay, NonNegative, Option, Range, options
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.specs import spec_of
 from fedjax_algos.core.types import Local, Problem
@@ -61,9 +61,8 @@ _REFUSED = {
     "rprop": _ENTANGLED,
     "sm3": "it cannot take params that are scalars",
 }
-# of the probe of a transformation's sign
 _STEPS = 32  # after which a transformation that has returned zeros only is taken to be right
-_SCALE = 100.0  # of the gradient, so that additions such as noise are small
+_SCALE = 100.0  # of the gradient of the probe, so that additions such as noise are small
 _ROUNDING = 1e-3  # relative: what is nearer to 0 has no sign
 # update functions that were found right, at first that of Local's default
 _PROBED: weakref.WeakSet[Any] = weakref.WeakSet({Local._field_defaults["transform"].update})
@@ -77,24 +76,24 @@ class ClientOptimizers(Registry[optax.GradientTransformation]):
         self, spec: str, more: Mapping[str, Option] | None = None, last: str = ""
     ) -> tuple[str, dict[str, Any]]:
         """The name and the options of a spec; see `Registry.parse`."""
-        if re.search(r"[:,](client_)?learning_rate=", spec):
-            raise ValueError(
-                f"client_optimizer={spec!r} has a learning rate; give client_learning_rate "
-                "instead (--client-learning-rate), in a method's spec before client_optimizer"
-            )
-        if "," in spec.partition(":")[0]:
-            raise ValueError(
-                f"client_optimizer={spec!r} is no optimiser; give its options after a colon, as in "
-                "adam:b1=0.9, and a method's own options before client_optimizer"
-            )
+        require(
+            not re.search(r"[:,](client_)?learning_rate=", spec),
+            f"client_optimizer={spec!r} has a learning rate; give client_learning_rate instead "
+            "(--client-learning-rate), in a method's spec before client_optimizer",
+        )
+        require(
+            "," not in spec.partition(":")[0],
+            f"client_optimizer={spec!r} is no optimiser; give its options after a colon, as in "
+            "adam:b1=0.9, and a method's own options before client_optimizer",
+        )
         return super().parse(spec, more, last)
 
     def __missing__(self, name: str) -> Callable[..., optax.GradientTransformation]:
-        if name in _REFUSED:
-            raise ValueError(
-                f"client optimiser {name!r} of optax is not for local steps, because "
-                f"{_REFUSED[name]}; choose another one, see `fedjax-algos list client_optimizers`"
-            )
+        require(
+            name not in _REFUSED,
+            f"client optimiser {name!r} of optax is not for local steps, because "
+            f"{_REFUSED.get(name)}; choose another one, see `fedjax-algos list client_optimizers`",
+        )
         return super().__missing__(name)
 
 
@@ -107,11 +106,11 @@ def _offer(name: str, about: str) -> None:
     given = inspect.signature(optimizer).parameters.values()
     types = {each.name: kind for each in given if (kind := _type(each)) is not None}
 
-    def factory(**options: Any) -> optax.GradientTransformation:
-        optional = types.get("momentum") == _OPTIONAL
-        if optional and options.get("nesterov") and options.get("momentum") is None:
-            raise ValueError(f"{name}: nesterov=true needs a momentum; give momentum=0.9 too")
-        return optimizer(learning_rate=-1.0, **options)
+    def factory(**values: Any) -> optax.GradientTransformation:
+        without = types.get("momentum") == _OPTIONAL and values.get("momentum") is None
+        fix = "nesterov=true needs a momentum; give momentum=0.9 too"
+        require(not (without and values.get("nesterov")), f"{name}: {fix}")
+        return optimizer(learning_rate=-1.0, **values)
 
     factory.__name__ = factory.__qualname__ = name
     factory.__annotations__ = types
@@ -177,24 +176,20 @@ def _made(name, values):
 def canonical(spec: str) -> str:
     """The same text for all specs of one optimiser: with all names, and without defaults."""
     name, values = client_optimizers.parse(spec)
-    known = known_options(client_optimizers[name])
-    return spec_of(
-        name, {n: values[n] for n, o in known.items() if values.get(n, o.default) != o.default}
-    )
+    known = options(client_optimizers[name])
+    changed = {n: values[n] for n, o in known.items() if values.get(n, o.default) != o.default}
+    return spec_of(name, changed)
 
 
+@functools.lru_cache(maxsize=1024)
 def local_transform(
     spec: str, clip_norm: float, weight_decay: float
 ) -> optax.GradientTransformation:
     """Clipping, then weight decay, then a client's optimiser, as in torch's SGD with momentum."""
-    return _chained(client_optimizer(spec), clip_norm, weight_decay)
-
-
-@functools.lru_cache(maxsize=1024)
-def _chained(optimizer, clip_norm, weight_decay):
+    optimizer = client_optimizer(spec)
     transforms = [optax.clip_by_global_norm(clip_norm)] * (clip_norm > 0)
     transforms += [optax.add_decayed_weights(weight_decay)] * (weight_decay > 0)
-    if optimizer is _made(PLAIN, frozenset()):
+    if optimizer is client_optimizer(PLAIN):
         return trusted(optax.chain(*transforms) if transforms else optimizer)
     return optax.chain(*transforms, optimizer) if transforms else optimizer
 
@@ -202,19 +197,15 @@ def _chained(optimizer, clip_norm, weight_decay):
 def check_transform(name: str, transform: optax.GradientTransformation, problem: Problem) -> None:
     """Checks that a transformation does not turn descent into ascent, as `optax.adam(0.1)` would.
 
-    The model moves by `- learning_rate * transform(gradient)`, but the optimisers of optax hold
-    that rate and its sign themselves. So the transformation is called with a gradient g and with
-    -g: the difference of the results, in which whatever does not depend on g cancels, must not
-    point against g in any array of the params. The arrays are made small, and the results are
-    remembered. What cannot be called in this way, or is traced, passes.
+    It is called with a gradient g and with -g, in small arrays. The difference of the results, in
+    which whatever does not depend on g cancels, must not point against g in any array of the
+    params. What cannot be called in this way, or is traced, passes.
     """
     update = getattr(transform, "update", None)
     if update is None or not hasattr(transform, "init"):
         shown = getattr(transform, "__name__", repr(transform))
-        raise TypeError(
-            f"{name}={shown} is no optax transformation; give one without a learning rate, such "
-            "as optax.scale_by_adam()"
-        )
+        fix = "give one without a learning rate, such as optax.scale_by_adam()"
+        raise TypeError(f"{name}={shown} is no optax transformation; {fix}")
     if update in _PROBED:
         return
     try:
@@ -222,12 +213,12 @@ def check_transform(name: str, transform: optax.GradientTransformation, problem:
             sign = _sign(transform, problem)
     except Exception:  # of a transformation that needs more than gradients, or of the problem
         return
-    if sign < 0:
-        raise ValueError(
-            f"{name} points against the gradient, so the model would climb: it holds a learning "
-            "rate and its sign; give the transformation without them, optax.scale_by_adam() "
-            "in place of optax.adam(0.1), and the rate as learning_rate"
-        )
+    require(
+        sign >= 0,
+        f"{name} points against the gradient, so the model would climb: it holds a learning rate "
+        "and its sign; give the transformation without them, optax.scale_by_adam() in place of "
+        "optax.adam(0.1), and the rate as learning_rate",
+    )
     _PROBED.add(update)
 
 
@@ -241,11 +232,14 @@ def _sign(transform, problem):
     """-1 if the transformation points against the gradient in an array, else 1, or 0 for zeros."""
     shapes = jax.eval_shape(problem.init, jax.random.key(0)).params
     params = jax.tree.map(lambda leaf: np.zeros((2,) * leaf.ndim, np.float32), shapes)
-    gradient = jax.tree.map(_ramp, params)
+
+    def ramp(leaf):  # entries differ, so that centring does not remove them
+        return _SCALE * (1 + np.arange(leaf.size, dtype=np.float32).reshape(leaf.shape))
+
+    gradient = jax.tree.map(ramp, params)
 
     @jax.jit
-    def update(states):
-        """The next results for the gradient and for its opposite."""
+    def update(states):  # the next results for the gradient and for its opposite
         pairs = []
         for sign, state in zip((1.0, -1.0), states or [transform.init(params)] * 2, strict=True):
             given = jax.tree.map(lambda leaf, sign=sign: jnp.asarray(sign * leaf), gradient)
@@ -260,11 +254,6 @@ def _sign(transform, problem):
         if any(found):
             return min(found)
     return 0
-
-
-def _ramp(leaf):
-    """Entries that differ, so that centring does not remove them."""
-    return _SCALE * (1 + np.arange(leaf.size, dtype=np.float32).reshape(leaf.shape))
 
 
 def _alignment(gradient, forward, backward):

@@ -1,8 +1,7 @@
-"""The options of a factory, read from its signature, and the check of their values.
+"""The options of a factory, read from its keyword-only signature, and the check of their values.
 
-A factory's keyword-only signature is its whole configuration: the command line reads it, results
-store it, and the ranges stand beside the names as `Annotated[float, Range(0)]`. Values are checked
-here, once, and only where they are concrete: a sweep may pass tracers.
+The ranges stand beside the names as `Annotated[float, Range(0)]`. Only values that are concrete are
+checked: a sweep may pass tracers.
 """
 
 import difflib
@@ -10,6 +9,7 @@ import functools
 import inspect
 import math
 import numbers
+import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
@@ -83,10 +83,7 @@ class Option(NamedTuple):
 
 @functools.cache
 def options(factory: Callable) -> dict[str, Option]:
-    """The keyword-only options of a factory, in the order of its signature.
-
-    An option without a type has that of its default.
-    """
+    """The options of a factory, in its order; one without a type has that of its default."""
     factory = inspect.unwrap(factory)
     hints = typing.get_type_hints(factory, include_extras=True)
     return {
@@ -98,37 +95,29 @@ def options(factory: Callable) -> dict[str, Option]:
 
 def _option(name: str, hint: Any, default: Any) -> Option:
     alternatives, limits = [], None
-    for part in typing.get_args(hint) if _is_union(hint) else (hint,):
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    for part in typing.get_args(hint) if is_union else (hint,):
         kind = part
         if typing.get_origin(part) is Annotated:
             kind, limits = typing.get_args(part)
         if kind is not type(None):
             alternatives.append(kind)
-    choices = tuple(c for a in alternatives if _is_literal(a) for c in typing.get_args(a))
+    literals = [a for a in alternatives if typing.get_origin(a) is Literal]
+    choices = tuple(choice for literal in literals for choice in typing.get_args(literal))
     plain = [a for a in alternatives if a in (float, int, bool, str)]
     kind = str if choices else plain[0] if plain else object
-    objects = any(a not in plain and not _is_literal(a) for a in alternatives)
-    return Option(name, kind, default, limits, choices, objects)
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, type(int | str))
-
-
-def _is_literal(hint: Any) -> bool:
-    return typing.get_origin(hint) is Literal
+    return Option(name, kind, default, limits, choices, len(alternatives) > len(plain + literals))
 
 
 def check_value(option: Option, value: Any, owner: str) -> None:
     """Raises ValueError, which names the value and the fix, for a value that does not fit."""
     if isinstance(value, jax.core.Tracer) or value is option.default:
         return
-    name = _name(option, owner)
+    name = f"{owner}: {option.name}" if owner else option.name
     if option.choices and (isinstance(value, str) or not option.objects):
         check_choice(name, value, option.choices)
-    elif option.kind is bool and not option.objects:
-        if not isinstance(value, bool):
-            raise ValueError(f"{name}={value!r} is unknown; choose True or False")
+    elif option.kind is bool and not option.objects and not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r} is unknown; choose True or False")
     elif option.kind in (int, float) and not option.objects:
         limits = option.range or Range()
         if not (is_number(value, option.kind) and limits.holds(value)):
@@ -144,10 +133,6 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
     """Raises ValueError, which names the choices, for a value that is none of them."""
     if value not in choices:
         raise ValueError(f"{name}={value!r} is unknown; choose {one_of(choices)}")
-
-
-def _name(option: Option, owner: str) -> str:
-    return f"{owner}: {option.name}" if owner else option.name
 
 
 def is_number(value: Any, kind: type) -> bool:

@@ -1,9 +1,8 @@
 """Where randomness comes from: keys depend on what is drawn, never on how it is run.
 
 A client's draws depend on (seed, client, number of the dispatch) alone, and a cohort on (seed,
-round). So all layouts, devices and algorithms see the same batches, and two methods at one seed
-train in the same system. Orders of examples and cohorts are keyed permutations with random access:
-entry j of a shuffle, without the shuffle.
+round). So all layouts, devices and algorithms see the same batches. Orders of examples and cohorts
+are keyed permutations with random access: entry j of a shuffle, without the shuffle.
 """
 
 import jax
@@ -37,8 +36,7 @@ def client_key(seed: jax.Array | int, client: Array) -> Key:
 
 def dispatch_keys(seed: jax.Array | int, client: Array, number: Array) -> tuple[Key, Key]:
     """The two keys of a dispatch: one orders the client's examples, one is for its training."""
-    clients = jax.random.fold_in(jax.random.key(seed), _CLIENT)
-    of_client = jax.random.fold_in(clients, client)
+    of_client = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _CLIENT), client)
     order, training = jax.random.split(jax.random.fold_in(of_client, number))
     return order, training
 
@@ -73,20 +71,12 @@ def next_words(words: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def permute(words: jax.Array, positions: jax.Array, size: jax.Array | int) -> jax.Array:
-    """Entries `positions` of a pseudo-random permutation of 0..size-1.
+    """Entries `positions`, int32[...], of a pseudo-random permutation of 0..size-1; all traceable.
 
     This is a Feistel network over pairs (left, right) with left < a, right < b and a*b just above
     `size`. Results outside the range are permuted again until they fall inside (cycle walking).
     Each entry costs O(1) whatever the size, so a batch or a cohort is drawn without touching the
     population. a is even because rotating columns of odd length gives even permutations only.
-
-    Args:
-      words: uint32[20] of `permutation_words`; different words are different permutations.
-      positions: int32[...], all in 0..size-1 (not checked: they are traced).
-      size: int32[], at least 1; may be traced.
-
-    Returns:
-      int32[...] of the shape of `positions`.
     """
     size = jnp.asarray(size, jnp.uint32)
     a = 2 * jnp.ceil(jnp.sqrt(size.astype(jnp.float32)) / 2).astype(jnp.uint32)

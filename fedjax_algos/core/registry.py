@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, get_args
 
-from fedjax_algos.core.files import require_regular
+from fedjax_algos.core.files import require, require_regular
 from fedjax_algos.core.options import Option, check_value, options, require_option, unknown
 from fedjax_algos.core.specs import parse_options, split_specs
 
@@ -22,18 +22,11 @@ T = TypeVar("T")
 
 
 class Registry(dict[str, Callable[..., T]], Generic[T]):
-    """Factories of one kind by name, such as `algorithms` or `models`.
-
-    `fa.models.models["mlp"]` is `fa.models.mlp`. The folder `fa.models` is a module and no
-    registry: `fa.models["mlp"]` is an error.
+    """Factories of one kind by name, such as `fa.models.models["mlp"]`, which is `fa.models.mlp`.
 
     A name with a colon is a factory of the user's own: `my_file.py:fedspeed` or
-    `package.module:fedspeed`. It is imported when it is used first.
-
-    Args:
-      kind: what the factories make, for messages, such as "algorithm".
-      product: its type, or a union of types, which is checked where a factory of the user's own has
-        made it.
+    `package.module:fedspeed`. It is imported when it is used first. `kind` is what the factories
+    make, and `product` its type, which is checked where the user's own have made it.
     """
 
     def __init__(self, kind: str, product: Any = object):
@@ -41,25 +34,11 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         self.kind, self.product = kind, product
 
     def register(self, factory: Callable[P, T]) -> Callable[P, T]:
-        """Decorates a factory: adds it under its name, and checks its keywords at each call.
-
-        Args:
-          factory: its keyword-only parameters are its options.
-
-        Returns:
-          The factory with the same signature. A call with an unknown option or a value out of
-          range raises ValueError.
-
-        Raises:
-          ValueError: for a name that a factory of another module has already.
-        """
+        """Decorates a factory: adds it under its name, and checks its options at each call."""
         name = factory.__name__
-        known = self.get(name)
-        if known is not None and known.__module__ != factory.__module__:
-            raise ValueError(
-                f"{self.kind} {name!r} is registered by {known.__module__} already; choose another "
-                f"name in {factory.__module__}"
-            )
+        place, known = factory.__module__, getattr(self.get(name), "__module__", None)
+        text = f"{self.kind} {name!r} is registered by {known} already"
+        require(known in (None, place), f"{text}; choose another name in {place}")
         self[name] = checked = _checked(factory)
         return checked
 
@@ -80,13 +59,19 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         product = " or ".join(kind.__name__.split(".")[-1] for kind in kinds)
         fix = f"give a function ({', '.join([*arguments, '*', '...'])}) -> {product}"
         try:
-            _check_own(factory)
+            own = inspect.unwrap(factory)
+            module = str(getattr(own, "__module__", "")).partition(".")[0]
+            is_function = inspect.isroutine(own) or isinstance(own, type)  # no partial
+            if inspect.isbuiltin(own) or (is_function and module in sys.stdlib_module_names):
+                raise TypeError("it is a part of Python or not written in it")
             required = [option.name for option in options(factory).values() if option.required]
             inspect.signature(factory).bind(*arguments, **dict.fromkeys(required))
             checked = _checked(factory)
         except (TypeError, ValueError, NameError, AttributeError) as error:
             raise ValueError(f"{reference!r} is no {self.kind} ({error}); {fix}") from error
-        _remember_place(factory)
+        place = sys.modules.get(module)
+        places = getattr(place, "__path__", [getattr(place, "__file__", None)])
+        _own_places.update(Path(place) for place in places if place)
 
         @functools.wraps(factory)
         def call_own_factory(*args: Any, **keywords: Any) -> T:
@@ -103,24 +88,17 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
     def parse(
         self, spec: str, more: Mapping[str, Option] | None = None, last: str = ""
     ) -> tuple[str, dict[str, Any]]:
-        """The name and the typed options of a spec.
+        """The name and the typed options of a spec, as in `my_file.py:fedspeed:rho=0.1`.
 
-        Args:
-          spec: `name`, `name:value` (of its first option) or `name:key=value,key=value`. The name
-            may be a user's own, as in `my_file.py:fedspeed:rho=0.1`.
-          more: options that a spec may have beside those of the factory.
-          last: the one of them that takes the rest of the spec.
-
-        Raises:
-          ValueError: for an unknown name or option, or a value out of range.
+        It may also have the options `more`, of which the value of `last` is the rest of the spec.
         """
         name, colon, text = spec.partition(":")
         if name not in self and (name.endswith(".py") or (text and _is_module(name))):
             own, colon, text = text.partition(":")
             name = f"{name}:{own}"
         known = options(self[name])
-        if colon and not text:
-            raise ValueError(f"{spec!r} has no options after the colon; leave it out, or give one")
+        fix = "leave it out, or give one"
+        require(text or not colon, f"{spec!r} has no options after the colon; {fix}")
         first = next(iter(known), "")
         return name, parse_options(text, {**known, **(more or {})}, name, first=first, last=last)
 
@@ -129,20 +107,12 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
         specs = split_specs(text)
         parsed = [self.parse(spec) for spec in specs]
         for spec, each in zip(specs, parsed, strict=True):
-            if parsed.count(each) > 1:
-                raise ValueError(f"{self.kind} {spec!r} is given twice; give it once")
+            twice = parsed.count(each) > 1
+            require(not twice, f"{self.kind} {spec!r} is given twice; give it once")
         return parsed
 
     def make(self, spec: str, *args: Any) -> T:
-        """Calls the factory that a spec names, with the spec's options.
-
-        Args:
-          spec: as in `parse`.
-          *args: the factory's positional arguments.
-
-        Raises:
-          ValueError: for an unknown name or option, or a value out of range.
-        """
+        """Calls the factory that a spec names, with these arguments and the spec's options."""
         name, values = self.parse(spec)
         return self[name](*args, **values)
 
@@ -157,9 +127,9 @@ def _checked(factory: Callable[P, T]) -> Callable[P, T]:
         for keyword, value in keywords.items():
             if keyword not in positional:
                 check_value(require_option(known, keyword, name), value, name)
-        missing = [o.name for o in known.values() if o.required and o.name not in keywords]
-        if missing:
-            raise ValueError(f"{name} needs {missing[0]}; give {name}:{missing[0]}=...")
+        for option in known.values():
+            text = f"{name} needs {option.name}; give {name}:{option.name}=..."
+            require(option.name in keywords or not option.required, text)
         return factory(*args, **keywords)
 
     return checked
@@ -188,24 +158,6 @@ def _imported(reference: str) -> Any:
         problem = unknown("function", name, names) if name else "no function is named"
         raise ValueError(f"{place}: {problem}; give {place}:NAME")
     return getattr(module, name)
-
-
-def _check_own(factory: Any) -> None:
-    """Raises TypeError for what is a part of Python, which is no factory, whatever it takes."""
-    own = inspect.unwrap(factory)
-    module = str(getattr(own, "__module__", "")).partition(".")[0]
-    is_part = inspect.isroutine(own) or isinstance(own, type)  # not an object such as a partial
-    if inspect.isbuiltin(own) or (is_part and module in sys.stdlib_module_names):
-        raise TypeError("it is a part of Python or not written in it")
-
-
-def _remember_place(factory: Any) -> None:
-    """Adds the file of a factory's module, or the folder of its package, to `_own_places`."""
-    module = str(getattr(inspect.unwrap(factory), "__module__", ""))
-    for name in dict.fromkeys([module, module.partition(".")[0]]):
-        if file := getattr(sys.modules.get(name), "__file__", None):
-            path = Path(file)
-            _own_places.add(path.parent if path.name == "__init__.py" else path)
 
 
 def is_own(file: Path) -> bool:

@@ -16,23 +16,17 @@ def describe_tree(tree: Any) -> str:
     if len(leaves) > _SHOWN:
         entries = sum(int(np.prod(np.shape(leaf))) for _, leaf in leaves)
         return f"{len(leaves)} arrays of {entries:,} entries"
-    return ", ".join(f"{_name(path)}{_describe_leaf(leaf)}" for path, leaf in leaves) or "nothing"
+    texts = []
+    for path, leaf in leaves:
+        shown = f"{leaf.dtype}{list(leaf.shape)}" if hasattr(leaf, "dtype") else repr(leaf)
+        texts.append(f"{jax.tree_util.keystr(path, simple=True, separator='.')} {shown}".lstrip())
+    return ", ".join(texts) or "nothing"
 
 
 def describe(value: Any, **facts: Any) -> str:
     """`Name(fact=..., fact=...)`, for a class's `__repr__`."""
     listed = ", ".join(f"{name}={fact}" for name, fact in facts.items())
     return f"{type(value).__name__}({listed})"
-
-
-def _name(path):
-    return f"{jax.tree_util.keystr(path, simple=True, separator='.')} " if path else ""
-
-
-def _describe_leaf(leaf):
-    if not hasattr(leaf, "dtype"):
-        return repr(leaf)
-    return f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]"
 
 
 def si_prefix(value: float) -> tuple[float, str]:
@@ -42,11 +36,9 @@ def si_prefix(value: float) -> tuple[float, str]:
 
 
 def printable(text: object, longest: int | None = None) -> str:
-    r"""A text on one line, in which characters that are not printable are escapes.
+    r"""A text on one line, in which what is not printable is escaped as by `repr`, such as `\x1b`.
 
-    These are control characters, line breaks, characters that change the direction of a text, and
-    surrogates. They are escaped as `repr` does it, such as `\x1b`; all others are kept. Of a text
-    with more than `longest` characters the beginning and the end are kept.
+    Of a text with more than `longest` characters the beginning and the end are kept.
     """
     text = str(text)
     if longest is not None and len(text) > longest:

@@ -1,4 +1,4 @@
-"""Specs and other texts of options. They are read here alone, where they enter.
+"""Specs and other texts of options, which are read here alone.
 
 A spec is `name`, `name:value` (of its first option) or `name:option=value,option=value`. In that of
 a method, wrappers may follow after pluses, and a planner after an @; they have specs of their own,
@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Option, check_value, is_number, require_option
 
 _MAX_SEEDS = 10_000  # each has a partition and runs of its own
@@ -20,8 +21,8 @@ _MAX_SEEDS = 10_000  # each has a partition and runs of its own
 def parse_value(option: Option, given: Any, owner: str = "") -> Any:
     """The checked value that a text, or a value of a TOML or JSON file, means for an option."""
     value = given
-    if option.kind is object:
-        raise ValueError(f"{owner}: {option.name} is an object; give it in Python")
+    is_object = option.kind is object
+    require(not is_object, f"{owner}: {option.name} is an object; give it in Python")
     if option.kind is str:
         value = str(given)
     elif option.kind is bool and isinstance(given, str):
@@ -55,12 +56,11 @@ def parse_options(
     pairs = [part.partition("=") for part in text.split(",") if part]
     values: dict[str, Any] = {}
     for key, equals, given in [*pairs, *((last, "=", each) for each in rest)]:
-        if not equals and values and key in known:
-            raise ValueError(f"{owner}: {key} has no value; give {key}=...")
+        has_value = equals or not values or key not in known
+        require(has_value, f"{owner}: {key} has no value; give {key}=...")
         name, value = (key, given) if equals else (first, key)
         option = require_option(known, name, owner)
-        if name in values:
-            raise ValueError(f"{owner}: {name} is given twice; give it once")
+        require(name not in values, f"{owner}: {name} is given twice; give it once")
         values[name] = parse_value(option, value, owner)
     return values
 
@@ -75,12 +75,9 @@ def parse_seeds(given: Any, owner: str = "") -> tuple[int, ...]:
             seeds = _seeds(str(given))
     # len() of a range fails above 2**63 - 1
     if not seeds or (isinstance(seeds, range) and seeds[-1] - seeds[0] >= _MAX_SEEDS):
-        raise ValueError(
-            f"{owner}: "
-            * bool(owner)
-            + f"seeds={given!r} is no number of seeds (5), range (10-14) "
-            f"or list (3,7); give one of them, with at most {_MAX_SEEDS} seeds"
-        )
+        text = f"seeds={given!r} is no number of seeds (5), range (10-14) or list (3,7)"
+        fix = f"give one of them, with at most {_MAX_SEEDS} seeds"
+        raise ValueError(f"{owner}: " * bool(owner) + f"{text}; {fix}")
     return tuple(seeds)
 
 
@@ -106,16 +103,16 @@ def split_planner(spec: str) -> tuple[str, str]:
     """A method's spec before and after the @, which the name of a folder may contain, too."""
     folder, slash, rest = spec.rpartition("/")
     rest, at, planner = rest.partition("@")
-    if at and not planner:
-        raise ValueError(f"{spec!r} names no planner after the @; leave the @ out, or name one")
+    fix = "leave the @ out, or name one"
+    require(planner or not at, f"{spec!r} names no planner after the @; {fix}")
     return folder + slash + rest, planner
 
 
 def split_wrappers(spec: str) -> list[str]:
     """The specs that single pluses separate: a method's own one and those of its wrappers."""
     parts = re.split(r"(?<!\+)\+(?=[A-Za-z./])", spec) if spec else []
-    if not all(parts) or any(re.search(r"(?<!\+)(\+\+)*\+$", part) for part in parts):
-        raise ValueError(f"{spec!r} has a plus without a wrapper; leave it out, or name one")
+    are_named = all(parts) and not any(re.search(r"(?<!\+)(\+\+)*\+$", part) for part in parts)
+    require(are_named, f"{spec!r} has a plus without a wrapper; leave it out, or name one")
     return [part.replace("++", "+") for part in parts]
 
 
@@ -131,8 +128,7 @@ def split_grid(text: str) -> tuple[str, str, str]:
     """
     name, _, listed = text.partition("=")
     owner, _, option = name.rpartition(":")
-    if not listed:
-        raise ValueError(f"grid={text!r} has no values; give {name}=VALUE,VALUE or LOW..HIGH")
+    require(listed, f"grid={text!r} has no values; give {name}=VALUE,VALUE or LOW..HIGH")
     return owner, option.replace("-", "_"), listed
 
 

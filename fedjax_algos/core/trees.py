@@ -4,6 +4,7 @@
 """
 
 import fnmatch
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -48,13 +49,11 @@ class Parts(NamedTuple):
 
     def shared_leaves(self, params: Params) -> Leaves:
         """The leaves that all clients share."""
-        leaves = jax.tree.leaves(params)
-        return tuple(leaf for leaf, own in zip(leaves, self.own, strict=True) if not own)
+        return tuple(itertools.compress(jax.tree.leaves(params), [not own for own in self.own]))
 
     def own_leaves(self, params: Params) -> Leaves:
         """The leaves that stay with a client."""
-        leaves = jax.tree.leaves(params)
-        return tuple(leaf for leaf, own in zip(leaves, self.own, strict=True) if own)
+        return tuple(itertools.compress(jax.tree.leaves(params), self.own))
 
     def join(self, shared: Leaves, own: Leaves) -> Params:
         """The params of both parts."""
@@ -65,8 +64,7 @@ class Parts(NamedTuple):
 def split_params(problem: Problem, pattern: Pattern) -> Parts:
     """Says which of a model's params stay with each client.
 
-    `pattern` is that of their paths, such as "Dense_1/*", where `*` stands for any text and letters
-    of either case are equal. Or it is a function from a path to a bool.
+    `pattern` is that of their paths, such as "Dense_1/*", in either case, or a function of a path.
     """
     params = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0)).params
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)

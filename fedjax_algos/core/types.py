@@ -3,6 +3,7 @@
 Everything here is a NamedTuple of arrays or of pure functions.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -50,9 +51,9 @@ class Population(NamedTuple):
 class Dispatch(NamedTuple):
     """The server hands a client the model and some work, once.
 
-    An algorithm's `client_update` and `contribute` receive these facts as traced scalars. Schedules
-    make them on the host as NumPy arrays with leading axes, such as [rounds, cohort_size]. Floats
-    have jax's default type (float32, or float64 where x64 is enabled).
+    An algorithm's `client_update` and `contribute` receive these facts as traced scalars. On the
+    host they are NumPy arrays with leading axes, such as [rounds, cohort_size]. Floats have jax's
+    default type.
 
     Attributes:
       client: int32[]: the client's id.
@@ -89,8 +90,7 @@ class Model(NamedTuple):
       statistics: a tree of arrays that training changes without gradients, such as BatchNorm's
         means; `()` if there are none.
       frozen: a tree of arrays that never change, such as pretrained weights beside an adapter;
-        `()` if there are none. Clients have them from the start: they are not sent, and they are
-        part of no update, row or version.
+        `()` if there are none. Clients have them from the start, so they are never sent.
     """
 
     params: Params
@@ -98,12 +98,9 @@ class Model(NamedTuple):
     frozen: Any = ()
 
     def __repr__(self) -> str:
-        rest = {
-            name: describe_tree(tree)
-            for name, tree in self._asdict().items()
-            if name != "params" and not (isinstance(tree, tuple) and tree == ())
-        }
-        return describe(self, params=describe_tree(self.params), **rest)
+        shown = {name: describe_tree(tree) for name, tree in self._asdict().items()}
+        rest = {name: text for name, text in shown.items() if name == "params" or text != "nothing"}
+        return describe(self, **rest)
 
 
 class Mean(NamedTuple):
@@ -131,13 +128,12 @@ class ClassMean(Mean):
     """A metric that is the mean over classes of a mean of each, such as balanced accuracy.
 
     `value = (1 / |K|) sum over k in K of total_k / weight_k`, where K are the classes of positive
-    weight; the others are left out. Totals and weights add up as those of any `Mean`, so the value
-    of a sum over clients is that of their examples together, and not the mean of their values.
+    weight. Totals and weights add up, so the value of a sum over clients is that of their examples
+    together, and not the mean of their values.
 
     Attributes:
-      total: float[classes]: the sum of weighted values of each class, with the axes of a `Mean`
-        before that of the classes.
-      weight: float[classes], as `total`: the sum of the weights of each class.
+      total: float[..., classes]: the sum of weighted values of each class.
+      weight: float[..., classes]: the sum of the weights of each class.
     """
 
     __slots__ = ()
@@ -163,11 +159,11 @@ class Problem(NamedTuple):
     """What is learned: a model and a loss, as pure functions.
 
     `loss` and `metrics` return one value for EACH example, because batches may be short: the engine
-    masks the values with `where` and divides by the real count. A mean over the batch cannot be
-    masked afterwards. A metric that is no mean over examples returns a `Mean`, whose weights are
-    summed like its values: a mean over words has float[batch] of both, and a `ClassMean`
-    float[batch, classes]. In training, a batch that is a dict also holds "mask", bool[batch], for
-    models whose outputs mix examples, such as those with BatchNorm. Masked rows repeat real ones.
+    masks the values and divides by the real count. A metric that is no mean over examples returns a
+    `Mean`, whose weights are summed like its values: a mean over words has float[batch] of both,
+    and a `ClassMean` float[batch, classes]. In training, a batch that is a dict also holds "mask",
+    bool[batch], for models whose outputs mix examples, such as those with BatchNorm. Masked rows
+    repeat real ones.
 
     The arguments of `apply` are the model, a batch, a key for dropout or noise, and whether the
     model is being trained. It returns the outputs and the new statistics.
@@ -187,20 +183,19 @@ class Problem(NamedTuple):
     metrics: Callable[[Outputs, Batch], MetricValues] = _no_metrics
 
     def __repr__(self) -> str:
-        try:
-            params = jax.eval_shape(self.init, jax.eval_shape(jax.random.key, 0)).params
-        except Exception:  # the user's function: a repr must not fail
-            return "Problem(params=unknown)"
-        return describe(self, params=describe_tree(params))
+        params = "unknown"
+        with contextlib.suppress(Exception):  # of the user's function: a repr must not fail
+            key = jax.eval_shape(jax.random.key, 0)
+            params = describe_tree(jax.eval_shape(self.init, key).params)
+        return describe(self, params=params)
 
 
 class ReverseMode(NamedTuple):
     """Static bounds of a client's loops, so that `jax.grad` can go through local training.
 
     JAX differentiates loops in reverse mode only if their length is static. With bounds, each loop
-    has its largest length. The steps that a client does not do are skipped, but if a chunk of
-    clients is mapped, they are computed and discarded. A client that exceeds a bound has NaN in all
-    its results.
+    has its largest length. Steps that a client does not do are skipped, or computed and discarded
+    in a mapped chunk. A client that exceeds a bound has NaN in all its results.
 
     Args:
       max_steps: the largest number of local steps of a dispatch.
@@ -267,10 +262,10 @@ class Local(NamedTuple):
     def __repr__(self) -> str:
         defaults = self._field_defaults
         facts = {name: each for name, each in self._asdict().items() if each != defaults.get(name)}
-        if callable(self.learning_rate):
-            facts["learning_rate"] = "a function"
         if "transform" in facts:
             facts["transform"] = "an optax transformation"
+        if callable(self.learning_rate):
+            facts["learning_rate"] = "a function"
         return describe(self, **facts)
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core import Algorithm, Prelude
-from fedjax_algos.core.update_parts import VECTORS, join_update, kinds, split_update
+from fedjax_algos.core.algorithm import VECTORS, join_update, kinds, split_update
 
 Estimate = Callable[[list[Any], list[jax.Array], jax.Array], list[Any]]
 Phase = TypeVar("Phase", Algorithm, Prelude)

@@ -86,93 +86,93 @@ def own_models(name, snapshots, **settings):
     return history
 
 
+def rounds(client, own, weighting="uniform", eta=1.0, personal=lambda x, own: own):
+    """The global model and the clients' own ones after each round.
+
+    `client(i, x, own)` is a local update: the model that client i sends, and what it keeps.
+    """
+    x, own = START, [own] * 6
+    for cohort in SETS:
+        sent = []
+        for i in cohort:
+            y, own[i] = client(i, x, own[i])
+            sent.append(y)
+        x = average(x, sent, cohort, weighting, eta)
+        yield x, [personal(x, kept) for kept in own]
+
+
 def assert_transcribed(name, rounds, **settings):
     snapshots = play(name, steps=STEPS, **settings)
     expected = list(rounds)
     assert_same(models(snapshots), [x for x, _ in expected], 1e-12)
-    for own, of_oracle in zip(own_models(name, snapshots, **settings), expected, strict=True):
+    for own, (_, of_oracle) in zip(own_models(name, snapshots, **settings), expected, strict=True):
         for client, model in enumerate(own):
             if model is not None:
-                assert_same([model], [of_oracle[1][client]], 1e-12)
+                assert_same([model], [of_oracle[client]], 1e-12)
 
 
-@pytest.mark.parametrize("weighting", ["uniform", "examples"])
-def test_ditto(weighting):
-    def rounds():
-        x, v = START, [START] * 6
-        for cohort in SETS:
-            y = [local_models(x, i, STEPS[i])[-1] for i in cohort]
-            for i in cohort:
-                v[i] = local_models(v[i], i, STEPS[i], correct=near(0.4, x))[-1]
-            x = average(x, y, cohort, weighting, 0.7)
-            yield x, list(v)
+def test_ditto():
+    def client(i, x, v):
+        own = local_models(v, i, STEPS[i], correct=near(0.4, x))[-1]
+        return local_models(x, i, STEPS[i])[-1], own
 
-    assert_transcribed("ditto", rounds(), strength=0.4, weighting=weighting, **ETA)
+    assert_transcribed("ditto", rounds(client, START, "examples", 0.7), strength=0.4, **E, **ETA)
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_apfl(adaptive):
-    def rounds():
-        x, v, alpha = START, [START] * 6, [0.9] * 6
-        for cohort in SETS:
-            y = []
-            for i in cohort:
-                w = x
-                for _ in range(STEPS[i]):
-                    g = gradient(mix(alpha[i], v[i], w), i)
-                    gap = sum(((v[i][n] - w[n]) * g[n]).sum() for n in START)
-                    step = combine(lambda v, g, a=alpha[i]: v - RATE * a * g, v[i], g)
-                    w = combine(lambda w, g: w - RATE * g, w, gradient(w, i))
-                    v[i] = step
-                    if adaptive:
-                        alpha[i] = min(max(alpha[i] - RATE * gap, 0.0), 1.0)
-                y.append(w)
-            x = average(x, y, cohort)
-            yield x, [mix(a, own, x) for a, own in zip(alpha, v, strict=True)]
+    def client(i, w, own):
+        v, alpha = own
+        for _ in range(STEPS[i]):
+            g = gradient(mix(alpha, v, w), i)
+            gap = sum(((v[n] - w[n]) * g[n]).sum() for n in START)
+            v = combine(lambda v, g, a=alpha: v - RATE * a * g, v, g)
+            w = combine(lambda w, g: w - RATE * g, w, gradient(w, i))
+            alpha = min(max(alpha - RATE * gap, 0.0), 1.0) if adaptive else alpha
+        return w, (v, alpha)
 
-    assert_transcribed("apfl", rounds(), alpha=0.9, adaptive=adaptive)
+    mixed = rounds(client, (START, 0.9), personal=lambda x, own: mix(own[1], own[0], x))
+    assert_transcribed("apfl", mixed, alpha=0.9, adaptive=adaptive)
 
 
-@pytest.mark.parametrize("inner_steps", [1, 3])
-def test_pfedme(inner_steps):
-    def rounds():
-        x, own = START, [START] * 6
-        for cohort in SETS:
-            y = []
-            for i in cohort:
-                w = x
-                for _ in range(STEPS[i]):
-                    theta = local_models(w, i, inner_steps, 0.05, near(2.0, w))[-1]
-                    w = combine(lambda w, t: w - RATE * 2.0 * (w - t), w, theta)
-                own[i] = theta
-                y.append(w)
-            x = average(x, y, cohort, eta=0.7)
-            yield x, list(own)
+def test_pfedme():
+    def client(i, w, _):
+        for _ in range(STEPS[i]):
+            theta = local_models(w, i, 3, 0.05, near(2.0, w))[-1]
+            w = combine(lambda w, t: w - RATE * 2.0 * (w - t), w, theta)
+        return w, theta
 
-    settings = {"strength": 2.0, "personal_learning_rate": 0.05, "beta": 0.7}
-    assert_transcribed("pfedme", rounds(), inner_steps=inner_steps, **settings)
+    settings = {"strength": 2.0, "personal_learning_rate": 0.05, "beta": 0.7, "inner_steps": 3}
+    assert_transcribed("pfedme", rounds(client, START, eta=0.7), **settings)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5])
-def test_fedrep(share):
+def with_offset(x, offset):
+    return x | {"offset": offset}
+
+
+def test_fedrep():
     """The head is the offset; it is trained first, and never sent."""
 
-    def rounds():
-        x, heads = START, [START["offset"]] * 6
-        for cohort in SETS:
-            y = []
-            for i in cohort:
-                model = x | {"offset": heads[i]}
-                head_steps = STEPS[i] - int(np.ceil(share * STEPS[i]))
-                for k in range(STEPS[i]):
-                    name = "offset" if k < head_steps else "slope"
-                    model = model | {name: model[name] - RATE * gradient(model, i)[name]}
-                heads[i] = model["offset"]
-                y.append(model | {"offset": START["offset"]})
-            x = average(x, y, cohort)
-            yield x, [x | {"offset": head} for head in heads]
+    def client(i, x, head):
+        model, head_steps = with_offset(x, head), STEPS[i] - int(np.ceil(0.5 * STEPS[i]))
+        for k in range(STEPS[i]):
+            name = "offset" if k < head_steps else "slope"
+            model = model | {name: model[name] - RATE * gradient(model, i)[name]}
+        return with_offset(model, x["offset"]), model["offset"]
 
-    assert_transcribed("fedrep", rounds(), head="offset", body_share=share)
+    transcribed = rounds(client, START["offset"], personal=with_offset)
+    assert_transcribed("fedrep", transcribed, head="offset", body_share=0.5)
+
+
+def test_fedbn_keeps_its_params():
+    """Both parts are trained together; that which stays is never averaged."""
+
+    def client(i, x, offset):
+        model = local_models(with_offset(x, offset), i, STEPS[i])[-1]
+        return with_offset(model, x["offset"]), model["offset"]
+
+    transcribed = rounds(client, START["offset"], personal=with_offset)
+    assert_transcribed("fedbn", transcribed, norm="offset")
 
 
 def test_fedrep_decays_only_the_part_that_is_trained():
@@ -181,21 +181,6 @@ def test_fedrep_decays_only_the_part_that_is_trained():
     for i in SETS[0]:
         g = gradient(START, i)["offset"] + 0.5 * START["offset"]
         np.testing.assert_allclose(ends[0].clients[0][i], START["offset"] - RATE * g, atol=1e-13)
-
-
-def test_fedbn_keeps_its_params():
-    """Both parts are trained together; that which stays is never averaged."""
-
-    def rounds():
-        x, own = START, [START["offset"]] * 6
-        for cohort in SETS:
-            y = [local_models(x | {"offset": own[i]}, i, STEPS[i])[-1] for i in cohort]
-            for i, model in zip(cohort, y, strict=True):
-                own[i] = model["offset"]
-            x = average(x, y, cohort) | {"offset": START["offset"]}
-            yield x, [x | {"offset": offset} for offset in own]
-
-    assert_transcribed("fedbn", rounds(), norm="offset")
 
 
 @pytest.mark.slow
@@ -226,19 +211,12 @@ def test_perfedavg(form):
         at_d, at_0 = gradient(d, i), gradient(dict.fromkeys(START, 0.0) | {"slope": np.zeros(2)}, i)
         return combine(lambda d, a, b: d - 0.3 * (a - b), d, at_d, at_0)
 
-    def rounds():
-        x = START
-        for cohort in SETS:
-            y = [
-                local_models(x, i, STEPS[i], correct=lambda g, w, i=i: corrected(g, w, i))[-1]
-                for i in cohort
-            ]
-            x = average(x, y, cohort)
-            yield x
+    def client(i, x, _):
+        return local_models(x, i, STEPS[i], correct=lambda g, w: corrected(g, w, i))[-1], ()
 
     snapshots = play("perfedavg", steps=STEPS, alpha=0.3, form=form)
     tolerance = 1e-12 if form == "first_order" else 1e-9
-    assert_same(models(snapshots), list(rounds()), tolerance)
+    assert_same(models(snapshots), [x for x, _ in rounds(client, ())], tolerance)
 
 
 def clustered():
@@ -286,23 +264,6 @@ def test_ifca():
             own = algorithm.personal(snapshot.server, snapshot.clients[i]).params
             assert_same([jax.tree.map(np.asarray, own)], [theta[chosen[i]]], 1e-12)
     assert len(used) > 1
-
-
-IS_FEDAVG = {
-    "P1: Ditto's global model": ("ditto", {"strength": 0.7, **E}),
-    "P2: APFL's global model": ("apfl", {"alpha": 0.3, **U}),
-    "P5: IFCA with one cluster": ("ifca", {"clusters": 1, **U}),
-    "P6: Per-FedAvg at alpha = 0": ("perfedavg", {"alpha": 0.0, **U}),
-    "P6: its other form": ("perfedavg", {"alpha": 0.0, "form": "hessian_free", **U}),
-}
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("identity", IS_FEDAVG)
-def test_is_fedavg(identity):
-    name, settings = IS_FEDAVG[identity]
-    expected = play("fedavg", steps=STEPS, weighting=settings["weighting"])
-    assert_same(play(name, steps=STEPS, **settings), expected)
 
 
 def test_p3_p4_a_part_that_nothing_reads():
@@ -359,74 +320,39 @@ def labels_of_steps(form, rounds, **local):
     return {y: seen.count(y) for y in toy.clients[2]["y"]}  # eight examples
 
 
-def test_perfedavg_takes_three_different_batches():
-    """Steps of one example each; the second and third batch come later in the stream."""
-    drawn = labels_of_steps("hessian_free", rounds=1, steps=2)  # six batches
-    assert sorted(drawn.values()) == [0, 0, 1, 1, 1, 1, 2, 2]
-
-
 @pytest.mark.parametrize(
-    ("form", "rounds", "expected"),
+    ("form", "rounds", "local", "expected"),
     [
-        ("first_order", 3, [0, 0, 1, 1, 1, 1, 1, 1]),  # D and D'
-        ("hessian_free", 2, [0, 0, 1, 1, 1, 1, 2, 2]),  # D'' has two gradients
+        ("hessian_free", 1, {"steps": 2}, [0, 0, 1, 1, 1, 1, 2, 2]),  # six batches: D, D' and D''
+        ("first_order", 3, {"steps": 1, "batches": "persistent"}, [0, 0, 1, 1, 1, 1, 1, 1]),
+        ("hessian_free", 2, {"steps": 1, "batches": "persistent"}, [0, 0, 1, 1, 1, 1, 2, 2]),
     ],
 )
-def test_perfedavg_takes_no_batch_of_a_persistent_stream_twice(form, rounds, expected):
-    """Six batches of an epoch in dispatches of one step each."""
-    drawn = labels_of_steps(form, rounds, steps=1, batches="persistent")
-    assert sorted(drawn.values()) == expected
+def test_perfedavg_takes_no_batch_twice(form, rounds, local, expected):
+    """Steps of one example each, six of an epoch; D'' has two gradients."""
+    assert sorted(labels_of_steps(form, rounds, **local).values()) == expected
 
 
 PATHS = "of the params offset, slope"
-REFUSED = {
-    "a head that there is not": (
-        "fedrep",
-        {"head": "Dense*"},
-        rf"head='Dense\*' .* none {PATHS}; g",
-    ),
-    "an empty head": (
-        "fedrep",
-        {"head": ""},
-        f"fedrep: head='' matches none {PATHS}; give a patter",
-    ),
-    "a head of everything": (
-        "fedrep",
-        {"head": "*"},
-        f"all {PATHS}, which leaves none for the body",
-    ),
-    "a function that matches nothing": (
-        "fedrep",
-        {"head": str.isdigit},
-        f"fedrep: head=isdigit matches none {PATHS}; give a pattern such as slope*",
-    ),
-    "a norm that there is not": (
-        "fedbn",
-        {"norm": "zzz"},
-        f"fedbn: norm='zzz' matches none {PATHS}",
-    ),
-    "a model without norms": ("fedbn", {}, rf"fedbn: norm='\*norm\*' matches none {PATHS}; give"),
-    "a norm of everything": (
-        "fedbn",
-        {"norm": "*"},
-        f"'.*' matches all {PATHS}, .* for the server",
-    ),
-}
+REFUSED = [
+    ("fedrep", {"head": "Dense*"}, rf"head='Dense\*' .* none {PATHS}; give a pattern"),
+    ("fedrep", {"head": ""}, f"fedrep: head='' matches none {PATHS}; give a pattern"),
+    ("fedrep", {"head": "*"}, f"all {PATHS}, which leaves none for the body"),
+    ("fedrep", {"head": str.isdigit}, f"head=isdigit matches none {PATHS}; give a pattern such as"),
+    ("fedbn", {"norm": "zzz"}, f"fedbn: norm='zzz' matches none {PATHS}"),
+    ("fedbn", {}, rf"fedbn: norm='\*norm\*' matches none {PATHS}; give"),
+    ("fedbn", {"norm": "*"}, f"'.*' matches all {PATHS}, .* for the server"),
+]
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_pattern_of_no_param_or_of_all_is_refused(case):
-    name, options, message = REFUSED[case]
-    with pytest.raises(ValueError, match=message):
-        algorithms[name](regression().problem, fa.Local(1, RATE, steps=1), **options)
-
-
-def test_a_mistyped_norm_is_refused_where_there_are_statistics_too():
+@pytest.mark.parametrize(("name", "options", "message"), REFUSED)
+def test_a_pattern_of_no_param_or_of_all_is_refused(name, options, message):
     local = fa.Local(1, RATE, steps=1)
-    with pytest.raises(
-        ValueError, match=r"norm='zzz' matches none of the params hidden/b, hidden/"
-    ):
-        algorithms["fedbn"](with_statistics(small_network().problem), local, norm="zzz")
+    with pytest.raises(ValueError, match=message):
+        algorithms[name](regression().problem, local, **options)
+    if options == {"norm": "zzz"}:  # also where there are statistics
+        with pytest.raises(ValueError, match="norm='zzz' matches none of the params hidden/b, hid"):
+            algorithms[name](with_statistics(small_network().problem), local, **options)
 
 
 def test_a_head_may_be_a_function():

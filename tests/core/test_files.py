@@ -36,15 +36,11 @@ def test_only_regular_files_are_opened(tmp_path):
         assert file.read() == link.read() == b"some"
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "to_pipe").symlink_to(tmp_path / "pipe")
-    for name in ("pipe", "to_pipe"):
-        with pytest.raises(OSError, match="it is a pipe or a device, not a regular file"):
-            open_regular(tmp_path / name)
-    with pytest.raises(OSError, match="it is a pipe or a device, not a regular file"):
-        open_regular("/dev/zero")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(os.path.relpath(tmp_path / "s"))
-        with pytest.raises(OSError, match="it is a pipe or a device, not a regular file"):
-            open_regular(tmp_path / "s")
+        for path in ("pipe", "to_pipe", "s", "/dev/zero"):
+            with pytest.raises(OSError, match="it is a pipe or a device, not a regular file"):
+                open_regular(tmp_path / path)
     with pytest.raises(IsADirectoryError):
         open_regular(tmp_path)
 
@@ -104,22 +100,17 @@ def test_the_depth_of_json_is_bounded():
             parse_json(text.encode())
 
 
-@settings(deadline=None, max_examples=50)
-@given(VALUES)
-def test_json_is_parsed_as_ever(value):
-    assert parse_json(json.dumps(value).encode()) == value
-
-
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 1}', '[{"b": {"a": 1, "c": 2, "a": null}}]'])
 def test_a_key_twice_is_refused(text):
     with pytest.raises(ValueError, match="it has the key 'a' twice"):
         parse_json(text.encode())
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)
 @given(VALUES, st.data())
 def test_damaged_json_is_a_value_error(value, data):
     text = bytearray(json.dumps(value).encode())
+    assert parse_json(bytes(text)) == value
     for _ in range(data.draw(st.integers(1, 3))):
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(ValueError):

@@ -1,3 +1,4 @@
+import functools
 import itertools
 
 import jax
@@ -35,34 +36,22 @@ def test_large_permutations_stay_in_range_without_repeats(size, seed):
     assert len(set(entries.tolist())) == LIMIT
 
 
-@pytest.mark.slow
-def test_access_is_random():
-    words = permutation_words(jax.random.key(3))
-    where = jnp.asarray([[7, 0], [41, 7]])
-    everything = permute(words, jnp.arange(50), 50)
-    assert (permute(words, where, 50) == everything[where]).all()
-
-
-@pytest.fixture(scope="module")
-def many_shuffles():
+@functools.cache
+def many_shuffles(size, series):
     """20,000 shuffles of a size, from as many words of a series or of as many keys."""
-
-    def draw(size, series):
-        numbers = jnp.arange(20_000)
-        if series:
-            start = permutation_words(jax.random.key(0))
-            words = jax.vmap(lambda n: next_words(start, n))(numbers)
-        else:
-            words = jax.vmap(lambda n: permutation_words(jax.random.key(n)))(numbers)
-        return np.asarray(jax.vmap(lambda w: permute(w, jnp.arange(size), size))(words))
-
-    return draw
+    numbers = jnp.arange(20_000)
+    if series:
+        start = permutation_words(jax.random.key(0))
+        words = jax.vmap(lambda n: next_words(start, n))(numbers)
+    else:
+        words = jax.vmap(lambda n: permutation_words(jax.random.key(n)))(numbers)
+    return np.asarray(jax.vmap(lambda w: permute(w, jnp.arange(size), size))(words))
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("series", [False, True], ids=["keys", "series"])
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
-def test_all_small_shuffles_are_equally_likely(many_shuffles, size, series):
+def test_all_small_shuffles_are_equally_likely(size, series):
     codes = many_shuffles(size, series) @ (size ** np.arange(size))
     orders = [np.dot(p, size ** np.arange(size)) for p in itertools.permutations(range(size))]
     counts = [(codes == code).sum() for code in orders]
@@ -71,7 +60,7 @@ def test_all_small_shuffles_are_equally_likely(many_shuffles, size, series):
 
 
 @pytest.mark.parametrize("series", [False, True], ids=["keys", "series"])
-def test_places_and_neighbours_are_uniform(many_shuffles, series):
+def test_places_and_neighbours_are_uniform(series):
     """Size 23: each entry at each place, and each ordered pair in the first two places."""
     size = 23
     shuffles = many_shuffles(size, series)
@@ -81,8 +70,4 @@ def test_places_and_neighbours_are_uniform(many_shuffles, series):
     pairs = np.bincount(shuffles[:, 0] * size + shuffles[:, 1], minlength=size**2)
     different = ~np.eye(size, dtype=bool).ravel()
     assert stats.chisquare(pairs[different]).pvalue > 1e-4
-
-
-def test_a_series_repeats_no_shuffle(many_shuffles):
-    shuffles = many_shuffles(23, True)
     assert len(np.unique(shuffles, axis=0)) == len(shuffles)

@@ -13,8 +13,8 @@ from helpers import CASES, LAYOUTS, fixed, one_round, small_network
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.asynchrony import FixedSystem, immediate
+from fedjax_algos.core.algorithm import kinds
 from fedjax_algos.core.randomness import server_key
-from fedjax_algos.core.update_parts import kinds
 from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.engine.federated_round import FederatedRound
 from fedjax_algos.engine.fingerprint import algorithm_fingerprint

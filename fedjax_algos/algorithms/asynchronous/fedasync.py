@@ -62,9 +62,6 @@ def fedasync(
     def init(params, population):
         return ServerState(params, weight_divisor(weighting, population.num_clients))
 
-    def broadcast(server, group):
-        return server.params
-
     def client_update(x, state, data, dispatch, key):
         trained = train(x, data, dispatch, key)
         update = trained.params if form == "mixing" else optax.tree.sub(x, trained.params)
@@ -89,7 +86,6 @@ def fedasync(
         problem=problem,
         local=local,
         init=init,
-        broadcast=broadcast,
         client_update=client_update,
         server_update=server_update,
         contribute=contribute,

@@ -9,18 +9,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.averaging.fedprox import proximal
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import (
-    Algorithm,
-    Asynchrony,
-    Local,
-    Params,
-    Problem,
-    Traits,
-    Weighting,
-    weighted_by,
-)
+from fedjax_algos.core import Algorithm, Asynchrony, Local, Params, Problem, Traits, Weighting
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import NonNegative
 
@@ -72,9 +64,6 @@ def fedat(
         tiers = jax.tree.map(lambda p: jnp.zeros((num_tiers, *p.shape), p.dtype), params)
         return ServerState(params, tiers, jnp.zeros(num_tiers, jnp.int32))
 
-    def broadcast(server, group):
-        return server.params
-
     def client_update(w, state, data, dispatch, key):
         trained = train(w, data, dispatch, key, correct=proximal(mu, w))
         return state, trained.params, trained.report
@@ -88,15 +77,11 @@ def fedat(
         )
         return ServerState(params, tiers, rounds)
 
-    contribute = weighted_by(weighting)
     reason = "it keeps a model for each tier, and only the planners tiers and barrier have tiers"
-    return Algorithm(
-        problem=problem,
-        local=local,
+    frame = fedavg(problem, local, weighting=weighting)
+    return frame._replace(
         init=init,
-        broadcast=broadcast,
         client_update=client_update,
         server_update=server_update,
-        contribute=contribute,
         traits=Traits("model", asynchrony=Asynchrony("tiers", ("tiers", "barrier"), reason)),
     )

@@ -55,9 +55,6 @@ def fedavg(
     def init(params, population):
         return ServerState(params, optimizer.init(params))
 
-    def broadcast(server, group):
-        return server.params
-
     def client_update(params, state, data, dispatch, key):
         trained = train(params, data, dispatch, key)
         return state, optax.tree.sub(params, trained.params), trained.report
@@ -66,13 +63,11 @@ def fedavg(
         updates, state = optimizer.update(sums.mean(), server.optimizer_state, server.params)
         return ServerState(optax.apply_updates(server.params, updates), state)
 
-    contribute = weighted_by(weighting)
     return Algorithm(
         problem=problem,
         local=local,
         init=init,
-        broadcast=broadcast,
         client_update=client_update,
         server_update=server_update,
-        contribute=contribute,
+        contribute=weighted_by(weighting),
     )

@@ -13,9 +13,7 @@ that the server can know. The outer product only rescales an update, by c_i, whi
 The paper contradicts itself about the sign of the correction. Its Table I and section II-B define
 Delta = w - w_i, the orientation of a gradient, and the Taylor term of its equation 4 is added to
 that; Algorithm 1 defines Delta_i = w_i - w, and Algorithm 2 adds the same term to that. In the
-orientation of Algorithm 1, which is that of this file, the first reading subtracts the term. So
-`strength=1` is Algorithms 1 and 2 as printed, and `strength=-1` is equation 4 with the Delta of
-Table I.
+orientation of Algorithm 1, which is that of this file, the first reading subtracts the term.
 """
 
 import functools
@@ -83,14 +81,7 @@ def _work(dispatch):
     return dispatch.learning_rate * jnp.maximum(dispatch.num_steps, 1)  # eta_l S_i
 
 
-def factors(
-    stack: Stack,
-    *,
-    mode: Mode = "outer",
-    strength: float | jax.Array = 1.0,
-    clip: bool = False,
-    fallback: Fallback = "none",
-) -> jax.Array:
+def factors(stack: Stack, mode="outer", strength=1.0, clip=False, fallback="none") -> jax.Array:
     """float[group]: c_i, the factor of an update in the modes "outer" and "update".
 
     `c_i = 1 + lambda <Delta_i, v_i> / (eta_l S_i)^2` with v_i as in `fedlga`; without the divisor
@@ -106,14 +97,7 @@ def factors(
     return _per_client(factor, stack, fallback, lambda change: 1.0)
 
 
-def approximate(
-    stack: Stack,
-    *,
-    mode: Mode = "outer",
-    strength: float | jax.Array = 1.0,
-    clip: bool = False,
-    fallback: Fallback = "none",
-) -> Params:
+def approximate(stack: Stack, mode="outer", strength=1.0, clip=False, fallback="none") -> Params:
     """The updates, leaves [group, ...], with those of partial clients extended to full work."""
     if mode == "diag":
 
@@ -122,7 +106,7 @@ def approximate(
             return add_scaled(change, strength, jax.tree.map(jnp.multiply, squares, ahead))
 
         return _per_client(extended, stack, fallback, lambda change: change)
-    rescaling = factors(stack, mode=mode, strength=strength, clip=clip, fallback=fallback)
+    rescaling = factors(stack, mode, strength, clip, fallback)
     return jax.vmap(scale)(rescaling, stack.updates)
 
 
@@ -166,9 +150,6 @@ def fedlga(
     def init(params, population):
         return ServerState(params, jnp.int32(0))
 
-    def broadcast(server, group):
-        return server.params
-
     def client_update(w, state, data, dispatch, key):
         trained = train(w, data, dispatch, key)
         change = optax.tree.sub(trained.params, w)
@@ -176,7 +157,7 @@ def fedlga(
 
     def server_update(server, stack, count, group):
         stack = stack._replace(updates=stack.updates.change)
-        updates = approximate(stack, mode=mode, strength=strength, clip=clip, fallback=fallback)
+        updates = approximate(stack, mode, strength, clip, fallback)
         total = _sum_where(stack.mask, updates)
         complete = complete_clients(stack.dispatches, stack.mask)
         params = add_scaled(server.params, 1.0 * server_learning_rate / count, total)
@@ -187,7 +168,6 @@ def fedlga(
         problem=problem,
         local=local,
         init=init,
-        broadcast=broadcast,
         client_update=client_update,
         server_update=server_update,
         traits=Traits(

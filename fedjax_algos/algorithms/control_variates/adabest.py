@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting, weighted_by
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Weighting
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Decay, NonNegative
 from fedjax_algos.core.trees import add_scaled, scale
@@ -54,9 +55,6 @@ def adabest(
     def init(params, population):
         return ServerState(params, params)
 
-    def broadcast(server, group):
-        return server.params
-
     def client_init(params, key):
         return ClientState(optax.tree.zeros_like(params), jnp.int32(0))
 
@@ -76,14 +74,7 @@ def adabest(
         h = scale(beta, optax.tree.sub(server.average, average))
         return ServerState(optax.tree.sub(average, h), average)
 
-    contribute = weighted_by(weighting)
-    return Algorithm(
-        problem=problem,
-        local=local,
-        init=init,
-        broadcast=broadcast,
-        client_update=client_update,
-        server_update=server_update,
-        contribute=contribute,
-        client_init=client_init,
+    frame = fedavg(problem, local, weighting=weighting)
+    return frame._replace(
+        init=init, client_update=client_update, server_update=server_update, client_init=client_init
     )

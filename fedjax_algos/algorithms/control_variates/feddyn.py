@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, weighted_by
+from fedjax_algos.core import Algorithm, Local, Params, Problem
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Positive
 from fedjax_algos.core.trees import add_scaled
@@ -43,9 +44,6 @@ def feddyn(problem: Problem, local: Local, *, alpha: Positive = 0.01) -> Algorit
         num_clients = jnp.asarray(population.num_clients, float)
         return ServerState(params, optax.tree.zeros_like(params), num_clients)
 
-    def broadcast(server, group):
-        return server.params
-
     def client_init(params, key):
         return optax.tree.zeros_like(params)  # h_i
 
@@ -65,14 +63,7 @@ def feddyn(problem: Problem, local: Local, *, alpha: Positive = 0.01) -> Algorit
         averaged = optax.tree.sub(x, sums.mean())  # mean_S y_i
         return ServerState(add_scaled(averaged, -1 / alpha, h), h, num_clients)
 
-    contribute = weighted_by("uniform")
-    return Algorithm(
-        problem=problem,
-        local=local,
-        init=init,
-        broadcast=broadcast,
-        client_update=client_update,
-        server_update=server_update,
-        contribute=contribute,
-        client_init=client_init,
+    frame = fedavg(problem, local, weighting="uniform")
+    return frame._replace(
+        init=init, client_update=client_update, server_update=server_update, client_init=client_init
     )

@@ -21,6 +21,11 @@ from fedjax_algos.core.trees import add_scaled
 OWN_OPTIMIZER = "its clients step with the server's optimiser, which its own options choose"
 
 
+class ServerState(NamedTuple):
+    params: Params  # x
+    optimizer_statistics: Any  # s
+
+
 class BiasedOptimizer(NamedTuple):
     """Three pure functions of the gradient g and the statistics s, and the initial statistics.
 
@@ -118,11 +123,9 @@ OptimizerName = Literal["sgdm", "rmsprop", "adam"]
 
 def biased_optimizer(name: OptimizerName, *, beta, b2, eps) -> BiasedOptimizer:
     """SGDm, RMSProp or Adam by name; beta is the decay of SGDm's m, RMSProp's v or Adam's m."""
-    return {
-        "sgdm": lambda: sgdm(beta=beta),
-        "rmsprop": lambda: rmsprop(beta=beta, eps=eps),
-        "adam": lambda: adam(b1=beta, b2=b2, eps=eps),
-    }[name]()
+    if name == "sgdm":
+        return sgdm(beta=beta)
+    return rmsprop(beta=beta, eps=eps) if name == "rmsprop" else adam(b1=beta, b2=b2, eps=eps)
 
 
 def frozen(transform: optax.GradientTransformation) -> optax.GradientTransformation:

@@ -20,30 +20,17 @@ from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
     OWN_OPTIMIZER,
     BiasedOptimizer,
     OptimizerName,
+    ServerState,
     biased_optimizer,
     frozen,
     sum_gradients,
 )
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import (
-    Algorithm,
-    Asynchrony,
-    Local,
-    Params,
-    Problem,
-    Traits,
-    Weighting,
-    weighted_by,
-)
+from fedjax_algos.core import Algorithm, Asynchrony, Local, Problem, Traits, Weighting, weighted_by
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.optimizers import check_transform
 from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import scale
-
-
-class ServerState(NamedTuple):
-    params: Params  # x
-    optimizer_statistics: Any  # s
 
 
 class Upload(NamedTuple):
@@ -120,9 +107,6 @@ def fedgbo(
     def init(params, population):
         return ServerState(params, transform.init(params))
 
-    def broadcast(server, group):
-        return server
-
     def client_update(broadcast, state, data, dispatch, key):
         x, s = broadcast
         start = (local.transform.init(x), optax.tree.zeros_like(x), s)
@@ -155,18 +139,15 @@ def fedgbo(
         x = jax.tree.map(lambda x, d: x - server_learning_rate * d, x, delta)
         return ServerState(x, tracked)
 
-    asynchrony = Asynchrony()
-    if upload != "gradient":
-        asynchrony = Asynchrony(
-            allowed=("barrier",),
-            reason="the inverse needs the statistics that each client started from, and the "
-            "server's have changed since; give upload=gradient",
-        )
+    reason = "the inverse needs the statistics that each client started from, and the server's "
+    reason += "have changed since; give upload=gradient"
+    only_in_rounds = Asynchrony(allowed=("barrier",), reason=reason)
+    asynchrony = Asynchrony() if upload == "gradient" else only_in_rounds
     return Algorithm(
         problem=problem,
         local=local,
         init=init,
-        broadcast=broadcast,
+        broadcast=lambda server, group: server,
         client_update=client_update,
         server_update=server_update,
         contribute=contribute,

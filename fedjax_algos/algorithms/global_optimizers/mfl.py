@@ -8,32 +8,20 @@ from typing import Any, NamedTuple
 
 import optax
 
+from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
     OWN_OPTIMIZER,
     STATISTICS_PARTS,
     OptimizerName,
+    ServerState,
     biased_optimizer,
     rmsprop,
 )
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import (
-    Algorithm,
-    Asynchrony,
-    Local,
-    Params,
-    Problem,
-    Traits,
-    Weighting,
-    weighted_by,
-)
+from fedjax_algos.core import Algorithm, Asynchrony, Local, Params, Problem, Traits, Weighting
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import add_scaled
-
-
-class ServerState(NamedTuple):
-    params: Params  # x
-    optimizer_statistics: Any  # s
 
 
 class Upload(NamedTuple):
@@ -93,9 +81,6 @@ def mfl(
     def init(params, population):
         return ServerState(params, own.init(params))
 
-    def broadcast(server, group):
-        return server
-
     def client_update(broadcast, state, data, dispatch, key):
         x, s = broadcast
         start = (local.transform.init(x), s)
@@ -108,20 +93,15 @@ def mfl(
         params = add_scaled(server.params, -server_learning_rate, mean.delta)
         return ServerState(params, mean.statistics)
 
-    contribute = weighted_by(weighting)
-    asynchrony = Asynchrony(
-        allowed=("barrier",),
-        reason="the mean of a few clients' statistics would replace what the others contributed; "
-        "run it in synchronous rounds",
-    )
+    reason = "the mean of a few clients' statistics would replace what the others contributed; "
+    reason += "run it in synchronous rounds"
+    asynchrony = Asynchrony(allowed=("barrier",), reason=reason)
     parts = Upload("delta", STATISTICS_PARTS[optimizer])
-    return Algorithm(
-        problem=problem,
-        local=local,
+    frame = fedavg(problem, local, weighting=weighting)
+    return frame._replace(
         init=init,
-        broadcast=broadcast,
+        broadcast=lambda server, group: server,
         client_update=client_update,
         server_update=server_update,
-        contribute=contribute,
         traits=Traits(parts, asynchrony=asynchrony, requires_sgd=OWN_OPTIMIZER),
     )

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
+from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
     OWN_OPTIMIZER,
     frozen,
@@ -20,17 +21,7 @@ from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
     sgd,
 )
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import (
-    Algorithm,
-    Key,
-    Local,
-    Params,
-    Prelude,
-    Problem,
-    Traits,
-    Weighting,
-    weighted_by,
-)
+from fedjax_algos.core import Algorithm, Key, Local, Params, Prelude, Problem, Traits, Weighting
 from fedjax_algos.core.local_training import full_gradient, local_training
 from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import add_scaled
@@ -78,21 +69,18 @@ def _mime(problem, local, optimizer, server_learning_rate, weighting) -> Algorit
         params = add_scaled(x, -server_learning_rate, sums.mean())
         return ServerState(params, optimizer.track(c, s), c)
 
-    contribute = weighted_by(weighting)
+    frame = fedavg(problem, local, weighting=weighting)
     prelude = Prelude(
-        broadcast=lambda server, group: server.params,
+        broadcast=frame.broadcast,
         client_update=gradient_at_x,
         server_update=lambda server, sums, count, group: server._replace(control=sums.mean()),
-        contribute=contribute,
+        contribute=frame.contribute,
     )
-    return Algorithm(
-        problem=problem,
-        local=local,
+    return frame._replace(
         init=init,
         broadcast=broadcast,
         client_update=client_update,
         server_update=server_update,
-        contribute=contribute,
         prelude=prelude,
         traits=Traits(requires_sgd=OWN_OPTIMIZER),
     )

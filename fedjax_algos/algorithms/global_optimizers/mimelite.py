@@ -8,28 +8,25 @@ Two deviations from the FedGBO paper's code: its full gradient wraps around to f
 exact mean over the n_i examples, and the stream does not change.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import optax
 
+from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.global_optimizers.biased_optimizers import (
     OWN_OPTIMIZER,
     OptimizerName,
+    ServerState,
     biased_optimizer,
     frozen,
     momentum,
 )
 from fedjax_algos.algorithms.global_optimizers.mime import key_at_x
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting, weighted_by
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting
 from fedjax_algos.core.local_training import batch_gradient, full_gradient, local_training
 from fedjax_algos.core.options import Decay, Positive
 from fedjax_algos.core.trees import add_scaled
-
-
-class ServerState(NamedTuple):
-    params: Params  # x
-    optimizer_statistics: Any  # s
 
 
 class Upload(NamedTuple):
@@ -44,9 +41,6 @@ def _lite(problem, local, optimizer, gradient_at, server_learning_rate, weightin
     def init(params, population):
         return ServerState(params, optimizer.init(params))
 
-    def broadcast(server, group):
-        return server
-
     def client_update(broadcast, state, data, dispatch, key):
         x, s = broadcast
         start = (local.transform.init(x), s)
@@ -60,15 +54,12 @@ def _lite(problem, local, optimizer, gradient_at, server_learning_rate, weightin
         params = add_scaled(x, -server_learning_rate, mean.delta)
         return ServerState(params, optimizer.track(mean.gradient, s))
 
-    contribute = weighted_by(weighting)
-    return Algorithm(
-        problem=problem,
-        local=local,
+    frame = fedavg(problem, local, weighting=weighting)
+    return frame._replace(
         init=init,
-        broadcast=broadcast,
+        broadcast=lambda server, group: server,
         client_update=client_update,
         server_update=server_update,
-        contribute=contribute,
         traits=Traits(Upload("delta", "vector"), requires_sgd=OWN_OPTIMIZER),
     )
 

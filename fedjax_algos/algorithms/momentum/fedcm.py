@@ -9,8 +9,9 @@ from typing import Annotated, NamedTuple
 import jax.numpy as jnp
 import optax
 
+from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting, weighted_by
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Positive, Range
 from fedjax_algos.core.trees import add_scaled, scale
@@ -47,9 +48,6 @@ def fedcm(
     def init(params, population):
         return ServerState(params, optax.tree.zeros_like(params))
 
-    def broadcast(server, group):
-        return server
-
     def client_update(broadcast, state, data, dispatch, key):
         x, momentum = broadcast
         work = dispatch.learning_rate * jnp.maximum(dispatch.num_steps, 1)  # eta_l K_i
@@ -65,14 +63,11 @@ def fedcm(
         delta = sums.mean()
         return ServerState(add_scaled(server.params, -server_learning_rate, delta), delta)
 
-    contribute = weighted_by(weighting)
-    return Algorithm(
-        problem=problem,
-        local=local,
+    frame = fedavg(problem, local, weighting=weighting)
+    return frame._replace(
         init=init,
-        broadcast=broadcast,
+        broadcast=lambda server, group: server,
         client_update=client_update,
         server_update=server_update,
-        contribute=contribute,
         traits=Traits(requires_sgd="its momentum M / (eta_l K_i) is a mean gradient only with sgd"),
     )

@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.momentum.localghbm import DISPLACEMENT
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting, weighted_by
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Count, Decay, Positive
 from fedjax_algos.core.trees import add_scaled, scale
@@ -90,15 +91,12 @@ def ghbm(
         past = jax.tree.map(lambda ring, p: ring.at[rounds % tau].set(p), past, x)
         return ServerState(add_scaled(x, -server_learning_rate, sums.mean()), past, rounds + 1)
 
-    contribute = weighted_by(weighting)
-    return Algorithm(
-        problem=problem,
-        local=local,
+    frame = fedavg(problem, local, weighting=weighting)
+    return frame._replace(
         init=init,
         broadcast=broadcast,
         client_update=client_update,
         server_update=server_update,
-        contribute=contribute,
         traits=Traits(requires_sgd="" if nesterov else DISPLACEMENT),
     )
 

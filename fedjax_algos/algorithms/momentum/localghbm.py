@@ -10,17 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import (
-    Algorithm,
-    Local,
-    Params,
-    Problem,
-    Traits,
-    Weighting,
-    trees,
-    weighted_by,
-)
+from fedjax_algos.core import Algorithm, Local, Params, Problem, Traits, Weighting, trees
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Decay, Positive
 
@@ -70,9 +62,6 @@ def localghbm(
         share = population.cohort_size / population.num_clients
         return ServerState(params, jnp.asarray(share, float))
 
-    def broadcast(server, group):
-        return server
-
     def client_init(params, key):
         return ClientState(params, jnp.int32(-1))
 
@@ -95,15 +84,12 @@ def localghbm(
         params = trees.add_scaled(server.params, -server_learning_rate, sums.mean())
         return server._replace(params=params)
 
-    contribute = weighted_by(weighting)
-    return Algorithm(
-        problem=problem,
-        local=local,
+    frame = fedavg(problem, local, weighting=weighting)
+    return frame._replace(
         init=init,
-        broadcast=broadcast,
+        broadcast=lambda server, group: server,
         client_update=client_update,
         server_update=server_update,
-        contribute=contribute,
         client_init=client_init,
         traits=Traits(requires_sgd=DISPLACEMENT),
     )

@@ -9,7 +9,7 @@ import optax
 
 from fedjax_algos.algorithms.personalised.fedrep import average_shared
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Model, Problem, Weighting, weighted_by
+from fedjax_algos.core import Algorithm, Local, Model, Problem, Weighting
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Positive
 from fedjax_algos.core.trees import Pattern, check_match, split_params
@@ -51,7 +51,6 @@ def fedbn(
     if norm != "*norm*" or not jax.tree.leaves(model.statistics):
         check_match("fedbn: norm", parts, norm, rest="the server")
     train = local_training(problem, local)
-    init, broadcast, server_update = average_shared(parts, server_learning_rate)
 
     def client_init(params, key):
         return Model(parts.own_leaves(params), problem.init(key).statistics)
@@ -66,15 +65,5 @@ def fedbn(
     def personal(server, own):
         return Model(parts.join(parts.shared_leaves(server.params), own.params), own.statistics)
 
-    contribute = weighted_by(weighting)
-    return Algorithm(
-        problem=problem,
-        local=local,
-        init=init,
-        broadcast=broadcast,
-        client_update=client_update,
-        server_update=server_update,
-        contribute=contribute,
-        client_init=client_init,
-        personal=personal,
-    )
+    frame = average_shared(problem, local, parts, server_learning_rate, weighting)
+    return frame._replace(client_update=client_update, client_init=client_init, personal=personal)

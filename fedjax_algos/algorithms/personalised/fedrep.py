@@ -8,19 +8,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_algos.algorithms.averaging.fedavg import ServerState
+from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.algorithms.registry import algorithms
-from fedjax_algos.core import Algorithm, Local, Model, Problem, Weighting, weighted_by
+from fedjax_algos.core import Algorithm, Local, Model, Problem, Weighting
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.core.options import Positive, Proportion
 from fedjax_algos.core.trees import Parts, Pattern, add_scaled, check_match, split_params
 
 
-def average_shared(parts: Parts, server_learning_rate: float):
-    """The `init`, `broadcast` and `server_update` that average the shared leaves alone."""
-
-    def init(params, population):
-        return ServerState(params, ())
+def average_shared(problem, local, parts: Parts, server_learning_rate, weighting) -> Algorithm:
+    """FedAvg of the shared leaves alone; the global model keeps its other leaves."""
 
     def broadcast(server, group):
         return parts.shared_leaves(server.params)
@@ -30,7 +27,8 @@ def average_shared(parts: Parts, server_learning_rate: float):
         shared = add_scaled(shared, -server_learning_rate, sums.mean())
         return server._replace(params=parts.join(shared, parts.own_leaves(server.params)))
 
-    return init, broadcast, server_update
+    frame = fedavg(problem, local, weighting=weighting)
+    return frame._replace(broadcast=broadcast, server_update=server_update)
 
 
 def in_turns(
@@ -97,7 +95,6 @@ def fedrep(
     parts = split_params(problem, head)
     check_match("fedrep: head", parts, head, rest="the body")
     train = local_training(problem, local)
-    init, broadcast, server_update = average_shared(parts, server_learning_rate)
 
     def client_init(params, key):
         return parts.own_leaves(params)  # h_i
@@ -112,15 +109,5 @@ def fedrep(
     def personal(server, own):
         return Model(parts.join(parts.shared_leaves(server.params), own))
 
-    contribute = weighted_by(weighting)
-    return Algorithm(
-        problem=problem,
-        local=local,
-        init=init,
-        broadcast=broadcast,
-        client_update=client_update,
-        server_update=server_update,
-        contribute=contribute,
-        client_init=client_init,
-        personal=personal,
-    )
+    frame = average_shared(problem, local, parts, server_learning_rate, weighting)
+    return frame._replace(client_update=client_update, client_init=client_init, personal=personal)

@@ -11,10 +11,10 @@ import optax
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.analysis.diagnostics.gradients import full_gradients, mean_gradient
 from fedjax_algos.core import Algorithm, Dispatch, Local, Model, Params, Problem, Update
+from fedjax_algos.core.algorithm import kinds, split_update
 from fedjax_algos.core.local_training import Correction, local_training, uncorrected
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.trees import add_scaled
-from fedjax_algos.core.update_parts import kinds, split_update
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.slots import Layout
