@@ -52,9 +52,14 @@ _OPTIONS = {  # what `help` says of the options that several models have
     "layers": "number of hidden layers, at least 1.",
     "embedding": "width of the embedding, at least 1.",
     "biases": "biases of a layer, as in PyTorch or as in Flax; see `Recurrent`.",
-    "norm": "GroupNorm or BatchNorm.",
+    "norm": """GroupNorm or BatchNorm. Epsilon is 1e-5, and BatchNorm's momentum 0.9, which torch
+        calls 0.1; in training its running variance is the mean of the batches' biased variances, as
+        in Flax, where torch has unbiased ones.""",
     "groups": "number of groups of channels of GroupNorm; a divisor of all widths.",
-    "convolutions": "implementation of the convolutions; see `convolve`.",
+    "convolutions": """implementation of the convolutions, see `convolve` and `convolve_3d`; with
+        "lax" the depthwise ones are `lax.conv_general_dilated`, too.""",
+    "dropout": "rate of dropout in training, from 0 to below 1.",
+    "checkpoint": "whether less memory is used for a longer computation; see `vit`.",
     "augmentation": """"normalised" uses CIFAR-10's means and standard deviations; "cifar" crops
         and flips each training image before that; "cifar_by_batch" uses one offset and one decision
         for a whole batch, as the code of FedGBO and of GHBM. "imagenet_normalised" uses ImageNet's
@@ -67,13 +72,8 @@ _OPTIONS = {  # what `help` says of the options that several models have
 }
 
 
-def takes(kind: ExampleKind) -> Callable[[Callable[P, Problem]], Callable[P, Problem]]:
-    """Decorates a factory of models, which then refuses other examples.
-
-    The shape is checked when the model is made. Codes are checked when the model is applied, and
-    before, by `check_examples`, where the type is known. Entries of `Args` for shared options are
-    added to the docstring.
-    """
+def model_of(kind: ExampleKind) -> Callable[[Callable[P, Problem]], Callable[P, Problem]]:
+    """Decorates a factory: registers it, refuses other examples, and documents shared options."""
     shape_entry = {"example_shape": f"shape of one example; examples are {kind.description}."}
 
     def decorate(factory: Callable[P, Problem]) -> Callable[P, Problem]:
@@ -86,22 +86,19 @@ def takes(kind: ExampleKind) -> Callable[[Callable[P, Problem]], Callable[P, Pro
             check_examples(name, shape)
             problem = factory(*args, **keywords)
 
-            def apply(model, batch, key, training):
+            def apply(model, batch, key, training):  # which knows the type
                 check_examples(name, batch["x"].shape[1:], batch["x"].dtype)
                 return problem.apply(model, batch, key, training)
 
             return problem._replace(apply=apply) if kind.codes else problem
 
-        return checked
+        return models.register(checked)
 
     return decorate
 
 
 def check_examples(model: str, shape: tuple[int, ...], dtype: Any = None) -> None:
-    """Raises ValueError for examples of a shape, and a type if it is known, that a model refuses.
-
-    Models that are not registered with `takes` take anything.
-    """
+    """Raises ValueError for what a model of this package refuses; others take anything."""
     if model not in _taken:
         return
     if not isinstance(shape, tuple | list) or not all(is_number(n, int) and n > 0 for n in shape):
@@ -140,19 +137,13 @@ def _in_precision(x: jax.Array, params: Params) -> jax.Array:
 
 def _check_call(module_type: type, known: dict[str, Any]) -> None:
     """Raises ValueError for a module whose call has arguments that the adapter does not give."""
-    parameters = list(inspect.signature(module_type.__call__).parameters.values())[2:]
-    needed = [
-        each.name
-        for each in parameters
-        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-    ]
-    missing = next((name for name in needed if name not in known), None)
-    if missing is not None:
-        given = ", ".join(["the inputs", *known])
-        raise ValueError(
-            f"{module_type.__name__}.__call__ needs {missing!r}, but is given only {given}; give "
-            f"{missing!r} a default value"
-        )
+    for each in list(inspect.signature(module_type.__call__).parameters.values())[2:]:
+        variadic = each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        if each.default is each.empty and not variadic and each.name not in known:
+            raise ValueError(
+                f"{module_type.__name__}.__call__ needs {each.name!r}, but is given only "
+                f"{', '.join(['the inputs', *known])}; give {each.name!r} a default value"
+            )
 
 
 def classifier(
@@ -165,10 +156,9 @@ def classifier(
     """Makes a problem with cross-entropy and accuracy of a Linen module from inputs to logits.
 
     Batches are dicts of "x" [batch, *example_shape] and "y" int32[batch]. Collections other than
-    "params" become the model's statistics and are updated in training. If the module has an
-    argument `training`, `train` or `deterministic`, it says whether the call is for training. The
-    dropout key depends on client, dispatch and step. What the module sows as "features" becomes
-    `Outputs.features`.
+    "params" become the model's statistics and are updated in training. An argument `training`,
+    `train` or `deterministic` of the module says whether the call is for training. What the module
+    sows as "features" becomes `Outputs.features`.
 
     In training, `nn.BatchNorm` leaves the masked rows of short batches out, unless it is called
     with a mask of its own. An argument `mask` of the module is given bool[batch], True for real
@@ -224,20 +214,18 @@ def classifier(
 def _check_constructor(constructor: Any) -> None:
     """Raises ValueError for what does not make an NNX module of its random streams."""
     is_class = isinstance(constructor, type)
-    name = getattr(constructor, "__name__", type(constructor).__name__)
-    if isinstance(constructor, nnx.Module):
-        given = f"a module, {name}(...)"
-    else:
-        try:
-            arguments = (None, None) if is_class else (None,)
-            inspect.signature(constructor.__init__ if is_class else constructor).bind(*arguments)
-            return
-        except TypeError:
-            given = f"{name}, which cannot be called with nnx.Rngs alone"
-    raise ValueError(
-        f"constructor is {given}; give a function of the random streams that makes the module, "
-        "such as lambda rngs: Net(rngs=rngs), or a class whose only argument is rngs"
-    )
+    call, arguments = (constructor.__init__, (0, 0)) if is_class else (constructor, (0,))
+    try:
+        inspect.signature(call).bind(*arguments)
+        takes_rngs = not isinstance(constructor, nnx.Module)
+    except TypeError:
+        takes_rngs = False
+    if not takes_rngs:
+        name = getattr(constructor, "__name__", type(constructor).__name__)
+        raise ValueError(
+            f"constructor is {name}, not a function of nnx.Rngs alone; give one that makes the "
+            "module, such as lambda rngs: Net(rngs=rngs), or a class whose only argument is rngs"
+        )
 
 
 def nnx_classifier(
@@ -249,11 +237,9 @@ def nnx_classifier(
     """Makes a problem with cross-entropy and accuracy of an NNX module from inputs to logits.
 
     Each application constructs the module, with the key of the step for its random streams, and
-    then sets its params and statistics; the compiler removes the unused initialisation. Therefore
-    no NNX object is carried through a loop.
-
-    Masked rows of short batches are left out as in `classifier`: by `nnx.BatchNorm`, and by what
-    the module does with an argument `mask` of its call.
+    then sets its params and statistics; the compiler removes the unused initialisation. The module
+    knows from `train()` and `eval()` whether the call is for training, as Dropout does. Masked rows
+    of short batches are left out as in `classifier`.
 
     Args:
       constructor: makes the module from its random streams, such as `lambda rngs: Net(rngs=rngs)`.
@@ -264,10 +250,8 @@ def nnx_classifier(
     Raises:
       ValueError: for a module, or a function that cannot be called with `nnx.Rngs` alone; when a
         model is made, for a module that needs more than its inputs and a mask, or has no params of
-        the type `trainable`. Whether the call is for training, it knows from `module.train()` and
-        `module.eval()`, as Dropout does. In training, for a BatchNorm whose inputs' first axis is
-        not the batch, and for other changes of `nnx.BatchStat` in a module without an argument
-        `mask`.
+        the type `trainable`; in training, for a BatchNorm whose inputs' first axis is not the
+        batch, and for other changes of `nnx.BatchStat` in a module without an argument `mask`.
     """
     _check_constructor(constructor)
     frozen = nnx.All(nnx.Param, nnx.Not(trainable))

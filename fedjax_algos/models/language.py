@@ -15,26 +15,24 @@ import optax
 from fedjax_algos.core import Batch, Mean, MetricValues
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.readers.client_files.texts import PADDING
-from fedjax_algos.models.outputs import OUTPUTS_AND_LABELS, Outputs, losses, metrics, with_args
+from fedjax_algos.models.outputs import Outputs, losses, metrics, of_classifiers
 
 
-@losses.register
-@with_args(OUTPUTS_AND_LABELS)
+@of_classifiers(losses)
 def token_cross_entropy(
     outputs: Outputs, batch: Batch, *, divide_by: Literal["tokens", "positions"] = "tokens"
 ) -> jax.Array:
     """Softmax cross-entropy with the next tokens of a text, without padding; float[batch].
 
-    With `divide_by="tokens"` it is the mean over a text's tokens that are no padding, so that each
-    text has the same weight in a local step. "positions" divides their sum by the number of
-    positions, so that each token has the same weight, and padding makes the loss smaller. A text
-    of padding alone has loss 0.
+    A text of padding alone has loss 0.
 
     Deviation: the code of the task calls Keras, whose mean is over all positions of a batch
     together.
 
     Args:
-      divide_by: see above.
+      divide_by: "tokens" is the mean over a text's tokens that are no padding, so that each text
+        has the same weight in a local step. "positions" divides their sum by the number of
+        positions, so that each token has the same weight, and padding makes the loss smaller.
 
     Raises:
       ValueError: for labels of another shape than that of the positions.
@@ -48,8 +46,7 @@ def token_cross_entropy(
     return total / jnp.maximum(is_token.sum(-1), 1).astype(total.dtype)
 
 
-@metrics.register
-@with_args(OUTPUTS_AND_LABELS)
+@of_classifiers(metrics)
 def token_accuracy(
     outputs: Outputs,
     batch: Batch,
@@ -59,12 +56,12 @@ def token_accuracy(
 ) -> MetricValues:
     """Accuracy of the next token: the share of the counted tokens that have the largest logit.
 
-    "all" tokens are those that are no padding; "known" ones are in the vocabulary, or a text's
-    begin or end; "words" are in the vocabulary. It is the mean over the tokens of all texts, so a
-    long text counts more. The labels decide what is counted; any class may be predicted.
+    It is the mean over the tokens of all texts, so a long text counts more. The labels decide what
+    is counted; any class may be predicted.
 
     Args:
-      counted: see above.
+      counted: "all" tokens are those that are no padding; "known" ones are in the vocabulary, or a
+        text's begin or end; "words" are in the vocabulary.
       buckets: number of classes for words out of the vocabulary, at least 1.
 
     Returns:
@@ -72,8 +69,7 @@ def token_accuracy(
       code of "all", "known" and "words"; a `Mean` over tokens, of float[batch].
 
     Raises:
-      ValueError: for labels of another shape than that of the positions, or fewer classes than
-        there are special ones.
+      ValueError: as for the loss, and for fewer classes than there are special ones.
     """
     _check_texts(outputs, batch)
     labels, num_classes = batch["y"], outputs.logits.shape[-1]

@@ -25,11 +25,7 @@ _FIX = (
 
 @contextlib.contextmanager
 def masking(mask: jax.Array | None) -> Iterator[set[Path]]:
-    """Inside, the BatchNorm layers of Linen modules leave out all but the rows of the mask.
-
-    It is bool[batch]; None changes nothing. Yields the paths of the layers whose statistics count
-    no masked rows, as they are called.
-    """
+    """Inside, Linen's BatchNorm layers count the rows of the mask alone; yields their paths."""
     layers: set[Path] = set()
 
     def intercept(call, args, keywords, context):
@@ -46,10 +42,7 @@ def masking(mask: jax.Array | None) -> Iterator[set[Path]]:
 
 
 def mask_layers(module: nnx.Module, mask: jax.Array | None) -> set[Path]:
-    """Changes an NNX module, made for one call, as `masking` does, and returns the layers' paths.
-
-    A subclass of BatchNorm whose call has no argument `mask` is left as it is.
-    """
+    """Changes an NNX module, made for one call, as `masking` does; returns the layers' paths."""
     layers = set()
     for path, layer in [] if mask is None else list(nnx.iter_modules(module)):
         if isinstance(layer, nnx.BatchNorm) and takes_mask(type(layer).__call__):
@@ -64,18 +57,14 @@ def mask_layers(module: nnx.Module, mask: jax.Array | None) -> set[Path]:
 
 
 def check_statistics(module: Any, before: Any, after: Any, layers: set[Path]) -> None:
-    """Raises ValueError for statistics that a call has changed outside of the layers of `masking`.
-
-    They are dictionaries, of a module without an argument `mask`, before and after the call.
-    """
+    """Raises ValueError for statistics that a call has changed outside of layers of `masking`."""
     old = flatten_dict(before or {})
     for path, new in flatten_dict(after or {}).items():
         known = any(path[:end] in layers for end in range(len(path)))
         if not known and new is not old.get(path):
             raise ValueError(
                 f"{type(module).__name__} updates its statistic {'/'.join(map(str, path))} in "
-                "training, which would count the masked rows of a short batch, because only "
-                f"Flax's BatchNorm leaves them out by itself; {_FIX}"
+                f"training, which would count the masked rows of a short batch; {_FIX}"
             )
 
 
@@ -118,9 +107,8 @@ def _with_mask(layer, name, mask, args, keywords):
     axes = layer.axis if isinstance(layer.axis, tuple | list) else (layer.axis,)
     if len(mask) != x.shape[0] or any(axis % x.ndim == 0 for axis in axes):
         raise ValueError(
-            f"the BatchNorm layer {name!r} has inputs of shape {list(x.shape)}, in which the first "
-            f"axis is not that of the {len(mask)} rows of the batch, so that it cannot leave the "
-            f"masked rows of a short batch out; {_FIX}, and call the layer with "
-            "mask=..., which broadcasts to its inputs"
+            f"the BatchNorm layer {name!r} has inputs of shape {list(x.shape)}, whose first axis "
+            f"is not that of the {len(mask)} rows of the batch, so masked rows cannot be left out; "
+            f"{_FIX}, and call the layer with mask=..., which broadcasts to its inputs"
         )
     return keywords | {"mask": mask.reshape(-1, *(1,) * (x.ndim - 1))}

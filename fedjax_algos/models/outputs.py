@@ -1,14 +1,11 @@
-"""Outputs of classifiers, their losses and metrics by name, and labels that are classes of them.
-
-If an example has several labels, such as the voxels of a mask, its loss is the mean of theirs.
-"""
+"""Outputs of classifiers, their losses and metrics by name, and labels that are classes of them."""
 
 import functools
 import inspect
 import re
 import textwrap
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +14,7 @@ import optax
 
 from fedjax_algos.core import Batch, ClassMean, MetricValues, Problem
 from fedjax_algos.core.checks import apply_model, losses_of
-from fedjax_algos.core.options import Count, NonNegative, Range
+from fedjax_algos.core.options import Count, Decay, NonNegative
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import describe, describe_tree
 
@@ -26,6 +23,13 @@ losses = Registry[jax.Array]("loss", jax.Array)  # (outputs, batch, *, ...) -> f
 metrics = Registry[MetricValues]("metric", dict)
 
 F = TypeVar("F", bound=Callable)
+P = ParamSpec("P")
+T = TypeVar("T")
+_OUTPUTS_AND_LABELS = {
+    "outputs": "the model's outputs, with logits float[batch, ..., classes].",
+    "batch": """a batch with "y", int32[batch, ...], the labels: one of each example, or more, such
+        as those of the voxels of a mask, or the tokens after the positions of a text.""",
+}
 
 
 class Outputs(NamedTuple):
@@ -63,11 +67,9 @@ def with_args(entries: Mapping[str, str]) -> Callable[[F], F]:
     return decorate
 
 
-OUTPUTS_AND_LABELS = {
-    "outputs": "the model's outputs, with logits float[batch, ..., classes].",
-    "batch": """a batch with "y", int32[batch, ...], the labels: one of each example, or more, such
-        as those of the voxels of a mask, or the tokens after the positions of a text.""",
-}
+def of_classifiers(registry: Registry[T]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorates a loss or a metric: documents outputs and labels, and registers it."""
+    return lambda function: registry.register(with_args(_OUTPUTS_AND_LABELS)(function))
 
 
 def mean_over_labels(values: jax.Array) -> jax.Array:
@@ -75,14 +77,8 @@ def mean_over_labels(values: jax.Array) -> jax.Array:
     return values.mean(range(1, values.ndim)) if values.ndim > 1 else values
 
 
-@losses.register
-@with_args(OUTPUTS_AND_LABELS)
-def cross_entropy(
-    outputs: Outputs,
-    batch: Batch,
-    *,
-    label_smoothing: Annotated[float, Range(0, 1, high_open=True)] = 0.0,
-) -> jax.Array:
+@of_classifiers(losses)
+def cross_entropy(outputs: Outputs, batch: Batch, *, label_smoothing: Decay = 0.0) -> jax.Array:
     """Softmax cross-entropy with the labels, float[batch].
 
     Args:
@@ -95,8 +91,7 @@ def cross_entropy(
     return mean_over_labels((1 - label_smoothing) * of_label + label_smoothing * of_all)
 
 
-@losses.register
-@with_args(OUTPUTS_AND_LABELS)
+@of_classifiers(losses)
 def focal(outputs: Outputs, batch: Batch, *, gamma: NonNegative = 2.0) -> jax.Array:
     """Focal loss: `-(1 - p)^gamma log p`, where p is the label's probability.
 
@@ -104,7 +99,7 @@ def focal(outputs: Outputs, batch: Batch, *, gamma: NonNegative = 2.0) -> jax.Ar
     https://arxiv.org/abs/1708.02002, without the weights of classes.
 
     Args:
-      gamma: gamma, at least 0: how little examples count whose label is likely; 0 is cross-entropy.
+      gamma: at least 0: how little examples count whose label is likely; 0 is cross-entropy.
     """
     entropy = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, batch["y"])  # -log p
     # at p = 1 the derivative of the power would be infinite
@@ -112,15 +107,13 @@ def focal(outputs: Outputs, batch: Batch, *, gamma: NonNegative = 2.0) -> jax.Ar
     return mean_over_labels(others**gamma * entropy)
 
 
-@losses.register
-@with_args(OUTPUTS_AND_LABELS)
+@of_classifiers(losses)
 def brier(outputs: Outputs, batch: Batch) -> jax.Array:
     """Brier score: `sum_k (p_k - 1[k = y])^2`, the squared error of the probabilities."""
     return _squared_error(jax.nn.softmax(outputs.logits), batch)
 
 
-@losses.register
-@with_args(OUTPUTS_AND_LABELS)
+@of_classifiers(losses)
 def squared_error(outputs: Outputs, batch: Batch) -> jax.Array:
     """Squared error of the logits: `sum_k (z_k - 1[k = y])^2`."""
     return _squared_error(outputs.logits, batch)
@@ -131,20 +124,17 @@ def _squared_error(values, batch):
     return mean_over_labels(optax.losses.squared_error(values, labels).sum(-1))
 
 
-@losses.register
-@with_args(OUTPUTS_AND_LABELS)
+@of_classifiers(losses)
 def hinge(outputs: Outputs, batch: Batch) -> jax.Array:
     """Multiclass hinge loss: `max_k (z_k + 1[k != y]) - z_y`, of Crammer and Singer."""
     return mean_over_labels(optax.losses.multiclass_hinge_loss(outputs.logits, batch["y"]))
 
 
-@metrics.register
-@with_args(OUTPUTS_AND_LABELS)
+@of_classifiers(metrics)
 def accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
     """Accuracy: 1 if the largest logit is that of the label, and else 0.
 
-    The first of equal logits counts as the largest. If an example has several labels, it is the
-    share of them that is right.
+    The first of equal logits counts as the largest.
 
     Returns:
       "accuracy", float[batch].
@@ -153,13 +143,12 @@ def accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
     return {"accuracy": mean_over_labels(jnp.asarray(correct, float))}
 
 
-@metrics.register
-@with_args(OUTPUTS_AND_LABELS)
+@of_classifiers(metrics)
 def top_k_accuracy(outputs: Outputs, batch: Batch, *, k: Count = 5) -> MetricValues:
     """Top-k accuracy: 1 if the label is among the k classes of the largest logits, and else 0.
 
-    Of equal logits those of the first classes count as larger, as in `accuracy`, which is that of
-    k = 1. scikit-learn's `top_k_accuracy_score` prefers the last classes.
+    Of equal logits those of the first classes count as larger, as in `accuracy`; scikit-learn's
+    `top_k_accuracy_score` prefers the last classes.
 
     Args:
       k: number of classes, at least 1 and at most all.
@@ -180,13 +169,12 @@ def top_k_accuracy(outputs: Outputs, batch: Batch, *, k: Count = 5) -> MetricVal
     return {f"top_{k}_accuracy": mean_over_labels(jnp.asarray(correct, float))}
 
 
-@metrics.register
-@with_args(OUTPUTS_AND_LABELS)
+@of_classifiers(metrics)
 def balanced_accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
     """Balanced accuracy: the mean over classes of the share of a class's labels that are found.
 
-    Classes that no label has are left out, as by scikit-learn's `balanced_accuracy_score`. The
-    classes are those of all examples of an evaluation, not those of a batch.
+    Classes that no label of an evaluation has are left out, as by scikit-learn's
+    `balanced_accuracy_score`.
 
     Returns:
       "balanced_accuracy", a `ClassMean` of float[batch, classes].
@@ -203,9 +191,8 @@ def with_loss(problem: Problem, loss: str) -> Problem:
 
     Args:
       problem: a classifier, or any problem for a loss of your own.
-      loss: the name of a loss with its options, as in "cross_entropy:label_smoothing=0.1" or
-        "focal:gamma=2"; or a function of your own, `FILE.py:NAME` or `package.module:NAME`:
-        `(outputs, batch, *, ...) -> float[batch]`.
+      loss: the name of a loss with its options, as in "focal:gamma=2"; or a function of your own,
+        `FILE.py:NAME` or `package.module:NAME`: `(outputs, batch, *, ...) -> float[batch]`.
 
     Raises:
       ValueError: for an unknown name or option, a value out of range, or a loss of this package for
@@ -238,9 +225,8 @@ def with_metrics(problem: Problem, metrics: str) -> Problem:
     Args:
       problem: a classifier, or any problem for metrics of your own.
       metrics: names with their options, separated by commas, as in
-        "balanced_accuracy,top_k_accuracy:k=3"; or functions of your own, `FILE.py:NAME` or
-        `package.module:NAME`: `(outputs, batch, *, ...) -> {name: float[batch] or Mean}`, as
-        `Problem.metrics`.
+        "balanced_accuracy,top_k_accuracy:k=3"; or functions of your own, as for `with_loss`:
+        `(outputs, batch, *, ...) -> {name: float[batch] or Mean}`, as `Problem.metrics`.
 
     Raises:
       ValueError: for an unknown name or option, a value out of range, or a metric that is given
@@ -273,70 +259,67 @@ def _joined(first, specs):
 def check_labels(problem: Problem, name: str, examples: Batch) -> None:
     """Raises ValueError for examples that a model does not take, or labels that are no classes.
 
-    A label out of range has no loss of its own: it would make the model NaN, or count as another
-    class. If the loss is none of this package, whole numbers that are no classes of the outputs may
-    have a meaning for it, such as examples that it leaves out. So they are refused only if their
-    loss is not finite, or exactly that of a class, which indexing in JAX takes for them.
+    For a loss that is none of this package, whole numbers that are no classes may have a meaning,
+    such as examples that it leaves out. So they are refused only if their loss is not finite, or
+    exactly that of a class, which indexing in JAX takes for them.
     """
     leaves, tree = jax.tree.flatten(examples)
     shapes = tuple(jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype) for leaf in leaves)
     if not _reads_classes(problem.loss):
-        _check_own_loss(problem, name, examples, _outputs_of(problem, tree, shapes))
+        _check_own_loss(problem, name, examples, tree, shapes)
         return
     num_classes = _num_classes(problem, name, tree, shapes)
     labels = np.asarray(examples["y"])
+    fix = f"give whole numbers from 0 to {num_classes - 1}, or a model with more classes"
     if labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"{name} have labels y of type {labels.dtype}; give whole numbers from 0 to "
-            f"{num_classes - 1}, the classes of the model"
-        )
-    low, high = labels.min(), labels.max()
-    if low < 0 or high >= num_classes:
-        raise ValueError(
-            f"{name} have label {low if low < 0 else high}; give whole numbers from 0 to "
-            f"{num_classes - 1}, the classes of the model, or a model with more classes"
-        )
+        raise ValueError(f"{name} have labels y of type {labels.dtype}; {fix}")
+    for label in labels.min(), labels.max():
+        if not 0 <= label < num_classes:
+            raise ValueError(f"{name} have label {label}; {fix}")
+
+
+@functools.lru_cache(maxsize=64)
+def _outputs_of(problem: Problem, tree: Any, shapes: tuple) -> Any:
+    """The shapes of an example's outputs; nothing is computed."""
+
+    def outputs(key, batch):
+        return apply_model(problem, problem.init(key), batch, key, False)[0]
+
+    return jax.eval_shape(outputs, jax.eval_shape(jax.random.key, 0), tree.unflatten(shapes))
 
 
 @functools.lru_cache(maxsize=64)
 def _num_classes(problem: Problem, name: str, tree: Any, shapes: tuple) -> int:
-    """The number of logits of an example; nothing is computed."""
+    """The number of logits of an example."""
     batch = tree.unflatten(shapes)
-    fix = "give examples {'x': [examples, ...], 'y': [examples]} of the shape of the model's inputs"
-    if isinstance(batch, dict) and not {"x", "y"} <= batch.keys():
+    held = f"{name} hold {describe_tree(batch)} of one example"
+    if not isinstance(batch, dict) or not {"x", "y"} <= batch.keys():
         raise ValueError(
-            f"{name} hold {describe_tree(batch)} of one example, but a classifier reads x and y; "
-            "name the inputs x and the labels y"
+            f"{held}, but a classifier reads x and y; name the inputs x and the labels y"
         )
-    if not isinstance(batch, dict):
-        raise ValueError(f"{name} hold {describe_tree(batch)} of one example; {fix}")
-    key = jax.eval_shape(jax.random.key, 0)
-    model = jax.eval_shape(problem.init, key)
-
-    def logits(model, batch, key):
-        return apply_model(problem, model, batch, key, False)[0].logits
-
+    fix = "give examples {'x': [examples, ...], 'y': [examples]} of the shape of the model's inputs"
+    jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))  # raises errors of its own
     try:
-        outputs = jax.eval_shape(logits, model, batch, key)
+        logits = _outputs_of(problem, tree, shapes).logits
     except Exception as error:  # of the module's own layers
-        raise ValueError(
-            f"{name} hold {describe_tree(batch)} of one example, which the model does not take "
-            f"({str(error).splitlines()[0]}); {fix}"
-        ) from error
-    if batch["y"].shape != outputs.shape[:-1]:
-        raise ValueError(f"{name} hold {describe_tree(batch)} of one example; {fix}")
-    return outputs.shape[-1]
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{held}, which the model does not take ({reason}); {fix}") from error
+    if batch["y"].shape != logits.shape[:-1]:
+        raise ValueError(f"{held}; {fix}")
+    return logits.shape[-1]
 
 
-def _check_own_loss(problem, name, examples, outputs):
+def _check_own_loss(problem, name, examples, tree, shapes):
     """Raises ValueError for labels that a loss of the user's own takes for another class."""
-    leaves, tree = jax.tree.flatten(examples)
+    try:
+        outputs = _outputs_of(problem, tree, shapes)
+    except Exception:  # which a run explains
+        return
     logits = getattr(outputs, "logits", outputs)
     if not hasattr(logits, "shape") or len(logits.shape) < 2 or logits.shape[-1] < 2:
         return
     num_classes = logits.shape[-1]
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(examples)]
-    for position, leaf in enumerate(leaves):
+    for position, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(examples)):
         if leaf.dtype.kind not in "iu" or leaf.shape[1:] != logits.shape[1:-1] or not leaf.size:
             continue
         labels = np.asarray(leaf)
@@ -344,44 +327,24 @@ def _check_own_loss(problem, name, examples, outputs):
             if 0 <= label < num_classes:
                 continue
             row = np.argwhere(labels == label)[0][0]
-            batch = tree.unflatten([np.asarray(each[row : row + 1]) for each in leaves])
-            taken = _taken_for(problem, outputs, batch, position, label, num_classes)
-            if taken:
+            batch = jax.tree.map(lambda leaf, row=row: np.asarray(leaf[row : row + 1]), examples)
+            if taken := _taken_for(problem, outputs, batch, position, label, num_classes):
                 raise ValueError(
-                    f"{name} have label {label} in {jax.tree_util.keystr(paths[position])}, but "
-                    f"the model has {num_classes} classes, and the loss {taken}; give whole "
-                    f"numbers from 0 to {num_classes - 1}, or a model with more classes"
+                    f"{name} have label {label} in {jax.tree_util.keystr(path)}, but the model has "
+                    f"{num_classes} classes, and the loss {taken}; give whole numbers from 0 to "
+                    f"{num_classes - 1}, or a model with more classes"
                 )
 
 
-@functools.lru_cache(maxsize=64)
-def _outputs_of(problem: Problem, tree: Any, shapes: tuple) -> Any:
-    """The shapes of an example's outputs; None if they cannot be computed, which a run explains."""
-    key = jax.eval_shape(jax.random.key, 0)
-
-    def outputs(model, batch, key):
-        return apply_model(problem, model, batch, key, False)[0]
-
-    try:
-        model = jax.eval_shape(problem.init, key)
-        return jax.eval_shape(outputs, model, tree.unflatten(shapes), key)
-    except Exception:
-        return None
-
-
 def _taken_for(problem, outputs, batch, position, label, num_classes):
-    """What a loss makes of a label that is no class, in words; an empty text if it may be right.
-
-    At random outputs, the losses of different classes differ if the loss reads the label.
-    """
+    """What a loss makes of a label that is no class, in words; an empty text if it may be right."""
     # indexing takes the last class for what is above it, and counts negative labels from the end
     classes = [0, num_classes - 1, *([label % num_classes] if -num_classes <= label < 0 else [])]
-    tried = np.array([label, *classes])
+    tried = np.array([label, *classes]).astype(np.int32)
     leaves, tree = jax.tree.flatten(jax.tree.map(lambda x: x.repeat(len(tried), axis=0), batch))
     shape = len(tried), *[1] * (leaves[position].ndim - 1)
     leaves[position] = np.broadcast_to(tried.reshape(shape), leaves[position].shape)
-    leaves[position] = leaves[position].astype(np.int32)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(0)  # the losses of classes differ at random outputs, if it is read
 
     def random(leaf):
         values = rng.normal(size=leaf.shape).repeat(len(tried), axis=0)
@@ -389,12 +352,11 @@ def _taken_for(problem, outputs, batch, position, label, num_classes):
 
     try:
         values = losses_of(problem, jax.tree.map(random, outputs), tree.unflatten(leaves))
-        wrong, first, *others = np.asarray(values).tolist()
+        wrong, *known = np.asarray(values).tolist()
     except Exception:  # which a run explains
         return ""
-    if first == others[0] or not np.isfinite([first, *others]).all():
+    if known[0] == known[1] or not np.isfinite(known).all():
         return ""
     if not np.isfinite(wrong):
         return f"of this label is {wrong}"
-    same = [known for known, loss in zip(classes, [first, *others], strict=True) if loss == wrong]
-    return f"takes it for class {same[0]}" if same else ""
+    return f"takes it for class {classes[known.index(wrong)]}" if wrong in known else ""

@@ -1,13 +1,7 @@
 """Augmentation and normalisation of images on the device, inside the compiled client step.
 
-The store contains images in their original dtype, such as uint8; a `Preprocess` makes the model's
-inputs of a batch of them, and `preprocessed` applies it before a problem:
-
-    augment = chain(random_crop(), random_flip(), normalise(CIFAR10_MEAN, CIFAR10_STD))
-    problem = preprocessed(problem, augment)
-
-The preprocessing of an image depends only on the key of the step and on its row in the batch, so it
-is the same in all layouts.
+What becomes of an image depends only on the key of the step and on its row in the batch, so it is
+the same in all layouts.
 """
 
 import math
@@ -38,27 +32,19 @@ def normalise(mean: Sequence[float], std: Sequence[float]) -> Preprocess:
     units of `mean` and keep their dtype.
 
     Args:
-      mean: one number for each channel.
-      std: one number for each channel, above 0.
+      mean, std: one number for each channel; `std` is above 0.
 
     Raises:
-      ValueError: for unequal lengths or a `std` that is not above 0; when the result is called, for
-        another number of channels.
+      ValueError: for other numbers; when the result is called, for another number of channels.
     """
-    if len(mean) != len(std):
-        raise ValueError(
-            f"there are {len(mean)} means and {len(std)} standard deviations; give one of each for "
-            "every channel"
-        )
-    if min(std) <= 0:
-        raise ValueError(f"std={min(std)} is out of range; give standard deviations above 0")
+    fix = "give one mean and one standard deviation above 0 for every channel"
+    if len(mean) != len(std) or min(std) <= 0:
+        raise ValueError(f"mean={mean} and std={std} do not fit; {fix}")
 
     def preprocess(images, key, training):
         if images.shape[-1] != len(mean):
-            raise ValueError(
-                f"images have {images.shape[-1]} channels, but there are means for {len(mean)}; "
-                "give one mean and one standard deviation for every channel"
-            )
+            number = images.shape[-1]
+            raise ValueError(f"images have {number} channels, but mean={mean}; {fix}")
         if jnp.issubdtype(images.dtype, jnp.integer):
             images = jnp.asarray(images) / 255  # NumPy would make float64 of uint8
         channels = (1,) * (images.ndim - 1) + (-1,)
@@ -72,11 +58,8 @@ def random_crop(padding: int = 4, *, per_batch: bool = False) -> Preprocess:
     """Pads each image with zeros and crops it to its original size at a random offset.
 
     Both offsets are uniform on 0..2 * padding; the dtype is kept. Evaluation leaves images
-    unchanged.
-
-    Before `normalise`, as in torchvision's usual order (crop, flip, convert to floats, normalise),
-    the border is black. After it, the border is the channel's mean, and crops copy floats instead
-    of uint8.
+    unchanged. Before `normalise`, as in torchvision's usual order, the border is black; after it,
+    the border is the channel's mean, and crops copy floats instead of uint8.
 
     Args:
       padding: pixels added to each side, at least 0.
@@ -84,8 +67,7 @@ def random_crop(padding: int = 4, *, per_batch: bool = False) -> Preprocess:
         imply one for each image.
 
     Raises:
-      ValueError: for a negative padding; when the result is called, for images that are not
-        [batch, height, width, channels].
+      ValueError: for a negative padding, and for images not [batch, height, width, channels].
     """
     if padding < 0:
         raise ValueError(f"padding={padding} is out of range; give at least 0")
@@ -119,13 +101,12 @@ def random_resized_crop(
     """Cuts a random box out of each image and resizes it, as torchvision's `RandomResizedCrop`.
 
     The box has a share of the image's area and a ratio of its sides that are drawn from `area` and
-    `aspect`. It is resized by bilinear interpolation with antialiasing to `size` x
-    `size`. The dtype is kept: integers are rounded, halves to even. Pillow, which torchvision uses
-    for images that are no tensors, also rounds between the two axes, so single values may differ
-    by 1.
+    `aspect`. It is resized by bilinear interpolation with antialiasing. The dtype is kept: integers
+    are rounded, halves to even. Pillow, which torchvision uses for images that are no tensors, also
+    rounds between the two axes, so single values may differ by 1.
 
-    Evaluation cuts the middle of `size` x `size` out, and leaves images of this size unchanged. The
-    readers of images have scaled the shorter side before, so this is torchvision's evaluation.
+    Evaluation cuts the middle out. The readers of images have scaled the shorter side before, so
+    this is torchvision's evaluation.
 
     Szegedy et al., "Going Deeper with Convolutions", CVPR 2015, https://arxiv.org/abs/1409.4842,
     section 6.
@@ -136,15 +117,13 @@ def random_resized_crop(
       aspect: the smallest and the largest width of a box divided by its height, above 0.
 
     Raises:
-      ValueError: for values out of range; when the result is called, for images that are not
-        [batch, height, width, channels], and in evaluation for images that are smaller than `size`.
+      ValueError: for values out of range, for images that are not [batch, height, width, channels],
+        and in evaluation for images that are smaller than `size`.
     """
     if size is not None and size < 1:
         raise ValueError(f"size={size} is out of range; give at least 1, or None")
     if not 0 < area[0] <= area[1] <= 1:
-        raise ValueError(
-            f"area={area} is out of range; give two shares in order, such as (0.08, 1)"
-        )
+        raise ValueError(f"area={area} is out of range; give two shares in order, as (0.08, 1)")
     if not 0 < aspect[0] <= aspect[1]:
         raise ValueError(f"aspect={aspect} is out of range; give two ratios in order, above 0")
 
@@ -175,8 +154,7 @@ def random_flip(*, per_batch: bool = False) -> Preprocess:
       per_batch: one decision for the whole batch, as for `random_crop`.
 
     Raises:
-      ValueError: when the result is called, for images that are not
-        [batch, height, width, channels].
+      ValueError: for images that are not [batch, height, width, channels].
     """
 
     def preprocess(images, key, training):
@@ -206,9 +184,7 @@ def chain(*parts: Preprocess) -> Preprocess:
 
 
 def preprocessed(problem: Problem, preprocess: Preprocess, field: str = "x") -> Problem:
-    """A problem whose images pass through `preprocess` before the model.
-
-    The keys of the model (for dropout) and of the preprocessing differ.
+    """A problem whose images pass through `preprocess` before the model, with keys of their own.
 
     Args:
       problem: a problem whose batches are dicts.
@@ -233,34 +209,31 @@ Augmentation = Literal[
     "imagenet_flipped",
     "imagenet_cropped",
 ]
+_CIFAR = normalise(CIFAR10_MEAN, CIFAR10_STD)
+_IMAGENET = normalise(IMAGENET_MEAN, IMAGENET_STD)
+_PIPELINES = {
+    "normalised": _CIFAR,
+    "cifar": chain(random_crop(), random_flip(), _CIFAR),
+    "cifar_by_batch": chain(random_crop(per_batch=True), random_flip(per_batch=True), _CIFAR),
+    "imagenet_normalised": chain(_IMAGENET),
+    "imagenet_flipped": chain(random_flip(), _IMAGENET),
+    "imagenet_cropped": chain(random_resized_crop(), random_flip(), _IMAGENET),
+}
 
 
 def augmented(problem: Problem, augmentation: Augmentation) -> Problem:
     """A problem with a preprocessing pipeline for colour images, as the option of the models."""
-    if augmentation == "none":
-        return problem
-    if augmentation.startswith("imagenet"):
-        crops = [random_resized_crop()] if augmentation == "imagenet_cropped" else []
-        flips = [random_flip()] if augmentation != "imagenet_normalised" else []
-        normal = normalise(IMAGENET_MEAN, IMAGENET_STD)
-        return preprocessed(problem, chain(*crops, *flips, normal))
-    normal = normalise(CIFAR10_MEAN, CIFAR10_STD)
-    if augmentation == "normalised":
-        return preprocessed(problem, normal)
-    by_batch = augmentation == "cifar_by_batch"
-    parts = random_crop(per_batch=by_batch), random_flip(per_batch=by_batch), normal
-    return preprocessed(problem, chain(*parts))
+    return problem if augmentation == "none" else preprocessed(problem, _PIPELINES[augmentation])
 
 
 def draw_box(
     key: Key, height: int, width: int, area: tuple[float, float], aspect: tuple[float, float]
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """A random box of an image: torchvision's `RandomResizedCrop.get_params`.
+    """A random box, `RandomResizedCrop.get_params` of torchvision: top, left, height, width; int32.
 
-    A box of `a H W` pixels, `a` uniform on `area`, whose width is `r` times its height, `log r`
-    uniform between the logarithms of `aspect`, both sides rounded; its place is uniform. Of ten
-    such boxes the first one that fits is taken. If none fits, it is the largest box in the middle
-    of the image whose `r` is within `aspect`. Returns (top, left, height, width), int32[] each.
+    It has `a H W` pixels, `a` uniform on `area`, and `r` times its height as its width, `log r`
+    uniform between the logarithms of `aspect`. Of ten such boxes the first one that fits is taken;
+    if none fits, the largest one in the middle whose `r` is within `aspect`.
     """
     area_key, aspect_key, place_key = jax.random.split(key, 3)
     shares = jax.random.uniform(area_key, (_ATTEMPTS,), minval=area[0], maxval=area[1])
@@ -284,11 +257,9 @@ def draw_box(
 def linear_weights(start: jax.Array, length: jax.Array, pixels: int, outputs: int) -> jax.Array:
     """The weights of input pixels in output pixels, for a part of one axis of an image.
 
-    Pixel `j` has its centre at `j + 1/2`, and output `o` looks at `c = start + (o + 1/2) s` with
-    `s = length / outputs`. The weight is `max(0, 1 - |j + 1/2 - c| / max(s, 1))` for pixels of the
-    part, divided by the sum over them: bilinear interpolation with antialiasing, as in Pillow and
-    in PyTorch with `antialias=True`. The part has `length` pixels from `start`; pixels beside it
-    have no weight. Returns float[outputs, pixels].
+    For `s = length / outputs` and `c = start + (o + 1/2) s`, the weight of pixel j in output o is
+    `max(0, 1 - |j + 1/2 - c| / max(s, 1))`, divided by the sum over the part's pixels: bilinear
+    interpolation with antialiasing, as in Pillow and PyTorch. Returns float[outputs, pixels].
     """
     scale = length / outputs
     centres = start + (jnp.arange(outputs)[:, None] + 0.5) * scale

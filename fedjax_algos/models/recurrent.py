@@ -1,11 +1,10 @@
 """Recurrent networks that read a text and predict its next symbol, at the end or at each position.
 
-Each gate has its own matrix products inside the loop over time. On a CPU this is faster, mapped
-over clients or not, than one product that is split into gates, and than the product of the whole
-input before the loop (`benchmarks/recurrent.py` compares the layer with `nn.RNN`).
+Each gate has its own matrix products inside the loop over time, which on a CPU is faster than one
+product that is split into gates (`benchmarks/recurrent.py` compares the layer with `nn.RNN`).
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count, Layers
-from fedjax_algos.models.adapters import TEXTS, classifier, identity, models, takes
+from fedjax_algos.models.adapters import TEXTS, classifier, identity, model_of
 from fedjax_algos.models.language import token_cross_entropy, word_accuracy
 from fedjax_algos.models.layers.initialisation import (
     Initialisation,
@@ -44,14 +43,13 @@ def _lstm(gates, hidden, recurrent):
 class Recurrent(nn.Module):
     """A GRU or LSTM layer from float[batch, time, features] to float[batch, time, width].
 
-    Hidden states are 0 at the start. `biases="torch"` has a bias for the input and one for the
-    recurrent product, as in PyTorch; "flax" has only one, without redundancy, and for the GRU also
-    that of the recurrent product of the candidate.
+    Hidden states are 0 at the start.
 
     Attributes:
       cell: "gru" or "lstm".
       width: width of the hidden state.
-      biases: "torch" or "flax", see above.
+      biases: "torch" has a bias for the input and one for the recurrent product; "flax" has only
+        one, and for the GRU also that of the recurrent product of the candidate.
       initialisation: "torch" draws all params uniformly, "flax" as Flax does.
     """
 
@@ -107,7 +105,7 @@ class Recurrent(nn.Module):
 def _orthogonal_blocks(blocks):
     """Flax's initialisation of recurrent kernels: an orthogonal matrix for each gate."""
 
-    def draw(key, shape, dtype=jnp.float32):
+    def draw(key, shape, dtype):
         make, block = nn.initializers.orthogonal(), (shape[0], shape[1] // blocks)
         parts = [make(key, block, dtype) for key in jax.random.split(key, blocks)]
         return jnp.concatenate(parts, axis=1)
@@ -142,12 +140,11 @@ class Reader(nn.Module):
         return nn.Dense(self.vocabulary, **initialisers(self.initialisation, x.shape[-1]))(x)
 
 
-def _predictor(reader: Reader, example_shape: tuple[int, ...]) -> Problem:
-    return classifier(reader, example_shape, inputs=identity, dtype=jnp.int32)
+def _predictor(example_shape: tuple[int, ...], *fields: Any) -> Problem:
+    return classifier(Reader(*fields), example_shape, inputs=identity, dtype=jnp.int32)
 
 
-@models.register
-@takes(TEXTS)
+@model_of(TEXTS)
 def gru(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -162,12 +159,11 @@ def gru(
 
     It has 162,887 parameters for 79 symbols.
     """
-    reader = Reader("gru", num_classes, embedding, hidden, layers, (), biases, initialisation)
-    return _predictor(reader, example_shape)
+    sizes = num_classes, embedding, hidden, layers, ()
+    return _predictor(example_shape, "gru", *sizes, biases, initialisation)
 
 
-@models.register
-@takes(TEXTS)
+@model_of(TEXTS)
 def lstm(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -182,12 +178,11 @@ def lstm(
 
     It has 133,520 parameters for 80 symbols.
     """
-    reader = Reader("lstm", num_classes, embedding, hidden, layers, (), biases, initialisation)
-    return _predictor(reader, example_shape)
+    sizes = num_classes, embedding, hidden, layers, ()
+    return _predictor(example_shape, "lstm", *sizes, biases, initialisation)
 
 
-@models.register
-@takes(TEXTS)
+@model_of(TEXTS)
 def lstm_words(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -205,20 +200,17 @@ def lstm_words(
     al., "Adaptive Federated Optimization", ICLR 2021, https://arxiv.org/abs/2003.00295, whose model
     it is.
 
-    With `predicts="every"` it predicts the token after each position, as there: labels "y" are
-    int32[batch, time], the loss is `token_cross_entropy`, and the accuracy is `token_accuracy` of
-    words. With "last" it predicts one word after the text, with labels int32[batch].
-
     Deviations from that code: the initial parameters are those of Flax or PyTorch, not of Keras,
     which begins with a forget gate of bias 1. Padding is read like any other token; at the end of
     a text, where the task has it, no counted prediction depends on it.
 
     Args:
-      predicts: the word after the "last" position, or the token after "every" one.
+      predicts: "last" is the word after the text, with labels "y" int32[batch]. "every" is the
+        token after each position, as in that code: labels are int32[batch, time], the loss is
+        `token_cross_entropy`, and the accuracy is `token_accuracy` of words.
     """
     sizes = num_classes, embedding, hidden, 1, (embedding,)
-    reader = Reader("lstm", *sizes, biases, initialisation, predicts)
-    problem = _predictor(reader, example_shape)
+    problem = _predictor(example_shape, "lstm", *sizes, biases, initialisation, predicts)
     if predicts == "last":
         return problem
     return problem._replace(loss=token_cross_entropy, metrics=word_accuracy)

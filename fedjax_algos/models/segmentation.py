@@ -1,7 +1,4 @@
-"""Problems, Dice loss and Dice scores of masks, in which each voxel of an example has a label.
-
-The per-voxel cross-entropy of an example is `cross_entropy`, which is the mean over its labels.
-"""
+"""Problems, Dice loss and Dice scores of masks, in which each voxel of an example has a label."""
 
 from typing import Any
 
@@ -12,29 +9,25 @@ import jax.numpy as jnp
 from fedjax_algos.core import Batch, MetricValues, Problem
 from fedjax_algos.models.adapters import Inputs, classifier, scale_pixels
 from fedjax_algos.models.outputs import (
-    OUTPUTS_AND_LABELS,
     Loss,
     Outputs,
     accuracy,
     cross_entropy,
     losses,
     metrics,
-    with_args,
+    of_classifiers,
 )
 
 
-@losses.register
-@with_args(OUTPUTS_AND_LABELS)
+@of_classifiers(losses)
 def dice(outputs: Outputs, batch: Batch) -> jax.Array:
     """Soft Dice loss: `mean_k 1 - 2 sum_v p_vk g_vk / (sum_v p_vk + sum_v g_vk + 1e-9)`.
 
     p_vk is the softmax probability of class k in voxel v, and g_vk is 1 if k is its label and
-    else 0. The mean is over all classes, also the background. A class that no voxel has as its
-    label contributes 1.
+    else 0. The mean is over all classes; one that no voxel has as its label contributes 1.
 
     The loss of Fed-IXI in FLamby, Ogier du Terrail et al., NeurIPS 2022,
-    https://arxiv.org/abs/2210.04620. Its code has the denominator `2 TP + FP + FN + epsilon`,
-    which is the same. The Dice loss of V-Net, Milletari et al., 3DV 2016,
+    https://arxiv.org/abs/2210.04620. That of V-Net, Milletari et al., 3DV 2016,
     https://arxiv.org/abs/1606.04797, has squares of p and g in the denominator.
 
     Raises:
@@ -45,14 +38,12 @@ def dice(outputs: Outputs, batch: Batch) -> jax.Array:
     return (1 - 2 * overlap / (size + 1e-9)).mean(-1)
 
 
-@metrics.register
-@with_args(OUTPUTS_AND_LABELS)
+@of_classifiers(metrics)
 def soft_dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     """Dice score of the softmax probabilities, as FLamby measures it on Fed-IXI.
 
-    `mean_k sum_v p_vk g_vk / (sum_v (p_vk + g_vk) / 2 + 1e-7)`, with the symbols of `dice`. The
-    mean is over all classes, also the background, and there is no threshold. A class that has
-    neither probability nor labels has score 1.
+    `mean_k sum_v p_vk g_vk / (sum_v (p_vk + g_vk) / 2 + 1e-7)` over all classes, with the symbols
+    of `dice`. A class that has neither probability nor labels has score 1.
 
     Returns:
       "soft_dice_score", float[batch].
@@ -66,14 +57,12 @@ def soft_dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     return {"soft_dice_score": scores.mean(-1)}
 
 
-@metrics.register
-@with_args(OUTPUTS_AND_LABELS)
+@of_classifiers(metrics)
 def dice_score(outputs: Outputs, batch: Batch) -> MetricValues:
     """Dice score of the predicted mask: `mean_k 2 |P_k and G_k| / (|P_k| + |G_k|)`.
 
     P_k are the voxels whose largest logit is that of class k, and G_k those with the label k. The
-    mean is over the classes 1, 2, ...; class 0 is the background. A class that is in neither mask
-    has score 1.
+    mean is over the classes without 0, the background. A class that is in neither mask has score 1.
 
     Returns:
       "dice_score", float[batch].
@@ -116,13 +105,10 @@ def segmenter(
     `classifier`.
 
     Args:
-      module: called with inputs of shape [batch, *example_shape]; returns
-        float[batch, ..., classes].
-      example_shape: shape of one example.
+      module: as for `classifier`, but returns float[batch, ..., classes].
       loss: `(outputs, batch) -> float[batch]`, such as `dice`; the default is the mean over the
         voxels of an example.
-      inputs: applied to "x" before the module.
-      dtype: type of the example that initialises the module.
+      example_shape, inputs, dtype: as for `classifier`.
     """
     problem = classifier(module, example_shape, inputs=inputs, dtype=dtype)
     return problem._replace(loss=loss, metrics=voxel_metrics)

@@ -4,7 +4,7 @@ import flax.linen as nn
 
 from fedjax_algos.core import Problem
 from fedjax_algos.core.options import Count, Layers
-from fedjax_algos.models.adapters import IMAGES, NUMBERS, classifier, models, takes
+from fedjax_algos.models.adapters import IMAGES, NUMBERS, classifier, model_of
 from fedjax_algos.models.layers.convolution import Conv, Convolutions
 from fedjax_algos.models.layers.initialisation import Initialisation, initialisers
 from fedjax_algos.models.layers.pooling import max_pool
@@ -27,10 +27,7 @@ class Perceptron(nn.Module):
 
 
 class ConvolutionalNetwork(nn.Module):
-    """Convolutions without padding, each followed by max pooling and a ReLU, and a perceptron.
-
-    Pooling precedes the ReLU, which gives the same values for a quarter of the ReLUs.
-    """
+    """Convolutions without padding, each followed by max pooling and a ReLU, and a perceptron."""
 
     channels: tuple[int, ...]  # features of each convolution
     kernel: int  # height and width of the kernels
@@ -43,20 +40,14 @@ class ConvolutionalNetwork(nn.Module):
         x = x[..., None] if x.ndim == 3 else x
         for features in self.channels:
             fan_in = self.kernel**2 * x.shape[-1]
-            x = Conv(
-                features,
-                (self.kernel, self.kernel),
-                padding="VALID",
-                pool=(2, 2),
-                implementation=self.convolutions,
-                **initialisers(self.initialisation, fan_in),
-            )(x)
-            x = nn.relu(max_pool(x, (2, 2), (2, 2)))
+            options = {"padding": "VALID", "pool": (2, 2), "implementation": self.convolutions}
+            options |= initialisers(self.initialisation, fan_in)
+            x = Conv(features, (self.kernel, self.kernel), **options)(x)
+            x = nn.relu(max_pool(x, (2, 2), (2, 2)))  # this order needs a quarter of the ReLUs
         return Perceptron(self.widths, self.initialisation)(x)
 
 
-@models.register
-@takes(NUMBERS)
+@model_of(NUMBERS)
 def linear(
     example_shape: tuple[int, ...], num_classes: int, *, initialisation: Initialisation = "flax"
 ) -> Problem:
@@ -64,8 +55,7 @@ def linear(
     return classifier(Perceptron((num_classes,), initialisation), example_shape)
 
 
-@models.register
-@takes(NUMBERS)
+@model_of(NUMBERS)
 def mlp(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -82,8 +72,7 @@ def mlp(
     return classifier(Perceptron(widths, initialisation), example_shape)
 
 
-@models.register
-@takes(IMAGES)
+@model_of(IMAGES)
 def cnn_fedgbo(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -101,8 +90,7 @@ def cnn_fedgbo(
     return augmented(classifier(module, example_shape), augmentation)
 
 
-@models.register
-@takes(IMAGES)
+@model_of(IMAGES)
 def lenet(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -120,8 +108,7 @@ def lenet(
     return augmented(classifier(module, example_shape), augmentation)
 
 
-@models.register
-@takes(IMAGES)
+@model_of(IMAGES)
 def cnn_fedcompass(
     example_shape: tuple[int, ...],
     num_classes: int,

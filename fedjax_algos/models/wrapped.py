@@ -18,9 +18,7 @@ def freeze(problem: Problem, trainable: Pattern) -> Problem:
 
     Clients have the frozen params from the start: they are no part of what is sent, of updates, of
     clients' rows, or of the versions of asynchronous training. `params` of the new problem is a
-    dictionary of the trainable leaves by path.
-
-    Pretrained weights are given to a run as `params=freeze_model(problem, trainable, model)`.
+    dictionary of the trainable leaves by path; `freeze_model` makes it of pretrained weights.
 
     Args:
       problem: the problem that is learned.
@@ -32,10 +30,7 @@ def freeze(problem: Problem, trainable: Pattern) -> Problem:
     """
     shapes = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
     if jax.tree.leaves(shapes.frozen):
-        raise ValueError(
-            "freeze: the model has frozen arrays already; give one pattern to the problem that has "
-            "none"
-        )
+        raise ValueError("freeze: the model has frozen arrays already; give one pattern for all")
     parts = split_params(problem, trainable)
     check_match("freeze: trainable", parts, trainable)
 
@@ -51,13 +46,11 @@ def freeze(problem: Problem, trainable: Pattern) -> Problem:
 
 
 def freeze_model(problem: Problem, trainable: Pattern, model: Model | Params) -> Model:
-    """The model of `freeze(problem, trainable)` with given params, such as pretrained ones.
+    """The model of `freeze(problem, trainable)` with given params, for a run's option `params`.
 
     Args:
-      problem: the whole problem, which was given to `freeze`.
-      trainable: as for `freeze`.
-      model: the whole model, with its statistics; of a problem without statistics the params
-        suffice.
+      problem, trainable: as for `freeze`.
+      model: the whole model, with its statistics; without them the params suffice.
 
     Raises:
       ValueError: if the pattern matches none of the params, for params or statistics of another
@@ -81,12 +74,10 @@ def compute_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Problem:
     """The same problem, whose model is applied in bfloat16.
 
     `apply` casts the params and the floating-point examples to bfloat16, and its outputs back to
-    the dtype of the params. So the params, their gradients, local steps, sums, client state and
-    server state stay in float32, and params move under small learning rates, which bfloat16 params
-    do not. The loss and the metrics are computed in float32, and the statistics are stored in it.
-
-    Integer examples, such as pixels, keep their dtype: `classifier` and `nnx_classifier` cast what
-    their `inputs` make of them.
+    the dtype of the params; integer examples, such as pixels, are cast when they are scaled. So the
+    params, their gradients, local steps, sums, client state and server state stay in float32, and
+    params move under small learning rates, which bfloat16 params do not. The loss and the metrics
+    are computed in float32, and the statistics are stored in it.
 
     Args:
       problem: the problem that is learned, with float32 params.

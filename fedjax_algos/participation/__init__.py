@@ -1,10 +1,4 @@
-"""Who takes part: which clients train in which round, how many steps, at which learning rate.
-
-This folder handles only ids, counts and rates, not models. The registries `samplers` (which clients
-are in a cohort), `failures` (which of them do not answer), `local_works` (how much of its local
-work each client finishes) and `rate_schedules` (learning rate schedules of the clients) contain the
-factories by name, for specs such as `cyclic:num_groups=10`.
-"""
+"""Who takes part: which clients train in which round, how many steps, at which learning rate."""
 
 from fedjax_algos.participation.cohorts import Cohorts
 from fedjax_algos.participation.failing import Failures, failures, independent

@@ -1,9 +1,6 @@
-"""The dispatches of synchronous rounds: each round has a cohort and ends when all its clients have.
+"""The dispatches of rounds, and what they share with those on the virtual clock.
 
-A slot of a cohort may stay empty, and a client may fail to answer.
-
-Also what all dispatches have, in rounds and on the virtual clock: complete local updates, learning
-rates, and the steps of each client's earlier dispatches.
+These are complete local updates, learning rates, and the steps of each client's earlier dispatches.
 """
 
 from typing import Any, NamedTuple
@@ -23,7 +20,7 @@ from fedjax_algos.core.checks import (
 from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.data.partitioning.base import describe_counts
-from fedjax_algos.participation.failing import Failures, draw_failures
+from fedjax_algos.participation.failing import Failures, check_failures, draw_failures
 from fedjax_algos.participation.local_work import LocalWork, full
 from fedjax_algos.participation.sampling import Sampler, idle_device, uniform_cohorts
 
@@ -43,8 +40,7 @@ class Position(NamedTuple):
 class Cohorts:
     """The dispatches of rounds: a cohort for each round, and a barrier at the end of the round.
 
-    It counts rounds and the dispatches and steps of each client: each call of `dispatches`
-    continues after the last one.
+    Each call of `dispatches` continues after the last one.
 
     Args:
       counts: int[num_clients], n_i, the number of examples of each client.
@@ -77,20 +73,14 @@ class Cohorts:
         check_callable("sampler", sampler, "give one of participation.samplers, such as uniform")
         if work is not None:
             check_callable("work", work, "give one of participation.local_works, such as partial()")
-        if failures is not None:
-            fix = "give one of participation.failures, such as independent(probability=0.3)"
-            check_callable("failures", failures, fix)
+        check_failures(failures)
         self.counts = checked_counts(counts)
         check_cohort_size(cohort_size, len(counts))
         self.shares = self.counts / self.counts.sum(dtype=np.int64)
         self.steps = full_steps(self.counts, local)
-        self.local = local
-        self.work = work or full()
-        self.cohort_size = cohort_size
-        self.seed = seed
-        self.sampler, self.failures = sampler, failures
-        self.dispatched = np.zeros(len(counts), np.int32)
-        self.steps_done = np.zeros(len(counts), np.int32)
+        self.local, self.cohort_size, self.seed = local, cohort_size, seed
+        self.sampler, self.work, self.failures = sampler, work or full(), failures
+        self.dispatched, self.steps_done = np.zeros((2, len(counts)), np.int32)
         self.next_round = 0
         self.lost: Any = () if failures is None else np.int64(0)
 
@@ -103,9 +93,9 @@ class Cohorts:
         Returns:
           A `Dispatch` whose fields are NumPy arrays [rounds, cohort_size]: int32, but JAX's default
           float type for `share` and `learning_rate`. A client that is drawn twice in a cohort has
-          two dispatches, numbered in the order of the cohort. `arrives` is `()` unless clients may
-          fail or the sampler may leave slots empty. An empty slot has client `num_clients`, the
-          share 0, and no steps or examples. A dispatch that fails counts as the client's others do.
+          two dispatches, in the order of the cohort. `arrives` is `()` unless clients may fail or
+          the sampler may leave slots empty. An empty slot has client `num_clients`, the share 0,
+          and no steps or examples. A dispatch that fails counts as the client's others do.
 
         Raises:
           ValueError: for a learning rate that is not positive and finite, for local work that is no
@@ -148,8 +138,7 @@ class Cohorts:
     def _sampled(self, numbers):
         """The cohorts of rounds, checked."""
         clients = np.asarray(self.sampler(self.seed, numbers, len(self.counts), self.cohort_size))
-        shape = len(numbers), self.cohort_size
-        if clients.shape != shape:
+        if clients.shape != (shape := (len(numbers), self.cohort_size)):
             raise ValueError(
                 f"the sampler returned cohorts of shape {clients.shape}; give one that returns "
                 f"client ids [rounds, cohort_size], here {shape}"
@@ -162,8 +151,8 @@ class Cohorts:
         steps = np.asarray(self.work(self.seed, numbers, clients, complete, self.local))
         if steps.shape != clients.shape or steps.dtype.kind not in "iu":
             raise ValueError(
-                f"the local work is {steps.dtype}{list(steps.shape)}; give a function that returns "
-                f"numbers of steps, integers [rounds, cohort_size], here {list(clients.shape)}"
+                f"the local work is {describe_tree(steps)}; give a function that returns numbers "
+                f"of steps, integers [rounds, cohort_size], here {list(clients.shape)}"
             )
         wrong = (steps < 1) | (steps > complete)
         if wrong.any():
@@ -200,14 +189,9 @@ class Cohorts:
         self.lost = position.lost
 
     def __repr__(self) -> str:
-        return describe(
-            self,
-            clients=len(self.counts),
-            cohort_size=self.cohort_size,
-            full_steps=describe_counts(self.steps),
-            seed=self.seed,
-            next_round=self.next_round,
-        )
+        own = {name: getattr(self, name) for name in ("seed", "next_round")}
+        sizes = {"clients": len(self.counts), "cohort_size": self.cohort_size}
+        return describe(self, **sizes, full_steps=describe_counts(self.steps), **own)
 
 
 def may_leave_empty(sampler: Any) -> bool:
@@ -235,10 +219,8 @@ def check_cohort_size(cohort_size: int, num_clients: int) -> None:
     """Raises ValueError for a cohort of no client, or of more than there are."""
     check_whole("cohort_size", cohort_size, 0)
     if not 1 <= cohort_size <= num_clients:
-        raise ValueError(
-            f"cohort_size={cohort_size} is out of range; give 1 to {num_clients}, the number of "
-            "clients"
-        )
+        fix = f"give 1 to {num_clients}, the number of clients"
+        raise ValueError(f"cohort_size={cohort_size} is out of range; {fix}")
 
 
 def check_dispatch_memory(rounds: int, cohort_size: int, fix: str) -> None:
@@ -285,10 +267,7 @@ def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
 
 
 def full_steps(counts: np.ndarray, local: Local) -> np.ndarray:
-    """int32[num_clients]: the local steps of a complete local update of each client, checked.
-
-    They are `local.steps`, or `local.epochs` times the batches of an epoch, rounded up.
-    """
+    """int32[num_clients]: the local steps of a complete local update of each client, checked."""
     check_local(local)
     counts = np.asarray(counts)
     if (local.steps is None) == (local.epochs is None):

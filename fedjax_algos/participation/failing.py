@@ -5,12 +5,13 @@ fail in all methods that are compared. On the virtual clock the system model say
 """
 
 from collections.abc import Callable
-from typing import Annotated, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_algos.core.options import Range
+from fedjax_algos.core.checks import check_callable
+from fedjax_algos.core.options import Decay
 from fedjax_algos.core.randomness import failure_key
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import describe_tree
@@ -23,11 +24,9 @@ class Failures(Protocol):
     def __call__(self, seed: Array, clients: Array, numbers: Array, /) -> Array:
         """Returns which of the dispatches fail, bool[cohort_size].
 
-        `Cohorts` calls it with NumPy arrays, and `traced_dispatches` with traced ones.
-
         Args:
           seed: uint32[], the seed of the run.
-          clients: int32[cohort_size], client ids.
+          clients: int32[cohort_size], client ids; may be traced, as the others.
           numbers: int32[cohort_size], numbers of the dispatches of each client, from 0.
         """
 
@@ -36,7 +35,7 @@ failures = Registry[Failures]("failure", Callable)
 
 
 @failures.register
-def independent(*, probability: Annotated[float, Range(0, 1, high_open=True)]) -> Failures:
+def independent(*, probability: Decay) -> Failures:
     """Each dispatch fails with the same probability, independently of all others.
 
     Args:
@@ -51,6 +50,13 @@ def _draw(seed, clients, numbers):
     """float32[cohort_size], whatever the default precision is."""
     keys = jax.vmap(failure_key, (None, 0, 0))(seed, clients, numbers)
     return jax.vmap(lambda key: jax.random.uniform(key, (), jnp.float32))(keys)
+
+
+def check_failures(failures: Failures | None) -> None:
+    """Raises TypeError for what is no function and not None."""
+    if failures is not None:
+        fix = "give one of participation.failures, such as independent(probability=0.3)"
+        check_callable("failures", failures, fix)
 
 
 def draw_failures(failures: Failures, seed: Array, clients: Array, numbers: Array) -> Array:

@@ -1,8 +1,7 @@
 """Local work: how much of its local update each client finishes, and how fast clients are.
 
-Draws depend on the seed, the round and the position in the cohort, or, as a client's speed in
-rounds with a deadline and on the virtual clock, on the seed and the client. Therefore algorithms
-that are compared have the same stragglers.
+Draws depend on the seed, the round and the position in the cohort, and clients' speeds on the seed
+and the client. Therefore algorithms that are compared have the same stragglers.
 """
 
 import functools
@@ -27,25 +26,18 @@ class SpeedDistribution(NamedTuple):
 
     "homogeneous" is 1; "normal" is N(1, 0.3^2), drawn again while it is at most 0.05;
     "exponential" has mean 1. An exponential draw may be so near zero that one client makes almost
-    all server steps: the ratio of the slowest to the fastest of m clients has no mean. So draws can
-    be binned, `t <- (floor(t / b) + 1/2) b`, and then raised to the floor, `t <- max(t, floor)`.
+    all server steps. So draws can be binned, `t <- (floor(t / b) + 1/2) b`, and then raised to the
+    floor, `t <- max(t, floor)`.
 
     FedCompass (https://arxiv.org/abs/2309.14675) draws from Exp and says nothing about values near
     zero. An early driver, `examples/flamby_async_mpi_update.py` of https://github.com/APPFL/APPFL,
-    has the option `exp_bin_size`, "width of the bin when discretizing the client time-per-batch in
-    exponential distribution", which is 0.1 s where the average is 0.15 s (b = 0.667). The code that
-    read the option was not found in what is released. The middle of the bin is chosen here because
-    it keeps the mean, up to a factor of about 1 + b^2 / 12.
-
-    Attributes:
-      name: the name of the distribution.
-      floor: the least t_i; 0 for none.
-      bin_width: b, or None for draws that are not binned. It is only for "exponential".
+    has the option `exp_bin_size` of 0.1 s for an average of 0.15 s (b = 0.667), but no released
+    code reads it. The middle of the bin keeps the mean, up to a factor of about 1 + b^2 / 12.
     """
 
     name: Speeds
-    floor: float = 0.01
-    bin_width: float | None = None
+    floor: float = 0.01  # the least t_i; 0 for none
+    bin_width: float | None = None  # b of exponential draws; None for none
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """float[shape]: independent draws of t_i / mu."""
@@ -77,8 +69,7 @@ def speed_distribution(
 def relative_times(distribution: SpeedDistribution, seed: int, num_clients: int) -> np.ndarray:
     """float[num_clients]: t_i / mu; each depends on (seed, client) alone."""
     blocks = range(-(-num_clients // CLIENTS_IN_BLOCK))
-    drawn = [block_of_times(distribution, seed, block) for block in blocks]
-    return np.concatenate(drawn)[:num_clients]
+    return np.concatenate([block_of_times(distribution, seed, n) for n in blocks])[:num_clients]
 
 
 @functools.lru_cache(maxsize=256)
@@ -122,9 +113,7 @@ def full() -> LocalWork:
 
 @local_works.register
 def partial(
-    *,
-    share: Annotated[float, Range(0, 1)] = 0.5,
-    tau_max: Count | None = None,
+    *, share: Annotated[float, Range(0, 1)] = 0.5, tau_max: Count | None = None
 ) -> LocalWork:
     """In every round a random part of the cohort are stragglers: the heterogeneity of FedLGA.
 
@@ -165,14 +154,10 @@ def _units_and_max_missed(local: Local, tau_max: int | None) -> tuple[int, int]:
     """E, and the largest number of its epochs or steps that a straggler misses."""
     name, value = ("steps", local.steps) if local.epochs is None else ("epochs", local.epochs)
     units = int(value or 0)
-    if units != value:
+    if units != value or units < 2:
         raise ValueError(
-            f"partial work misses whole epochs, but {name}={value}; give a whole number of epochs, "
-            "or steps"
-        )
-    if units == 1:
-        raise ValueError(
-            f"{name}=1 allows no partial work; give at least 2, or share=0 for no stragglers"
+            f"{name}={value} allows no partial work; give a whole number of at least 2, or share=0 "
+            "for no stragglers"
         )
     if tau_max is not None and tau_max > units - 1:
         raise ValueError(
@@ -194,14 +179,13 @@ def deadline(
     """A round ends after `seconds`: client i does min(full, floor(seconds / t_i)) steps.
 
     A step of client i takes t_i seconds, drawn once around mu = `seconds_per_step`; communication
-    and aggregation take no time. The distributions are those of FedCompass,
-    https://arxiv.org/abs/2309.14675: "homogeneous" is mu; "normal" is N(mu, (0.3 mu)^2), drawn
-    again while it is at most 0.05 mu; "exponential" has mean mu. See `SpeedDistribution` for the
-    floor and the bins.
+    and aggregation take no time. See `SpeedDistribution` for the floor and the bins.
 
     Args:
       seconds: length of a round in simulated seconds, above 0.
-      speeds: the distribution of t_i.
+      speeds: the distribution of t_i, as in FedCompass, https://arxiv.org/abs/2309.14675:
+        "homogeneous" is mu; "normal" is N(mu, (0.3 mu)^2), drawn again while it is at most 0.05 mu;
+        "exponential" has mean mu.
       seconds_per_step: mu, the mean time of a local step in simulated seconds, above 0.
       time_floor: the least t_i, in units of mu, from 0 (none) to 1.
       time_bin: the width of the bins of exponential t_i, in units of mu, above 0; None for none.
@@ -232,9 +216,7 @@ def deadline_of(seconds_per_step: np.ndarray, seconds: float) -> LocalWork:
     """
     times = np.array(seconds_per_step, float)
     if times.ndim != 1 or not len(times):
-        raise ValueError(
-            f"seconds_per_step has shape {times.shape}; give a time for each client, in one axis"
-        )
+        raise ValueError(f"seconds_per_step has shape {times.shape}; give a time for each client")
     invalid = ~(np.isfinite(times) & (times > 0))
     if invalid.any():
         raise ValueError(

@@ -1,8 +1,6 @@
 """Learning rate schedules of the clients: functions of a count t, which starts at 0.
 
-`Local.rate_by` selects the count: for "round", t is the round (the server step); for "dispatch", it
-is the number of this dispatch of the client. Each schedule maps an int or an array of ints to
-floats of the same shape.
+`Local.rate_by` selects the count: the round, or the number of this dispatch of the client.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Samplers: who takes part in each round, drawn from (seed, round) alone.
-
-A sampler with the attribute `may_leave_empty = True` may return `num_clients` for an empty slot.
-"""
+"""Samplers: who takes part in each round, drawn from (seed, round) alone."""
 
 import functools
 from collections.abc import Callable
@@ -26,8 +23,8 @@ class Sampler(Protocol):
     ) -> np.ndarray:
         """Returns client ids, int32[rounds, cohort_size].
 
-        If the function has the attribute `may_leave_empty = True`, `num_clients` marks a slot that
-        stays empty.
+        If the function has the attribute `may_leave_empty = True`, `num_clients` marks an empty
+        slot.
 
         Args:
           seed: the seed of the cohorts.
@@ -80,10 +77,7 @@ def _draw(seed, rounds, num_clients, cohort_size):
 
 
 def idle_device() -> jax.Device | None:
-    """The last CPU device, on which a draw does not wait for the computations of the others.
-
-    A single CPU device runs everything, so there a draw does wait.
-    """
+    """The last CPU device; if there are several, a draw there does not wait for the others."""
     try:
         return jax.local_devices(backend="cpu")[-1]
     except RuntimeError:  # JAX_PLATFORMS excludes the CPU
@@ -93,18 +87,13 @@ def idle_device() -> jax.Device | None:
 def uniform_cohorts(
     seed: int, rounds: np.ndarray, num_clients: int, cohort_size: int
 ) -> np.ndarray:
-    """The default sampler: draws cohorts without replacement, from (seed, round) alone.
+    """The default sampler: all cohorts are equally likely, without replacement.
 
     The cost depends on the cohort and not on the number of clients.
 
     Args:
-      seed: the seed of the cohorts.
-      rounds: int[rounds], consecutive round numbers from 0.
-      num_clients: N, the number of clients.
-      cohort_size: M, the number of clients in a cohort.
-
-    Returns:
-      int32[rounds, cohort_size]: client ids.
+      seed, rounds, num_clients, cohort_size: as for a `Sampler`; the result is int32[rounds,
+        cohort_size], client ids.
     """
     with jax.default_device(idle_device()):
         blocks = [
@@ -114,9 +103,7 @@ def uniform_cohorts(
     return np.concatenate(blocks)[: len(rounds)]
 
 
-def _cohorts(
-    seed: int, tag: int, rounds: np.ndarray, draw: Callable[[np.random.Generator, int], np.ndarray]
-) -> np.ndarray:
+def _cohorts(seed: int, tag: int, rounds: np.ndarray, draw: Callable) -> np.ndarray:
     """int32[rounds, cohort_size]: the result of `draw(generator, round)` for each round."""
     cohorts = [draw(np.random.default_rng([seed, tag, t]), t) for t in map(int, rounds)]
     return np.array(cohorts, np.int32)
@@ -128,14 +115,24 @@ def uniform() -> Sampler:
     return uniform_cohorts
 
 
+def check_groups(num_groups: int, num_clients: int, cohort_size: int) -> None:
+    """Raises ValueError for a cohort that is larger than the smallest of the groups."""
+    smallest = num_clients // num_groups
+    if cohort_size > smallest:
+        raise ValueError(
+            f"cohort_size={cohort_size} is more than the {smallest} of {num_clients} clients in "
+            f"the smallest of num_groups={num_groups} groups; give num_groups of at most "
+            f"{num_clients // cohort_size}, or a smaller cohort"
+        )
+
+
 @samplers.register
 def cyclic(*, num_groups: Count) -> Sampler:
     """Round t, from 0, draws its cohort from group t mod `num_groups` of the clients.
 
     A random permutation of the clients is cut into groups whose sizes differ by at most one, and
     cohorts are drawn from a group without replacement. If cohorts are as large as the groups, every
-    client participates exactly once in `num_groups` rounds, as in the papers on heavy-ball momentum
-    (a period of 1 / C rounds for a fraction C).
+    client participates once in `num_groups` rounds, as in the papers on heavy-ball momentum.
 
     Args:
       num_groups: the period in rounds, at least 1.
@@ -150,14 +147,7 @@ def cyclic(*, num_groups: Count) -> Sampler:
         return np.array_split(order, num_groups)
 
     def sampler(seed, rounds, num_clients, cohort_size):
-        smallest = num_clients // num_groups
-        if cohort_size > smallest:
-            alternative = f", or cohort_size of at most {smallest}" if smallest else ""
-            raise ValueError(
-                f"cohort_size={cohort_size} is more than the {smallest} of {num_clients} clients "
-                f"in the smallest of num_groups={num_groups} groups; give num_groups of at most "
-                f"{num_clients // cohort_size}{alternative}"
-            )
+        check_groups(num_groups, num_clients, cohort_size)
 
         def members(rng, number):
             group = groups(seed, num_clients)[number % num_groups]
@@ -180,8 +170,8 @@ def dirichlet(*, gamma: Positive = 1.0) -> Sampler:
     """Some clients are more likely than others: p ~ Dir(gamma 1_N), drawn once for all rounds.
 
     A cohort is drawn without replacement, one client after another, by p renormalised over the
-    clients that are not in it yet. The Gumbel-top-k rule draws it at once: the M largest values of
-    log p_i + g_i, where g_i has a standard Gumbel distribution.
+    clients that are not in it yet: those of the M largest values of log p_i + g_i, where g_i has a
+    standard Gumbel distribution.
 
     Args:
       gamma: concentration, above 0; for a small one the same few clients are drawn in nearly all
@@ -203,7 +193,7 @@ def dirichlet(*, gamma: Positive = 1.0) -> Sampler:
 def with_replacement() -> Sampler:
     """Each member of a cohort is drawn uniformly from the N clients, independently of the others.
 
-    This is the setting of most theory. It is not supported for algorithms whose clients have state.
+    Algorithms whose clients have state do not support it.
     """
 
     def sampler(seed, rounds, num_clients, cohort_size):

@@ -27,8 +27,8 @@ from fedjax_algos.participation.cohorts import (
     may_leave_empty,
     rate_at,
 )
-from fedjax_algos.participation.failing import Failures, draw_failures
-from fedjax_algos.participation.sampling import draw_members
+from fedjax_algos.participation.failing import Failures, check_failures, draw_failures
+from fedjax_algos.participation.sampling import check_groups, draw_members
 
 _ONCE = np.uint32(2**32 - 1)  # in place of the round number, for what is drawn once
 
@@ -41,11 +41,7 @@ class TracedSampler(Protocol):
     ) -> jax.Array:
         """Returns client ids, int32[cohort_size]; empty slots are marked as in `Sampler`.
 
-        Args:
-          seed: uint32[], the seed of the cohorts.
-          round_number: int32[], from 0.
-          num_clients: N, the number of clients.
-          cohort_size: M, the number of clients in a cohort.
+        The seed is uint32[], the round int32[], from 0, and the sizes are ints.
         """
 
 
@@ -55,10 +51,7 @@ class TracedWork(Protocol):
     def __call__(self, seed: Array, round_number: Array, full_steps: Array, /) -> jax.Array:
         """Returns numbers of local steps, int32[cohort_size], from 1 to `full_steps`.
 
-        Args:
-          seed: uint32[], the seed of the run.
-          round_number: int32[], from 0.
-          full_steps: int32[cohort_size], the steps of complete local updates.
+        These are the steps of complete local updates. The seed is uint32[] and the round int32[].
         """
 
 
@@ -77,22 +70,11 @@ def uniform() -> TracedSampler:
 
 @traced_samplers.register
 def cyclic(*, num_groups: Count) -> TracedSampler:
-    """Round t draws from group t mod `num_groups` of the clients; see `participation.cyclic`.
-
-    Args:
-      num_groups: the period in rounds, at least 1.
-
-    Raises:
-      ValueError: when the result is called, for a cohort larger than the smallest group.
-    """
+    """Round t draws from group t mod `num_groups` of the clients; see `participation.cyclic`."""
 
     def sampler(seed, round_number, num_clients, cohort_size):
+        check_groups(num_groups, num_clients, cohort_size)
         smallest, larger = divmod(num_clients, num_groups)
-        if cohort_size > smallest:
-            raise ValueError(
-                f"cohort_size={cohort_size} is more than the {smallest} clients of the smallest of "
-                f"num_groups={num_groups} groups; give fewer groups or a smaller cohort"
-            )
         group = jnp.asarray(round_number) % num_groups
         # the first `larger` groups have one client more, as in np.array_split
         first = group * smallest + jnp.minimum(group, larger)
@@ -106,11 +88,7 @@ def cyclic(*, num_groups: Count) -> TracedSampler:
 
 @traced_samplers.register
 def dirichlet(*, gamma: Positive = 1.0) -> TracedSampler:
-    """Some clients are more likely than others: p ~ Dir(gamma 1_N); see `participation.dirichlet`.
-
-    Args:
-      gamma: concentration, above 0.
-    """
+    """Some clients are more likely than others: p ~ Dir(gamma), as `participation.dirichlet`."""
 
     def sampler(seed, round_number, num_clients, cohort_size):
         # Gumbel-top-k needs the logarithms up to a constant, so nothing is normalised
@@ -146,8 +124,7 @@ def traced_dispatches(
     """Draws the dispatches of a whole simulation on the device.
 
     With the default sampler they are those of `Cohorts(counts, local, ...)` with the same seed.
-    The other samplers have the distributions of those of the same name in `participation.samplers`,
-    but draw other cohorts.
+    The others have the distributions of `participation.samplers`, but draw other cohorts.
 
     Args:
       seed: uint32[], may be traced: the seed of the cohorts and of `work`.
@@ -155,8 +132,7 @@ def traced_dispatches(
       local: how clients train. A learning rate that is a number may be traced.
       cohort_size: M, at most the number of clients.
       rounds: number of rounds, at least 1.
-      sampler: one of `traced_samplers`, such as `traced_samplers["cyclic"](num_groups=10)`; None
-        draws uniformly without replacement.
+      sampler: one of `traced_samplers`; None draws uniformly without replacement.
       work: how much of its local update each client finishes; None for all.
       failures: which clients fail to answer, as in `Cohorts`; None for none.
 
@@ -169,25 +145,25 @@ def traced_dispatches(
         traced, their values are not known: the dispatch of a client that does not exist is one of
         the first or the last client with the rate NaN then, so that its update is not finite.
     """
-    if not isinstance(seed, jax.core.Tracer):
-        check_seed(seed)
+    check_seed(seed)
     check_whole("rounds", rounds)
     counts = checked_counts(counts)
     complete, num_clients = full_steps(counts, local), len(counts)
     check_cohort_size(cohort_size, num_clients)
     sampler = uniform() if sampler is None else sampler
     check_callable("sampler", sampler, "give one of participation.traced_samplers")
-    if failures is not None:
-        check_callable("failures", failures, "give one of participation.failures")
+    check_failures(failures)
     may_be_empty = may_leave_empty(sampler)
-    seed = jnp.asarray(seed).astype(jnp.uint32)
-    numbers = np.arange(rounds, dtype=np.int32)
-    float_type = jnp.result_type(float)
+    seed, numbers = jnp.asarray(seed).astype(jnp.uint32), np.arange(rounds, dtype=np.int32)
 
     def draw(carry, round_number):
         dispatched, steps_done = carry
         given = jnp.asarray(sampler(seed, round_number, num_clients, cohort_size))
-        _check_cohort(given, cohort_size)
+        if given.shape != (cohort_size,) or not jnp.issubdtype(given.dtype, jnp.integer):
+            raise ValueError(
+                f"the sampler returned a cohort {describe_tree(given)}; give one that returns "
+                f"client ids [cohort_size], here int32[{cohort_size}]"
+            )
         client = given.clip(0, num_clients - 1)
         filled = given != num_clients if may_be_empty else jnp.ones(cohort_size, bool)
         full = _lookup(complete, client)
@@ -211,6 +187,7 @@ def traced_dispatches(
     known = given < num_clients + may_be_empty
     rates = jnp.where((given >= 0) & known, _rates(local, numbers, number, cohort_size), jnp.nan)
     step = jnp.broadcast_to(numbers[:, None], client.shape)
+    float_type = jnp.result_type(float)
     shares = (counts / counts.sum(dtype=np.int64)).astype(float_type)
     dispatches = Dispatch(
         client=client,
@@ -235,15 +212,6 @@ def traced_dispatches(
     )
 
 
-def _check_cohort(client, cohort_size):
-    """Raises ValueError unless a sampler has returned the ids of a cohort."""
-    if client.shape != (cohort_size,) or not jnp.issubdtype(client.dtype, jnp.integer):
-        raise ValueError(
-            f"the sampler returned a cohort {describe_tree(client)}; give one that returns client "
-            f"ids [cohort_size], here int32[{cohort_size}]"
-        )
-
-
 def _lookup(values, client):
     """`values[client]`; equal values stay independent of what is traced, which is faster."""
     if (values == values[0]).all():
@@ -257,15 +225,12 @@ def _rates(local, numbers, number, cohort_size):
     if not callable(rate):
         return jnp.broadcast_to(jnp.asarray(rate), shape)
     # a learning rate schedule is called on the host, for all counts that can occur
-    counts: Any = numbers
-    if local.rate_by == "dispatch":
-        counts = np.arange(len(numbers) * cohort_size, dtype=np.int32)
+    by_dispatch = local.rate_by == "dispatch"
+    counts = np.arange(len(numbers) * cohort_size, dtype=np.int32) if by_dispatch else numbers
     rates = rate(counts)
     rates = rates if isinstance(rates, jax.core.Tracer) else rate_at(rate, counts)
     rates = jnp.broadcast_to(jnp.asarray(rates), counts.shape)
-    if local.rate_by == "dispatch":
-        return rates[number]
-    return jnp.broadcast_to(rates[:, None], shape)
+    return rates[number] if by_dispatch else jnp.broadcast_to(rates[:, None], shape)
 
 
 def differentiable(
@@ -273,8 +238,7 @@ def differentiable(
 ) -> Local:
     """Local work whose loops have static bounds, for reverse-mode differentiation.
 
-    Algorithms that are built with it compute the same. Each dispatch has at most the steps of a
-    complete local update.
+    Algorithms compute the same; a dispatch has at most the steps of a complete local update.
 
     Args:
       local: how clients train.

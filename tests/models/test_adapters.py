@@ -3,11 +3,9 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import nnx
 
-import fedjax_algos as fa
 from fedjax_algos.models import classifier, models, nnx_classifier
 
 
@@ -28,17 +26,17 @@ class KeywordOnly(nnx.Module):
 
 
 @pytest.mark.parametrize(
-    ("constructor", "given"),
+    ("constructor", "name"),
     [
-        (nnx.Linear(3, 2, rngs=nnx.Rngs(0)), r"a module, Linear\(...\)"),
-        (lambda: nnx.Linear(3, 2, rngs=nnx.Rngs(0)), "<lambda>, which cannot be called with"),
-        (KeywordOnly, "KeywordOnly, which cannot be called with"),
-        (None, "NoneType, which cannot be called with"),
+        (nnx.Linear(3, 2, rngs=nnx.Rngs(0)), "Linear"),
+        (lambda: nnx.Linear(3, 2, rngs=nnx.Rngs(0)), "<lambda>"),
+        (KeywordOnly, "KeywordOnly"),
+        (None, "NoneType"),
     ],
     ids=["module", "no argument", "keyword only", "none"],
 )
-def test_what_does_not_make_a_module_is_refused(constructor, given):
-    with pytest.raises(ValueError, match=f"constructor is {given}.*lambda rngs: Net"):
+def test_what_does_not_make_a_module_is_refused(constructor, name):
+    with pytest.raises(ValueError, match=f"constructor is {name}, not .*lambda rngs: Net"):
         nnx_classifier(constructor)
 
 
@@ -64,14 +62,3 @@ def test_a_module_that_needs_other_arguments_is_named_with_them():
         problem.init(jax.random.key(0))
     with pytest.raises(ValueError, match=r"NeedsTime\.__call__ needs 'time'"):
         classifier(NeedsTime(), (4,))
-
-
-@pytest.mark.parametrize("names", [("x", "label"), ("image", "y"), ("a", "b")])
-def test_examples_under_other_names_are_named(names):
-    x, y = np.zeros((6, 4), np.float32), np.zeros(6, np.int32)
-    data = fa.federate(dict(zip(names, (x, y), strict=True)), fa.Partition.of([[0, 1, 2], [3, 4]]))
-    engine = fa.make_engine(
-        fa.algorithms.fedavg(models["linear"]((4,), 3), fa.Local(2, 0.1, steps=1))
-    )
-    with pytest.raises(ValueError, match=f"{names[0]} .*reads x and y; name the inputs x and"):
-        fa.simulate(engine, data, cohort_size=1, rounds=1)

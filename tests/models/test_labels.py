@@ -1,7 +1,5 @@
 """Labels that are no classes, in problems with a loss of one's own."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,26 +43,15 @@ def check(loss, y, **others):
 @pytest.mark.parametrize(
     ("loss", "y", "message"),
     [
-        (
-            entropy,
-            [0, 1, 2, 3],
-            r"label 3 in \['y'\], .* 3 classes, and the loss of this label is nan",
-        ),
-        (
-            entropy,
-            [0, -1, 2, 2],
-            "label -1 in .*, and the loss takes it for class 2; give whole num",
-        ),
-        (entropy, [0, -100, 2, 2], "label -100 in .*, and the loss of this label is nan"),
+        (entropy, [0, 1, 2, 3], r"label 3 in \['y'\], .* 3 classes, .* loss of this label is nan"),
+        (entropy, [0, -1, 2, 2], "label -1 in .*, and the loss takes it for class 2; give whole"),
         (indexed, [0, 1, 2, 255], "label 255 in .*, and the loss takes it for class 2"),
-        (indexed, [0, 1, 2, -2], "label -2 in .*, and the loss takes it for class 1"),
         (of_known_labels, [0, 1, -1, 3], "label 3 in .*, and the loss of this label is nan"),
     ],
 )
 def test_a_label_that_is_taken_for_another_one_is_refused(loss, y, message):
-    for dtype in (np.int32, np.int16):
-        with pytest.raises(ValueError, match=message):
-            check(loss, np.array(y, dtype))
+    with pytest.raises(ValueError, match=message):
+        check(loss, np.array(y, np.int16))
 
 
 def test_labels_that_have_a_meaning_of_their_own_are_left_alone():
@@ -92,13 +79,10 @@ def test_the_labels_of_each_entry_of_a_sequence():
 
 def test_a_module_whose_classes_are_known_when_it_is_traced():
     problem = fa.models.nnx_classifier(lambda rngs: nnx.Linear(3, 3, rngs=rngs))
-    data = fa.federate({"x": X, "y": np.array([0, 1, 2, 3])}, fa.Partition.of([[0, 1], [2, 3]]))
+    examples = {"x": X, "y": np.array([0, 1, 2, 3])}
     for loss in (problem.loss, entropy):
-        algorithm = fa.algorithms.fedavg(problem._replace(loss=loss), fa.Local(1, 0.1, steps=1))
-        engine = fa.make_engine(algorithm)
-        for enter in (engine.put_data, partial(fa.simulate, engine, cohort_size=1, rounds=1)):
-            with pytest.raises(ValueError, match="the clients' examples have label 3"):
-                enter(data)
+        with pytest.raises(ValueError, match="examples have label 3"):
+            check_labels(problem._replace(loss=loss), "examples", examples)
 
 
 def test_labels_are_read_once_and_not_in_each_round(monkeypatch):
@@ -106,9 +90,7 @@ def test_labels_are_read_once_and_not_in_each_round(monkeypatch):
     engine = fa.make_engine(fa.algorithms.fedavg(LINEAR, fa.Local(1, 0.1, steps=1)))
     calls = []
     monkeypatch.setattr(engine_checks, "check_labels", lambda *arguments: calls.append(arguments))
-    for _ in range(3):
-        fa.simulate(engine, data, cohort_size=1, rounds=2)
-    assert len(calls) == 1
     changed = data._replace(examples=data.examples | {"y": data.examples["y"] + 0})
-    fa.simulate(engine, changed, cohort_size=1, rounds=2)
-    assert len(calls) == 2
+    for examples, number in ((data, 1), (data, 1), (changed, 2)):
+        fa.simulate(engine, examples, cohort_size=1, rounds=2)
+        assert len(calls) == number

@@ -1,7 +1,6 @@
 """The next token at each position: loss and accuracies against NumPy loops, and training."""
 
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -53,10 +52,9 @@ def test_accuracies_are_means_over_the_counted_tokens(seed):
             for token, scores in zip(text, own, strict=True):
                 if token not in excluded:
                     right, counted = right + (scores.argmax() == token), counted + 1
-        (mean,) = (
-            found := metrics["token_accuracy"](*of(logits, labels), counted=COUNTED[name])
-        ).values()
+        found = metrics["token_accuracy"](*of(logits, labels), counted=COUNTED[name])
         assert list(found) == [name]
+        mean = found[name]
         assert (mean.total.sum(), mean.weight.sum()) == (right, counted)
         assert mean.weight.shape == (6,)
 
@@ -105,16 +103,17 @@ def sentences(number=7, seed=1):
 @pytest.mark.slow
 def test_each_position_predicts_from_what_was_read_before():
     """At the last position it is the model of one word; later tokens have no effect."""
-    every, last, examples = model(), model("last"), sentences()
-    made = every.init(KEY)
-    assert jax.tree.all(jax.tree.map(jnp.array_equal, made, last.init(KEY)))
-    logits = every.apply(made, examples, KEY, False)[0].logits
+    every, last, x = model(), model("last"), sentences()["x"]
+    made = jax.jit(every.init)(KEY)
+    jax.tree.map(np.testing.assert_array_equal, made, jax.jit(last.init)(KEY))
+    of_every = jax.jit(lambda x: every.apply(made, {"x": x}, KEY, False)[0].logits)
+    logits = of_every(x)
     assert logits.shape == (7, TIME, CLASSES)
-    of_last = last.apply(made, examples, KEY, False)[0].logits
+    of_last = jax.jit(lambda x: last.apply(made, {"x": x}, KEY, False)[0].logits)(x)
     np.testing.assert_allclose(logits[:, -1], of_last, atol=1e-6)
-    changed = examples["x"].copy()
+    changed = x.copy()
     changed[:, 3:] = 1
-    again = every.apply(made, {"x": changed}, KEY, False)[0].logits
+    again = of_every(changed)
     np.testing.assert_array_equal(logits[:, :3], again[:, :3])
     assert (logits[:, 3:] != again[:, 3:]).any()
 
@@ -133,10 +132,7 @@ def test_errors_name_the_fix():
     for function in (losses["token_cross_entropy"], metrics["token_accuracy"], word_accuracy):
         with pytest.raises(ValueError, match=r"labels y have shape \(2,\).*lstm_words:predicts=ev"):
             function(*flat)
-    message = "4 classes have no word beside padding, buckets=1, begin and end; give fewer buckets"
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises(ValueError, match=r"4 classes have no word beside padding, buckets=1.* gi"):
         metrics["token_accuracy"](Outputs(jnp.zeros((2, 3, 4))), {"y": jnp.zeros((2, 3), int)})
-    with pytest.raises(
-        ValueError, match="divide_by='texts' is unknown; choose tokens or positions"
-    ):
+    with pytest.raises(ValueError, match="divide_by='texts' is unknown; choose tokens or pos"):
         with_loss(model(), "token_cross_entropy:divide_by=texts")

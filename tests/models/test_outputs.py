@@ -1,6 +1,5 @@
 """Losses and metrics by name: against NumPy and scikit-learn, in runs, and of one's own."""
 
-import functools
 import re
 import warnings
 
@@ -14,7 +13,7 @@ from sklearn.metrics import balanced_accuracy_score, top_k_accuracy_score
 
 import fedjax_algos as fa
 from fedjax_algos.models import losses, metrics, models, with_loss, with_metrics
-from fedjax_algos.models.outputs import Outputs, accuracy, check_labels, cross_entropy
+from fedjax_algos.models.outputs import Outputs, accuracy, cross_entropy
 from fedjax_algos.runs import comparison
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
@@ -89,11 +88,9 @@ def by_hand(name, z, y, value):
     ("spec", "value"),
     [
         ("cross_entropy", 0.0),
-        ("cross_entropy:label_smoothing=0.3", 0.3),
         ("cross_entropy:0.3", 0.3),
         ("focal", 2.0),
         ("focal:gamma=0.5", 0.5),
-        ("focal:gamma=0", 0.0),
         ("brier", None),
         ("squared_error", None),
         ("hinge", None),
@@ -125,31 +122,21 @@ def test_gradients_are_finite_where_the_label_is_certain(name):
     assert np.isfinite(jax.grad(total)(logits)).all()
 
 
-@pytest.mark.parametrize(
-    ("wrap", "name", "spec", "same"),
-    [
-        (with_loss, "focal", "focal:gamma=1", "focal:1.0"),
-        (with_metrics, "top_k_accuracy", "top_k_accuracy:k=2", "top_k_accuracy:2"),
-    ],
-)
-def test_equal_texts_give_one_object(wrap, name, spec, same):
+def test_equal_texts_give_one_object():
     """So that problems made from them share their compiled programs."""
-    assert wrap(LINEAR, spec) == wrap(LINEAR, same)
-    assert wrap(LINEAR, spec) != wrap(LINEAR, name) != LINEAR
+    assert with_loss(LINEAR, "focal:gamma=1") == with_loss(LINEAR, "focal:1.0")
+    assert with_loss(LINEAR, "focal:gamma=1") != with_loss(LINEAR, "focal") != LINEAR
+    assert with_metrics(LINEAR, "top_k_accuracy:k=2") == with_metrics(LINEAR, "top_k_accuracy:2")
     assert with_loss(LINEAR, "cross_entropy") == LINEAR
-    assert LINEAR.loss is cross_entropy
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"loss": "cross_entrpy"}, "unknown loss 'cross_entrpy'; did you mean cross_entropy"),
-        ({"loss": "focal:gama=1"}, "focal: unknown option 'gama'; did you mean gamma?"),
         ({"loss": "focal:gamma=-1"}, "focal: gamma=-1 is out of range; give a number of at least"),
         ({"loss": "cross_entropy:label_smoothing=1"}, "label_smoothing=1 is out of range"),
-        ({"loss": "hinge:margin=2"}, "hinge takes no options; leave 'margin' out"),
         ({"metrics": "balanced"}, "unknown metric 'balanced'; did you mean balanced_accuracy?"),
-        ({"metrics": ""}, "unknown metric ''"),
         ({"metrics": "balanced_accuracy,top_k_accuracy:k=0"}, "top_k_accuracy: k=0 is out of ran"),
         ({"metrics": "top_k_accuracy:5,top_k_accuracy:k=5"}, "'top_k_accuracy:5' is given twice"),
     ],
@@ -166,6 +153,9 @@ def test_losses_of_ones_own(own_file):
     np.testing.assert_allclose(own.loss(Outputs(logits), labels), expected)
     with pytest.raises(ValueError, match="is no loss"):
         with_loss(LINEAR, f"{own_file}:one_argument")
+    with pytest.raises(ValueError, match="the model has a loss of its own; leave loss out"):
+        with_loss(own, "focal")
+    assert with_loss(own, f"{own_file}:scaled").loss is not own.loss
 
 
 @pytest.mark.parametrize(
@@ -179,20 +169,6 @@ def test_wrong_losses_of_ones_own_get_the_fix(own_file, name, message):
     settings = Settings(**vars(SMALL) | {"loss": f"{own_file}:{name}"})
     with pytest.raises(ValueError, match=re.escape(message)):
         comparison.run(prepare(settings, methods_of(("fedavg",), settings)))
-
-
-def test_a_model_with_a_loss_of_its_own_keeps_it(own_file):
-    own = with_loss(LINEAR, f"{own_file}:scaled")
-    with pytest.raises(ValueError, match="the model has a loss of its own; leave loss out"):
-        with_loss(own, "focal")
-    assert with_loss(own, f"{own_file}:scaled:scale=3").loss is not own.loss
-
-
-def test_labels_are_checked_for_every_loss():
-    examples = {"x": np.zeros((2, 3)), "y": np.array([0, 4])}
-    for loss in ("cross_entropy:0.1", "focal", "brier"):
-        with pytest.raises(ValueError, match="have label 4; give whole numbers from 0 to 3"):
-            check_labels(with_loss(LINEAR, loss), "the examples", examples)
 
 
 def of(name, logits, labels, **options):
@@ -239,48 +215,21 @@ def test_several_labels_of_an_example():
     assert jax.tree.map(lambda leaf: leaf.sum(0), mean).value() == pytest.approx(expected)
 
 
-def test_more_classes_than_the_model_has_are_refused():
-    with pytest.raises(ValueError, match="k=6 is out of range: the model has 5 classes"):
-        of("top_k_accuracy", np.zeros((2, 5)), np.zeros(2, int), k=6)
-    with pytest.raises(ValueError, match="k=0 is out of range; give a whole number of at least 1"):
-        of("top_k_accuracy", np.zeros((2, 5)), np.zeros(2, int), k=0)
-
-
-def test_metrics_are_added_to_those_of_the_model():
-    problem = with_metrics(LINEAR, "balanced_accuracy,top_k_accuracy:k=2")
-    assert problem._replace(metrics=accuracy) == LINEAR
-    batch = {"y": jnp.array([0, 1, 3])}
-    outputs = Outputs(jnp.asarray(np.random.default_rng(0).normal(size=(3, 4))))
-    found = problem.metrics(outputs, batch)
-    assert list(found) == ["accuracy", "balanced_accuracy", "top_2_accuracy"]
-    for name, options in (("balanced_accuracy", {}), ("top_k_accuracy", {"k": 2})):
-        for key, value in metrics[name](outputs, batch, **options).items():
-            assert jax.tree.map(np.array_equal, found[key], value)
-
-
-@functools.cache
 def rows_of(**changes):
-    """The rows of FedAvg, without their wall time."""
     settings = Settings(**vars(SMALL) | changes)
-    rows = comparison.run(prepare(settings, methods_of(("fedavg",), settings)))
-    return [{name: each for name, each in row.items() if name != "wall_seconds"} for row in rows]
-
-
-def check_columns(rows, plain):
-    """The rows have two columns more than those without; the others are equal bit for bit."""
-    for row, before in zip(rows, plain, strict=True):
-        added = {name: each for name, each in row.items() if name not in before}
-        assert sorted(added) == ["test_balanced_accuracy", "test_top_3_accuracy"]
-        assert row == before | added
-        assert 0 < added["test_balanced_accuracy"] != row["test_accuracy"]
-        assert row["test_accuracy"] < added["test_top_3_accuracy"] <= 1
+    return comparison.run(prepare(settings, methods_of(("fedavg",), settings)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("clock", [{}, {"seconds": 4.0, "evaluations": 2, "eval_every": 5}])
 def test_columns_of_a_comparison(clock):
-    """In rounds and on the virtual clock."""
-    check_columns(rows_of(metrics=BOTH, **clock), rows_of(**clock))
+    """Two more than without; the others are equal bit for bit."""
+    for row, before in zip(rows_of(metrics=BOTH, **clock), rows_of(**clock), strict=True):
+        added = {name: each for name, each in row.items() if name not in before}
+        assert sorted(added) == ["test_balanced_accuracy", "test_top_3_accuracy"]
+        assert row == before | added | {"wall_seconds": row["wall_seconds"]}
+        assert 0 < added["test_balanced_accuracy"] != row["test_accuracy"]
+        assert row["test_accuracy"] < added["test_top_3_accuracy"] <= 1
 
 
 def test_metrics_of_ones_own(own_file):
@@ -304,8 +253,6 @@ def test_methods_are_compared_by_the_accuracy(own_file):
     given = Settings(**vars(settings) | {"metrics": "accuracy,top_k_accuracy:11"})
     with pytest.raises(ValueError, match="k=11 is out of range: the model has 10 classes"):
         prepare(given, methods_of(("fedavg",), given))
-    given = Settings(**vars(settings) | {"metrics": "accuracy"})
-    prepare(given, methods_of(("fedavg",), given))
 
 
 def test_wrong_metrics_get_the_fix(own_file):

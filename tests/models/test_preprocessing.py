@@ -26,11 +26,11 @@ from fedjax_algos.models.preprocessing import (
     random_resized_crop,
 )
 
+KEY = jax.random.key(0)
+PLAIN = fa.Problem(None, lambda model, batch, key, training: (batch["x"], ()), None)
 PARTS = {
-    "crop": random_crop(4),
-    "flip": random_flip(),
-    "crop of the batch": random_crop(4, per_batch=True),
-    "flip of the batch": random_flip(per_batch=True),
+    "images": chain(random_crop(4), random_flip()),
+    "batches": chain(random_crop(4, per_batch=True), random_flip(per_batch=True)),
     "all": chain(random_crop(2), random_flip(), normalise(CIFAR10_MEAN, CIFAR10_STD)),
 }
 
@@ -63,26 +63,15 @@ def uniform(observed):
     return stats.chisquare(observed).pvalue > 1e-4
 
 
-def test_offsets_are_uniform_over_steps():
-    """The same row in successive steps, as for a client."""
-    batch = images(1)
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(1), jnp.arange(8100))
-    for augment in (random_crop(4), random_crop(4, per_batch=True)):
-        cropped = np.asarray(jax.vmap(lambda key, f=augment: f(batch, key, True)[0])(keys))
-        places = crops(batch[0])
-        found = [places[image.tobytes()] for image in cropped]
-        counts = np.zeros((9, 9), int)
-        np.add.at(counts, tuple(np.transpose(found)), 1)
-        assert uniform(counts.ravel())
-
-
-def test_crops_and_flips_are_independent():
-    batch = images(4000, (3, 4))
-    both = chain(random_crop(1), random_flip())
-    seen = np.asarray(both(batch, jax.random.key(3), True))
+@pytest.mark.parametrize("per_batch", [False, True])
+def test_offsets_and_flips_are_uniform_and_independent(per_batch):
+    """The same row in successive steps, as for a client; parts of a chain have different keys."""
+    batch = images(1, (3, 4))
+    both = chain(random_crop(1, per_batch=per_batch), random_flip(per_batch=per_batch))
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(1), jnp.arange(4000))
     places = crops(batch[0], 1)
     table = np.zeros((2, 9), int)
-    for image in seen:
+    for image in np.asarray(jax.vmap(lambda key: both(batch, key, True)[0])(keys)):
         mirrored = image.tobytes() not in places
         plain = np.ascontiguousarray(image[:, ::-1]) if mirrored else image
         top, left = places[plain.tobytes()]
@@ -90,33 +79,17 @@ def test_crops_and_flips_are_independent():
     assert uniform(table.ravel())
 
 
-def test_parts_of_a_chain_have_different_keys():
-    """With one key for all, the second flip would undo the first one."""
-    batch = images(2000)
-    twice = np.asarray(chain(random_flip(), random_flip())(batch, jax.random.key(9), True))
-    mirrored = int((twice != batch).any((1, 2, 3)).sum())
-    assert uniform([mirrored, 2000 - mirrored])
-
-
 @pytest.mark.parametrize("kind", [random_crop, random_flip])
 def test_per_batch_uses_one_decision(kind):
     batch = images(16)
     decisions = set()
-    for seed in range(12):
+    for seed in range(6):
         seen = np.asarray(kind(per_batch=True)(batch, jax.random.key(seed), True))
         assert (seen == seen[0]).all()
         decisions.add(seen[0].tobytes())
-    assert len(decisions) > (1 if kind is random_flip else 6)
+    assert len(decisions) > 1
     each = np.asarray(kind()(batch, jax.random.key(0), True))
     assert not (each == each[0]).all()
-
-
-def test_flips_of_a_batch_have_probability_one_half():
-    batch = images(2)
-    keys = jax.random.split(jax.random.key(4), 4000)
-    flipped = jax.vmap(lambda key: random_flip(per_batch=True)(batch, key, True))(keys)
-    mirrored = int((np.asarray(flipped)[:, 0] != batch[0]).any((1, 2, 3)).sum())
-    assert uniform([mirrored, 4000 - mirrored])
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -132,10 +105,10 @@ def test_evaluation_only_normalises(name):
 def test_an_image_depends_on_key_and_row_only(name):
     """Not on vmap, jit, the number of rows, or the other images."""
     augment, batch = PARTS[name], images(8)
-    keys = jax.random.split(jax.random.key(5), 3)
+    keys = jax.random.split(jax.random.key(5), 2)
     alone = [np.asarray(augment(batch, key, True)) for key in keys]
     np.testing.assert_array_equal(alone[0], augment(batch, keys[0], True))
-    assert any((alone[0] != other).any() for other in alone[1:])
+    assert (alone[0] != alone[1]).any()
     # compilation may change the rounding of a division by 255
     close = np.testing.assert_array_equal if name != "all" else _close
     compiled = jax.jit(lambda key: augment(batch, key, True))
@@ -164,22 +137,19 @@ def test_normalise(dtype):
 
 
 def test_imagenet_normalises_and_flips():
-    """Red, green and blue are (x / 255 - mean) / deviation by torchvision's numbers."""
+    """0, 128 and 255 by torchvision's numbers."""
     images = np.full((64, 3, 2, 3), 7, np.uint8)
     images[:, :, 0] = 0, 128, 255
-    problem = fa.Problem(None, lambda model, batch, key, training: (batch["x"], ()), None)
-    first = [-2.1179, 0.2052, 2.64]  # of 0, 128 and 255
     for name, flips in (("imagenet_normalised", False), ("imagenet_flipped", True)):
         for training in (False, True):
-            apply = augmented(problem, name).apply
+            apply = augmented(PLAIN, name).apply
             out = np.array(apply(None, {"x": jnp.asarray(images)}, jax.random.key(0), training)[0])
             mirrored = out[:, 0, 0, 0] > -2.1
             assert mirrored.any() == (flips and training)
             assert not mirrored.all()
             out[mirrored] = out[mirrored, :, ::-1]
-            np.testing.assert_allclose(out[:, :, 0], np.broadcast_to(first, (64, 3, 3)), atol=1e-4)
-            seven = (7 / 255 - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])
-            np.testing.assert_allclose(out[:, :, 1], np.broadcast_to(seven, (64, 3, 3)), atol=1e-5)
+            expected = np.broadcast_to([-2.1179, 0.2052, 2.64], (64, 3, 3))
+            np.testing.assert_allclose(out[:, :, 0], expected, atol=1e-4)
 
 
 def test_chains_and_crops_without_effect():
@@ -188,44 +158,43 @@ def test_chains_and_crops_without_effect():
     np.testing.assert_array_equal(random_crop(0)(batch, jax.random.key(0), True), batch)
 
 
-def test_invalid_arguments_are_rejected():
-    with pytest.raises(ValueError, match="3 means and 1 standard deviations; give one of each"):
-        normalise(CIFAR10_MEAN, (1.0,))
-    with pytest.raises(ValueError, match=r"std=0\.0 is out of range; give standard deviations"):
-        normalise((0.0,), (0.0,))
-    with pytest.raises(ValueError, match="images have 3 channels, but there are means for 1"):
-        normalise((0.5,), (0.5,))(images(1), None, False)
-    with pytest.raises(ValueError, match="padding=-1 is out of range; give at least 0"):
-        random_crop(-1)
-    for part in (random_crop(), random_flip()):
-        with pytest.raises(ValueError, match=r"shape \(5, 6, 3\); give \[batch, height, width"):
-            part(images(1)[0], jax.random.key(0), True)
+ONE = images(1)
 
 
-def outputs_of(problem, batch, key, training):
-    outputs, _ = problem.apply(fa.Model(()), batch, key, training)
-    return outputs
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: normalise(CIFAR10_MEAN, (1.0,)), r"std=\(1\.0,\) do not fit; give one mean"),
+        (lambda: normalise((0.0,), (0.0,)), r"std=\(0\.0,\) do not fit; give one mean"),
+        (lambda: normalise((0.5,), (0.5,))(ONE, KEY, False), "images have 3 channels, but mean="),
+        (lambda: random_crop(-1), "padding=-1 is out of range; give at least 0"),
+        (lambda: random_crop()(ONE[0], KEY, True), r"shape \(5, 6, 3\); give \[batch, height"),
+        (lambda: random_flip()(ONE[0], KEY, True), r"shape \(5, 6, 3\); give \[batch, height"),
+        (lambda: random_resized_crop(0), "size=0 is out of range; give"),
+        (lambda: random_resized_crop(area=(0.0, 1.0)), r"area=.* is out of range; give"),
+        (lambda: random_resized_crop(aspect=(2.0, 1.0)), r"aspect=.* is out of range; give"),
+        (lambda: random_resized_crop(8)(ONE, KEY, False), r"images of \(5, 6\) are smaller than"),
+    ],
+)
+def test_invalid_arguments_are_rejected(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_preprocessed_changes_only_the_images():
-    problem = fa.Problem(
-        init=lambda key: fa.Model(()),
-        apply=lambda model, batch, key, training: ((batch["x"], batch["y"], key), ()),
-        loss=lambda outputs, batch: batch["y"],
-    )
+    apply = lambda model, batch, key, training: ((batch["x"], batch["y"], key), ())  # noqa: E731
+    problem = PLAIN._replace(apply=apply)
     batch = {"x": jnp.asarray(images(40)), "y": jnp.arange(40)}
-    key = jax.random.key(8)
     wrapped = preprocessed(problem, random_crop(4))
-    x, y, inner = outputs_of(wrapped, batch, key, True)
+    (x, y, inner), _ = wrapped.apply(None, batch, KEY, True)
     places = crops(images(1)[0])
     assert len({places[np.asarray(image).tobytes()] for image in x}) > 10
     np.testing.assert_array_equal(y, batch["y"])
-    assert inner != key
-    np.testing.assert_array_equal(outputs_of(wrapped, batch, key, False)[0], batch["x"])
-    assert wrapped.loss is problem.loss
+    assert inner != KEY
+    np.testing.assert_array_equal(wrapped.apply(None, batch, KEY, False)[0][0], batch["x"])
     moved = preprocessed(problem, random_crop(4), field="y")
     with pytest.raises(ValueError, match=r"shape \(40,\)"):
-        outputs_of(moved, batch, key, True)
+        moved.apply(None, batch, KEY, True)
 
 
 AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
@@ -246,7 +215,7 @@ def resized(line, outputs):
     return np.array(result)
 
 
-@pytest.mark.parametrize(("start", "length"), [(0, 13), (2, 9), (3, 4), (7, 1), (0, 4), (9, 4)])
+@pytest.mark.parametrize(("start", "length"), [(0, 13), (2, 9), (3, 4), (7, 1), (9, 4)])
 def test_weights_are_those_of_a_loop(start, length):
     """Larger, smaller and equal, at both borders and inside; pixels beside it do not count."""
     line = np.random.default_rng(0).normal(size=13)
@@ -319,51 +288,37 @@ def test_the_box_if_none_fits(size, box):
 def test_images_are_cut_and_resized():
     """Integers are rounded, and an image does not depend on the others of its batch."""
     rng = np.random.default_rng(1)
-    images = rng.integers(0, 256, (5, 8, 6, 3)).astype(np.uint8)
+    images = rng.integers(0, 256, (4, 8, 6, 3)).astype(np.uint8)
     crop, key = jax.jit(random_resized_crop(4), static_argnums=2), jax.random.key(3)
     cut = np.asarray(crop(images, key, True))
-    assert (cut.shape, cut.dtype) == ((5, 4, 4, 3), np.uint8)
+    assert (cut.shape, cut.dtype) == ((4, 4, 4, 3), np.uint8)
+    box = jax.jit(lambda row: draw_box(jax.random.fold_in(key, row), 8, 6, AREA, ASPECT))
     for row, image in enumerate(images):
-        top, left, rows, columns = map(
-            int, draw_box(jax.random.fold_in(key, row), 8, 6, AREA, ASPECT)
-        )
+        top, left, rows, columns = map(int, box(row))
         part = image[top : top + rows, left : left + columns].astype(float)
         down = np.apply_along_axis(resized, 0, part, 4)
         whole = np.apply_along_axis(resized, 1, down, 4)
         assert np.abs(cut[row] - whole).max() < 0.501
     np.testing.assert_array_equal(crop(images[:2], key, True), cut[:2])
-    assert random_resized_crop()(images, key, True).shape == images.shape
+    whole = jax.eval_shape(lambda x: random_resized_crop()(x, key, True), images)
+    assert whole.shape == images.shape
     floats = jnp.asarray(images, jnp.float32)
     np.testing.assert_allclose(crop(floats, key, True), cut, atol=0.501)
 
 
 def test_evaluation_cuts_the_middle_out():
     images = np.arange(2 * 8 * 7).reshape(2, 8, 7, 1)
-    key = jax.random.key(0)
-    np.testing.assert_array_equal(random_resized_crop(4)(images, key, False), images[:, 2:6, 1:5])
-    assert random_resized_crop()(images, key, False).shape == images.shape
-    with pytest.raises(ValueError, match=r"images of \(8, 7\) are smaller than size=8; give a sma"):
-        random_resized_crop(8)(images, key, False)
-
-
-@pytest.mark.parametrize("option", ["size", "area", "aspect"])
-def test_values_out_of_range(option):
-    value = {"size": 0, "area": (0.0, 1.0), "aspect": (2.0, 1.0)}[option]
-    with pytest.raises(ValueError, match=rf"{option}=.* is out of range; give "):
-        random_resized_crop(**{option: value})
+    np.testing.assert_array_equal(random_resized_crop(4)(images, KEY, False), images[:, 2:6, 1:5])
+    assert random_resized_crop()(images, KEY, False).shape == images.shape
 
 
 @pytest.mark.slow
 def test_the_augmentation_of_a_model():
     """Boxes, flips and ImageNet's normalisation in training, the last alone in evaluation."""
     images = np.random.default_rng(2).integers(0, 256, (3, 6, 6, 3)).astype(np.uint8)
-    plain = fa.Problem(None, lambda model, batch, key, training: (batch["x"], ()), None)
-    problem, key = augmented(plain, "imagenet_cropped"), jax.random.key(5)
-    normal = normalise(IMAGENET_MEAN, IMAGENET_STD)
-    evaluated, _ = problem.apply(None, {"x": images}, key, False)
-    np.testing.assert_array_equal(evaluated, normal(images, key, False))
-    expected = chain(random_resized_crop(), random_flip(), normal)(
-        images, jax.random.split(key)[0], True
-    )
-    trained, _ = problem.apply(None, {"x": images}, key, True)
-    np.testing.assert_array_equal(trained, expected)
+    problem, normal = augmented(PLAIN, "imagenet_cropped"), normalise(IMAGENET_MEAN, IMAGENET_STD)
+    evaluated, _ = problem.apply(None, {"x": images}, KEY, False)
+    np.testing.assert_array_equal(evaluated, normal(images, KEY, False))
+    whole = jax.jit(chain(random_resized_crop(), random_flip(), normal), static_argnums=2)
+    trained, _ = jax.jit(problem.apply, static_argnums=3)(None, {"x": images}, KEY, True)
+    np.testing.assert_array_equal(trained, whole(images, jax.random.split(KEY)[0], True))

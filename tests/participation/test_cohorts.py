@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_algos as fa
-from fedjax_algos.participation import Cohorts, uniform
+from fedjax_algos.participation import (
+    Cohorts,
+    failures,
+    local_works,
+    rate_schedules,
+    samplers,
+    uniform,
+)
 from fedjax_algos.participation.cohorts import full_steps
 
 COUNTS = np.array([1, 5, 8, 20, 3, 9])
@@ -69,7 +76,6 @@ def test_an_epoch_is_all_batches_of_a_client():
         (LOCAL, 0, "cohort_size=0 is out of range"),
         (LOCAL._replace(epochs=1), 3, "steps=3 and epochs=1; give exactly one"),
         (LOCAL._replace(steps=None), 3, "steps=None and epochs=None; give exactly one"),
-        (LOCAL._replace(steps=0), 3, "Local: steps=0 is out of range"),
         (LOCAL._replace(steps=2.5), 3, "Local: steps=2.5 is out of range"),
     ],
 )
@@ -85,7 +91,7 @@ def test_it_is_shown_in_one_line():
     assert repr(planned) == f"Cohorts({expected})"
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.lists(st.integers(1, 2**31 - 1), min_size=1, max_size=4),
     st.integers(1, 2**31 - 1),
@@ -114,3 +120,28 @@ def test_the_steps_of_a_run_are_counted_to_the_last_of_32_bits():
     with pytest.raises(ValueError, match=r"of client 0 .* would be 3221225469, .* fewer rounds"):
         planned.dispatches(1)
     assert planned.next_round == 2
+
+
+@pytest.mark.parametrize(
+    ("registry", "spec", "message"),
+    [
+        (samplers, "cyclic", "cyclic needs num_groups"),
+        (samplers, "cyclic:2.5", "num_groups=2.5 is no whole number"),
+        (samplers, "dirichlet:0", "gamma=0 is out of range"),
+        (failures, "independent:1", "probability=1 is out of range"),
+        (local_works, "partial:1.5", "share=1.5 is out of range"),
+        (local_works, "partial:tau_max=0", "tau_max=0 is out of range"),
+        (local_works, "deadline", "deadline needs seconds"),
+        (local_works, "deadline:0", "seconds=0 is out of range"),
+        (local_works, "deadline:1,speeds=fast", "speeds='fast' is unknown"),
+        (local_works, "deadline:1,seconds_per_step=0", "seconds_per_step=0 is out of range"),
+        (rate_schedules, "exponential", "exponential needs decay"),
+        (rate_schedules, "exponential:1.5", "decay=1.5 is out of range"),
+        (rate_schedules, "step:factor=0,every=2", "factor=0 is out of range"),
+        (rate_schedules, "step:factor=0.5,every=0", "every=0 is out of range"),
+        (rate_schedules, "inverse:-1", "decay=-1 is out of range"),
+    ],
+)
+def test_wrong_specs(registry, spec, message):
+    with pytest.raises(ValueError, match=message):
+        registry.make(spec, *[0.1] * (registry is rate_schedules))

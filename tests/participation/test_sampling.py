@@ -2,7 +2,6 @@
 
 import itertools
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,11 +27,9 @@ def test_every_sampler_is_tested():
 @given(SEEDS, st.integers(0, 9), st.integers(1, 8))
 def test_cohorts_do_not_depend_on_how_rounds_are_split(spec, seed, first, cut):
     rounds = np.arange(first, first + 9)
-    together = samplers.make(spec)(seed, rounds, 17, 4)
-    other = samplers.make(spec)
+    together, other = samplers.make(spec)(seed, rounds, 17, 4), samplers.make(spec)
     parts = [other(seed, part, 17, 4) for part in np.split(rounds, [cut])]
-    assert together.dtype == np.int32
-    assert together.shape == (9, 4)
+    assert (together.dtype, together.shape) == (np.int32, (9, 4))
     np.testing.assert_array_equal(together, np.concatenate(parts))
 
 
@@ -96,12 +93,9 @@ def test_all_groupings_are_equally_likely():
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("num_groups", "message"), [(3, "at most 2, or cohort_size of at most 3"), (11, "at most 2$")]
-)
-def test_a_cohort_larger_than_a_group_is_refused(num_groups, message):
-    with pytest.raises(ValueError, match=f"num_groups={num_groups} groups; give num.* {message}"):
-        samplers["cyclic"](num_groups=num_groups)(0, np.arange(2), 10, 4)
+def test_a_cohort_larger_than_a_group_is_refused():
+    with pytest.raises(ValueError, match="num_groups=3 groups; give num_groups of at most 2, or a"):
+        samplers["cyclic"](num_groups=3)(0, np.arange(2), 10, 4)
 
 
 # dirichlet
@@ -139,18 +133,12 @@ def test_a_large_gamma_is_uniform():
     assert np.abs(seen - 1000).max() < 4 * 28
 
 
-@pytest.mark.parametrize("gamma", [1e-6, 1e-300])
-def test_a_tiny_gamma_always_draws_the_same_clients(gamma):
-    """The shares are e^0, e^-100,000 and less: all but one underflow, but their order is used."""
-    cohorts = samplers["dirichlet"](gamma=gamma)(4, np.arange(200), 30, 5)
-    logs = log_shares(4, 30, gamma)
+def test_a_tiny_gamma_always_draws_the_same_clients():
+    """All shares but one underflow, but their order is used."""
+    cohorts = samplers["dirichlet"](gamma=1e-300)(4, np.arange(200), 30, 5)
+    logs = log_shares(4, 30, 1e-300)
     assert np.isfinite(logs).all()
     assert (cohorts == np.argsort(-logs)[:5]).all()
-
-
-def test_the_most_likely_client_depends_on_the_seed():
-    firsts = [samplers["dirichlet"](gamma=1e-3)(seed, [0], 5, 1)[0, 0] for seed in range(2000)]
-    assert stats.chisquare(np.bincount(firsts, minlength=5)).pvalue > 1e-3
 
 
 # with_replacement
@@ -188,35 +176,18 @@ def test_a_client_drawn_twice_makes_two_dispatches():
         check_no_repeats(dispatches, 3)
 
 
-@pytest.mark.parametrize("spec", SPECS)
-def test_rounds_take_any_sampler(spec):
-    local = fa.Local(batch_size=4, learning_rate=0.1, steps=3)
-    counts = np.arange(1, 18)
-    whole, apart = (
-        Cohorts(counts, local, cohort_size=4, seed=3, sampler=samplers.make(spec)) for _ in range(2)
-    )
-    dispatches, parts = whole.dispatches(9), [apart.dispatches(2), apart.dispatches(7)]
-    np.testing.assert_array_equal(dispatches.client, samplers.make(spec)(3, np.arange(9), 17, 4))
-    for leaf, *pieces in zip(*map(jax.tree.leaves, (dispatches, *parts)), strict=True):
-        np.testing.assert_array_equal(leaf, np.concatenate(pieces))
-
-
 # cohort_count
 
 
 @pytest.mark.parametrize(
     ("cohort", "num_clients", "expected"),
     [
-        (0.1, 100, 10),
         (0.29, 100, 29),  # .29 * 100 is 28.999999999999996
         (0.155, 100, 15),
-        (0.999, 100, 99),
         (0.001, 100, 1),
         (1, 100, 1),
-        (1.0, 100, 1),
         (5.0, 100, 5),
         (np.int64(7), 7, 7),
-        (100, 100, 100),
     ],
 )
 def test_cohort_counts(cohort, num_clients, expected):
@@ -225,23 +196,8 @@ def test_cohort_counts(cohort, num_clients, expected):
     assert type(count) is int
 
 
-@pytest.mark.parametrize("cohort", [2.5, 0, 0.0, -1, -0.5, np.nan, np.inf, 11])
+@pytest.mark.parametrize("cohort", [2.5, 0, -0.5, np.nan, np.inf, 11])
 def test_wrong_cohorts_are_refused(cohort):
     message = rf"a cohort of {cohort} is out of range; give a whole number from 1 to 10, .* fractio"
     with pytest.raises(ValueError, match=message):
         cohort_count(cohort, 10)
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("cyclic", "cyclic needs num_groups"),
-        ("cyclic:0", "num_groups=0 is out of range"),
-        ("cyclic:2.5", "num_groups=2.5 is no whole number"),
-        ("dirichlet:0", "gamma=0 is out of range"),
-        ("uniform:3", "uniform takes no options"),
-    ],
-)
-def test_wrong_specs(spec, message):
-    with pytest.raises(ValueError, match=message):
-        samplers.make(spec)

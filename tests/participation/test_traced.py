@@ -57,7 +57,7 @@ def test_cyclic_cohorts_come_from_their_groups():
     assert groups[0] | groups[1] == set(range(7))
     frequency = np.unique(cohorts[::2], return_counts=True)[1] / 200
     np.testing.assert_allclose(frequency, 3 / 4, atol=0.1)
-    with pytest.raises(ValueError, match="cohort_size=4 is more than the 3 clients"):
+    with pytest.raises(ValueError, match="cohort_size=4 is more than the 3 of 7 clients"):
         draw(traced_samplers["cyclic"](num_groups=2), 1, 4, 7)
 
 
@@ -69,9 +69,6 @@ def test_dirichlet_shares_are_those_of_the_distribution():
     np.testing.assert_allclose(np.bincount(first) / seeds, 1 / num_clients, atol=0.015)
     twice = (gamma + 1) / (num_clients * gamma + 1)  # sum of p_i^2
     np.testing.assert_allclose((first == second).mean(), twice, atol=0.015)
-
-
-def test_dirichlet_cohorts_are_without_replacement():
     cohorts = draw(traced_samplers["dirichlet"](gamma=0.1), 50, 5, 7)
     assert all(len(set(cohort)) == 5 for cohort in cohorts)
 
@@ -94,15 +91,9 @@ def test_a_client_twice_in_a_cohort_has_two_numbers():
 
 
 def test_work_of_ones_own():
-    local = fa.Local(2, 0.1, steps=5)
-    drawn = fa.traced_dispatches(
-        0,
-        COUNTS,
-        local,
-        cohort_size=2,
-        rounds=4,
-        work=lambda seed, number, full: jnp.maximum(full - number, 1),
-    )
+    options = {"cohort_size": 2, "rounds": 4}
+    options["work"] = lambda seed, number, full: jnp.maximum(full - number, 1)
+    drawn = fa.traced_dispatches(0, COUNTS, fa.Local(2, 0.1, steps=5), **options)
     np.testing.assert_array_equal(drawn.num_steps, np.asarray([[5, 4, 3, 2]] * 2).T)
     np.testing.assert_array_equal(drawn.full_steps, np.full((4, 2), 5))
 
@@ -136,9 +127,12 @@ def test_a_client_that_there_is_not_has_no_rate_where_cohorts_are_traced():
 
 def test_wrong_calls():
     local = fa.Local(2, 0.1, steps=5)
-    with pytest.raises(ValueError, match="cohort_size=8 is out of range; give 1 to 7"):
-        fa.traced_dispatches(0, COUNTS, local, cohort_size=8, rounds=1)
-    with pytest.raises(ValueError, match="rounds=0"):
-        fa.traced_dispatches(0, COUNTS, local, cohort_size=2, rounds=0)
-    with pytest.raises(TypeError, match=r"give one of participation\.traced_samplers"):
-        fa.traced_dispatches(0, COUNTS, local, cohort_size=2, rounds=1, sampler="cyclic")
+    given = {"cohort_size": 2, "rounds": 1}
+    for changes, error, message in (
+        ({"cohort_size": 8}, ValueError, "cohort_size=8 is out of range; give 1 to 7"),
+        ({"rounds": 0}, ValueError, "rounds=0"),
+        ({"sampler": "cyclic"}, TypeError, r"give one of participation\.traced_samplers"),
+        ({"failures": 0.3}, TypeError, r"give one of participation\.failures"),
+    ):
+        with pytest.raises(error, match=message):
+            fa.traced_dispatches(0, COUNTS, local, **given | changes)

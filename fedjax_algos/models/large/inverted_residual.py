@@ -15,7 +15,7 @@ import jax
 from fedjax_algos.core import Problem
 from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count, Decay
-from fedjax_algos.models.adapters import IMAGES, classifier, models, takes
+from fedjax_algos.models.adapters import IMAGES, classifier, model_of
 from fedjax_algos.models.large.residual import Norm, Normalisation
 from fedjax_algos.models.large.weights import Head
 from fedjax_algos.models.large.weights_of_torch import (
@@ -40,23 +40,13 @@ class Stage(NamedTuple):
 
 
 MOBILENET_V2 = (
-    Stage(1, 16, 1, 1),
-    Stage(6, 24, 2, 2),
-    Stage(6, 32, 3, 2),
-    Stage(6, 64, 4, 2),
-    Stage(6, 96, 3, 1),
-    Stage(6, 160, 3, 2),
-    Stage(6, 320, 1, 1),
-)
+    Stage(1, 16, 1, 1), Stage(6, 24, 2, 2), Stage(6, 32, 3, 2), Stage(6, 64, 4, 2),
+    Stage(6, 96, 3, 1), Stage(6, 160, 3, 2), Stage(6, 320, 1, 1),
+)  # fmt: skip
 EFFICIENTNET_B0 = (
-    Stage(1, 16, 1, 1),
-    Stage(6, 24, 2, 2),
-    Stage(6, 40, 2, 2, 5),
-    Stage(6, 80, 3, 2),
-    Stage(6, 112, 3, 1, 5),
-    Stage(6, 192, 4, 2, 5),
-    Stage(6, 320, 1, 1),
-)
+    Stage(1, 16, 1, 1), Stage(6, 24, 2, 2), Stage(6, 40, 2, 2, 5), Stage(6, 80, 3, 2),
+    Stage(6, 112, 3, 1, 5), Stage(6, 192, 4, 2, 5), Stage(6, 320, 1, 1),
+)  # fmt: skip
 
 
 class Unit(nn.Module):
@@ -87,10 +77,7 @@ class SqueezeExcitation(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """1x1 to more channels, a depthwise convolution, and 1x1 back without an activation.
-
-    Inputs are added to outputs of the same shape.
-    """
+    """1x1 to more channels, a depthwise convolution, 1x1 back, and the inputs of the same shape."""
 
     stage: Stage
     stride: int
@@ -153,16 +140,10 @@ class InvertedResidualNetwork(nn.Module):
         for number, stage in enumerate(self.stages):
             for block in range(stage.blocks):
                 x = InvertedResidual(
-                    stage,
-                    1 if block else stage.stride,
-                    self.activation,
-                    self.squeeze,
-                    self.stochastic_depth * done / total,
-                    convolution,
-                    depthwise,
-                    normalisation,
+                    stage, 1 if block else stage.stride, self.activation, self.squeeze,
+                    self.stochastic_depth * done / total, convolution, depthwise, normalisation,
                     name=f"stage{number}_block{block}",
-                )(x, training)
+                )(x, training)  # fmt: skip
                 done += 1
         last = partial(convolution, 1280, (1, 1), padding=0, use_bias=False)
         x = Unit(last, normalisation, self.activation, name="last")(x).mean((1, 2))
@@ -171,8 +152,7 @@ class InvertedResidualNetwork(nn.Module):
         return nn.Dense(self.num_classes, kernel_init=self.head_init, name="head")(x)
 
 
-@models.register
-@takes(IMAGES)
+@model_of(IMAGES)
 def mobilenet_v2(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -188,16 +168,8 @@ def mobilenet_v2(
     """MobileNetV2 of width 1, for images of any size such as 224x224; it is 32 times reduced.
 
     It has 3,504,872 parameters for 1,000 classes, and is torchvision's `mobilenet_v2` and timm's
-    `mobilenetv2_100`: all padding is symmetric and epsilon is 1e-5. Initial kernels are Kaiming
-    normal by fan out, those of the head normal with 0.01. In training the running variance is the
-    mean of the batches' biased variances, as in Flax; torch has unbiased ones there. Its momentum
-    is Flax's 0.9, which torch calls 0.1.
-
-    Args:
-      groups: number of groups of channels of GroupNorm; a divisor of 8.
-      dropout: rate before the last layer, from 0 to below 1; 0.2 in torchvision.
-      convolutions: implementation of the convolutions; see `convolve`. With "lax" the depthwise
-        ones are `lax.conv_general_dilated`, too.
+    `mobilenetv2_100`: all padding is symmetric. Initial kernels are Kaiming normal by fan out,
+    those of the head normal with 0.01. Dropout precedes the head.
     """
     module = InvertedResidualNetwork(
         MOBILENET_V2, num_classes, nn.relu6, False, dropout, 0.0, norm, groups, convolutions,
@@ -209,8 +181,7 @@ def mobilenet_v2(
     return augmented(problem, augmentation)
 
 
-@models.register
-@takes(IMAGES)
+@model_of(IMAGES)
 def efficientnet_b0(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -227,19 +198,14 @@ def efficientnet_b0(
     """EfficientNet-B0, for images of any size such as 224x224; it is 32 times reduced.
 
     It has 5,288,548 parameters for 1,000 classes, and is torchvision's and timm's
-    `efficientnet_b0`: all padding is symmetric, epsilon is 1e-5 and the momentum 0.9 (0.1 in
-    torch). The paper's code has asymmetric padding for strides of 2, epsilon 1e-3 and momentum
-    0.99; timm calls that network `tf_efficientnet_b0`. Initial kernels are Kaiming normal by fan
-    out, those of the head U(-1 / sqrt(classes), 1 / sqrt(classes)). In training the running
-    variance is the mean of the batches' biased variances, as in Flax; torch has unbiased ones.
+    `efficientnet_b0`: all padding is symmetric. The paper's code has asymmetric padding for strides
+    of 2, epsilon 1e-3 and momentum 0.99; timm calls that network `tf_efficientnet_b0`. Initial
+    kernels are Kaiming normal by fan out, those of the head
+    U(-1 / sqrt(classes), 1 / sqrt(classes)). Dropout precedes the head.
 
     Args:
-      groups: number of groups of channels of GroupNorm; a divisor of 8.
-      dropout: rate before the last layer, from 0 to below 1; 0.2 in the paper.
       stochastic_depth: rate at which the branch of the last block would be left out for an example;
-        that of block l of 16, from 0, is l / 16 of it. The paper's code has 0.2.
-      convolutions: implementation of the convolutions; see `convolve`. With "lax" the depthwise
-        ones are `lax.conv_general_dilated`, too.
+        that of block l of 16, from 0, is l / 16 of it.
     """
     module = InvertedResidualNetwork(
         EFFICIENTNET_B0, num_classes, nn.silu, True, dropout, stochastic_depth, norm, groups,

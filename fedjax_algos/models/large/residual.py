@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from fedjax_algos.core import Problem
 from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count
-from fedjax_algos.models.adapters import IMAGES, classifier, models, takes
+from fedjax_algos.models.adapters import IMAGES, classifier, model_of
 from fedjax_algos.models.large.weights import Head
 from fedjax_algos.models.large.weights_of_torch import residual_names, with_weights
 from fedjax_algos.models.layers.convolution import Conv, Convolutions
@@ -66,17 +66,11 @@ class Block(nn.Module):
         return nn.relu(x + y)
 
 
-class Bottleneck(nn.Module):
-    """1x1 to fewer channels, 3x3 with the stride, 1x1 to four times as many, and a shortcut ("B").
+class Bottleneck(Block):
+    """1x1 to the features, 3x3 with the stride, 1x1 to four times as many, and a shortcut ("B").
 
     He et al. have the stride in the first convolution; torchvision calls this form version 1.5.
     """
-
-    features: int  # of the 3x3 convolution
-    stride: int
-    shortcut: Literal["A", "B"]
-    convolution: type
-    normalisation: type
 
     @nn.compact
     def __call__(self, x):
@@ -85,16 +79,12 @@ class Bottleneck(nn.Module):
         y = nn.relu(self.normalisation()(y))
         y = self.normalisation()(self.convolution(4 * self.features, (1, 1), 1, 0)(y))
         if x.shape != y.shape:
-            x = self.convolution(4 * self.features, (1, 1), self.stride, 0)(x)
-            x = self.normalisation()(x)
+            x = self.normalisation()(self.convolution(4 * self.features, (1, 1), self.stride, 0)(x))
         return nn.relu(x + y)
 
 
 class ResidualNetwork(nn.Module):
-    """A convolution, stages of blocks, the mean over the image, and a dense layer.
-
-    Each stage after the first halves the height and width.
-    """
+    """A convolution, stages of blocks, the mean over the image, and a dense layer."""
 
     widths: tuple[int, ...]  # of the stages
     blocks: tuple[int, ...]  # of each stage
@@ -131,8 +121,7 @@ class ResidualNetwork(nn.Module):
         return nn.Dense(self.num_classes, kernel_init=kaiming_normal, bias_init=bias_init)(x)
 
 
-@models.register
-@takes(IMAGES)
+@model_of(IMAGES)
 def resnet20(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -150,8 +139,7 @@ def resnet20(
     return augmented(classifier(module, example_shape), augmentation)
 
 
-@models.register
-@takes(IMAGES)
+@model_of(IMAGES)
 def resnet18(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -170,8 +158,7 @@ def resnet18(
     return augmented(classifier(module, example_shape), augmentation)
 
 
-@models.register
-@takes(IMAGES)
+@model_of(IMAGES)
 def resnet18_imagenet(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -187,9 +174,7 @@ def resnet18_imagenet(
 
     It begins with a 7x7 convolution and a 3x3 max pool, each of stride 2, where `resnet18` has one
     3x3 convolution of stride 1. It has 11,689,512 parameters for 1,000 classes. Initial kernels are
-    Kaiming normal by fan out; the head has PyTorch's defaults. Epsilon is 1e-5, and the momentum
-    0.9, which torch calls 0.1. In training the running variance is the mean of the batches' biased
-    variances, as in Flax; torch has unbiased ones there.
+    Kaiming normal by fan out; the head has PyTorch's defaults.
     """
     return _imagenet(
         example_shape, num_classes, Block, (2, 2, 2, 2), weights, head, norm, groups, convolutions,
@@ -197,8 +182,7 @@ def resnet18_imagenet(
     )  # fmt: skip
 
 
-@models.register
-@takes(IMAGES)
+@model_of(IMAGES)
 def resnet50(
     example_shape: tuple[int, ...],
     num_classes: int,

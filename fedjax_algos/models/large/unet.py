@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from fedjax_algos.core import Problem
 from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count, Layers
-from fedjax_algos.models.adapters import VOLUMES, models, takes
+from fedjax_algos.models.adapters import VOLUMES, model_of
 from fedjax_algos.models.large.residual import Norm, Normalisation
 from fedjax_algos.models.large.weights import Head, load_weights
 from fedjax_algos.models.large.weights_of_torch import unet_3d_names, with_weights
@@ -43,12 +43,7 @@ class ConvolutionalLayer(nn.Module):
 
 
 class UNet3D(nn.Module):
-    """An encoder that halves the volume, a decoder that doubles it, and connections between both.
-
-    Each level of the encoder has two layers, of which the second doubles the features, and a max
-    pool. Each level of the decoder interpolates, takes the encoder's features of that size, and has
-    two layers.
-    """
+    """An encoder that halves the volume, a decoder that doubles it, and connections of both."""
 
     num_classes: int
     levels: int
@@ -88,8 +83,7 @@ class UNet3D(nn.Module):
             )
 
 
-@models.register
-@takes(VOLUMES)
+@model_of(VOLUMES)
 def unet_3d(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -105,19 +99,14 @@ def unet_3d(
     """FLamby's 3D U-Net for Fed-IXI, which labels each voxel of a volume.
 
     It has 246,156 parameters for one channel and two classes. Labels "y" are int32[batch, depth,
-    height, width]. The logits are those before FLamby's softmax, and the loss is the cross-entropy
-    of the voxels; FLamby's is `with_loss(problem, "dice")`. The metrics are the accuracy of the
-    voxels and the Dice score of the mask.
-
-    The `unet` package crops what the encoder passes on if a size is odd; here sizes that cannot be
-    halved are refused.
+    height, width]. The loss is the cross-entropy of the voxels; FLamby's is
+    `with_loss(problem, "dice")`. The metrics are the accuracy of the voxels and the Dice score of
+    the mask. The `unet` package crops what the encoder passes on if a size is odd; here sizes that
+    cannot be halved are refused.
 
     Args:
       levels: number of sizes of the volume, each half the one before.
       features: features of the first layer, at least 1; each level doubles them.
-      norm: GroupNorm or BatchNorm. The first layer has a bias instead.
-      groups: number of groups of channels of GroupNorm; a divisor of `2 * features`.
-      convolutions: implementation of the convolutions; see `convolve_3d`.
       weights: a file of the weights of FLamby's network or of `unet`; see `pretrained`.
 
     Raises:

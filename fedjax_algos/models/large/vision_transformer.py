@@ -6,7 +6,6 @@ attention and perceptron, and a class token is classified.
 """
 
 import functools
-from typing import Annotated
 
 import flax.linen as nn
 import jax
@@ -14,14 +13,13 @@ import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
 from fedjax_algos.core.files import PathLike
-from fedjax_algos.core.options import Count, Layers, Range
-from fedjax_algos.models.adapters import IMAGES, classifier, models, takes
+from fedjax_algos.core.options import Count, Decay, Layers
+from fedjax_algos.models.adapters import IMAGES, classifier, model_of
 from fedjax_algos.models.large.weights import Head
 from fedjax_algos.models.large.weights_of_torch import vision_transformer_names, with_weights
 from fedjax_algos.models.layers.initialisation import symmetric_uniform
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 
-Dropout = Annotated[float, Range(0, 1, high_open=True)]
 _xavier = nn.initializers.xavier_uniform()
 
 
@@ -97,11 +95,7 @@ class VisionTransformer(nn.Module):
         return nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros, name="head")(x)
 
     def checkpointed(self, params, x, training):
-        """The blocks in a loop, which keeps their inputs.
-
-        Without the loop, XLA on a CPU computes all blocks again before it needs the first of them,
-        and nothing is saved.
-        """
+        """The blocks in a loop: without it, XLA on a CPU computes all again before the first."""
         block = EncoderBlock(self.heads, self.dropout, parent=None)
         key = self.make_rng("dropout") if training and self.dropout else jax.random.key(0)
 
@@ -134,8 +128,7 @@ def _patches(images, size):
     return split.reshape(batch, rows * columns, size * size * channels)
 
 
-@models.register
-@takes(IMAGES)
+@model_of(IMAGES)
 def vit(
     example_shape: tuple[int, ...],
     num_classes: int,
@@ -144,7 +137,7 @@ def vit(
     width: Count = 128,
     depth: Layers = 6,
     heads: Count = 4,
-    dropout: Dropout = 0.0,
+    dropout: Decay = 0.0,
     checkpoint: bool = False,
     augmentation: Augmentation = "none",
     weights: PathLike | None = None,
@@ -163,8 +156,7 @@ def vit(
       dropout: share of the entries, from 0 to below 1, that training sets to 0 after the position
         embedding, the attention, and both layers of the perceptron.
       checkpoint: whether the gradient computes the inside of each block a second time, instead of
-        keeping it: a fifth of the memory for 12 blocks. It changes no result, but with dropout
-        other entries are drawn.
+        keeping it: a fifth of the memory for 12 blocks. With dropout, other entries are drawn.
       weights: a file of torchvision's or timm's weights; see `pretrained`. The positions of square
         images are resized to other images by bicubic interpolation, as in timm.
 
@@ -179,13 +171,12 @@ def vit(
     return augmented(problem, augmentation)
 
 
-@models.register
-@takes(IMAGES)
+@model_of(IMAGES)
 def vit_b_16(
     example_shape: tuple[int, ...],
     num_classes: int,
     *,
-    dropout: Dropout = 0.0,
+    dropout: Decay = 0.0,
     checkpoint: bool = False,
     augmentation: Augmentation = "none",
     weights: PathLike | None = None,
@@ -194,11 +185,6 @@ def vit_b_16(
     """ViT-B/16: patches of 16x16, width 768, 12 blocks of 12 heads.
 
     It has 86,567,656 parameters for images of 224x224 and 1000 classes.
-
-    Args:
-      dropout: as for `vit`.
-      checkpoint: as for `vit`.
-      weights: as for `vit`.
     """
     return vit(
         example_shape, num_classes, patch_size=16, width=768, depth=12, heads=12, dropout=dropout,
@@ -206,13 +192,12 @@ def vit_b_16(
     )  # fmt: skip
 
 
-@models.register
-@takes(IMAGES)
+@model_of(IMAGES)
 def vit_small(
     example_shape: tuple[int, ...],
     num_classes: int,
     *,
-    dropout: Dropout = 0.0,
+    dropout: Decay = 0.0,
     checkpoint: bool = False,
     augmentation: Augmentation = "none",
     weights: PathLike | None = None,
@@ -223,11 +208,6 @@ def vit_small(
     It has 22,050,664 parameters for images of 224x224 and 1000 classes. Touvron et al., "Training
     data-efficient image transformers & distillation through attention", ICML 2021,
     https://arxiv.org/abs/2012.12877, without the distillation token; timm's vit_small_patch16_224.
-
-    Args:
-      dropout: as for `vit`.
-      checkpoint: as for `vit`.
-      weights: as for `vit`.
     """
     return vit(
         example_shape, num_classes, patch_size=16, width=384, depth=12, heads=6, dropout=dropout,

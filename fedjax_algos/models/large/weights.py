@@ -1,17 +1,9 @@
-"""Pretrained weights: files of tensors, and their conversion to the params of a model.
+"""Pretrained weights: files of tensors, and their conversion to the params of a model."""
 
-    weights = load_weights("mobilenet_v2.safetensors")
-    model = convert_weights(weights, names, jax.eval_shape(problem.init, jax.random.key(0)))
-
-The networks of this package take a file as their option `weights`. `pretrained` does the same for a
-problem of one's own, whose module is a Flax one and whose weights have PyTorch's names and axes.
-"""
-
-import functools
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +13,10 @@ from fedjax_algos.core import Model, Problem
 from fedjax_algos.core.files import (
     PathLike,
     check_array_bytes,
+    needed,
     open_regular,
     reading,
+    require,
     require_regular,
 )
 from fedjax_algos.core.options import check_choice
@@ -36,7 +30,6 @@ Names: TypeAlias = Mapping[str, str | tuple[str, Convert] | None]  # see `conver
 _LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
 _LEAVES |= {"bias": "bias", "mean": "running_mean", "var": "running_var"}
 _COUNTER = "num_batches_tracked"  # of BatchNorm layers; only torch's cumulative means read it
-_NO_PICKLE = "save the state dict of the model alone, as safetensors"
 _SAFETENSORS = {
     "BOOL": np.bool_, "BF16": jnp.bfloat16, "F16": np.float16, "F32": np.float32,
     "F64": np.float64, "I8": np.int8, "I16": np.int16, "I32": np.int32, "I64": np.int64,
@@ -68,47 +61,37 @@ def load_weights(path: PathLike) -> dict[str, np.ndarray]:
 
 
 def _read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
-    try:
-        import safetensors
-    except ImportError as error:
-        raise ValueError(
-            "files .safetensors need the package safetensors; pip install safetensors"
-        ) from error
+    safetensors = needed("safetensors", "a file .safetensors")
     fix = "write it with safetensors, or fetch it again"
     errors = safetensors.SafetensorError
     with reading(path, "a safetensors file", fix, errors), open_regular(path) as file:
         check_array_bytes("its tensors", os.fstat(file.fileno()).st_size, "give a smaller file")
         arrays = {}
         for name, tensor in safetensors.deserialize(file.read()):
-            if tensor["dtype"] not in _SAFETENSORS:
-                raise ValueError(f"{name!r} has the unsupported type {tensor['dtype']}")
-            flat = np.frombuffer(tensor["data"], _SAFETENSORS[tensor["dtype"]])
-            arrays[name] = flat.reshape(tensor["shape"])
+            kind = tensor["dtype"]
+            require(kind in _SAFETENSORS, f"{name!r} has the unsupported type {kind}")
+            arrays[name] = np.frombuffer(tensor["data"], _SAFETENSORS[kind])
+            arrays[name] = arrays[name].reshape(tensor["shape"])
     return arrays
 
 
 def _read_torch(path: PathLike) -> dict[str, np.ndarray]:
-    try:
-        import torch
-    except ImportError as error:
-        raise ValueError(
-            "files .pth and .pt need the package torch; pip install torch, or save the weights as "
-            "safetensors"
-        ) from error
+    torch = needed("torch", "a file .pth or .pt", ", or save the weights as safetensors")
+    fix = "save the state dict of the model alone, as safetensors"
     # torch raises many types for damaged files: those of pickle, of archives, and its own
-    with reading(path, "a PyTorch file of tensors", _NO_PICKLE, Exception):
+    with reading(path, "a PyTorch file of tensors", fix, Exception):
         require_regular(path)
         check_array_bytes("its tensors", os.path.getsize(path), "give a smaller file")
         try:
             tensors = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:  # its message advises to run the file
             raise ValueError("it is damaged or holds other objects than tensors") from error
-        if not isinstance(tensors, Mapping):
-            raise ValueError(f"it holds a {type(tensors).__name__}, not tensors by name")
+        held = f"it holds a {type(tensors).__name__}, not tensors by name"
+        require(isinstance(tensors, Mapping), held)
         arrays = {}
         for name, tensor in tensors.items():
-            if not (isinstance(name, str) and isinstance(tensor, torch.Tensor)):
-                raise ValueError(f"{name!r} is a {type(tensor).__name__}, not a tensor")
+            is_tensor = isinstance(name, str) and isinstance(tensor, torch.Tensor)
+            require(is_tensor, f"{name!r} is a {type(tensor).__name__}, not a tensor")
             narrow = tensor.dtype == torch.bfloat16  # NumPy does not know it
             arrays[name] = (tensor.float() if narrow else tensor).detach().numpy()
     return arrays
@@ -119,11 +102,10 @@ def convert_weights(
 ) -> Model:
     """A model with the weights of a network that has PyTorch's names and order of axes.
 
-    The output axis of a kernel comes first in PyTorch and last in Flax: a weight
-    [out, in, height, width] becomes a kernel [height, width, in, out], and [out, in] becomes
-    [in, out]. Each tensor must have its place, and each place its tensor, except for BatchNorm's
-    counters `num_batches_tracked`, which have no counterpart. Narrower floats become those of the
-    model; wider ones are refused.
+    A weight [out, in, height, width] becomes a kernel [height, width, in, out], and [out, in]
+    becomes [in, out]. Each tensor must have its place, and each place its tensor, except for
+    BatchNorm's counters `num_batches_tracked`, which have no counterpart. Narrower floats become
+    those of the model; wider ones are refused.
 
     Args:
       weights: float[...] by name, as `load_weights` returns them.
@@ -131,9 +113,8 @@ def convert_weights(
         {"stem/Conv_0": "features.0.0"}; a path stands for all modules below it, and the leaves
         kernel, scale, bias, embedding, mean and var have PyTorch's names. A path of a single leaf
         goes before: its whole name, or (name, convert), where `convert` makes the leaf of the
-        tensor and may be used to divide one tensor over several leaves. The path of a module that
-        the weights do not have, such as an adapter or a new last layer, has None: its leaves are
-        those of `model`.
+        tensor, also of a part of it. The path of a module that the weights do not have, such as an
+        adapter, has None: its leaves are those of `model`.
       model: a model of the same structure. Only the shapes and types of its leaves are read, so
         `jax.eval_shape(problem.init, key)` suffices.
       head: "new" leaves the params of the module "head" as `model` has them, and ignores the
@@ -146,13 +127,12 @@ def convert_weights(
     Raises:
       ValueError: for missing, surplus, wrongly shaped and infinite tensors, which are named.
     """
-    check_choice("head", head, ("loaded", "new"))
+    check_choice("head", head, get_args(Head))
     used: set[str] = set()
 
-    def converted(path, leaf, collection):
-        names_of_path = [str(key.key) for key in path][collection:]
-        place = "/".join(names_of_path)
-        source = _source(names_of_path, names)
+    def converted(path, leaf):
+        place = jax.tree_util.keystr(path, simple=True, separator="/")
+        source = _source(place, names)
         if source is None:
             return leaf
         name, convert = source
@@ -167,11 +147,10 @@ def convert_weights(
             )
         return _checked(name, place, convert(weights[name]), leaf)
 
+    params = jax.tree_util.tree_map_with_path(converted, model.params)
     statistics: Any = jax.tree_util.tree_map_with_path(
-        functools.partial(converted, collection=1), model.statistics
-    )
-    params = jax.tree_util.tree_map_with_path(
-        functools.partial(converted, collection=0), model.params
+        lambda path, leaf: converted(path[1:], leaf),
+        model.statistics,  # without the collection
     )
     surplus = sorted(name for name in set(weights) - used if not name.endswith(_COUNTER))
     if surplus:
@@ -188,8 +167,7 @@ def pretrained(
 ) -> Problem:
     """The problem whose initial model has given weights.
 
-    `init` takes the arrays from the host whenever its program runs, so that they are no part of the
-    program, and algorithms that start clients' own models from `init` find them, too.
+    `init` takes the arrays from the host when its program runs, so they are no part of the program.
 
     Args:
       problem: made by `classifier` or `nnx_classifier`, or another one whose params and statistics
@@ -206,32 +184,27 @@ def pretrained(
     shapes = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
     source = "the weights" if isinstance(weights, Mapping) else printable(os.fspath(weights))
     known = set(tensors) | {name.rpartition(".")[0] for name in tensors}
-    best = max(names, key=lambda each: sum(_name_of(value) in known for value in each.values()))
+
+    def num_known(names):
+        found = (value[0] if isinstance(value, tuple) else value for value in names.values())
+        return sum(name in known for name in found)
+
     try:
-        loaded = convert_weights(tensors, best, shapes, head=head)
+        loaded = convert_weights(tensors, max(names, key=num_known), shapes, head=head)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
 
-    def init(key):
-        return jax.tree.map(_from_host, problem.init(key), loaded)
+    def from_host(own, given):
+        if isinstance(given, jax.ShapeDtypeStruct):  # it is not given
+            return own
+        return jax.pure_callback(lambda: given, jax.ShapeDtypeStruct(given.shape, given.dtype))
 
-    return problem._replace(init=init)
-
-
-def _from_host(own, given):
-    """`given`, read when the program runs, or `own` where there is only its shape."""
-    if isinstance(given, jax.ShapeDtypeStruct):
-        return own
-    return jax.pure_callback(lambda: given, jax.ShapeDtypeStruct(given.shape, given.dtype))
+    return problem._replace(init=lambda key: jax.tree.map(from_host, problem.init(key), loaded))
 
 
-def _name_of(value: str | tuple[str, Convert] | None) -> str | None:
-    return value[0] if isinstance(value, tuple) else value
-
-
-def _source(path: list[str], names: Names) -> tuple[str, Convert] | None:
+def _source(place: str, names: Names) -> tuple[str, Convert] | None:
     """The name of the tensor of a leaf, and what makes the leaf of it; None for a new leaf."""
-    exact = names.get("/".join(path))
+    exact, path = names.get(place), place.split("/")
     if isinstance(exact, tuple):
         return exact
     convert = _to_kernel if path[-1] == "kernel" else np.asarray
@@ -243,24 +216,21 @@ def _source(path: list[str], names: Names) -> tuple[str, Convert] | None:
             return None
         if isinstance(module, str) and path[-1] in _LEAVES:
             return f"{module}.{_LEAVES[path[-1]]}", convert
-    raise ValueError(f"names have none for {'/'.join(path)}; add its path or that of its module")
+    raise ValueError(f"names have none for {place}; add its path or that of its module")
 
 
 def _to_kernel(weight: np.ndarray) -> np.ndarray:
     """[out, in, ...] to [..., in, out]."""
-    if weight.ndim < 2:
-        return weight
-    return weight.transpose(*range(2, weight.ndim), 1, 0)
+    return weight if weight.ndim < 2 else weight.transpose(*range(2, weight.ndim), 1, 0)
 
 
 def _checked(name: str, place: str, given: np.ndarray, leaf: Any) -> np.ndarray:
     """The array in the type of the leaf."""
     if given.shape != leaf.shape:
-        in_head = place.startswith("head/")
-        fix = "for other classes give head='new', which draws a new head" if in_head else ""
+        fix = "for other classes give head='new', which draws a new head"
+        fix = fix if place.startswith("head/") else "give the weights of this network"
         raise ValueError(
-            f"{name!r} becomes {list(given.shape)}, but {place} is {list(leaf.shape)}; "
-            f"{fix or 'give the weights of this network'}"
+            f"{name!r} becomes {list(given.shape)}, but {place} is {list(leaf.shape)}; {fix}"
         )
     floating = jnp.issubdtype(given.dtype, jnp.floating)
     if not floating or jnp.promote_types(given.dtype, leaf.dtype) != leaf.dtype:

@@ -57,14 +57,11 @@ def vision_transformer_names(depth: int, grid: tuple[int, int]) -> list[Names]:
     """The names of torchvision's and of timm's ViT; positions are resized to rows and columns."""
     positions = functools.partial(resize_positions, grid=grid)
     packed = "SelfAttention_0/query_key_value"  # each head by head, in both of them, too
-    rows: list[tuple[str, Any, Any]] = [
+    kernels = [(f"{name}.weight", _rows_of_patches) for name in ("conv_proj", "patch_embed.proj")]
+    rows: list[Any] = [
         ("class_token", "class_token", "cls_token"),
         ("position_embedding", ("encoder.pos_embedding", positions), ("pos_embed", positions)),
-        (
-            "patch_embedding/kernel",
-            ("conv_proj.weight", _rows_of_patches),
-            ("patch_embed.proj.weight", _rows_of_patches),
-        ),
+        ("patch_embedding/kernel", *kernels),
         ("patch_embedding/bias", "conv_proj.bias", "patch_embed.proj.bias"),
         ("LayerNorm_0", "encoder.ln", "norm"),
         ("head", "heads.head", "head"),
@@ -84,20 +81,15 @@ def vision_transformer_names(depth: int, grid: tuple[int, int]) -> list[Names]:
             (f"EncoderBlock_{index}/{ours}", f"{of_torchvision}.{first}", f"{of_timm}.{second}")
             for ours, first, second in of_block
         ]
-    return [{ours: first for ours, first, _ in rows}, {ours: second for ours, _, second in rows}]
+    return [{ours: theirs[n] for ours, *theirs in rows} for n in (0, 1)]
 
 
 def resize_positions(embedding: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
-    """The position embedding of a vision transformer for images of another size.
+    """float[1, 1 + patches, width], with a square of patches, for another grid; others unchanged.
 
-    Positions of patches are resized as an image, as timm does it: by `jax.image.resize`, bicubic
-    with a = -1/2 and antialiasing. That of the class token, the first one, stays. Torchvision's
-    `interpolate_embeddings` puts the outer positions on each other (`align_corners=True`) and has
-    a = -3/4 without antialiasing, so its result is another one.
-
-    From float[1, 1 + patches, width], whose patches are a square, row by row, to
-    float[1, 1 + rows * columns, width]. If they are no square, or this grid already, it is returned
-    as it is.
+    As in timm, patches' positions are resized as an image, bicubic with a = -1/2 and antialiasing;
+    that of the class token, the first one, stays. Torchvision's `interpolate_embeddings` has
+    `align_corners=True` and a = -3/4 without antialiasing.
     """
     patches = embedding.shape[1] - 1 if embedding.ndim == 3 else 0
     side = math.isqrt(max(patches, 0))
@@ -153,22 +145,15 @@ def _blocks(stages: Stages) -> list[tuple[int, int, str, list[str]]]:
 
 
 def residual_names(blocks: Sequence[int], convolutions: int) -> list[Names]:
-    """The names for `ResidualNetwork`, which torchvision and timm share.
-
-    There are the blocks of each stage, and the convolutions of a block without its shortcut's.
-    """
+    """torchvision's and timm's for blocks of some convolutions, without their shortcut's."""
     names = {"Conv_0": "conv1", "Normalisation_0": "bn1", "head": "fc"}
     kind = {2: "Block", 3: "Bottleneck"}[convolutions]
-    number = 0
-    for stage, count in enumerate(blocks, 1):
-        for block in range(count):
-            ours, theirs = f"{kind}_{number}", f"layer{stage}.{block}"
-            for index in range(convolutions):
-                names[f"{ours}/Conv_{index}"] = f"{theirs}.conv{index + 1}"
-                names[f"{ours}/Normalisation_{index}"] = f"{theirs}.bn{index + 1}"
-            names[f"{ours}/Conv_{convolutions}"] = f"{theirs}.downsample.0"
-            names[f"{ours}/Normalisation_{convolutions}"] = f"{theirs}.downsample.1"
-            number += 1
+    theirs = [f"layer{stage}.{n}" for stage, count in enumerate(blocks, 1) for n in range(count)]
+    for number, block in enumerate(theirs):
+        parts = [(f"conv{n}", f"bn{n}") for n in range(1, convolutions + 1)]
+        for n, (conv, norm) in enumerate([*parts, ("downsample.0", "downsample.1")]):
+            names[f"{kind}_{number}/Conv_{n}"] = f"{block}.{conv}"
+            names[f"{kind}_{number}/Normalisation_{n}"] = f"{block}.{norm}"
     return [names]
 
 

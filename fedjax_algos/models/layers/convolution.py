@@ -1,9 +1,8 @@
 """Convolution that is fast when each client has its own weights.
 
-Mapped over clients, `lax.conv` becomes one grouped convolution, and on a CPU its gradient inside a
-loop takes a path that is tens of times slower. If patches are gathered by slices and multiplied
-with the kernel, the gradient consists of matrix products and additions only, mapped or not, in a
-loop or not. The same holds for Winograd's form, which has fewer products.
+Mapped over clients, `lax.conv` becomes one grouped convolution, whose gradient inside a loop on a
+CPU is tens of times slower. If patches are gathered by slices and multiplied with the kernel, it
+has matrix products and additions only. So has Winograd's form, with fewer products.
 """
 
 import functools
@@ -22,6 +21,8 @@ Implementation = Literal["auto", "patches", "winograd", "lax"]
 Convolutions = Literal["auto", "patches", "lax"]  # for layers of any shape
 # VALID, SAME, a number for all sides, or for each axis a number or a pair
 Padding = str | int | Sequence[int | tuple[int, int]]
+Sizes = Sequence[int]  # one for each axis
+Sides = Sequence[tuple[int, int]]  # entries added before and after, for each axis
 _MIN_WINOGRAD_CHANNELS = 16  # channels and features from which "auto" uses Winograd's form
 
 
@@ -30,9 +31,7 @@ def pair(each: Any) -> Any:
     return (each, each) if isinstance(each, int) else each
 
 
-def pads(
-    padding: Padding, size: Sequence[int], window: Sequence[int], strides: Sequence[int]
-) -> list[tuple[int, int]]:
+def pads(padding: Padding, size: Sizes, window: Sizes, strides: Sizes) -> list[tuple[int, int]]:
     """What a padding adds to each axis: [(top, bottom), (left, right)] of an image."""
     if isinstance(padding, str) and padding.upper() in ("VALID", "SAME"):
         return list(jax.lax.padtype_to_pads(size, window, strides, padding.upper()))
@@ -44,12 +43,7 @@ def pads(
     return [(side, side) if isinstance(side, int) else side for side in each]
 
 
-def output_size(
-    size: Sequence[int],
-    window: Sequence[int],
-    strides: Sequence[int],
-    sides: Sequence[tuple[int, int]],
-) -> list[int]:
+def output_size(size: Sizes, window: Sizes, strides: Sizes, sides: Sides) -> list[int]:
     """The number of outputs along each axis with the `pads`; 0 if the window does not fit."""
     return [
         max(0, (length + sum(side) - extent) // stride + 1)
@@ -57,13 +51,22 @@ def output_size(
     ]
 
 
-def shifted(
-    images: jax.Array, window: Sequence[int], strides: Sequence[int]
-) -> Iterator[jax.Array]:
-    """For each entry of the window, what it meets at all outputs: [batch, rows, columns, channels].
+def whole_outputs(
+    size: Sizes, window: Sizes, strides: Sizes, sides: Sides, pool: Sizes
+) -> tuple[list[int], list[int]]:
+    """`output_size`, and how many outputs are in whole pools; ValueError for none."""
+    outputs = output_size(size, window, strides, sides)
+    whole = [length // extent * extent for length, extent in zip(outputs, pool, strict=True)]
+    if min(whole) < 1:
+        raise ValueError(
+            f"inputs of {size} are too small: a window of {window} leaves {outputs} for a pool of "
+            f"{pool}; give larger inputs, or a model with fewer layers"
+        )
+    return outputs, whole
 
-    The entries are in the order of the rows of the window, and the images are padded before.
-    """
+
+def shifted(images: jax.Array, window: Sizes, strides: Sizes) -> Iterator[jax.Array]:
+    """What each entry of the window meets in padded images, [batch, rows, columns, channels]."""
     rows, columns = output_size(images.shape[1:3], window, strides, [(0, 0)] * 2)
     down, right = strides
     for i, j in itertools.product(*map(range, window)):
@@ -71,14 +74,16 @@ def shifted(
         yield images[:, i : ends[0] : down, j : ends[1] : right]
 
 
-def layer_params(layer: nn.Module, inputs: jax.Array, shape: Sequence[int], dtype: Any) -> Any:
-    """The inputs, kernel and bias (or None) of a convolutional layer, promoted to one dtype."""
-    fields: Any = layer
-    kernel = layer.param("kernel", fields.kernel_init, shape, fields.param_dtype)
+def apply_layer(layer: Any, inputs: jax.Array, shape: Sizes, convolve: Any, **more: Any) -> Any:
+    """The outputs of a layer with Flax's fields, and a kernel of a shape; its params and bias."""
+    kernel = layer.param("kernel", layer.kernel_init, shape, layer.param_dtype)
     bias = None
-    if fields.use_bias:
-        bias = layer.param("bias", fields.bias_init, shape[-1:], fields.param_dtype)
-    return promote_dtype(inputs, kernel, bias, dtype=dtype)
+    if layer.use_bias:
+        bias = layer.param("bias", layer.bias_init, shape[-1:], layer.param_dtype)
+    inputs, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=layer.dtype)
+    options = {"padding": layer.padding, "implementation": layer.implementation}
+    outputs = convolve(inputs, kernel, **more, **options)
+    return outputs if bias is None else outputs + bias.reshape(*(1,) * (outputs.ndim - 1), -1)
 
 
 def convolve(
@@ -99,14 +104,13 @@ def convolve(
       padding: "VALID", "SAME", one number for all sides, or for each axis a number or a pair of
         numbers before and after.
       pool: height and width of a following pool without padding, whose strides are its size.
-        Outputs that the pool ignores are not computed, such as the last of an odd number of rows
-        for a pool of 2.
+        Outputs that the pool ignores are not computed.
       implementation: "patches" gathers patches and multiplies them; "winograd" needs fewer
         products, for 3x3 kernels with strides of 1; "lax" is `lax.conv_general_dilated`. "auto" is
         winograd on a CPU for float32 and float64 if that form applies and there are at least 16
-        channels and 16 features, and otherwise patches; costs are counted as those of patches on
-        all platforms. Results agree up to rounding. Only "lax" has forward-mode derivatives
-        (`jax.jvp`).
+        channels and 16 features, and otherwise patches; costs are counted as those of patches.
+        Results agree up to rounding; in float32 winograd's error is up to a few times the others'.
+        Only "lax" has forward-mode derivatives (`jax.jvp`).
 
     Returns:
       float[batch, height, width, features], cut to whole pools.
@@ -118,13 +122,7 @@ def convolve(
     check_choice("implementation", implementation, get_args(Implementation))
     size, window = images.shape[1:3], kernel.shape[:2]
     sides = pads(padding, size, window, strides)
-    outputs = output_size(size, window, strides, sides)
-    whole = [length // extent * extent for length, extent in zip(outputs, pool, strict=True)]
-    if min(whole) < 1:
-        raise ValueError(
-            f"images of {size} are too small: a convolution of {window} leaves {outputs}, and a "
-            f"pool of {pool} nothing; give larger images or a model with fewer layers"
-        )
+    outputs, whole = whole_outputs(size, window, strides, sides, pool)
     if implementation == "lax":
         convolved = jax.lax.conv_general_dilated(
             images, kernel, strides, sides, dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -169,10 +167,7 @@ def _by_platform_forward(images, kernel):
 
 
 def _by_platform_backward(residuals, gradient):
-    """Recomputes each form's residuals; otherwise those of both forms would be stored.
-
-    The compiler removes the repeated computation.
-    """
+    """Recomputes each form's residuals, which the compiler removes; else both would be stored."""
 
     def gradient_of(form):
         return lambda images, kernel, gradient: jax.vjp(form, images, kernel)[1](gradient)
@@ -192,15 +187,12 @@ def _by_patches(images, kernel, strides=(1, 1)):
 
 
 def _patches(images, window, strides):
-    """float[batch, height, width, window * channels]: the inputs of each output pixel.
-
-    Neighbouring columns, as many as the stride, are one slice without gaps: it is copied faster.
-    """
+    """float[batch, height, width, window * channels]: the inputs of each output pixel."""
     rows, columns = output_size(images.shape[1:3], window, strides, [(0, 0)] * 2)
     (down, right), channels = strides, images.shape[3]
-    rest = -images.shape[2] % right
-    if rest:
+    if rest := -images.shape[2] % right:
         images = jnp.pad(images, ((0, 0), (0, 0), (0, rest), (0, 0)))
+    # as many columns as the stride are one slice without gaps, which is copied faster
     grouped = images.reshape(*images.shape[:2], -1, right * channels)
     parts = [
         grouped[
@@ -216,7 +208,7 @@ def _patches(images, window, strides):
 
 
 @jax.custom_vjp
-def _multiply(rows: jax.Array, weights: jax.Array) -> jax.Array:
+def _multiply(rows, weights):
     """`rows @ weights`, float[n, k] and float[k, m], with another order in its gradient."""
     return rows @ weights
 
@@ -226,25 +218,21 @@ def _multiply_forward(rows, weights):
 
 
 def _multiply_backward(residuals, gradient):
-    """The gradient of `@`, except for the order of the product for the weights.
-
-    With the longer side last, a CPU is 1.5 times as fast; and if the order is left to XLA, it
-    transposes the gradient of all rows first.
-    """
+    """The gradient of `@`; with the longer side of the weights last, a CPU is 1.5 times as fast."""
     rows, weights = residuals
     over_rows = (((0,), (0,)), ((), ()))
     if rows.shape[1] <= gradient.shape[1]:
         to_weights = jax.lax.dot_general(rows, gradient, over_rows)
     else:
         wide = jax.lax.dot_general(gradient, rows, over_rows)
-        to_weights = jax.lax.optimization_barrier(wide).T  # without it XLA restores the other order
+        to_weights = jax.lax.optimization_barrier(wide).T  # else XLA restores the other order
     return gradient @ weights.T, to_weights
 
 
 _multiply.defvjp(_multiply_forward, _multiply_backward)
 
 
-def _winograd(images: jax.Array, kernel: jax.Array) -> jax.Array:
+def _winograd(images, kernel):
     """A convolution without padding and with strides of 1 by Winograd's minimal filtering, F(2, 3).
 
     Two neighbouring outputs y of a filter g of three over inputs d take four products, not six:
@@ -255,8 +243,7 @@ def _winograd(images: jax.Array, kernel: jax.Array) -> jax.Array:
 
     Along both axes a tile of 2x2 outputs takes 16 products of matrices [tiles, channels] and
     [channels, features] instead of 36. Lavin and Gray, "Fast Algorithms for Convolutional Neural
-    Networks", CVPR 2016, https://arxiv.org/abs/1509.09308. In float32 its rounding error is up to a
-    few times that of the direct form.
+    Networks", CVPR 2016, https://arxiv.org/abs/1509.09308.
     """
     batch, height, width, channels = images.shape
     if height % 2 or width % 2:  # completes the tiles
@@ -316,10 +303,9 @@ _inputs.defvjp(_inputs_forward, _inputs_backward)
 
 
 class Conv(nn.Module):
-    """`flax.linen.Conv` for images, with the same parameters and the same results.
+    """`flax.linen.Conv` for images, with the same fields, parameters and results.
 
-    The fields have the meaning that they have in Flax, except for `pool` and `implementation`,
-    which are those of `convolve`.
+    `pool` and `implementation` are those of `convolve`.
     """
 
     features: int
@@ -337,7 +323,5 @@ class Conv(nn.Module):
     @nn.compact
     def __call__(self, images):
         shape = (*self.kernel_size, images.shape[-1], self.features)
-        images, kernel, bias = layer_params(self, images, shape, self.dtype)
-        options = {"padding": self.padding, "implementation": self.implementation}
-        outputs = convolve(images, kernel, strides=pair(self.strides), pool=self.pool, **options)
-        return outputs if bias is None else outputs + bias.reshape(1, 1, 1, -1)
+        strides = pair(self.strides)
+        return apply_layer(self, images, shape, convolve, strides=strides, pool=self.pool)

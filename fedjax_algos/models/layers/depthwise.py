@@ -1,8 +1,7 @@
 """Depthwise convolution that is fast when each client has its own weights.
 
-Each channel has one filter of its own, so there is no sum over channels and no matrix product. As a
-sum of shifted images, each times one weight for each channel, it stays elementwise if it is mapped
-over clients. `lax.conv_general_dilated` with a group for each channel takes a slow path on a CPU.
+As a sum of shifted images, each times one weight for each channel, it stays elementwise if it is
+mapped over clients. `lax.conv_general_dilated` with a group for each channel is slow on a CPU.
 """
 
 import functools
@@ -17,11 +16,11 @@ import jax.numpy as jnp
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.models.layers.convolution import (
     Padding,
-    layer_params,
-    output_size,
+    apply_layer,
     pads,
     pair,
     shifted,
+    whole_outputs,
 )
 
 DepthwiseImplementation = Literal["shifts", "lax"]
@@ -38,10 +37,8 @@ def convolve_depthwise(
     """Two-dimensional convolution of each channel with a filter of its own.
 
     Args:
-      images: float[batch, height, width, channels].
+      images, strides, padding: as for `convolve`.
       kernel: float[height, width, 1, channels], as Flax has it for as many groups as channels.
-      strides: strides of the window along both axes.
-      padding: as for `convolve`.
       implementation: "shifts" adds the products of shifted images and weights; "lax" is
         `lax.conv_general_dilated`. Results agree up to rounding. Only "lax" has forward-mode
         derivatives (`jax.jvp`).
@@ -61,11 +58,7 @@ def convolve_depthwise(
         )
     size, window = images.shape[1:3], kernel.shape[:2]
     sides = pads(padding, size, window, strides)
-    if min(output_size(size, window, strides, sides)) < 1:
-        raise ValueError(
-            f"images of {size} are too small for a window of {window} with padding {sides}; give "
-            "larger images or more padding"
-        )
+    whole_outputs(size, window, strides, sides, (1, 1))
     if implementation == "lax":
         return jax.lax.conv_general_dilated(
             images, kernel, strides, sides, dimension_numbers=("NHWC", "HWIO", "NHWC"),
@@ -107,12 +100,8 @@ def _image_gradient(images, kernel, gradient, strides):
 
 
 def _kernel_gradient(images, gradient, window, strides):
-    """The sums over batch, rows and columns of shifted images times the gradient.
-
-    A CPU adds arrays several times as fast as it sums over their inner axes. So a loop over the
-    batch adds all other axes elementwise, and what remains is summed once. For strides of 1 it sees
-    columns and channels as one axis, which is longer.
-    """
+    """The sums over batch, rows and columns of shifted images times the gradient."""
+    # a CPU adds arrays several times as fast as it sums over inner axes, and longer ones faster
     channels = images.shape[-1]
     count, shape = window[0] * window[1], gradient.shape[1:]
     long = (-1, shape[1] * channels) if strides[1] == 1 else (-1, *shape[1:])
@@ -135,8 +124,8 @@ _by_shifts.defvjp(_forward, _backward)
 class DepthwiseConv(nn.Module):
     """`flax.linen.Conv` with as many features and groups as channels: one filter for each channel.
 
-    It has the same parameters and the same results. The fields have the meaning that they have in
-    Flax, except for `implementation`, which is that of `convolve_depthwise`.
+    It has the same fields, parameters and results; `implementation` is that of
+    `convolve_depthwise`.
     """
 
     kernel_size: tuple[int, int]
@@ -152,7 +141,4 @@ class DepthwiseConv(nn.Module):
     @nn.compact
     def __call__(self, images):
         shape = (*self.kernel_size, 1, images.shape[-1])
-        images, kernel, bias = layer_params(self, images, shape, self.dtype)
-        options = {"padding": self.padding, "implementation": self.implementation}
-        outputs = convolve_depthwise(images, kernel, strides=pair(self.strides), **options)
-        return outputs if bias is None else outputs + bias.reshape(1, 1, 1, -1)
+        return apply_layer(self, images, shape, convolve_depthwise, strides=pair(self.strides))

@@ -19,10 +19,7 @@ def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
 
 
 def initialisers(initialisation: Initialisation, fan_in: int) -> dict[str, Any]:
-    """The `kernel_init` and `bias_init` of a layer of `fan_in` inputs for each output.
-
-    "torch" draws both from U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)); "flax" is LeCun normal and 0.
-    """
+    """LeCun normal and 0 ("flax"), or both U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)) ("torch")."""
     if initialisation == "flax":
         return {"kernel_init": nn.initializers.lecun_normal(), "bias_init": nn.initializers.zeros}
     uniform = symmetric_uniform(fan_in**-0.5)

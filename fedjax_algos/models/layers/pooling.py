@@ -16,29 +16,26 @@ def max_pool(
     strides: tuple[int, int] | None = None,
     padding: Padding = "VALID",
 ) -> jax.Array:
-    """`flax.linen.max_pool` for images; strides default to 1, as in Flax.
+    """`flax.linen.max_pool` for images, whose gradient is fast in loops.
 
-    Windows without overlap and padding are separated by reshaping; others are maxima of shifted
-    images. Inside a loop on a CPU the gradient of Flax's is tens of times slower. The first of
-    several largest entries receives the gradient, as in Flax. There are no forward-mode derivatives
-    (`jax.jvp`).
+    The first of several largest entries receives the gradient, as in Flax. There are no
+    forward-mode derivatives (`jax.jvp`).
 
     Args:
-      images: float[batch, height, width, channels].
+      images, padding: as for `convolve`.
       window_shape: height and width of the window.
       strides: strides of the window along both axes; (1, 1) if None.
-      padding: as for `convolve`.
 
     Returns:
       float[batch, rows, columns, channels].
     """
-    strides = strides or (1, 1)
-    sides = pads(padding, images.shape[1:3], window_shape, strides)
-    if tuple(strides) == tuple(window_shape) and not any(map(any, sides)):
-        return _pool(images, tuple(window_shape))
+    window, stride = tuple(window_shape), tuple(strides or (1, 1))
+    sides = pads(padding, images.shape[1:3], window, stride)
     if any(map(any, sides)):
         images = jnp.pad(images, ((0, 0), *sides, (0, 0)), constant_values=-jnp.inf)
-    return _pool_shifted(images, tuple(window_shape), tuple(strides))
+    elif stride == window:  # windows without overlap are separated by reshaping
+        return _pool(images, window)
+    return _pool_shifted(images, window, stride)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
@@ -70,9 +67,8 @@ def _pool_backward(window, residuals, gradient):
         parts.append(jnp.where(first, gradient, 0))
     batch, rows, columns, channels = largest.shape
     split = jnp.stack(parts, axis=3).reshape(batch, rows, columns, *window, channels)
-    whole = split.transpose(0, 1, 3, 2, 4, 5).reshape(
-        batch, rows * window[0], columns * window[1], channels
-    )
+    shape = batch, rows * window[0], columns * window[1], channels
+    whole = split.transpose(0, 1, 3, 2, 4, 5).reshape(shape)
     rest = [(0, a - b) for a, b in zip(images.shape, whole.shape, strict=True)]
     return (jnp.pad(whole, rest),)
 
@@ -92,11 +88,7 @@ def _shifted_forward(images, window, strides):
 
 
 def _shifted_backward(window, strides, residuals, gradient):
-    """Of each entry, the sum over the windows in which it is the first largest one.
-
-    Entries of the same remainders by the strides are at the same positions of their windows, so
-    they are summed together, and interleaved at the end.
-    """
+    """Of each entry, the sum over the windows in which it is the first largest one."""
     images, largest = residuals
     first = jnp.full(largest.shape, -1, jnp.int32)  # position in its window
     entries = list(enumerate(shifted(images, window, strides)))
@@ -109,7 +101,7 @@ def _shifted_backward(window, strides, residuals, gradient):
     first = jax.lax.optimization_barrier(jnp.pad(first, sides, constant_values=-1))
     gradient = jax.lax.optimization_barrier(jnp.pad(gradient, sides))
 
-    def of_remainders(remainders):
+    def of_remainders(remainders):  # these entries have the same positions in their windows
         total = jnp.zeros((len(images), *size, images.shape[3]), gradient.dtype)
         for i, j in itertools.product(
             *(range(r, w, s) for r, w, s in zip(remainders, window, strides, strict=True))
@@ -123,9 +115,8 @@ def _shifted_backward(window, strides, residuals, gradient):
         jnp.stack([of_remainders((row, column)) for column in range(strides[1])], 3)
         for row in range(strides[0])
     ]
-    whole = jnp.stack(rows, 2).reshape(
-        len(images), size[0] * strides[0], size[1] * strides[1], images.shape[3]
-    )
+    shape = len(images), size[0] * strides[0], size[1] * strides[1], images.shape[3]
+    whole = jnp.stack(rows, 2).reshape(shape)
     return (whole[:, : images.shape[1], : images.shape[2]],)
 
 

@@ -2,8 +2,7 @@
 
 On a CPU the gradient of a three-dimensional `lax.conv` in a loop is tens of times slower than
 products of patches, and gathered patches are 27 times the volume. Here a loop goes over the planes
-of the output: the planes of the input that the window touches are stacked along the channels, and
-`convolve` makes the plane. The gradient gathers them again, so what is kept for it is the input.
+of the output, which `convolve` makes of the input's planes that the window touches, as channels.
 """
 
 from typing import Any
@@ -15,10 +14,10 @@ from flax import linen as nn
 from fedjax_algos.models.layers.convolution import (
     Implementation,
     Padding,
+    apply_layer,
     convolve,
-    layer_params,
-    output_size,
     pads,
+    whole_outputs,
 )
 from fedjax_algos.models.layers.pooling import max_pool
 
@@ -36,11 +35,9 @@ def convolve_3d(
     Args:
       volumes: float[batch, depth, height, width, channels].
       kernel: float[depth, height, width, channels, features].
-      strides: strides of the window along the three axes.
-      padding: as for `convolve`.
+      strides, padding: as for `convolve`, for three axes.
       implementation: how planes are convolved, as for `convolve`; "lax" is one
-        `lax.conv_general_dilated`, the only one with forward-mode derivatives (`jax.jvp`). Results
-        agree up to rounding.
+        `lax.conv_general_dilated`.
 
     Returns:
       float[batch, depth, height, width, features].
@@ -51,12 +48,7 @@ def convolve_3d(
     """
     size, window = volumes.shape[1:4], kernel.shape[:3]
     sides = pads(padding, size, window, strides)
-    outputs = output_size(size, window, strides, sides)
-    if min(outputs) < 1:
-        raise ValueError(
-            f"volumes of {size} are too small: a convolution of {window} with padding {sides} "
-            f"leaves {outputs}; give larger volumes or more padding"
-        )
+    outputs, _ = whole_outputs(size, window, strides, sides, (1, 1, 1))
     if implementation == "lax":
         return jax.lax.conv_general_dilated(
             volumes, kernel, strides, sides, dimension_numbers=("NDHWC", "DHWIO", "NDHWC")
@@ -69,22 +61,16 @@ def convolve_3d(
 
     @jax.checkpoint  # else the patches of all planes are kept for the gradient
     def convolve_plane(touched, kernel):
-        return convolve(
-            jnp.concatenate(touched, -1),
-            kernel,
-            strides=strides[1:],
-            padding=sides[1:],
-            implementation=implementation,
-        )
+        options = {"strides": strides[1:], "padding": sides[1:], "implementation": implementation}
+        return convolve(jnp.concatenate(touched, -1), kernel, **options)
 
     return jax.lax.map(lambda touched: convolve_plane(touched, flat), touched).swapaxes(0, 1)
 
 
 class Conv3D(nn.Module):
-    """`flax.linen.Conv` for volumes, with the same parameters and the same results.
+    """`flax.linen.Conv` for volumes, with the same fields, parameters and results.
 
-    The fields have the meaning that they have in Flax, except for `implementation`, which is that
-    of `convolve_3d`.
+    `implementation` is that of `convolve_3d`.
     """
 
     features: int
@@ -92,6 +78,7 @@ class Conv3D(nn.Module):
     strides: tuple[int, int, int] = (1, 1, 1)
     padding: Padding = "SAME"
     use_bias: bool = True
+    dtype: Any = None
     param_dtype: Any = jnp.float32
     kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
     bias_init: nn.initializers.Initializer = nn.initializers.zeros_init()
@@ -100,24 +87,17 @@ class Conv3D(nn.Module):
     @nn.compact
     def __call__(self, volumes):
         shape = (*self.kernel_size, volumes.shape[-1], self.features)
-        volumes, kernel, bias = layer_params(self, volumes, shape, None)
-        options = {"padding": self.padding, "implementation": self.implementation}
-        outputs = convolve_3d(volumes, kernel, strides=self.strides, **options)
-        return outputs if bias is None else outputs + bias.reshape(1, 1, 1, 1, -1)
+        return apply_layer(self, volumes, shape, convolve_3d, strides=self.strides)
 
 
 def max_pool_3d(volumes: jax.Array, window: tuple[int, int, int]) -> jax.Array:
     """`flax.linen.max_pool` for volumes, with strides of the window's size and without padding.
 
-    It pools the planes and then the depth. The first of several largest entries receives the
-    gradient, as in Flax.
+    The first of several largest entries receives the gradient, as in Flax.
 
     Args:
       volumes: float[batch, depth, height, width, channels].
       window: depth, height and width of the window.
-
-    Returns:
-      float[batch, depth // window[0], height // window[1], width // window[2], channels].
     """
     batch, depth, *plane = volumes.shape
     pooled = max_pool(volumes.reshape(batch * depth, *plane), window[1:], window[1:])
@@ -131,9 +111,8 @@ def upsample_3d(volumes: jax.Array) -> jax.Array:
     """Trilinear interpolation to twice the depth, height and width.
 
     Along each axis `y_2i = x_(i-1) / 4 + 3 x_i / 4` and `y_(2i+1) = 3 x_i / 4 + x_(i+1) / 4`, where
-    the first and the last entry repeat beyond the ends. This is `torch.nn.Upsample(scale_factor=2,
-    mode="trilinear", align_corners=False)`, and `jax.image.resize(..., "linear")`, which multiplies
-    with dense matrices.
+    the first and the last entry repeat beyond the ends. This is `jax.image.resize(..., "linear")`
+    and `torch.nn.Upsample(scale_factor=2, mode="trilinear", align_corners=False)`.
 
     Args:
       volumes: float[batch, depth, height, width, channels].

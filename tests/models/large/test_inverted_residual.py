@@ -1,4 +1,4 @@
-"""Stochastic depth, and images of any size; `test_weights.py` has the outputs of the networks."""
+"""Stochastic depth; `test_weights.py` has the outputs of the networks."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_algos.models import Conv, DepthwiseConv, models
+from fedjax_algos.models import Conv, DepthwiseConv
 from fedjax_algos.models.large.inverted_residual import InvertedResidual, Stage
 from fedjax_algos.models.large.residual import Normalisation
 
@@ -33,15 +33,3 @@ def test_stochastic_depth_leaves_out_whole_branches_of_single_examples():
     assert out.mean() == pytest.approx(rate, abs=4 * (rate * (1 - rate) / rows) ** 0.5)
     expected = np.where(out[:, None, None, None], x, x + (whole - x) / (1 - rate))
     np.testing.assert_allclose(some, expected, atol=1e-5)
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18_imagenet"])
-@pytest.mark.parametrize("size", [(1, 1, 3), (33, 70)])
-def test_images_have_any_size(name, size):
-    problem = models[name](size, 5)
-    shapes = jax.eval_shape(problem.init, jax.random.key(0))
-    batch = {"x": jax.ShapeDtypeStruct((2, *size), jnp.uint8)}
-    apply = partial(problem.apply, training=True)
-    outputs, _ = jax.eval_shape(apply, shapes, batch, jax.random.key(0))
-    assert outputs.logits.shape == (2, 5)

@@ -32,25 +32,16 @@ def outputs_of(norm):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["batch", "group"])
-def test_masked_rows_change_nothing(norm):
-    x, mask = volumes(3), jnp.array([True, True, False])
-    other = x.at[2].set(5.0)
-    (first, statistics), (second, same) = (outputs_of(norm)(rows, mask) for rows in (x, other))
-    np.testing.assert_array_equal(first.logits[:2], second.logits[:2])
-    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), statistics, same))
-
-
-def test_only_batch_norm_mixes_examples():
-    x, mask = volumes(3), jnp.ones(3, bool)
-    other = x.at[2].set(5.0)
-    mixed = {}
-    for norm in ("batch", "group"):
-        first, second = (outputs_of(norm)(rows, mask)[0].logits for rows in (x, other))
-        mixed[norm] = float(jnp.abs(first[:2] - second[:2]).max())
-    assert mixed["group"] == 0
-    assert mixed["batch"] > 1e-3
+def test_masked_rows_change_nothing_and_only_batch_norm_mixes_the_others(norm):
+    x = volumes(3)
+    for mask in (jnp.ones(3, bool), jnp.array([True, True, False])):
+        (first, statistics), (second, same) = (
+            outputs_of(norm)(rows, mask) for rows in (x, x.at[2].set(5.0))
+        )
+        mixed = float(jnp.abs(first.logits[:2] - second.logits[:2]).max())
+        assert mixed > 1e-3 if norm == "batch" and mask[2] else mixed == 0
+    jax.tree.map(np.testing.assert_array_equal, statistics, same)
 
 
 def test_batch_norm_moves_its_statistics_by_a_tenth():
@@ -78,9 +69,5 @@ def test_a_segmenter_takes_a_loss():
 
 def test_sizes_that_cannot_be_halved_are_rejected():
     problem = unet_3d((8, 6, 8), 2)
-    with pytest.raises(
-        ValueError, match=r"\(8, 6, 8\) cannot be halved 2 times; .* multiples of 4"
-    ):
+    with pytest.raises(ValueError, match=r"\(8, 6, 8\) cannot be halved 2 times; .* multiples"):
         jax.eval_shape(problem.init, KEY)
-    with pytest.raises(ValueError, match=r"unet_3d takes volumes \[depth, height.* \[8, 6\]"):
-        jax.eval_shape(unet_3d((8, 6), 2).init, KEY)

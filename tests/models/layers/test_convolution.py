@@ -1,4 +1,4 @@
-"""Conv and max_pool agree with Flax's: values and gradients, mapped and in loops, in float64."""
+"""Convolutions and pools agree with Flax's: values and gradients, mapped, in loops, in float64."""
 
 from functools import partial
 
@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.models import Conv, convolve, max_pool
+from fedjax_algos.models import (
+    Conv,
+    Conv3D,
+    DepthwiseConv,
+    convolve,
+    convolve_3d,
+    convolve_depthwise,
+    max_pool,
+)
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -37,38 +45,54 @@ def assert_same(left, right, atol=1e-12):
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("implementation", ["auto", "patches", "lax"])
 @pytest.mark.parametrize(
-    ("size", "kernel", "strides", "padding"),
+    ("kind", "features", "kernel", "strides", "padding", "implementation", "shape"),
     [
-        ((7, 6), (3, 3), 1, "SAME"),
-        ((7, 6), (3, 3), 1, "VALID"),
-        ((8, 9), (5, 5), 2, "SAME"),
-        ((8, 9), (3, 2), (2, 3), "VALID"),
-        ((6, 6), (3, 3), 2, 1),
-        ((6, 5), (3, 3), 1, ((2, 0), (1, 3))),
-        ((6, 5), (1, 1), 2, 0),
-        ((4, 4), (4, 4), 1, (3, 1)),
+        (Conv, 4, (3, 3), 1, "SAME", "auto", (7, 6, 3)),
+        (Conv, 16, (3, 3), 1, "SAME", "auto", (6, 6, 16)),  # winograd's form
+        (Conv, 4, (5, 5), 2, "SAME", "patches", (8, 9, 3)),
+        (Conv, 4, (3, 2), (2, 3), "VALID", "auto", (8, 9, 3)),
+        (Conv, 4, (3, 3), 1, ((2, 0), (1, 3)), "patches", (6, 5, 3)),
+        (Conv, 4, (1, 1), 2, 0, "patches", (6, 5, 3)),
+        (Conv, 4, (4, 4), 1, (3, 1), "lax", (4, 4, 3)),
+        (DepthwiseConv, 4, (3, 3), 1, "SAME", "shifts", (8, 7, 4)),
+        (DepthwiseConv, 4, (5, 5), 2, 2, "shifts", (8, 7, 4)),
+        (DepthwiseConv, 4, (2, 5), (1, 3), ((2, 0), (0, 1)), "shifts", (8, 7, 4)),
+        (Conv3D, 16, (3, 3, 3), (1, 1, 1), "SAME", "auto", (5, 6, 4, 16)),
+        (Conv3D, 2, (2, 3, 3), (2, 1, 1), 1, "winograd", (5, 6, 4, 2)),
+        (Conv3D, 2, (3, 2, 1), (1, 2, 2), ((0, 2), 1, (1, 0)), "patches", (5, 6, 4, 2)),
     ],
 )
-def test_conv_agrees_with_flax(size, kernel, strides, padding, implementation):
-    x = images(0, 2, *size, 3)
-    theirs = nn.Conv(4, kernel, strides, padding, bias_init=nn.initializers.normal())
-    mine = Conv(
-        4, kernel, strides, padding, bias_init=nn.initializers.normal(),
-        implementation=implementation,
-    )  # fmt: skip
-    params = theirs.init(jax.random.key(0), x)
-    same_start = mine.init(jax.random.key(0), x)
-    assert_same(params, same_start, atol=0)
-    expected = value_and_gradients(theirs.apply, params, x)
-    assert_same(value_and_gradients(mine.apply, params, x), expected)
+def test_clients_in_loops_agree_with_flax(
+    kind, features, kernel, strides, padding, implementation, shape
+):
+    """Two clients with their own params take two steps on these and on their inputs."""
+    groups = {"feature_group_count": features} if kind is DepthwiseConv else {}
+    own = (kernel,) if kind is DepthwiseConv else (features, kernel)
+    options = {"strides": strides, "padding": padding, "param_dtype": float}
+    options["bias_init"] = nn.initializers.normal()
+    mine = kind(*own, implementation=implementation, **options)
+    theirs = nn.Conv(features, kernel, **groups, **options)
+
+    def client(layer, key, x):
+        start = layer.init(key, x), x
+
+        def step(_, state):
+            loss = lambda params, x: jnp.tanh(layer.apply(params, x)).sum()  # noqa: E731
+            return jax.tree.map(lambda a, g: a - 0.1 * g, state, jax.grad(loss, (0, 1))(*state))
+
+        return layer.apply(*start), jax.lax.fori_loop(0, 2, step, start)
+
+    inputs = jax.random.split(jax.random.key(0), 2), images(0, 2, 2, *shape)
+    runs = [jax.jit(jax.vmap(partial(client, layer)))(*inputs) for layer in (mine, theirs)]
+    assert_same(*runs, atol=1e-11)
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("implementation", ["auto", "winograd"])
-@pytest.mark.parametrize("padding", ["SAME", ((2, 0), (1, 4))])
-@pytest.mark.parametrize("size", [(8, 6), (7, 6), (5, 7)])
+@pytest.mark.parametrize(
+    ("size", "padding", "implementation"),
+    [((8, 6), ((2, 0), (1, 4)), "auto"), ((7, 6), "SAME", "auto"), ((5, 7), "SAME", "winograd")],
+)
 def test_winograd_agrees_with_the_convolution(size, padding, implementation):
     """Even and odd sides; with 16 channels and features "auto" selects it on a CPU."""
     x, kernel = images(0, 2, *size, 16), images(1, 3, 3, 16, 18)
@@ -80,8 +104,10 @@ def test_winograd_agrees_with_the_convolution(size, padding, implementation):
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("implementation", ["auto", "patches", "winograd", "lax"])
-@pytest.mark.parametrize(("size", "pool"), [((7, 6), (2, 2)), ((9, 8), (3, 4)), ((6, 6), (2, 2))])
+@pytest.mark.parametrize(
+    ("size", "pool", "implementation"),
+    [((7, 6), (2, 2), "auto"), ((9, 8), (3, 4), "patches"), ((9, 8), (3, 4), "lax")],
+)
 def test_outputs_are_cut_to_whole_pools(size, pool, implementation):
     x, kernel = images(0, 2, *size, 16), images(1, 3, 3, 16, 16)
     options = {"padding": "VALID", "implementation": implementation}
@@ -125,70 +151,94 @@ def test_rounding_errors_of_winograd_are_a_few_times_those_of_patches():
     assert all(w < 4 * p for w, p in zip(winograd, patches, strict=True)), (patches, winograd)
 
 
-def test_conv_without_bias_and_with_a_dtype():
-    x = images(0, 2, 5, 5, 3)
+def test_layers_without_bias_and_with_a_dtype():
     options = {"use_bias": False, "dtype": jnp.float32}
-    theirs, mine = nn.Conv(4, (3, 3), **options), Conv(4, (3, 3), **options)
-    params = theirs.init(jax.random.key(0), x)
-    assert mine.apply(params, x).dtype == jnp.float32
-    assert_same(mine.apply(params, x), theirs.apply(params, x), atol=1e-5)
+    for layer, shape in ((Conv, (2, 5, 5, 3)), (Conv3D, (2, 4, 5, 5, 3))):
+        x, kernel = images(0, *shape), (3,) * (len(shape) - 2)
+        theirs, mine = nn.Conv(4, kernel, **options), layer(4, kernel, **options)
+        params = theirs.init(jax.random.key(0), x)
+        assert mine.apply(params, x).dtype == jnp.float32
+        assert_same(mine.apply(params, x), theirs.apply(params, x), atol=1e-5)
 
 
-@pytest.mark.parametrize(("channels", "features"), [(3, 4), (16, 16)])  # patches, winograd
-def test_mapped_and_looped_convolutions_are_the_same(channels, features):
-    """Weights for each client and gradients inside a scan, for which the layer is made."""
-    x = images(0, 3, 4, 2, 6, 6, channels)  # clients, steps, batch, ...
-    theirs, mine = nn.Conv(features, (3, 3)), Conv(features, (3, 3))
-    params = jax.vmap(theirs.init)(jax.random.split(jax.random.key(0), 3), x[:, 0])
+def test_the_dtype_of_16_bits_is_kept():
+    x, kernel = (images(n, *shape) for n, shape in enumerate([(2, 6, 6, 3), (3, 3, 1, 3)]))
 
-    def train(layer):
-        def client(params, batches):
-            def step(params, batch):
-                gradient = jax.grad(lambda p: jnp.tanh(layer.apply(p, batch)).sum())(params)
-                return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), None
+    def both(x, kernel):
+        outputs, back = jax.vjp(convolve_depthwise, x, kernel)
+        return outputs, *back(outputs)
 
-            return jax.lax.scan(step, params, batches)[0]
-
-        return jax.jit(jax.vmap(client))(params, x)
-
-    assert_same(train(mine), train(theirs), atol=1e-11)
-
-
-def test_only_lax_has_forward_mode_derivatives():
-    x, kernel = images(0, 2, 6, 6, 3), images(1, 3, 3, 3, 4)
-    _, forward = jax.jvp(lambda k: convolve(x, k, implementation="lax"), (kernel,), (kernel,))
-    assert_same(forward, convolve(x, kernel))  # linear in the kernel
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jvp(lambda k: convolve(x, k), (kernel,), (kernel,))
+    narrow = x.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16)
+    assert [leaf.dtype for leaf in jax.eval_shape(both, *narrow)] == [jnp.bfloat16] * 3
 
 
 @pytest.mark.parametrize(
-    ("kernel", "options", "message"),
+    ("function", "shape"), [(convolve, (3, 3, 3, 4)), (convolve_depthwise, (3, 3, 1, 3))]
+)
+def test_only_lax_has_forward_mode_derivatives(function, shape):
+    x, kernel = images(0, 2, 6, 6, 3), images(1, *shape)
+    _, forward = jax.jvp(lambda k: function(x, k, implementation="lax"), (kernel,), (kernel,))
+    assert_same(forward, function(x, kernel))  # linear in the kernel
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda k: function(x, k), (kernel,), (kernel,))
+
+
+def test_the_gradient_of_volumes_keeps_the_planes_and_not_the_patches():
+    x, kernel = jnp.zeros((1, 8, 8, 8, 4)), jnp.zeros((3, 3, 3, 4, 4))
+    kept = jax.eval_shape(lambda x, kernel: jax.vjp(convolve_3d, x, kernel)[1], x, kernel)
+    assert sum(leaf.size for leaf in jax.tree.leaves(kept)) <= 3.1 * x.size + 2 * kernel.size
+
+
+VALID = {"padding": "VALID"}
+
+
+@pytest.mark.parametrize(
+    ("function", "size", "kernel", "options", "message"),
     [
-        ((3, 3), {"implementation": "winograd", "strides": (2, 2)}, "has no winograd form"),
-        ((5, 5), {"implementation": "winograd"}, r"give a kernel of \(3, 3\)"),
-        ((3, 3), {"implementation": "fft"}, "'fft' is unknown; choose auto, patches, winograd"),
-        ((3, 3), {"padding": "same padding"}, "is unknown; give VALID, SAME, a number, or one for"),
-        ((3, 3), {"padding": (1, 2, 3)}, "is unknown"),
-        ((3, 3), {"padding": "CIRCULAR"}, "is unknown"),
+        (convolve, 9, (3, 3, 2, 2), {"implementation": "winograd", "strides": (2, 2)}, "no winogr"),
+        (convolve, 9, (5, 5, 2, 2), {"implementation": "winograd"}, r"give a kernel of \(3, 3\)"),
+        (convolve, 9, (3, 3, 2, 2), {"implementation": "fft"}, "'fft' is unknown; choose auto, pa"),
+        (convolve, 9, (3, 3, 2, 2), {"padding": "same padding"}, "is unknown; give VALID, SAME, a"),
+        (convolve, 9, (3, 3, 2, 2), {"padding": (1, 2, 3)}, "is unknown"),
+        (
+            convolve_depthwise,
+            4,
+            (3, 3, 1, 5),
+            {},
+            r"\(3, 3, 1, 5\), .* have 2 channels; give a",
+        ),
+        (
+            convolve_depthwise,
+            4,
+            (5, 5, 1, 2),
+            VALID,
+            r"\(4, 4\) are too small: .* \(5, 5\) leaves",
+        ),
+        (convolve_depthwise, 4, (3, 3, 1, 2), {"implementation": "fft"}, "choose shifts or lax"),
+        (
+            convolve_3d,
+            2,
+            (3, 3, 3, 2, 2),
+            VALID,
+            r"\(2, 2, 2\) are too small: .* \[0, 0, 0\]",
+        ),
+        (convolve_3d, 3, (3, 3, 3, 2, 2), {"padding": (1, 1)}, r"padding=\(1, 1\) is unknown"),
+        (convolve_3d, 3, (3, 3, 3, 2, 2), {"implementation": "fft"}, "'fft' is unknown"),
     ],
 )
-def test_wrong_calls_are_rejected(kernel, options, message):
+def test_wrong_calls_are_rejected(function, size, kernel, options, message):
+    x = np.zeros((1, *[size] * (len(kernel) - 2), 2))
     with pytest.raises(ValueError, match=message):
-        convolve(images(0, 1, 9, 9, 2), images(1, *kernel, 2, 2), **options)
+        function(x, np.zeros(kernel), **options)
 
 
 POOLS = [
-    ((6, 6), (2, 2), (2, 2), "VALID"),
-    ((7, 5), (2, 2), (2, 2), "VALID"),
+    ((6, 6), (2, 2), (2, 2), "SAME"),
     ((7, 9), (3, 2), (3, 2), "VALID"),
     ((7, 5), (2, 2), (2, 2), "SAME"),
-    ((6, 6), (2, 2), (2, 2), "SAME"),
-    ((6, 6), (3, 3), (2, 2), "VALID"),
     ((6, 6), (3, 3), (2, 2), ((1, 1), (0, 1))),
     ((6, 6), (2, 2), None, "VALID"),
     ((7, 8), (2, 3), (3, 1), ((1, 0), (0, 2))),
-    ((5, 9), (1, 2), (2, 3), "VALID"),
 ]
 
 
