@@ -35,7 +35,6 @@ def test_data_sets_are_shown_in_one_line():
     ("kind", "value", "message"),
     [
         (np.float64, 3.5e38, "x_test has 3.5e+38 in example 1, which is out of range of float32"),
-        (np.float64, -1e300, "x_test has -1e+300 in example 1, which is out of range of float32"),
         (np.int64, 2**31, "x_test has 2147483648 in example 1, which is out of range of int32"),
         (np.int64, -(2**31) - 1, "which is out of range of int32; scale it"),
         (np.uint64, 2**32, "which is out of range of uint32; scale it"),
@@ -59,28 +58,20 @@ def test_numbers_up_to_the_limits_are_kept():
         data = from_arrays(x, np.arange(2), x, np.arange(2))
         on_device = np.asarray(jax.numpy.asarray(data.train["x"]))
         assert on_device.max() == np.array(value, on_device.dtype)
-
-
-def test_float64_is_kept_where_jax_keeps_it():
     x = np.full((2, 3), 1e300)
     with jax.enable_x64(True):
         assert from_arrays(x, np.arange(2), x, np.arange(2)).train["x"].max() == 1e300
 
 
-def test_labels_beyond_32_bits_are_refused():
-    y = np.array([0, 2**40])
-    x = np.zeros((2, 3), np.float32)
-    with pytest.raises(ValueError, match="y_train has label 1099511627776 in example 1"):
-        from_arrays(x, y, x, np.arange(2))
-    with pytest.raises(ValueError, match="num_classes=2199023255552 is out of range; give 1 to 2"):
-        from_arrays(x, y, x, np.arange(2), num_classes=2**41)
-
-
-def test_a_label_that_is_no_class_makes_no_classes():
-    """Labels alone tell the classes, up to as many as there are examples."""
-    x = np.zeros((4, 2), np.float32)
-    assert from_arrays(x, np.array([0, 1, 2, 999]), x, np.arange(4)).num_classes == 1000
-    y = np.array([0, 1, 2, 999_999])
-    with pytest.raises(ValueError, match="largest label is 999999, which would make 1000000 class"):
-        from_arrays(x, y, x, np.arange(4))
-    assert from_arrays(x, y, x, np.arange(4), num_classes=10**6).num_classes == 10**6
+def test_labels_that_are_no_classes():
+    """Labels alone tell the classes, up to as many as there are examples, or a thousand."""
+    x, known = np.zeros((4, 2), np.float32), np.array([0, 1, 2, 999])
+    assert from_arrays(x, known, x, np.arange(4)).num_classes == 1000
+    assert from_arrays(x, known * 1001, x, np.arange(4), num_classes=10**6).num_classes == 10**6
+    for y, num_classes, message in (
+        (known * 1001, None, "largest label is 999999, which would make 1000000 class"),
+        (known * 2**40, None, "y_train has label 1099511627776 in example 1"),
+        (known, 2**41, "num_classes=2199023255552 is out of range; give 1 to 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            from_arrays(x, y, x, np.arange(4), num_classes=num_classes)

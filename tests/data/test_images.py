@@ -1,19 +1,10 @@
 """Decoding of images to one shape."""
 
-import io
-
 import numpy as np
 import pytest
-from PIL import Image
+from image_helpers import encoded
 
 from fedjax_algos.data.images import ImageFormat, decode_image
-
-
-def encoded(pixels, kind="PNG"):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind)
-    return file.getvalue()
-
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
 

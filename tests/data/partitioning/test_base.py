@@ -13,7 +13,6 @@ from fedjax_algos.data.partitioning.base import (
     draw_class_counts,
     hold_out,
     log_dirichlet,
-    move_surplus,
     raise_to_minimum,
     renormalise,
 )
@@ -61,13 +60,6 @@ def test_divide_by_weights_gives_no_client_the_remainders(seed, num_clients):
     assert np.abs(table - weights * sizes).max() < 1 + 1e-9
 
 
-def test_move_surplus_moves_only_the_surplus():
-    owners = np.array([0, 0, 0, 0, 1, 2, 2])
-    moved = move_surplus(owners, np.array([2, 3, 2]), np.random.default_rng(0))
-    np.testing.assert_array_equal(np.bincount(moved), [2, 3, 2])
-    np.testing.assert_array_equal(moved[4:], [1, 2, 2])
-
-
 @pytest.mark.parametrize("concentration", [[0.2, 0.2, 0.2], [0.05, 1.0, 3.0]])
 def test_log_dirichlet_has_the_moments_of_dirichlet(concentration):
     a = np.array(concentration)
@@ -101,7 +93,7 @@ def successive_draws(number, q, available):
 
 @pytest.mark.parametrize(("number", "available"), [(3, (1, 2, 3)), (4, (2, 0, 5)), (6, (1, 2, 3))])
 def test_draws_at_once_are_distributed_as_successive_draws(number, available):
-    q, times, rng = (0.7, 0.2, 0.1), 20_000, np.random.default_rng(0)
+    q, times, rng = (0.7, 0.2, 0.1), 10_000, np.random.default_rng(0)
     drawn = Counter(
         tuple(int(n) for n in draw_class_counts(rng, number, np.log(q), np.array(available)))
         for _ in range(times)

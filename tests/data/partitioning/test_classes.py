@@ -135,7 +135,7 @@ def test_parts_of_a_class_are_absolute_normals():
     options = {"min_classes": 1, "max_classes": 1}
     parts = [
         make("class_partition", labels, 2, seed, mean=4.0, deviation=3.0, **options).counts()[0]
-        for seed in range(400)
+        for seed in range(200)
     ]
     lengths = np.abs(np.random.default_rng(0).normal(4, 3, (200_000, 2)))
     expected = lengths[:, 0] / lengths.sum(axis=1)

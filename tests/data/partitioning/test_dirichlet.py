@@ -45,17 +45,12 @@ def test_dirichlet_shares_are_dirichlet():
 
 
 @pytest.mark.parametrize("name", ["dirichlet_balanced", "dirichlet_classes"])
-def test_alpha_0_gives_one_class_each(name):
+def test_alpha_0_cuts_shards_of_sorted_labels_in_random_order(name):
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 60))
     table = histogram(labels, make(name, labels, 20, 1, alpha=0.0))
     assert (table.max(axis=1) == 30).all()
     assert ((table > 0).sum(axis=0) == 2).all()
-    classes = [int(row.argmax()) for row in table]
-    assert classes != sorted(classes)
-
-
-@pytest.mark.parametrize("name", ["dirichlet_balanced", "dirichlet_classes"])
-def test_alpha_0_cuts_shards_of_sorted_labels(name):
+    assert (np.diff(table.argmax(axis=1)) < 0).any()
     labels = np.array([1, 0, 1, 0, 2, 0, 1])  # sorted 000 1112: shards 000, 11, 12
     shards = [sorted(labels[row]) for row in rows(make(name, labels, 3, 0, alpha=0.0))]
     assert sorted(shards) == [[0, 0, 0], [1, 1], [1, 2]]
@@ -119,16 +114,11 @@ def test_small_alpha_is_heterogeneous(name):
     assert middle > high + 0.1
 
 
-@pytest.mark.slow
 def test_dirichlet_classes_draws_from_alpha_times_the_prior():
-    """No class is exhausted for the first client: E[q_c^2] = p (alpha p + 1) / (alpha + 1)."""
+    """No class is exhausted for the first clients: E[q_c^2] = p (alpha p + 1) / (alpha + 1)."""
     labels, alpha = np.repeat([0, 1], [1000, 3000]), 2.0
-    counts = np.array(
-        [
-            histogram(labels, make("dirichlet_classes", labels, 40, seed, alpha=alpha))[0]
-            for seed in range(800)
-        ]
-    )
+    made = (make("dirichlet_classes", labels, 40, seed, alpha=alpha) for seed in range(100))
+    counts = np.concatenate([histogram(labels, partition)[:8] for partition in made])
     prior = np.array([0.25, 0.75])
     np.testing.assert_allclose(counts.mean(axis=0) / 100, prior, atol=0.03)
     for c, p in enumerate(prior):
@@ -155,7 +145,7 @@ def test_label_shares_follow_the_formula_of_both_draws():
     labels, m = np.repeat([0, 1], [1000, 3000]), 4
     tables = [
         histogram(labels, make("dual_dirichlet", labels, m, s, alpha2=3.0, min_examples=1))
-        for s in range(800)
+        for s in range(400)
     ]
     actual = ((np.array(tables) / [1000, 3000]) ** 2).mean(axis=(0, 1))
     rng = np.random.default_rng(1)
