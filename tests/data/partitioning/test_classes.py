@@ -45,13 +45,10 @@ def test_duplicates_are_exchanged_even_if_no_single_exchange_suffices():
 def test_exchanges_always_end(seed, num_clients, num_classes, classes):
     classes = min(classes, num_classes)
     rng = np.random.default_rng(seed)
-    class_of_slot = np.repeat(
-        np.arange(num_classes), even_sizes(num_clients * classes, num_classes)
-    )
+    each = even_sizes(num_clients * classes, num_classes)
+    class_of_slot = rng.permutation(np.repeat(np.arange(num_classes), each))
     slots = np.zeros((num_clients, num_classes), int)
-    np.add.at(
-        slots, (np.repeat(np.arange(num_clients), classes), rng.permutation(class_of_slot)), 1
-    )
+    np.add.at(slots, (np.repeat(np.arange(num_clients), classes), class_of_slot), 1)
     repaired = exchange_duplicates(slots, rng)
     assert repaired.max() == 1
     np.testing.assert_array_equal(repaired.sum(axis=0), slots.sum(axis=0))
@@ -103,19 +100,15 @@ def test_impossible_numbers_of_classes_are_rejected(labels, num_clients, classes
 )  # fmt: skip
 def test_class_partition_has_the_numbers_of_classes_of_the_code(num_clients, low, high):
     labels = np.repeat(np.arange(10), 2000)
-    numbers = np.concatenate(
-        [
-            (histogram(labels, make("class_partition", labels, num_clients, seed)) > 0).sum(axis=1)
-            for seed in range(8 if num_clients > 3 else 20)
-        ]
-    )
-    assert set(numbers) == set(range(low, high + 1))
+    seeds = range(8 if num_clients > 3 else 20)
+    made = (make("class_partition", labels, num_clients, seed) for seed in seeds)
+    numbers = [(histogram(labels, partition) > 0).sum(axis=1) for partition in made]
+    assert set(np.concatenate(numbers)) == set(range(low, high + 1))
 
 
 def test_numbers_of_classes_are_uniform_and_classes_too():
-    holds = np.concatenate(
-        [draw_class_holders(50, 10, 3, 5, np.random.default_rng(s)) for s in range(60)]
-    )
+    drawn = [draw_class_holders(50, 10, 3, 5, np.random.default_rng(s)) for s in range(60)]
+    holds = np.concatenate(drawn)
     frequencies = np.bincount(holds.sum(axis=1))[3:] / len(holds)
     np.testing.assert_allclose(frequencies, [1 / 3] * 3, atol=0.04)
     np.testing.assert_allclose(holds.mean(axis=0), [0.4] * 10, atol=0.04)

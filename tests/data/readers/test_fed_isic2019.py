@@ -103,12 +103,10 @@ def test_missing_columns_and_images(folder):
     (images / "ISIC_0032511.jpg").write_bytes(pixels(1, (224, 190, 3))[0])  # it is scaled
     (images / "ISIC_0012669_downsampled.jpg").write_bytes(b"\xff\xd8\xff")
     data = fed_isic2019(path=folder)
-    missing = "client '0', ISIC_2019_Training_Input_preprocessed/ISIC_0058767.jpg: there is no such"
-    with pytest.raises(ValueError, match=missing):
+    with pytest.raises(ValueError, match=r"client '0', .*/ISIC_0058767.jpg: there is no such file"):
         data.train.examples_of(0)
     assert data.train.examples_of(1)["x"].shape == (1, 200, 200, 3)
-    damaged = r"client '4', ISIC_2019\w+/ISIC_0012669_downsampled.jpg: not an? .*: "
-    with pytest.raises(ValueError, match=damaged):
+    with pytest.raises(ValueError, match=r"client '4', .*/ISIC_0012669_downsampled.jpg: not a"):
         data.train.examples_of(2)
     write_split(folder, [], HEADER.replace(",fold2", ""))
     with pytest.raises(ValueError, match="it has no column 'fold2'"):

@@ -72,12 +72,18 @@ def folder(tmp_path):
     return saved(tmp_path / "set", columns())
 
 
-def test_images_in_memory(folder):
+def test_images_and_numbers_in_memory(folder):
     data = datasets.make(f"hf:{folder}")
     np.testing.assert_array_equal(data.train["x"], IMAGES)
     np.testing.assert_array_equal(data.test["x"], IMAGES[[1, 3]])
     assert (data.train["y"].tolist(), data.test["y"].tolist()) == (LABELS, [0, 2])
     assert (data.num_classes, data.users, data.train["y"].dtype) == (4, None, np.int32)
+    vectors, grids = hf(name=folder, x="vector"), hf(name=folder, x="grid", y="number")
+    np.testing.assert_array_equal(vectors.train["x"], VECTORS)
+    assert vectors.train["x"].dtype == np.uint8
+    assert grids.train["x"].shape == (5, 2, 2)
+    assert grids.train["x"][4].tolist() == [[1, 1], [1, 1]]
+    assert (grids.num_classes, grids.train["y"].tolist()) == (11, [10, 10, 9, 9, 8])
 
 
 def test_natural_clients(folder, tmp_path):
@@ -139,25 +145,11 @@ def test_images_in_files_of_their_own(tmp_path):
         data.train.examples_of(0)
 
 
-def test_numbers(folder):
-    vectors, grids = hf(name=folder, x="vector"), hf(name=folder, x="grid", y="number")
-    np.testing.assert_array_equal(vectors.train["x"], VECTORS)
-    assert vectors.train["x"].dtype == np.uint8
-    assert grids.train["x"].shape == (5, 2, 2)
-    assert grids.train["x"][4].tolist() == [[1, 1], [1, 1]]
-    assert (grids.num_classes, grids.train["y"].tolist()) == (11, [10, 10, 9, 9, 8])
-
-
 def test_texts(folder, tmp_path):
     data = hf(name=folder, x="text", length=3, words=2)
     begin, end = 4, 5  # of the 2 words good and film; 3 is any other
-    assert data.train["x"].tolist() == [
-        [begin, 1, 1],
-        [begin, 3, 2],
-        [begin, 1, end],
-        [begin, 3, end],
-        [begin, 3, end],
-    ]
+    expected = [[1, 1], [3, 2], [1, end], [3, end], [3, end]]
+    assert data.train["x"].tolist() == [[begin, *ids] for ids in expected]
     assert (data.train["y"].tolist(), data.num_classes) == (LABELS, 4)
     path = tmp_path / "words"
     path.write_text("film\ngood\n")
@@ -177,17 +169,14 @@ def test_texts(folder, tmp_path):
 @pytest.mark.parametrize("form", ["parquet", "csv", "json"])
 def test_folders_of_files(tmp_path, form):
     kept = ("writer", "number", "text") + (("vector", "label") if form != "csv" else ())
-    folder = tmp_path / "set"
-    folder.mkdir()
     for name, rows in (("train", range(5)), ("test", [1, 3])):
         table = package.Dataset.from_dict({key: columns(rows)[key] for key in kept})
-        getattr(table, f"to_{form}")(str(folder / f"{name}.{form}"))
-    options = {"x": "text", "y": "number"} if form == "csv" else {"x": "vector"}
+        getattr(table, f"to_{form}")(str(tmp_path / f"{name}.{form}"))
     if form == "csv":  # an empty text is no text in a CSV file
         with pytest.raises(ValueError, match="a text is missing"):
-            hf(name=str(folder), **options)
+            hf(name=str(tmp_path), x="text", y="number")
         return
-    data = hf(name=str(folder), users="writer", **options)
+    data = hf(name=str(tmp_path), users="writer", x="vector")
     np.testing.assert_array_equal(data.train.examples_of(0)["x"], VECTORS[[1, 4]])
     assert data.train.examples_of(0)["y"].tolist() == [0, 0]
 
@@ -225,15 +214,15 @@ def test_options_that_do_not_fit(folder, options, message):
     assert str(error.value).isprintable()
 
 
-BAD = {"bytes": b"\x89PNG\r\n", "path": None}
+BAD, FINE = ({"bytes": each, "path": None} for each in (b"\x89PNG\r\n", encoded(IMAGES[0])))
 
 
 def test_damaged_columns(tmp_path):
     for number, changes in enumerate(
         (
             {"image": [BAD] * 5},
-            {"image": [{"bytes": encoded(IMAGES[0]), "path": None}] * 4 + [BAD]},
-            {"image": [{"bytes": encoded(IMAGES[0]), "path": None}] * 4 + [None]},
+            {"image": [FINE] * 4 + [BAD]},
+            {"image": [FINE] * 4 + [None]},
             {"label": [0, 1, None, 2, 0]},
             {"label": [0, 1, 2, 2, -1]},
             {"x": "vector", "vector": [[1]] * 4 + [[1, 2]]},

@@ -44,8 +44,7 @@ def test_mnist(tmp_path, compressed):
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [(0x09, "i1"), (0x0B, ">i2"), (0x0C, ">i4"), (0x0D, ">f4")],
+    ("kind", "dtype"), [(0x09, "i1"), (0x0B, ">i2"), (0x0C, ">i4"), (0x0D, ">f4")]
 )
 def test_other_types_and_shapes(tmp_path, kind, dtype):
     x = np.array([[[1, -2]], [[3, 4]]], dtype)

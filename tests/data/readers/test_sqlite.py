@@ -223,21 +223,14 @@ def test_damaged_files_of_tff(tff, tmp_path, monkeypatch):
 @pytest.mark.usefixtures("bounded")
 def test_other_files_and_names(tff, tmp_path):
     content, magic = tff.read_bytes(), b"SQLite format 3\0"
-    os.mkfifo(tmp_path / "pipe")
     for name, other, message in (
-        ("empty", b"", "it is no SQLite file"),
         ("a.lzma", lzma.compress(magic, lzma.FORMAT_ALONE), "unpack one that ends in .lzma"),
         ("other", magic + b"\xff" * 999, "file is not a database"),
         ("cut", content[: len(content) // 3], "malformed|not a database|I/O error"),
-        ("none", None, "there is no such file; check the path"),
-        ("pipe", None, "it is a pipe or a device, not a regular file"),
     ):
-        if other is not None:
-            (tmp_path / name).write_bytes(other)
-        with pytest.raises(ValueError, match=message) as error:
+        (tmp_path / name).write_bytes(other)
+        with pytest.raises(ValueError, match=message):
             tff_sqlite(path=tmp_path / name)
-        assert "\n" not in str(error.value)
-    assert not (tmp_path / "none").exists()
     odd = tmp_path / "a?mode=rwc#%41 b.sqlite"
     odd.write_bytes(content)
     check_emnist(tff_emnist(odd), sorted(COUNTS))

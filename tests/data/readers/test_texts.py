@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 
 import numpy as np
 import pytest
@@ -29,9 +28,9 @@ UNKNOWN, BEGIN, END = CHARACTERS.special
 
 def test_numbers_of_the_special_ids():
     assert (*ABC.special, ABC.num_classes) == (4, 5, 6, 7)
-    assert (UNKNOWN, BEGIN, END, CHARACTERS.num_classes) == (87, 88, 89, 90)
-    words = Vocabulary.of(str(i).encode() for i in range(10_000))
-    assert words.num_classes == 10_004  # Reddi et al., Table 5
+    assert (*CHARACTERS.special, CHARACTERS.num_classes) == (87, 88, 89, 90)
+    assert len(LEAF_SYMBOLS) == 80
+    assert sorted(LEAF_SYMBOLS) == list(LEAF_SYMBOLS)
 
 
 @pytest.mark.parametrize(
@@ -121,12 +120,6 @@ def texts(part, symbols=LEAF_SYMBOLS):
     ]
 
 
-def test_leaf_symbols():
-    assert len(LEAF_SYMBOLS) == 80
-    assert sorted(LEAF_SYMBOLS) == list(LEAF_SYMBOLS)
-    assert (LEAF_SYMBOLS[:3], LEAF_SYMBOLS[-2:]) == ("\n !", "z}")
-
-
 def test_windows_by_hand(tmp_path):
     """Windows of 3: "ab cdefghi" has 7; 4 train, and the test starts after 4 - 1 + 3 = 6."""
     path = save(tmp_path, {"A": "ab\ncd  \n  efghi", "SHORT": "ab\ncdefgh", "B": "x\n\nyzab"})
@@ -139,16 +132,6 @@ def test_windows_by_hand(tmp_path):
     assert data.num_classes == 80
     assert (data.train["x"].dtype, data.train["y"].dtype) == (np.uint8, np.int32)
     assert data.notes == ("1 of 3 roles are too short and left out",)
-
-
-def test_the_last_training_label_is_the_first_character_of_the_test(tmp_path):
-    """As in LEAF; the inputs do not overlap."""
-    text = "".join(chr(97 + i % 26) for i in range(600))
-    data = roles(path=save(tmp_path, {"A": text}), min_lines=1)
-    assert len(data.train["x"]) == 416  # floor(.8 * (600 - 80))
-    assert len(data.test["x"]) == 520 - (416 + 79)
-    assert texts(data.test)[0] == (text[495:575], text[575])
-    assert texts(data.train)[-1] == (text[415:495], text[495])
 
 
 def test_stride_bound_and_split(tmp_path):
@@ -189,10 +172,9 @@ def test_alphabets(tmp_path):
 @pytest.mark.usefixtures("bounded")
 def test_damaged_files_of_roles_and_those_that_ask_for_too_much(tmp_path, monkeypatch):
     path, large = tmp_path / "a.json", b'{"A": "' + b"a" * 30 * 10**6 + b'"}'
-    os.mkfifo(tmp_path / "pipe")
     packed = gzip.compress(b'{"A": "some"}' * 9, mtime=0)
     for content in (
-        *(b"", b'{"A": "some', b"[1, 2]", b'{"A": ["some"]}', b'{"A": "\xff"}', b"{}"),
+        *(b'{"A": "some', b"[1, 2]", b'{"A": ["some"]}', b'{"A": "\xff"}', b"{}"),
         packed[:-9],
         packed[:12] + b"\xff" * 20,
         json.dumps({"A": "a\n" * 45}).encode(),
@@ -207,14 +189,8 @@ def test_damaged_files_of_roles_and_those_that_ask_for_too_much(tmp_path, monkey
             roles(path=path)
     path.write_bytes(gzip.compress(large, mtime=0))
     monkeypatch.setattr(files, "host_memory", lambda: 64 * 5_000_000)
-    for other, message in (
-        (path, "it has more than 5 MB, which are too many"),
-        (tmp_path / "none", "there is no such file; check the path"),
-        (tmp_path / "pipe", "it is a pipe or a device, not a regular file"),
-        ("/dev/zero", "it is a pipe or a device, not a regular file"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            roles(path=other)
+    with pytest.raises(ValueError, match="it has more than 5 MB, which are too many"):
+        roles(path=path)
     path.write_text(json.dumps({"A": "a" * 1_000_000}))
     with pytest.raises(ValueError, match="800001 windows of 100000 characters would need 80 GB, "):
         roles(path=path, window=100_000, min_lines=1)

@@ -16,10 +16,7 @@ from fedjax_algos.data import datasets
 from fedjax_algos.data.readers.client_files.tfds import tfds
 
 RNG = np.random.default_rng(0)
-TRAIN, TEST = (
-    RNG.integers(0, 256, (5, 6, 4, 3), np.uint8),
-    RNG.integers(0, 256, (2, 6, 4, 3), np.uint8),
-)
+TRAIN, TEST = (RNG.integers(0, 256, (count, 6, 4, 3), np.uint8) for count in (5, 2))
 REVIEWS = {
     "train": [("good good film", "b"), ("bad film", "a"), ("good", "b"), ("", "c")],
     "test": [("good bad ugly", "a"), ("film", "d")],
@@ -116,12 +113,8 @@ def test_tfds_texts_and_natural_clients(folder, tmp_path):
     data = tfds(**options, users="author", vocabulary=path)
     order = np.argsort(data.train["y"])
     begin, end = 5, 6
-    assert data.train["x"][order].tolist() == [
-        [begin, 2, 2],
-        [begin, 3, 1],
-        [begin, 2, end],
-        [begin, 4, end],
-    ]
+    expected = [[begin, 2, 2], [begin, 3, 1], [begin, 2, end], [begin, 4, end]]
+    assert data.train["x"][order].tolist() == expected
     assert data.users[order].tolist() == [1, 0, 1, 2]
     assert data.test["x"][np.argsort(data.test["y"])].tolist() == [[begin, 2, 3], [begin, 1, end]]
     assert data.num_classes == 4

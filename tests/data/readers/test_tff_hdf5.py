@@ -17,11 +17,8 @@ from fedjax_algos.data.stored import pack, packed
 h5py = pytest.importorskip("h5py", reason="h5py, an optional package, is not installed")
 RNG = np.random.default_rng(0)
 EMNIST = {
-    name: {
-        "pixels": RNG.random((count, 28, 28), np.float32),
-        "label": RNG.integers(0, 5, count, np.int32),
-    }
-    for name, count in (("f1_02", 3), ("f0_01", 1), ("f9_00", 2))
+    name: {"pixels": RNG.random((n, 28, 28), np.float32), "label": RNG.integers(0, 5, n, np.int32)}
+    for name, n in (("f1_02", 3), ("f0_01", 1), ("f9_00", 2))
 }
 SNIPPETS = {"KING": [b"a snippet", b"different snippet"], "FOOL": [b"abc"]}
 SENTENCES = {"7": [b"one must imagine", b"must"], "10": [b"one"] * 3}
@@ -88,8 +85,8 @@ def test_drawn_test_examples(emnist, tmp_path):
             np.testing.assert_array_equal(batch["x"], whole[rows[name]])
             np.testing.assert_array_equal(batch["y"], EMNIST[name]["label"][rows[name]])
             assert rows[name] == sorted(set(rows[name]))
-        again = read(emnist, max_test_examples=number, num_classes=62).test
-        assert (again.identity, list(again.client_ids)) == (test.identity, list(test.client_ids))
+    again = read(emnist, max_test_examples=number, num_classes=62).test
+    assert (again.identity, list(again.client_ids)) == (test.identity, list(test.client_ids))
     assert rows == {name: list(range(len(client["label"]))) for name, client in EMNIST.items()}
     path = write(tmp_path / "s.h5", {name: {"snippets": v} for name, v in SNIPPETS.items()})
     texts = read(path, length=10, max_test_examples=2).test  # of which one has two sequences
@@ -210,7 +207,6 @@ def filtered(file, folder):
 
 
 PIXELS, LABEL = "examples/f0_01/pixels", "examples/f0_01/label"
-TEXT, PAIR = h5py.string_dtype(), np.dtype([("a", "i4"), ("b", "f4")])
 DAMAGE = {
     "no group": lambda file, _: file.move("examples", "other"),
     "no clients": lambda file, _: [file["examples"].pop(c) for c in EMNIST],
@@ -224,8 +220,8 @@ DAMAGE = {
     "NaN": replace(PIXELS, data=np.full((1, 28, 28), np.nan, np.float32)),
     "other shape": replace("examples/f1_02/pixels", data=np.zeros((3, 9), np.float32)),
     "objects": replace(PIXELS, shape=(1,), dtype=h5py.ref_dtype),
-    "pairs": replace(PIXELS, data=np.zeros(1, PAIR)),
-    "texts among images": replace("examples/f1_02/pixels", shape=(3,), dtype=TEXT, data=[b"a"] * 3),
+    "pairs": replace(PIXELS, data=np.zeros(1, "i4,f4")),
+    "texts among images": replace("examples/f1_02/pixels", data=np.array([b"a"] * 3, object)),
     "huge": replace(PIXELS, shape=(1, 10**7, 10**7), dtype="f4", chunks=(1, 9, 9)),
     "external link": link("examples/f0_01", lambda p: h5py.ExternalLink(p, "/examples/f0_01")),
     "external array": link(PIXELS, lambda p: h5py.ExternalLink(p, "/secret")),
@@ -276,20 +272,10 @@ def test_declared_sizes_are_known_before_they_are_read(tmp_path, monkeypatch):
 
 
 def test_other_files(emnist, tmp_path, monkeypatch):
-    os.mkfifo(tmp_path / "pipe")
     content = emnist.read_bytes()
-    for name, other, message in (
-        ("empty", b"", "not an? .*: "),
-        ("text", b"no HDF5" * 99, "not an? .*: "),
-        ("cut", content[: len(content) // 2], "not an? .*: "),
-        ("none", None, "there is no such file; check the path"),
-        ("pipe", None, "it is a pipe or a device, not a regular file"),
-    ):
-        if other is not None:
-            (tmp_path / name).write_bytes(other)
-        with pytest.raises(ValueError, match=message) as error:
-            read(tmp_path / name)
-        assert "\n" not in str(error.value)
+    (tmp_path / "cut").write_bytes(content[: len(content) // 2])
+    with refused(tmp_path / "cut"):
+        read(tmp_path / "cut")
     with pytest.raises(ValueError, match=r"no feature 'colour', only label, pixels; choose one"):
         read(emnist, x="colour")
     other = write(tmp_path / "o.h5", {"a": {"pixels": np.zeros((1, 3)), "label": np.zeros(1)}})

@@ -19,22 +19,19 @@ STORE = r"store\.json: not a part of a packed folder: "
 IMAGE = ImageFormat(4, 4, 3, shorter_side=4)
 
 
-def images(counts=(2, 1, 3), *, name="made", identity="1", first=0):
+def images(counts=(2, 1, 3), *, name="made", identity="1"):
     """Clients with images of different sizes, whose first pixel is their number."""
 
     def read(client):
-        start = first + sum(counts[:client])
+        start = sum(counts[:client])
         numbers = range(start, start + counts[client])
         files = [encoded(np.full((4 + n, 9, 3), n, np.uint8)) for n in numbers]
         return {"x": files, "y": np.array([number % 5 for number in numbers], np.int32)}
 
-    example = {
-        "x": jax.ShapeDtypeStruct((4, 4, 3), np.uint8),
-        "y": jax.ShapeDtypeStruct((), np.int32),
-    }
+    x, y = jax.ShapeDtypeStruct((4, 4, 3), np.uint8), jax.ShapeDtypeStruct((), np.int32)
     names = [f"user {number}\n\u202e" for number in range(len(counts))]
     sizes = np.array(counts, np.int32)
-    return ClientSource(name, names, sizes, example, read, {"x": IMAGE}, identity)
+    return ClientSource(name, names, sizes, {"x": x, "y": y}, read, {"x": IMAGE}, identity)
 
 
 def dataset(**options):
@@ -89,12 +86,7 @@ def test_images_are_read_as_they_were_packed(folder):
         assert opened.train.read(client)["x"] == before.read(client)["x"]  # the files, undecoded
         chex.assert_trees_all_equal(opened.train.examples_of(client), before.examples_of(client))
     assert opened.test.counts.tolist() == [1]
-    assert sorted(path.name for path in folder.iterdir()) == [
-        ".lock",
-        "store.json",
-        "test",
-        "train",
-    ]
+    assert {path.name for path in folder.iterdir()} == {".lock", "store.json", "test", "train"}
 
 
 @settings(max_examples=20, deadline=None)
@@ -112,10 +104,7 @@ def test_arrays_of_any_shape_and_type_are_read_as_they_were_packed(
     finite = {"allow_nan": False, "allow_infinity": False} if dtype.kind == "f" else None
     x = data.draw(hnp.arrays(dtype, (total, *shape), elements=finite))
     ends = np.cumsum(counts)
-    example = {
-        "x": jax.ShapeDtypeStruct(shape, dtype),
-        "y": jax.ShapeDtypeStruct((), np.uint8),
-    }
+    example = {"x": jax.ShapeDtypeStruct(shape, dtype), "y": jax.ShapeDtypeStruct((), np.uint8)}
 
     def read(client):
         rows = x[ends[client] - counts[client] : ends[client]]
@@ -150,9 +139,7 @@ def test_an_interrupted_packing_goes_on(tmp_path, monkeypatch, after, sync_bytes
     path = tmp_path / "packed"
     with pytest.raises(Killed):
         pack(dataset(), path, on_client=stop)
-    with pytest.raises(
-        ValueError, match=r"has no store\.json: it was not packed, or not to the end"
-    ):
+    with pytest.raises(ValueError, match=r"has no store\.json: it was not packed, or not to the"):
         packed(path=path)
     if sync_bytes == 1:
         for name in ("x.data", "x.ends", "y.data", "journal"):  # what a kill leaves half-written
@@ -234,10 +221,7 @@ DAMAGE = {  # what is found when the folder is opened, or when a client is read
     "values": (lambda f: flip(f / "train/y.data", 9), r"y\.data: client 'user 1" + CHANGED),
     "an image": (lambda f: flip(f / "train/x.data", -1), r"x\.data: client 'user 2" + CHANGED),
     "ends": (lambda f: flip(f / "train/x.ends", 0), r"x\.data: client 'user 0" + CHANGED),
-    "ends that descend": (
-        lambda f: flip(f / "train/x.ends", 7),
-        r"x\.data: client 'user 0" + CHANGED,
-    ),
+    "ends that descend": (lambda f: flip(f / "train/x.ends", 7), r"client 'user 0" + CHANGED),
     "counts": (lambda f: flip(f / "train/counts.npy", -4), r"train/counts\.npy" + NOT_IN),
     "checksums": (lambda f: flip(f / "test/checksums.npy", -4), r"test/checksums\.npy" + NOT_IN),
     "names": (lambda f: flip(f / "train/clients.json", 3), r"train/clients\.json" + NOT_IN),
@@ -256,10 +240,7 @@ DAMAGE = {  # what is found when the folder is opened, or when a client is read
     "fewer names": (lambda f: rewrite(f, "clients.json", "[]"), "has 0 names of 3 clients"),
     "no list of names": (lambda f: rewrite(f, "clients.json", "{"), "train: not an? .*: "),
     "type": (lambda f: replace(f / "store.json", "<i4", "<f4"), STORE + r"its checksum is wrong"),
-    "no checksum": (
-        lambda f: replace(f / "store.json", "sha256", "md5"),
-        STORE + r"it has no checksum; pack it again",
-    ),
+    "no checksum": (lambda f: replace(f / "store.json", "sha256", "md5"), STORE + "it has no"),
 }
 
 
