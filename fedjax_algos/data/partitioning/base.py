@@ -214,7 +214,7 @@ def _checked_rows(client: int, rows: ArrayLike) -> np.ndarray:
         if rows.ndim != 1:
             problem = f"have shape {rows.shape}; give its example numbers, in one axis"
         elif rows.dtype.kind == "b":
-            problem = "are a mask; give the numbers of its examples, np.flatnonzero(mask)"
+            problem = f"are a mask of {len(rows)} examples; give np.flatnonzero(mask)"
         raise ValueError(f"the rows of client {client} {problem}")
     check_int32(f"an example of client {client}", rows.max(), "give numbers of examples")
     return rows

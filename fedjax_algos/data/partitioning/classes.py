@@ -46,10 +46,9 @@ def classes_per_client(
     fix = f"{-(-len(names) // num_clients)} classes or {-(-len(names) // classes)} clients"
     require(slots >= len(names), f"{few}; use at least {fix}")
     per_slot = rng.permutation(base.even_sizes(slots, len(names)))
-    c = (per_class < per_slot).argmax()
-    small = f"class {names[c]} has {per_class[c]} examples for {per_slot[c]} clients"
-    fix = "use fewer clients or fewer classes for each"
-    require(per_class[c] >= per_slot[c], f"{small}; {fix}")
+    worst = (per_class < per_slot).argmax()
+    small = f"class {names[worst]} has {per_class[worst]} examples for {per_slot[worst]} clients"
+    require(per_class[worst] >= per_slot[worst], f"{small}; use fewer clients or fewer classes")
     class_of_slot = rng.permutation(np.repeat(np.arange(len(names)), per_slot))
     base.check_table(num_clients, len(names))
     slot_counts = np.zeros((num_clients, len(names)), int)

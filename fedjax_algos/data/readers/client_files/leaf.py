@@ -110,7 +110,7 @@ def _collect(
             with reading(file, "a LEAF file", _FIX):
                 text = read_file(file, host_memory() // 4).decode("utf-8-sig")
                 content = json.loads(text, object_pairs_hook=converted)
-                clients = content.get("user_data") if isinstance(content, dict) else None
+                clients: Any = content.get("user_data") if isinstance(content, dict) else None
                 require(clients and isinstance(clients, dict), 'it has no client in "user_data"')
                 for name, columns in clients.items():
                     require(name not in seen, f"client {name!r} is there twice")

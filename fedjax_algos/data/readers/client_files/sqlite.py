@@ -201,7 +201,7 @@ def _fedjax_features(path: PathLike, max_clients: int | None = None) -> ClientFe
             require(decompressor.eof, whole)
             arrays = dict(msgpack.unpackb(content, ext_hook=_array))
             for name in names or arrays:
-                values = arrays.get(name)
+                values: Any = arrays.get(name)
                 texts = isinstance(values, list) and all(isinstance(text, bytes) for text in values)
                 fits = (texts or isinstance(values, np.ndarray)) and len(values) == count
                 require(fits, f"{name!r} is no array of the {count} examples of num_examples")
