@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import fedjax_algos as fa
-from fedjax_algos.data import ClientSource
 
 
 def test_a_negative_row_is_refused():
@@ -41,12 +40,3 @@ def test_the_store_is_shown_in_one_line():
     assert repr(jax.tree.map(lambda leaf: 0, data)).startswith("FederatedData(leaves=")
     data.offsets.delete()
     assert repr(data) == shape
-
-
-def test_a_source_whose_examples_are_not_what_it_says():
-    example = {"x": jax.ShapeDtypeStruct((8,), np.float32)}
-    stored = {"x": np.zeros((9, 8), np.float32)}
-    source = ClientSource("some", ["ann"], np.array([10], np.int32), example, lambda _: stored)
-    message = r"some: client 'ann' has x float32\[9, 8\], not float32\[10, 8\] as the source says"
-    with pytest.raises(ValueError, match=message):
-        source.examples_of(0)

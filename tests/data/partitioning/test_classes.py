@@ -77,19 +77,6 @@ def test_no_client_is_preferred():
     np.testing.assert_allclose(remainders / 300, 0.4, atol=0.14)
 
 
-@pytest.mark.parametrize(
-    ("labels", "num_clients", "classes", "message"),
-    [
-        (np.arange(30) % 3, 5, 4, "classes=4 is more than the 3 that there are; give fewer"),
-        (np.arange(70) % 7, 3, 2, "some of the 7 out; use at least 3 classes or 4 clients"),
-        (np.repeat([4, 9], [50, 3]), 8, 1, "class 9 has 3 examples for 4 clients; use fewer"),
-    ],
-)
-def test_impossible_numbers_of_classes_are_rejected(labels, num_clients, classes, message):
-    with pytest.raises(ValueError, match=message):
-        make("classes_per_client", labels, num_clients, 0, classes=classes)
-
-
 # class_partition
 
 
@@ -142,16 +129,3 @@ def test_class_partition_fills_small_clients():
     labels = np.arange(60) % 2
     counts = make("class_partition", labels, 20, 0, max_classes=2, min_classes=1, min_examples=3)
     assert set(counts.counts()) == {3}
-
-
-@pytest.mark.parametrize(
-    ("num_classes", "num_clients", "options", "message"),
-    [
-        (10, 10, {"max_classes": 2}, r"min_classes=3 is above max_classes=2; give both .* 3 to 5"),
-        (4, 10, {"max_classes": 5}, "max_classes=5 is more than the 4 that there are"),
-        (100, 10, {}, "at most 5 classes each cannot hold 100; give max_classes=10 or more"),
-    ],
-)
-def test_class_partition_rejects_impossible_options(num_classes, num_clients, options, message):
-    with pytest.raises(ValueError, match=message):
-        make("class_partition", np.arange(1000) % num_classes, num_clients, 0, **options)

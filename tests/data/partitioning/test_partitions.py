@@ -82,6 +82,41 @@ def test_wrong_arguments(name, labels, num_clients, message):
         make(name, labels, num_clients, 0)
 
 
+IMPOSSIBLE = [
+    ("classes_per_client", np.arange(30) % 3, 5, {"classes": 4}, "classes=4 is more than the 3 th"),
+    (
+        "classes_per_client",
+        np.arange(70) % 7,
+        3,
+        {},
+        "the 7 out; use at least 3 classes or 4 cl",
+    ),
+    (
+        "classes_per_client",
+        np.repeat([4, 9], [50, 3]),
+        8,
+        {"classes": 1},
+        "9 has 3 examples for 4",
+    ),
+    ("class_partition", np.arange(99) % 10, 10, {"max_classes": 2}, "s=3 is above max_classes=2; "),
+    ("class_partition", np.arange(99) % 4, 10, {"max_classes": 5}, "max_classes=5 is more than th"),
+    ("class_partition", np.arange(1000) % 100, 10, {}, "cannot hold 100; give max_classes=10 or m"),
+    ("natural", np.array(["a", "b"]), 3, {}, "3 clients are more than the 2 .*; use at most 2 cli"),
+    ("natural", np.array(["a", "b"]), 0, {}, "num_clients=0 is out of range"),
+    ("natural", np.zeros((2, 3), int), 2, {}, r"shape \(2, 3\)"),
+    ("pachinko", np.arange(10), 2, {}, "hierarchy has 7 entries, but labels run from 0 to 9; give"),
+    ("pachinko", np.arange(6), 2, {}, "hierarchy has 7 entries, but labels run from 0 to 5"),
+    ("pachinko", np.arange(-1, 7), 2, {}, "labels run from -1 to 6"),
+    ("pachinko", np.arange(7.0), 2, {}, "labels run from 0.0 to 6.0; give whole labels"),
+]
+
+
+@pytest.mark.parametrize(("name", "labels", "num_clients", "options", "message"), IMPOSSIBLE)
+def test_impossible_arguments(name, labels, num_clients, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(name, labels, num_clients, 0, **options)
+
+
 @pytest.mark.parametrize(
     "spec",
     ["classes_per_client:3", "dirichlet_balanced:0", "dirichlet_classes:alpha=0.5", "quantity:1",

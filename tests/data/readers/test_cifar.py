@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bad_input_helpers import refused
 
-from fedjax_algos.data import datasets, partitions
+from fedjax_algos.data import datasets
 from fedjax_algos.data.readers import cifar
 from fedjax_algos.data.readers.cifar import cifar10, cifar100
 
@@ -76,15 +76,6 @@ def test_cifar10(tmp_path, make):
     np.testing.assert_array_equal(data.train["x"][::2], TRAIN[1:6])
     np.testing.assert_array_equal(data.test["x"], TEST[:1])
     assert data.num_classes == 10
-
-
-def test_fine_labels_fit_the_pachinko_partition(tmp_path):
-    """It has the coarse label of each fine one in a table, which the file agrees with."""
-    pairs = [(coarse, fine) for fine, coarse in enumerate(cifar.CIFAR100_COARSE)]
-    content = b"".join(record(pair, TRAIN[0]) for pair in pairs)
-    data = cifar100(path=write(tmp_path, {"train.bin": content, "test.bin": content}))
-    partition = partitions["pachinko"](data.train["y"], 10, 0)
-    assert partition.counts().tolist() == [10] * 10
 
 
 def test_damaged_files_are_refused(tmp_path):

@@ -66,21 +66,6 @@ def test_centres_are_clients_and_images_are_cut(folder):
     assert data.test.examples_of(0)["y"].tolist() == [2]
 
 
-def test_the_whole_split(tmp_path):
-    """The sizes of FLamby's README, from a table of as many rows in another order."""
-    sizes = [(9930, 2483), (3163, 791), (2691, 672), (1807, 452), (655, 164), (351, 88)]
-    lines = [
-        line(f"ISIC_{centre}{fold}{row:06}", row % 8, centre, fold)
-        for centre, counts in reversed([*enumerate(sizes)])
-        for fold, count in zip(("train", "test"), counts, strict=True)
-        for row in range(count)
-    ]
-    data = fed_isic2019(path=write_split(tmp_path, lines))
-    assert len(lines) == 23247
-    assert data.train.client_ids == data.test.client_ids == list("012345")
-    assert list(zip(data.train.counts, data.test.counts, strict=True)) == sizes
-
-
 def test_damaged_splits_are_refused(tmp_path):
     for lines in (
         [line("a", 8, 0, "train")],

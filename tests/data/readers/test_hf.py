@@ -192,9 +192,8 @@ def test_code_of_a_data_set_is_not_run(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_that_do_not_fit(folder):
+    for options, message in (
         ({"x": "colour"}, r"no feature 'colour', only image, label, writer, .*; choose one"),
         ({"y": "colour"}, "no feature 'colour'"),
         ({"users": "colour"}, r"no column 'colour', only image"),
@@ -206,12 +205,10 @@ def test_code_of_a_data_set_is_not_run(tmp_path, monkeypatch):
         ({"x": "number"}, r"number has shape \[5\]; give"),
         ({"num_classes": 2}, "has label 2 in example 0; give whole numbers from 0 to 1"),
         ({"users": "writer", "x": "text", "vocabulary": "none.txt"}, "there is no such file"),
-    ],
-)
-def test_options_that_do_not_fit(folder, options, message):
-    with pytest.raises(ValueError, match=message) as error:
-        hf(name=folder, **options)
-    assert str(error.value).isprintable()
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            hf(name=folder, **options)
+        assert str(error.value).isprintable()
 
 
 BAD, FINE = ({"bytes": each, "path": None} for each in (b"\x89PNG\r\n", encoded(IMAGES[0])))

@@ -1,12 +1,11 @@
 """Images in a folder that tables divide over clients, as GLDv2 and iNaturalist have them."""
 
-import csv
 import os
 
 import numpy as np
 import pytest
 from bad_input_helpers import refused
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from image_helpers import encoded
 
@@ -19,7 +18,6 @@ from fedjax_algos.data.readers.image_folder import (
     in_order,
     inaturalist,
     numbered,
-    read_table,
 )
 
 RNG = np.random.default_rng(0)
@@ -277,23 +275,6 @@ def test_missing_and_damaged_images_are_found_when_they_are_read(folder, monkeyp
     monkeypatch.setattr(files, "max_text_bytes", lambda: 50)
     with pytest.raises(ValueError, match=r"train.csv: .*it has more than 50 bytes"):
         image_folder(path=folder, **SMALL)
-
-
-TEXTS = st.text(st.characters(codec="utf-8"), min_size=1)
-ROWS = st.lists(st.tuples(TEXTS, st.text(st.characters(codec="utf-8")), TEXTS), min_size=1)
-
-
-@settings(deadline=None, max_examples=20)
-@given(ROWS, st.sampled_from(["\n", "\r\n"]))
-def test_what_is_written_is_read(tmp_path_factory, rows, end):
-    path = tmp_path_factory.getbasetemp() / "some.csv"
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator=end, quoting=csv.QUOTE_ALL)
-        writer.writerows([("a", "other", "b"), *rows])
-    table = read_table(path, ("b", "a"), ("c",))
-    assert table.columns == {"b": [row[2] for row in rows], "a": [row[0] for row in rows]}
-    some = rows[len(rows) // 2][0]
-    assert table.where("a", some).columns["b"] == [row[2] for row in rows if row[0] == some]
 
 
 @given(st.lists(st.integers(0, 10**17), min_size=1))

@@ -113,13 +113,6 @@ def _changed(content, place, value):
     return content[:place] + value + content[place + len(value) :]
 
 
-def _member_with(content, local, central, value):
-    """Changes a number of the first member, in both of its headers."""
-    for signature, offset in ((b"PK\x03\x04", local), (b"PK\x01\x02", central)):
-        content = _changed(content, content.index(signature) + offset, bytes([value]))
-    return content
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -128,10 +121,14 @@ def _member_with(content, local, central, value):
         lambda content: b"??" + content[2:],
         lambda content: _changed(content, content.index(b"x_train.npy") + 40, b"\xff" * 20),
         lambda content: _changed(content, content.index(b"\x93NUMPY") + 140, b"\xf3" * 9),
-        lambda content: _member_with(content, 6, 8, 1),  # encrypted
-        lambda content: _member_with(content, 8, 10, 99),  # another compression
-        lambda content: _member_with(content, 4, 6, 99),  # another version
-        lambda content: _member_with(content, 6, 8, 1 << 5),  # patched
+        *(  # in both headers of a member: encrypted, another compression or version, patched
+            lambda content, local=local, central=central, value=value: _changed(
+                _changed(content, content.index(b"PK\x03\x04") + local, value),
+                content.index(b"PK\x01\x02") + central,
+                value,
+            )
+            for local, central, value in ((6, 8, b"\1"), (8, 10, b"c"), (4, 6, b"c"), (6, 8, b" "))
+        ),
     ],
 )
 def test_npz_rejects_damaged_files(tmp_path, damage):

@@ -10,7 +10,6 @@ import pytest
 MEASURE = """
 import sys
 import jax.numpy as jnp
-import numpy as np
 import fedjax_algos as fa
 from fedjax_algos.data import partitions
 from fedjax_algos.data.readers.npz import npz
@@ -19,7 +18,7 @@ def status(key):
     lines = open("/proc/self/status").read().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key))
 
-jnp.asarray(np.ones((3, 4), sys.argv[2])).block_until_ready()  # starts the backend
+jnp.ones((3, 4)).block_until_ready()  # starts the backend
 before = status("VmRSS")
 data = npz(path=sys.argv[1])
 store = fa.federate(data.train, partitions["dirichlet"](data.train["y"], 10, 0))
@@ -31,16 +30,13 @@ print((status("VmHWM") - before) / held)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
-@pytest.mark.parametrize("kind", [np.uint8, np.float32])
-def test_npz_is_held_once_on_the_host_and_once_on_the_device(tmp_path, kind):
+def test_npz_is_held_once_on_the_host_and_once_on_the_device(tmp_path):
     """Peak memory of loading, partitioning and the transfer to the device, without imports."""
-    count = 160 * 2**20 // (3072 * np.dtype(kind).itemsize)
-    x = np.broadcast_to(np.arange(3072, dtype=np.uint16).astype(kind), (count, 3072))
-    y = np.arange(count) % 10
+    count = 160 * 2**20 // (3072 * 4)
+    x, y = np.broadcast_to(np.arange(3072, dtype=np.float32), (count, 3072)), np.arange(count) % 10
     path = tmp_path / "some.npz"
     np.savez(path, x_train=x, y_train=y, x_test=x[: count // 8], y_test=y[: count // 8])
-    command = [sys.executable, "-c", MEASURE, str(path), np.dtype(kind).name]
+    command = [sys.executable, "-c", MEASURE, str(path)]
     ratio = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     path.unlink()
-    print(f"\npeak memory, {np.dtype(kind).name}: {ratio:.2f} times the examples")
     assert 0.95 < ratio < 2.2

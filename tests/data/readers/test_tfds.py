@@ -138,9 +138,8 @@ def test_tfds_does_not_import_tensorflow(folder):
     assert done.stdout.splitlines()[-1] == "[] False"
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
+def test_tfds_rejects_unsuitable_data_sets(folder):
+    for name, options, message in (
         ("coloured", {"test_split": "validation"}, "split validation: not an? .*: "),
         ("ragged", {}, "its examples have several shapes"),
         ("plain", {"y": "class"}, "no feature 'class' of numbers or texts, only image, label"),
@@ -150,13 +149,11 @@ def test_tfds_does_not_import_tensorflow(folder):
         ("coloured", {"users": "image"}, "'image' has the shape"),
         ("mnist", {}, "is not prepared; prepare it once, with TensorFlow: .*'array_record'"),
         ("no_such_set", {}, "not .*; check the name"),
-    ],
-)
-def test_tfds_rejects_unsuitable_data_sets(folder, name, options, message):
-    with pytest.raises(ValueError, match=message) as error:
-        tfds(name=name, data_dir=str(folder), **options)
-    assert "\n" not in str(error.value)
-    assert str(folder) in str(error.value)
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            tfds(name=name, data_dir=str(folder), **options)
+        assert "\n" not in str(error.value)
+        assert str(folder) in str(error.value)
 
 
 @pytest.mark.parametrize(

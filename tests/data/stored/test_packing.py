@@ -78,8 +78,7 @@ def test_a_source_alone_is_packed_once_without_classes(tmp_path, kind):
 
 def test_images_are_read_as_they_were_packed(folder):
     opened, before = packed(path=folder), images()
-    assert opened.num_classes == 5
-    assert opened.notes == ("left out: 3",)
+    assert (opened.num_classes, opened.notes) == (5, ("left out: 3",))
     assert list(opened.train.client_ids) == list(before.client_ids)
     assert opened.train.counts.tolist() == [2, 1, 3]
     for client in range(3):
@@ -244,9 +243,8 @@ DAMAGE = {  # what is found when the folder is opened, or when a client is read
 }
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_is_named(folder, kind):
-    damage, message = DAMAGE[kind]
+@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_named(folder, damage, message):
     damage(folder)
     with pytest.raises(ValueError, match=message) as error:
         [packed(path=folder).train.read(client) for client in range(3)]
@@ -280,9 +278,8 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("kind", WRONG)
-def test_what_cannot_be_packed_is_named(tmp_path, kind):
-    wrong, message = WRONG[kind]
+@pytest.mark.parametrize(("wrong", "message"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_packed_is_named(tmp_path, wrong, message):
     with pytest.raises(ValueError, match=message):
         pack(wrong, tmp_path / "packed")
     assert not (tmp_path / "packed" / "store.json").exists()
