@@ -11,7 +11,7 @@ from bad_input_helpers import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.data import datasets, open_federated, pack
+from fedjax_algos.data import datasets
 from fedjax_algos.data.readers.flamby import area_means, fed_ixi, read_volume
 
 # (number, Manufacturer, centre, split)
@@ -89,10 +89,6 @@ def test_centres_are_clients(folder):
         assert 0 < sum(inside) < 200
     assert (examples["x"].dtype, examples["y"].dtype) == (np.float32, np.int32)
     assert data.test.examples_of(0)["y"].shape == (1, 48, 60, 48)
-    pack(data, folder / "packed")
-    stored = open_federated(folder / "packed").load()
-    np.testing.assert_array_equal(stored["x"][:2], examples["x"])
-    np.testing.assert_array_equal(stored["y"][:2], examples["y"])
 
 
 def test_volumes_are_resized_as_by_pytorch():

@@ -12,7 +12,6 @@ from fedjax_algos.core import files
 from fedjax_algos.data import datasets
 from fedjax_algos.data.readers.client_files.texts import CHARACTERS
 from fedjax_algos.data.readers.client_files.tff_hdf5 import tff_hdf5
-from fedjax_algos.data.stored import pack, packed
 
 h5py = pytest.importorskip("h5py", reason="h5py, an optional package, is not installed")
 RNG = np.random.default_rng(0)
@@ -151,11 +150,6 @@ def test_words(tmp_path):
     assert (labelled.example_shape, labelled.num_classes) == ((20,), 3)
     with pytest.raises(ValueError, match="tokens is a text of words or with labels"):
         read(path)
-    pack(data, tmp_path / "packed")
-    again = packed(path=tmp_path / "packed")
-    assert (again.num_classes, list(again.train.client_ids)) == (6, ["10", "7"])
-    for name, values in again.train.examples_of(1).items():
-        np.testing.assert_array_equal(values, batch[name])
 
 
 def replace(place, **options):
