@@ -98,20 +98,21 @@ def test_damaged_files_are_refused(tmp_path):
 def test_damaged_archives_are_refused(tmp_path, monkeypatch):
     path = archive(tmp_path / "a.tar.gz", FILES_100)
     content = path.read_bytes()
-    for damaged in (b"", content[:-9], content[:900], gzip.compress(b"no archive" * 99), b"a text"):
+    for damaged in (content[:-9], content[:900], gzip.compress(b"no archive" * 99)):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"a.tar.gz: not .*; fetch the binary ver"):
+        with refused(path):
             cifar100(path=path)
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE):
         archive(path, dict.fromkeys(FILES_100, b""), kind=kind)
         with pytest.raises(ValueError, match=r"it has no file train.bin"):
             cifar100(path=path)
-    archive(path, {"train.bin": b"", "a/train.bin": b""})
-    with pytest.raises(ValueError, match=r"it has the file train.bin twice"):
-        cifar100(path=path)
-    archive(path, {"train.bin": b"a"})
-    with pytest.raises(ValueError, match=r"it has no file test.bin"):
-        cifar100(path=path)
+    twice, one = {"train.bin": b"", "a/train.bin": b""}, {"train.bin": b"a"}
+    for members, message in (
+        (twice, "has the file train.bin twice"),
+        (one, "has no file test.bin"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            cifar100(path=archive(path, members))
     monkeypatch.setattr(cifar, "MAX_BYTES", 5000)
     with pytest.raises(ValueError, match=r"it has more than 5 kB, which are too many"):
         cifar100(path=archive(path, FILES_100))

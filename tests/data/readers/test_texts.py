@@ -48,21 +48,20 @@ def test_words(vocabulary, text, length, ids):
     assert word_sequences([text], vocabulary, length).tolist() == [ids]
 
 
+SNIPPETS = [
+    [BEGIN, 64, 14, 25, 45, 66, 4, 4, 65, 5, END],
+    [BEGIN, 1, 66, 43, 43, 65, 46, 65, 45, 5, 14],
+    [25, 45, 66, 4, 4, 65, 5, END, 0, 0, 0],
+]
+
+
 @pytest.mark.parametrize(
     ("texts", "length", "ids"),
     [  # TFF, baselines/shakespeare/char_prediction_preprocessing_test.py
         ([b"abc"], 4, [[BEGIN, 64, 42, 21, END]]),
         ([b"star wars"], 11, [[BEGIN, 25, 5, 64, 46, 14, 26, 64, 46, 25, END, 0]]),
         ([b"a\r~"], 4, [[BEGIN, 64, 86, UNKNOWN, END]]),
-        (
-            [b"a snippet", b"different snippet"],
-            10,
-            [
-                [BEGIN, 64, 14, 25, 45, 66, 4, 4, 65, 5, END],
-                [BEGIN, 1, 66, 43, 43, 65, 46, 65, 45, 5, 14],
-                [25, 45, 66, 4, 4, 65, 5, END, 0, 0, 0],
-            ],
-        ),
+        ([b"a snippet", b"different snippet"], 10, SNIPPETS),
     ],
 )
 def test_characters(texts, length, ids):
@@ -84,27 +83,18 @@ def test_characters_against_a_transcription(texts, length):
     assert num_character_sequences(texts, length).sum() == len(expected)
 
 
-def test_the_most_frequent_words():
+def test_vocabularies(tmp_path):
     vocabulary = most_frequent_words([b"b a c", b"c b\td", b"a e"], 3)
     assert vocabulary.ids == {b"b": 1, b"a": 2, b"c": 3}  # each twice, in the order of the text
-
-
-def test_a_vocabulary_is_read(tmp_path):
     path = tmp_path / "stackoverflow.word_count"
     path.write_bytes(b"the 341408\nto 3\n. 2\n\xc3\xa9 1\n")
     assert read_vocabulary(path, 3).ids == {b"the": 1, b"to": 2, b".": 3}
     assert len(read_vocabulary(path, 9).ids) == 4
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"a\n\nb 2\n", b"a 3\nb 2\na 1\n", b"BZh91AY&SY\0", b"\0\1\2\n", b"a" * 10**6],
-    ids=range(6),
-)
-def test_damaged_vocabularies(tmp_path, content):
-    (tmp_path / "words").write_bytes(content)
-    with refused(tmp_path / "words"):
-        read_vocabulary(tmp_path / "words", 10)
+    lines = b"a\n\nb 2\n", b"a 3\nb 2\na 1\n", b"\0\1\2\n", b"a" * 10**6
+    for content in (b"", b"BZh91AY&SY\0", *lines):
+        path.write_bytes(content)
+        with refused(path):
+            read_vocabulary(path, 10)
 
 
 def save(folder, content, name="roles.json"):

@@ -10,7 +10,7 @@ from bad_input_helpers import refused
 
 from fedjax_algos.core import files
 from fedjax_algos.data import datasets
-from fedjax_algos.data.readers.client_files.texts import CHARACTERS
+from fedjax_algos.data.readers.client_files.texts import CHARACTERS, character_sequences
 from fedjax_algos.data.readers.client_files.tff_hdf5 import tff_hdf5
 
 h5py = pytest.importorskip("h5py", reason="h5py, an optional package, is not installed")
@@ -108,23 +108,15 @@ def test_other_features_filters_and_labels_with_an_axis(tmp_path):
 
 
 def test_characters(tmp_path):
-    """The values of TFF's own test."""
+    """The golden values are in test_texts.py."""
     path = write(tmp_path / "s.h5", {name: {"snippets": v} for name, v in SNIPPETS.items()})
     data = read(path, length=10)
     assert data.train.counts.tolist() == [1, 3]
     assert data.num_classes == CHARACTERS.num_classes
     batch = data.train.examples_of(1)
-    _, begin, end = CHARACTERS.special
-    assert batch["x"].tolist() == [
-        [begin, 64, 14, 25, 45, 66, 4, 4, 65, 5],
-        [begin, 1, 66, 43, 43, 65, 46, 65, 45, 5],
-        [25, 45, 66, 4, 4, 65, 5, end, 0, 0],
-    ]
-    assert batch["y"].tolist() == [
-        [64, 14, 25, 45, 66, 4, 4, 65, 5, end],
-        [1, 66, 43, 43, 65, 46, 65, 45, 5, 14],
-        [45, 66, 4, 4, 65, 5, end, 0, 0, 0],
-    ]
+    expected = character_sequences(SNIPPETS["KING"], 10)
+    np.testing.assert_array_equal(batch["x"], expected[:, :-1])
+    np.testing.assert_array_equal(batch["y"], expected[:, 1:])
     for options in ({"chunks": (1,)}, {"chunks": (1,), "compression": "gzip"}):
         clients = {name: {"snippets": v} for name, v in SNIPPETS.items()}
         other = read(write(tmp_path / "c.h5", clients, **options), length=10)
