@@ -215,17 +215,11 @@ BAD, FINE = ({"bytes": each, "path": None} for each in (b"\x89PNG\r\n", encoded(
 
 
 def test_damaged_columns(tmp_path):
-    for number, changes in enumerate(
-        (
-            {"image": [BAD] * 5},
-            {"image": [FINE] * 4 + [BAD]},
-            {"image": [FINE] * 4 + [None]},
-            {"label": [0, 1, None, 2, 0]},
-            {"label": [0, 1, 2, 2, -1]},
-            {"x": "vector", "vector": [[1]] * 4 + [[1, 2]]},
-            {"x": "text", "text": [None] * 5},
-        )
-    ):
+    images = [{"image": each} for each in ([BAD] * 5, [FINE] * 4 + [BAD], [FINE] * 4 + [None])]
+    labels = [{"label": each} for each in ([0, 1, None, 2, 0], [0, 1, 2, 2, -1])]
+    vectors = {"x": "vector", "vector": [[1]] * 4 + [[1, 2]]}
+    cases = (*images, *labels, vectors, {"x": "text", "text": [None] * 5})
+    for number, changes in enumerate(cases):
         options = {"x": changes.pop("x", "image")}
         name = saved(tmp_path / f"{number}", columns(**changes))
         with refused(f"hf {name}, split train"):

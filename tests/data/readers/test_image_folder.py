@@ -20,8 +20,6 @@ from fedjax_algos.data.readers.image_folder import (
     numbered,
 )
 
-RNG = np.random.default_rng(0)
-
 
 def picture(seed, kind="PNG", shape=(8, 8, 3)):
     """The content of a file, and the pixels that it was made of."""

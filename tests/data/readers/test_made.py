@@ -78,10 +78,7 @@ def test_one_model_serves_all_clients_only_where_iid():
     assert accuracy(synthetic(alpha=1, beta=1)) < 0.4
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [("-1", "alpha=-1"), ("clients=0", "clients=0"), ("train_fraction=1", "train_fraction=1")],
-)
-def test_ranges(options, message):
-    with pytest.raises(ValueError, match=message):
-        datasets.make(f"synthetic:{options}")
+@pytest.mark.parametrize("option", ["alpha=-1", "clients=0", "train_fraction=1"])
+def test_ranges(option):
+    with pytest.raises(ValueError, match=option):
+        datasets.make(f"synthetic:{option}")

@@ -76,10 +76,6 @@ def test_npz_of_jpeg_files(tmp_path, shape):
     assert data.train["x"].dtype == np.uint8
 
 
-def _without(name):
-    return {k: v for k, v in GOOD.items() if k != name}
-
-
 FLOATS = {k: v.astype(np.float32) for k, v in GOOD.items()}
 WRONG = [
     {"x_test": GOOD["x_test"][:0], "y_test": np.empty(0)},
@@ -102,7 +98,8 @@ WRONG = [
 
 
 def test_npz_rejects_wrong_arrays(tmp_path):
-    for arrays in (_without("x_train"), _without("y_test"), *(GOOD | wrong for wrong in WRONG)):
+    lacking = [{k: v for k, v in GOOD.items() if k != name} for name in ("x_train", "y_test")]
+    for arrays in (*lacking, *(GOOD | wrong for wrong in WRONG)):
         path = save(tmp_path, **arrays)
         with refused(path):
             npz(path=path)

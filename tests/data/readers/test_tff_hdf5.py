@@ -1,6 +1,5 @@
 """TFF's HDF5 files: small ones in their form are read exactly, and hostile ones are refused."""
 
-import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -165,13 +164,6 @@ def link(place, target):
     return change
 
 
-def piped(file, folder):
-    """A link that is followed would wait for ever."""
-    os.mkfifo(folder / "pipe")
-    del file["examples"]
-    file["examples"] = h5py.ExternalLink(folder / "pipe", "/")
-
-
 def virtual(file, folder):
     with h5py.File(folder / "other.h5", "w") as other:
         other["secret"] = np.zeros((1, 28, 28), np.float32)
@@ -211,8 +203,6 @@ DAMAGE = {
     "huge": replace(PIXELS, shape=(1, 10**7, 10**7), dtype="f4", chunks=(1, 9, 9)),
     "external link": link("examples/f0_01", lambda p: h5py.ExternalLink(p, "/examples/f0_01")),
     "external array": link(PIXELS, lambda p: h5py.ExternalLink(p, "/secret")),
-    "external examples": link("examples", lambda p: h5py.ExternalLink(p, "/examples")),
-    "external pipe": piped,
     "soft link": link(PIXELS, lambda p: h5py.SoftLink("/examples/f1_02/pixels")),
     "virtual": virtual,
     "external storage": replace(
