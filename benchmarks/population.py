@@ -29,7 +29,7 @@ import numpy as np
 
 import fedjax_algos as fa
 from fedjax_algos.core.files import write_json
-from fedjax_algos.data.stored.packed import FORMAT, Field, checksum, digests_of
+from fedjax_algos.data.stored.packing import FORMAT, Field, checksum, digests_of
 from fedjax_algos.participation import Cohorts
 
 CLIENTS, COHORT, ROUNDS, BLOCKS = 340_000, 50, 5, 5

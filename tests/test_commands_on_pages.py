@@ -17,7 +17,7 @@ from helpers import FENCED, PAGES, ROOT, programs
 
 from fedjax_algos.cli import cli, main
 from fedjax_algos.cli.registries import REGISTRIES
-from fedjax_algos.data.partitioning.pachinko import CIFAR100_COARSE
+from fedjax_algos.data.partitioning.simple import CIFAR100_COARSE
 from fedjax_algos.runs.saving.trackers import trackers
 
 LANGUAGES = {"sh", "python", "text", "yaml", "bibtex"}  # yaml is for FedML

@@ -18,7 +18,7 @@ from fedjax_algos.cli.options import Command, check_path
 from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.data import ClientDataset, Dataset, by_client, datasets, pack, partitions
-from fedjax_algos.data.registry import as_dataset
+from fedjax_algos.data.federated_data import as_dataset
 
 
 @click.command("pack", cls=Command)

@@ -4,14 +4,15 @@ from fedjax_algos.data import partitioning, readers, stored
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.description import describe_partition, partition_table
 from fedjax_algos.data.federated_data import (
+    AnyDataset,
     ClientDataset,
     ClientSource,
     FederatedData,
+    datasets,
     federate,
 )
 from fedjax_algos.data.images import ImageFormat
 from fedjax_algos.data.partitioning import Partition, hold_out, partitions
-from fedjax_algos.data.registry import AnyDataset, datasets
 from fedjax_algos.data.stored import StoredData, by_client, in_memory, open_federated, pack
 
 __all__ = [

@@ -7,12 +7,13 @@ from rich.console import Group
 from rich.table import Table
 
 from fedjax_algos.core.checks import check_kind
+from fedjax_algos.core.files import require
 from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.data.partitioning import Partition
 from fedjax_algos.data.partitioning.base import check_table
 
-BLOCKS = " ▁▂▃▄▅▆▇█"  # bars of height 0 to 8
-MAX_BARS = 50  # of a client in the table
+_BLOCKS = " ▁▂▃▄▅▆▇█"  # bars of height 0 to 8
+_MAX_BARS = 50  # of a client in the table
 
 
 class Distribution(NamedTuple):
@@ -25,14 +26,9 @@ class Distribution(NamedTuple):
 
     @classmethod
     def of(cls, values: np.ndarray) -> "Distribution":
-        """Computes it.
-
-        Args:
-          values: int[num_clients].
-        """
-        return cls(
-            int(values.min()), float(np.median(values)), float(values.mean()), int(values.max())
-        )
+        """That of int[num_clients]."""
+        low, high = int(values.min()), int(values.max())
+        return cls(low, float(np.median(values)), float(values.mean()), high)
 
     def __str__(self) -> str:
         return f"{self.min:,} to {self.max:,}, median {self.median:,.4g}, mean {self.mean:,.4g}"
@@ -66,22 +62,16 @@ def describe_partition(labels: np.ndarray, partition: Partition) -> Description:
     """
     check_kind("partition", partition, Partition, "give what a partition returned")
     labels = np.asarray(labels)
+    kind = f"labels of type {labels.dtype} and shape {labels.shape} cannot be counted"
     countable = labels.ndim == 1 and labels.dtype.kind in "biuf" and len(labels) > 0
-    if not countable or (labels < 0).any() or (labels % 1 != 0).any():
-        raise ValueError(
-            f"labels of type {labels.dtype} and shape {labels.shape} cannot be counted; give a "
-            "whole number from 0 for each example"
-        )
-    if not len(partition.indices):
-        raise ValueError(
-            f"the {partition.num_clients} clients hold no example; there is nothing to describe"
-        )
-    low, high = partition.indices.min(), partition.indices.max()
-    if low < 0 or high >= len(labels):
-        raise ValueError(
-            f"the partition names example {low if low < 0 else high}, but there are {len(labels)} "
-            "labels; give the labels that it was made from"
-        )
+    whole = countable and not ((labels < 0) | (labels % 1 != 0)).any()
+    require(whole, f"{kind}; give a whole number from 0 for each example")
+    empty = f"the {partition.num_clients} clients hold no example; there is nothing to describe"
+    require(len(partition.indices), empty)
+    outside = partition.indices[(partition.indices < 0) | (partition.indices >= len(labels))]
+    names = f"the partition names example {next(iter(outside), None)}"
+    fix = "give the labels that it was made from"
+    require(not len(outside), f"{names}, but there are {len(labels)} labels; {fix}")
     num_classes = int(labels.max()) + 1
     sizes = partition.counts()
     check_table(len(sizes), num_classes)
@@ -110,7 +100,7 @@ def partition_table(description: Description, *, rows: int = 10) -> Group:
     """
     histogram, sizes = description.histogram, description.histogram.sum(axis=1)
     num_classes = histogram.shape[1]
-    labels_each = -(-num_classes // MAX_BARS)
+    labels_each = -(-num_classes // _MAX_BARS)
     bars = np.add.reduceat(histogram, np.arange(0, num_classes, labels_each), axis=1)
     heights = np.ceil(bars / np.maximum(bars.max(axis=1, keepdims=True), 1) * 8).astype(int)
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
@@ -121,8 +111,8 @@ def partition_table(description: Description, *, rows: int = 10) -> Group:
     order = np.argsort(-sizes, kind="stable")
     lines = np.linspace(0, len(order) - 1, min(rows, len(order))).round().astype(int)
     for i in order[lines]:
-        classes = np.count_nonzero(histogram[i])
-        table.add_row(str(i), f"{sizes[i]:,}", str(classes), "".join(BLOCKS[h] for h in heights[i]))
+        numbers = str(i), f"{sizes[i]:,}", str(np.count_nonzero(histogram[i]))
+        table.add_row(*numbers, "".join(_BLOCKS[h] for h in heights[i]))
     left_out = f", {description.left_out:,} on none" if description.left_out else ""
     facts = [
         f"{description.examples:,} examples on {description.clients:,} clients{left_out}",

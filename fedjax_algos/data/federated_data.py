@@ -1,7 +1,7 @@
-"""Clients' examples: all of them on the device (the flat store), or one client's at a time."""
+"""Clients' examples, all on the device (the flat store) or one client's at a time; data sets."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +9,13 @@ import numpy as np
 
 from fedjax_algos.core import Batch, ClientData, Statistics
 from fedjax_algos.core.checks import check_kind
+from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_device_memory, check_int32
+from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import describe, describe_tree, printable
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.core.types import Array
-from fedjax_algos.data.dataset import check_range
+from fedjax_algos.data.dataset import Dataset, check_range
 from fedjax_algos.data.images import ImageFormat, decode_image
 from fedjax_algos.data.partitioning.base import Partition, describe_counts
 
@@ -46,15 +48,11 @@ class FederatedData(NamedTuple):
     def __repr__(self) -> str:
         if not all(hasattr(leaf, "shape") for leaf in jax.tree.leaves(tuple(self))):
             return describe(self, leaves=describe_tree(self._asdict()))  # such as shardings
-        sizes = {"per_client": describe_counts(self.counts())} if is_readable(self.offsets) else {}
+        facts: dict[str, Any] = {"clients": self.num_clients, "examples": self.indices.shape[0]}
+        if is_readable(self.offsets):
+            facts |= {"per_client": describe_counts(self.counts())}
         one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.examples)
-        return describe(
-            self,
-            clients=self.num_clients,
-            examples=self.indices.shape[0],
-            **sizes,
-            each=f"({describe_tree(one)})",
-        )
+        return describe(self, **facts, each=f"({describe_tree(one)})")
 
 
 def is_readable(array: object) -> bool:
@@ -76,35 +74,32 @@ def client_view(
 ) -> ClientData:
     """One client's view of the store, for `local_training`.
 
-    The client id `num_clients` marks an empty slot: its view must not be read, but its count is 1,
-    so that division by it is safe. `order` is that of the client's examples, uint32[20], and
-    `first_step` int32[] the number of local steps of all its earlier dispatches.
+    The client id `num_clients` marks an empty slot, whose view must not be read. `order` is that of
+    the client's examples, uint32[20], and `first_step` int32[] the number of local steps of all its
+    earlier dispatches.
     """
     offset, end = data.offsets[client], data.offsets[client + 1]
-    count = jnp.maximum(end - offset, 1)
+    count = jnp.maximum(end - offset, 1)  # division by that of an empty slot is safe
     view = data.examples, data.indices, offset, count, order
     return ClientData(*view, statistics, first_step, frozen)
 
 
 def check_examples(name: str, examples: Batch) -> int:
     """The length of a tree of arrays [total, ...] of numbers; ValueError for other trees."""
-    leaves = jax.tree.leaves(examples)
+    leaves = jax.tree_util.tree_leaves_with_path(examples)
     if not leaves:
         raise ValueError(
             f"{name}={examples!r} hold no array; give a tree of arrays [examples, ...], such as "
             "{'x': ..., 'y': ...}"
         )
-    for leaf in leaves:
+    for _, leaf in leaves:
         if not hasattr(leaf, "dtype") or np.dtype(leaf.dtype).kind in "OSUMm":
             kind = getattr(leaf, "dtype", type(leaf).__name__)
             raise ValueError(f"{name} hold a leaf of type {kind}; give arrays of numbers")
-    lengths = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in leaves}
-    if len(lengths) != 1:
-        raise ValueError(
-            f"the arrays of {name} have {sorted(lengths)} rows; they need the same number"
-        )
-    (total,) = lengths
-    for path, leaf in jax.tree_util.tree_leaves_with_path(examples):
+    total, *others = sorted({np.shape(leaf)[0] if np.ndim(leaf) else 0 for _, leaf in leaves})
+    rows = f"the arrays of {name} have {[total, *others]} rows; they need the same number"
+    require(not others, rows)
+    for path, leaf in leaves:
         if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iuf" and leaf.dtype.itemsize == 8:
             check_range(leaf, f"{name}{jax.tree_util.keystr(path)}", finite=False)
     check_int32(f"the number of {name}", total, "give fewer")
@@ -137,24 +132,17 @@ def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False
     if not isinstance(partition, tuple):
         check_kind("partition", partition, Partition, "give Partition.of(rows of each client)")
     indices, offsets = (np.asarray(part) for part in partition)
-    if {indices.dtype.kind, offsets.dtype.kind} - set("iu") and len(indices):
-        raise ValueError(
-            f"the partition has indices of type {indices.dtype} and offsets of type "
-            f"{offsets.dtype}; give whole numbers, such as Partition.of(rows) makes them"
-        )
+    kinds = f"the partition has indices of type {indices.dtype} and offsets of type {offsets.dtype}"
+    whole = not len(indices) or {indices.dtype.kind, offsets.dtype.kind} <= set("iu")
+    require(whole, f"{kinds}; give whole numbers, such as Partition.of(rows) makes them")
     spans = len(offsets) > 0 and offsets[0] == 0 and offsets[-1] == len(indices)
-    if not spans or np.diff(offsets).min(initial=0) < 0:
-        raise ValueError(
-            f"the offsets must ascend from 0 to the {len(indices)} indices; make the partition "
-            "with Partition.of(rows)"
-        )
-    if len(indices) and (indices.min() < 0 or indices.max() >= total):
-        outside = indices.min() if indices.min() < 0 else indices.max()
-        raise ValueError(
-            f"the partition names example {outside}; there are examples 0 to {total - 1}"
-        )
-    if len(offsets) == 1:
-        raise ValueError("the partition has no clients; give the rows of at least one")
+    spans = spans and np.diff(offsets).min(initial=0) >= 0
+    wrong = f"the offsets must ascend from 0 to the {len(indices)} indices"
+    require(spans, f"{wrong}; make the partition with Partition.of(rows)")
+    outside = next(iter(indices[(indices < 0) | (indices >= total)]), None)
+    known = f"the partition names example {outside}; there are examples 0 to {total - 1}"
+    require(outside is None, known)
+    require(len(offsets) > 1, "the partition has no clients; give the rows of at least one")
     empty = np.flatnonzero(np.diff(offsets) < 1)
     if len(empty) and not allow_empty:
         raise ValueError(
@@ -217,23 +205,18 @@ class ClientSource(NamedTuple):
                 images[number] = decode_image(content, image_format, f"{where}, {name}")
             stored[key] = images
         for key, one in self.example.items():
-            array, expected = np.asarray(stored[key]), (int(self.counts[client]), *one.shape)
-            if array.shape != expected or array.dtype != one.dtype:
+            array, shape = np.asarray(stored[key]), (int(self.counts[client]), *one.shape)
+            if array.shape != shape or array.dtype != one.dtype:
                 raise ValueError(
-                    f"{where} has {key} {array.dtype}{list(array.shape)}, not "
-                    f"{one.dtype}{list(expected)} as the source says; fetch "
-                    "or write the files again"
+                    f"{where} has {key} {array.dtype}{list(array.shape)}, not {one.dtype}"
+                    f"{list(shape)} as the source says; fetch or write the files again"
                 )
         return stored
 
     def __repr__(self) -> str:
-        return describe(
-            self,
-            name=self.name,
-            clients=len(self.counts),
-            per_client=describe_counts(self.counts),
-            each=f"({describe_tree(dict(self.example))})",
-        )
+        counts, each = describe_counts(self.counts), f"({describe_tree(dict(self.example))})"
+        number = len(self.counts)
+        return describe(self, name=self.name, clients=number, per_client=counts, each=each)
 
 
 class ClientDataset(NamedTuple):
@@ -256,9 +239,8 @@ class ClientDataset(NamedTuple):
         """The shape of one example's "x"; raises ValueError if there is none."""
         if "x" not in self.train.example:
             names = ", ".join(self.train.example)
-            raise ValueError(
-                f"{self.train.name} has {names}, but no x; name the input of the model x"
-            )
+            fix = "name the input of the model x"
+            raise ValueError(f"{self.train.name} has {names}, but no x; {fix}")
         return self.train.example["x"].shape
 
     @property
@@ -267,5 +249,18 @@ class ClientDataset(NamedTuple):
         return self.train.example["x"].dtype
 
     def __repr__(self) -> str:
-        facts = {"train": self.train, "test": self.test, "num_classes": self.num_classes}
-        return describe(self, **facts)
+        return describe(self, train=self.train, test=self.test, num_classes=self.num_classes)
+
+
+AnyDataset: TypeAlias = Dataset | ClientDataset
+
+# A factory of the user's own may also return a `ClientSource`.
+datasets = Registry[AnyDataset]("dataset", AnyDataset | ClientSource)
+
+
+def as_dataset(given: AnyDataset | ClientSource) -> AnyDataset:
+    """A data set; a source alone gets its own examples as test examples, and a note."""
+    if not isinstance(given, ClientSource):
+        return given
+    note = f"{given.name} has no test examples: quality is measured on its training examples"
+    return ClientDataset(given, given, notes=(note,))

@@ -18,8 +18,7 @@ class ImageFormat(NamedTuple):
     antialiasing), and the middle of height x width is cut out of it, as is usual for ImageNet.
 
     Attributes:
-      height: rows of the result, in pixels.
-      width: columns of the result, in pixels.
+      height, width: rows and columns of the result, in pixels.
       channels: 3 for RGB, 1 for grey; other colours are converted.
       shorter_side: pixels, at least the smaller of `height` and `width`; None if all images have
         the size of the result, and others are an error.
@@ -49,8 +48,6 @@ def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.nda
     errors = (SyntaxError, Image.DecompressionBombError)
     with reading(name, "a JPEG or PNG image", "fetch the file again", *errors):
         file = open_image(content, "JPEG", "PNG")
-        small = file.width * file.height <= MAX_PIXELS  # read from the header, before decoding
-        require(small, f"it has {_size(file)} pixels, more than {MAX_PIXELS}")
         if shorter is not None:  # a JPEG decoder can leave out what a smaller image does not need
             file.draft(mode, (shorter, shorter))
         image = file.convert(mode)
@@ -60,21 +57,19 @@ def decode_image(content: bytes, image_format: ImageFormat, name: str) -> np.nda
             image = image.resize((columns, rows), Image.Resampling.BILINEAR)
         down, right = image.height - height, image.width - width  # pixels that are cut off
         fits = min(down, right) >= 0 and (shorter is not None or down == right == 0)
-        require(fits, f"it has {_size(image)} pixels, not {height} x {width}")
-        top, left = down // 2, right // 2
-        cut = image.crop((left, top, left + width, top + height))
-        return np.asarray(cut, np.uint8).reshape(height, width, channels)
+        require(fits, f"it has {image.height} x {image.width} pixels, not {height} x {width}")
+        pixels = np.asarray(image, np.uint8)[down // 2 :, right // 2 :][:height, :width]
+        return pixels.reshape(height, width, channels)
 
 
 def open_image(content: bytes, *formats: str) -> Any:
-    """An image of PIL, of which only the header is read."""
+    """An image of PIL, of which only the header is read; ValueError for more than `MAX_PIXELS`."""
     from PIL import Image, UnidentifiedImageError
 
     try:
-        return Image.open(io.BytesIO(content), formats=formats)
+        image = Image.open(io.BytesIO(content), formats=formats)
     except UnidentifiedImageError:  # whose message has the address of the buffer
         raise ValueError("its header is of no such image") from None
-
-
-def _size(image):
-    return f"{image.height} x {image.width}"
+    pixels = f"it has {image.height} x {image.width} pixels, more than {MAX_PIXELS}"
+    require(image.width * image.height <= MAX_PIXELS, pixels)
+    return image

@@ -26,7 +26,7 @@ from fedjax_algos.data import (
     partitions,
 )
 from fedjax_algos.data.partitioning.simple import choose_clients
-from fedjax_algos.data.stored import load_test
+from fedjax_algos.data.stored.stored_data import load_test
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_executor
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.exchange import count_transfer

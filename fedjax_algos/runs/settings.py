@@ -24,7 +24,7 @@ from fedjax_algos.data import (
     datasets,
     partitions,
 )
-from fedjax_algos.data.registry import as_dataset
+from fedjax_algos.data.federated_data import as_dataset
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.slots import chunk_size
 from fedjax_algos.models import compute_in, losses, metrics, models, with_loss, with_metrics

@@ -1,9 +1,10 @@
-"""Data sets of arrays: no copies, and the representation."""
+"""Data sets of arrays and the flat store: no copies, checks, and representations."""
 
 import jax
 import numpy as np
 import pytest
 
+import fedjax_algos as fa
 from fedjax_algos.data.dataset import from_arrays
 
 ARRAYS = {
@@ -35,7 +36,6 @@ def test_data_sets_are_shown_in_one_line():
     ("kind", "value", "message"),
     [
         (np.float64, 3.5e38, "x_test has 3.5e+38 in example 1, which is out of range of float32"),
-        (np.float64, -1e300, "x_test has -1e+300 in example 1, which is out of range of float32"),
         (np.int64, 2**31, "x_test has 2147483648 in example 1, which is out of range of int32"),
         (np.int64, -(2**31) - 1, "which is out of range of int32; scale it"),
         (np.uint64, 2**32, "which is out of range of uint32; scale it"),
@@ -59,28 +59,55 @@ def test_numbers_up_to_the_limits_are_kept():
         data = from_arrays(x, np.arange(2), x, np.arange(2))
         on_device = np.asarray(jax.numpy.asarray(data.train["x"]))
         assert on_device.max() == np.array(value, on_device.dtype)
-
-
-def test_float64_is_kept_where_jax_keeps_it():
     x = np.full((2, 3), 1e300)
     with jax.enable_x64(True):
         assert from_arrays(x, np.arange(2), x, np.arange(2)).train["x"].max() == 1e300
 
 
-def test_labels_beyond_32_bits_are_refused():
-    y = np.array([0, 2**40])
-    x = np.zeros((2, 3), np.float32)
-    with pytest.raises(ValueError, match="y_train has label 1099511627776 in example 1"):
-        from_arrays(x, y, x, np.arange(2))
-    with pytest.raises(ValueError, match="num_classes=2199023255552 is out of range; give 1 to 2"):
-        from_arrays(x, y, x, np.arange(2), num_classes=2**41)
+def test_labels_that_are_no_classes():
+    """Labels alone tell the classes, up to as many as there are examples, or a thousand."""
+    x, known = np.zeros((4, 2), np.float32), np.array([0, 1, 2, 999])
+    assert from_arrays(x, known, x, np.arange(4)).num_classes == 1000
+    assert from_arrays(x, known * 1001, x, np.arange(4), num_classes=10**6).num_classes == 10**6
+    for y, num_classes, message in (
+        (known * 1001, None, "largest label is 999999, which would make 1000000 class"),
+        (known * 2**40, None, "y_train has label 1099511627776 in example 1"),
+        (known, 2**41, "num_classes=2199023255552 is out of range; give 1 to 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            from_arrays(x, y, x, np.arange(4), num_classes=num_classes)
 
 
-def test_a_label_that_is_no_class_makes_no_classes():
-    """Labels alone tell the classes, up to as many as there are examples."""
-    x = np.zeros((4, 2), np.float32)
-    assert from_arrays(x, np.array([0, 1, 2, 999]), x, np.arange(4)).num_classes == 1000
-    y = np.array([0, 1, 2, 999_999])
-    with pytest.raises(ValueError, match="largest label is 999999, which would make 1000000 class"):
-        from_arrays(x, y, x, np.arange(4))
-    assert from_arrays(x, y, x, np.arange(4), num_classes=10**6).num_classes == 10**6
+def test_a_negative_row_is_refused():
+    with pytest.raises(ValueError, match="names example -1"):
+        fa.federate({"x": np.zeros(3)}, fa.Partition.of([[-1]]))
+
+
+def test_ragged_clients_take_no_more_memory_than_examples_and_indices():
+    """One client of 10,000 and 9,999 of ten: a padded table would hold a thousand times more."""
+    counts = [10_000] + [10] * 9_999
+    total = sum(counts)
+    examples = {"x": np.zeros((total, 7), np.uint8), "y": np.zeros(total, np.int32)}
+    rows = np.split(np.arange(total), np.cumsum(counts)[:-1])
+    data = fa.federate(examples, fa.Partition.of(rows))
+    held = sum(leaf.nbytes for leaf in (*data.examples.values(), data.indices, data.offsets))
+    assert data.examples["x"].dtype == np.uint8
+    assert held == total * (7 + 4) + 4 * total + 4 * (len(counts) + 1)
+
+
+def test_the_store_is_shown_in_one_line():
+    """Without reading values unless they are on the host or on each device."""
+    examples = {"x": np.zeros((3, 2), np.float32), "y": np.zeros(3, np.int32)}
+    data = fa.federate(examples, fa.Partition.of([np.array([0, 2]), np.array([1])]))
+    shape = "FederatedData(clients=2, examples=3, each=(x float32[2], y int32[]))"
+    assert repr(data) == shape.replace("each", "per_client=1..2, each")
+    assert repr(jax.eval_shape(lambda: data)) == shape
+    traced = []
+    jax.jit(lambda data: traced.append(repr(data)))(data)
+    assert traced == [shape]
+    mesh = jax.make_mesh((3,), ("rows",), devices=jax.devices()[:3])
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows"))
+    assert repr(jax.device_put(data, sharding)) == shape
+    assert repr(jax.tree.map(lambda leaf: 0, data)).startswith("FederatedData(leaves=")
+    data.offsets.delete()
+    assert repr(data) == shape

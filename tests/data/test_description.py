@@ -1,11 +1,10 @@
-"""Descriptions of partitions: numbers by hand, a table of the width of a terminal, pictures."""
+"""Descriptions of partitions: numbers by hand, a table of the width of a terminal."""
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 import fedjax_algos as fa
-from fedjax_algos.analysis.pictures import plot_partition
 from fedjax_algos.data import partitions
 from fedjax_algos.data.description import Distribution, describe_partition, partition_table
 
@@ -31,20 +30,16 @@ def test_numbers_by_hand():
     assert repr(description).startswith("Description(clients=3, examples=7, left_out=1, sizes=1 to")
 
 
-def test_an_example_of_two_clients_is_counted_for_both():
-    description = describe_partition(np.array([1, 0]), fa.Partition.of([np.array([0])] * 2))
-    assert (description.examples, description.left_out) == (2, 1)
-    np.testing.assert_array_equal(description.histogram, [[0, 1], [0, 1]])
-
-
-@pytest.mark.parametrize("name", ["iid", "dirichlet", "quantity", "classes_per_client"])
-def test_histograms_add_up(name):
+def test_histograms():
     labels = np.random.default_rng(0).integers(0, 10, 2000).astype(np.uint8)
-    partition = partitions[name](labels, 50, 0)
+    partition = partitions["dirichlet"](labels, 50, 0)
     description = describe_partition(labels, partition)
     np.testing.assert_array_equal(description.histogram.sum(axis=0), np.bincount(labels))
     np.testing.assert_array_equal(description.histogram.sum(axis=1), partition.counts())
     assert description.left_out == 0
+    shared = describe_partition(np.array([1, 0]), fa.Partition.of([np.array([0])] * 2))
+    assert (shared.examples, shared.left_out) == (2, 1)  # an example counts for both clients
+    np.testing.assert_array_equal(shared.histogram, [[0, 1], [0, 1]])
 
 
 def test_the_whole_table():
@@ -60,6 +55,8 @@ def test_the_whole_table():
         "classes per client: 1 to 2, median 1, mean 1.333",
         f"digest {THREE.digest()[:12]}",
     ]
+    for rows in (0, 2):
+        assert len(text(describe_partition(LABELS, THREE), rows=rows).splitlines()) == 6 + rows
 
 
 @pytest.mark.parametrize(("num_classes", "heading"), [(100, "2 a bar"), (1203, "25 a bar")])
@@ -72,12 +69,6 @@ def test_the_table_fits_a_terminal(num_classes, heading):
     sizes = [int(line.split()[1].replace(",", "")) for line in output.splitlines()[1:11]]
     assert sizes == sorted(sizes, reverse=True)
     assert f"{sizes[-1]} to {sizes[0]}," in output
-
-
-def test_the_table_has_the_requested_number_of_clients():
-    description = describe_partition(LABELS, THREE)
-    assert len(text(description, rows=2).splitlines()) == 1 + 2 + 1 + 4
-    assert len(text(description, rows=0).splitlines()) == 1 + 0 + 1 + 4
 
 
 @pytest.mark.parametrize(
@@ -93,24 +84,6 @@ def test_the_table_has_the_requested_number_of_clients():
         (LABELS[:0], THREE, r"shape \(0,\) cannot be counted"),
     ],
 )
-def test_invalid_labels_and_partitions_are_rejected(labels, partition, message, tmp_path):
+def test_invalid_labels_and_partitions_are_rejected(labels, partition, message):
     with pytest.raises(ValueError, match=message):
         describe_partition(labels, partition)
-    with pytest.raises(ValueError, match=message):
-        plot_partition(labels, partition, tmp_path / "picture.png")
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize(
-    ("num_clients", "num_classes"), [(1, 1), (1, 60), (10, 10), (40, 40), (41, 1), (1000, 100)]
-)
-def test_pictures(num_clients, num_classes, tmp_path):
-    labels = np.arange(5000) % num_classes
-    path = tmp_path / "picture.png"
-    plot_partition(labels, partitions["iid"](labels, num_clients, 0), path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_picture_in_another_format(tmp_path):
-    plot_partition(LABELS, THREE, str(tmp_path / "picture.svg"))
-    assert "largest bubble: 3 examples" in (tmp_path / "picture.svg").read_text()

@@ -1,19 +1,10 @@
 """Decoding of images to one shape."""
 
-import io
-
 import numpy as np
 import pytest
-from PIL import Image
+from image_helpers import encoded
 
 from fedjax_algos.data.images import ImageFormat, decode_image
-
-
-def encoded(pixels, kind="PNG"):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind)
-    return file.getvalue()
-
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
 
@@ -55,13 +46,10 @@ def test_a_jpeg_is_close_to_the_picture_that_was_encoded():
         (b"GIF89a", ImageFormat(6, 8), "not an? .*: "),
     ],
 )
-def test_damaged_images_and_other_sizes_are_named(content, image_format, message):
+def test_damaged_images_and_other_sizes_are_named(content, image_format, message, monkeypatch):
     with pytest.raises(ValueError, match=message) as error:
         decode_image(content, image_format, "folder: client 'ann', image 3")
     assert str(error.value).startswith("folder: client 'ann', image 3: ")
-
-
-def test_an_image_with_too_many_pixels_is_refused_before_it_is_decoded(monkeypatch):
-    monkeypatch.setattr("fedjax_algos.data.images.MAX_PIXELS", 47)
+    monkeypatch.setattr("fedjax_algos.data.images.MAX_PIXELS", 47)  # before it is decoded
     with pytest.raises(ValueError, match="6 x 8 pixels, more than 47"):
         decode_image(encoded(PIXELS), ImageFormat(6, 8), "a")

@@ -13,7 +13,7 @@ from sweep_helpers import FULL, assert_same_rows, sweep_toy, toy
 
 import fedjax_algos as fa
 from fedjax_algos.data import StoredData
-from fedjax_algos.data.stored import source_of
+from fedjax_algos.data.stored.stored_data import source_of
 from fedjax_algos.participation import Cohorts, independent, uniform
 from fedjax_algos.runs.settings import Settings
 

@@ -12,7 +12,7 @@ from same_runs import assert_same
 import fedjax_algos as fa
 from fedjax_algos import asynchrony
 from fedjax_algos.data import StoredData
-from fedjax_algos.data.stored import source_of
+from fedjax_algos.data.stored.stored_data import source_of
 from fedjax_algos.engine.placed.cohort_data import CohortData
 
 PROBLEM = small_network().problem

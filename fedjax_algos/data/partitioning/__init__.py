@@ -8,8 +8,7 @@ from fedjax_algos.data.partitioning.dirichlet import (
     dirichlet_classes,
     dual_dirichlet,
 )
-from fedjax_algos.data.partitioning.pachinko import pachinko
-from fedjax_algos.data.partitioning.simple import iid, natural, quantity
+from fedjax_algos.data.partitioning.simple import iid, natural, pachinko, quantity
 
 __all__ = [
     "Partition",

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_algos.core.checks import check_seed, check_whole
+from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import describe
@@ -60,7 +61,7 @@ class Partition(NamedTuple):
                 f"rows are of type {type(rows).__name__}; give a list with one array of example "
                 "numbers for each client"
             )
-        arrays = [checked_rows(client, each) for client, each in enumerate(rows)]
+        arrays = [_checked_rows(client, each) for client, each in enumerate(rows)]
         offsets = np.cumsum([0, *map(len, arrays)])
         check_int32("the examples of all clients", offsets[-1], "give fewer")
         indices = np.concatenate(arrays) if arrays else np.empty(0)
@@ -91,8 +92,7 @@ def hold_out(partition: Partition, share: float, seed: int) -> tuple[Partition, 
     nearest = np.argsort(numbers - share * counts, kind="stable")
     nearest = nearest[numbers[nearest] + 1 < counts[nearest]]
     numbers[nearest[: int(share * counts.sum()) - numbers.sum()]] += 1
-    kept, held = [], []
-    all_rows = np.split(partition.indices, partition.offsets[1:-1])
+    kept, held, all_rows = [], [], np.split(partition.indices, partition.offsets[1:-1])
     for rows, number in zip(all_rows, numbers, strict=True):
         order = rng.permutation(len(rows))
         kept.append(np.sort(rows[order[number:]]))
@@ -127,13 +127,8 @@ def raise_to_minimum(sizes: np.ndarray, minimum: int) -> np.ndarray:
 
 
 def log_dirichlet(rng: np.random.Generator, concentration: np.ndarray) -> np.ndarray:
-    """Logarithms of draws of Dir(concentration) along the last axis.
-
-    They are finite even where the draws themselves underflow, because
-    Gamma(a) = Gamma(a + 1) U^(1/a). Therefore the remaining shares can be renormalised after some
-    are excluded.
-    """
-    a = np.maximum(concentration, 1e-300)
+    """Logarithms of draws of Dir(concentration) along the last axis; finite if draws underflow."""
+    a = np.maximum(concentration, 1e-300)  # Gamma(a) = Gamma(a + 1) U^(1/a)
     logs = np.log(rng.standard_gamma(a + 1)) - rng.standard_exponential(a.shape) / a
     logs -= logs.max(axis=-1, keepdims=True)
     return logs - np.log(np.exp(logs).sum(axis=-1, keepdims=True))
@@ -149,12 +144,10 @@ def renormalise(logs: np.ndarray, allowed: np.ndarray | bool = True) -> np.ndarr
 def draw_class_counts(
     rng: np.random.Generator, number: int, logs: np.ndarray, available: np.ndarray
 ) -> np.ndarray:
-    """int[classes]: how many of `number` examples, drawn without replacement, have each class.
+    """int[classes] of `number` draws by exp(logs) [classes], renormalised over those available.
 
-    Each draw chooses a class by exp(logs), renormalised over the classes that are not exhausted.
-    All examples are drawn at once, and draws beyond what a class has are repeated among the other
-    classes. The distribution is that of successive draws, because a draw of an exhausted class is
-    repeated whenever it occurs. `logs` is float[classes], `available` int[classes].
+    All are drawn at once, and what a class has not is drawn again among the others; this has the
+    distribution of successive draws, because a draw of an exhausted class is always repeated.
     """
     drawn = np.zeros_like(available)
     while number > 0:
@@ -166,11 +159,9 @@ def draw_class_counts(
 
 
 def divide_by_weights(weights: np.ndarray, sizes: np.ndarray | int) -> np.ndarray:
-    """Divides each class over the clients in proportion to its column of weights.
+    """int[num_clients, ...]: sizes int[...], cut at the rounded cumulative sums of the weights.
 
-    A class is cut at its rounded cumulative sums. Therefore all of it is used, each part differs
-    from its exact share by less than one example, and no client receives the remainders. Of weights
-    float[num_clients, ...] and sizes int[...] it makes int[num_clients, ...].
+    So all is used, and each part differs from its exact share by less than one example.
     """
     ends = np.cumsum(weights, axis=0)
     return np.diff(np.rint(ends / ends[-1] * sizes).astype(int), axis=0, prepend=0)
@@ -213,33 +204,20 @@ def shuffled_argsort(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return order[np.argsort(keys[order], kind="stable")]
 
 
-def checked_rows(client: int, rows: ArrayLike) -> np.ndarray:
+def _checked_rows(client: int, rows: ArrayLike) -> np.ndarray:
     """A client's example numbers as int[n_i]."""
     rows = np.asarray(rows)
-    if rows.ndim != 1:
-        raise ValueError(
-            f"the rows of client {client} have shape {rows.shape}; give its example numbers, in "
-            "one axis"
-        )
-    if not len(rows):
+    if rows.ndim == 1 and not len(rows):
         return rows.astype(np.int32)
-    if rows.dtype.kind == "b":
-        raise ValueError(
-            f"the rows of client {client} are a mask of {len(rows)} examples; give the numbers of "
-            "its examples, np.flatnonzero(mask)"
-        )
-    if rows.dtype.kind not in "iu":
-        raise ValueError(
-            f"the rows of client {client} are of type {rows.dtype}; give whole numbers of examples"
-        )
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        problem = f"are of type {rows.dtype}; give whole numbers of examples"
+        if rows.ndim != 1:
+            problem = f"have shape {rows.shape}; give its example numbers, in one axis"
+        elif rows.dtype.kind == "b":
+            problem = f"are a mask of {len(rows)} examples; give np.flatnonzero(mask)"
+        raise ValueError(f"the rows of client {client} {problem}")
     check_int32(f"an example of client {client}", rows.max(), "give numbers of examples")
     return rows
-
-
-def generator(seed: int) -> np.random.Generator:
-    """NumPy's generator of a seed."""
-    check_seed(seed)
-    return np.random.default_rng(seed)
 
 
 def check_table(num_clients: int, num_classes: int) -> None:
@@ -251,15 +229,16 @@ def check_table(num_clients: int, num_classes: int) -> None:
     )
 
 
-def check_labels(labels: np.ndarray, num_clients: int, min_examples: int = 1) -> np.ndarray:
-    """The labels as an array; ValueError unless they suffice for the clients."""
+def checked(
+    labels: np.ndarray, num_clients: int, seed: int, min_examples: int = 1
+) -> tuple[np.ndarray, np.random.Generator]:
+    """The labels as an array, and a generator; ValueError unless they suffice for the clients."""
     labels = np.asarray(labels)
-    if labels.ndim != 1:
-        raise ValueError(f"labels have shape {labels.shape}; give one label for each example")
+    shape = f"labels have shape {labels.shape}; give one label for each example"
+    require(labels.ndim == 1, shape)
     check_whole("num_clients", num_clients)
-    if len(labels) < num_clients * min_examples:
-        raise ValueError(
-            f"{len(labels)} examples cannot give {num_clients} clients {min_examples} each; "
-            f"use at most {len(labels) // min_examples} clients"
-        )
-    return labels
+    few = f"{len(labels)} examples cannot give {num_clients} clients {min_examples} each"
+    fix = f"use at most {len(labels) // min_examples} clients"
+    require(len(labels) >= num_clients * min_examples, f"{few}; {fix}")
+    check_seed(seed)
+    return labels, np.random.default_rng(seed)

@@ -2,18 +2,10 @@
 
 import numpy as np
 
+from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, NonNegative, Positive
-from fedjax_algos.data.partitioning.base import (
-    Partition,
-    check_labels,
-    check_table,
-    divide_by_weights,
-    even_sizes,
-    generator,
-    partition_by_table,
-    partitions,
-    raise_to_minimum,
-)
+from fedjax_algos.data.partitioning import base
+from fedjax_algos.data.partitioning.base import Partition, partitions
 
 REDRAWS = 100  # of the holders of all classes
 
@@ -38,54 +30,41 @@ def classes_per_client(
     assignment. The common cut of label-sorted examples into shards can give a client fewer classes.
 
     Args:
-      labels: int[examples].
-      num_clients: N, the number of clients.
-      seed: the seed of the assignment.
+      labels, num_clients, seed: int[examples], the number of clients N, the seed of the assignment.
       classes: P, the number of classes of each client, at least 1.
 
     Raises:
       ValueError: if there are fewer than P classes, fewer slots than classes, or fewer examples of
         a class than slots.
     """
-    labels = check_labels(labels, num_clients)
-    rng = generator(seed)
+    labels, rng = base.checked(labels, num_clients, seed)
     names, numbers, per_class = np.unique(labels, return_inverse=True, return_counts=True)
     slots = num_clients * classes
-    if classes > len(names):
-        raise ValueError(
-            f"classes={classes} is more than the {len(names)} that there are; give fewer"
-        )
-    if slots < len(names):
-        raise ValueError(
-            f"{num_clients} clients with {classes} classes each leave some of the {len(names)} "
-            f"out; use at least {-(-len(names) // num_clients)} classes or "
-            f"{-(-len(names) // classes)} clients"
-        )
-    per_slot = rng.permutation(even_sizes(slots, len(names)))
-    too_small = np.flatnonzero(per_class < per_slot)
-    if len(too_small):
-        c = too_small[0]
-        raise ValueError(
-            f"class {names[c]} has {per_class[c]} examples for {per_slot[c]} clients; "
-            "use fewer clients or fewer classes for each"
-        )
+    known = f"the {len(names)} that there are"
+    require(classes <= len(names), f"classes={classes} is more than {known}; give fewer")
+    few = f"{num_clients} clients with {classes} classes each leave some of the {len(names)} out"
+    fix = f"{-(-len(names) // num_clients)} classes or {-(-len(names) // classes)} clients"
+    require(slots >= len(names), f"{few}; use at least {fix}")
+    per_slot = rng.permutation(base.even_sizes(slots, len(names)))
+    worst = (per_class < per_slot).argmax()
+    small = f"class {names[worst]} has {per_class[worst]} examples for {per_slot[worst]} clients"
+    require(per_class[worst] >= per_slot[worst], f"{small}; use fewer clients or fewer classes")
     class_of_slot = rng.permutation(np.repeat(np.arange(len(names)), per_slot))
-    check_table(num_clients, len(names))
+    base.check_table(num_clients, len(names))
     slot_counts = np.zeros((num_clients, len(names)), int)
     np.add.at(slot_counts, (np.repeat(np.arange(num_clients), classes), class_of_slot), 1)
     table = np.zeros_like(slot_counts)
     for c, column in enumerate(exchange_duplicates(slot_counts, rng).T):
         holders = rng.permutation(np.flatnonzero(column))
-        table[holders, c] = even_sizes(per_class[c], len(holders))
-    return partition_by_table(numbers, table, rng)
+        table[holders, c] = base.even_sizes(per_class[c], len(holders))
+    return base.partition_by_table(numbers, table, rng)
 
 
 def exchange_duplicates(slot_counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Exchanges slots between clients until no client has a class twice.
+    """int[num_clients, num_classes] of 0 and 1 with the same sums, made by exchanging slots.
 
     If client i has class c twice, some client j lacks it. If i has all classes of j, then j has one
-    of them twice. In both cases an exchange reduces the number of duplicates, so the loop ends. The
-    result, int[num_clients, num_classes] of 0 and 1, has the same sums of rows and columns.
+    of them twice. In both cases an exchange reduces the number of duplicates, so the loop ends.
     """
     slot_counts = slot_counts.copy()
     while (slot_counts > 1).any():
@@ -125,9 +104,7 @@ def class_partition(
     of the largest ones, of any class.
 
     Args:
-      labels: int[examples].
-      num_clients: m, the number of clients.
-      seed: the seed of the draw.
+      labels, num_clients, seed: int[examples], the number of clients m, the seed of the draw.
       min_classes: the fewest classes of a client, at least 1; None for the number in the code, but
         at most all classes.
       max_classes: the most classes of a client, at least `min_classes`; None likewise.
@@ -140,31 +117,24 @@ def class_partition(
       ValueError: if the clients cannot hold all classes, if the numbers of classes contradict each
         other or the data, or if there are fewer than `num_clients * min_examples` examples.
     """
-    labels = check_labels(labels, num_clients, min_examples)
-    rng = generator(seed)
+    labels, rng = base.checked(labels, num_clients, seed, min_examples)
     _, numbers, per_class = np.unique(labels, return_inverse=True, return_counts=True)
     usual = [min(n, len(per_class)) for n in CLASSES.get(num_clients, CLASSES_OF_MORE)]
     low = usual[0] if min_classes is None else min_classes
     high = usual[1] if max_classes is None else max_classes
-    if low > high:
-        raise ValueError(
-            f"min_classes={low} is above max_classes={high}; give both (the default for "
-            f"{num_clients} clients is {usual[0]} to {usual[1]})"
-        )
-    if high > len(per_class):
-        raise ValueError(
-            f"max_classes={high} is more than the {len(per_class)} that there are; give fewer"
-        )
-    if num_clients * high < len(per_class):
-        raise ValueError(
-            f"{num_clients} clients with at most {high} classes each cannot hold "
-            f"{len(per_class)}; give max_classes={-(-len(per_class) // num_clients)} or more"
-        )
+    default = f"the default for {num_clients} clients is {usual[0]} to {usual[1]}"
+    above = f"min_classes={low} is above max_classes={high}"
+    require(low <= high, f"{above}; give both ({default})")
+    known = f"the {len(per_class)} that there are"
+    require(high <= len(per_class), f"max_classes={high} is more than {known}; give fewer")
+    few = f"{num_clients} clients with at most {high} classes each cannot hold {len(per_class)}"
+    fix = f"give max_classes={-(-len(per_class) // num_clients)} or more"
+    require(num_clients * high >= len(per_class), f"{few}; {fix}")
     holds = draw_class_holders(num_clients, len(per_class), low, high, rng)
     lengths = np.abs(rng.normal(mean, deviation, holds.shape))
-    table = divide_by_weights(np.where(holds, lengths, 0), per_class)
-    sizes = raise_to_minimum(table.sum(axis=1), min_examples)
-    return partition_by_table(numbers, table, rng, sizes)
+    table = base.divide_by_weights(np.where(holds, lengths, 0), per_class)
+    sizes = base.raise_to_minimum(table.sum(axis=1), min_examples)
+    return base.partition_by_table(numbers, table, rng, sizes)
 
 
 def draw_class_holders(

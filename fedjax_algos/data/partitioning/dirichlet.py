@@ -5,21 +5,8 @@ from typing import Annotated
 import numpy as np
 
 from fedjax_algos.core.options import Count, NonNegative, Positive, Range
-from fedjax_algos.data.partitioning.base import (
-    Partition,
-    check_labels,
-    check_table,
-    divide_by_weights,
-    draw_class_counts,
-    even_sizes,
-    generator,
-    log_dirichlet,
-    partition_by_table,
-    partitions,
-    raise_to_minimum,
-    renormalise,
-    shuffled_argsort,
-)
+from fedjax_algos.data.partitioning import base
+from fedjax_algos.data.partitioning.base import Partition, partitions
 
 REDRAWS = 100  # of a table in which a client has too few examples
 
@@ -40,17 +27,14 @@ def dirichlet(
     duplicated and the function always ends.
 
     Args:
-      labels: int[examples].
-      num_clients: N, the number of clients.
-      seed: the seed of the draw.
+      labels, num_clients, seed: int[examples], the number of clients N, the seed of the draw.
       alpha: concentration, above 0; small values are heterogeneous.
       min_examples: the fewest examples of a client, at least 1.
 
     Raises:
       ValueError: if there are fewer than `num_clients * min_examples` examples.
     """
-    labels = check_labels(labels, num_clients, min_examples)
-    rng = generator(seed)
+    labels, rng = base.checked(labels, num_clients, seed, min_examples)
     rows: list[list[int]] = [[] for _ in range(num_clients)]
     for label in np.unique(labels):
         examples = rng.permutation(np.flatnonzero(labels == label))
@@ -95,26 +79,23 @@ def dirichlet_balanced(
     clients with most examples receive the remainders of the sizes.
 
     Args:
-      labels: int[examples].
-      num_clients: N, the number of clients.
-      seed: the seed of the draw.
+      labels, num_clients, seed: int[examples], the number of clients N, the seed of the draw.
       alpha: concentration, at least 0; small values are heterogeneous.
       tries: number of tables from which the most even one is chosen, from 1 to a million.
 
     Raises:
       ValueError: if there are more clients than examples.
     """
-    labels = check_labels(labels, num_clients)
-    rng = generator(seed)
+    labels, rng = base.checked(labels, num_clients, seed)
     if alpha == 0:
         return _shards(labels, num_clients, rng)
     _, classes, per_class = np.unique(labels, return_inverse=True, return_counts=True)
-    check_table(num_clients, len(per_class))
+    base.check_table(num_clients, len(per_class))
     tables = (draw_balanced_table(per_class, num_clients, alpha, rng) for _ in range(tries))
     table = min(tables, key=lambda table: table.sum(axis=1).std())
     sizes = np.empty(num_clients, int)
-    sizes[np.argsort(-table.sum(axis=1), kind="stable")] = even_sizes(len(labels), num_clients)
-    return partition_by_table(classes, table, rng, sizes)
+    sizes[np.argsort(-table.sum(axis=1), kind="stable")] = base.even_sizes(len(labels), num_clients)
+    return base.partition_by_table(classes, table, rng, sizes)
 
 
 def draw_balanced_table(
@@ -124,20 +105,16 @@ def draw_balanced_table(
     table = np.zeros((num_clients, len(per_class)), int)
     sizes = np.zeros(num_clients, int)
     for label, size in enumerate(per_class):
-        logs = log_dirichlet(rng, np.full(num_clients, alpha))
-        shares = renormalise(logs, sizes * num_clients < per_class.sum())
-        table[:, label] = divide_by_weights(shares, size)
+        logs = base.log_dirichlet(rng, np.full(num_clients, alpha))
+        shares = base.renormalise(logs, sizes * num_clients < per_class.sum())
+        table[:, label] = base.divide_by_weights(shares, size)
         sizes += table[:, label]
     return table
 
 
 @partitions.register
 def dirichlet_classes(
-    labels: np.ndarray,
-    num_clients: int,
-    seed: int,
-    *,
-    alpha: NonNegative = 0.1,
+    labels: np.ndarray, num_clients: int, seed: int, *, alpha: NonNegative = 0.1
 ) -> Partition:
     """Clients of equal size, each with its own label distribution q_i ~ Dir(alpha prior).
 
@@ -153,31 +130,28 @@ def dirichlet_classes(
     above is ours.
 
     Args:
-      labels: int[examples].
-      num_clients: N, the number of clients.
-      seed: the seed of the draw.
+      labels, num_clients, seed: int[examples], the number of clients N, the seed of the draw.
       alpha: concentration, at least 0; small values are heterogeneous.
 
     Raises:
       ValueError: if there are more clients than examples.
     """
-    labels = check_labels(labels, num_clients)
-    rng = generator(seed)
+    labels, rng = base.checked(labels, num_clients, seed)
     if alpha == 0:
         return _shards(labels, num_clients, rng)
     _, classes, remaining = np.unique(labels, return_inverse=True, return_counts=True)
-    check_table(num_clients, len(remaining))
+    base.check_table(num_clients, len(remaining))
     table = np.zeros((num_clients, len(remaining)), int)
-    q = log_dirichlet(rng, np.tile(alpha * remaining / len(labels), (num_clients, 1)))
-    for client, size in enumerate(even_sizes(len(labels), num_clients)):
-        table[client] = draw_class_counts(rng, size, q[client], remaining)
+    q = base.log_dirichlet(rng, np.tile(alpha * remaining / len(labels), (num_clients, 1)))
+    for client, size in enumerate(base.even_sizes(len(labels), num_clients)):
+        table[client] = base.draw_class_counts(rng, size, q[client], remaining)
         remaining = remaining - table[client]
-    return partition_by_table(classes, table, rng)
+    return base.partition_by_table(classes, table, rng)
 
 
 def _shards(labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> Partition:
     """The examples sorted by label, in contiguous shards of equal size, in random order."""
-    shards = np.array_split(shuffled_argsort(labels, rng), num_clients)
+    shards = np.array_split(base.shuffled_argsort(labels, rng), num_clients)
     return Partition.of([shards[i] for i in rng.permutation(num_clients)])
 
 
@@ -205,9 +179,7 @@ def dual_dirichlet(
     client; here classes are cut at rounded cumulative sums.
 
     Args:
-      labels: int[examples].
-      num_clients: m, the number of clients.
-      seed: the seed of the draw.
+      labels, num_clients, seed: int[examples], the number of clients m, the seed of the draw.
       alpha1: concentration of the sizes, above 0; None for m, as in the paper.
       alpha2: concentration of the labels, above 0; small values are heterogeneous.
       min_examples: the fewest examples of a client, at least 1.
@@ -215,20 +187,19 @@ def dual_dirichlet(
     Raises:
       ValueError: if there are fewer than `num_clients * min_examples` examples.
     """
-    labels = check_labels(labels, num_clients, min_examples)
-    rng = generator(seed)
+    labels, rng = base.checked(labels, num_clients, seed, min_examples)
     _, classes, per_class = np.unique(labels, return_inverse=True, return_counts=True)
-    check_table(num_clients, len(per_class))
+    base.check_table(num_clients, len(per_class))
     of_sizes = np.full(num_clients, (num_clients if alpha1 is None else alpha1) / num_clients)
     of_labels = np.tile(alpha2 * per_class / len(labels), (num_clients, 1))
     fewest_missing = len(labels)
     for _ in range(REDRAWS):
-        w, k = log_dirichlet(rng, of_sizes), log_dirichlet(rng, of_labels)
-        drawn = divide_by_weights(renormalise(w[:, None] + k), per_class)
+        w, k = base.log_dirichlet(rng, of_sizes), base.log_dirichlet(rng, of_labels)
+        drawn = base.divide_by_weights(base.renormalise(w[:, None] + k), per_class)
         missing = np.maximum(min_examples - drawn.sum(axis=1), 0).sum()
         if missing < fewest_missing:
             fewest_missing, table = missing, drawn
         if not missing:
             break
-    sizes = raise_to_minimum(table.sum(axis=1), min_examples)
-    return partition_by_table(classes, table, rng, sizes)
+    sizes = base.raise_to_minimum(table.sum(axis=1), min_examples)
+    return base.partition_by_table(classes, table, rng, sizes)

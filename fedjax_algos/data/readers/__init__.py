@@ -1,5 +1,5 @@
 """Readers of data sets: each module adds its factories to the registry `datasets`."""
 
-from fedjax_algos.data.readers import cifar, client_files, idx, images, made, medical, npz
+from fedjax_algos.data.readers import cifar, client_files, flamby, idx, image_folder, made, npz
 
-__all__ = ["cifar", "client_files", "idx", "images", "made", "medical", "npz"]
+__all__ = ["cifar", "client_files", "flamby", "idx", "image_folder", "made", "npz"]

@@ -20,8 +20,8 @@ from fedjax_algos.core.files import (
     require,
 )
 from fedjax_algos.data.dataset import Dataset, from_arrays
-from fedjax_algos.data.partitioning.pachinko import CIFAR100_COARSE
-from fedjax_algos.data.registry import datasets
+from fedjax_algos.data.federated_data import datasets
+from fedjax_algos.data.partitioning.simple import CIFAR100_COARSE
 
 MAX_BYTES = 2**28  # of all files together; the data sets have 184 MB
 _KIND = "the binary version of CIFAR"
@@ -62,8 +62,7 @@ def cifar100(*, path: PathLike, labels: Literal["fine", "coarse"] = "fine") -> D
       path: `cifar-100-binary.tar.gz`, or the folder with `train.bin` and `test.bin`.
       labels: which label "y" is.
 
-    Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009,
-    https://www.cs.toronto.edu/~kriz/cifar.html.
+    Source: as of `cifar10`.
     """
     coarse_of, num_classes = np.array(CIFAR100_COARSE), {"fine": 100, "coarse": 20}[labels]
     arrays = []
@@ -79,7 +78,10 @@ def cifar100(*, path: PathLike, labels: Literal["fine", "coarse"] = "fine") -> D
 def _read(
     path: PathLike, names: tuple[str, ...], limits: tuple[int, ...]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The records of files that are in a folder, or in a gzipped tar archive in any folder."""
+    """Images uint8[n, 32, 32, 3] and labels uint8[n, len(limits)] of each file.
+
+    The files are in a folder, or in a gzipped tar archive in any folder.
+    """
     contents: dict[str, bytes] = {}
     with reading(path, _KIND, _FIX, tarfile.TarError, zlib.error):
         if os.path.isdir(path):
@@ -100,18 +102,11 @@ def _read(
             require(contents.get(name), f"it has no file {name}")
     for name in names:
         with reading(f"{os.fspath(path)}: {name}", _KIND, _FIX):
-            yield _records(contents[name], limits)
-
-
-def _records(content: bytes, limits: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Images uint8[n, 32, 32, 3] and labels uint8[n, len(limits)], each below its limit."""
-    size = len(limits) + _PIXELS
-    require(len(content) % size == 0, f"it has {len(content)} bytes, not a multiple of {size}")
-    records = np.frombuffer(content, np.uint8).reshape(-1, size)
-    labels = records[:, : len(limits)]
-    valid = (labels < limits).all(axis=1)
-    bad = int(valid.argmin())
-    found = f"record {bad} has labels {labels[bad].tolist()}"
-    require(valid.all(), f"{found}, which must be below {list(limits)}")
-    images = records[:, len(limits) :].reshape(-1, 3, 32, 32)  # by channel
-    return np.ascontiguousarray(images.transpose(0, 2, 3, 1)), labels
+            found, size = len(contents[name]), len(limits) + _PIXELS
+            require(found % size == 0, f"it has {found} bytes, not a multiple of {size}")
+            records = np.frombuffer(contents[name], np.uint8).reshape(-1, size)
+            labels = records[:, : len(limits)]
+            wrong = labels[(labels >= limits).any(axis=1)][:1].tolist()
+            require(not wrong, f"a record has labels {wrong}, which must be below {list(limits)}")
+        images = records[:, len(limits) :].reshape(-1, 3, 32, 32)  # by channel
+        yield np.ascontiguousarray(images.transpose(0, 2, 3, 1)), labels

@@ -1,11 +1,9 @@
 """Readers of IDX files, the format of MNIST: MNIST, Fashion-MNIST and others; EMNIST."""
 
-import contextlib
 import gzip
 import math
 import os
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,19 +11,11 @@ import numpy as np
 
 from fedjax_algos.core.files import PathLike, check_array_bytes, open_regular, reading, require
 from fedjax_algos.data.dataset import Dataset, from_arrays
-from fedjax_algos.data.registry import datasets
+from fedjax_algos.data.federated_data import datasets
 
 _FIX = "fetch the file again"
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-# classes, and the label of the first one
-_EMNIST = {
-    "byclass": (62, 0),
-    "bymerge": (47, 0),
-    "balanced": (47, 0),
-    "letters": (26, 1),
-    "digits": (10, 0),
-    "mnist": (10, 0),
-}
+_CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
 
 
 @datasets.register
@@ -71,18 +61,17 @@ def emnist(
     letters", 2017, https://arxiv.org/abs/1702.05373;
     https://www.nist.gov/itl/products-and-services/emnist-dataset.
     """
-    num_classes, first = _EMNIST[split]
+    first = np.uint8(split == "letters")  # the label of the first class
     arrays = []
     for part in ("train", "test"):
         images, labels = _read(path, f"emnist-{split}-{part}")
         with reading(path, f"EMNIST's part {split}-{part}", _FIX):
-            fits = (
-                images.ndim == 3 and labels.dtype == np.uint8 and labels.min(initial=255) >= first
-            )
-            kinds = f"labels {labels.dtype} from {labels.min(initial=255)}"
+            lowest = labels.min(initial=255)
+            fits = images.ndim == 3 and labels.dtype == np.uint8 and lowest >= first
+            kinds = f"labels {labels.dtype} from {lowest}"
             require(fits, f"it has images {list(images.shape)} and {kinds}")
-        arrays += [images.transpose(0, 2, 1), labels - np.uint8(first)]
-    return from_arrays(*arrays, num_classes=num_classes, source=os.fspath(path))
+        arrays += [images.transpose(0, 2, 1), labels - first]
+    return from_arrays(*arrays, num_classes=_CLASSES[split], source=os.fspath(path))
 
 
 def _read(folder: PathLike, start: str) -> list[np.ndarray]:
@@ -91,19 +80,9 @@ def _read(folder: PathLike, start: str) -> list[np.ndarray]:
     for name in ("images-idx3-ubyte", "labels-idx1-ubyte"):
         path = Path(folder, f"{start}-{name}.gz")
         path = path if path.exists() else path.with_suffix("")
-        with reading(path, "an IDX file", _FIX, zlib.error), _opened(path) as file:
-            arrays.append(_array(file))
+        with reading(path, "an IDX file", _FIX, zlib.error), open_regular(path) as file:
+            arrays.append(_array(gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file))
     return arrays
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    with open_regular(path) as file:
-        if path.suffix != ".gz":
-            yield file
-            return
-        with gzip.GzipFile(fileobj=file) as unpacked:
-            yield unpacked
 
 
 def _array(file: Any) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 from fedjax_algos.core.limits import check_memory
 from fedjax_algos.core.options import Count, NonNegative, Proportion, Range
 from fedjax_algos.data.dataset import Dataset, from_arrays
-from fedjax_algos.data.registry import datasets
+from fedjax_algos.data.federated_data import datasets
 
 FEATURES, CLASSES = 60, 10
 
@@ -46,8 +46,8 @@ def synthetic(
     because the draws of a client are exchangeable; and at least one training and one test example
     of each client for any fraction.
     """
-    # a client has at least 50 examples
-    check_memory(f"clients={clients}", clients * 50 * FEATURES * 4, "give fewer clients")
+    smallest = clients * 50 * FEATURES * 4  # a client has at least 50 examples
+    check_memory(f"clients={clients}", smallest, "give fewer clients")
     rng = np.random.default_rng(seed)
     counts = rng.lognormal(4, 2, clients).astype(int) + 50
     trains = np.clip((train_fraction * counts).astype(int), 1, counts - 1)

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import warnings
 import zipfile
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -12,8 +11,8 @@ import numpy as np
 from fedjax_algos.core.files import PathLike, check_array_bytes, open_regular, reading, require
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import Dataset, from_arrays
+from fedjax_algos.data.federated_data import datasets
 from fedjax_algos.data.images import open_image
-from fedjax_algos.data.registry import datasets
 
 USERS = ("user_train", "client_train", "writer_train")  # names of the array of natural clients
 
@@ -31,10 +30,9 @@ def npz(*, path: PathLike, users: str | None = None, num_classes: Count | None =
 
     Args:
       path: the file.
-      users: name of the array of the training examples' natural clients, [n]; if None, the first
+      users: name of the array of the training examples' natural clients, [n]; None for the first
         that exists of `user_train`, `client_train` and `writer_train`.
       num_classes: at least 1; one more than the largest label if None.
-
     """
     fix = "write plain arrays with np.savez, or fetch the file again"
     arrays: dict[str, Any] = read_arrays(
@@ -63,8 +61,8 @@ def read_arrays(
         members = {each.filename.removesuffix(".npy"): each for each in archive.infolist()}
         require(len(members) == len(archive.infolist()), "it has an array twice")
         chosen = choose(members) if choose else {name: name for name in members}
+        listed = ", ".join(sorted(members))[:200]
         for name in chosen.values():
-            listed = ", ".join(sorted(members))[:200]
             require(name in members, f"it has no array {name!r}, only {listed}")
         size = sum(members[name].file_size for name in chosen.values())
         check_array_bytes("its arrays", size, "give a smaller file")
@@ -96,25 +94,16 @@ def _decode(files: np.ndarray, offsets: np.ndarray, source: str, fix: str) -> np
         valid = valid and offsets[0] == 0 and offsets[-1] == len(files)
         valid = valid and (offsets[:-1] < offsets[1:]).all()  # np.diff of unsigned ones would wrap
         require(valid, f"their offsets are not [images + 1] integers that ascend to {len(files)}")
-    images = np.empty(0, np.uint8)
+    count, images = len(offsets) - 1, np.empty(0, np.uint8)
     for i, (start, stop) in enumerate(itertools.pairwise(offsets)):
         with reading(f"{source}, image {i}", "a JPEG image", fix, Exception):
-            image = _image(files[start:stop].tobytes())
+            file = open_image(files[start:stop].tobytes(), "JPEG")
+            require(file.mode in ("L", "RGB"), f"its colours are {file.mode}, not grey or RGB")
+            image = np.asarray(file)
             if not i:
-                size = image.size * (len(offsets) - 1)
-                check_array_bytes("its images", size, "give fewer or smaller ones")
-                images = np.empty((len(offsets) - 1, *image.shape), np.uint8)
+                check_array_bytes("its images", image.size * count, "give fewer or smaller ones")
+                images = np.empty((count, *image.shape), np.uint8)
             first = images.shape[1:]
             require(image.shape == first, f"it has shape {image.shape}, the first one {first}")
         images[i] = image
     return images
-
-
-def _image(content: bytes) -> np.ndarray:
-    from PIL import Image
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        image = open_image(content, "JPEG")
-        require(image.mode in ("L", "RGB"), f"its colours are {image.mode}, not grey or RGB")
-        return np.asarray(image)

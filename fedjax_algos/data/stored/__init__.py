@@ -1,23 +1,6 @@
 """Populations in files: read client by client, packed into one folder, and cut into cohorts."""
 
-from fedjax_algos.data.stored.opening import (
-    by_client,
-    in_memory,
-    load_test,
-    open_federated,
-    source_of,
-)
-from fedjax_algos.data.stored.packed import packed
-from fedjax_algos.data.stored.packing import pack
-from fedjax_algos.data.stored.stored_data import StoredData
+from fedjax_algos.data.stored.packing import pack, packed
+from fedjax_algos.data.stored.stored_data import StoredData, by_client, in_memory, open_federated
 
-__all__ = [
-    "StoredData",
-    "by_client",
-    "in_memory",
-    "load_test",
-    "open_federated",
-    "pack",
-    "packed",
-    "source_of",
-]
+__all__ = ["StoredData", "by_client", "in_memory", "open_federated", "pack", "packed"]

@@ -1,41 +1,203 @@
-"""Packing: a data set's clients are written one after another into a folder."""
+"""A packed folder: the examples of all clients, one client after another, in a file for each name.
+
+The folder has `store.json`, which says what it holds and is written last, and a folder for each
+split:
+
+- `NAME.data`: the values of all examples, as they are in memory (little-endian), or image files;
+- `NAME.ends`: for images, int64[examples]: where each file ends in `NAME.data`;
+- `counts.npy`: int32[num_clients]; `checksums.npy`: uint32[num_clients, names], see `checksum`;
+  `clients.json`: the names of the clients. `store.json` has the SHA-256 of these and of itself.
+
+Where the test examples are the training examples, there is only the folder `train`.
+"""
 
 import contextlib
+import functools
+import hashlib
+import itertools
 import json
+import math
 import os
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import filelock
+import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fedjax_algos.core.checks import check_kind
+from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.files import (
     PathLike,
     checked_json,
+    file_digest,
+    open_regular,
     parse_json,
     read_file,
     reading,
+    require,
     write_json,
     write_text,
     writing,
 )
-from fedjax_algos.data.federated_data import ClientDataset, ClientSource
-from fedjax_algos.data.registry import as_dataset
-from fedjax_algos.data.stored.packed import (
-    FORMAT,
-    SPLITS,
-    STORE,
-    Field,
-    check_fields,
-    checksum,
-    digests_of,
-    fields_of,
-)
+from fedjax_algos.data.federated_data import ClientDataset, ClientSource, as_dataset, datasets
+from fedjax_algos.data.images import ImageFormat
 
-_SOURCE, _JOURNAL, _LOCK = "source.json", "journal", ".lock"
+FORMAT = 1
+_STORE, _SOURCE, _JOURNAL, _LOCK = "store.json", "source.json", "journal", ".lock"
+_SPLITS = ("train", "test")
+_SMALL = ("counts.npy", "checksums.npy", "clients.json")
 _SYNC_BYTES = 2**26  # written between two entries in the journal
+_KIND = "a part of a packed folder"
+_FIX = "pack it again"
+
+
+class Field(NamedTuple):
+    """The values of one name: shape and dtype of a decoded example, and how images are decoded."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    image: ImageFormat | None = None  # None for values
+
+    @property
+    def example_bytes(self) -> int:
+        """Bytes of the values of one example."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def to_json(self) -> dict[str, Any]:
+        """The field as values of JSON."""
+        image = None if self.image is None else self.image._asdict()
+        return {"shape": list(self.shape), "dtype": self.dtype.str, "image": image}
+
+    @classmethod
+    def of_json(cls, name: str, value: dict[str, Any]) -> "Field":
+        """The field of what `to_json` returned."""
+        image = None if value["image"] is None else ImageFormat(**value["image"])
+        dtype = np.dtype(value["dtype"])
+        require(dtype.kind in "uif", f"{name} is of type {dtype}")
+        return cls(name, tuple(map(int, value["shape"])), dtype, image)
+
+
+def _fields_of(source: ClientSource) -> list[Field]:
+    """The fields of a source, in the order of their names."""
+    return [
+        Field(name, tuple(one.shape), one.dtype.newbyteorder("<"), source.images.get(name))
+        for name, one in sorted(source.example.items())
+    ]
+
+
+def checksum(parts: Iterable[Any], lengths: ArrayLike = ()) -> int:
+    """The CRC-32 of a client's values in parts, and of the lengths of its image files."""
+    start = zlib.crc32(np.asarray(lengths, "<i8").tobytes())
+    return functools.reduce(lambda value, part: zlib.crc32(part, value), parts, start)
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """The SHA-256 of the small files of a split, by name."""
+    return {name: file_digest(folder / name) for name in _SMALL}
+
+
+def _check_fields(fields: Mapping[str, Any], num_classes: int | None) -> None:
+    """Raises ValueError for data without a field, or with no class; None where there is none."""
+    if num_classes is not None:
+        check_whole("num_classes", num_classes)
+    require(fields, "the examples have no fields; give at least x and y")
+
+
+@datasets.register
+def packed(*, path: PathLike) -> ClientDataset:
+    """Clients' examples in a folder that `fedjax-algos pack` has written.
+
+    Args:
+      path: the folder.
+
+    Raises:
+      ValueError: for a folder that is missing, incomplete or damaged.
+    """
+    folder = Path(path)
+    with reading(folder / _STORE, _KIND, _FIX, KeyError, TypeError, AttributeError):
+        there = not folder.is_dir() or (folder / _STORE).exists()
+        require(there, f"the folder has no {_STORE}: it was not packed, or not to the end")
+        facts = checked_json(parse_json(read_file(folder / _STORE)))
+        known = facts["format"] == FORMAT
+        require(known, f"it has format {facts['format']!r}, and this version reads {FORMAT}")
+        fields = [Field.of_json(name, value) for name, value in facts["fields"].items()]
+        num_classes, notes = facts["num_classes"], tuple(map(str, facts["notes"]))
+        _check_fields(facts["fields"], num_classes)
+        names = dict.fromkeys(["train", *facts["splits"]])
+        digests = {name: dict(facts["splits"][name]) for name in names}
+    splits = [_split(folder / name, fields, digests[name]) for name in _SPLITS if name in digests]
+    return ClientDataset(splits[0], splits[-1], num_classes, notes)
+
+
+def _split(folder: Path, fields: list[Field], digests: dict[str, str]) -> ClientSource:
+    """The source of a split's examples, whose small files are read and compared."""
+    for name in _SMALL:
+        with reading(folder / name, _KIND, _FIX):
+            same = file_digest(folder / name) == digests.get(name)
+            require(same, f"its checksum is not that in {_STORE}")
+    with reading(folder, _KIND, _FIX, TypeError):
+        counts, checksums = (np.load(folder / name, allow_pickle=False) for name in _SMALL[:2])
+        names = json.loads((folder / "clients.json").read_text())
+        clients = f"clients.json has {len(names)} names of {len(counts)} clients"
+        require(len(names) == len(counts), clients)
+        starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        for field in fields:
+            _check_size(folder, field, int(starts[-1]))
+
+    def read(client: int) -> dict[str, Any]:
+        first, last = starts[client : client + 2].tolist()
+        result: dict[str, Any] = {}
+        for field, expected in zip(fields, checksums[client], strict=True):
+            path = folder / f"{field.name}.data"
+            with reading(f"{path}: client {names[client]!r}", _KIND, _FIX):
+                ends = np.array([first, last]) * field.example_bytes
+                if field.image is not None:
+                    before = min(first, 1)  # the end of the image before is where they begin
+                    place = 8 * (first - before), 8 * (last - first + before)
+                    ends = _read(path.with_suffix(".ends"), *place).view("<i8")
+                    ends = ends if before else np.concatenate([[0], ends])
+                    require((np.diff(ends) >= 0).all(), "its images do not follow each other")
+                content = _read(path, int(ends[0]), int(ends[-1] - ends[0]))
+                lengths = () if field.image is None else np.diff(ends)
+                same = checksum([content], lengths) == expected
+                require(same, "its checksum is wrong: the file was changed")
+            if field.image is None:
+                values = content.view(field.dtype).reshape(last - first, *field.shape)
+                result[field.name] = values.astype(field.dtype.newbyteorder("="), copy=False)
+            else:
+                spans = itertools.pairwise((ends - ends[0]).tolist())
+                result[field.name] = [content[start:stop].tobytes() for start, stop in spans]
+        return result
+
+    example = {field.name: jax.ShapeDtypeStruct(field.shape, field.dtype) for field in fields}
+    images = {field.name: field.image for field in fields if field.image is not None}
+    identity = hashlib.sha256("".join(digests.values()).encode()).hexdigest()
+    return ClientSource(str(folder), names, counts, example, read, images, identity)
+
+
+def _check_size(folder: Path, field: Field, examples: int) -> None:
+    """Raises ValueError unless a field's files are as long as its examples need."""
+    sizes = {f"{field.name}.data": examples * field.example_bytes}
+    if field.image is not None:
+        ends = f"{field.name}.ends"
+        last = _read(folder / ends, 8 * (examples - 1), 8).view("<i8") if examples else [0]
+        sizes = {ends: 8 * examples, f"{field.name}.data": int(last[0])}
+    for name, expected in sizes.items():
+        found = os.path.getsize(folder / name)
+        require(found == expected, f"{name} has {found} bytes, not {expected}")
+
+
+def _read(path: Path, start: int, size: int) -> np.ndarray:
+    """uint8[size] from a place of a file."""
+    content = np.empty(size, np.uint8)
+    with open_regular(path) as file:
+        file.seek(start)
+        require(file.readinto(content.data) == size, f"{path.name} is too short")
+    return content
 
 
 def pack(
@@ -64,6 +226,8 @@ def pack(
     check_kind("dataset", dataset, kinds, "give what a reader of client data sets returned")
     whole = as_dataset(dataset)
     assert isinstance(whole, ClientDataset)
+    sources = whole[:1] if whole.test is whole.train else whole[:2]
+    parts = dict(zip(_SPLITS, sources, strict=False))
     folder = Path(folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,44 +237,33 @@ def pack(
             stack.enter_context(lock)
         except filelock.Timeout:
             raise ValueError(f"{folder} is written by another process; wait for its end") from None
-        about, parts = _about(whole), _parts(whole)
+        about = _about(whole, parts)
         if _is_complete(folder, about):
             return
         for split, source in parts.items():
             _pack_split(source, folder / split, split, whole.num_classes, on_client)
         facts = about | {"splits": {split: digests_of(folder / split) for split in parts}}
-        write_json(folder / STORE, facts)
+        write_json(folder / _STORE, facts)
         for path in (folder / _SOURCE, *(folder / split / _JOURNAL for split in parts)):
             path.unlink()
 
 
-def _parts(dataset: ClientDataset) -> dict[str, ClientSource]:
-    """The sources by split: only one if the test examples are the training examples."""
-    parts = {"train": dataset.train}
-    return parts if dataset.test is dataset.train else {**parts, "test": dataset.test}
-
-
-def _about(dataset: ClientDataset) -> dict[str, Any]:
+def _about(dataset: ClientDataset, parts: Mapping[str, ClientSource]) -> dict[str, Any]:
     """What `store.json` says of a data set, as values of JSON."""
-    parts = _parts(dataset)
-    fields = {
-        split: {f.name: f.to_json() for f in fields_of(each)} for split, each in parts.items()
-    }
-    if fields["train"] != fields.get("test", fields["train"]):
+    fields, *others = ({f.name: f.to_json() for f in _fields_of(each)} for each in parts.values())
+    if others not in ([], [fields]):
         raise ValueError(
             f"{dataset.train.name}: training examples are {dict(dataset.train.example)} and test "
             f"examples {dict(dataset.test.example)}; give both the same names, shapes and types"
         )
-    check_fields(fields["train"], dataset.num_classes)
-    for name in fields["train"]:
-        if not name.isidentifier():
-            raise ValueError(
-                f"{dataset.train.name}: {name!r} cannot name a file; give an identifier"
-            )
+    _check_fields(fields, dataset.num_classes)
+    for name in fields:
+        fix = "give an identifier"
+        require(name.isidentifier(), f"{dataset.train.name}: {name!r} cannot name a file; {fix}")
     return {
         "format": FORMAT,
         "sources": {split: [each.name, each.identity] for split, each in parts.items()},
-        "fields": fields["train"],
+        "fields": fields,
         "num_classes": dataset.num_classes,
         "notes": list(dataset.notes),
     }
@@ -118,63 +271,64 @@ def _about(dataset: ClientDataset) -> dict[str, Any]:
 
 def _is_complete(folder: Path, about: dict[str, Any]) -> bool:
     """Whether the folder holds the data set; ValueError if it holds something else."""
-    known = {_LOCK, _SOURCE, STORE, *SPLITS}
-    others = [path.name for path in folder.iterdir() if path.name not in known]
-    if others:
-        raise ValueError(f"{folder} holds {sorted(others)[0]!r}; name a new or an empty folder")
-    for name in (STORE, _SOURCE):
+    known = {_LOCK, _SOURCE, _STORE, *_SPLITS}
+    others = sorted(path.name for path in folder.iterdir() if path.name not in known)
+    first = next(iter(others), None)
+    require(not others, f"{folder} holds {first!r}; name a new or an empty folder")
+    for name in (_STORE, _SOURCE):
         if (folder / name).exists():
-            with reading(folder / name, "a part of a packed folder", "remove the folder"):
+            with reading(folder / name, _KIND, "remove the folder"):
                 earlier = checked_json(parse_json(read_file(folder / name)))
-                different = [key for key in about if earlier.get(key) != about[key]]
+            different = [key for key in about if earlier.get(key) != about[key]]
             if different:
                 raise ValueError(
                     f"{folder} was packed from something else: {different[0]} was "
                     f"{earlier.get(different[0])!r} and is {about[different[0]]!r}; remove it, or "
                     "name another folder"
                 )
-            return name == STORE
+            return name == _STORE
     write_json(folder / _SOURCE, about)
     return False
 
 
-def _pack_split(source: ClientSource, folder: Path, split, num_classes, on_client) -> None:
+def _pack_split(
+    source: ClientSource,
+    folder: Path,
+    split: str,
+    num_classes: int | None,
+    on_client: Callable[[str, int, int], Any],
+) -> None:
     """Writes a split, or the rest of it."""
-    fields = fields_of(source)
-    entry = np.dtype(
-        [("count", "<i4"), ("checksums", "<u4", len(fields)), ("bytes", "<i8", len(fields))]
-    )
+    fields = _fields_of(source)
+    width = len(fields)
+    entry = np.dtype([("count", "<i4"), ("checksums", "<u4", width), ("bytes", "<i8", width)])
     with writing(folder):
         folder.mkdir(exist_ok=True)
         done = _written(folder, fields, entry)
         with contextlib.ExitStack() as stack:
-            files = [stack.enter_context((folder / f"{f.name}.data").open("ab")) for f in fields]
-            ends = {
-                f.name: stack.enter_context((folder / f"{f.name}.ends").open("ab"))
-                for f in fields
-                if f.image is not None
-            }
-            journal = stack.enter_context((folder / _JOURNAL).open("ab"))
-            totals = done["bytes"].sum(0)
-            pending: list[tuple] = []
-            since = 0
+
+            def opened(name: str) -> Any:
+                return stack.enter_context((folder / name).open("ab"))
+
+            values = [opened(f"{field.name}.data") for field in fields]
+            ends = [opened(f"{f.name}.ends") if f.image is not None else None for f in fields]
+            journal = opened(_JOURNAL)
+            totals, pending, since = done["bytes"].sum(0), list[tuple](), 0
             for client in range(len(done), source.num_clients):
-                count, parts = _encoded(source, client, fields, num_classes)
-                sizes = [sum(map(len, part)) for part in parts]
+                parts = _encoded(source, client, fields, num_classes)
+                lengths = [np.array([len(each) for each in part], np.int64) for part in parts]
+                sizes = [int(each.sum()) for each in lengths]
                 checksums = []
-                for number, (field, part) in enumerate(zip(fields, parts, strict=True)):
-                    files[number].writelines(part)
-                    lengths = [] if field.image is None else [len(each) for each in part]
-                    checksums.append(checksum(part, lengths))
-                    if field.image is not None:
-                        stops = totals[number] + np.cumsum(lengths)
-                        ends[field.name].write(stops.astype("<i8").tobytes())
-                totals += sizes
-                since += sum(sizes)
-                pending.append((count, checksums, sizes))
-                last = client + 1 == source.num_clients
-                if since >= _SYNC_BYTES or last:
-                    for file in (*files, *ends.values()):
+                columns = zip(values, ends, parts, lengths, totals, strict=True)
+                for file, file_of_ends, part, each, total in columns:
+                    file.writelines(part)
+                    checksums.append(checksum(part, () if file_of_ends is None else each))
+                    if file_of_ends is not None:
+                        file_of_ends.write((total + np.cumsum(each)).astype("<i8").tobytes())
+                totals, since = totals + sizes, since + sum(sizes)
+                pending.append((int(source.counts[client]), checksums, sizes))
+                if since >= _SYNC_BYTES or client + 1 == source.num_clients:
+                    for file in filter(None, (*values, *ends)):
                         _sync(file)
                     journal.write(np.array(pending, entry).tobytes())
                     _sync(journal)
@@ -190,58 +344,47 @@ def _written(folder: Path, fields: list[Field], entry: np.dtype) -> np.ndarray:
     """The entries of the clients that were written; what was written after them is cut off."""
     journal = folder / _JOURNAL
     journal.touch()
-    whole = journal.stat().st_size // entry.itemsize
-    done = np.fromfile(journal, entry, whole)
+    done = np.fromfile(journal, entry, journal.stat().st_size // entry.itemsize)
+    lengths = {_JOURNAL: done.nbytes}
     for number, field in enumerate(fields):
-        lengths = {"data": int(done["bytes"][:, number].sum())}
+        lengths[f"{field.name}.data"] = int(done["bytes"][:, number].sum())
         if field.image is not None:
-            lengths["ends"] = 8 * int(done["count"].sum())
-        for suffix, length in lengths.items():
-            path = folder / f"{field.name}.{suffix}"
-            path.touch()
-            if path.stat().st_size < length:
-                raise ValueError(f"{path} is shorter than was written; remove {folder.parent}")
-            os.truncate(path, length)
-    os.truncate(journal, whole * entry.itemsize)
+            lengths[f"{field.name}.ends"] = 8 * int(done["count"].sum())
+    for name, length in lengths.items():
+        (folder / name).touch()
+        whole = (folder / name).stat().st_size >= length
+        require(whole, f"{folder / name} is shorter than was written; remove {folder.parent}")
+        os.truncate(folder / name, length)
     return done
 
 
-def _encoded(source, client, fields, num_classes):
-    """The number of a client's examples, and for each field its bytes in parts."""
+def _encoded(
+    source: ClientSource, client: int, fields: list[Field], num_classes: int | None
+) -> list[list[Any]]:
+    """For each field the files of a client's images, or its values as one part."""
     stored, count = source.read(client), int(source.counts[client])
-    where = f"{source.name}: client {source.client_ids[client]!r}"
+    where = f"{source.name}: client {source.client_ids[client]!r} has"
     parts = []
-    for field in fields:
-        values = stored[field.name]
-        if len(values) != count:
-            raise ValueError(f"{where} has {len(values)} examples of {field.name}, not {count}")
-        if field.image is not None:
+    for name, shape, dtype, image in fields:
+        values = stored[name]
+        require(len(values) == count, f"{where} {len(values)} examples of {name}, not {count}")
+        if image is not None:
             parts.append(list(values))
             continue
         array = np.asarray(values)
-        if array.shape[1:] != field.shape or array.dtype.newbyteorder("<") != field.dtype:
-            raise ValueError(
-                f"{where} has {field.name} of {array.dtype}{list(array.shape[1:])}, not "
-                f"{field.dtype}{list(field.shape)}"
-            )
-        _check_values(array, field.name, where, num_classes)
-        parts.append([np.ascontiguousarray(array, field.dtype).reshape(-1).view(np.uint8)])
-    return count, parts
+        found = f"{array.dtype}{list(array.shape[1:])}, not {dtype}{list(shape)}"
+        fits = array.shape[1:] == shape and array.dtype.newbyteorder("<") == dtype
+        require(fits, f"{where} {name} of {found}")
+        finite = array.dtype.kind != "f" or np.isfinite(array).all()
+        require(finite, f"{where} NaN or infinity in {name}; clean it first")
+        if name == "y" and num_classes is not None and array.dtype.kind in "ui":
+            wrong = array[(array < 0) | (array >= num_classes)]
+            fix = f"give whole numbers from 0 to {num_classes - 1}"
+            require(not wrong.size, f"{where} label {next(wrong.flat, None)}; {fix}")
+        parts.append([np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8)])
+    return parts
 
 
-def _check_values(array, name, where, num_classes):
-    """Raises ValueError for numbers that are not finite, and labels that are no classes."""
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError(f"{where} has NaN or infinity in {name}; clean it first")
-    if name == "y" and num_classes is not None and array.size and array.dtype.kind in "ui":
-        low, high = array.min(), array.max()
-        if low < 0 or high >= num_classes:
-            raise ValueError(
-                f"{where} has label {low if low < 0 else high}; give whole numbers from 0 to "
-                f"{num_classes - 1}"
-            )
-
-
-def _sync(file):
+def _sync(file: Any) -> None:
     file.flush()
     os.fsync(file.fileno())

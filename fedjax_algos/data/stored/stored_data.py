@@ -1,25 +1,30 @@
-"""Clients' examples that stay in files: a run holds only those of its present and next cohorts."""
+"""Clients' examples that stay in files: a run holds those of its present and next cohorts."""
 
 import functools
+import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from fedjax_algos.core import Batch
 from fedjax_algos.core.checks import check_kind, check_seed, check_whole
+from fedjax_algos.core.files import PathLike, require
 from fedjax_algos.core.limits import check_memory, host_memory, readable_bytes
+from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.core.trees import tree_bytes
-from fedjax_algos.data.federated_data import ClientSource, FederatedData
-from fedjax_algos.data.partitioning.base import describe_counts
+from fedjax_algos.data.dataset import Dataset
+from fedjax_algos.data.federated_data import ClientDataset, ClientSource, FederatedData
+from fedjax_algos.data.partitioning.base import Partition, describe_counts
+from fedjax_algos.data.partitioning.simple import choose_clients
+from fedjax_algos.data.stored.packing import packed
 
 CACHE_BYTES = 2**28  # the default of `cache_bytes`
-_THREADS = 8
 
 
 class StoredData:
@@ -49,7 +54,7 @@ class StoredData:
         clients: Sequence[int] | np.ndarray | None = None,
         *,
         cache_bytes: int = CACHE_BYTES,
-        threads: int = _THREADS,
+        threads: int = 8,
     ):
         fix = "give what open_federated or a reader of a client data set returned"
         check_kind("source", source, ClientSource, fix)
@@ -58,6 +63,7 @@ class StoredData:
         self.source, self.cache_bytes, self.threads = source, cache_bytes, threads
         self.clients = np.arange(source.num_clients) if clients is None else np.asarray(clients)
         self._sizes = _checked_sizes(source, self.clients)
+        self._starts = np.concatenate([[0], np.cumsum(self._sizes, dtype=np.int64)])
         self._cache: OrderedDict[int, Batch] = OrderedDict()
         self._cached_bytes = 0
         self._lock = threading.Lock()
@@ -79,7 +85,7 @@ class StoredData:
     @functools.cached_property
     def shapes(self) -> FederatedData:
         """Shapes and dtypes of what `federate` would return for the same examples."""
-        total = int(self._sizes.sum(dtype=np.int64))
+        total = int(self._starts[-1])
 
         def shape(*sizes, dtype=np.int32):
             return jax.ShapeDtypeStruct(sizes, jax.dtypes.canonicalize_dtype(dtype))
@@ -111,19 +117,10 @@ class StoredData:
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         total = int(offsets[-1])
         rows = total if rows is None else rows
-        if rows < total:
-            raise ValueError(f"rows={rows} do not hold the {total} examples of the clients")
-        arrays = self._empty(f"the {total} examples of {len(wanted)} clients", rows)
-
-        def fill(client):
-            own = self._read(int(client))
-            for name, array in arrays.items():
-                array[offsets[client] : offsets[client + 1]] = own[name]
-
-        self._in_threads(fill, wanted)
+        require(rows >= total, f"rows={rows} do not hold the {total} examples of the clients")
         indices: Any = np.arange(rows, dtype=np.int32)
         starts: Any = offsets.astype(np.int32)
-        return FederatedData(arrays, indices, starts)
+        return FederatedData(self._gather(offsets, rows), indices, starts)
 
     def load(self, max_examples: int | None = None, seed: int = 0) -> Batch:
         """Reads the examples of all clients, or some of them, as one tree of arrays.
@@ -139,37 +136,32 @@ class StoredData:
           ValueError: for files that are missing or damaged, and examples that do not fit into
             memory.
         """
-        ends = np.cumsum(self._sizes, dtype=np.int64)
-        total = int(ends[-1])
+        total = int(self._starts[-1])
         check_seed(seed)
         check_whole("max_examples", max_examples or 1)
         if max_examples is None or max_examples >= total:
-            chosen = np.arange(total)
-        else:
-            chosen = np.sort(np.random.default_rng(seed).choice(total, max_examples, replace=False))
-        arrays = self._empty(f"the {len(chosen)} examples", len(chosen))
-        bounds = np.searchsorted(chosen, np.concatenate([[0], ends]))
+            return self._gather(self._starts, total)
+        chosen = np.sort(np.random.default_rng(seed).choice(total, max_examples, replace=False))
+        return self._gather(np.searchsorted(chosen, self._starts), max_examples, chosen)
+
+    def _gather(self, offsets: np.ndarray, rows: int, chosen: np.ndarray | None = None) -> Batch:
+        """Arrays [rows, ...], where client i has its part of `chosen`, or all, from offsets[i]."""
+        example = self.source.example
+        what = f"the {rows} examples of {np.count_nonzero(np.diff(offsets))} clients"
+        check_memory(what, rows * tree_bytes(dict(example)), "give fewer or smaller ones")
+        arrays = {name: np.zeros((rows, *one.shape), one.dtype) for name, one in example.items()}
 
         def fill(client):
-            first, last = bounds[client], bounds[client + 1]
-            own = self._read(int(client))
-            rows = chosen[first:last] - (ends[client] - self._sizes[client])
+            part = slice(offsets[client], offsets[client + 1])
+            own = slice(None) if chosen is None else chosen[part] - self._starts[client]
+            read = self._read(client)
             for name, array in arrays.items():
-                array[first:last] = own[name][rows]
+                array[part] = read[name][own]
 
-        self._in_threads(fill, np.flatnonzero(np.diff(bounds)))
-        return arrays
-
-    def _empty(self, what, rows):
-        """Arrays of zeros for so many examples."""
-        example = self.source.example
-        check_memory(what, rows * tree_bytes(dict(example)), "give fewer or smaller ones")
-        return {name: np.zeros((rows, *one.shape), one.dtype) for name, one in example.items()}
-
-    def _in_threads(self, function, clients: Iterable[int]) -> None:
         with ThreadPoolExecutor(self.threads) as pool:
-            for _ in pool.map(function, clients):
+            for _ in pool.map(fill, np.flatnonzero(np.diff(offsets)).tolist()):
                 pass
+        return arrays
 
     def _read(self, client: int) -> Batch:
         """The examples of a client, from the cache or from its files."""
@@ -189,35 +181,124 @@ class StoredData:
         return examples
 
     def __repr__(self) -> str:
-        return describe(
-            self,
-            name=self.source.name,
-            clients=self.num_clients,
-            examples=int(self._sizes.sum(dtype=np.int64)),
-            per_client=describe_counts(self._sizes),
-            each=f"({describe_tree(dict(self.source.example))})",
-            cache=readable_bytes(self.cache_bytes),
-        )
+        facts = {"clients": self.num_clients, "examples": self._starts[-1]}
+        counts, cache = describe_counts(self._sizes), readable_bytes(self.cache_bytes)
+        each = f"({describe_tree(dict(self.source.example))})"
+        name = self.source.name
+        return describe(self, name=name, **facts, per_client=counts, each=each, cache=cache)
 
 
 def _checked_sizes(source: ClientSource, clients: np.ndarray) -> np.ndarray:
     """int32[num_clients]: n_i of the chosen clients."""
-    if clients.ndim != 1 or not clients.size or clients.dtype.kind not in "iu":
-        raise ValueError(
-            f"clients are {describe_tree(clients)}; give a list of at least one whole number"
-        )
-    if clients.min() < 0 or clients.max() >= source.num_clients:
-        raise ValueError(
-            f"clients has {clients.min()} to {clients.max()}; {source.name} has clients 0 to "
-            f"{source.num_clients - 1}"
-        )
-    if len(np.unique(clients)) < len(clients):
-        raise ValueError("clients names a client twice; give each once")
+    plain = clients.ndim == 1 and clients.size > 0 and clients.dtype.kind in "iu"
+    fix = "give a list of at least one whole number"
+    require(plain, f"clients are {describe_tree(clients)}; {fix}")
+    low, high, last = clients.min(), clients.max(), source.num_clients - 1
+    known = f"clients has {low} to {high}; {source.name} has clients 0 to {last}"
+    require(low >= 0 and high <= last, known)
+    require(len(np.unique(clients)) == len(clients), "clients names a client twice; give each once")
     sizes = np.asarray(source.counts)[clients].astype(np.int32)
-    if sizes.min() < 1:
-        empty = int(clients[sizes.argmin()])
-        raise ValueError(
-            f"{source.name}: client {source.client_ids[empty]!r} holds no example; leave it out "
-            "with clients="
-        )
+    smallest = f"{source.name}: client {source.client_ids[int(clients[sizes.argmin()])]!r}"
+    require(sizes.min() >= 1, f"{smallest} holds no example; leave it out with clients=")
     return sizes
+
+
+def open_federated(
+    folder: PathLike,
+    split: Literal["train", "test"] = "train",
+    *,
+    num_clients: int | None = None,
+    min_examples: int = 1,
+    seed: int = 0,
+    cache_bytes: int = CACHE_BYTES,
+) -> StoredData:
+    """The clients of a packed folder, whose examples are read when they are needed.
+
+    Args:
+      folder: a folder that `fedjax-algos pack` or `data.pack` has written.
+      split: "train" or "test".
+      num_clients: if there are more, so many are drawn without replacement, in their order.
+      min_examples: clients with fewer are left out.
+      seed: the seed of the draw.
+      cache_bytes: the bytes of examples that are kept in memory, see `StoredData`.
+
+    Raises:
+      ValueError: for a folder that is missing, incomplete or damaged, and more clients than there
+        are.
+    """
+    check_choice("split", split, ("train", "test"))
+    source = getattr(packed(path=folder), split)
+    clients = choose_clients(source.counts, num_clients, seed, min_examples)
+    return StoredData(source, clients, cache_bytes=cache_bytes)
+
+
+def by_client(
+    dataset: Dataset, partition: Partition, client_ids: Sequence[str] | None = None
+) -> ClientDataset:
+    """A data set in memory as one that is read client by client, for `pack`.
+
+    Args:
+      dataset: labelled examples.
+      partition: which training examples each client holds.
+      client_ids: the clients' names; None for their numbers.
+
+    Returns:
+      The test examples are those of one client, named "test".
+
+    Raises:
+      TypeError: for objects of other types.
+      ValueError: for another number of names than clients.
+    """
+    check_kind("dataset", dataset, Dataset, "give what a reader of data sets returned")
+    check_kind("partition", partition, Partition, "give Partition.of(rows of each client)")
+    names = [str(i) for i in range(partition.num_clients)] if client_ids is None else client_ids
+    numbers = f"there are {len(names)} client_ids and {partition.num_clients} clients"
+    require(len(names) == partition.num_clients, f"{numbers}; give one each")
+    train = source_of(dataset.train, partition, names)
+    test = source_of(dataset.test, Partition.of([np.arange(len(dataset.test["y"]))]), ["test"])
+    return ClientDataset(train, test, dataset.num_classes, dataset.notes)
+
+
+def source_of(examples: Batch, partition: Partition, client_ids: Sequence[str]) -> ClientSource:
+    """A source of examples that are in memory: {name: [total, ...]}, and names of the clients."""
+    arrays = {name: np.asarray(array) for name, array in examples.items()}
+    indices, offsets = (np.asarray(part) for part in partition)
+
+    def read(client):
+        rows = indices[offsets[client] : offsets[client + 1]]
+        return {name: array[rows] for name, array in arrays.items()}
+
+    example = {
+        name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for name, array in arrays.items()
+    }
+    digest = hashlib.sha256(partition.digest().encode())
+    for name, array in arrays.items():
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    counts, identity = np.diff(offsets), digest.hexdigest()
+    return ClientSource("examples in memory", client_ids, counts, example, read, identity=identity)
+
+
+def in_memory(dataset: ClientDataset, max_test_examples: int | None = None) -> Dataset:
+    """Reads all examples of a data set that is read client by client.
+
+    Its natural clients are those of the data set that hold an example.
+
+    Args:
+      dataset: the data set of the clients.
+      max_test_examples: if there are more, so many are drawn with seed 0, in their order.
+
+    Raises:
+      ValueError: for files that are missing or damaged, and examples that do not fit into memory.
+    """
+    held = np.flatnonzero(dataset.train.counts)
+    train = StoredData(dataset.train, held, cache_bytes=0)
+    users = np.repeat(np.arange(len(held), dtype=np.int32), train.counts())
+    rest: Any = dataset.num_classes, users, dataset.notes  # no classes stay none
+    return Dataset(train.load(), load_test(dataset, max_test_examples), *rest)
+
+
+def load_test(dataset: ClientDataset, max_examples: int | None = None) -> Batch:
+    """The test examples of a data set; of more than `max_examples`, some drawn with seed 0."""
+    held = np.flatnonzero(dataset.test.counts)
+    return StoredData(dataset.test, held, cache_bytes=0).load(max_examples)

@@ -45,13 +45,10 @@ def test_duplicates_are_exchanged_even_if_no_single_exchange_suffices():
 def test_exchanges_always_end(seed, num_clients, num_classes, classes):
     classes = min(classes, num_classes)
     rng = np.random.default_rng(seed)
-    class_of_slot = np.repeat(
-        np.arange(num_classes), even_sizes(num_clients * classes, num_classes)
-    )
+    each = even_sizes(num_clients * classes, num_classes)
+    class_of_slot = rng.permutation(np.repeat(np.arange(num_classes), each))
     slots = np.zeros((num_clients, num_classes), int)
-    np.add.at(
-        slots, (np.repeat(np.arange(num_clients), classes), rng.permutation(class_of_slot)), 1
-    )
+    np.add.at(slots, (np.repeat(np.arange(num_clients), classes), class_of_slot), 1)
     repaired = exchange_duplicates(slots, rng)
     assert repaired.max() == 1
     np.testing.assert_array_equal(repaired.sum(axis=0), slots.sum(axis=0))
@@ -80,19 +77,6 @@ def test_no_client_is_preferred():
     np.testing.assert_allclose(remainders / 300, 0.4, atol=0.14)
 
 
-@pytest.mark.parametrize(
-    ("labels", "num_clients", "classes", "message"),
-    [
-        (np.arange(30) % 3, 5, 4, "classes=4 is more than the 3 that there are; give fewer"),
-        (np.arange(70) % 7, 3, 2, "some of the 7 out; use at least 3 classes or 4 clients"),
-        (np.repeat([4, 9], [50, 3]), 8, 1, "class 9 has 3 examples for 4 clients; use fewer"),
-    ],
-)
-def test_impossible_numbers_of_classes_are_rejected(labels, num_clients, classes, message):
-    with pytest.raises(ValueError, match=message):
-        make("classes_per_client", labels, num_clients, 0, classes=classes)
-
-
 # class_partition
 
 
@@ -103,29 +87,24 @@ def test_impossible_numbers_of_classes_are_rejected(labels, num_clients, classes
 )  # fmt: skip
 def test_class_partition_has_the_numbers_of_classes_of_the_code(num_clients, low, high):
     labels = np.repeat(np.arange(10), 2000)
-    numbers = np.concatenate(
-        [
-            (histogram(labels, make("class_partition", labels, num_clients, seed)) > 0).sum(axis=1)
-            for seed in range(8 if num_clients > 3 else 20)
-        ]
-    )
-    assert set(numbers) == set(range(low, high + 1))
+    seeds = range(8 if num_clients > 3 else 20)
+    made = (make("class_partition", labels, num_clients, seed) for seed in seeds)
+    numbers = [(histogram(labels, partition) > 0).sum(axis=1) for partition in made]
+    assert set(np.concatenate(numbers)) == set(range(low, high + 1))
 
 
 def test_numbers_of_classes_are_uniform_and_classes_too():
-    holds = np.concatenate(
-        [draw_class_holders(50, 10, 3, 5, np.random.default_rng(s)) for s in range(60)]
-    )
+    drawn = [draw_class_holders(50, 10, 3, 5, np.random.default_rng(s)) for s in range(60)]
+    holds = np.concatenate(drawn)
     frequencies = np.bincount(holds.sum(axis=1))[3:] / len(holds)
     np.testing.assert_allclose(frequencies, [1 / 3] * 3, atol=0.04)
     np.testing.assert_allclose(holds.mean(axis=0), [0.4] * 10, atol=0.04)
 
 
-@pytest.mark.parametrize(("low", "high"), [(2, 2), (1, 2)])
-def test_holders_are_repaired_when_no_draw_has_all_classes(low, high):
+def test_holders_are_repaired_when_no_draw_has_all_classes():
     """Five clients with at most two of ten classes: every class must have exactly one holder."""
-    for seed in range(20):
-        holds = draw_class_holders(5, 10, low, high, np.random.default_rng(seed))
+    for seed, low in itertools.product(range(20), (1, 2)):
+        holds = draw_class_holders(5, 10, low, 2, np.random.default_rng(seed))
         assert (holds.sum(axis=0) == 1).all()
         assert (holds.sum(axis=1) == 2).all()
 
@@ -135,7 +114,7 @@ def test_parts_of_a_class_are_absolute_normals():
     options = {"min_classes": 1, "max_classes": 1}
     parts = [
         make("class_partition", labels, 2, seed, mean=4.0, deviation=3.0, **options).counts()[0]
-        for seed in range(400)
+        for seed in range(200)
     ]
     lengths = np.abs(np.random.default_rng(0).normal(4, 3, (200_000, 2)))
     expected = lengths[:, 0] / lengths.sum(axis=1)
@@ -149,16 +128,3 @@ def test_class_partition_fills_small_clients():
     labels = np.arange(60) % 2
     counts = make("class_partition", labels, 20, 0, max_classes=2, min_classes=1, min_examples=3)
     assert set(counts.counts()) == {3}
-
-
-@pytest.mark.parametrize(
-    ("num_classes", "num_clients", "options", "message"),
-    [
-        (10, 10, {"max_classes": 2}, r"min_classes=3 is above max_classes=2; give both .* 3 to 5"),
-        (4, 10, {"max_classes": 5}, "max_classes=5 is more than the 4 that there are"),
-        (100, 10, {}, "at most 5 classes each cannot hold 100; give max_classes=10 or more"),
-    ],
-)
-def test_class_partition_rejects_impossible_options(num_classes, num_clients, options, message):
-    with pytest.raises(ValueError, match=message):
-        make("class_partition", np.arange(1000) % num_classes, num_clients, 0, **options)

@@ -19,18 +19,6 @@ def test_dirichlet_repairs_small_clients(label_seed, alpha, min_examples, seed):
     assert sorted(partition.indices) == list(range(len(labels)))
 
 
-def test_small_alpha_of_dirichlet_is_heterogeneous():
-    """The share of a client's most frequent class, from one class each to equal clients."""
-    labels = np.repeat(np.arange(10), 500)
-
-    def purity(alpha):
-        p = partitions["dirichlet"](labels, 20, 0, alpha=alpha)
-        table = histogram(labels, p)
-        return (table.max(axis=1) / table.sum(axis=1)).mean()
-
-    assert purity(0.01) > 0.75 > purity(0.3) > 0.25 > purity(100.0)
-
-
 def test_dirichlet_shares_are_dirichlet():
     """A client's share of a class has mean 1/N and variance (N - 1) / (N^2 (N alpha + 1))."""
     num_clients, alpha, labels = 5, 0.5, np.zeros(1000, int)
@@ -45,17 +33,12 @@ def test_dirichlet_shares_are_dirichlet():
 
 
 @pytest.mark.parametrize("name", ["dirichlet_balanced", "dirichlet_classes"])
-def test_alpha_0_gives_one_class_each(name):
+def test_alpha_0_cuts_shards_of_sorted_labels_in_random_order(name):
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 60))
     table = histogram(labels, make(name, labels, 20, 1, alpha=0.0))
     assert (table.max(axis=1) == 30).all()
     assert ((table > 0).sum(axis=0) == 2).all()
-    classes = [int(row.argmax()) for row in table]
-    assert classes != sorted(classes)
-
-
-@pytest.mark.parametrize("name", ["dirichlet_balanced", "dirichlet_classes"])
-def test_alpha_0_cuts_shards_of_sorted_labels(name):
+    assert (np.diff(table.argmax(axis=1)) < 0).any()
     labels = np.array([1, 0, 1, 0, 2, 0, 1])  # sorted 000 1112: shards 000, 11, 12
     shards = [sorted(labels[row]) for row in rows(make(name, labels, 3, 0, alpha=0.0))]
     assert sorted(shards) == [[0, 0, 0], [1, 1], [1, 2]]
@@ -105,8 +88,9 @@ def test_large_alpha_is_iid():
     assert noisy[:10].std() == pytest.approx(np.sqrt(500 * 0.1 * 0.9), rel=0.25)
 
 
-@pytest.mark.parametrize("name", ["dirichlet_balanced", "dirichlet_classes"])
+@pytest.mark.parametrize("name", ["dirichlet", "dirichlet_balanced", "dirichlet_classes"])
 def test_small_alpha_is_heterogeneous(name):
+    """The share of a client's most frequent class."""
     labels = np.repeat(np.arange(10), 500)
 
     def purity(alpha):
@@ -119,16 +103,11 @@ def test_small_alpha_is_heterogeneous(name):
     assert middle > high + 0.1
 
 
-@pytest.mark.slow
 def test_dirichlet_classes_draws_from_alpha_times_the_prior():
-    """No class is exhausted for the first client: E[q_c^2] = p (alpha p + 1) / (alpha + 1)."""
+    """No class is exhausted for the first clients: E[q_c^2] = p (alpha p + 1) / (alpha + 1)."""
     labels, alpha = np.repeat([0, 1], [1000, 3000]), 2.0
-    counts = np.array(
-        [
-            histogram(labels, make("dirichlet_classes", labels, 40, seed, alpha=alpha))[0]
-            for seed in range(800)
-        ]
-    )
+    made = (make("dirichlet_classes", labels, 40, seed, alpha=alpha) for seed in range(100))
+    counts = np.concatenate([histogram(labels, partition)[:8] for partition in made])
     prior = np.array([0.25, 0.75])
     np.testing.assert_allclose(counts.mean(axis=0) / 100, prior, atol=0.03)
     for c, p in enumerate(prior):
@@ -155,7 +134,7 @@ def test_label_shares_follow_the_formula_of_both_draws():
     labels, m = np.repeat([0, 1], [1000, 3000]), 4
     tables = [
         histogram(labels, make("dual_dirichlet", labels, m, s, alpha2=3.0, min_examples=1))
-        for s in range(800)
+        for s in range(400)
     ]
     actual = ((np.array(tables) / [1000, 3000]) ** 2).mean(axis=(0, 1))
     rng = np.random.default_rng(1)
@@ -181,9 +160,7 @@ def test_dual_dirichlet_draws_again_before_it_repairs():
     seeds = [s for s in range(60) if make("dual_dirichlet", labels, 10, s, min_examples=1)
              .counts().min() < 15]  # fmt: skip
     assert len(seeds) > 10
-    for seed in seeds:
-        counts = make("dual_dirichlet", labels, 10, seed, min_examples=15).counts()
-        assert counts.min() >= 15
     redrawn = [make("dual_dirichlet", labels, 10, s, min_examples=15).counts() for s in seeds]
+    assert np.min(redrawn) == 15
     assert np.mean([np.count_nonzero(counts == 15) for counts in redrawn]) < 1
     assert set(make("dual_dirichlet", labels, 10, 0, min_examples=100).counts()) == {100}

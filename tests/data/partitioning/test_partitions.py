@@ -1,4 +1,6 @@
-"""What all partitions share, and how they are named on the command line."""
+"""What all partitions share and are made of, and how they are named on the command line."""
+
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -6,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition_helpers import CASES, make, rows
 
+import fedjax_algos as fa
 from fedjax_algos.data import partitions
+from fedjax_algos.data.partitioning.base import (
+    divide_by_weights,
+    draw_class_counts,
+    hold_out,
+    log_dirichlet,
+    raise_to_minimum,
+    renormalise,
+)
 
 EQUAL_SIZES = ["dirichlet_balanced", "dirichlet_classes", "iid", "pachinko"]
 SMALLEST = {"dirichlet": 2, "dual_dirichlet": 2, "quantity": 2}
@@ -46,7 +57,7 @@ def test_partitions_depend_on_the_seed_alone(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_clients_hold_random_examples_of_their_classes(name):
-    """The position of an example in its class is uncorrelated with its client."""
+    """The position of an example is uncorrelated with its client, and with its place there."""
     labels = np.repeat(np.arange(7), 600)
     owners = np.empty(len(labels), int)
     partition = make(name, labels, 10, 3)
@@ -56,23 +67,9 @@ def test_clients_hold_random_examples_of_their_classes(name):
         of_class = owners[labels == label]
         if np.ptp(of_class):
             assert abs(np.corrcoef(of_class, positions[labels == label])[0, 1]) < 0.17  # 4 sigma
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_examples_of_a_client_are_in_random_order(name):
-    """Therefore a slice of a client's rows is a fair sample of them."""
-    labels = np.repeat(np.arange(7), 600)
-    for row in rows(make(name, labels, 10, 3)):
+    for row in rows(partition):
         if len(row) > 100:
             assert abs(np.corrcoef(row, np.arange(len(row)))[0, 1]) < 5 / np.sqrt(len(row))
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_sizes_of_mnist_and_a_thousand_clients(name):
-    labels = np.random.default_rng(0).integers(0, 7, 60_000)
-    partition = make(name, labels, 1000, 0)
-    assert len(np.unique(partition.indices)) == 60_000
-    assert partition.counts().min() >= SMALLEST.get(name, 1)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -96,6 +93,41 @@ def test_wrong_arguments(name, labels, num_clients, message):
         make(name, labels, num_clients, 0)
 
 
+IMPOSSIBLE = [
+    ("classes_per_client", np.arange(30) % 3, 5, {"classes": 4}, "classes=4 is more than the 3 th"),
+    (
+        "classes_per_client",
+        np.arange(70) % 7,
+        3,
+        {},
+        "the 7 out; use at least 3 classes or 4 cl",
+    ),
+    (
+        "classes_per_client",
+        np.repeat([4, 9], [50, 3]),
+        8,
+        {"classes": 1},
+        "9 has 3 examples for 4",
+    ),
+    ("class_partition", np.arange(99) % 10, 10, {"max_classes": 2}, "s=3 is above max_classes=2; "),
+    ("class_partition", np.arange(99) % 4, 10, {"max_classes": 5}, "max_classes=5 is more than th"),
+    ("class_partition", np.arange(1000) % 100, 10, {}, "cannot hold 100; give max_classes=10 or m"),
+    ("natural", np.array(["a", "b"]), 3, {}, "3 clients are more than the 2 .*; use at most 2 cli"),
+    ("natural", np.array(["a", "b"]), 0, {}, "num_clients=0 is out of range"),
+    ("natural", np.zeros((2, 3), int), 2, {}, r"shape \(2, 3\)"),
+    ("pachinko", np.arange(10), 2, {}, "hierarchy has 7 entries, but labels run from 0 to 9; give"),
+    ("pachinko", np.arange(6), 2, {}, "hierarchy has 7 entries, but labels run from 0 to 5"),
+    ("pachinko", np.arange(-1, 7), 2, {}, "labels run from -1 to 6"),
+    ("pachinko", np.arange(7.0), 2, {}, "labels run from 0.0 to 6.0; give whole labels"),
+]
+
+
+@pytest.mark.parametrize(("name", "labels", "num_clients", "options", "message"), IMPOSSIBLE)
+def test_impossible_arguments(name, labels, num_clients, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(name, labels, num_clients, 0, **options)
+
+
 @pytest.mark.parametrize(
     "spec",
     ["classes_per_client:3", "dirichlet_balanced:0", "dirichlet_classes:alpha=0.5", "quantity:1",
@@ -117,8 +149,110 @@ def test_partitions_by_spec(spec):
         ("pachinko:root_alpha=0", "root_alpha=0.* is out of range"),
         ("quantity:beta=0", "beta=0.* is out of range"),
         ("natural:min_examples=0", "min_examples=0.* is out of range"),
+        ("pachinko:hierarchy=3", "hierarchy is an object; give it in Python"),
     ],
 )
 def test_options_out_of_range(spec, message):
     with pytest.raises(ValueError, match=message):
         partitions.make(spec, np.arange(60) % 6, 3, 0)
+
+
+# the parts
+
+
+def test_digest_and_representation():
+    partition = fa.Partition.of([np.array([2, 0]), np.array([1])])
+    assert partition.digest() == "e7a8e1959a064df49a55385d4c2b921f2bc9661b5431d6b6071b243948b35230"
+    assert partition.digest() != fa.Partition.of([np.array([2]), np.array([0, 1])]).digest()
+    assert repr(partition) == "Partition(clients=2, examples=3, per_client=1..2)"
+    assert repr(fa.Partition.of([])) == "Partition(clients=0, examples=0)"
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=9), st.integers(1, 4))
+def test_raise_to_minimum_takes_from_the_largest_one_by_one(sizes, minimum):
+    if sum(sizes) < len(sizes) * minimum:
+        return
+    expected = list(sizes)
+    while min(expected) < minimum:
+        expected[expected.index(max(expected))] -= 1
+        expected[expected.index(min(expected))] += 1
+    result = raise_to_minimum(np.array(sizes), minimum)
+    assert sorted(result) == sorted(expected)
+    assert all(new <= old for new, old in zip(result, sizes, strict=True) if old >= minimum)
+
+
+def test_divide_by_weights_rounds_the_cumulative_sums():
+    weights = np.array([[1, 0.1, 0], [1, 0.2, 5], [1, 0.7, 0]])
+    table = divide_by_weights(weights, np.array([10, 7, 4]))  # cuts 3.3 6.7, 0.7 2.1, 0 4
+    np.testing.assert_array_equal(table, [[3, 1, 0], [4, 1, 4], [3, 5, 0]])
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**31), st.integers(1, 300))
+def test_divide_by_weights_gives_no_client_the_remainders(seed, num_clients):
+    """Flooring each part would give the last client up to N - 1 more than its share."""
+    weights = np.random.default_rng(seed).dirichlet(np.ones(num_clients), 3).T
+    sizes = np.array([50, 500, 1])
+    table = divide_by_weights(weights, sizes)
+    np.testing.assert_array_equal(table.sum(axis=0), sizes)
+    assert np.abs(table - weights * sizes).max() < 1 + 1e-9
+
+
+@pytest.mark.parametrize("concentration", [[0.2, 0.2, 0.2], [0.05, 1.0, 3.0]])
+def test_log_dirichlet_has_the_moments_of_dirichlet(concentration):
+    a = np.array(concentration)
+    draws = np.exp(log_dirichlet(np.random.default_rng(0), np.tile(a, (40_000, 1))))
+    np.testing.assert_allclose(draws.sum(axis=1), 1)
+    np.testing.assert_allclose(draws.mean(axis=0), a / a.sum(), atol=0.008)
+    square = a * (a + 1) / (a.sum() * (a.sum() + 1))
+    np.testing.assert_allclose((draws**2).mean(axis=0), square, atol=0.008)
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-9, 1e-3])
+def test_shares_can_be_renormalised_when_only_the_smallest_is_allowed(alpha):
+    logs = log_dirichlet(np.random.default_rng(0), np.full(50, alpha))
+    shares = renormalise(logs, np.arange(50) == np.argmin(logs))
+    assert shares.max() == shares.sum() == 1
+
+
+def successive_draws(number, q, available):
+    """{counts: probability} of successive draws without replacement, by enumeration."""
+    if not number:
+        return {(0,) * len(q): 1.0}
+    result = Counter()
+    shares = [p * (n > 0) for p, n in zip(q, available, strict=True)]
+    for c in np.flatnonzero(shares):
+        rest = [n - (i == c) for i, n in enumerate(available)]
+        for counts, probability in successive_draws(number - 1, q, rest).items():
+            more = tuple(n + (i == c) for i, n in enumerate(counts))
+            result[more] += probability * shares[c] / sum(shares)
+    return result
+
+
+@pytest.mark.parametrize(("number", "available"), [(3, (1, 2, 3)), (4, (2, 0, 5)), (6, (1, 2, 3))])
+def test_draws_at_once_are_distributed_as_successive_draws(number, available):
+    q, times, rng = (0.7, 0.2, 0.1), 10_000, np.random.default_rng(0)
+    drawn = Counter(
+        tuple(int(n) for n in draw_class_counts(rng, number, np.log(q), np.array(available)))
+        for _ in range(times)
+    )
+    expected = successive_draws(number, q, available)
+    assert sum(expected.values()) == pytest.approx(1)
+    assert set(drawn) <= set(expected)
+    for counts, probability in expected.items():
+        assert drawn[counts] / times == pytest.approx(probability, abs=0.015)
+
+
+def test_what_is_held_out():
+    """A share of each client and of the total; each example is on one side; the seed draws them."""
+    whole = fa.Partition.of([np.arange(10), np.arange(10, 13), [13], np.arange(14, 20)])
+    kept, held = hold_out(whole, 0.35, 0)
+    assert (0.35 * whole.counts()).tolist() == pytest.approx([3.5, 1.05, 0.35, 2.1])
+    assert held.counts().tolist() == [4, 1, 0, 2]  # 7 of 20
+    assert kept.counts().tolist() == [6, 2, 1, 4]
+    for client in range(4):
+        parts = [np.split(each.indices, each.offsets[1:-1])[client] for each in (kept, held)]
+        own = np.split(whole.indices, whole.offsets[1:-1])[client]
+        assert sorted(np.concatenate(parts)) == own.tolist()
+    assert hold_out(whole, 0.35, 0)[1].digest() == held.digest()
+    assert hold_out(whole, 0.35, 1)[1].digest() != held.digest()

@@ -2,14 +2,13 @@
 
 import gzip
 import io
-import os
 import tarfile
 
 import numpy as np
 import pytest
 from bad_input_helpers import refused
 
-from fedjax_algos.data import datasets, partitions
+from fedjax_algos.data import datasets
 from fedjax_algos.data.readers import cifar
 from fedjax_algos.data.readers.cifar import cifar10, cifar100
 
@@ -73,67 +72,46 @@ def test_cifar100(tmp_path, make):
 @pytest.mark.parametrize("make", [write, lambda p, f: archive(p / "a.tar.gz", f, "b/")])
 def test_cifar10(tmp_path, make):
     data = cifar10(path=make(tmp_path, FILES_10))
-    assert data.train["y"].tolist() == [1, 9, 2, 9, 3, 9, 4, 9, 5, 9]
+    assert (data.train["y"].tolist(), data.num_classes) == ([1, 9, 2, 9, 3, 9, 4, 9, 5, 9], 10)
     np.testing.assert_array_equal(data.train["x"][::2], TRAIN[1:6])
     np.testing.assert_array_equal(data.test["x"], TEST[:1])
-    assert data.num_classes == 10
 
 
-def test_fine_labels_fit_the_pachinko_partition(tmp_path):
-    """It has the coarse label of each fine one in a table, which the file agrees with."""
-    pairs = [(coarse, fine) for fine, coarse in enumerate(cifar.CIFAR100_COARSE)]
-    content = b"".join(record(pair, TRAIN[0]) for pair in pairs)
-    data = cifar100(path=write(tmp_path, {"train.bin": content, "test.bin": content}))
-    partition = partitions["pachinko"](data.train["y"], 10, 0)
-    assert partition.counts().tolist() == [10] * 10
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
+def test_damaged_files_are_refused(tmp_path):
+    for name, content in (
         ("train.bin", FILES_100["train.bin"][:-1]),
         ("test.bin", b""),
         ("train.bin", record((0, 100), TRAIN[0])),
         ("test.bin", record((20, 4), TRAIN[0])),
         ("train.bin", record((1, 4), TRAIN[0])),
         ("train.bin", FILES_10["test_batch.bin"]),
-        ("train.bin", None),
-    ],
-)
-def test_damaged_records_are_refused(tmp_path, name, content):
-    files = write(tmp_path, FILES_100)
-    if content is None:
-        (files / name).unlink()
-    else:
-        write(files, {name: content})
-    with refused(tmp_path):
+    ):
+        write(tmp_path, FILES_100 | {name: content})
+        with refused(tmp_path):
+            cifar100(path=tmp_path)
+    (tmp_path / "train.bin").unlink()
+    with pytest.raises(ValueError, match=r"train.bin: there is no such file; check the path"):
         cifar100(path=tmp_path)
 
 
 def test_damaged_archives_are_refused(tmp_path, monkeypatch):
     path = archive(tmp_path / "a.tar.gz", FILES_100)
     content = path.read_bytes()
-    for damaged in (b"", content[:-9], content[:900], gzip.compress(b"no archive" * 99), b"a text"):
+    for damaged in (content[:-9], content[:900], gzip.compress(b"no archive" * 99)):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"a.tar.gz: not .*; fetch the binary ver"):
+        with refused(path):
             cifar100(path=path)
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE):
         archive(path, dict.fromkeys(FILES_100, b""), kind=kind)
         with pytest.raises(ValueError, match=r"it has no file train.bin"):
             cifar100(path=path)
-    archive(path, {"train.bin": b"", "a/train.bin": b""})
-    with pytest.raises(ValueError, match=r"it has the file train.bin twice"):
-        cifar100(path=path)
-    archive(path, {"train.bin": b"a"})
-    with pytest.raises(ValueError, match=r"it has no file test.bin"):
-        cifar100(path=path)
+    twice, one = {"train.bin": b"", "a/train.bin": b""}, {"train.bin": b"a"}
+    for members, message in (
+        (twice, "has the file train.bin twice"),
+        (one, "has no file test.bin"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            cifar100(path=archive(path, members))
     monkeypatch.setattr(cifar, "MAX_BYTES", 5000)
     with pytest.raises(ValueError, match=r"it has more than 5 kB, which are too many"):
         cifar100(path=archive(path, FILES_100))
-
-
-def test_pipes_are_refused(tmp_path):
-    os.mkfifo(tmp_path / "train.bin")
-    for path in (tmp_path, tmp_path / "train.bin"):
-        with pytest.raises(ValueError, match="it is a pipe or a device, not a regular file"):
-            cifar100(path=path)

@@ -5,10 +5,11 @@ import io
 import numpy as np
 import pytest
 from bad_input_helpers import refused
+from image_helpers import encoded
 from PIL import Image
 
 from fedjax_algos.data import datasets
-from fedjax_algos.data.readers.medical.fed_isic2019 import fed_isic2019
+from fedjax_algos.data.readers.flamby import fed_isic2019
 
 HEADER = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2"
 # (image, class, centre, fold); as in FLamby's file, in no order
@@ -34,10 +35,9 @@ def write_split(folder, lines, header=HEADER):
 
 def pixels(number, shape=(224, 298, 3)):
     """What a JPEG file decodes to."""
-    content = io.BytesIO()
     smooth = np.linspace(0, 200, shape[1])[None, :, None] + np.zeros(shape) + 5 * number
-    Image.fromarray(smooth.astype(np.uint8)).save(content, "JPEG", quality=95)
-    return content.getvalue(), np.asarray(Image.open(content))
+    content = encoded(smooth.astype(np.uint8), "JPEG", quality=95)
+    return content, np.asarray(Image.open(io.BytesIO(content)))
 
 
 @pytest.fixture
@@ -66,24 +66,8 @@ def test_centres_are_clients_and_images_are_cut(folder):
     assert data.test.examples_of(0)["y"].tolist() == [2]
 
 
-def test_the_whole_split(tmp_path):
-    """The sizes of FLamby's README, from a table of as many rows in another order."""
-    sizes = [(9930, 2483), (3163, 791), (2691, 672), (1807, 452), (655, 164), (351, 88)]
-    lines = [
-        line(f"ISIC_{centre}{fold}{row:06}", row % 8, centre, fold)
-        for centre, counts in reversed([*enumerate(sizes)])
-        for fold, count in zip(("train", "test"), counts, strict=True)
-        for row in range(count)
-    ]
-    data = fed_isic2019(path=write_split(tmp_path, lines))
-    assert len(lines) == 23247
-    assert data.train.client_ids == data.test.client_ids == list("012345")
-    assert list(zip(data.train.counts, data.test.counts, strict=True)) == sizes
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
+def test_damaged_splits_are_refused(tmp_path):
+    for lines in (
         [line("a", 8, 0, "train")],
         [line("a", 0, 0, "train"), line("b", 0, 6, "test")],
         [line("a", "1.0", 0, "train")],
@@ -93,11 +77,9 @@ def test_the_whole_split(tmp_path):
         [line("a", 0, 1, "train")],
         [line("a", 0, 1, "train")[:-9]],
         [line("../a", 0, 1, "train"), line("b", 0, 1, "test")],
-    ],
-)
-def test_damaged_splits_are_refused(tmp_path, lines):
-    with refused(tmp_path):
-        fed_isic2019(path=write_split(tmp_path, lines))
+    ):
+        with refused(tmp_path):
+            fed_isic2019(path=write_split(tmp_path, lines))
 
 
 def test_missing_columns_and_images(folder):
@@ -106,12 +88,10 @@ def test_missing_columns_and_images(folder):
     (images / "ISIC_0032511.jpg").write_bytes(pixels(1, (224, 190, 3))[0])  # it is scaled
     (images / "ISIC_0012669_downsampled.jpg").write_bytes(b"\xff\xd8\xff")
     data = fed_isic2019(path=folder)
-    missing = "client '0', ISIC_2019_Training_Input_preprocessed/ISIC_0058767.jpg: there is no such"
-    with pytest.raises(ValueError, match=missing):
+    with pytest.raises(ValueError, match=r"client '0', .*/ISIC_0058767.jpg: there is no such file"):
         data.train.examples_of(0)
     assert data.train.examples_of(1)["x"].shape == (1, 200, 200, 3)
-    damaged = r"client '4', ISIC_2019\w+/ISIC_0012669_downsampled.jpg: not an? .*: "
-    with pytest.raises(ValueError, match=damaged):
+    with pytest.raises(ValueError, match=r"client '4', .*/ISIC_0012669_downsampled.jpg: not a"):
         data.train.examples_of(2)
     write_split(folder, [], HEADER.replace(",fold2", ""))
     with pytest.raises(ValueError, match="it has no column 'fold2'"):

@@ -11,8 +11,8 @@ from bad_input_helpers import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.data import datasets, open_federated, pack
-from fedjax_algos.data.readers.medical.fed_ixi import area_means, fed_ixi, read_volume
+from fedjax_algos.data import datasets
+from fedjax_algos.data.readers.flamby import area_means, fed_ixi, read_volume
 
 # (number, Manufacturer, centre, split)
 PERSONS = [
@@ -116,10 +116,9 @@ def test_means_of_boxes(size, shape):
 
 
 def test_scaled_voxels_and_other_types(tmp_path):
+    path = tmp_path / "a.nii.gz"
     image = nibabel.Nifti1Image(intensities(1), np.eye(4))
     image.header.set_slope_inter(0.5, -3)
-    image.header.set_data_dtype(np.int16)
-    path = tmp_path / "a.nii.gz"
     nibabel.save(image, path)
     np.testing.assert_array_equal(read_volume(path), 0.5 * intensities(1) - 3)
     for dtype in (np.float32, np.float64, np.uint8):
@@ -138,9 +137,11 @@ def with_header(field, value):
 GOOD = encoded(intensities(16))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_damaged_volumes_are_refused(folder):
+    name = folder_of(16, "Guys")
+    data = fed_ixi(path=folder)
+    assert data.train.examples_of(1)["x"].shape == (1, 48, 60, 48, 1)
+    for content in (
         b"",
         b"no volume",
         GOOD[:-20],
@@ -158,29 +159,10 @@ GOOD = encoded(intensities(16))
         with_header("datatype", 12345),
         with_header("sizeof_hdr", 1),
         with_header("magic", b"ni1"),
-    ],
-)
-def test_damaged_volumes_are_refused(folder, content):
-    name = folder_of(16, "Guys")
-    (folder / name / "T1" / f"{name}_image.nii.gz").write_bytes(content)
-    data = fed_ixi(path=folder)
-    assert data.train.examples_of(1)["x"].shape == (1, 48, 60, 48, 1)
-    with refused(folder / name / "T1" / name):
-        data.train.examples_of(0)
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=5))
-def test_damaged_headers_are_refused_or_read(tmp_path_factory, changes):
-    damaged = bytearray(gzip.decompress(GOOD))
-    for place, value in changes:
-        damaged[place] = value
-    path = tmp_path_factory.getbasetemp() / "damaged.nii.gz"
-    path.write_bytes(gzip.compress(bytes(damaged), 1))
-    try:
-        read_volume(path)
-    except ValueError as error:
-        assert str(error).isprintable()  # noqa: PT017, it may also be read
+    ):
+        (folder / name / "T1" / f"{name}_image.nii.gz").write_bytes(content)
+        with refused(folder / name / "T1" / name):
+            data.train.examples_of(0)
 
 
 def test_masks_missing_files_and_pipes(folder):
@@ -198,9 +180,8 @@ def test_masks_missing_files_and_pipes(folder):
         data.train.examples_of(2)
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
+def test_splits_that_do_not_fit_the_folder_are_refused(folder):
+    for rows in (
         [*PERSONS, PERSONS[1]],
         [*PERSONS, (13, 1, "HH", "train")],
         PERSONS[1:],
@@ -209,45 +190,30 @@ def test_masks_missing_files_and_pipes(folder):
         [(2, 0, "Guys", "valid"), *PERSONS[1:]],
         [],
         [(2, 0, "Guys", "train"), *PERSONS[1:]],
-    ],
-)
-def test_splits_that_do_not_fit_the_folder_are_refused(folder, rows):
-    write_split(folder, rows)
-    with refused(folder):
-        fed_ixi(path=folder)
+    ):
+        write_split(folder, rows)
+        with refused(folder):
+            fed_ixi(path=folder)
 
 
-def test_a_person_with_two_folders_and_no_folder(folder):
+def test_what_is_missing_or_there_twice(folder, monkeypatch):
+    with pytest.raises(ValueError, match=r"metadata_tiny.csv: there is no such file"):
+        fed_ixi(path=folder / "none")
     (folder / "IXI012-HH-0001").mkdir()
     with pytest.raises(ValueError, match=r"it has two folders of person 12"):
         fed_ixi(path=folder)
-    with pytest.raises(ValueError, match=r"metadata_tiny.csv: there is no such file"):
-        fed_ixi(path=folder / "none")
-
-
-def test_without_nibabel(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "nibabel", None)
     with pytest.raises(ValueError, match="fed_ixi needs the package nibabel; run: pip install ni"):
         fed_ixi(path=folder)
 
 
 @pytest.mark.usefixtures("bounded")
-def test_a_compressed_volume_is_bounded_by_its_header(tmp_path, monkeypatch):
+def test_a_compressed_volume_is_bounded(tmp_path, monkeypatch):
     """30 MB of zeros in 30 kB."""
     path = tmp_path / "a.nii.gz"
     path.write_bytes(gzip.compress(gzip.decompress(GOOD) + bytes(30 * 10**6)))
-    with pytest.raises(ValueError, match=r"it has more than 244 bytes, which are too many"):
+    with pytest.raises(ValueError, match=r"it has 30000592 bytes, not 592"):
         read_volume(path)
-    monkeypatch.setattr("fedjax_algos.data.readers.medical.fed_ixi.MAX_VOXELS", 100)
-    path.write_bytes(GOOD)
-    with pytest.raises(ValueError, match=r"it has \[6, 4, 5\] voxels from byte 352"):
+    monkeypatch.setattr("fedjax_algos.data.readers.flamby._MAX_BYTES", 500)
+    with pytest.raises(ValueError, match=r"it has more than 500 bytes, which are too many"):
         read_volume(path)
-
-
-def test_volumes_can_be_packed(folder, tmp_path_factory):
-    data, packed = fed_ixi(path=folder), tmp_path_factory.mktemp("packed")
-    pack(data, packed)
-    stored, read = open_federated(packed).load(), data.train.examples_of(2)
-    np.testing.assert_array_equal(stored["x"][-1:], read["x"])
-    np.testing.assert_array_equal(stored["y"][-1:], read["y"])
-    assert stored["y"].shape == (4, 48, 60, 48)

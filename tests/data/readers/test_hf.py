@@ -1,13 +1,14 @@
 """Data sets of Hugging Face: small ones in files of their forms, without a network."""
 
-import io
 import os
+import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from bad_input_helpers import refused
+from image_helpers import encoded
 from PIL import Image
 
 from fedjax_algos.core import files
@@ -31,12 +32,6 @@ def offline(monkeypatch, tmp_path):
     monkeypatch.setattr(package.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
-def png(array):
-    content = io.BytesIO()
-    Image.fromarray(array).save(content, "PNG")
-    return content.getvalue()
-
-
 FEATURES = {
     "image": package.Image(),
     "label": package.ClassLabel(names=["cat", "dog", "owl", "cow"]),
@@ -51,7 +46,7 @@ FEATURES = {
 def columns(rows=range(5), **changes):
     chosen = list(rows)
     values = {
-        "image": [{"bytes": png(IMAGES[i]), "path": None} for i in chosen],
+        "image": [{"bytes": encoded(IMAGES[i]), "path": None} for i in chosen],
         "label": [LABELS[i] for i in chosen],
         "writer": [WRITERS[i] for i in chosen],
         "number": [10 - i // 2 for i in chosen],
@@ -77,15 +72,21 @@ def folder(tmp_path):
     return saved(tmp_path / "set", columns())
 
 
-def test_images_in_memory(folder):
+def test_images_and_numbers_in_memory(folder):
     data = datasets.make(f"hf:{folder}")
     np.testing.assert_array_equal(data.train["x"], IMAGES)
     np.testing.assert_array_equal(data.test["x"], IMAGES[[1, 3]])
     assert (data.train["y"].tolist(), data.test["y"].tolist()) == (LABELS, [0, 2])
     assert (data.num_classes, data.users, data.train["y"].dtype) == (4, None, np.int32)
+    vectors, grids = hf(name=folder, x="vector"), hf(name=folder, x="grid", y="number")
+    np.testing.assert_array_equal(vectors.train["x"], VECTORS)
+    assert vectors.train["x"].dtype == np.uint8
+    assert grids.train["x"].shape == (5, 2, 2)
+    assert grids.train["x"][4].tolist() == [[1, 1], [1, 1]]
+    assert (grids.num_classes, grids.train["y"].tolist()) == (11, [10, 10, 9, 9, 8])
 
 
-def test_natural_clients(folder):
+def test_natural_clients(folder, tmp_path):
     data = hf(name=folder, users="writer")
     assert list(data.train.client_ids) == ["a", "b", "c"]
     assert data.train.counts.tolist() == [2, 2, 1]
@@ -101,36 +102,26 @@ def test_natural_clients(folder):
     assert numbered.train.counts.tolist() == [1, 2, 2]
     again = hf(name=folder, users="writer")
     assert numbered.train.identity != data.train.identity == again.train.identity
-
-
-def test_a_test_split_without_clients_is_one(tmp_path):
+    pack(data, tmp_path / "packed")  # images stay encoded
+    stored = packed(path=tmp_path / "packed")
+    for client, part in enumerate(parts):
+        np.testing.assert_array_equal(stored.train.examples_of(client)["x"], part["x"])
     test = columns([1, 3])
     del test["writer"]
-    data = hf(name=saved(tmp_path / "set", columns(), test), users="writer")
+    data = hf(name=saved(tmp_path / "one", columns(), test), users="writer")
     assert (list(data.test.client_ids), data.test.counts.tolist()) == (["all"], [2])
-
-
-def test_packed_clients_are_the_same(folder, tmp_path):
-    """Images stay encoded."""
-    dataset = hf(name=folder, users="writer")
-    pack(dataset, tmp_path / "packed")
-    data = packed(path=tmp_path / "packed")
-    for client in range(3):
-        written, again = dataset.train.examples_of(client), data.train.examples_of(client)
-        np.testing.assert_array_equal(again["x"], written["x"])
-        np.testing.assert_array_equal(again["y"], written["y"])
 
 
 def test_sizes_of_images(tmp_path):
     """The middle 2 x 2 of images whose shorter side is 4 already."""
-    tall = [{"bytes": png(IMAGES[i]), "path": None} for i in range(5)]
-    tall[2] = {"bytes": png(RNG.integers(0, 256, (9, 4, 3), np.uint8)), "path": None}
+    tall = [{"bytes": encoded(IMAGES[i]), "path": None} for i in range(5)]
+    tall[2] = {"bytes": encoded(RNG.integers(0, 256, (9, 4, 3), np.uint8)), "path": None}
     name = saved(tmp_path / "set", columns(image=tall))
     data = hf(name=name, image_size=2, shorter_side=4)
     np.testing.assert_array_equal(data.train["x"][0], IMAGES[0, 2:4, 1:3])
     with pytest.raises(ValueError, match="it has 9 x 4 pixels, not 6 x 4"):
         hf(name=name)
-    grey = [{"bytes": png(image[:, :, 0]), "path": None} for image in IMAGES]
+    grey = [{"bytes": encoded(image[:, :, 0]), "path": None} for image in IMAGES]
     test = columns([1, 3], image=grey[:2])
     data = hf(name=saved(tmp_path / "grey", columns(image=grey), test))
     np.testing.assert_array_equal(data.train["x"], IMAGES[..., :1])
@@ -154,25 +145,11 @@ def test_images_in_files_of_their_own(tmp_path):
         data.train.examples_of(0)
 
 
-def test_numbers(folder):
-    vectors, grids = hf(name=folder, x="vector"), hf(name=folder, x="grid", y="number")
-    np.testing.assert_array_equal(vectors.train["x"], VECTORS)
-    assert vectors.train["x"].dtype == np.uint8
-    assert grids.train["x"].shape == (5, 2, 2)
-    assert grids.train["x"][4].tolist() == [[1, 1], [1, 1]]
-    assert (grids.num_classes, grids.train["y"].tolist()) == (11, [10, 10, 9, 9, 8])
-
-
 def test_texts(folder, tmp_path):
     data = hf(name=folder, x="text", length=3, words=2)
     begin, end = 4, 5  # of the 2 words good and film; 3 is any other
-    assert data.train["x"].tolist() == [
-        [begin, 1, 1],
-        [begin, 3, 2],
-        [begin, 1, end],
-        [begin, 3, end],
-        [begin, 3, end],
-    ]
+    expected = [[1, 1], [3, 2], [1, end], [3, end], [3, end]]
+    assert data.train["x"].tolist() == [[begin, *ids] for ids in expected]
     assert (data.train["y"].tolist(), data.num_classes) == (LABELS, 4)
     path = tmp_path / "words"
     path.write_text("film\ngood\n")
@@ -192,17 +169,14 @@ def test_texts(folder, tmp_path):
 @pytest.mark.parametrize("form", ["parquet", "csv", "json"])
 def test_folders_of_files(tmp_path, form):
     kept = ("writer", "number", "text") + (("vector", "label") if form != "csv" else ())
-    folder = tmp_path / "set"
-    folder.mkdir()
     for name, rows in (("train", range(5)), ("test", [1, 3])):
         table = package.Dataset.from_dict({key: columns(rows)[key] for key in kept})
-        getattr(table, f"to_{form}")(str(folder / f"{name}.{form}"))
-    options = {"x": "text", "y": "number"} if form == "csv" else {"x": "vector"}
+        getattr(table, f"to_{form}")(str(tmp_path / f"{name}.{form}"))
     if form == "csv":  # an empty text is no text in a CSV file
         with pytest.raises(ValueError, match="a text is missing"):
-            hf(name=str(folder), **options)
+            hf(name=str(tmp_path), x="text", y="number")
         return
-    data = hf(name=str(folder), users="writer", **options)
+    data = hf(name=str(tmp_path), users="writer", x="vector")
     np.testing.assert_array_equal(data.train.examples_of(0)["x"], VECTORS[[1, 4]])
     assert data.train.examples_of(0)["y"].tolist() == [0, 0]
 
@@ -218,9 +192,8 @@ def test_code_of_a_data_set_is_not_run(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_that_do_not_fit(folder):
+    for options, message in (
         ({"x": "colour"}, r"no feature 'colour', only image, label, writer, .*; choose one"),
         ({"y": "colour"}, "no feature 'colour'"),
         ({"users": "colour"}, r"no column 'colour', only image"),
@@ -232,60 +205,41 @@ def test_code_of_a_data_set_is_not_run(tmp_path, monkeypatch):
         ({"x": "number"}, r"number has shape \[5\]; give"),
         ({"num_classes": 2}, "has label 2 in example 0; give whole numbers from 0 to 1"),
         ({"users": "writer", "x": "text", "vocabulary": "none.txt"}, "there is no such file"),
-    ],
-)
-def test_options_that_do_not_fit(folder, options, message):
-    with pytest.raises(ValueError, match=message) as error:
-        hf(name=folder, **options)
-    assert str(error.value).isprintable()
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            hf(name=folder, **options)
+        assert str(error.value).isprintable()
 
 
-BAD = {"bytes": b"\x89PNG\r\n", "path": None}
+BAD, FINE = ({"bytes": each, "path": None} for each in (b"\x89PNG\r\n", encoded(IMAGES[0])))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"image": [BAD] * 5},
-        {"image": [{"bytes": png(IMAGES[0]), "path": None}] * 4 + [BAD]},
-        {"image": [{"bytes": png(IMAGES[0]), "path": None}] * 4 + [None]},
-        {"label": [0, 1, None, 2, 0]},
-        {"label": [0, 1, 2, 2, -1]},
-        {"x": "vector", "vector": [[1]] * 4 + [[1, 2]]},
-        {"x": "text", "text": [None] * 5},
-    ],
-)
-def test_damaged_columns(tmp_path, changes):
-    options = {"x": changes["x"]} if "x" in changes else {}
-    changed = {key: value for key, value in changes.items() if key != "x"}
-    name = saved(tmp_path / "set", columns(**changed))
-    with refused(f"hf {name}, split train"):
-        hf(name=name, **options)
+def test_damaged_columns(tmp_path):
+    images = [{"image": each} for each in ([BAD] * 5, [FINE] * 4 + [BAD], [FINE] * 4 + [None])]
+    labels = [{"label": each} for each in ([0, 1, None, 2, 0], [0, 1, 2, 2, -1])]
+    vectors = {"x": "vector", "vector": [[1]] * 4 + [[1, 2]]}
+    cases = (*images, *labels, vectors, {"x": "text", "text": [None] * 5})
+    for number, changes in enumerate(cases):
+        options = {"x": changes.pop("x", "image")}
+        name = saved(tmp_path / f"{number}", columns(**changes))
+        with refused(f"hf {name}, split train"):
+            hf(name=name, **options)
 
 
-@pytest.mark.parametrize(
-    ("part", "damage"),
-    [
+@pytest.mark.usefixtures("bounded")
+def test_missing_damaged_and_odd_folders(folder, tmp_path, monkeypatch):
+    damages = (
         ("train/data-00000-of-00001.arrow", lambda content: content[: len(content) // 2]),
         ("train/data-00000-of-00001.arrow", lambda content: b""),
         ("train/dataset_info.json", lambda content: content[:-20]),
         ("train/state.json", lambda content: b"[]"),
         ("dataset_dict.json", lambda content: b'{"splits": ["train", "other"]}'),
-    ],
-)
-def test_damaged_folders(folder, part, damage):
-    path = os.path.join(folder, part)
-    with open(path, "rb") as file:
-        content = file.read()
-    with open(path, "wb") as file:
-        file.write(damage(content))
-    with pytest.raises(ValueError, match=r"not an? .*: ") as error:
-        hf(name=folder)
-    assert str(error.value).isprintable()
-
-
-@pytest.mark.usefixtures("bounded")
-def test_missing_and_odd_folders(folder, tmp_path):
+    )
+    for number, (part, damage) in enumerate(damages):
+        copy = shutil.copytree(folder, tmp_path / str(number))
+        (copy / part).write_bytes(damage((copy / part).read_bytes()))
+        with refused(f"hf {copy}"):
+            hf(name=str(copy))
     for name, message in (
         (str(tmp_path / "none"), "not an? .*: "),
         ("some/name", "not an? .*: "),
@@ -300,6 +254,9 @@ def test_missing_and_odd_folders(folder, tmp_path):
         table.to_parquet(str(tmp_path / "empty" / f"{name}.parquet"))
     with pytest.raises(ValueError, match=r"not .*corresponds to no data"):
         hf(name=str(tmp_path / "empty"))
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match="hf needs the package datasets; run: pip install datas"):
+        hf(name="mnist")
 
 
 def test_the_memory_of_all_images_is_computed(folder, monkeypatch):
@@ -310,9 +267,3 @@ def test_the_memory_of_all_images_is_computed(folder, monkeypatch):
     with pytest.raises(ValueError, match="its examples would need 504 bytes, more than half"):
         hf(name=folder)
     assert hf(name=folder, users="writer").train.num_clients == 3
-
-
-def test_without_its_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ValueError, match="hf needs the package datasets; run: pip install datas"):
-        hf(name="mnist")

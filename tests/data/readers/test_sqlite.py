@@ -6,7 +6,6 @@ import os
 import sqlite3
 import sys
 import zlib
-from pathlib import Path
 
 import msgpack
 import numpy as np
@@ -113,29 +112,22 @@ def check_emnist(data, order):
         assert (batch["x"].dtype, batch["y"].dtype) == (np.float32, np.int32)
 
 
-def test_writers_of_tff(tff):
+def tff_emnist(path, **options):
+    return tff_sqlite(path=path, train_split="all_train", test_split="all_test", **options)
+
+
+def test_writers(tff, fedjax):
+    """Nothing is written."""
+    content, entries = tff.read_bytes(), os.listdir(tff.parent)
     options = f"path={tff},train_split=all_train,test_split=all_test"
     check_emnist(datasets.make(f"tff_sqlite:{options}"), sorted(COUNTS))
-
-
-def test_writers_of_fedjax(fedjax):
     check_emnist(datasets.make(f"fedjax_sqlite:train={fedjax},test={fedjax}"), list(COUNTS))
+    assert (tff.read_bytes(), os.listdir(tff.parent)) == (content, entries)
 
 
 def test_options(tff, fedjax):
-    for data in (
-        tff_sqlite(
-            path=tff,
-            train_split="all_train",
-            test_split="all_test",
-            max_examples=2,
-            max_clients=2,
-            max_test_examples=4,
-        ),
-        fedjax_sqlite(
-            train=fedjax, test=fedjax, max_examples=2, max_clients=2, max_test_examples=4
-        ),
-    ):
+    some = {"max_examples": 2, "max_clients": 2, "max_test_examples": 4}
+    for data in (tff_emnist(tff, **some), fedjax_sqlite(train=fedjax, test=fedjax, **some)):
         assert sorted(data.train.counts.tolist()) == [1, 2]
         assert data.test.counts.sum() == 4
         client = list(data.train.client_ids).index("f1_02")
@@ -157,14 +149,9 @@ def test_images_of_integers(tmp_path):
     data = tff_sqlite(path=path, x="other", y="coarse_label")
     np.testing.assert_array_equal(data.train.examples_of(0)["x"], other)
     assert (data.train.examples_of(0)["y"].tolist(), data.num_classes) == ([7, 7], 8)
-    bad = example(image=[256] * 3072, label=[0])
-    path = tff_file(tmp_path / "b.sqlite", {"train": {"0": [bad]}, "test": {"0": records}})
-    with pytest.raises(ValueError, match="'image' has values that are no pixels"):
-        tff_sqlite(path=path)
 
 
 def test_texts_of_both_forms_are_the_same(tmp_path):
-    """Golden values are in test_tokens.py and test_tff_hdf5.py."""
     words = tmp_path / "words"
     words.write_text("one 3\nmust 2\n")
     texts = {"7": [b"one must imagine", b"must"], "10": [b"one"]}
@@ -178,13 +165,6 @@ def test_texts_of_both_forms_are_the_same(tmp_path):
     (first, second) = (d.train.examples_of(i) for d, i in zip(data, (1, 0), strict=True))
     assert first["x"].tolist() == second["x"].tolist() == [[4, 1, 2, 3, 5, 0], [4, 2, 5, 0, 0, 0]]
     assert first["y"].tolist() == second["y"].tolist() == [[1, 2, 3, 5, 0, 0], [2, 5, 0, 0, 0, 0]]
-
-
-def test_files_are_not_changed(tff):
-    content, entries = tff.read_bytes(), os.listdir(tff.parent)
-    data = tff_sqlite(path=tff, train_split="all_train", test_split="all_test")
-    data.train.examples_of(0)
-    assert (tff.read_bytes(), os.listdir(tff.parent)) == (content, entries)
 
 
 ROWS = "SELECT 1 AS client_id, 1 AS split_name, randomblob(99999999) AS serialized_example_proto"
@@ -208,33 +188,52 @@ TFF_DAMAGE = {
     "empty": "UPDATE examples SET serialized_example_proto = x''",
     "client's name": "UPDATE client_metadata SET client_id = CAST(x'ff' AS TEXT)",
 }
+HALF = [0.5] * 784
+BAD_EXAMPLES = {
+    "no label": [example(pixels=HALF)],
+    "one without a label": [example(pixels=HALF, label=[1]), example(pixels=HALF)],
+    "other lengths": [example(pixels=[0.5] * n, label=[1]) for n in (784, 9)],
+    "a negative label": [example(pixels=HALF, label=[-1])],
+    "NaN": [example(pixels=[float("nan")] * 784, label=[1])],
+    "texts": [example(pixels=[b"a", b"b"], label=[1])],
+    "one number": [example(pixels=[0.5], label=[1])],
+    "no pixel": [example(image=[256] * 3072, label=[0])],
+}
 
 
-@pytest.mark.parametrize("name", TFF_DAMAGE)
 @pytest.mark.usefixtures("bounded")
-def test_damaged_files_of_tff(tff, name):
-    script = TFF_DAMAGE[name]
-    execute(tff, script)
-    with refused(tff):
-        tff_sqlite(path=tff, train_split="all_train", test_split="all_test")
+def test_damaged_files_of_tff(tff, tmp_path, monkeypatch):
+    content, path = tff.read_bytes(), tmp_path / "bad.sqlite"
+    for script in TFF_DAMAGE.values():
+        path.write_bytes(content)
+        execute(path, script)
+        with refused(path):
+            tff_emnist(path)
+    for records in BAD_EXAMPLES.values():
+        path.unlink()
+        with refused(tff_file(path, {"train": {"a": records}, "test": {"a": records}})):
+            tff_sqlite(path=path)
+    path.unlink()
+    tff_file(path, {"train": {"a": [bytes(10**6)]}})
+    monkeypatch.setattr("fedjax_algos.data.readers.client_files.sqlite.host_memory", lambda: 10**6)
+    with pytest.raises(ValueError, match="string or blob too big"):
+        tff_sqlite(path=path, test_split="train")
 
 
-@pytest.mark.parametrize(
-    "records",
-    [
-        [example(pixels=[0.5] * 784), example(pixels=[0.5] * 784)],
-        [example(pixels=[0.5] * 784, label=[1]), example(pixels=[0.5] * 784)],
-        [example(pixels=[0.5] * n, label=[1]) for n in (784, 9)],
-        [example(pixels=[0.5] * 784, label=[-1])],
-        [example(pixels=[float("nan")] * 784, label=[1])],
-        [example(pixels=[b"a", b"b"], label=[1])],
-        [example(pixels=[0.5], label=[1])],
-    ],
-)
-def test_examples_that_do_not_fit(tmp_path, records):
-    path = tff_file(tmp_path / "d.sqlite", {"train": {"a": records}, "test": {"a": records}})
-    with refused(path):
-        tff_sqlite(path=path)
+@pytest.mark.usefixtures("bounded")
+def test_other_files_and_names(tff, tmp_path):
+    content, magic = tff.read_bytes(), b"SQLite format 3\0"
+    for name, other, message in (
+        ("a.lzma", lzma.compress(magic, lzma.FORMAT_ALONE), "unpack one that ends in .lzma"),
+        ("other", magic + b"\xff" * 999, "file is not a database"),
+        ("cut", content[: len(content) // 3], "malformed|not a database|I/O error"),
+    ):
+        (tmp_path / name).write_bytes(other)
+        with pytest.raises(ValueError, match=message):
+            tff_sqlite(path=tmp_path / name)
+    odd = tmp_path / "a?mode=rwc#%41 b.sqlite"
+    odd.write_bytes(content)
+    check_emnist(tff_emnist(odd), sorted(COUNTS))
 
 
 def extension(code, content):
@@ -271,91 +270,29 @@ def read_all(path):
     return [source.examples_of(client) for client in range(source.num_clients)]
 
 
-@pytest.mark.parametrize("name", FEDJAX_DAMAGE)
 @pytest.mark.usefixtures("bounded")
-def test_damaged_files_of_fedjax(tmp_path, name):
-    data = FEDJAX_DAMAGE[name]
-    clients = dict(reversed((fedjax_emnist() | {"f1_02": (data, 3)}).items()))
-    path = fedjax_file(tmp_path / "d.sqlite", clients)
-    with refused(f"{path}: client 'f1_02'"):
-        read_all(path)
-
-
-def test_other_tables_of_fedjax(fedjax):
-    execute(fedjax, "UPDATE federated_data SET num_examples = 'many'")
-    with pytest.raises(ValueError, match=": not "):
-        read_all(fedjax)
-    execute(fedjax, "DELETE FROM federated_data")
-    with pytest.raises(ValueError, match="it has no clients"):
-        read_all(fedjax)
-    execute(fedjax, "DROP TABLE federated_data")
-    with pytest.raises(ValueError, match="no table 'federated_data'"):
-        read_all(fedjax)
-
-
-@pytest.mark.usefixtures("bounded")
-def test_compressed_data_are_bounded(tmp_path, monkeypatch):
-    """100 MB of zeros in 100 kB."""
-    packer = zlib.compressobj()
+def test_damaged_files_of_fedjax(fedjax, tmp_path, monkeypatch):
+    for number, data in enumerate(FEDJAX_DAMAGE.values()):
+        clients = dict(reversed((fedjax_emnist() | {"f1_02": (data, 3)}).items()))
+        path = fedjax_file(tmp_path / f"{number}.sqlite", clients)
+        with refused(f"{path}: client 'f1_02'"):
+            read_all(path)
+    for change, message in (
+        ("UPDATE federated_data SET num_examples = 'many'", ": not "),
+        ("DELETE FROM federated_data", "it has no clients"),
+        ("DROP TABLE federated_data", "no table 'federated_data'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_all(execute(fedjax, change))
+    packer = zlib.compressobj()  # 100 MB of zeros in 100 kB
     data = b"".join(packer.compress(bytes(10**6)) for _ in range(100)) + packer.flush()
-    path = fedjax_file(tmp_path / "d.sqlite", {"a": (data, 3)})
+    path = fedjax_file(tmp_path / "large.sqlite", {"a": (data, 3)})
     monkeypatch.setattr(files, "host_memory", lambda: 64 * 5_000_000)
     with pytest.raises(ValueError, match="have more than 5 MB"):
         read_all(path)
-
-
-def test_the_size_of_a_value_is_bounded(tmp_path, monkeypatch):
-    path = tff_file(tmp_path / "d.sqlite", {"train": {"a": [bytes(10**6)]}})
-    monkeypatch.setattr("fedjax_algos.data.readers.client_files.sqlite.host_memory", lambda: 10**6)
-    with pytest.raises(ValueError, match="string or blob too big"):
-        tff_sqlite(path=path, test_split="train")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "it is no SQLite file"),
-        (lzma.compress(b"SQLite format 3\0", lzma.FORMAT_ALONE), "unpack one that ends in .lzma"),
-        (b"SQLite format 3\0" + b"\xff" * 999, "file is not a database"),
-    ],
-)
-def test_other_files(tmp_path, content, message):
-    path = tmp_path / "other.sqlite"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=message) as error:
-        tff_sqlite(path=path)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.usefixtures("bounded")
-def test_truncated_missing_odd_names_and_pipes(tff, tmp_path):
-    content = tff.read_bytes()
-    (tmp_path / "cut.sqlite").write_bytes(content[: len(content) // 3])
-    os.mkfifo(tmp_path / "pipe")
-    for name, message in (
-        ("cut.sqlite", "malformed|not a database|I/O error"),
-        ("none.sqlite", "there is no such file; check the path"),
-        ("pipe", "it is a pipe or a device, not a regular file"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            tff_sqlite(path=tmp_path / name)
-    assert not Path(tmp_path, "none.sqlite").exists()
-    odd = tmp_path / "a?mode=rwc#%41 b.sqlite"
-    odd.write_bytes(content)
-    check_emnist(
-        tff_sqlite(path=odd, train_split="all_train", test_split="all_test"), sorted(COUNTS)
-    )
-
-
-def test_without_msgpack(fedjax, monkeypatch):
     monkeypatch.setitem(sys.modules, "msgpack", None)
     with pytest.raises(ValueError, match="fedjax_sqlite needs the package msgpack; run: pip"):
         read_all(fedjax)
-
-
-INTEGERS = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=9)
-FLOATS = st.lists(st.floats(width=32), min_size=1, max_size=9)
-TEXTS = st.lists(st.binary(max_size=9), min_size=1, max_size=4)
 
 
 def test_golden_bytes():
@@ -373,7 +310,12 @@ def test_golden_bytes():
 
 
 @settings(deadline=None, max_examples=50)
-@given(INTEGERS, FLOATS, TEXTS, st.booleans())
+@given(
+    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=9),
+    st.lists(st.floats(width=32), min_size=1, max_size=9),
+    st.lists(st.binary(max_size=9), min_size=1, max_size=4),
+    st.booleans(),
+)
 def test_any_values_are_read_exactly(integers, floats, texts, packed):
     found = parse_example(example(packed, i=integers, f=floats, t=texts))
     assert found["i"].dtype == np.int64
@@ -382,52 +324,14 @@ def test_any_values_are_read_exactly(integers, floats, texts, packed):
     assert found["t"] == texts
 
 
-def test_against_protobuf():
-    records = pytest.importorskip(
-        "tensorflow_datasets.proto.tf_example_generated_pb2",
-        reason="tensorflow-datasets, whose protobufs are compared, is not installed",
-    )
-    pixels, large = [k % 251 for k in range(3072)], [2**40, -1, 0, 2**63 - 1]
-    message = records.Example()
-    message.features.feature["image"].int64_list.value.extend(pixels)
-    message.features.feature["large"].int64_list.value.extend(large)
-    message.features.feature["pixels"].float_list.value.extend([0.25, 1e-3])
-    message.features.feature["text"].bytes_list.value.append(b"\xff\0text")
-    message.features.feature["none"].SetInParent()
-    found = parse_example(message.SerializeToString())
-    assert found["image"].tolist() == pixels
-    assert found["large"].tolist() == large
-    np.testing.assert_array_equal(found["pixels"], np.float32([0.25, 1e-3]))
-    assert found["text"] == [b"\xff\0text"]
-    assert found["none"] == []
-
-
-EXAMPLE = example(label=[7], pixels=[0.5, 1.0])
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        EXAMPLE[:-1],
+def test_damaged_records():
+    for content in (
+        example(label=[7], pixels=[0.5, 1.0])[:-1],
         b"\xff" * 12,
         b"\x0b",
         field(1, field(1, field(1, b"a") + field(2, field(3, field(1, b"\xff"))))),
         field(1, field(1, field(2, field(2, field(1, b"\0\0\0"))))),
         field(1, field(1, field(1, b"\xff"))),
-    ],
-)
-def test_damaged_records(content):
-    with pytest.raises(ValueError, match=r"an example is no tf\.train\.Example"):
-        parse_example(content)
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 255)), max_size=5), st.integers(0, 40))
-def test_any_damage_is_an_error_or_another_record(changes, cut):
-    damaged = bytearray(EXAMPLE)
-    for place, value in changes:
-        damaged[place % len(damaged)] = value
-    try:
-        parse_example(bytes(damaged[: len(damaged) - cut]))
-    except ValueError as error:
-        assert str(error).isprintable()  # noqa: PT017, it may also be read
+    ):
+        with pytest.raises(ValueError, match=r"an example is no tf\.train\.Example"):
+            parse_example(content)

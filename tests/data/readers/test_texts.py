@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from bad_input_helpers import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_algos.data import datasets
+from fedjax_algos.core import files
 from fedjax_algos.data.readers.client_files.texts import (
     CHARACTERS,
     LEAF_SYMBOLS,
@@ -24,14 +23,14 @@ from fedjax_algos.data.readers.client_files.texts import (
 )
 
 ABC = Vocabulary.of([b"A", b"B", b"C"])
-BEGIN, END, UNKNOWN = CHARACTERS.begin, CHARACTERS.end, CHARACTERS.unknown
+UNKNOWN, BEGIN, END = CHARACTERS.special
 
 
 def test_numbers_of_the_special_ids():
-    assert (ABC.unknown, ABC.begin, ABC.end, ABC.num_classes) == (4, 5, 6, 7)
-    assert (UNKNOWN, BEGIN, END, CHARACTERS.num_classes) == (87, 88, 89, 90)
-    words = Vocabulary.of(str(i).encode() for i in range(10_000))
-    assert words.num_classes == 10_004  # Reddi et al., Table 5
+    assert (*ABC.special, ABC.num_classes) == (4, 5, 6, 7)
+    assert (*CHARACTERS.special, CHARACTERS.num_classes) == (87, 88, 89, 90)
+    assert len(LEAF_SYMBOLS) == 80
+    assert sorted(LEAF_SYMBOLS) == list(LEAF_SYMBOLS)
 
 
 @pytest.mark.parametrize(
@@ -49,21 +48,20 @@ def test_words(vocabulary, text, length, ids):
     assert word_sequences([text], vocabulary, length).tolist() == [ids]
 
 
+SNIPPETS = [
+    [BEGIN, 64, 14, 25, 45, 66, 4, 4, 65, 5, END],
+    [BEGIN, 1, 66, 43, 43, 65, 46, 65, 45, 5, 14],
+    [25, 45, 66, 4, 4, 65, 5, END, 0, 0, 0],
+]
+
+
 @pytest.mark.parametrize(
     ("texts", "length", "ids"),
     [  # TFF, baselines/shakespeare/char_prediction_preprocessing_test.py
         ([b"abc"], 4, [[BEGIN, 64, 42, 21, END]]),
         ([b"star wars"], 11, [[BEGIN, 25, 5, 64, 46, 14, 26, 64, 46, 25, END, 0]]),
         ([b"a\r~"], 4, [[BEGIN, 64, 86, UNKNOWN, END]]),
-        (
-            [b"a snippet", b"different snippet"],
-            10,
-            [
-                [BEGIN, 64, 14, 25, 45, 66, 4, 4, 65, 5, END],
-                [BEGIN, 1, 66, 43, 43, 65, 46, 65, 45, 5, 14],
-                [25, 45, 66, 4, 4, 65, 5, END, 0, 0, 0],
-            ],
-        ),
+        ([b"a snippet", b"different snippet"], 10, SNIPPETS),
     ],
 )
 def test_characters(texts, length, ids):
@@ -82,41 +80,21 @@ def test_characters_against_a_transcription(texts, length):
         expected += [ids[i : i + length + 1] for i in range(0, len(ids), length + 1)]
     found = character_sequences(texts, length)
     assert found.tolist() == expected
-    lengths = np.array([len(text) for text in texts], np.int64)
-    assert num_character_sequences(lengths, length).sum() == len(expected)
+    assert num_character_sequences(texts, length).sum() == len(expected)
 
 
-def test_the_most_frequent_words():
+def test_vocabularies(tmp_path):
     vocabulary = most_frequent_words([b"b a c", b"c b\td", b"a e"], 3)
     assert vocabulary.ids == {b"b": 1, b"a": 2, b"c": 3}  # each twice, in the order of the text
-
-
-def test_a_vocabulary_is_read(tmp_path):
     path = tmp_path / "stackoverflow.word_count"
     path.write_bytes(b"the 341408\nto 3\n. 2\n\xc3\xa9 1\n")
     assert read_vocabulary(path, 3).ids == {b"the": 1, b"to": 2, b".": 3}
     assert len(read_vocabulary(path, 9).ids) == 4
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"the 3\n\nto 2\n",
-        b"the 3\nto 2\nthe 1\n",
-        b"BZh91AY&SY\0",
-        b"\0\1\2\n",
-        b"a" * 10**6,
-    ],
-)
-def test_damaged_vocabularies(tmp_path, content):
-    path = tmp_path / "words"
-    path.write_bytes(content)
-    with refused(path):
-        read_vocabulary(path, 10)
-
-
-SHARED = Path(__file__).parents[4] / "shared" / "data"
+    lines = b"a\n\nb 2\n", b"a 3\nb 2\na 1\n", b"\0\1\2\n", b"a" * 10**6
+    for content in (b"", b"BZh91AY&SY\0", *lines):
+        path.write_bytes(content)
+        with refused(path):
+            read_vocabulary(path, 10)
 
 
 def save(folder, content, name="roles.json"):
@@ -132,12 +110,6 @@ def texts(part, symbols=LEAF_SYMBOLS):
     ]
 
 
-def test_leaf_symbols():
-    assert len(LEAF_SYMBOLS) == 80
-    assert sorted(LEAF_SYMBOLS) == list(LEAF_SYMBOLS)
-    assert (LEAF_SYMBOLS[:3], LEAF_SYMBOLS[-2:]) == ("\n !", "z}")
-
-
 def test_windows_by_hand(tmp_path):
     """Windows of 3: "ab cdefghi" has 7; 4 train, and the test starts after 4 - 1 + 3 = 6."""
     path = save(tmp_path, {"A": "ab\ncd  \n  efghi", "SHORT": "ab\ncdefgh", "B": "x\n\nyzab"})
@@ -150,16 +122,6 @@ def test_windows_by_hand(tmp_path):
     assert data.num_classes == 80
     assert (data.train["x"].dtype, data.train["y"].dtype) == (np.uint8, np.int32)
     assert data.notes == ("1 of 3 roles are too short and left out",)
-
-
-def test_the_last_training_label_is_the_first_character_of_the_test(tmp_path):
-    """As in LEAF; the inputs do not overlap."""
-    text = "".join(chr(97 + i % 26) for i in range(600))
-    data = roles(path=save(tmp_path, {"A": text}), min_lines=1)
-    assert len(data.train["x"]) == 416  # floor(.8 * (600 - 80))
-    assert len(data.test["x"]) == 520 - (416 + 79)
-    assert texts(data.test)[0] == (text[495:575], text[575])
-    assert texts(data.train)[-1] == (text[415:495], text[495])
 
 
 def test_stride_bound_and_split(tmp_path):
@@ -197,46 +159,28 @@ def test_alphabets(tmp_path):
     np.testing.assert_array_equal(with_break.train["y"], without.train["y"] + 1)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b'{"A": "some',
-        b"[1, 2]",
-        b'{"A": ["some"]}',
-        b'{"A": "\xff"}',
-        gzip.compress(b'{"A": "some"}' * 9, mtime=0)[:-9],
-        gzip.compress(b'{"A": "some"}', mtime=0)[:12] + b"\xff" * 20,
-        b"{}",
+@pytest.mark.usefixtures("bounded")
+def test_damaged_files_of_roles_and_those_that_ask_for_too_much(tmp_path, monkeypatch):
+    path, large = tmp_path / "a.json", b'{"A": "' + b"a" * 30 * 10**6 + b'"}'
+    packed = gzip.compress(b'{"A": "some"}' * 9, mtime=0)
+    for content in (
+        *(b'{"A": "some', b"[1, 2]", b'{"A": ["some"]}', b'{"A": "\xff"}', b"{}"),
+        packed[:-9],
+        packed[:12] + b"\xff" * 20,
         json.dumps({"A": "a\n" * 45}).encode(),
-    ],
-)
-def test_roles_rejects_damaged_files(tmp_path, content):
-    path = tmp_path / "some.json"
-    path.write_bytes(content)
-    with refused(path):
+        b'{"A": "a", "A": "b"}',
+        b'{"A": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b"[" * 100_000,
+        b'{"A": ' + b"9" * 5000 + b"}",
+        b'{"A\\u001b": {"\\u202e": 1}}',
+    ):
+        path.write_bytes(content)
+        with refused(path):
+            roles(path=path)
+    path.write_bytes(gzip.compress(large, mtime=0))
+    monkeypatch.setattr(files, "host_memory", lambda: 64 * 5_000_000)
+    with pytest.raises(ValueError, match="it has more than 5 MB, which are too many"):
         roles(path=path)
-
-
-def test_roles_rejects_missing_files(tmp_path):
-    with pytest.raises(ValueError, match=r"none.json: there is no such file; check the path"):
-        roles(path=tmp_path / "none.json")
-
-
-def test_shared_roles():
-    path = SHARED / "shakespeare_roles.json.gz"
-    if not path.exists():
-        pytest.skip(f"the data file {path.name} is not beside this checkout, in shared/data")
-    data = datasets.make(f"roles:{path},max_examples_per_role=500")
-    with gzip.open(path) as file:
-        lines = [text.split("\n") for text in json.load(file).values()]
-    long = [" ".join(role) for role in lines if len(role) > 2]
-    long = [" ".join(text.split(" ")) for text in long if len(text) >= 82]
-    counts = np.bincount(data.users)
-    assert counts.tolist() == [int(0.8 * min(500, len(text) - 80)) for text in long]
-    assert len(data.test["x"]) == sum(
-        max(0, min(500, len(t) - 80) - int(0.8 * min(500, len(t) - 80)) - 79) for t in long
-    )
-    assert data.notes == (f"{1229 - len(long)} of 1229 roles are too short and left out",)
-    begin = {"x": data.train["x"][:400], "y": data.train["y"][:400]}
-    assert texts(begin)[:300] == [(long[0][i : i + 80], long[0][i + 80]) for i in range(300)]
+    path.write_text(json.dumps({"A": "a" * 1_000_000}))
+    with pytest.raises(ValueError, match="800001 windows of 100000 characters would need 80 GB, "):
+        roles(path=path, window=100_000, min_lines=1)

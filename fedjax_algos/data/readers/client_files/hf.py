@@ -17,12 +17,14 @@ from fedjax_algos.core.files import (
 )
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import Dataset, from_arrays
-from fedjax_algos.data.federated_data import ClientDataset
+from fedjax_algos.data.federated_data import ClientDataset, datasets
 from fedjax_algos.data.images import ImageFormat, open_image
-from fedjax_algos.data.readers.client_files.client_examples import client_dataset
-from fedjax_algos.data.readers.client_files.client_features import ClientFeatures, file_identity
+from fedjax_algos.data.readers.client_files.client_examples import (
+    ClientFeatures,
+    client_dataset,
+    file_identity,
+)
 from fedjax_algos.data.readers.client_files.texts import most_frequent_words, read_vocabulary
-from fedjax_algos.data.registry import datasets
 
 _KIND = "a data set of this form"
 _ALL = "all"  # the client of a split that is not divided
@@ -77,7 +79,20 @@ def hf(
 
     Source: https://huggingface.co/docs/datasets.
     """
-    train_rows, test_rows = _load(name, config, (train_split, test_split))
+    huggingface, folder, splits = needed("datasets", "hf"), Path(name), (train_split, test_split)
+    # the package and its dependencies raise many types
+    with reading(f"hf {name}", "a data set", "check the name, or fetch it again", Exception):
+        require_regular_below(folder)
+        one = folder.is_file() or (folder / "state.json").exists()
+        require(not one, "it has one split; give a folder with a file or folder for each")
+        if (folder / "dataset_dict.json").exists():
+            loaded = huggingface.load_from_disk(name)
+        else:
+            loaded = huggingface.load_dataset(name, config)
+        listed = ", ".join(map(str, loaded))[:200]
+        for split in splits:
+            require(split in loaded, f"it has no split {split!r}, only {listed}")
+        train_rows, test_rows = (loaded[split] for split in splits)
     train = _features(train_rows, f"hf {name}, split {train_split}", users)
     in_test = users if users in test_rows.column_names else None
     test = _features(test_rows, f"hf {name}, split {test_split}", in_test)
@@ -92,53 +107,16 @@ def hf(
             known = most_frequent_words(texts, words)
     if y in train.features:
         num_classes = num_classes or getattr(train_rows.features[y], "num_classes", None)
-    data = client_dataset(
-        train,
-        test,
-        x=x,
-        y=y,
-        num_classes=num_classes,
-        vocabulary=known,
-        length=length,
-        image_format=_image_format(train_rows, x, train.name, image_size, shorter_side),
-    )
-    return data if users else _in_memory(data)
-
-
-def _in_memory(data: ClientDataset) -> Dataset:
-    """The examples of the one client that each split has."""
-    sources = (data.train, data.test)
-    each = data.train.example["x"]
+    images = _image_format(train_rows, x, train.name, image_size, shorter_side)
+    data = client_dataset(train, test, x, y, num_classes, known, length, image_format=images)
+    if users:
+        return data
+    sources, each = data[:2], data.train.example["x"]  # of one client each
     total = sum(int(source.counts[0]) for source in sources) * each.size * each.dtype.itemsize
-    check_array_bytes(f"{data.train.name}: its examples", total, "give users=NAME or a smaller one")
-    train, test = (source.examples_of(0) for source in sources)
-    return from_arrays(
-        train["x"],
-        train["y"],
-        test["x"],
-        test["y"],
-        num_classes=data.num_classes,
-        source=data.train.name,
-    )
-
-
-def _load(name: str, config: str | None, splits: Sequence[str]) -> list[Any]:
-    """The splits of a data set."""
-    huggingface = needed("datasets", "hf")
-    source, folder = f"hf {name}", Path(name)
-    # the package and its dependencies raise many types
-    with reading(source, "a data set", "check the name, or fetch it again", Exception):
-        require_regular_below(folder)
-        one = folder.is_file() or (folder / "state.json").exists()
-        require(not one, "it has one split; give a folder with a file or folder for each")
-        saved = (folder / "dataset_dict.json").exists()
-        loaded = (
-            huggingface.load_from_disk(name) if saved else huggingface.load_dataset(name, config)
-        )
-        known = ", ".join(map(str, loaded))[:200]
-        for split in splits:
-            require(split in loaded, f"it has no split {split!r}, only {known}")
-    return [loaded[split] for split in splits]
+    check_array_bytes(f"{train.name}: its examples", total, "give users=NAME or a smaller one")
+    parts = [source.examples_of(0) for source in sources]
+    arrays = [part[key] for part in parts for key in ("x", "y")]
+    return from_arrays(*arrays, num_classes=data.num_classes, source=train.name)
 
 
 def _features(rows: Any, name: str, users: str | None) -> ClientFeatures:
@@ -175,8 +153,12 @@ def _values(rows: Any, column: str, source: str) -> np.ndarray | list[bytes]:
     # pyarrow raises many types
     with reading(f"{source}: {column}", "a column of examples", fix, Exception):
         if isinstance(feature, huggingface.Image):
-            rows = rows.cast_column(column, huggingface.Image(decode=False))
-            return [_file(value) for value in rows[column]]
+            images = list(rows.cast_column(column, huggingface.Image(decode=False))[column])
+            require(None not in images, "an image is missing")
+            return [  # images stand in the table or in files of their own
+                read_file(each["path"]) if each["bytes"] is None else each["bytes"]
+                for each in images
+            ]
         if _is_text(feature):
             texts = list(rows[column])
             require(None not in texts, "a text is missing")
@@ -187,14 +169,6 @@ def _values(rows: Any, column: str, source: str) -> np.ndarray | list[bytes]:
         kind = np.dtype(feature.dtype)
         require(values.dtype.kind != "f" or kind.kind == "f", "a number is missing")
         return values.astype(kind)  # the package makes int64 of all integers
-
-
-def _file(value: Any) -> bytes:
-    """The content of an image, which stands in a table or in a file of its own."""
-    require(value is not None, "an image is missing")
-    if value["bytes"] is not None:
-        return value["bytes"]
-    return read_file(value["path"])
 
 
 def _is_text(feature: Any) -> bool:

@@ -15,24 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core.files import (
-    PathLike,
-    max_text_bytes,
-    needed,
-    open_regular,
-    reading,
-    require,
-)
+from fedjax_algos.core.files import PathLike, max_text_bytes, needed, open_regular, reading, require
 from fedjax_algos.core.limits import MAX_INT32, host_memory, readable_bytes
 from fedjax_algos.core.options import Count
-from fedjax_algos.data.federated_data import ClientDataset
-from fedjax_algos.data.readers.client_files.client_examples import client_dataset
-from fedjax_algos.data.readers.client_files.client_features import ClientFeatures, file_identity
+from fedjax_algos.data.federated_data import ClientDataset, datasets
+from fedjax_algos.data.readers.client_files.client_examples import (
+    ClientFeatures,
+    client_dataset,
+    file_identity,
+)
 from fedjax_algos.data.readers.client_files.texts import read_vocabulary
-from fedjax_algos.data.registry import datasets
 
 # An Example has no shapes: those of TFF's data sets, by the feature and its number of values.
-SHAPES = {("pixels", 784): (28, 28), ("image", 3072): (32, 32, 3)}
+_SHAPES = {("pixels", 784): (28, 28), ("image", 3072): (32, 32, 3)}
 _TFF_TABLES = {
     "client_metadata": ("client_id", "split_name", "num_examples"),
     "examples": ("client_id", "split_name", "serialized_example_proto"),
@@ -40,35 +35,18 @@ _TFF_TABLES = {
 _FEDJAX_TABLES = {"federated_data": ("client_id", "data", "num_examples")}
 _ARRAY, _TEXTS = 1, 4  # types of fedjax's extension of msgpack
 _MAGIC = b"SQLite format 3\0"
-_PLAIN = 0  # of a column that is neither hidden nor computed
 _FIX = "fetch the file again"
-# As in tensorflow/core/example/example.proto and feature.proto.
-_EXAMPLE = """
-name: "example.proto" package: "fedjax_algos" syntax: "proto3"
-message_type { name: "BytesList"
-  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
-message_type { name: "FloatList"
-  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
-message_type { name: "Int64List"
-  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
-message_type { name: "Feature" oneof_decl { name: "kind" }
-  field { name: "bytes_list" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE
-    type_name: ".fedjax_algos.BytesList" oneof_index: 0 }
-  field { name: "float_list" number: 2 label: LABEL_OPTIONAL type: TYPE_MESSAGE
-    type_name: ".fedjax_algos.FloatList" oneof_index: 0 }
-  field { name: "int64_list" number: 3 label: LABEL_OPTIONAL type: TYPE_MESSAGE
-    type_name: ".fedjax_algos.Int64List" oneof_index: 0 } }
-message_type { name: "Features"
-  field { name: "feature" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE
-    type_name: ".fedjax_algos.Features.FeatureEntry" }
-  nested_type { name: "FeatureEntry" options { map_entry: true }
-    field { name: "key" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
-    field { name: "value" number: 2 label: LABEL_OPTIONAL type: TYPE_MESSAGE
-      type_name: ".fedjax_algos.Feature" } } }
-message_type { name: "Example"
-  field { name: "features" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE
-    type_name: ".fedjax_algos.Features" } }
-"""
+# The messages of tensorflow/core/example/example.proto and feature.proto, of which a map is a list
+# of keys and values; a field's number is its place.
+_MESSAGES = {
+    "BytesList": "repeated bytes value",
+    "FloatList": "repeated float value",
+    "Int64List": "repeated int64 value",
+    "Feature": "optional BytesList texts; optional FloatList floats; optional Int64List integers",
+    "Entry": "optional string key; optional Feature value",
+    "Features": "repeated Entry feature",
+    "Example": "optional Features features",
+}
 
 
 @datasets.register
@@ -103,24 +81,14 @@ def tff_sqlite(
         digits alone in `digits_only_train` and `digits_only_test`; stackoverflow also has
         `heldout`.
       x, y, num_classes, vocabulary, words, length: as in `tff_hdf5`.
-      max_examples: uses only the first examples or texts of each training client; None for all.
-      max_clients: uses only the first training clients; None for all.
-      max_test_examples: uses only this number of the test examples or texts, which are drawn at
-        random with a fixed seed; None for all.
+      max_examples, max_clients, max_test_examples: as in `tff_hdf5`.
 
     Source: https://github.com/google-parfait/tensorflow-federated, simulation/datasets.
     """
-    return client_dataset(
-        _tff_features(path, train_split, max_clients),
-        _tff_features(path, test_split),
-        x=x,
-        y=y,
-        num_classes=num_classes,
-        vocabulary=read_vocabulary(vocabulary, words) if vocabulary else None,
-        length=length,
-        max_examples=max_examples,
-        max_test_examples=max_test_examples,
-    )
+    known = read_vocabulary(vocabulary, words) if vocabulary else None
+    parts = _tff_features(path, train_split, max_clients), _tff_features(path, test_split)
+    limits = max_examples, max_test_examples
+    return client_dataset(*parts, x, y, num_classes, known, length, *limits)
 
 
 def _tff_features(path: PathLike, split: str, max_clients: int | None = None) -> ClientFeatures:
@@ -134,8 +102,9 @@ def _tff_features(path: PathLike, split: str, max_clients: int | None = None) ->
         clients = [client.decode() for client, _ in found[:max_clients]]
         require(len(set(clients)) == len(clients), "it has a client twice")
         numbers = np.array([count for _, count in found[:max_clients]], np.int64)
-        query = "SELECT serialized_example_proto FROM examples WHERE client_id = ? LIMIT 1"
-        first = connection.execute(query, [clients[int(np.argmax(numbers > 0))]]).fetchone()
+        query = "SELECT serialized_example_proto FROM examples WHERE client_id = ?"
+        one = clients[int(np.argmax(numbers > 0))]
+        first = connection.execute(f"{query} LIMIT 1", [one]).fetchone()
         features = sorted(parse_example(*first)) if first else []
 
     def read(client: int, names: Sequence[str], limit: int | None) -> Mapping[str, Any]:
@@ -143,11 +112,8 @@ def _tff_features(path: PathLike, split: str, max_clients: int | None = None) ->
         count, more = (limit, 0) if limit is not None and limit < count else (count, 1)
         where = f"{name}: client {clients[client]!r}"
         with _open_tables(path, _TFF_TABLES) as connection:
-            query = (
-                "SELECT serialized_example_proto FROM examples "
-                "WHERE client_id = ? AND split_name = ? ORDER BY rowid LIMIT ?"
-            )
-            rows = connection.execute(query, [clients[client], split, count + more]).fetchall()
+            own = f"{query} AND split_name = ? ORDER BY rowid LIMIT ?"
+            rows = connection.execute(own, [clients[client], split, count + more]).fetchall()
         with reading(where, "examples of TFF", _FIX, KeyError, TypeError):
             whole = len(rows) == count
             require(whole, f"it has not the {numbers[client]} examples of client_metadata")
@@ -167,7 +133,7 @@ def _joined(examples: Sequence[Mapping[str, Any]], feature: str) -> np.ndarray |
     joined = np.stack(values)
     if joined.shape[1] == 1:
         return joined[:, 0]
-    shape = SHAPES.get((feature, joined.shape[1]))
+    shape = _SHAPES.get((feature, joined.shape[1]))
     if shape is None:
         return joined
     if joined.dtype == np.int64:
@@ -203,24 +169,14 @@ def fedjax_sqlite(
     Args:
       train, test: the files.
       x, y, num_classes, vocabulary, words, length: as in `tff_hdf5`.
-      max_examples: uses only the first examples or texts of each training client; None for all.
-      max_clients: uses only the first training clients; None for all.
-      max_test_examples: uses only this number of the test examples or texts, which are drawn at
-        random with a fixed seed; None for all.
+      max_examples, max_clients, max_test_examples: as in `tff_hdf5`.
 
     Source: https://github.com/google/fedjax, fedjax/core/sqlite_federated_data.py.
     """
-    return client_dataset(
-        _fedjax_features(train, max_clients),
-        _fedjax_features(test),
-        x=x,
-        y=y,
-        num_classes=num_classes,
-        vocabulary=read_vocabulary(vocabulary, words) if vocabulary else None,
-        length=length,
-        max_examples=max_examples,
-        max_test_examples=max_test_examples,
-    )
+    known = read_vocabulary(vocabulary, words) if vocabulary else None
+    parts = _fedjax_features(train, max_clients), _fedjax_features(test)
+    limits = max_examples, max_test_examples
+    return client_dataset(*parts, x, y, num_classes, known, length, *limits)
 
 
 def _fedjax_features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
@@ -232,39 +188,27 @@ def _fedjax_features(path: PathLike, max_clients: int | None = None) -> ClientFe
         clients = [client.decode(errors="backslashreplace") for client, _, _ in found]
         counts = np.array([count for _, count, _ in found], np.int64)
 
-    def arrays_of(client: int, names: Sequence[str] = ()) -> dict[str, Any]:
-        where = f"{os.fspath(path)}: client {clients[client]!r}"
+    def read(client: int, names: Sequence[str], limit: int | None) -> Mapping[str, Any]:
+        where, count = f"{os.fspath(path)}: client {clients[client]!r}", int(counts[client])
         with _open_tables(path, _FEDJAX_TABLES) as connection:
             query = "SELECT data FROM federated_data WHERE rowid = ?"
             ((content,),) = connection.execute(query, [found[client][2]]).fetchall()
         errors = zlib.error, TypeError, AttributeError, msgpack.UnpackException
         with reading(where, "examples of google/fedjax", _FIX, *errors):
-            arrays = _unpacked(content, int(counts[client]))
-            for name in names:
-                require(name in arrays, f"it has no {name!r}")
-            return {name: arrays[name] for name in names or arrays}
+            most, decompressor = max_text_bytes(), zlib.decompressobj()
+            content = decompressor.decompress(content, most)
+            whole = f"its data are cut off, or have more than {readable_bytes(most)}"
+            require(decompressor.eof, whole)
+            arrays = dict(msgpack.unpackb(content, ext_hook=_array))
+            for name in names or arrays:
+                values: Any = arrays.get(name)
+                texts = isinstance(values, list) and all(isinstance(text, bytes) for text in values)
+                fits = (texts or isinstance(values, np.ndarray)) and len(values) == count
+                require(fits, f"{name!r} is no array of the {count} examples of num_examples")
+            return {name: arrays[name][:limit] for name in names or arrays}
 
-    def read(client: int, names: Sequence[str], limit: int | None) -> Mapping[str, Any]:
-        return {name: values[:limit] for name, values in arrays_of(client, names).items()}
-
-    features = sorted(arrays_of(int(np.argmax(counts > 0))))
+    features = sorted(read(int(np.argmax(counts > 0)), (), None))
     return ClientFeatures(os.fspath(path), clients, counts, features, read, file_identity(path))
-
-
-def _unpacked(content: bytes, count: int) -> dict[str, Any]:
-    """The arrays of a client's data by name, each of `count` examples."""
-    import msgpack
-
-    limit = max_text_bytes()
-    decompressor = zlib.decompressobj()
-    content = decompressor.decompress(content, limit)
-    require(decompressor.eof, f"its data are cut off, or have more than {readable_bytes(limit)}")
-    arrays = dict(msgpack.unpackb(content, ext_hook=_array))
-    for name, values in arrays.items():
-        texts = isinstance(values, list) and all(isinstance(text, bytes) for text in values)
-        fits = (texts or isinstance(values, np.ndarray)) and len(values) == count
-        require(fits, f"{name!r} is no array of the {count} examples of num_examples")
-    return arrays
 
 
 def _array(code: int, content: bytes) -> np.ndarray | list[bytes]:
@@ -298,21 +242,16 @@ def _open_tables(
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(host_memory() // 2, MAX_INT32))
             connection.execute("PRAGMA trusted_schema = off")
             connection.execute("PRAGMA cell_size_check = on")
+            query = "SELECT type, sql FROM sqlite_master WHERE name = ?"
             for table, columns in tables.items():
-                _check_table(connection, table, columns)
+                (found,) = connection.execute(query, [table]).fetchall() or [(b"", b"")]
+                plain = found[0] == b"table" and found[1].split()[1].upper() == b"TABLE"
+                require(plain, f"it has no table {table!r}")  # VIRTUAL tables run modules
+                described = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
+                kinds = {name.decode(errors="replace"): hidden for _, name, *_, hidden in described}
+                for column in columns:  # neither hidden nor computed
+                    require(kinds.get(column) == 0, f"its table {table!r} has no column {column!r}")
             yield connection
-
-
-def _check_table(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> None:
-    query = "SELECT type, sql FROM sqlite_master WHERE name = ?"
-    found = connection.execute(query, [table]).fetchall()
-    plain = len(found) == 1 and found[0][0] == b"table" and isinstance(found[0][1], bytes)
-    made = found[0][1].split()[1].upper() if plain else b""  # VIRTUAL tables run modules
-    require(made == b"TABLE", f"it has no table {table!r}")
-    described = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
-    kinds = {name.decode(errors="replace"): hidden for _, name, *_, hidden in described}
-    for column in columns:
-        require(kinds.get(column) == _PLAIN, f"its table {table!r} has no column {column!r}")
 
 
 def parse_example(content: bytes) -> dict[str, np.ndarray | list[bytes]]:
@@ -324,20 +263,31 @@ def parse_example(content: bytes) -> dict[str, np.ndarray | list[bytes]]:
     except DecodeError as error:
         raise ValueError("an example is no tf.train.Example") from error
     features: dict[str, np.ndarray | list[bytes]] = {}
-    for name, feature in example.features.feature.items():
-        kind = feature.WhichOneof("kind")
-        values = getattr(feature, kind).value if kind else ()
-        dtype = {"float_list": np.float32, "int64_list": np.int64}.get(kind)
-        features[name] = list(values) if dtype is None else np.array(values, dtype)
+    for entry in example.features.feature:
+        features[entry.key] = []
+        for kind, found in entry.value.ListFields():
+            dtype = {"floats": np.float32, "integers": np.int64}.get(kind.name)
+            values = found.value
+            features[entry.key] = list(values) if dtype is None else np.array(values, dtype)
     return features
 
 
 @functools.cache
 def _example_type() -> Any:
     """The type of an Example."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-    file = text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto())
+    package = "fedjax_algos"
+    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package=package)
+    file.syntax = "proto3"
+    for message, fields in _MESSAGES.items():
+        made = file.message_type.add(name=message)
+        for number, field in enumerate(fields.split("; "), start=1):
+            label, kind, name = field.split()
+            of = {"type": f"TYPE_{kind.upper()}"}
+            if kind in _MESSAGES:
+                of = {"type": "TYPE_MESSAGE", "type_name": f".{package}.{kind}"}
+            made.field.add(name=name, number=number, label=f"LABEL_{label.upper()}", **of)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("fedjax_algos.Example"))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Example"))

@@ -4,11 +4,10 @@ import gzip
 import io
 import os
 import re
-import string
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from fedjax_algos.core.files import (
 from fedjax_algos.core.options import Count, Proportion
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.dataset import Dataset, from_arrays
-from fedjax_algos.data.registry import datasets
+from fedjax_algos.data.federated_data import datasets
 
 PADDING = 0
 _LONGEST_LINE = 2**16  # bytes of a line of a vocabulary
@@ -36,23 +35,12 @@ _TFF_CHARACTERS = (
     b"dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"
 )
 # The 80 symbols of LEAF's Shakespeare, in the order of their code points.
-LEAF_SYMBOLS = (
-    "\n !\"&'(),-." + string.digits + ":;>?" + string.ascii_uppercase + "[]"
-) + f"{string.ascii_lowercase}}}"
+LEAF_SYMBOLS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 SYMBOLS = {"leaf": LEAF_SYMBOLS, "no_newline": LEAF_SYMBOLS[1:]}
-
-Alphabet: TypeAlias = Literal["leaf", "no_newline", "found"]
 
 
 class Vocabulary(NamedTuple):
-    """The ids of V symbols, from 1 to V; 0 is padding, and three ids follow.
-
-    These are V + 1 for any symbol that is out of the vocabulary, V + 2 for the begin of a text,
-    and V + 3 for its end.
-
-    Attributes:
-      ids: the id of each symbol, which is a word or a character as bytes.
-    """
+    """The ids of V symbols, from 1 to V: words or characters as bytes; 0 is padding."""
 
     ids: Mapping[bytes, int]
 
@@ -62,19 +50,9 @@ class Vocabulary(NamedTuple):
         return cls({symbol: number for number, symbol in enumerate(symbols, start=1)})
 
     @property
-    def unknown(self) -> int:
-        """The id of symbols that are out of the vocabulary."""
-        return len(self.ids) + 1
-
-    @property
-    def begin(self) -> int:
-        """The id of the begin of a text."""
-        return len(self.ids) + 2
-
-    @property
-    def end(self) -> int:
-        """The id of the end of a text."""
-        return len(self.ids) + 3
+    def special(self) -> tuple[int, int, int]:
+        """The ids of symbols that are out of the vocabulary, and of a text's begin and end."""
+        return len(self.ids) + 1, len(self.ids) + 2, len(self.ids) + 3
 
     @property
     def num_classes(self) -> int:
@@ -83,7 +61,8 @@ class Vocabulary(NamedTuple):
 
 
 CHARACTERS = Vocabulary.of(bytes([code]) for code in _TFF_CHARACTERS)
-_CODES = np.full(256, CHARACTERS.unknown, np.int32)  # the id of each byte
+_UNKNOWN, _BEGIN, _END = CHARACTERS.special
+_CODES = np.full(256, _UNKNOWN, np.int32)  # the id of each byte
 _CODES[np.frombuffer(_TFF_CHARACTERS, np.uint8)] = np.arange(1, len(_TFF_CHARACTERS) + 1)
 
 
@@ -99,10 +78,11 @@ def read_vocabulary(path: PathLike, words: int) -> Vocabulary:
                 number = len(ids) + 1
                 packed = number == 1 and line[:3] == b"BZh"
                 require(not packed, f"it is packed; unpack it: tar xf {os.fspath(path)}")
-                word, whole = line.split()[:1], len(line) < _LONGEST_LINE
+                word, whole = next(iter(line.split()), b""), len(line) < _LONGEST_LINE
                 require(word and whole and b"\0" not in line, f"line {number} is no word")
-                require(word[0] not in ids, f"line {number} has the word {shown(word[0])} again")
-                ids[word[0]] = number
+                text = printable(word.decode(errors="backslashreplace"), 50)
+                require(word not in ids, f"line {number} has the word {text!r} again")
+                ids[word] = number
         require(ids, "it is empty")
     return Vocabulary(ids)
 
@@ -119,10 +99,11 @@ def word_sequences(texts: Sequence[bytes], vocabulary: Vocabulary, length: int) 
     Words are separated by one blank.
     """
     sequences = np.full((len(texts), length + 1), PADDING, np.int32)
+    unknown, begin, end = vocabulary.special
     for row, text in zip(sequences, texts, strict=True):
         words = text.split(b" ", maxsplit=length)[:length]
-        ids = [vocabulary.ids.get(word, vocabulary.unknown) for word in words]
-        tokens = [vocabulary.begin, *ids, vocabulary.end][: length + 1]
+        ids = [vocabulary.ids.get(word, unknown) for word in words]
+        tokens = [begin, *ids, end][: length + 1]
         row[: len(tokens)] = tokens
     return sequences
 
@@ -132,25 +113,21 @@ def character_sequences(texts: Sequence[bytes], length: int) -> np.ndarray:
 
     The last piece of a text is padded, and the last id of a piece has none that follows.
     """
-    counts = num_character_sequences(np.array([len(text) for text in texts], np.int64), length)
+    counts = num_character_sequences(texts, length)
     sequences = np.full((int(counts.sum()), length + 1), PADDING, np.int32)
     starts = np.cumsum(counts) - counts
     flat = sequences.reshape(-1)
     for start, text in zip(starts * (length + 1), texts, strict=True):
-        flat[start] = CHARACTERS.begin
+        flat[start] = _BEGIN
         flat[start + 1 : start + 1 + len(text)] = _CODES[np.frombuffer(text, np.uint8)]
-        flat[start + 1 + len(text)] = CHARACTERS.end
+        flat[start + 1 + len(text)] = _END
     return sequences
 
 
-def num_character_sequences(lengths: np.ndarray, length: int) -> np.ndarray:
-    """int64[texts]: how many sequences `character_sequences` makes of texts of these bytes."""
+def num_character_sequences(texts: Sequence[bytes], length: int) -> np.ndarray:
+    """int64[texts]: how many sequences `character_sequences` makes of each text."""
+    lengths = np.array([len(text) for text in texts], np.int64)
     return -(-(lengths + 2) // (length + 1))
-
-
-def shown(symbol: bytes) -> str:
-    """A symbol from a file for messages, on one line."""
-    return repr(printable(symbol.decode(errors="backslashreplace"), 50))
 
 
 @datasets.register
@@ -162,7 +139,7 @@ def roles(
     train_fraction: Proportion = 0.8,
     min_lines: Count = 3,
     max_examples_per_role: Count | None = None,
-    alphabet: Alphabet = "leaf",
+    alphabet: Literal["leaf", "no_newline", "found"] = "leaf",
 ) -> Dataset:
     """Text by speaker, as windows and the character that follows; roles are the natural clients.
 
@@ -192,7 +169,13 @@ def roles(
     has no stride, no maximum number of examples, and no choice of alphabet.
     """
     with reading(path, "a JSON file of roles", _FIX, zlib.error):
-        content = _roles_of(path)
+        packed = read_file(path)
+        if packed[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=io.BytesIO(packed)) as unpacked:
+                packed = read_bounded(unpacked, max_text_bytes())
+        content = parse_json(packed)
+        strings = isinstance(content, dict) and all(isinstance(t, str) for t in content.values())
+        require(strings, "it is not an object of strings")
         long = {r: text for r, text in content.items() if text.count("\n") + 1 >= min_lines}
         texts = [re.sub(" {2,}", " ", text.replace("\n", " ")) for text in long.values()]
         counts = [max(0, 1 + (len(text) - 1 - window) // stride) for text in texts]
@@ -201,15 +184,17 @@ def roles(
         require(chosen, f"no role has {min_lines} lines and 2 windows of {window} characters")
         found = "".join(sorted(set().union(*(text for text, _ in chosen))))
         symbols = SYMBOLS.get(alphabet, found)
-        spans = [_split(count, train_fraction, window, stride) for _, count in chosen]
-        require(any(stop > start for _, start, stop in spans), "no role has a window for the test")
-        windows = sum(stop + count - start for stop, start, count in spans)
+        sizes = np.array([count for _, count in chosen])
+        trains = np.maximum(1, (train_fraction * sizes).astype(int))
+        tests = np.minimum(sizes, trains - 1 + -(-window // stride))  # where they start
+        require((tests < sizes).any(), "no role has a window for the test")
+        windows = int((trains + sizes - tests).sum())
         what = f"{windows} windows of {window} characters"
         check_array_bytes(what, windows * window, "raise stride")
         codes = [encode(text, symbols) for text, _ in chosen]
-    train = _cut(codes, [(0, stop) for stop, _, _ in spans], window, stride)
-    test = _cut(codes, [(start, stop) for _, start, stop in spans], window, stride)
-    users = np.repeat(np.arange(len(chosen), dtype=np.int32), [stop for stop, _, _ in spans])
+    train = _cut(codes, np.zeros_like(trains), trains, window, stride)
+    test = _cut(codes, tests, sizes, window, stride)
+    users = np.repeat(np.arange(len(chosen), dtype=np.int32), trains)
     left_out = len(content) - len(chosen)
     notes = (f"{left_out} of {len(content)} roles are too short and left out",) * (left_out > 0)
     return from_arrays(*train, *test, users, num_classes=len(symbols), notes=notes, source=path)
@@ -226,31 +211,14 @@ def encode(text: str, symbols: str) -> np.ndarray:
     return codes.astype(np.uint8)
 
 
-def _roles_of(path: PathLike) -> dict[str, str]:
-    content = read_file(path)
-    if content[:2] == b"\x1f\x8b":
-        with gzip.GzipFile(fileobj=io.BytesIO(content)) as unpacked:
-            content = read_bounded(unpacked, max_text_bytes())
-    texts = parse_json(content)
-    strings = isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values())
-    require(strings, "it is not an object of strings")
-    return texts
-
-
-def _split(count: int, train_fraction: float, window: int, stride: int) -> tuple[int, int, int]:
-    """The ends of the training windows, and the starts and ends of the test windows."""
-    train = max(1, int(train_fraction * count))
-    return train, min(count, train - 1 + -(-window // stride)), count
-
-
 def _cut(
-    codes: list[np.ndarray], spans: list[tuple[int, int]], window: int, stride: int
+    codes: list[np.ndarray], starts: np.ndarray, stops: np.ndarray, window: int, stride: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Windows uint8[n, window] and their next codes uint8[n]; each window is copied once."""
-    total = sum(stop - start for start, stop in spans)
+    total = int((stops - starts).sum())
     x, y = np.empty((total, window), np.uint8), np.empty(total, np.uint8)
     row = 0
-    for text, (start, stop) in zip(codes, spans, strict=True):
+    for text, start, stop in zip(codes, starts, stops, strict=True):
         rows = slice(row, row := row + stop - start)
         windows = np.lib.stride_tricks.sliding_window_view(text, window)
         x[rows] = windows[::stride][start:stop]

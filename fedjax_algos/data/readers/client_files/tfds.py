@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ from fedjax_algos.core.files import (
 )
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import Dataset, from_arrays
+from fedjax_algos.data.federated_data import datasets
 from fedjax_algos.data.readers.client_files.texts import (
     most_frequent_words,
     read_vocabulary,
     word_sequences,
 )
-from fedjax_algos.data.registry import datasets
 
 _KIND = "a data set of TFDS that fits"
 
@@ -60,21 +59,20 @@ def tfds(
       y: name of the labels' feature; None for what the data set says, or `label`.
       users: name of a feature of numbers or texts: the natural client of each training example;
         None if there are no natural clients.
-      vocabulary: a file with a word in each line, the most frequent first; None for the
-        most frequent words of the training texts, of which equally frequent ones are in the order
-        of their first occurrence.
+      vocabulary: a file with a word in each line, the most frequent first; None for the most
+        frequent words of the training texts, the first to occur first among equally frequent ones.
       words: the number of words of the vocabulary, at most.
       length: the length of a text, in words; longer ones are cut, and shorter ones padded with 0.
 
     Source: https://www.tensorflow.org/datasets.
     """
     tensorflow_datasets = needed("tensorflow_datasets", "tfds", " array-record pillow")
-    where = f", data_dir={data_dir!r}" if data_dir else ""
+    where, place = (f", data_dir={data_dir!r}", f" in {data_dir}") if data_dir else ("", "")
     prepare = (
         f"prepare it once, with TensorFlow: tensorflow_datasets.builder({name!r}{where}, "
         "file_format='array_record').download_and_prepare()"
     )
-    source = f"tfds {name}" + f" in {data_dir}" * bool(data_dir)
+    source = f"tfds {name}{place}"
     # TFDS and its dependencies raise many types
     with reading(source, _KIND, "check the names", Exception):
         if data_dir is not None:
@@ -85,10 +83,18 @@ def tfds(
         with reading(source, _KIND, prepare):
             require(builder.is_prepared(), "it is not prepared")
         names = [x or keys[0], y or keys[1], *([users] if users else [])]
-        shape, dtype = _check_features(features, names)
+        listed = ", ".join(features)[:200]
+        for feature in names:
+            plain = hasattr(features.get(feature), "np_dtype")
+            require(plain, f"it has no feature {feature!r} of numbers or texts, only {listed}")
+        shape, dtype = features[names[0]].shape, np.dtype(features[names[0]].np_dtype)
+        require(None not in shape, f"its examples have several shapes, {shape}")
+        for feature in names[1:]:
+            found = features[feature].shape
+            require(found == (), f"{feature!r} has the shape {found}, not one value for each")
     is_text = dtype == np.object_
-    columns: list[list[Any]] = []
     parts: list[np.ndarray] = []
+    owners: list[np.ndarray] = []
     for split in (train_split, test_split):
         with reading(f"{source}, split {split}", _KIND, prepare, Exception):
             try:
@@ -103,39 +109,17 @@ def tfds(
             total = sum(part.nbytes for part in parts) + size * len(records)
             check_array_bytes("its examples", total, "name a slice, such as train[:10%]")
             values = np.empty((len(records), *shape), dtype)
-            others: list[list[Any]] = [[] for _ in names[1:]]
+            rows = []
             for i, record in enumerate(records):
                 values[i] = record[names[0]]
-                for column, feature in zip(others, names[1:], strict=True):
-                    column.append(record[feature])
-        columns.append(others)
-        parts += [values, np.array(others[0])]
+                rows.append([record[feature] for feature in names[1:]])
+        parts += [values, np.array([row[0] for row in rows])]
+        owners.append(np.array([row[-1] for row in rows]))
     if is_text:
-        texts = parts[0].tolist()
-        known = (
-            read_vocabulary(vocabulary, words) if vocabulary else most_frequent_words(texts, words)
-        )
+        known = read_vocabulary(vocabulary, words) if vocabulary else None
+        known = known or most_frequent_words(parts[0].tolist(), words)
         for i in (0, 2):
             parts[i] = word_sequences(parts[i].tolist(), known, length)[:, :-1]
+    arrays: Any = *parts, owners[0] if users else None
     classes = getattr(features[names[1]], "num_classes", None)
-    clients = np.array(columns[0][1]) if users else None
-    x_train, y_train, x_test, y_test = parts
-    return from_arrays(
-        x_train, y_train, x_test, y_test, clients, num_classes=classes, source=source
-    )
-
-
-def _check_features(
-    features: Mapping[str, Any], names: Sequence[str]
-) -> tuple[tuple[int, ...], np.dtype]:
-    """The shape and type of the examples; ValueError unless all features fit."""
-    listed = ", ".join(features)[:200]
-    for name in names:
-        plain = hasattr(features.get(name), "np_dtype")
-        require(plain, f"it has no feature {name!r} of numbers or texts, only {listed}")
-    shape, dtype = features[names[0]].shape, np.dtype(features[names[0]].np_dtype)
-    require(None not in shape, f"its examples have several shapes, {shape}")
-    for name in names[1:]:
-        found = features[name].shape
-        require(found == (), f"{name!r} has the shape {found}, not one value for each example")
-    return shape, dtype
+    return from_arrays(*arrays, num_classes=classes, source=source)

@@ -19,11 +19,13 @@ from fedjax_algos.core.files import (
     require_regular,
 )
 from fedjax_algos.core.options import Count
-from fedjax_algos.data.federated_data import ClientDataset
-from fedjax_algos.data.readers.client_files.client_examples import client_dataset
-from fedjax_algos.data.readers.client_files.client_features import ClientFeatures, file_identity
+from fedjax_algos.data.federated_data import ClientDataset, datasets
+from fedjax_algos.data.readers.client_files.client_examples import (
+    ClientFeatures,
+    client_dataset,
+    file_identity,
+)
 from fedjax_algos.data.readers.client_files.texts import read_vocabulary
-from fedjax_algos.data.registry import datasets
 
 _FIX = "fetch the file again"
 _FILTERS = {1, 2, 3, 32000}  # deflate, shuffle, fletcher32 and lzf, which h5py has itself
@@ -65,8 +67,7 @@ def tff_hdf5(
 
     TFF shuffles a client's texts before it takes `max_examples`; here they are the first ones.
 
-    External and soft links, virtual datasets, data in other files, and filters that are not part of
-    h5py are refused.
+    Links, virtual datasets, data in other files, and filters that h5py has not itself are refused.
 
     Args:
       train, test: the files.
@@ -87,37 +88,28 @@ def tff_hdf5(
     https://github.com/google-parfait/tensorflow-federated, simulation/datasets and
     simulation/baselines.
     """
-    return client_dataset(
-        _features(train, max_clients),
-        _features(test),
-        x=x,
-        y=y,
-        num_classes=num_classes,
-        vocabulary=read_vocabulary(vocabulary, words) if vocabulary else None,
-        length=length,
-        max_examples=max_examples,
-        max_test_examples=max_test_examples,
-    )
+    known = read_vocabulary(vocabulary, words) if vocabulary else None
+    parts = _features(train, max_clients), _features(test)
+    limits = max_examples, max_test_examples
+    return client_dataset(*parts, x, y, num_classes, known, length, *limits)
 
 
 def _features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
     with _examples(path) as examples:
         clients = sorted(examples)[:max_clients]
         require(clients, "it has no clients")
-        features = sorted(_group(examples, clients[0]))
+        features = sorted(_member(examples, clients[0], "Group"))
         require(features, f"client {clients[0]!r} has no features")
-        counts = [len(_member(_group(examples, client), features[0])) for client in clients]
+        groups = (_member(examples, client, "Group") for client in clients)
+        counts = [len(_member(group, features[0])) for group in groups]
 
     def read(client: int, names: Sequence[str], limit: int | None) -> Mapping[str, Any]:
         with _examples(path) as examples:
-            group = _group(examples, clients[client])
+            group = _member(examples, clients[client], "Group")
             stored = {name: _member(group, name) for name in names}
             for dataset in stored.values():
-                found = f"{dataset.name!r} has {len(dataset)} examples"
-                require(
-                    len(dataset) == counts[client],
-                    f"{found}, {features[0]!r} has {counts[client]}",
-                )
+                found = f"{dataset.name!r} has {len(dataset)} examples, {features[0]!r} has"
+                require(len(dataset) == counts[client], f"{found} {counts[client]}")
             return {name: _values(dataset, limit) for name, dataset in stored.items()}
 
     numbers = np.array(counts, np.int64)
@@ -131,24 +123,17 @@ def _examples(path: PathLike) -> Iterator[Any]:
     with reading(path, "an HDF5 file of TFF", _FIX, *_ERRORS):
         require_regular(path)
         with h5py.File(path, "r") as file:
-            yield _group(file, "examples")
+            yield _member(file, "examples", "Group")
 
 
-def _member(group: Any, name: str) -> Any:
+def _member(group: Any, name: str, kind: str = "Dataset") -> Any:
     """What a group has under a name; a link to another place is not followed."""
     import h5py
 
     linked = not isinstance(group.get(name, getlink=True), h5py.HardLink)
     require(not linked, f"{group.name!r} has no {name!r}, or only a link to another place")
+    require(isinstance(group[name], getattr(h5py, kind)), f"{group[name].name!r} is no {kind}")
     return group[name]
-
-
-def _group(parent: Any, name: str) -> Any:
-    import h5py
-
-    group = _member(parent, name)
-    require(isinstance(group, h5py.Group), f"{group.name!r} is no group")
-    return group
 
 
 def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
@@ -176,12 +161,11 @@ def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
 def _check_heaps(dataset: Any) -> None:
     """Follows the heaps of an array of texts: with an empty gap, HDF5 2.0 would not end.
 
-    A heap has 16 bytes and then objects, each of 16 bytes with its number and its size, and of its
-    content up to a multiple of 8 bytes; number 0 is the gap that remains
-    (https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html, III.E). Those of
-    compressed references are not found.
+    They are those of https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html, III.E,
+    where an object 0 is the gap that remains. Those of compressed references are not found.
     """
-    h5py = needed("h5py", "tff_hdf5")
+    import h5py
+
     settings, places = dataset.id.get_create_plist(), []
     if settings.get_layout() == h5py.h5d.CONTIGUOUS:
         places = [(dataset.id.get_offset(), dataset.id.get_storage_size())]

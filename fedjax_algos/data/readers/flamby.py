@@ -1,0 +1,218 @@
+"""Readers of the medical data of several hospitals in FLamby: Fed-ISIC2019 and Fed-IXI."""
+
+import gzip
+import math
+import os
+import re
+import zlib
+from collections import Counter
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from fedjax_algos.core.files import PathLike, needed, open_regular, read_bounded, reading, require
+from fedjax_algos.core.options import Count
+from fedjax_algos.data.federated_data import ClientDataset, ClientSource, datasets
+from fedjax_algos.data.images import square
+from fedjax_algos.data.readers.image_folder import (
+    ImageFiles,
+    Table,
+    class_numbers,
+    image_source,
+    numbered,
+    read_table,
+)
+
+_CENTRES = 6  # of Fed-ISIC2019
+_CLASSES = 8  # MEL, NV, BCC, AK, BKL, DF, VASC, SCC
+_HOSPITALS = ("Guys", "HH", "IOP")  # of Fed-IXI in FLamby's order, by the column Manufacturer
+_SHAPE = (48, 60, 48)
+_FIX = "fetch the file again"
+_MAX_BYTES = 2**29  # of a volume that is not compressed; larger ones are treated as errors
+_HEADER_BYTES = 348
+_SIZES = [_HEADER_BYTES.to_bytes(4, "little"), _HEADER_BYTES.to_bytes(4, "big")]
+
+
+@datasets.register
+def fed_isic2019(
+    *,
+    path: PathLike,
+    split: str = "train_test_split",
+    file: str = "ISIC_2019_Training_Input_preprocessed/{id}.jpg",
+    image_size: Count = 200,
+    shorter_side: Count = 224,
+) -> ClientDataset:
+    """Fed-ISIC2019: 23,247 photos of skin lesions in six centres and eight classes, as in FLamby.
+
+    Clients 0 to 5 are FLamby's centres: BCN, HAM_vidir_molemax, HAM_vidir_modern, HAM_rosendahl,
+    MSK and HAM_vienna_dias, with 9930, 3163, 2691, 1807, 655 and 351 training images, and 2483,
+    791, 672, 452, 164 and 88 test images. The test set has the same clients; all of them together
+    are FLamby's pooled test set. "x" is uint8[n, image_size, image_size, 3], the middle of the
+    image, and "y" the column `target`.
+
+    Args:
+      path: the folder that FLamby's scripts `download_isic.py` and `resize_images.py` have filled,
+        with FLamby's file `train_test_split`.
+      split: that file, in the folder.
+      file: the path of an image in the folder, as in `image_folder`.
+      image_size: pixels of both sides of the result, at least 1.
+      shorter_side: pixels of the shorter side of a whole image, at least `image_size`. FLamby's
+        images have 224 and are not scaled again.
+
+    Source: Ogier du Terrail et al., "FLamby: Datasets and Benchmarks for Cross-Silo Federated
+    Learning in Realistic Healthcare Settings", NeurIPS 2022, https://arxiv.org/abs/2210.04620;
+    https://github.com/owkin/FLamby, flamby/datasets/fed_isic2019. In training, FLamby scales,
+    rotates, flips, shears and brightens images at random, cuts out a random square and erases parts
+    of it; here every image is its middle, as in FLamby's test set. FLamby subtracts the mean of
+    ImageNet and divides by its standard deviation; here pixels stay 0 to 255. Its scripts round the
+    side of a few images down to 223 pixels, which are scaled to `shorter_side` here.
+    """
+    image_format = square(image_size, shorter_side)
+    table = read_table(Path(path, split), ("image", "target", "center", "fold", "fold2"))
+    class_numbers(table, "center", _CENTRES)
+    folds = (table.columns[name] for name in ("fold", "center", "fold2"))
+    with reading(table.name, "the split of Fed-ISIC2019", "fetch the file again"):
+        for row, (fold, centre, both) in enumerate(zip(*folds, strict=True)):
+            named = f"row {row} has fold={fold!r} and fold2={both!r} in center {centre}"
+            require(fold in ("train", "test") and both == f"{fold}_{centre}", named)
+        image, times = Counter(table.columns["image"]).most_common(1)[0]
+        require(times == 1, f"it has the image '{image[:80]}' twice")
+    files = ImageFiles(path, file, table.columns["image"])
+    sources = []
+    for fold in ("train", "test"):
+        part = table.where("fold", fold)
+        labels = class_numbers(part, "target", _CLASSES)
+        source, _ = image_source(part, files, labels, image_format, "image", "center")
+        sources.append(source)
+    return ClientDataset(sources[0], sources[1], _CLASSES)
+
+
+@datasets.register
+def fed_ixi(*, path: PathLike, split: str = "metadata_tiny.csv") -> ClientDataset:
+    """Fed-IXI: volumes of 566 brains in three hospitals and masks of the brain, as in FLamby.
+
+    Clients 0 to 2 are FLamby's centres Guys, HH and IOP, with 249, 145 and 59 training volumes and
+    62, 36 and 15 test volumes; the test set has the same clients. "x" is float32[n, 48, 60, 48, 1]
+    and "y" int32[n, 48, 60, 48], 1 where the brain is. As in FLamby, volumes of another size, such
+    as the 83 x 44 x 55 voxels of the data set, are resized to the means of boxes of voxels (mode
+    "area" of PyTorch); the intensities of each volume are then shifted and divided to mean 0 and
+    standard deviation 1, and a resized voxel is part of the brain if its whole box is.
+
+    Args:
+      path: the folder with a folder for each person, `IXI002-Guys-0828/T1/*.nii.gz` and
+        `IXI002-Guys-0828/label/*.nii.gz`, in the data set's archive `IXI_sample`, and with FLamby's
+        file `metadata_tiny.csv`.
+      split: that file, in the folder.
+
+    Source: Ogier du Terrail et al., "FLamby: Datasets and Benchmarks for Cross-Silo Federated
+    Learning in Realistic Healthcare Settings", NeurIPS 2022, https://arxiv.org/abs/2210.04620;
+    https://github.com/owkin/FLamby, flamby/datasets/fed_ixi. FLamby reads the archive, here its
+    folder is read; FLamby's masks are one-hot, with a channel for each of the two classes.
+    """
+    needed("nibabel", "fed_ixi")
+    table = read_table(Path(path, split), ("Patient ID", "Manufacturer", "Split"))
+    folders = _folders(Path(path), table)
+    parts = []
+    for part in ("train", "test"):
+        rows = table.where("Split", part)
+        parts.append(_source(Path(path), rows, [folders[p] for p in rows.columns["Patient ID"]]))
+    return ClientDataset(parts[0], parts[1], num_classes=2)
+
+
+def _folders(path: Path, table: Table) -> dict[str, str]:
+    """The name of each person's folder, by number as in the table."""
+    folders: dict[str, str] = {}
+    with reading(path, "the folder of Fed-IXI", "give the folder that holds those of the persons"):
+        for name in os.listdir(path):
+            if match := re.fullmatch(r"IXI(\d{3})-[A-Za-z]+-\d+", name):
+                number = str(int(match[1]))
+                require(number not in folders, f"it has two folders of person {number}")
+                folders[number] = name
+    with reading(table.name, "the table of the persons in the folder", _FIX):
+        rest = dict(folders)
+        for person, maker, part in zip(*table.columns.values(), strict=True):
+            shown = f"person {person[:50]}"
+            require(person in rest, f"{shown} has no folder, or another row")
+            folder = rest.pop(person)
+            known = maker in ("0", "1", "2") and _HOSPITALS[int(maker)] == folder.split("-")[1]
+            require(known, f"{shown} has Manufacturer {maker[:50]}, but the folder {folder}")
+            require(part in ("train", "test"), f"{shown} has Split={part[:50]}")
+        require(not rest, f"it has no row for {', '.join(rest.values())[:50]}")
+    return folders
+
+
+def _source(path: Path, table: Table, folders: list[str]) -> ClientSource:
+    makers = table.columns["Manufacturer"]
+    present = sorted(set(makers))
+    numbers = numbered(makers, present)
+
+    def read(client: int) -> dict[str, np.ndarray]:
+        own = [folders[row] for row in np.flatnonzero(numbers == client)]
+        x, y = np.empty((len(own), *_SHAPE, 1), np.float32), np.empty((len(own), *_SHAPE), np.int32)
+        for row, folder in enumerate(own):
+            resized = area_means(read_volume(_only_file(path / folder / "T1")), _SHAPE)
+            x[row, ..., 0] = (resized - resized.mean()) / (resized.std() or 1.0)
+            label = _only_file(path / folder / "label")
+            mask = read_volume(label)
+            with reading(label, "a mask", _FIX):
+                require(np.isin(mask, (0, 1)).all(), "it has other labels than 0 and 1")
+            y[row] = area_means(mask, _SHAPE) == 1
+        return {"x": x, "y": y}
+
+    x = jax.ShapeDtypeStruct((*_SHAPE, 1), np.float32)
+    example = {"x": x, "y": jax.ShapeDtypeStruct(_SHAPE, np.int32)}
+    names = [_HOSPITALS[int(maker)] for maker in present]
+    counts = np.bincount(numbers).astype(np.int32)
+    return ClientSource(str(path), names, counts, example, read, identity=table.digest)
+
+
+def _only_file(folder: Path) -> Path:
+    with reading(folder, "a folder of one volume", "extract the archive again"):
+        names = [name for name in os.listdir(folder) if name.endswith(".nii.gz")]
+        require(len(names) == 1, f"it has {len(names)} files .nii.gz, not one")
+    return folder / names[0]
+
+
+def read_volume(path: Path) -> np.ndarray:
+    """float64[...]: the voxels of a gzipped NIfTI-1 file, scaled as its header says."""
+    import nibabel
+
+    errors = (
+        zlib.error,
+        nibabel.filebasedimages.ImageFileError,
+        nibabel.spatialimages.HeaderDataError,
+        nibabel.wrapstruct.WrapStructError,
+    )
+    with reading(path, "a NIfTI-1 volume", _FIX, *errors):
+        with open_regular(path) as file, gzip.GzipFile(fileobj=file) as unpacked:
+            content = read_bounded(unpacked, _MAX_BYTES)
+        start = content[:_HEADER_BYTES]
+        known = start[:4] in _SIZES and start[-4:] == b"n+1\0"  # which nibabel corrects
+        require(known, "it is no NIfTI-1 file of header and voxels")
+        header = nibabel.Nifti1Header(start)
+        shape, dtype = header.get_data_shape(), header.get_data_dtype()
+        volume = len(shape) == 3 and min(shape) >= 1 and dtype.kind in "uif"
+        require(volume, f"it is {dtype}{list(shape)}, no volume of numbers")
+        size = int(header["vox_offset"]) + math.prod(shape) * dtype.itemsize
+        require(len(content) == size, f"it has {len(content)} bytes, not {size}")
+        voxels = np.asarray(nibabel.Nifti1Image.from_bytes(content).dataobj, np.float64)
+        require(np.isfinite(voxels).all(), "it has NaN or infinity")
+    return voxels
+
+
+def area_means(volume: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """float64[shape]: the means of boxes of voxels, which may overlap, as PyTorch's mode "area".
+
+    Along an axis of n voxels, number i of m results is the mean of those from floor(i n / m) to
+    below ceil((i + 1) n / m). Means of equal whole numbers are exact.
+    """
+    count = 1.0
+    for axis, (n, m) in enumerate(zip(volume.shape, shape, strict=True)):
+        starts = np.arange(m) * n // m
+        ends = -(-np.arange(1, m + 1) * n // m)
+        sums = np.cumsum(volume, axis=axis, dtype=np.float64)
+        sums = np.insert(sums, 0, 0.0, axis=axis)
+        volume = sums.take(ends, axis) - sums.take(starts, axis)
+        count = np.multiply.outer(count, ends - starts)
+    return volume / count

@@ -1,0 +1,349 @@
+"""Readers of folders of images, which tables divide over clients: one's own, GLDv2, iNaturalist."""
+
+import csv
+import functools
+import glob
+import hashlib
+import io
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_algos.core.files import PathLike, read_file, reading, require
+from fedjax_algos.core.options import Count
+from fedjax_algos.core.reprs import printable
+from fedjax_algos.data.federated_data import ClientDataset, ClientSource, datasets
+from fedjax_algos.data.images import ImageFormat, square
+
+PART = 256  # images without clients that are read at once
+MAX_IMAGE_BYTES = 2**27  # of a file; larger ones are treated as errors
+_COLUMNS = "user_id", "image_id", "class"  # of the tables of Hsu et al.
+_ID = re.compile(r"\{id(?:\[(\d+)\])?\}")
+_KIND = "a CSV file of examples"
+_FIX = "write a header and one row for each example, or fetch the file again"
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
+
+
+@datasets.register
+def image_folder(
+    *,
+    path: PathLike,
+    train: str = "train.csv",
+    test: str = "test.csv",
+    file: str = "{id}.jpg",
+    client_column: str = "user_id",
+    image_column: str = "image_id",
+    class_column: str = "class",
+    image_size: Count = 224,
+    shorter_side: Count = 256,
+    min_examples: Count = 1,
+) -> ClientDataset:
+    """Images in a folder, which two CSV files divide over clients; read client by client.
+
+    A row of the training file has a client, the id of an image and a class. A row of the test file
+    has the same, or no client: its images are then read in parts of 256, as if these were clients.
+    Other columns are not read. Clients are numbered in ascending order of their names, and classes
+    in that of all class names of both files; names that all are whole numbers are ordered as
+    numbers, so classes 0 to K - 1 keep their numbers. An image is scaled to `shorter_side`, and its
+    middle is cut out: "x" is uint8[n, image_size, image_size, 3]. A missing image is found when its
+    client is read.
+
+    Args:
+      path: the folder.
+      train, test: the CSV files, in the folder.
+      file: the path of an image in the folder, for JPEG or PNG files. `{id}` stands for the image's
+        id, `{id[0]}` for the first character of the id, and `*` for a folder of any name, as in
+        `*/{id}.jpg`.
+      client_column, image_column, class_column: the names of the columns.
+      image_size: pixels of both sides of the result, at least 1.
+      shorter_side: pixels of the shorter side of a whole image, at least `image_size`.
+      min_examples: training clients with fewer images are left out and counted in `notes`.
+    """
+    columns = client_column, image_column, class_column
+    return _by_client(path, train, test, file, columns, image_size, shorter_side, min_examples)
+
+
+@datasets.register
+def gldv2(
+    *,
+    path: PathLike,
+    train: str = "federated_train.csv",
+    test: str = "test.csv",
+    file: str = "{id[0]}/{id[1]}/{id[2]}/{id}.jpg",
+    image_size: Count = 224,
+    shorter_side: Count = 256,
+    min_examples: Count = 1,
+) -> ClientDataset:
+    """Landmarks-User-160k: photos of the Google Landmarks Dataset v2, by photographer.
+
+    1,262 photographers have 164,172 photos of 2,028 landmarks. The folder has the images as in the
+    data set's archives, and the CSV files of the split. Read as by `image_folder`.
+
+    Args:
+      path: the folder.
+      train, test: the CSV files, in the folder: `mini_gld_train_split.csv` and `mini_gld_test.csv`
+        are TensorFlow Federated's part with 233 photographers, 23,080 photos and 203 landmarks.
+      file: the path of an image, as in `image_folder`; `{id}.jpg` if all are in one folder.
+      image_size, shorter_side, min_examples: as in `image_folder`.
+
+    Source: Hsu, Qi, Brown, "Federated Visual Classification with Real-World Data Distribution",
+    ECCV 2020, https://arxiv.org/abs/2003.08082; the files of the split are linked from
+    https://github.com/google-research/google-research/tree/master/federated_vision_datasets, whose
+    page gives 1,062 photographers where TensorFlow Federated has 1,262. TensorFlow Federated leaves
+    out images that are missing; here they are an error.
+    """
+    return _by_client(path, train, test, file, _COLUMNS, image_size, shorter_side, min_examples)
+
+
+@datasets.register
+def inaturalist(
+    *,
+    path: PathLike,
+    train: str = "federated_train_user_120k.csv",
+    test: str = "test.csv",
+    file: str = "train_val_images/*/*/{id}.jpg",
+    image_size: Count = 224,
+    shorter_side: Count = 256,
+    min_examples: Count = 1,
+) -> ClientDataset:
+    """iNaturalist-User-120k: photos of plants and animals of iNaturalist 2017, by photographer.
+
+    9,275 photographers have 120,300 photos of 1,203 species; the test set has 35,641. The folder
+    has the extracted `train_val_images` and the CSV files of the split. As these do not say in
+    which folder an image is, the folders are listed once, when the first image is read. Read as by
+    `image_folder`; the classes are those of the column `class`, and not the competition's in the
+    column `label`.
+
+    Args:
+      path: the folder.
+      train, test: the CSV files, in the folder; those of iNaturalist-Geo divide the same photos by
+        place.
+      file, image_size, shorter_side, min_examples: as in `image_folder`.
+
+    Source: as of `gldv2`; the images are linked from
+    https://github.com/visipedia/inat_comp/tree/master/2017.
+    """
+    return _by_client(path, train, test, file, _COLUMNS, image_size, shorter_side, min_examples)
+
+
+def _by_client(
+    path: PathLike,
+    train: str,
+    test: str,
+    file: str,
+    columns: tuple[str, str, str],
+    image_size: int,
+    shorter_side: int,
+    min_examples: int,
+) -> ClientDataset:
+    """The data set of `image_folder`, whose columns of clients, images and classes are named."""
+    image_format = square(image_size, shorter_side)
+    client, image, label = columns
+    tables = (
+        read_table(Path(path, train), (client, image, label)),
+        read_table(Path(path, test), (image, label), (client,)),
+    )
+    classes = in_order(name for table in tables for name in table.columns[label])
+    files = ImageFiles(path, file, [each for table in tables for each in table.columns[image]])
+    sources, notes = [], list[str]()
+    for table, fewest in zip(tables, (min_examples, 1), strict=True):
+        labels = numbered(table.columns[label], classes)
+        owner = client if client in table.columns else ""
+        source, left_out = image_source(table, files, labels, image_format, image, owner, fewest)
+        sources.append(source)
+        notes += left_out
+    in_both = set.intersection(*(set(table.columns[image]) for table in tables))
+    if in_both:
+        notes.append(f"{len(in_both)} images are in the training and in the test file")
+    return ClientDataset(sources[0], sources[1], len(classes), tuple(notes))
+
+
+class Table(NamedTuple):
+    """Columns of a CSV file with at least one row: by name, the text of each row, never empty."""
+
+    name: str  # the path of the file, for messages
+    columns: dict[str, list[str]]
+    digest: str  # SHA-256 of the file in hexadecimal digits
+
+    def where(self, column: str, value: str) -> "Table":
+        """The rows that have a value in a column; ValueError if there are none."""
+        kept = [row for row, found in enumerate(self.columns[column]) if found == value]
+        with reading(self.name, _KIND, _FIX):
+            require(kept, f"it has no row with {column}={value}")
+        columns = {name: [texts[row] for row in kept] for name, texts in self.columns.items()}
+        return self._replace(columns=columns)
+
+
+def read_table(path: PathLike, required: Collection[str], optional: Collection[str] = ()) -> Table:
+    """Reads columns of a CSV file in UTF-8, whose first line has their names."""
+    with reading(path, _KIND, _FIX, csv.Error):
+        content = read_file(path)
+        rows = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
+        header = next(rows, [])
+        shown = printable(", ".join(header), 200)
+        for column in required:
+            require(column in header, f"it has no column {column!r}, only {shown}")
+        kept = [column for column in (*required, *optional) if column in header]
+        for column in kept:
+            require(header.count(column) == 1, f"it has the column {column!r} twice")
+        columns: dict[str, list[str]] = {column: [] for column in kept}
+        for row in filter(None, rows):  # an empty line is no row
+            fields = f"line {rows.line_num} has {len(row)} fields for {len(header)} columns"
+            require(len(row) == len(header), fields)
+            for column, texts in columns.items():
+                texts.append(row[header.index(column)])
+                require(texts[-1], f"line {rows.line_num} has no {column}")
+        require(columns[kept[0]], "it has no row below the header")
+    return Table(printable(os.fspath(path)), columns, hashlib.sha256(content).hexdigest())
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """The distinct names, ascending: as numbers if all are whole numbers ("07" is none)."""
+    distinct = set(names)
+    numbers = all(map(_NUMBER.fullmatch, distinct))
+    return sorted(distinct, key=int if numbers else None)
+
+
+def numbered(names: list[str], order: list[str]) -> np.ndarray:
+    """int32[names]: the place of each name in an order that has them all."""
+    places = {name: place for place, name in enumerate(order)}
+    return np.array([places[name] for name in names], np.int32)
+
+
+def class_numbers(table: Table, column: str, num_classes: int) -> np.ndarray:
+    """int32[rows]: the classes in a column; ValueError unless they are 0 to num_classes - 1."""
+    known = set(map(str, range(num_classes)))
+    with reading(table.name, _KIND, f"give whole numbers from 0 to {num_classes - 1}"):
+        for row, value in enumerate(table.columns[column]):
+            require(value in known, f"row {row} has {column}={value[:50]}")
+    return np.array(table.columns[column], np.int32)
+
+
+class ImageFiles:
+    """The paths of images by id, below one folder; ValueError for one that would leave it.
+
+    The pattern is `file` of `image_folder`; with `*`, folders are listed at the first reading.
+    """
+
+    def __init__(self, folder: PathLike, pattern: str, ids: Sequence[str]):
+        self.folder, self.pattern, self._lock = Path(folder), pattern, threading.Lock()
+        searched, fields = "*" in pattern, _ID.findall(pattern)
+        first, _, last = pattern.rpartition("/")
+        once = _ID.findall(last) == fields == [""] and "*" not in last
+        whole = all(part == "*" or "*" not in part for part in first.split("/"))
+        if "" not in fields or _leaves(pattern) or (searched and not (once and whole)):
+            raise ValueError(
+                f"file={pattern!r} is no path of an image; give one such as {{id}}.jpg, "
+                "{id[0]}/{id}.jpg or */{id}.jpg"
+            )
+        longest = max((int(field) for field in fields if field), default=-1)
+        self._paths: dict[str, str] = {}  # by id
+        with reading(self.folder, "the folder of the images", "correct the table"):
+            for each in ids:
+                bad = len(each) <= longest or (searched and "/" in each)
+                path = pattern if bad else _ID.sub(functools.partial(_part, each), pattern)
+                bad = bad or _leaves(each if searched else path)
+                require(not bad, f"'{each[:80]}' is no id of an image with file={pattern!r}")
+                self._paths[each] = path
+
+    def read(self, image: str, owner: str) -> bytes:
+        """The content of an image's file; `owner` is its client, for messages."""
+        shown = self.path_of(image)
+        with reading(f"{self.folder}: {owner}, {shown}", "an image", "fetch the file again"):
+            return read_file(self.folder / shown, MAX_IMAGE_BYTES)
+
+    def path_of(self, image: str) -> str:
+        """The path of an image in the folder; one that was not found keeps its `*`."""
+        with self._lock:  # several threads read
+            return self._found.get(image, self._paths[image])
+
+    @functools.cached_property
+    def _found(self) -> dict[str, str]:
+        """The path of each image that is found by listing the folders."""
+        first, _, last = self.pattern.rpartition("/")
+        found: dict[str, str] = {}
+        if "*" not in first:
+            return found
+        before, after = last.split("{id}")
+        folders = [part if part == "*" else glob.escape(part) for part in first.split("/")]
+        wanted = "/".join([*folders, f"{glob.escape(before)}*{glob.escape(after)}"])
+        with reading(self.folder, "a folder with each image once", "remove one"):
+            for path in glob.iglob(wanted, root_dir=self.folder):
+                image = os.path.basename(path)[len(before) : -len(after) or None]
+                first = found.setdefault(image, path) if image in self._paths else path
+                require(first == path, f"the image {image} is there twice, as {first} and {path}")
+        return found
+
+
+def _part(image: str, field: re.Match) -> str:
+    """What `{id}` or `{id[0]}` stands for."""
+    return image[int(field[1])] if field[1] else image
+
+
+def _leaves(path: str) -> bool:
+    """Whether a path may lead out of its folder, or is none."""
+    return "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/"))
+
+
+def image_source(
+    table: Table,
+    files: ImageFiles,
+    labels: np.ndarray,
+    image_format: ImageFormat,
+    image: str,
+    client: str,
+    min_examples: int = 1,
+) -> tuple[ClientSource, tuple[str, ...]]:
+    """The images of a table by client, and notes of what is left out.
+
+    `labels` int32[rows] are the classes, and `image` and `client` name columns. In a table without
+    clients, whose name is empty, each `PART` rows are read like a client, such as "part 0".
+    """
+    ids = table.columns[image]
+    owners = table.columns[client] if client else [""] * len(ids)
+    times = Counter(zip(owners, ids, strict=True))
+    with reading(table.name, _KIND, "remove a row"):
+        for (owner, each), number in times.items():
+            has = f"client '{owner[:80]}' has" if client else "it has"
+            require(number == 1, f"{has} the image '{each[:80]}' twice")
+    if client:
+        names = in_order(owners)
+    else:
+        owners = [f"part {row // PART}" for row in range(len(ids))]
+        names = list(dict.fromkeys(owners))
+    numbers = numbered(owners, names)
+    counts = np.bincount(numbers)
+    rows = np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1])
+    kept = np.flatnonzero(counts >= min_examples)
+    with reading(table.name, _KIND, "lower min_examples"):
+        require(len(kept), f"no client has min_examples={min_examples}, but at most {counts.max()}")
+    notes: tuple[str, ...] = ()
+    if len(kept) < len(names):
+        lost = len(ids) - counts[kept].sum()
+        notes = (
+            f"{len(names) - len(kept)} of {len(names)} clients have fewer than {min_examples} "
+            f"examples and are left out, with {lost} of {len(ids)} examples",
+        )
+
+    def read(number: int) -> dict[str, Any]:
+        own, name = rows[kept[number]], printable(names[kept[number]], 80)
+        contents = [files.read(ids[row], f"client '{name}'") for row in own]
+        return {"x": contents, "y": labels[own]}
+
+    def image_name(number: int, of_client: int) -> str:
+        return files.path_of(ids[rows[kept[number]][of_client]])
+
+    classes = hashlib.sha256(labels.astype("<i4").tobytes()).hexdigest()
+    facts = tuple(image_format), client or None, min_examples
+    x, y = jax.ShapeDtypeStruct(image_format[:3], np.uint8), jax.ShapeDtypeStruct((), np.int32)
+    ids_kept, sizes = [names[number] for number in kept], counts[kept].astype(np.int32)
+    identity = " ".join(map(str, (table.digest, classes, files.pattern, *facts)))
+    rest: Any = {"x": x, "y": y}, read, {"x": image_format}, identity, image_name
+    return ClientSource(str(files.folder), ids_kept, sizes, *rest), notes
