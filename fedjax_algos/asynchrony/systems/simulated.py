@@ -1,8 +1,4 @@
-"""Simulated systems: clients' speeds, losses and times away are drawn.
-
-The draws depend only on the seed, the client and the number of the dispatch, so that all compared
-methods meet the same system.
-"""
+"""Simulated systems: clients' speeds, losses and times away are drawn."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -83,22 +79,14 @@ def simulated(
       ValueError: for bins of other speeds.
     """
     distribution = speed_distribution(speeds, time_floor, time_bin, "simulated")
+    facts = distribution, seconds_per_step, jitter, change, dropout, unavailable_seconds
 
     def make(
         seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
     ) -> SystemModelWithSpeeds:
         transfer = transfer_seconds(download_bytes, upload_bytes, bytes_per_second)
         require_at_least_0(seed=seed)
-        return SimulatedSystem(
-            seed,
-            distribution,
-            seconds_per_step,
-            jitter,
-            change,
-            communication_seconds + transfer,
-            dropout,
-            unavailable_seconds,
-        )
+        return SimulatedSystem(seed, communication_seconds + transfer, *facts)
 
     return make
 
@@ -108,11 +96,11 @@ class SimulatedSystem:
     """The system that `simulated` describes, for one seed. Draws are made when they are needed."""
 
     seed: int
+    communication: float  # seconds of each dispatch
     distribution: SpeedDistribution  # of t_i, in units of mu
     seconds_per_step: float
     jitter: float
     change: float
-    communication: float  # seconds of each dispatch
     dropout: float
     unavailable_seconds: float
     # by client: seconds per step and unavailability of each dispatch drawn so far, and the last t_i
@@ -121,13 +109,8 @@ class SimulatedSystem:
     _latest: dict[int, float] = field(init=False, default_factory=dict)
 
     def __repr__(self) -> str:
-        return describe(
-            self,
-            seed=self.seed,
-            speeds=self.distribution.name,
-            seconds_per_step=self.seconds_per_step,
-            dropout=self.dropout,
-        )
+        about = {"seconds_per_step": self.seconds_per_step, "dropout": self.dropout}
+        return describe(self, seed=self.seed, speeds=self.distribution.name, **about)
 
     def seconds(self, client: int, number: int, num_steps: int) -> float:
         """See `SystemModel.seconds`."""
@@ -145,14 +128,13 @@ class SimulatedSystem:
         """See `SystemModelWithSpeeds.expected_seconds_per_step`."""
         return self._first_times(range(client, client + 1))[0]
 
-    def _first_times(self, clients: range) -> list[float]:
+    def _first_times(self, clients):
         """t_i at the start, of clients in one block."""
         block, first = divmod(clients[0], CLIENTS_IN_BLOCK)
         times = block_of_times(self.distribution, self.seed, block)[first : first + len(clients)]
         return (self.seconds_per_step * times).tolist()
 
-    def _draw_until(self, client: int, number: int) -> None:
-        """Draws the client's dispatches up to this number, as far as they are not drawn yet."""
+    def _draw_until(self, client, number):
         if client not in self._times:
             first = client - client % _CLIENTS
             clients = range(first, first + _CLIENTS)
@@ -164,8 +146,7 @@ class SimulatedSystem:
             num_dispatches = min(max(drawn, _MIN_DISPATCHES), _MAX_DISPATCHES)
             self._draw(range(client, client + 1), drawn, num_dispatches)
 
-    def _draw(self, clients: range, first_dispatch: int, num_dispatches: int) -> None:
-        """Draws the next dispatches of these clients."""
+    def _draw(self, clients, first_dispatch, num_dispatches):
         shape = len(clients), num_dispatches
         start = clients[0], first_dispatch
         times = np.array([self._latest[client] for client in clients])[:, None]
