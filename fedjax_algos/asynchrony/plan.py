@@ -89,8 +89,7 @@ def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
       dispatches.
 
     Raises:
-      ValueError: for counts that are no whole numbers of at least 1, a client without a count, or a
-        rate that is not positive and finite.
+      ValueError: for counts or rates out of range, or a client without a count.
     """
     counts = checked_counts(counts)
     if plan.client.max(initial=0) >= len(counts):

@@ -145,8 +145,6 @@ def immediate(
     Args:
       steps, concurrency, seed: as in `buffered`, of which this is the case with `size=1`.
 
-    Returns:
-      A planner. It raises `ValueError` for fewer clients than `concurrency`.
     """
     return buffered(steps=steps, size=1, concurrency=concurrency, seed=seed)
 

@@ -173,12 +173,12 @@ def _check_rows(rows, row, num_clients):
     """Raises ValueError for a table of other structure or shapes than the algorithm's rows."""
     if jax.tree.structure(rows) != jax.tree.structure(row):
         raise ValueError(f"the state is of an algorithm with other client state; {_OWN_STATE}")
-    if _shapes(rows) != [(num_clients, *shape) for shape in _shapes(row)]:
-        raise ValueError(
-            f"the state has rows of shapes {_shapes(rows)[:8]}, but the data have {num_clients} "
-            f"clients with rows of shapes {_shapes(row)[:8]}; give the state of a run with these "
-            "data"
-        )
+    for found, own in zip(_shapes(rows), _shapes(row), strict=True):
+        if found != (num_clients, *own):
+            raise ValueError(
+                f"the state has rows of shape {list(found)}, but the data have {num_clients} "
+                f"clients with rows of shape {list(own)}; give the state of a run with these data"
+            )
 
 
 def _check_server(algorithm, params, server, num_clients):

@@ -40,8 +40,7 @@ class FixedSystem:
       communication_seconds: seconds that each dispatch takes for download and upload together.
 
     Raises:
-      ValueError: for no clients, times that are not positive and finite, or an invalid entry of
-        `unavailable`.
+      ValueError: for no clients, times out of range, or an invalid entry of `unavailable`.
     """
 
     def __init__(
@@ -138,8 +137,7 @@ def traced(
       A function that makes the system model. It raises `ValueError` for negative numbers of bytes.
 
     Raises:
-      ValueError: for another shape, times that are not positive and finite, or an invalid entry of
-        `unavailable`.
+      ValueError: for another shape, times out of range, or an invalid entry of `unavailable`.
     """
     times = np.asarray(seconds_per_step, float)
     if times.ndim not in (1, 2) or not times.size:

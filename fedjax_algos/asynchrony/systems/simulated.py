@@ -46,10 +46,10 @@ def simulated(
 ) -> SystemModelFactory:
     """A dispatch of Q steps takes Q t_i z + communication, z ~ N(1, jitter^2) and at least .5.
 
-    t_i is drawn once for each client around mu = `seconds_per_step`, as in the local work
-    `deadline` and with the same values: "homogeneous" is mu; "normal" is N(mu, (0.3 mu)^2), drawn
-    again while it is 0.05 mu or less; "exponential" has mean mu. `SpeedDistribution` defines the
-    floor and the bins, and says what is known of FedCompass's. z is drawn for each dispatch.
+    t_i is drawn once for each client around mu = `seconds_per_step`, with the values of the local
+    work `deadline`: "homogeneous" is mu; "normal" is N(mu, (0.3 mu)^2), drawn again while it is
+    0.05 mu or less; "exponential" has mean mu. `SpeedDistribution` defines the floor and the bins,
+    and says what is known of FedCompass's. z is drawn for each dispatch.
 
     Li et al., "FedCompass", ICLR 2024, sections 5.1 and G.2, https://arxiv.org/abs/2309.14675.
     There communication takes no time, and how times are kept positive is not specified. The paper
@@ -62,9 +62,7 @@ def simulated(
       jitter: the standard deviation of z, at least 0.
       change: probability that a client draws a new t_i before a dispatch other than its first, from
         0 to 1; .1 in the paper's study of changing speeds.
-      communication_seconds: seconds that each dispatch takes for download and upload together.
-      bytes_per_second: adds (download_bytes + upload_bytes) / bytes_per_second seconds to each
-        dispatch; None adds nothing.
+      communication_seconds, bytes_per_second: as in `traced`.
       dropout: probability that a dispatch is lost, at least 0 and below 1.
       unavailable_seconds: the mean time away, in seconds, above 0.
       time_floor: the least t_i, in units of mu, from 0 (none) to 1. With exponential speeds it
