@@ -290,10 +290,10 @@ class CompassServer:
         self.steps.append((now, kind, number))
 
     def _plan(self) -> Plan:
-        group, *facts = np.array(self.dispatches, float).T.copy()
+        group, expected, latest, speed = np.array(self.dispatches, float).T.copy()
         dispatch, staleness, step = np.array(self.contributions, np.int32).reshape(-1, 3).T
         time, kind, aggregated = np.array(self.steps, float).reshape(-1, 3).T
         late = np.isin(np.arange(len(group)), self.late)
         groups, aggregated = group.astype(np.int32), aggregated.astype(np.int32)
-        trace = CompassTrace(groups, *facts, late, aggregated)
+        trace = CompassTrace(groups, expected, latest, speed, late, aggregated)
         return self.loop.plan(dispatch, staleness, step, time, kind, trace)

@@ -76,9 +76,9 @@ def call_tables(
     waves, has to end. `num_clients` are those of all runs together.
     """
     size, slots, ends = waves_per_call, waves.trained.shape[1], step_ends(plan)
-    stops = np.unique(stops)
     slots_of = partial(_slots, plan, dispatches, waves, num_devices, num_clients // plan.num_runs)
-    waves = waves.split_at(stops, ends)
+    ascending = np.unique(stops)
+    waves = waves.split_at(ascending, ends)
     what = f"waves_per_call={size} of {slots} slots"
     check_memory(what, size * slots * _SLOT_BYTES, "give fewer waves or slots")
     counts = np.diff(ends, prepend=0)
@@ -90,7 +90,7 @@ def call_tables(
         begin = int(np.searchsorted(waves.steps, after)) + 1
         added, made = waves.contributions[begin - 1], waves.steps[begin - 1]
         last_run = None if plan.run is None else plan.run[after - 1]
-    for stop in stops[stops > after].tolist():
+    for stop in ascending[ascending > after].tolist():
         end = int(np.searchsorted(waves.steps, stop)) + 1
         for start in range(begin, end, size):
             until = min(start + size, end)

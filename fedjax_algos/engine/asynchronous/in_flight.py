@@ -43,9 +43,8 @@ class InFlightState(NamedTuple):
 
     def state(self, fixed: tuple[Any, Any], seed: jax.Array) -> FederatedState:
         """The state of the run; `fixed` is theta_0, or (), and the model's frozen arrays, or ()."""
-        *first, dispatched, excluded = self[:5]
-        origin, frozen = fixed
-        return FederatedState(*first, origin, seed, excluded, dispatched, frozen)
+        (origin, frozen), rest = fixed, (seed, self.excluded, self.dispatched)
+        return FederatedState(self.server, self.statistics, self.clients, origin, *rest, frozen)
 
 
 def initial_in_flight(algorithm, mesh, initial, fixed, seed, data, dispatch, rows):

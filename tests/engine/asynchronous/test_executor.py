@@ -293,7 +293,7 @@ def test_a_barrier_for_all_is_the_synchronous_round():
 def test_later_calls_and_similar_plans_compile_nothing():
     data, executor = case("stale")[1], executor_of("stale", 2)
     planner = buffered(steps=4, size=3)
-    one, other = (make_plan(planner, seed, CLIENTS, 0.1, arrivals=90) for seed in (9, 10))
+    one, other = (make_plan(planner, seed, CLIENTS, 0.1, arrivals=90) for seed in (9, 11))
     execute(executor, data, one)
     with Compilations() as later:
         execute(executor, data, other, stops=[5, 6, 20])
