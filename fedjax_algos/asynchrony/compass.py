@@ -1,9 +1,8 @@
 """FedCompass's planner: clients get the numbers of steps with which their group arrives together.
 
-What happens to a late client, one that arrives after its group's latest time, is defined in the
-docstring of `compass`, whose rules `CompassServer` applies: Algorithms 1 to 3 of Li et al.,
-"FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices using a
-Computing Power-Aware Scheduler", ICLR 2024, https://arxiv.org/abs/2309.14675.
+`CompassServer` applies Algorithms 1 to 3 of Li et al., "FedCompass: Efficient Cross-Silo Federated
+Learning on Heterogeneous Client Devices using a Computing Power-Aware Scheduler", ICLR 2024,
+https://arxiv.org/abs/2309.14675.
 """
 
 import math
@@ -62,18 +61,18 @@ def compass(
     Where the paper is ambiguous: an aggregated group is closed before its clients are assigned, and
     a timer makes no server step if no client of the group has arrived. `mode="code"` differs from
     the paper as the authors' release does (https://github.com/APPFL/FedCompass): when a group is
-    created, the existing groups' Tmax_g takes the place of their Ta_g, and those g are skipped for
-    which Q_i would be more than Qmax; S_i is a moving average; staleness is counted at aggregation;
-    and the first dispatches have Qmax steps. One thing stays as above: a late update is not
-    overwritten by the same client's next one, as it is in that release.
+    created, Tmax_g takes the place of Ta_g, and those g are skipped for which Q_i would be more
+    than Qmax; S_i is a moving average; staleness is counted at aggregation; and the first
+    dispatches have Qmax steps. But here a late update is not overwritten by the same client's next
+    one, as it is in that release.
 
     The paper does not cover clients that leave: here the dispatch is lost, and the server knows it
     at that time. The client is removed from its group; if all others have arrived, the group is
     aggregated at once. A client that rejoins is assigned with its last S_i and the current model,
     or starts with `first_steps` again if it has never arrived.
 
-    Times may be floats or `fractions.Fraction`s, as the system model's are. The latter are exact.
-    With floats, times within a millionth of a step of Ta or Tmax count as equal to it.
+    `fractions.Fraction`s as times are exact. With floats, times within a millionth of a step of Ta
+    or Tmax count as equal to it.
 
     Args:
       min_steps: Qmin, at least 1.
@@ -177,9 +176,8 @@ class CompassServer:
         self.group = [Group(0, math.nan, math.nan)] * loop.num_clients
         self.duration: list[Any] = [0] * loop.num_clients
         # records
-        self.group_times: list[tuple[Any, Any]] = [(math.nan, math.nan)]  # Ta and Tmax, by group
-        self.dispatch_group: list[int] = []
-        self.dispatch_speed: list[Any] = []  # S_i at the dispatch
+        self.num_groups = 0
+        self.dispatches: list[tuple[int, Any, Any, Any]] = []  # group, its Ta and Tmax, and S_i
         self.contributions: list[tuple[int, int, int]] = []
         self.steps: list[tuple[Any, int, int]] = []  # server steps
         self.late: list[int] = []  # dispatches
@@ -228,9 +226,9 @@ class CompassServer:
                     best = max(best, possible)
         num_steps = max(best, self.rules.min_steps) if 0 <= best <= max_steps else max_steps
         duration = num_steps * speed
-        group = Group(len(self.group_times), now + duration, now + duration * self.slack)
+        self.num_groups += 1
+        group = Group(self.num_groups, now + duration, now + duration * self.slack)
         self.groups[group.number] = group
-        self.group_times.append((group.expected, group.latest))
         self.loop.put(group.latest, TIMER, group.number)
         return group, num_steps
 
@@ -277,11 +275,10 @@ class CompassServer:
 
     def _dispatch(self, client: int, now: Any, num_steps: int) -> None:
         group, speed = self.group[client], self.speed[client]
-        self.dispatch_group.append(group.number)
-        self.dispatch_speed.append(speed)
-        group_times = group.expected, group.latest
+        self.dispatches.append((group.number, group.expected, group.latest, speed))
+        snapped = (group.expected, group.latest), self.rounding * speed
         self.duration[client] = self.loop.dispatch(
-            client, num_steps, len(self.steps), now, group_times, self.rounding * speed
+            client, num_steps, len(self.steps), now, *snapped
         )
 
     def _step(self, now: Any, kind: int, number: int, arrived: list[Arrived]) -> None:
@@ -293,11 +290,10 @@ class CompassServer:
         self.steps.append((now, kind, number))
 
     def _plan(self) -> Plan:
-        arrival_group = np.array(self.dispatch_group, np.int32)
-        expected, latest = np.array(self.group_times, float)[arrival_group].T.copy()
+        group, expected, latest, speed = np.array(self.dispatches, float).T.copy()
         dispatch, staleness, step = np.array(self.contributions, np.int32).reshape(-1, 3).T
         time, kind, aggregated = np.array(self.steps, float).reshape(-1, 3).T
-        late = np.isin(np.arange(len(arrival_group)), self.late)
-        speed, aggregated = np.array(self.dispatch_speed, float), aggregated.astype(np.int32)
-        trace = CompassTrace(arrival_group, expected, latest, speed, late, aggregated)
+        late = np.isin(np.arange(len(group)), self.late)
+        groups, aggregated = group.astype(np.int32), aggregated.astype(np.int32)
+        trace = CompassTrace(groups, expected, latest, speed, late, aggregated)
         return self.loop.plan(dispatch, staleness, step, time, kind, trace)

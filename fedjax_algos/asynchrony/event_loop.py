@@ -3,7 +3,7 @@
 A dispatch of a client that becomes unavailable is lost when the client leaves, and the server
 learns of it at that time. At equal times, arrivals and losses come first, in the order of the
 clients, then the other events in the order of their constants. Times have the type of the system
-model's numbers: `fractions.Fraction`s are exact; floats are equal only if all their digits are.
+model's numbers, such as `fractions.Fraction`, which are exact.
 """
 
 import heapq
@@ -36,10 +36,7 @@ class EventLoop:
     """The queue of events and the record of dispatches that a planner works with.
 
     Args:
-      system: durations and unavailability.
-      num_clients: m, the number of clients.
-      arrivals: as in `Planner`.
-      seconds: as in `Planner`.
+      system, num_clients, arrivals, seconds: as in `Planner`.
 
     Raises:
       ValueError: for an invalid horizon or number of clients, as in `Planner`.
@@ -95,12 +92,10 @@ class EventLoop:
         """Dispatches a client.
 
         Args:
-          client: the client's id.
-          num_steps: local steps.
-          version: the global model that it starts from.
+          client, num_steps, version: as in `Plan`.
           now: the time.
-          snap_times: an arrival that is close to one of these times is moved to it.
-          tolerance: the largest distance in seconds that is close.
+          snap_times: an arrival within `tolerance` seconds of one of these times is moved to it.
+          tolerance: in seconds.
 
         Returns:
           The seconds that the whole dispatch takes.
@@ -124,13 +119,12 @@ class EventLoop:
             unavailability = self.unavailability(client, number)
         else:
             unavailability = self.sessions.unavailability_at(client, now, duration)
-        if unavailability is not None:
+        if unavailability is None:
+            end = next((time for time in snap_times if abs(end - time) <= tolerance), end)
+        else:
             check_unavailability(client, number, unavailability)
             share, self.seconds_away[client] = unavailability
             end = now + share * duration
-        elif snap_times:
-            near = (time for time in snap_times if abs(end - time) <= tolerance)
-            end = next(near, end)
         self.current[client] = len(self.client)
         self.client.append(client)
         self.number.append(number)
@@ -143,23 +137,20 @@ class EventLoop:
 
     def _check_size(self, made, now):
         """Raises ValueError if the dispatches, projected to the horizon, do not fit into memory."""
-        ended = max(made - self.num_clients, 0)  # at least so many
-        projected = float(made)
+        ended, projected = made - self.num_clients, float(made)  # at least so many have ended
         if self.horizon < math.inf and ended > 0:
             projected = ended * float(self.horizon) / max(float(now), sys.float_info.min)
         what = f"a plan with about {max(made, projected):.3g} dispatches"
         fix = "give fewer seconds or clients, or more local steps in a dispatch"
         check_int32(what, made, fix)
         # a projection may be wrong by a factor
-        most = max(made, min(projected / 2, 1e18))
-        check_memory(what, int(most) * _DISPATCH_BYTES, fix)
+        check_memory(what, int(max(made, min(projected / 2, 1e18))) * _DISPATCH_BYTES, fix)
 
     def put(self, time: Any, event: int, number: int) -> None:
         """Queues an event of the planner.
 
         Args:
-          time: when it happens.
-          event: TIMER or STARTS.
+          time, event: when it happens, and whether it is TIMER or STARTS.
           number: a number that `events` gives with it, such as that of a group.
         """
         heapq.heappush(self.queue, (time, event, number))
@@ -172,12 +163,9 @@ class EventLoop:
         """
         queue, arrived, seconds_away = self.queue, self.arrived, self.seconds_away
         losses = 0  # since the last arrival
-        while (
-            queue
-            and queue[0][0] <= self.horizon
-            and len(arrived) < self.max_arrivals
-            and losses <= self.max_losses
-        ):
+        while queue and queue[0][0] <= self.horizon:
+            if len(arrived) >= self.max_arrivals or losses > self.max_losses:
+                break
             event = now, kind, client = heapq.heappop(queue)
             if kind != ARRIVES:
                 yield event
@@ -210,31 +198,31 @@ class EventLoop:
         """Completes the plan: the loop's dispatches with the planner's server steps.
 
         Args:
-          dispatch: int[C]: the dispatch of each contribution.
-          staleness: int[C]: the staleness of each contribution.
-          step: int[C]: the server step of each contribution.
-          time: float[U]: when each server step is made.
-          group: int[U]: the group of each server step.
+          dispatch, staleness, step: int[C], as in `Plan`.
+          time, group: float[U] and int[U], as in `Plan`.
           trace: the planner's own record.
         """
-        dispatch = np.array(dispatch, np.int32)
+
+        def whole(values: ArrayLike) -> np.ndarray:
+            return np.array(values, np.int32)
+
+        dispatch, num_steps = whole(dispatch), whole(self.num_steps)
         fate = np.full(len(self.client), IN_FLIGHT, np.int8)
         fate[dispatch] = AGGREGATED
         fate[self.lost] = LOST
-        num_steps = np.array(self.num_steps, np.int32)
         return Plan(
-            client=np.array(self.client, np.int32),
-            number=np.array(self.number, np.int32),
+            client=whole(self.client),
+            number=whole(self.number),
             num_steps=num_steps,
             full_steps=num_steps,
-            version=np.array(self.version, np.int32),
+            version=whole(self.version),
             started=np.array(self.started, float),
             ended=np.array(self.ended, float),
             fate=fate,
             dispatch=dispatch,
-            staleness=np.array(staleness, np.int32),
-            step=np.array(step, np.int32),
+            staleness=whole(staleness),
+            step=whole(step),
             time=np.array(time, float),
-            group=np.array(group, np.int32),
+            group=whole(group),
             trace=trace,
         )

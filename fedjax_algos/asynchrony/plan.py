@@ -1,8 +1,7 @@
 """A plan: which client trains when, on which model, and what each server step consists of.
 
-On a virtual clock, arrival times depend on the clients' speeds and on the planner, never on the
-values of a model. A planner therefore runs ahead on the host and records the whole timeline as a
-`Plan`; the executor then trains what the plan contains.
+On a virtual clock, arrival times never depend on the values of a model. A planner therefore records
+the whole timeline as a `Plan` on the host; the executor then trains what the plan contains.
 """
 
 from typing import Any, NamedTuple
@@ -19,12 +18,12 @@ AGGREGATE, FIRST = range(2)  # FedCompass's server steps: of an arrival group, o
 
 
 class Plan(NamedTuple):
-    """A timeline in NumPy arrays: dispatches [D], contributions [C], server steps [U].
+    """A timeline in NumPy arrays: dispatches [D], contributions [C], server steps [U], in order.
 
-    Version v is the global model after v server steps; server step u makes version u + 1.
-    A contribution is an update that has arrived and is part of a server step.
-    In a merged plan of R runs (`merge_plans`), the first R versions are the runs' initial models,
-    and server step u makes version u + R.
+    Version v is the global model after v server steps; server step u makes version u + 1. A
+    contribution is an update that has arrived and is part of a server step; they are ordered by
+    server step and then by arrival. In a merged plan of R runs (`merge_plans`), the first R
+    versions are the runs' initial models, and server step u makes version u + R.
 
     Attributes:
       client: int32[D]: the client of each dispatch.
@@ -44,7 +43,6 @@ class Plan(NamedTuple):
       trace: the planner's record of its decisions, such as `CompassTrace`, or None.
     """
 
-    # dispatches, in the order in which they are made
     client: np.ndarray
     number: np.ndarray
     num_steps: np.ndarray
@@ -53,11 +51,9 @@ class Plan(NamedTuple):
     started: np.ndarray
     ended: np.ndarray
     fate: np.ndarray
-    # contributions, ordered by server step and then by arrival
     dispatch: np.ndarray
     staleness: np.ndarray
     step: np.ndarray
-    # server steps, in order
     time: np.ndarray
     group: np.ndarray
     run: np.ndarray | None = None
@@ -74,14 +70,9 @@ class Plan(NamedTuple):
         return len(self.time) + self.num_runs
 
     def __repr__(self) -> str:
-        return describe(
-            self,
-            dispatches=len(self.client),
-            lost=int((self.fate == LOST).sum()),
-            contributions=len(self.dispatch),
-            server_steps=len(self.time),
-            runs=self.num_runs,
-        )
+        sizes = {"dispatches": len(self.client), "lost": int((self.fate == LOST).sum())}
+        sizes |= {"contributions": len(self.dispatch), "server_steps": len(self.time)}
+        return describe(self, **sizes, runs=self.num_runs)
 
 
 def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
@@ -98,8 +89,7 @@ def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
       dispatches.
 
     Raises:
-      ValueError: for counts that are no whole numbers of at least 1, a client without a count, or a
-        rate that is not positive and finite.
+      ValueError: for counts or rates out of range, or a client without a count.
     """
     counts = checked_counts(counts)
     if plan.client.max(initial=0) >= len(counts):

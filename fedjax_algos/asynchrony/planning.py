@@ -1,9 +1,8 @@
 """Planners: who is dispatched when on the virtual clock, and which algorithms run with which.
 
-In those of this file every dispatch has the same number of steps. `barrier` is the planner of
-FedAvg and FedAvgM, `immediate` of FedAsync, `buffered` of FedBuff and `tiers` of FedAT, as
-FedCompass compares them: Li et al., ICLR 2024, https://arxiv.org/abs/2309.14675. `event_loop`
-defines the order of events at equal times and when the server learns of a loss.
+`barrier` is the planner of FedAvg and FedAvgM, `immediate` of FedAsync, `buffered` of FedBuff and
+`tiers` of FedAT, as FedCompass compares them: Li et al., ICLR 2024,
+https://arxiv.org/abs/2309.14675. In `event_loop` is the order of events at equal times.
 """
 
 import math
@@ -59,8 +58,8 @@ def barrier(*, steps: Count) -> Planner:
 
     A round ends when each of its clients has arrived or left. A client that has left enters the
     first round that starts when it is back. A round in which no client arrives makes no server
-    step; the next round then starts with the clients that are back, or with the first one that
-    comes back. Staleness and the plan's group are 0.
+    step; the next one starts with the clients that are back, or with the first that comes back.
+    Staleness and the plan's group are 0.
 
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
     https://arxiv.org/abs/1602.05629, with all clients in each round.
@@ -80,10 +79,9 @@ def barrier(*, steps: Count) -> Planner:
 def tiers(*, steps: Count, ratio: Annotated[float, Range(1)] = 2.0) -> Planner:
     """Each tier of similarly fast clients runs its own rounds, as in `barrier`.
 
-    A round starts from the latest global model, and its end is a server step whose group is the
-    tier, 0 for the fastest. Clients keep the tier that `tiers_of` gives them, even if their speeds
-    change. Tiers that start at the same time start from the same model. Staleness is not counted:
-    it is 0.
+    A round starts from the latest global model, as do tiers that start at the same time, and its
+    end is a server step whose group is the tier, 0 for the fastest. Clients keep the tier that
+    `tiers_of` gives them, even if their speeds change. Staleness is not counted: it is 0.
 
     Chai et al., "FedAT: A High-Performance and Communication-Efficient Federated Learning System
     with Asynchronous Tiers", https://arxiv.org/abs/2010.05958.
@@ -101,7 +99,7 @@ def tiers(*, steps: Count, ratio: Annotated[float, Range(1)] = 2.0) -> Planner:
         if not isinstance(system, SystemModelWithSpeeds):
             raise ValueError(
                 f"tiers: {type(system).__name__} does not know the clients' mean speeds; give a "
-                "system model with expected_seconds_per_step(client), such as those of this package"
+                "system model with expected_seconds_per_step(client)"
             )
         loop = EventLoop(system, num_clients, arrivals, seconds)
         return _rounds(loop, steps, tiers_of(system, num_clients, ratio).tolist())
@@ -145,12 +143,8 @@ def immediate(
     Xie et al., "Asynchronous Federated Optimization", https://arxiv.org/abs/1903.03934.
 
     Args:
-      steps: Q, local steps of each dispatch, at least 1.
-      concurrency: number of clients that train at the same time; see `buffered`.
-      seed: the seed of the draws among idle clients, at least 0.
+      steps, concurrency, seed: as in `buffered`, of which this is the case with `size=1`.
 
-    Returns:
-      A planner. It raises `ValueError` for fewer clients than `concurrency`.
     """
     return buffered(steps=steps, size=1, concurrency=concurrency, seed=seed)
 
@@ -165,10 +159,9 @@ def buffered(
 ) -> Planner:
     """Every `size` arrivals make a server step; a client that arrives is dispatched again at once.
 
-    It receives the current model; the client that completes a buffer receives the new one. A client
-    may be in a buffer twice. Staleness is the number of server steps between a client's broadcast
-    and its arrival. Updates in a buffer that is not full at the horizon have the fate IN_FLIGHT.
-    The plan's group is 0.
+    It receives the current model, or the new one if it completes a buffer, where it may be twice.
+    Staleness is the number of server steps between a client's broadcast and its arrival. Updates in
+    a buffer that is not full at the horizon have the fate IN_FLIGHT. The plan's group is 0.
 
     With `concurrency`, only that many clients train at the same time: when a dispatch ends or is
     lost, the next client is drawn uniformly among those that neither train nor are away, including
@@ -222,13 +215,12 @@ def buffered(
 
 def _rounds(loop: EventLoop, steps: int, tier_of: list[int]) -> Plan:
     """Each tier's rounds: a round ends when all of its clients have arrived or left."""
-    num_tiers = max(tier_of) + 1
-    waiting: list[list[int]] = [[] for _ in range(num_tiers)]  # clients for the next round
-    arrived: list[list[int]] = [[] for _ in range(num_tiers)]  # this round's dispatches
-    pending = [0] * num_tiers  # clients that train in this round
-    for client, tier in enumerate(tier_of):
-        waiting[tier].append(client)
-    for tier in range(num_tiers):
+    tiers = range(max(tier_of) + 1)
+    # clients for the next round
+    waiting = [[client for client, own in enumerate(tier_of) if own == tier] for tier in tiers]
+    arrived: list[list[int]] = [[] for _ in tiers]  # this round's dispatches
+    pending = [0 for _ in tiers]  # clients that train in this round
+    for tier in tiers:
         loop.put(0, STARTS, tier)
     dispatch: list[int] = []
     step: list[int] = []
@@ -267,7 +259,7 @@ def check_asynchronous(algorithm: Algorithm) -> None:
     """Checks that an algorithm needs no synchronous rounds.
 
     Args:
-      algorithm: its fields `prelude`, `reduce` and `local` are read.
+      algorithm: its fields `prelude`, `traits` and `local` are read.
 
     Raises:
       ValueError: with the reason, if a round needs the answers of the whole cohort at once.
@@ -281,15 +273,15 @@ def check_planner(algorithm: Algorithm, planner: str) -> None:
     """Checks that an algorithm runs with a planner.
 
     Args:
-      algorithm: its fields `prelude`, `local` and `traits` are read.
+      algorithm: its fields `prelude`, `traits` and `local` are read.
       planner: the name of a planner, such as "immediate".
 
     Raises:
       ValueError: with the reason, if it does not.
     """
-    allowed, reason = algorithm.traits.asynchrony.allowed, _reason_for_rounds(algorithm)
-    if reason or (allowed is not None and planner not in allowed):
-        reason = reason or algorithm.traits.asynchrony.reason
+    own, reason = algorithm.traits.asynchrony, _reason_for_rounds(algorithm)
+    if reason or (own.allowed is not None and planner not in own.allowed):
+        reason = reason or own.reason
         raise ValueError(f"the algorithm does not run with the planner {planner}: {reason}")
 
 

@@ -1,8 +1,7 @@
 """The engine's door: checks of options, populations, states, data and dispatches.
 
 What is inside does not check them again. A round costs microseconds in them: they read shapes and
-the dispatches, which are on the host, and a state of new shapes is compared with the algorithm's
-own once.
+the dispatches, which are on the host, and a state of new shapes is compared once.
 """
 
 import weakref
@@ -10,6 +9,7 @@ from typing import Any, get_args
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from fedjax_algos.core import Algorithm, Dispatch, Population
 from fedjax_algos.core.checks import (
@@ -27,7 +27,7 @@ from fedjax_algos.data.federated_data import FederatedData, is_readable
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placed.devices import row_sharding
 from fedjax_algos.engine.placed.sharded_data import DeviceData
-from fedjax_algos.engine.slots import Layout, Placement, chunk_size
+from fedjax_algos.engine.slots import Layout, chunk_size
 from fedjax_algos.engine.state import FederatedState, RowTable, place_of
 from fedjax_algos.models.outputs import check_labels
 
@@ -62,39 +62,21 @@ def check_population(population: Population) -> None:
         )
 
 
-def check_state_memory(placement: Placement, state: FederatedState, population: Population) -> None:
+def check_state_memory(mesh: Mesh | None, state: FederatedState, population: Population) -> None:
     """Raises ValueError if a state, given by its shapes, does not fit into the devices' memory."""
     shared, rows = tree_bytes(state._replace(clients=())), tree_bytes(state.clients)
-    table = row_sharding(placement.mesh, population.num_clients)
+    table, devices = row_sharding(mesh, population.num_clients), 1 if mesh is None else mesh.size
     divided = table is not None and not table.is_fully_replicated
     check_device_memory(
         f"the state of {population.num_clients} clients",
-        shared + rows // (placement.num_devices if divided else 1),
+        shared + rows // (devices if divided else 1),
         "give a smaller model or, if clients keep state, fewer clients or client_state='host'",
-        devices=placement.num_devices,
+        devices=devices,
     )
 
 
-def _check_steps(dispatches, local):
-    """Raises ValueError for more local steps than `local.reverse` has."""
-    if local.reverse is None:
-        return
-    most = int(np.max(dispatches.num_steps))
-    if most > local.reverse.max_steps:
-        raise ValueError(
-            f"dispatches have num_steps={most}, but local.reverse has "
-            f"max_steps={local.reverse.max_steps}; make the bounds with "
-            "differentiable(local, data.counts())"
-        )
-
-
 class StateCheck:
-    """Checks states and dispatches before they are computed with.
-
-    Args:
-      algorithm: whose states they are.
-      place: where the rows of client state are: "device", "host" or "disk".
-    """
+    """Checks states of an algorithm, whose rows are in a place, and dispatches."""
 
     def __init__(self, algorithm: Algorithm, place: str = "device"):
         self.algorithm, self.place = algorithm, place
@@ -102,19 +84,9 @@ class StateCheck:
         self.labelled: list[weakref.ref] = []  # arrays of examples whose labels have been checked
 
     def check(
-        self,
-        state: FederatedState,
-        data: DeviceData,
-        dispatches: Dispatch,
-        axes: tuple[str, ...],
+        self, state: FederatedState, data: DeviceData, dispatches: Dispatch, axes: tuple[str, ...]
     ) -> None:
-        """Raises for what a round cannot be computed with; `axes` are those of the dispatches.
-
-        Raises:
-          TypeError: for an object of another type.
-          ValueError: for a state that was consumed or is of another algorithm, model or population,
-            and, unless they are traced, for dispatches of clients that do not exist.
-        """
+        """Raises for what a round cannot be computed with; `axes` are those of the dispatches."""
         self.check_state(state, data)
         self.check_dispatches(data, dispatches, axes)
 
@@ -122,9 +94,16 @@ class StateCheck:
         self, data: DeviceData, dispatches: Dispatch, axes: tuple[str, ...]
     ) -> None:
         """Raises ValueError for dispatches that are out of range, unless they are traced."""
-        if not any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches):
-            check_dispatches(dispatches, data.num_clients, axes)
-            _check_steps(dispatches, self.algorithm.local)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in dispatches):
+            return
+        check_dispatches(dispatches, data.num_clients, axes)
+        reverse = self.algorithm.local.reverse
+        if reverse is not None and (most := np.max(dispatches.num_steps)) > reverse.max_steps:
+            raise ValueError(
+                f"dispatches have num_steps={most}, but local.reverse has "
+                f"max_steps={reverse.max_steps}; make the bounds with "
+                "differentiable(local, data.counts())"
+            )
 
     def check_state(self, state: FederatedState, data: DeviceData) -> None:
         """Raises for a state of another kind, algorithm or population, and for other data."""
@@ -132,12 +111,14 @@ class StateCheck:
         check_kind("state", state, FederatedState, _OWN_STATE)
         self.check_examples(data)
         check_not_consumed(state.server)
-        leaves, structure = jax.tree.flatten(state.server)
-        rows = [] if isinstance(state.clients, RowTable) else jax.tree.leaves(state.clients)
-        shapes = tuple(np.shape(leaf) for leaf in leaves)
-        of_rows = tuple(np.shape(leaf) for leaf in rows)
-        marks = np.shape(state.dispatched)
-        key = structure, shapes, of_rows, marks, type(state.clients), data.num_clients
+        rows = () if isinstance(state.clients, RowTable) else state.clients
+        trees = state.server, rows, state.dispatched
+        key = (
+            jax.tree.structure(state.server),
+            *(tuple(_shapes(tree)) for tree in trees),
+            type(state.clients),
+            data.num_clients,
+        )
         if key not in self.known:
             self._compare(state, data.num_clients)
             self.known.add(key)
@@ -150,34 +131,30 @@ class StateCheck:
         if not isinstance(data, FederatedData):
             return
         leaves = jax.tree.leaves(data.examples)
-        if len(leaves) == len(self.labelled) and all(
-            reference() is leaf for reference, leaf in zip(self.labelled, leaves, strict=True)
-        ):
-            return
-        if all(map(is_readable, leaves)):
+        known = [id(reference()) for reference in self.labelled]
+        if known != list(map(id, leaves)) and all(map(is_readable, leaves)):
             check_labels(self.algorithm.problem, "the clients' examples", data.examples)
             self.labelled = [weakref.ref(leaf) for leaf in leaves]
 
     def _compare(self, state, num_clients):
         """Compares a state with the shapes of the algorithm's own."""
-        model = jax.eval_shape(self.algorithm.problem.init, jax.eval_shape(jax.random.key, 0))
-        _check_server(self.algorithm, model.params, state.server, num_clients)
+        key = jax.eval_shape(jax.random.key, 0)
+        params = jax.eval_shape(self.algorithm.problem.init, key).params
+        _check_server(self.algorithm, params, state.server, num_clients)
         place = place_of(state.clients)
         if place != self.place:
             raise ValueError(
                 f"the engine has client_state={self.place!r}, but the state's rows are on the "
                 f"{place}; {_OWN_STATE}"
             )
-        key = jax.eval_shape(jax.random.key, 0)
-        row = jax.eval_shape(self.algorithm.client_init, model.params, key)
-        if isinstance(state.clients, RowTable):
-            if max(state.clients, default=0) >= num_clients:
-                raise ValueError(
-                    f"the state has a row of client {max(state.clients)}, but the data have "
-                    f"{num_clients} clients; give the state of a run with these data"
-                )
-        else:
+        row = jax.eval_shape(self.algorithm.client_init, params, key)
+        if not isinstance(state.clients, RowTable):
             _check_rows(state.clients, row, num_clients)
+        elif max(state.clients, default=0) >= num_clients:
+            raise ValueError(
+                f"the state has a row of client {max(state.clients)}, but the data have "
+                f"{num_clients} clients; give the state of a run with these data"
+            )
         if jax.tree.leaves(row):
             check_num_clients(state, num_clients)
 
@@ -196,19 +173,22 @@ def _check_rows(rows, row, num_clients):
     """Raises ValueError for a table of other structure or shapes than the algorithm's rows."""
     if jax.tree.structure(rows) != jax.tree.structure(row):
         raise ValueError(f"the state is of an algorithm with other client state; {_OWN_STATE}")
-    for leaf, own in zip(jax.tree.leaves(rows), jax.tree.leaves(row), strict=True):
-        if np.shape(leaf) != (num_clients, *own.shape):
+    for found, own in zip(_shapes(rows), _shapes(row), strict=True):
+        if found != (num_clients, *own):
             raise ValueError(
-                f"the state has rows of shape {list(np.shape(leaf))}, but the data have "
-                f"{num_clients} clients with rows of shape {list(own.shape)}; give the state "
-                "of a run with these data"
+                f"the state has rows of shape {list(found)}, but the data have {num_clients} "
+                f"clients with rows of shape {list(own)}; give the state of a run with these data"
             )
 
 
 def _check_server(algorithm, params, server, num_clients):
     """Raises ValueError for a server state of other structure or shapes than the algorithm's."""
-    population = Population(num_clients, 1, num_clients)
-    own = jax.eval_shape(lambda tree: algorithm.init(tree, population), params)
+
+    def of_groups(number):
+        population = Population(num_clients, 1, num_clients, number)
+        return jax.eval_shape(lambda tree: algorithm.init(tree, population), params)
+
+    own = of_groups(1)
     if jax.tree.structure(server) != jax.tree.structure(own):
         raise ValueError(
             f"the state is of another algorithm or model: its server state is a "
@@ -222,13 +202,8 @@ def _check_server(algorithm, params, server, num_clients):
         )
     # what differs may depend on the number of groups, which only the state knows
     pairs = zip(_shapes(server), _shapes(own), strict=True)
-    groups = {shape[0] for shape, expected in pairs if shape != expected and shape}
-    for number in groups:
-        grouped = population._replace(num_groups=number)
-        own = jax.eval_shape(lambda tree, of=grouped: algorithm.init(tree, of), params)
-        if _shapes(server) == _shapes(own):
-            return
-    if _shapes(server) != _shapes(own):
+    numbers = {1, *(shape[0] for shape, expected in pairs if shape != expected and shape)}
+    if all(_shapes(server) != _shapes(of_groups(number)) for number in numbers):
         raise ValueError(
             f"the state is of the same algorithm with other options: its server state has shapes "
             f"{_shapes(server)[:8]}, and the algorithm's has {_shapes(own)[:8]}; {_OWN_STATE}"

@@ -1,27 +1,18 @@
 """The engine compiles an algorithm's rounds and places what they read; it knows no algorithm.
 
-A round is two compiled functions, one for the cohort and one for the server update, which may be
-preceded by those of a prelude. With client state on the device and examples in memory, many rounds
-are one function. Otherwise each round is a call, between which rows or examples are moved.
+A round is two compiled functions, of the cohort and of the server update, which those of a prelude
+may precede. With client state on the device and examples in memory, many rounds are one function.
 """
 
 import copy
+import dataclasses
 from functools import partial
 from typing import Any, Literal, Self
 
 import jax
 import numpy as np
 
-from fedjax_algos.core import (
-    Algorithm,
-    ClientState,
-    Dispatch,
-    Metrics,
-    Model,
-    Params,
-    Population,
-    Stack,
-)
+from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population, Stack
 from fedjax_algos.core.checks import (
     as_model,
     check_initial,
@@ -44,7 +35,6 @@ from fedjax_algos.engine.checks import (
 from fedjax_algos.engine.exchange import Transfer, count_transfer
 from fedjax_algos.engine.federated_round import FederatedRound, after_round, run_rounds
 from fedjax_algos.engine.non_finite import NonFinite, check_excluded
-from fedjax_algos.engine.placed.client_states import ClientStates, give_rows
 from fedjax_algos.engine.placed.cohort_data import CohortData, cohort_data
 from fedjax_algos.engine.placed.devices import Devices, client_mesh, replicate, wait_on_cpu
 from fedjax_algos.engine.placed.on_disk import (
@@ -62,8 +52,10 @@ from fedjax_algos.engine.placed.sharded_data import (
 )
 from fedjax_algos.engine.slots import Layout, Placement, fill_slots
 from fedjax_algos.engine.state import (
+    ClientStates,
     FederatedState,
     HostClientState,
+    give_rows,
     initial_state,
     read_rows,
     row_shapes,
@@ -71,28 +63,21 @@ from fedjax_algos.engine.state import (
 )
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class PlacedAlgorithm:
-    """What an `Engine` and an `Executor` share: where the state and the examples of a run are.
+    """What an `Engine` and an `Executor` share: where the state and the examples of a run are."""
 
-    Attributes:
-      algorithm: what is computed.
-      placement: layout and devices.
-      non_finite: "exclude", "error" or "keep".
-    """
+    algorithm: Algorithm
+    placement: Placement
+    non_finite: NonFinite
+    client_state: ClientStatePlace = "device"
+    sharded: bool = False
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        placement: Placement,
-        client_state: ClientStatePlace,
-        sharded: bool,
-        non_finite: NonFinite,
-    ):
-        self.algorithm, self.placement, self.non_finite = algorithm, placement, non_finite
-        self._mesh, self._client_state, self._sharded = placement.mesh, client_state, sharded
-        self._on_device = client_state == "device"
-        self._checked = StateCheck(algorithm, place_name(client_state))
-        start = partial(initial_state, algorithm, placement, non_finite=non_finite)
+    def __post_init__(self) -> None:
+        self._mesh, self._on_device = self.placement.mesh, self.client_state == "device"
+        self._checked = StateCheck(self.algorithm, place_name(self.client_state))
+        how = self.algorithm, self.placement
+        start = partial(initial_state, *how, non_finite=self.non_finite)
         self._initial_state = jax.jit(start, static_argnames=("population", "num_rows"))
 
     def with_algorithm(self, algorithm: Algorithm) -> Self:
@@ -134,40 +119,32 @@ class PlacedAlgorithm:
         state = self._initial_state(*arguments, **self._facts(population))
         if not self._on_device:
             state = state._replace(clients=shapes.clients)
-        if clients is not None:
-            state = give_rows(self.algorithm, self.placement, state, clients)
-        return state
+        return state if clients is None else give_rows(self.algorithm, self._mesh, state, clients)
 
     def shapes(self, population: Population, model: Model | None = None) -> FederatedState:
-        """The shapes of what `init` makes, which are checked to fit into memory.
+        """The shapes of what `init` makes; ValueError if they do not fit into memory.
 
         Args:
-          population: the number of clients, the cohort size and the number of examples.
-          model: the initial model; None is the problem's own initialisation.
-
-        Raises:
-          ValueError: if the state does not fit.
+          population, model: as for `init`.
         """
         uint: Any = np.uint32(0)
         if model is None:
             model = _initial_model.eval_shape(self.algorithm.problem.init, uint)
         check_initial(model)
         state = self._initial_state.eval_shape(uint, model, **self._facts(population))
-        check_state_memory(self.placement, state, population)
+        check_state_memory(self._mesh, state, population)
         if self._on_device:
             return state
-        return state._replace(clients=self._no_rows(state, population.num_clients))
+        rows, place = row_shapes(self.algorithm, state), self.client_state
+        if isinstance(place, RowsOnDisk):
+            disk = DiskClientState(place.folder, rows, population.num_clients)
+            return state._replace(clients=disk)
+        return state._replace(clients=HostClientState(rows))
 
     def _facts(self, population: Population) -> dict[str, Any]:
         """The static arguments of the first state."""
         num_rows = population.num_clients if self._on_device else 0
         return {"population": population, "num_rows": num_rows}
-
-    def _no_rows(self, state, num_clients):
-        shapes = row_shapes(self.algorithm, state)
-        if isinstance(self._client_state, RowsOnDisk):
-            return DiskClientState(self._client_state.folder, shapes, num_clients)
-        return HostClientState(shapes)
 
     def put_data(self, data: RunData) -> DeviceData:
         """Places the clients' examples on the devices; to be called once.
@@ -182,13 +159,10 @@ class PlacedAlgorithm:
           ValueError: if the data are sharded over other devices, or in files while the algorithm's
             clients read the examples of others.
         """
-        fix = "give what federate or open_federated returned"
-        check_kind("data", data, RunData, fix)
+        check_kind("data", data, RunData, "give what federate or open_federated returned")
         if isinstance(data, StoredData):
             sizes = data.counts()
-            devices = None
-            if self._sharded and self._mesh is not None:
-                devices = assign_devices(sizes, self._mesh.size)
+            devices = assign_devices(sizes, self.placement.num_devices) if self.sharded else None
             return cohort_data(self.algorithm, data, partial(self._put, sizes=sizes), devices)
         self._checked.check_examples(data)
         if self._mesh is None or isinstance(data, CohortData):
@@ -196,36 +170,30 @@ class PlacedAlgorithm:
         return self._put(data)
 
     def _put(self, data, sizes=None):
-        return shard(self._mesh, data, sizes) if self._sharded else replicate(self._mesh, data)
+        return shard(self._mesh, data, sizes) if self.sharded else replicate(self._mesh, data)
 
 
 class Engine(PlacedAlgorithm):
     """A compiled algorithm, as `make_engine` returns it.
 
     Attributes:
-      algorithm: what is computed.
+      algorithm, non_finite, client_state: as in `make_engine`.
       placement: layout and devices.
-      non_finite: "exclude", "error" or "keep".
+      sharded: whether each device holds the examples of its own clients only.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        placement: Placement,
-        client_state: ClientStatePlace,
-        sharded: bool,
-        non_finite: NonFinite,
-    ):
-        super().__init__(algorithm, placement, client_state, sharded, non_finite)
+    def __post_init__(self) -> None:
+        super().__post_init__()
 
         def consuming(function, *fixed):
             return jax.jit(partial(function, *fixed), donate_argnums=0)
 
-        traced = FederatedRound(algorithm, placement, self._on_device, non_finite)
+        how = self.algorithm, self.placement, self._on_device, self.non_finite
+        traced = FederatedRound(*how)
         self._run_prelude = jax.jit(traced.run_prelude)
-        self._prelude_step = consuming(traced.server_step, algorithm.prelude)
+        self._prelude_step = consuming(traced.server_step, self.algorithm.prelude)
         self._run_cohort = consuming(traced.run_cohort)
-        self._server_step = consuming(traced.server_step, algorithm)
+        self._server_step = consuming(traced.server_step, self.algorithm)
         self._run_rounds = consuming(partial(run_rounds, traced.run_round))
         self._cohort_updates = jax.jit(traced.cohort_updates)
 
@@ -264,8 +232,7 @@ class Engine(PlacedAlgorithm):
         """Runs many rounds, as one program if client state is on the device.
 
         Args:
-          state: the state of the run. It is CONSUMED: its buffers are reused for the new state.
-          data: all clients' examples, as `put_data` placed them.
+          state, data: as for `round`; the state is CONSUMED.
           dispatches: NumPy arrays [rounds, cohort].
           number: the first `number` rounds are run, without another compilation; None runs all.
 
@@ -279,30 +246,26 @@ class Engine(PlacedAlgorithm):
         given = len(dispatches.client)
         number = given if number is None else number
         if not 1 <= number <= given:
-            raise ValueError(
-                f"number={number} is out of range; give 1 to {given}, the rounds of dispatches"
-            )
+            raise ValueError(f"number={number} is out of range; give 1 to {given} rounds")
         placed, dispatches, _ = self._prepare(data, dispatches)
         if self._on_device and not isinstance(placed, CohortData):
             inputs = replicate(self._mesh, (dispatches, np.int32(number)))
             state, metrics = wait_on_cpu(self._mesh, self._run_rounds(state, placed, *inputs))
             check_excluded(self.non_finite, state.excluded)
             return state, metrics
-        total: Metrics | None = None
+        total: Any = None
         for index, present in enumerate(self._present(placed, dispatches.client[:number])):
             of_round = jax.tree.map(lambda leaf, i=index: leaf[i], dispatches)
             state, metrics = self._compute(state, present, of_round)
             jax.block_until_ready(total)  # so that the examples of two cohorts are in use at most
             total = metrics if total is None else add_trees(total, metrics)
-        assert total is not None
         return state, total
 
     def transfer(self, state: FederatedState, data: RunData, dispatches: Dispatch) -> Transfer:
         """Counts the bytes that one client downloads and uploads, from the shapes of what is sent.
 
         Args:
-          state: the state of the run, or its shapes; not consumed.
-          data: all clients' examples, or their shapes.
+          state, data: those of the run, or their shapes; not consumed.
           dispatches: the dispatches of one round, leaves [cohort].
         """
         return count_transfer(self.algorithm, state, data, dispatches)
@@ -311,9 +274,7 @@ class Engine(PlacedAlgorithm):
         """Computes what the clients of a cohort would upload, for diagnostics.
 
         Args:
-          state: the state of the run; neither consumed nor changed.
-          data: all clients' examples, as `put_data` placed them.
-          dispatches: the dispatches of one round, NumPy arrays [cohort].
+          state, data, dispatches: as for `round`; nothing is consumed.
 
         Returns:
           The updates in the order of `dispatches`, also of clients that fail; leaves [cohort, ...].
@@ -323,7 +284,7 @@ class Engine(PlacedAlgorithm):
         check_not_consumed(state.server)  # diagnostics have server states of their own
         self._checked.check_dispatches(data, dispatches, ("cohort",))
         slots, present = None, data
-        if not isinstance(data, FederatedData) or self._sharded:
+        if not isinstance(data, FederatedData) or self.sharded:
             placed, dispatches, order = self._prepare(data, dispatches)
             present = next(self._present(placed, dispatches.client[None]))
             slots = np.argsort(order)[np.count_nonzero(order < 0) :]
@@ -333,9 +294,9 @@ class Engine(PlacedAlgorithm):
 
     def _prepare(self, data, dispatches):
         """(what programs read of the data, the dispatches in their slots, the order of these)."""
-        device_data = program_data(self._mesh, self._sharded, data)
+        device_data = program_data(self._mesh, self.sharded, data)
         devices = None
-        if self._sharded:  # any device takes an empty slot
+        if self.sharded:  # any device takes an empty slot
             clients = np.asarray(dispatches.client)
             devices = data.devices_of(np.minimum(clients, data.num_clients - 1))
             spread = np.arange(clients.shape[-1]) % self.placement.num_devices
@@ -347,9 +308,9 @@ class Engine(PlacedAlgorithm):
         """What the programs read in each round: of stored data, the examples of its cohort."""
         if not isinstance(data, CohortData):
             return iter([data] * len(clients))
-        return (program_data(self._mesh, self._sharded, each) for each in data.cohorts(clients))
+        return (program_data(self._mesh, self.sharded, each) for each in data.cohorts(clients))
 
-    def _rows(self, state: FederatedState, dispatches: Dispatch) -> ClientState:
+    def _rows(self, state, dispatches):
         table = state.clients
         return table if self._on_device else read_rows(self._mesh, table, dispatches)
 
@@ -421,4 +382,4 @@ def make_engine(
             "the algorithm's clients read the examples of all others, but examples='sharded' keeps "
             "most of them on other devices; give examples='replicated'"
         )
-    return Engine(algorithm, placement, client_state, sharded, non_finite)
+    return Engine(algorithm, placement, non_finite, client_state, sharded)

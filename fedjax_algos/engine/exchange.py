@@ -1,8 +1,7 @@
 """One client's exchange with the server, traced: what it receives, reads, computes and sends.
 
-Rounds and plans decide when an exchange takes place and on which device. Fingerprints and counts
-of bytes and of FLOPs read the same functions. What the server makes of updates is in
-`server_step.py`.
+Rounds and plans decide when it takes place, and on which device. Fingerprints and counts of bytes
+and FLOPs read the same functions. What the server makes of updates is in `server_step.py`.
 """
 
 from collections.abc import Callable
@@ -33,6 +32,8 @@ from fedjax_algos.data.federated_data import FederatedData, client_view
 from fedjax_algos.engine.non_finite import all_finite, select
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState
+
+HandIn = Callable[[Update], Any]
 
 
 class Shared(NamedTuple):
@@ -90,15 +91,9 @@ def send(algorithm: Algorithm, server: ServerState) -> Broadcast:
 def initialised_row(
     algorithm: Algorithm, shared: Shared, client: Array, row: ClientState, known: Any
 ) -> ClientState:
-    """A client's row when its local update begins.
+    """A client's row when its local update begins: a new one unless `row` is `known`, bool[].
 
-    Args:
-      algorithm: whose client state it is.
-      shared: what all clients of the run read.
-      client: int32[]: its id.
-      row: from the table, which `client_init` replaces if it has not been initialised.
-      known: bool[]: whether it has been, of `FederatedState.dispatched`; () without rows. The
-        number of the dispatch does not say it: dispatch 0 may be lost, and rows may be given.
+    The number of the dispatch does not say it: dispatch 0 may be lost, and rows may be given.
     """
     initial = algorithm.client_init(shared.origin, client_key(shared.seed, client))
     return jax.tree.map(lambda new, old: jnp.where(known, old, new), initial, row)
@@ -117,10 +112,6 @@ def view_of(
     return client_view(data, dispatch.client, draws.order, shared.statistics, first, frozen)
 
 
-def _the_update(update: Update) -> Update:
-    return update
-
-
 def exchange(
     algorithm: Algorithm,
     shared: Shared,
@@ -131,22 +122,13 @@ def exchange(
     own: tuple[ClientState, Any],
     *,
     screened: bool = False,
-    hand_in: Callable[[Update], Any] = _the_update,
+    hand_in: HandIn = lambda update: update,
 ) -> Sent:
-    """One client's exchange.
+    """One client's exchange; `own` is its row in the table, and whether it is initialised, bool[].
 
-    Args:
-      algorithm: what is computed.
-      shared: what all clients of the run read.
-      received: what the client has received; see `send`.
-      data: the examples that the device holds.
-      dispatch: leaves [].
-      draws: the random numbers of the dispatch.
-      own: the client's row in the table, and whether it is initialised.
-      screened: whether to look for numbers that are not finite. Where there is one, in what is
-        handed in, the report or the row, the row stays as it was.
-      hand_in: what is made of the update before it is screened. A round takes the contribution to
-        the server's sums; a plan keeps the update until it arrives.
+    `hand_in` says what is made of the update: a round takes the contribution to the server's sums,
+    and a plan keeps the update until it arrives. If this, the report or the row is not finite, and
+    `screened`, the row stays as it was.
     """
     before = initialised_row(algorithm, shared, dispatch.client, *own)
     view = view_of(shared, data, dispatch, draws)
@@ -167,7 +149,7 @@ def first_exchange(
     draws: Randomness,
     *,
     screened: bool = False,
-    hand_in: Callable[[Update], Any] = _the_update,
+    hand_in: HandIn = lambda update: update,
 ) -> Sent:
     """One client's exchange in the prelude of a round, which reads no row; see `exchange`."""
     assert algorithm.prelude is not None
@@ -228,14 +210,7 @@ class Transfer(NamedTuple):
 def count_transfer(
     algorithm: Algorithm, state: FederatedState, data: RunData, dispatches: Dispatch
 ) -> Transfer:
-    """The bytes that one client downloads and uploads in one round; computes nothing.
-
-    Args:
-      algorithm: what is sent.
-      state: the state of a run of the algorithm, or its shapes.
-      data: all clients' examples, or their shapes.
-      dispatches: the dispatches of one round, leaves [cohort].
-    """
+    """See `Engine.transfer`."""
     dispatch = jax.tree.map(lambda leaf: leaf[0], dispatches)
     arguments = state.server, shared_of(state), data_shapes(data), dispatch
     leaves, tree = jax.tree.flatten(arguments)

@@ -1,11 +1,7 @@
 """What a round computes, traced: read rows, train the cohort, sum, update the server.
 
-`engine.py` compiles these functions; a batched run puts them into a program of its own. What one
-client computes is in `exchange.py`, what the server makes of it in `server_step.py`, and how a
-cohort is mapped in `slots.py`.
-
-Everywhere the dispatches are those of `fill_slots`, with leaves [slots]: client id `num_clients`
-marks an empty slot. What comes from an empty slot, or from a client that fails after its training
+The dispatches are those of `fill_slots`, with leaves [slots]: client id `num_clients` marks an
+empty slot. What comes from an empty slot, or from a client that fails after its training
 (`Dispatch.arrives`), is masked out, and no row is written.
 """
 
@@ -26,6 +22,7 @@ from fedjax_algos.engine.exchange import (
     shared_of,
 )
 from fedjax_algos.engine.non_finite import Excluded, NonFinite, select
+from fedjax_algos.engine.placed.devices import constrain, constrain_rows
 from fedjax_algos.engine.placed.sharded_data import ProgramData
 from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, decoded, server_step
 from fedjax_algos.engine.slots import Placement, answers, map_cohort
@@ -43,26 +40,17 @@ class CohortResult(NamedTuple):
 
 
 class FederatedRound(NamedTuple):
-    """The parts of a round, each of which is traced.
-
-    In their arguments, `state` is that of the run, `data` are all clients' examples, or shards of
-    which each device holds one, and `dispatches` have leaves [slots].
-    """
+    """The parts of a round. The rows of clients are given by themselves, not in the state."""
 
     algorithm: Algorithm
     placement: Placement  # how the cohort is laid out over chunks and devices
     rows_are_table: bool = True  # whether `rows` are those of all clients, or those of the cohort
     non_finite: NonFinite = "exclude"  # "error" computes the same; the engine raises
 
-    @property
-    def screened(self) -> bool:
-        """Whether updates that are not finite are left out."""
-        return self.non_finite != "keep"
-
     def run_prelude(
         self, state: FederatedState, data: ProgramData, dispatches: Dispatch
     ) -> CohortResult:
-        """The prelude's exchanges; the rows of `state` are not read."""
+        """The prelude's exchanges."""
         prelude = self.algorithm.prelude
         assert prelude is not None
         shared = shared_of(state), prelude.broadcast(state.server, jnp.int32(0))
@@ -71,20 +59,13 @@ class FederatedRound(NamedTuple):
             return first_exchange(self.algorithm, *shared, data, dispatch, draws, **screening)
 
         result = self._map(prelude, of_one, shared, state, data, dispatches)
-        return self.placement.constrain(result._replace(rows=()))
+        return constrain(self.placement.mesh, result._replace(rows=()))
 
     def run_cohort(
         self, rows: ClientState, state: FederatedState, data: ProgramData, dispatches: Dispatch
     ) -> CohortResult:
-        """The exchanges of a round.
-
-        Args:
-          rows: leaves [slots, ...], or [num_clients, ...] if they are the table.
-          state: the state of the run; its rows are not read.
-          data: all clients' examples, or shards of which each device holds one.
-          dispatches: leaves [slots].
-        """
-        algorithm, placement = self.algorithm, self.placement
+        """The exchanges of a round; rows [slots, ...], or the table [num_clients, ...]."""
+        algorithm, mesh = self.algorithm, self.placement.mesh
         shared = shared_of(state), state.dispatched, send(algorithm, state.server)
 
         def of_one(shared, data, dispatch, draws, row, **screening):
@@ -100,15 +81,15 @@ class FederatedRound(NamedTuple):
         # the index of who does not answer is out of range, so its row and its mark are dropped
         known = jax.tree.map(lambda leaf: leaf.at[written].set(True), state.dispatched)
         of_cohort, *results = result._replace(dispatched=known)
-        results = placement.constrain(tuple(results))
+        results = constrain(mesh, tuple(results))
         if not self.rows_are_table:
-            return CohortResult(placement.constrain(of_cohort), *results)
+            return CohortResult(constrain(mesh, of_cohort), *results)
         table = jax.tree.map(lambda t, r: t.at[written].set(r), rows, of_cohort)
-        return CohortResult(placement.constrain_rows(table), *results)
+        return CohortResult(constrain_rows(mesh, table), *results)
 
     def _map(self, phase, of_one, shared, state, data, dispatches, *more):
         """The exchanges of a cohort by `of_one(shared, data, dispatch, draws, *more, ...)`."""
-        stacked, screened = phase.traits.reduce == "stack", self.screened
+        stacked, screened = phase.traits.reduce == "stack", self.non_finite != "keep"
 
         def of_client(shared, data, dispatch, draws, *more):
             def hand_in(message):
@@ -131,15 +112,11 @@ class FederatedRound(NamedTuple):
             mask: Any = answers(dispatches, data.num_clients)
             stack = Stack(updates, dispatches, mask if finite is None else mask & finite)
             arrivals = arrivals._replace(contributions=stack)
-        excluded = self._count(state, finite, dispatches, data.num_clients)
-        return CohortResult(rows, arrivals, metrics, excluded, ())
-
-    def _count(self, state, finite, dispatches, num_clients):
-        """The updates left out so far, with those of this cohort; finite is bool[slots] or None."""
         if finite is None:
-            return ()
-        left_out = self.placement.constrain(~finite & answers(dispatches, num_clients))
-        return state.excluded.add(left_out, dispatches)
+            return CohortResult(rows, arrivals, metrics, (), ())
+        left_out = ~finite & answers(dispatches, data.num_clients)
+        excluded = state.excluded.add(constrain(self.placement.mesh, left_out), dispatches)
+        return CohortResult(rows, arrivals, metrics, excluded, ())
 
     def _read_rows(self, rows, dispatches):
         """Leaves [slots, ...]; an empty slot reads the row of some client."""
@@ -155,9 +132,9 @@ class FederatedRound(NamedTuple):
         dispatches: Dispatch,
     ) -> tuple[Any, Any]:
         """(server state, statistics) after a round or its prelude; `before` if none is left."""
-        screened = self.screened or not isinstance(dispatches.arrives, tuple)
+        screened = self.non_finite != "keep" or not isinstance(dispatches.arrives, tuple)
         after = server_step(phase, *before, arrivals, jnp.int32(0), screened=screened)
-        return self.placement.constrain(after)
+        return constrain(self.placement.mesh, after)
 
     def _after_prelude(self, state, data, dispatches):
         """The state after the prelude's server update; unchanged if there is no prelude."""
@@ -186,17 +163,10 @@ class FederatedRound(NamedTuple):
         dispatches: Dispatch,
         slots: jax.Array | None,
     ) -> Stack:
-        """What the clients of a cohort would upload, if none failed; nothing is updated.
+        """What the clients of a cohort would upload, if none failed; leaves [cohort, ...].
 
-        Args:
-          rows: leaves [cohort, ...] in the order of `dispatches`, or [num_clients, ...].
-          state: the state of the run; its rows are not read.
-          data: all clients' examples, or shards of which each device holds one.
-          dispatches: leaves [cohort]; of `fill_slots` if `slots` is given.
-          slots: int32[cohort]: the slot of each dispatch; None if they are in the first slots.
-
-        Returns:
-          The updates in the order of the dispatches before `fill_slots`; leaves [cohort, ...].
+        Rows are [cohort, ...] or the table. `slots`, int32[cohort], has the slot of each dispatch;
+        None for dispatches [cohort] that are not in slots yet.
         """
         cohort_size = len(dispatches.client)
         num_empty = self.placement.num_slots(cohort_size) - cohort_size
@@ -208,13 +178,10 @@ class FederatedRound(NamedTuple):
         client = jnp.where(filled, dispatches.client, data.num_clients)
         dispatches = dispatches._replace(client=client)
         state = self._after_prelude(state, data, dispatches)
-        stacked = self._replace(
-            algorithm=self.algorithm._replace(
-                traits=self.algorithm.traits._replace(reduce="stack")
-            ),
-            rows_are_table=False,
-            non_finite="keep",  # diagnostics show what is uploaded
-        )
+        traits = self.algorithm.traits._replace(reduce="stack")
+        algorithm = self.algorithm._replace(traits=traits)
+        # "keep", because diagnostics show what is uploaded
+        stacked = FederatedRound(algorithm, self.placement, rows_are_table=False, non_finite="keep")
         trained = dispatches._replace(arrives=())
         stack = stacked.run_cohort(rows, state, data, trained).arrivals.contributions
         index = slice(cohort_size) if slots is None else slots
@@ -236,15 +203,7 @@ def run_rounds(
     dispatches: Dispatch,
     number: jax.Array,
 ) -> tuple[FederatedState, Metrics]:
-    """Many rounds in one program: the state after the last one, and the sum of their metrics.
-
-    Args:
-      run_round: `(state, data, dispatches) -> (state, metrics)` of one round.
-      state: the state of the run, with the table of all clients' rows.
-      data: all clients' examples, or shards of which each device holds one.
-      dispatches: leaves [rounds, ...].
-      number: int32[]: so many rounds are computed, from the first.
-    """
+    """The first `number` rounds of dispatches [rounds, ...]: the last state, the sum of metrics."""
     run_round = jax.jit(run_round)  # traced once
 
     def dispatches_of(index):

@@ -10,14 +10,7 @@ import numpy as np
 
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Stack
 from fedjax_algos.data.stored import StoredData
-from fedjax_algos.engine.exchange import (
-    draw,
-    exchange,
-    first_exchange,
-    read_row,
-    send,
-    shared_of,
-)
+from fedjax_algos.engine.exchange import draw, exchange, first_exchange, read_row, send, shared_of
 from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.sharded_data import RunData, ShardedData, data_shapes
 from fedjax_algos.engine.server_step import Arrivals, contribution, decoded, server_step
@@ -41,11 +34,9 @@ def algorithm_fingerprint(
 ) -> str:
     """Identifies an algorithm with its hyperparameters, model and local work by what it compiles.
 
-    The functions of the algorithm are traced and lowered for one client, which includes their
-    constants; nothing is compiled or computed. Another version of JAX may lower them differently.
-    The arguments may be shapes; the dispatch has leaves [], and whether it arrives is not read.
+    It is traced and lowered for one client, constants included, which another version of JAX may do
+    differently. The arguments may be shapes; the dispatch has leaves [].
     """
-
     arguments = state._replace(clients=()), data_shapes(data), dispatch._replace(arrives=())
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), arguments
@@ -89,10 +80,7 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
 
 
 def data_fingerprint(data: RunData) -> str:
-    """Identifies which client holds which examples, and the values of about a thousand of them.
-
-    Stored data are identified by the identity of their source.
-    """
+    """Identifies which client holds which examples, and the values of about a thousand of them."""
     rows: tuple[Any, Any]
     data = data.stored if isinstance(data, CohortData) else data
     if isinstance(data, StoredData):

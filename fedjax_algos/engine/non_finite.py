@@ -41,8 +41,7 @@ class Excluded(NamedTuple):
         """Counts updates that are left out.
 
         Args:
-          left_out: bool[...]: which updates are left out.
-          dispatches: those of the updates, leaves [...].
+          left_out, dispatches: bool[...] and leaves [...]: which updates, and theirs.
         """
         number = left_out.sum(dtype=jnp.int32)
         last = jnp.iinfo(jnp.int32).max

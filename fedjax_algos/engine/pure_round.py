@@ -8,11 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population
-from fedjax_algos.core.checks import (
-    as_model,
-    check_kind,
-    check_seed,
-)
+from fedjax_algos.core.checks import as_model, check_kind, check_seed
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.types import Array
 from fedjax_algos.data.federated_data import FederatedData
@@ -43,32 +39,21 @@ class PureRound:
     non_finite: NonFinite
 
     def init(
-        self,
-        seed: Array | int,
-        population: Population,
-        params: Params | Model | None = None,
+        self, seed: Array | int, population: Population, params: Params | Model | None = None
     ) -> FederatedState:
         """The state before the first round.
 
         Args:
           seed: uint32[]: of the model, the clients' batches and their noise.
-          population: static facts about the clients.
-          params: the initial params, or a `Model`; None for the problem's own initialisation.
+          population, params: as for `Engine.init`.
         """
         check_population(population)
         if not isinstance(seed, jax.core.Tracer):
             check_seed(seed)
         seed = jnp.asarray(seed).astype(jnp.uint32)
         model = as_model(self.algorithm.problem.init, params)
-        return initial_state(
-            self.algorithm,
-            Placement(self.layout),
-            seed,
-            model,
-            population,
-            population.num_clients,
-            self.non_finite,
-        )
+        how = self.algorithm, Placement(self.layout)
+        return initial_state(*how, seed, model, population, population.num_clients, self.non_finite)
 
     def __call__(
         self, state: FederatedState, data: FederatedData, dispatches: Dispatch
@@ -76,8 +61,7 @@ class PureRound:
         """Runs one round.
 
         Args:
-          state: the state of the run, as `init` or the last round returned it; not consumed.
-          data: all clients' examples, of `federate`.
+          state, data: what `init` or the last round, and `federate`, returned; not consumed.
           dispatches: the dispatches of this round, leaves [cohort].
 
         Returns:
@@ -87,8 +71,7 @@ class PureRound:
         Raises:
           TypeError: for data of another type.
           ValueError: for a state that an engine has consumed or that is of another algorithm, model
-            or population; unless they are traced, also for dispatches that are out of range and
-            labels that the model does not have.
+            or population, and for dispatches out of range and unknown labels that are not traced.
         """
         check_kind("data", data, FederatedData, "give what federate returned")
         self._checked.check(state, data, dispatches, ("cohort",))
@@ -119,8 +102,8 @@ def pure_round(
 ) -> PureRound:
     """A round of an algorithm as a pure function `(state, data, dispatches) -> (state, metrics)`.
 
-    It is differentiable in forward mode. Reverse mode needs static bounds of the local loops:
-    build the algorithm with `local=differentiable(local, data.counts())`.
+    Reverse mode needs static bounds of the local loops: build the algorithm with
+    `local=differentiable(local, data.counts())`.
 
     A whole simulation is one function, here with 64 seeds at once::
 

@@ -29,14 +29,15 @@ class Arrivals(NamedTuple):
     count: Any  # int32[]: updates that were not left out
 
 
-def contribution(
-    phase: Algorithm | Prelude, message: Any, dispatch: Dispatch, staleness: Any
-) -> Any:
+Phase = Algorithm | Prelude
+
+
+def contribution(phase: Phase, message: Any, dispatch: Dispatch, staleness: Any) -> Any:
     """What a message adds to the server's sums."""
     return phase.contribute(decoded(phase, message), dispatch, staleness)
 
 
-def decoded(phase: Algorithm | Prelude, message: Any) -> Update:
+def decoded(phase: Phase, message: Any) -> Update:
     """The update that a client has sent as a message."""
     return phase.decode(message)
 
@@ -51,7 +52,7 @@ def arrival(
 
 
 def server_step(
-    phase: Algorithm | Prelude,
+    phase: Phase,
     server: ServerState,
     statistics: Statistics,
     arrivals: Arrivals,
@@ -61,14 +62,8 @@ def server_step(
 ) -> tuple[ServerState, Statistics]:
     """The server update, and the mean of the arrived statistics.
 
-    Args:
-      phase: the algorithm, or its prelude.
-      server: the server state.
-      statistics: the model's statistics.
-      arrivals: what has arrived for the step.
-      group: int32[]: of the plan; 0 in rounds.
-      screened: whether updates may have been left out or not have arrived. If there is none,
-        nothing changes.
+    `screened` says that updates may be missing: if there is none, nothing changes. The group is
+    that of the plan, 0 in rounds.
     """
 
     def update():

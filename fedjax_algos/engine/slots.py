@@ -1,10 +1,9 @@
 """Which slot computes which dispatch, over chunks and devices, and how the slots are mapped.
 
-`Placement.slot_order` assigns the dispatches of a cohort to slots: each device has a contiguous
-range of slots, and computes it chunk by chunk. `fill_slots` applies the order. Both take NumPy
-arrays, on the host, or traced ones, in a pure round. `map_cohort` maps a client's exchange over the
-slots in a traced program. If examples are sharded, `sharded_data.assign_devices` has assigned each
-client to a device beforehand; a wave of a plan is ordered by `assign_slots` in `asynchronous/`.
+Each device has a contiguous range of slots, and computes it chunk by chunk. The order is that of
+`Placement.slot_order`, for NumPy arrays on the host and for traced ones in a pure round. If
+examples are sharded, `sharded_data.assign_devices` has assigned each client to a device beforehand;
+a wave of a plan is ordered by `assign_slots` in `asynchronous/`.
 """
 
 from collections.abc import Callable
@@ -16,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from fedjax_algos.core import Array, ClientState, Dispatch
+from fedjax_algos.core import Array, Dispatch
 from fedjax_algos.engine.compilation import round_up_size
-from fedjax_algos.engine.placed.devices import AXIS, replicated_sharding, row_sharding
+from fedjax_algos.engine.placed.devices import AXIS
 from fedjax_algos.engine.placed.sharded_data import ClientShards, ProgramData, local_shard
 
 Layout = Literal["auto", "vmapped", "sequential"] | str | int
@@ -26,18 +25,12 @@ _MAX_DIGITS = 10  # of a number of clients, which fits into 32 bits
 
 
 def default_layout() -> Literal["sequential", "vmapped"]:
-    """What the layout "auto" stands for: "sequential" on a CPU, "vmapped" on other backends.
-
-    On a CPU, many copies of a model's weights only move through memory.
-    """
+    """What "auto" stands for; on a CPU, many copies of weights only move through memory."""
     return "sequential" if jax.default_backend() == "cpu" else "vmapped"
 
 
 def chunk_size(layout: Layout, cohort_size: int) -> int:
-    """The number of clients that are computed at once, at most `cohort_size`.
-
-    Raises ValueError if the layout is neither a known name nor a positive number.
-    """
+    """The number of clients that are computed at once; ValueError for an unknown layout."""
     sizes: dict[Any, int] = {"vmapped": cohort_size, "sequential": 1}
     sizes["auto"] = sizes[default_layout()]
     text = str(sizes.get(layout, layout))
@@ -83,41 +76,17 @@ class Placement(NamedTuple):
         unit = self.chunk(cohort_size) * self.num_devices
         return -(-cohort_size // unit) * unit
 
-    def constrain(self, tree: Any) -> Any:
-        """Constrains arrays of a traced program to be held by every device.
-
-        Args:
-          tree: a tree of arrays.
-        """
-        if self.mesh is None:
-            return tree
-        return jax.lax.with_sharding_constraint(tree, replicated_sharding(self.mesh))
-
-    def constrain_rows(self, table: ClientState) -> ClientState:
-        """Constrains a table of client state in a traced program to the sharding `row_sharding`.
-
-        Args:
-          table: leaves [num_clients, ...].
-        """
-        if self.mesh is None:
-            return table
-        return jax.tree.map(
-            lambda t: jax.lax.with_sharding_constraint(t, row_sharding(self.mesh, len(t))), table
-        )
-
     def slot_order(self, num_steps: Array, devices: np.ndarray | None = None) -> Array:
         """Which dispatch each slot computes.
 
         Dispatches are sorted by their number of steps, because a chunk takes as long as its longest
         dispatch. Chunks are assigned to devices in alternating order (0, 1, 1, 0, ...), so that
-        devices with several chunks get similar amounts of work. The slots of one device are
-        contiguous. One device with a single chunk, or with chunks of one client, keeps the order of
-        the cohort.
+        these get similar amounts of work. The slots of one device are contiguous. One device with a
+        single chunk, or with chunks of one client, keeps the order of the cohort.
 
-        With `devices`, each dispatch gets a slot of its own device, and the dispatches of a device
-        are sorted by their number of steps. Every device has as many slots as the fullest device
-        needs in any of the rounds, rounded up by `round_up_size`, so that there are few different
-        programs.
+        With `devices`, each dispatch gets a slot of its own device, sorted likewise. Every device
+        has as many slots as the fullest one needs in any of the rounds, rounded up by
+        `round_up_size`, so that there are few different programs.
 
         Args:
           num_steps: int32[..., cohort]; traced only on one device.
@@ -162,16 +131,7 @@ class Placement(NamedTuple):
 
 
 def fill_slots(dispatches: Dispatch, order: Array, num_clients: int) -> Dispatch:
-    """Puts dispatches into slots; an empty slot repeats one, with no steps of client N.
-
-    Args:
-      dispatches: leaves [..., cohort]: NumPy arrays, or arrays [cohort] of a traced program.
-      order: int32[..., slots], of `Placement.slot_order`.
-      num_clients: N, which marks an empty slot.
-
-    Returns:
-      Leaves [..., slots].
-    """
+    """Dispatches [..., cohort] in slots [..., slots]; an empty one has client N and no steps."""
     traced = any(isinstance(leaf, jax.core.Tracer) for leaf in (order, *dispatches))
     if traced and isinstance(order, np.ndarray) and np.array_equal(order, np.arange(len(order))):
         return dispatches
@@ -200,20 +160,11 @@ def map_cohort(
     inputs: tuple,
     placement: Placement,
 ) -> tuple[Any, Any]:
-    """Maps a function of one client over a cohort.
+    """Maps `(shared, data, dispatch, *inputs) -> (summed, stacked)` of one client over a cohort.
 
-    Args:
-      function: `(shared, data, dispatch, *inputs) -> (summed, stacked)` of one client, such as its
-        exchange.
-      shared: what the function reads for all clients. It is an argument, not a closure, because
-        every device has its own copy.
-      data: all clients' examples, or shards of which each device holds one.
-      inputs: leaves [slots, ...]; the first are the dispatches of `fill_slots`. What is summed of
-        an empty slot, or of a client that fails, is masked out.
-      placement: how the cohort is laid out over chunks and devices.
-
-    Returns:
-      The first results summed over the cohort, and the second ones stacked, [slots, ...].
+    `inputs`, leaves [slots, ...], begin with the dispatches of `fill_slots`. What is summed of an
+    empty slot, or of a client that fails, is masked out. `shared` is an argument and not a closure,
+    because every device has its own copy.
     """
     size, num_clients = placement.chunk(len(inputs[0].client)), data.num_clients
     if placement.mesh is None:

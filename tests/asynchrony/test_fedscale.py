@@ -11,14 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedjax_algos.asynchrony import (
-    barrier,
-    fedscale,
-    immediate,
-    system_models,
-    system_of,
-)
-from fedjax_algos.asynchrony.systems.fedscale import Device, read_devices, read_sessions
+from fedjax_algos.asynchrony import barrier, fedscale, immediate, system_models, system_of
+from fedjax_algos.asynchrony.systems.fedscale import Device
 from fedjax_algos.asynchrony.systems.fixed import Sessions
 from fedjax_algos.cli import main
 
@@ -31,14 +25,8 @@ CAPACITY = {
 # as in client_behave_trace: the second client's sessions touch and go on in the next period
 BEHAVIOUR = {
     7: {"duration": 15, "active": [0, 20], "inactive": [8, 27], "finish_time": 40, "model": "A"},
-    8: {
-        "duration": 15,
-        "active": [0, 20, 30],
-        "inactive": [5, 30, 40],
-        "finish_time": 40,
-        "model": "B",
-    },
-    9: {"duration": 40, "active": [0], "inactive": [40], "finish_time": 40, "model": "C"},
+    8: {"active": [0, 20, 30], "inactive": [5, 30, 40], "finish_time": 40},
+    9: {"active": [0], "inactive": [40], "finish_time": 40},
 }
 
 
@@ -62,10 +50,9 @@ def files(tmp_path):
 
 @pytest.mark.parametrize("protocol", [0, 2, 4, 5, "json"])
 def test_files_are_read_in_every_form(files, protocol):
-    paths = files(protocol=protocol)
-    expected = Device(125, 512), Device(500, 2048), Device(250, 1024)
-    assert read_devices(paths["devices"]) == expected
-    assert read_sessions(paths["behaviour"]) == (
+    system = fedscale(**files(protocol=protocol), batch_size=1)(0)
+    assert system.devices == (Device(125, 512), Device(500, 2048), Device(250, 1024))
+    assert system.sessions == (
         Sessions((0, 20), (8, 27), 40),
         Sessions((0, 20), (5, 40), 40),
         Sessions((0,), (40,), 40),
@@ -212,9 +199,8 @@ WRONG_SESSIONS = [
 
 
 @pytest.mark.parametrize(("device", "message"), WRONG_DEVICES)
-@pytest.mark.parametrize("protocol", [0, 4, "json"])
-def test_wrong_devices(files, device, message, protocol):
-    paths = files({3: SPEEDS, 5: device}, protocol=protocol)
+def test_wrong_devices(files, device, message):
+    paths = files({3: SPEEDS, 5: device}, protocol=0 if "10000" in message else "json")
     place = f"{paths['devices']}: not a file of devices: "
     with pytest.raises(ValueError, match=f"^{re.escape(place)}.*{re.escape(message)}"):
         fedscale(devices=paths["devices"], batch_size=1)
@@ -234,7 +220,6 @@ def test_wrong_sessions(files, changes, message):
         ('{"1": {"computation": 1, "computation": 2}}', "has the key 'computation' twice"),
         ('{"1": {}, "1": {}}', "it has the key '1' twice"),
         ("", "EOFError"),
-        ("[]", "it is no dictionary of devices"),
         ("cos\nsystem\n(S'true'\ntR.", "names os.system; only plain values are read"),
         ("].", "it is no dictionary of devices"),
     ],
@@ -249,21 +234,18 @@ def test_broken_files(tmp_path, content, message):
 
 
 def test_missing_files(tmp_path):
-    with pytest.raises(ValueError, match="there is no such file; check the path"):
-        fedscale(devices=str(tmp_path / "nothing"), batch_size=1)
-    with pytest.raises(ValueError, match="Is a directory"):
-        fedscale(devices=str(tmp_path), batch_size=1)
+    for path, message in (("nothing", "there is no such file; check"), (".", "Is a directory")):
+        with pytest.raises(ValueError, match=message):
+            fedscale(devices=str(tmp_path / path), batch_size=1)
     with pytest.raises(ValueError, match=r"fedscale needs devices; give fedscale:devices=\.\.\."):
         system_models.make("fedscale")
 
 
 def test_a_changed_file_is_read_again(files):
-    paths = files()
-    assert (
-        fedscale(devices=paths["devices"], batch_size=1, order="file")(0).seconds(0, 0, 1) == 0.375
-    )
+    options = {"devices": files()["devices"], "batch_size": 1, "order": "file"}
+    assert fedscale(**options)(0).seconds(0, 0, 1) == 0.375
     files({1: {"computation": 1000.0, "communication": 1.0}})
-    assert fedscale(devices=paths["devices"], batch_size=1, order="file")(0).seconds(0, 0, 1) == 3
+    assert fedscale(**options)(0).seconds(0, 0, 1) == 3
 
 
 def test_the_batch_size_is_that_of_the_run_unless_it_is_given(files):

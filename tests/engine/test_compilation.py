@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fedjax_algos
-from fedjax_algos.cli import environment, main
+from fedjax_algos.cli import main
 from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation
 
 OPTIONS = "--model linear --clients 12 --cohort 4 --rounds 2 --local-steps 2 --seeds 1"
@@ -39,15 +39,11 @@ def test_a_program_is_counted_once_and_only_in_the_block():
     assert min(phases) > 0
     assert compiled.seconds == pytest.approx(sum(phases))
     assert first.endswith(" s to compile 1 program")
-
-
-def test_it_is_known_while_a_program_is_compiled():
     with measure_compilation() as compiled:
-        lowered = jax.jit(lambda x: 5 * x).lower(np.ones(3, np.float32))
+        lowered = jax.jit(lambda x: 5 * x).lower(x)
         assert compiled.is_compiling
         lowered.compile()
         assert not compiled.is_compiling
-    assert compiled.programs == 1
 
 
 def read(folder):
@@ -88,45 +84,16 @@ def test_another_process_reads_kept_programs_and_compiles_new_ones(here):
     assert second["fedprox mu=0.5"] != first["fedprox"]
 
 
-def test_a_folder_on_the_command_line_overrides_the_configuration_file(here, monkeypatch):
-    folders = []
-
-    def refuse(folder):
-        folders.append(folder)
-        sys.exit()
-
-    monkeypatch.setattr(environment, "keep_compiled", refuse)
-    (here / "a.toml").write_text("compilation_cache = 'file'")
-    for arguments in (
-        ["compare", "--config", "a.toml"],
-        ["compare", "--config", "a.toml", "--compilation-cache", "line"],
-        ["run", "fedavg", "--compilation-cache", "run"],
-    ):
-        with pytest.raises(SystemExit):
-            main(arguments)
-    assert folders == ["file", "line", "run"]
-
-
-@pytest.mark.parametrize(
-    ("folder", "why"), [("full", "File exists"), ("full/in", "Not a directory")]
-)
-def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(
-    here, capsys, folder, why
-):
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(here, capsys):
     (here / "full").write_text("mine")
     with pytest.raises(SystemExit) as stop:
-        main(["run", "fedavg", "--compilation-cache", folder])
+        main(["run", "fedavg", "--compilation-cache", "full"])
     assert stop.value.code == 2
     message = capsys.readouterr().err
-    assert message.startswith(f"error: compilation_cache={folder!r} cannot be written to (")
-    assert f"{why}); name a folder" in message
+    assert message.startswith("error: compilation_cache='full' cannot be written to (File exists);")
     assert message.count("\n") == 1
     assert not (here / "results").exists()
     assert jax.config.jax_compilation_cache_dir is None
-    with pytest.raises(ValueError, match="cannot be written to"):
-        keep_compiled(folder)
-
-
-def test_a_folder_without_a_name_is_refused():
-    with pytest.raises(ValueError, match=r"cannot be written to \(it has no name\); name a folder"):
-        keep_compiled("")
+    for folder, reason in (("full/in", "Not a directory"), ("", "it has no name")):
+        with pytest.raises(ValueError, match=rf"written to \({reason}\); name a folder"):
+            keep_compiled(folder)

@@ -1,13 +1,9 @@
 """What the engine guarantees for every algorithm: rows, stacks, masks, bytes, repeatability."""
 
 import gc
-import hashlib
-import subprocess
-import sys
 import tracemalloc
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +21,7 @@ from helpers import (
 )
 
 import fedjax_algos as fa
-from fedjax_algos.core import Stack, weighted_by
+from fedjax_algos.core import Stack
 from fedjax_algos.participation import Cohorts
 
 LOCAL = fa.Local(batch_size=2, learning_rate=0.1, steps=2)
@@ -116,67 +112,6 @@ def test_stacked_updates_come_with_dispatches_and_mask(layout):
     assert [int(x) for x in second.server.extra] == [3, 6]
 
 
-def test_empty_slots_cannot_change_the_sum():
-    """An empty slot has no steps; an update that divides by them is NaN, and must not be added."""
-
-    def client_update(params, state, data, dispatch, key):
-        scale = 1.0 / dispatch.num_steps
-        report = fa.Report({"steps": fa.Mean(scale * dispatch.num_steps, jnp.float32(1))}, ())
-        return state, jax.tree.map(lambda p: scale * jnp.ones_like(p), params), report
-
-    toy, algorithm = toy_algorithm(client_update=client_update, contribute=weighted_by("uniform"))
-    whole = list(rounds(algorithm, toy.data, SETS, 3))
-    padded = list(rounds(algorithm, toy.data, SETS, 2))
-    for (a, metrics_a), (b, metrics_b) in zip(whole, padded, strict=True):
-        chex.assert_trees_all_close(a.server.params, b.server.params, rtol=1e-6)
-        assert np.isfinite(b.server.params["out"]).all()
-        assert float(metrics_b["steps"].value()) == float(metrics_a["steps"].value()) == 1
-        assert float(metrics_b["steps"].weight) == 3
-
-
-def test_a_diverged_client_is_not_hidden_if_it_is_kept():
-    toy, algorithm = toy_algorithm()
-    broken = algorithm._replace(local=LOCAL._replace(learning_rate=1e30))
-    ((state, _),) = rounds(broken, toy.data, SETS[:1], "vmapped", non_finite="keep")
-    assert not np.isfinite(state.server.params["out"]).all()
-
-
-@pytest.mark.slow
-def test_batches_are_equal_in_every_layout():
-    """The examples of every dispatch, bit for bit, with clients of different sizes."""
-
-    def client_update(params, state, data, dispatch, key):
-        drawn = jnp.stack([data.positions(jnp.int32(k), 3)[0] for k in range(4)])
-        noise = jax.random.bits(key)
-        return state, (dispatch.client, drawn, noise), fa.Report({}, ())
-
-    def server_update(server, stack, count, group):
-        mask = stack.mask
-        drawn = jax.tree.map(
-            lambda u: jnp.sort(jnp.where(mask.reshape(-1, *[1] * (u.ndim - 1)), u, 0), axis=0)[-3:],
-            stack.updates,
-        )
-        return Server(server.params, drawn)
-
-    def init(params, population):
-        empty = (jnp.zeros(3, jnp.int32), jnp.zeros((3, 4, 3), jnp.int32), jnp.zeros(3, jnp.uint32))
-        return Server(params, empty)
-
-    toy, algorithm = toy_algorithm(
-        client_update=client_update,
-        server_update=server_update,
-        init=init,
-        traits=fa.Traits(reduce="stack"),
-    )
-    histories = [
-        [state.server.extra for state, _ in rounds(algorithm, toy.data, SETS, layout, seed=7)]
-        for layout in LAYOUTS
-    ]
-    assert histories[0][0][0].tolist() == [0, 1, 2]
-    for other in histories[1:]:
-        chex.assert_trees_all_equal(histories[0], other)
-
-
 def test_bytes_are_counted_from_what_is_sent():
     toy = small_network()
     size = 4 * (3 * 4 + 4 + 4)
@@ -184,9 +119,6 @@ def test_bytes_are_counted_from_what_is_sent():
     dispatches = one_round(Cohorts(counts, LOCAL, cohort_size=3, seed=0).dispatches(1), 0)
     expected = {
         ("fedavg",): (1, 1),
-        ("fedprox",): (1, 1),
-        ("fedadam",): (1, 1),
-        ("fedgbo", "sgdm", "model"): (2, 1),
         ("fedgbo", "rmsprop", "gradient"): (2, 1),
         ("fedgbo", "adam", "model"): (3, 1),
         ("fedgbo", "adam", "both"): (3, 2),
@@ -206,16 +138,6 @@ def test_given_params_start_the_run_and_are_not_consumed():
     assert float(params["x"]) == 5.0
 
 
-def test_a_round_consumes_its_state():
-    toy, algorithm = toy_algorithm()
-    engine = fa.make_engine(algorithm)
-    state = engine.init(0, fa.Population(4, 2, 17))
-    dispatches = Cohorts(toy.data.counts(), LOCAL, cohort_size=2, seed=0).dispatches(1)
-    params = state.server.params
-    engine.round(state, toy.data, one_round(dispatches, 0))
-    assert params["out"].is_deleted()
-
-
 def test_simulate_compiles_once_for_all_rounds_and_seeds():
     toy, algorithm = toy_algorithm()
     engine, evaluate = fa.make_engine(algorithm), fa.make_evaluate(algorithm.problem)
@@ -233,35 +155,6 @@ def test_simulate_compiles_once_for_all_rounds_and_seeds():
     assert later.count == 0
     assert [row["round"] for row in history] == [0, 2, 4, 6, 7]
     assert [row["upload_bytes"] for row in history] == [r * 3 * 80 for r in (0, 2, 4, 6, 7)]
-
-
-PROGRAM = """
-import hashlib, sys
-import numpy as np
-import fedjax_algos as fa
-from fedjax_algos.data import datasets, partitions
-digits = datasets["digits"]()
-data = fa.federate(digits.train, partitions["dirichlet"](digits.train["y"], 20, 3))
-problem = fa.models.mlp(digits.example_shape, 10, hidden=8)
-algorithm = fa.algorithms.fedgbo(problem, fa.Local(10, 0.1, epochs=1), optimizer="adam")
-state, _ = fa.simulate(fa.make_engine(algorithm, int(sys.argv[1])), data, cohort_size=5, rounds=4,
-                       seed=3, eval_every=2)
-import jax
-leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state.server)]
-print(hashlib.sha256(b"".join(leaves)).hexdigest())
-"""
-
-
-@pytest.mark.slow
-def test_same_seed_same_bits_in_two_processes():
-    digests = [
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM, "2"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        for _ in range(2)
-    ]
-    assert len(digests[0]) == hashlib.sha256().digest_size * 2
-    assert digests[0] == digests[1]
 
 
 def test_reprs_are_one_readable_line():
@@ -302,7 +195,7 @@ def test_unknown_layouts_are_refused(layout):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["scaffold", "mime", "fedlga"])
+@pytest.mark.parametrize("name", ["scaffold", "mime"])
 def test_a_round_reads_nothing_and_sends_only_its_dispatches(name, unreadable):
     toy = small_network()
     counts = np.array([5, 1, 8, 3])

@@ -14,11 +14,7 @@ from layout_histories import ONE_CASE_EACH, SETS, histories
 
 pytestmark = pytest.mark.usefixtures("x64")
 VMAPPED = {"layout": "vmapped"}
-LAYOUTS = [
-    VMAPPED,
-    {"layout": "sequential"},
-    {"layout": 2, "at_once": True},
-]
+LAYOUTS = [VMAPPED, {"layout": "sequential"}, {"layout": 2, "at_once": True}]
 # several slots on each device, some of them empty
 ON_DEVICES = {"layout": "vmapped", "devices": 2, "at_once": True}
 # other options of the same algorithm: without `vmap`, in a scan, and summed over devices, in one

@@ -11,12 +11,7 @@ from helpers import Case, small_network
 
 import fedjax_algos as fa
 
-RUNS = [
-    "scaffold device replicated",
-    "scaffold host replicated",
-    "scaffold host sharded",
-    "fedlga device replicated",
-]
+RUNS = ["scaffold device replicated", "scaffold host sharded", "fedlga device replicated"]
 PROCESS = """
 import sys
 import jax

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import CASES, Case, Toy, stored, unused_params, with_unused
+from helpers import CASES, LAYOUTS, Case, Toy, stored, unused_params, with_unused
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -16,8 +16,7 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.options import options
 from fedjax_algos.core.trees import add_scaled
-from fedjax_algos.engine.federated_round import FederatedRound, run_rounds
-from fedjax_algos.engine.slots import Placement
+from fedjax_algos.engine.federated_round import run_rounds
 from fedjax_algos.models.outputs import Outputs
 from fedjax_algos.participation import Cohorts
 
@@ -113,8 +112,7 @@ def test_every_algorithm_in_all_transformations(case, toy, dispatches):
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("layout", [2, "sequential"])
-@pytest.mark.parametrize("name", ["scaffold", "centralised"])
+@pytest.mark.parametrize(("name", "layout"), [("scaffold", 2), ("centralised", "sequential")])
 def test_chunks_of_clients_equal_the_engine(name, layout, toy, dispatches):
     """Two chunks, of which the last has an empty slot; the dispatches are sorted by their steps."""
     algorithm = algorithms[name](toy.problem, LOCAL)
@@ -220,7 +218,7 @@ def test_seeds_inside_a_mesh_of_ones_own(toy):
 @pytest.mark.sampled
 @pytest.mark.parametrize("case", ONE_EACH.values(), ids=str)
 def test_every_algorithm_lowers_for_accelerators(case, toy, dispatches):
-    """For CUDA and TPU, without callbacks and float64: a pure round and the engine's rounds."""
+    """Rounds in one program, for CUDA and TPU, without callbacks and float64."""
 
     def narrow(tree):
         return jax.tree.map(lambda leaf: leaf.astype(leaf.dtype.name.replace("64", "32")), tree)
@@ -228,18 +226,14 @@ def test_every_algorithm_lowers_for_accelerators(case, toy, dispatches):
     with jax.enable_x64(False):
         data, dispatches = narrow(toy.data), narrow(dispatches)
         algorithm = Case(case.name, case.hyperparameters).build(toy.problem, LOCAL)
-        round_fn = fa.pure_round(algorithm, "vmapped")
-        one = jax.tree.map(lambda leaf: leaf[0], dispatches)
+        round_fn = fa.pure_round(algorithm, LAYOUTS[list(ONE_EACH).index(case.name) % 3])
         state = jax.eval_shape(lambda: round_fn.init(0, POPULATION))
-        rounds = partial(run_rounds, FederatedRound(algorithm, Placement("sequential")).run_round)
-        for function, arguments in (
-            (round_fn, (state, data, one)),
-            (rounds, (state, data, dispatches, np.int32(3))),
-        ):
-            export = jax.export.export(jax.jit(function), platforms=["cuda", "tpu"])
-            program = export(*arguments).mlir_module()
-            assert "f64" not in program
-            assert "callback" not in program
+        export = jax.export.export(
+            jax.jit(partial(run_rounds, round_fn)), platforms=["cuda", "tpu"]
+        )
+        program = export(state, data, dispatches, np.int32(3)).mlir_module()
+        assert "f64" not in program
+        assert "callback" not in program
 
 
 def test_wrong_calls(toy):

@@ -23,7 +23,7 @@ from same_runs import assert_same
 import fedjax_algos as fa
 from fedjax_algos.data import StoredData
 from fedjax_algos.data.stored.stored_data import source_of
-from fedjax_algos.engine.placed import row_files
+from fedjax_algos.engine.placed import on_disk as row_files
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver
 
 TOY = small_network()

@@ -99,9 +99,8 @@ def test_the_mean_gives_the_results_of_the_algorithm(case):
         ends = []
         for algorithm in (bare, fa.wrappers.mean(bare)):
             step = fa.pure_round(algorithm, 2)
-            state = step.init(0, POPULATION)
-            for index in range(2):
-                state, _ = step(state, data, jax.tree.map(lambda leaf, i=index: leaf[i], given))
+            start = step.init(0, POPULATION)
+            state, _ = jax.lax.scan(lambda s, of, step=step: step(s, data, of), start, given)
             ends.append((state.server, state.clients))
         return ends
 

@@ -1,13 +1,12 @@
 """FedScale's devices as a system model: speeds, bandwidths and availability that were measured.
 
 Lai et al., "FedScale: Benchmarking Model and System Performance of Federated Learning at Scale",
-ICML 2022, https://arxiv.org/abs/2105.11367; its code is https://github.com/SymbioticLab/FedScale.
-
-The files are described in its benchmark/dataset/data/device_info/README.md: pickled dictionaries by
-the device's id. The same dictionaries are also read as JSON, whose keys are texts.
+ICML 2022, https://arxiv.org/abs/2105.11367; its code is https://github.com/SymbioticLab/FedScale,
+where benchmark/dataset/data/device_info/README.md describes the files.
 """
 
 import functools
+import itertools
 import os
 import reprlib
 import sys
@@ -26,7 +25,7 @@ from fedjax_algos.asynchrony.systems.system_model import (
     system_models,
 )
 from fedjax_algos.core.files import max_text_bytes, parse_json, read_file, reading, require
-from fedjax_algos.core.options import Count
+from fedjax_algos.core.options import Count, is_number
 from fedjax_algos.core.reprs import describe, printable
 
 T = TypeVar("T")
@@ -55,9 +54,8 @@ class FedScaleSystem:
     kbits: float  # of 1024 bits, that a dispatch sends in both directions
 
     def __repr__(self) -> str:
-        sessions = len(self.sessions or ())
-        about = {"devices": len(self.devices), "sessions": sessions}
-        return describe(self, **about, batch_size=self.batch_size)
+        sizes = {"devices": len(self.devices), "sessions": len(self.sessions or ())}
+        return describe(self, **sizes, batch_size=self.batch_size)
 
     def seconds(self, client: int, number: int, num_steps: int) -> float:
         """See `SystemModel.seconds`; the number of the dispatch makes no difference."""
@@ -97,15 +95,15 @@ def fedscale(
     training over inference, and b its `communication` in kbit/s; sizes are in kbit of 1024 bits.
     This is FedScale's `get_completion_time`, with the bytes of the method in place of the size of
     the pickled model. The files are FedScale's pickles `client_device_capacity` and
-    `client_behave_trace`, or the same dictionaries as JSON. Nothing in a pickle is
-    run: only dictionaries, lists, tuples, texts and numbers are accepted.
+    `client_behave_trace`, or the same dictionaries as JSON. Nothing in a pickle is run: only
+    dictionaries, lists, tuples, texts and numbers are accepted.
 
     A client is available from `active[k]` to `inactive[k]` in each period of `finish_time`
     seconds; the clock starts at 0. A dispatch that is not finished when a session ends is lost at
     that time, and one that begins between sessions at once; the client is back when the next
-    session starts. FedScale asks only whether a client is active where a round starts and at the
-    moment when the client would be done, so it accepts updates of clients that were away in
-    between, and it does not send a model to a client that is away (here that counts as a download).
+    session starts. FedScale only asks whether a client is active when a round starts and when it
+    would be done, so it accepts updates of clients that were away in between, and sends no model to
+    a client that is away (here that counts as a download).
 
     Args:
       devices: the file of the devices' speeds.
@@ -123,8 +121,8 @@ def fedscale(
     Raises:
       ValueError: for a file that cannot be read, with what is wrong in it.
     """
-    speeds = read_devices(devices)
-    sessions = None if behaviour is None else read_sessions(behaviour)
+    speeds = _read(devices, _device)
+    sessions = None if behaviour is None else _read(behaviour, _sessions)
 
     def numbers(seed: int, stream: int, count: int) -> np.ndarray:
         if order == "file":
@@ -147,32 +145,24 @@ def fedscale(
     return make
 
 
-def read_devices(path: str) -> tuple[Device, ...]:
-    """`{id: {"computation": ..., "communication": ...}}` of a file, in its order."""
-    return _read(path, _device)
-
-
-def read_sessions(path: str) -> tuple[Sessions, ...]:
-    """`{id: {"active": [...], "inactive": [...], "finish_time": ...}}` in seconds, likewise."""
-    return _read(path, _sessions)
-
-
 def _device(entry: dict) -> Device:
+    """Of `{"computation": ..., "communication": ...}`."""
     return Device(*(_number(entry, name) for name in Device._fields))
 
 
 def _sessions(entry: dict) -> Sessions:
+    """Of `{"active": [...], "inactive": [...], "finish_time": ...}`, in seconds."""
     period = _number(entry, "finish_time")
     active, inactive = (_value(entry, name) for name in ("active", "inactive"))
     lists = isinstance(active, list) and isinstance(inactive, list)
     require(lists and len(active) == len(inactive) > 0, "has no lists active and inactive")
     times = [time for pair in zip(active, inactive, strict=True) for time in pair]
-    previous = 0
-    for time in times:
-        fits = _is_number(time) and previous <= time <= period
-        given = f"has the time {_shown(time)} after {previous}"
-        require(fits, f"{given}; they ascend in turn from 0 to finish_time={_shown(period)}")
-        previous = time
+    for previous, time in itertools.pairwise([0, *times]):
+        if not (is_number(time, float) and previous <= time <= period):
+            raise ValueError(
+                f"has the time {_shown(time)} after {previous}; they ascend in turn from 0 to "
+                f"finish_time={_shown(period)}"
+            )
     return Sessions.of(active, inactive, period)
 
 
@@ -183,7 +173,7 @@ def _value(entry: dict, name: str) -> Any:
 
 def _number(entry: dict, name: str) -> float:
     value = _value(entry, name)
-    above = _is_number(value) and value > 0
+    above = is_number(value, float) and 0 < value <= sys.float_info.max
     require(above, f"has {name}={_shown(value)}; give a number above 0")
     return value
 
@@ -191,12 +181,6 @@ def _number(entry: dict, name: str) -> float:
 def _shown(value: Any) -> str:
     """A value of a file, also one that holds another many times, which `str` would repeat."""
     return printable(value if isinstance(value, str) else reprlib.repr(value), 50)
-
-
-def _is_number(value: Any) -> bool:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return abs(value) <= sys.float_info.max  # whole numbers may be too large for `math.isfinite`
 
 
 def _read(path: str, convert: Callable[[dict], T]) -> tuple[T, ...]:

@@ -18,11 +18,12 @@ from fedjax_algos.asynchrony.systems.system_model import (
     system_models,
     transfer_seconds,
 )
-from fedjax_algos.core.files import read_file
+from fedjax_algos.core.files import read_file, reading, require
 from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.options import NonNegative, Positive
-from fedjax_algos.core.reprs import describe, printable
+from fedjax_algos.core.reprs import describe
 
+_FIX = "give a CSV file with the columns client and seconds_per_step"
 _COLUMNS = ("client", "dispatch", "seconds_per_step", "lost_after", "seconds_away")
 _UNAVAILABLE = _COLUMNS[3:]
 _TOLERANCE = 1e-6  # seconds before a session that count as its start, because times are rounded
@@ -39,8 +40,7 @@ class FixedSystem:
       communication_seconds: seconds that each dispatch takes for download and upload together.
 
     Raises:
-      ValueError: for no clients, times that are not positive and finite, or an invalid entry of
-        `unavailable`.
+      ValueError: for no clients, times out of range, or an invalid entry of `unavailable`.
     """
 
     def __init__(
@@ -53,11 +53,9 @@ class FixedSystem:
         self._times = [tuple(t) if isinstance(t, Iterable) else t for t in seconds_per_step]
         self._unavailable = dict(unavailable or {})
         self.communication_seconds = communication_seconds
-        if not self._times:
-            raise ValueError("seconds_per_step is empty; give a time for each client")
+        if not self._times or any(isinstance(t, tuple) and not t for t in self._times):
+            raise ValueError("seconds_per_step is empty; give each client a time, or some")
         for client, times in enumerate(self._times):
-            if isinstance(times, tuple) and not times:
-                raise ValueError(f"client {client} has no times; give one for each dispatch")
             for time in times if isinstance(times, tuple) else (times,):
                 if not 0 < time < math.inf:
                     raise ValueError(
@@ -77,55 +75,45 @@ class FixedSystem:
         return describe(self, clients=len(self._times), unavailable=len(self._unavailable))
 
     def seconds(self, client: int, number: int, num_steps: int) -> Any:
-        """Seconds that a dispatch takes, including communication.
+        """See `SystemModel.seconds`; ValueError for a client or dispatch without a time.
 
         Args:
-          client: the client's id.
-          number: number of this dispatch of the client, from 0.
-          num_steps: local steps of the dispatch.
-
-        Raises:
-          ValueError: for a client or dispatch without a time.
+          client, number, num_steps: as there.
         """
-        return num_steps * self._time(client, number) + self.communication_seconds
-
-    def unavailability(self, client: int, number: int) -> tuple[Any, Any] | None:
-        """None, or (share of the dispatch's time after which it is lost, seconds away).
-
-        Args:
-          client: the client's id.
-          number: number of this dispatch of the client, from 0.
-        """
-        return self._unavailable.get((client, number))
-
-    def expected_seconds_per_step(self, client: int) -> Any:
-        """The client's time, or the mean of its times.
-
-        Args:
-          client: the client's id.
-
-        Raises:
-          ValueError: for a client without a time.
-        """
-        self._time(client, 0)
-        times = self._times[client]
-        return sum(times) / len(times) if isinstance(times, tuple) else times
-
-    def _time(self, client: int, number: int) -> Any:
-        if client >= len(self._times):
-            raise ValueError(
-                f"client {client} has no time in seconds_per_step, which has {len(self._times)}; "
-                "give one for each client"
-            )
-        times = self._times[client]
+        times = self._times_of(client)
         if not isinstance(times, tuple):
-            return times
+            return num_steps * times + self.communication_seconds
         if number >= len(times):
             raise ValueError(
                 f"dispatch {number} of client {client} is after the end of its trace of "
                 f"{len(times)} dispatches; give a longer one, or a single time for each client"
             )
-        return times[number]
+        return num_steps * times[number] + self.communication_seconds
+
+    def unavailability(self, client: int, number: int) -> tuple[Any, Any] | None:
+        """See `SystemModel.unavailability`.
+
+        Args:
+          client, number: as there.
+        """
+        return self._unavailable.get((client, number))
+
+    def expected_seconds_per_step(self, client: int) -> Any:
+        """The client's time, or the mean of its times; ValueError for a client without a time.
+
+        Args:
+          client: the client's id.
+        """
+        times = self._times_of(client)
+        return sum(times) / len(times) if isinstance(times, tuple) else times
+
+    def _times_of(self, client):
+        if client >= len(self._times):
+            raise ValueError(
+                f"client {client} has no time in seconds_per_step, which has {len(self._times)}; "
+                "give one for each client"
+            )
+        return self._times[client]
 
 
 def traced(
@@ -140,9 +128,7 @@ def traced(
     Args:
       seconds_per_step: float[num_clients], the same for all dispatches, or float[num_clients,
         dispatches]. A dispatch after the end of the trace is an error: nothing is repeated.
-      unavailable: which dispatches are lost:
-        `{(client, number of the dispatch): (share of the dispatch's time, seconds away)}`; see
-        `FixedSystem`.
+      unavailable: which dispatches are lost; see `FixedSystem`.
       communication_seconds: seconds that each dispatch takes for download and upload together.
       bytes_per_second: adds (download_bytes + upload_bytes) / bytes_per_second seconds to each
         dispatch; None adds nothing.
@@ -151,8 +137,7 @@ def traced(
       A function that makes the system model. It raises `ValueError` for negative numbers of bytes.
 
     Raises:
-      ValueError: for another shape, times that are not positive and finite, or an invalid entry of
-        `unavailable`.
+      ValueError: for another shape, times out of range, or an invalid entry of `unavailable`.
     """
     times = np.asarray(seconds_per_step, float)
     if times.ndim not in (1, 2) or not times.size:
@@ -170,25 +155,20 @@ def traced(
 
 @system_models.register
 def csv(
-    *,
-    file: str,
-    communication_seconds: NonNegative = 0.0,
-    bytes_per_second: Positive | None = None,
+    *, file: str, communication_seconds: NonNegative = 0.0, bytes_per_second: Positive | None = None
 ) -> SystemModelFactory:
     """Your own times in a CSV file, for example measured ones: a line for each client.
 
-    The first line names the columns `client` (0, 1, ...) and `seconds_per_step`. With the column
-    `dispatch` (0, 1, ... for each client) each dispatch has a line of its own, and one after the
-    last line of its client is an error: nothing is repeated. With the columns `lost_after` and
-    `seconds_away`, too, a dispatch that has values there is lost after this share of its time, from
-    0 to 1, and the client is back after these seconds, `inf` for never. The system is the same for
-    all seeds. Lines of clients that the run does not have are not used.
+    The first line names the columns `client` (0, 1, ...) and `seconds_per_step`. With `dispatch`
+    (0, 1, ... for each client) each dispatch has a line of its own, and one after the last line of
+    its client is an error: nothing is repeated. With `lost_after` and `seconds_away`, too, a
+    dispatch that has values there is lost after this share of its time, from 0 to 1, and the client
+    is back after these seconds, `inf` for never. The system is the same for all seeds. Lines of
+    clients that the run does not have are not used.
 
     Args:
       file: the path of the file.
-      communication_seconds: seconds that each dispatch takes for download and upload together.
-      bytes_per_second: adds (download_bytes + upload_bytes) / bytes_per_second seconds to each
-        dispatch; None adds nothing.
+      communication_seconds, bytes_per_second: as in `traced`.
 
     Returns:
       A function that makes the system model. It raises `ValueError` for negative numbers of bytes.
@@ -196,11 +176,9 @@ def csv(
     Raises:
       ValueError: for a file that cannot be read, with what is wrong in it.
     """
-    times, unavailable = _read(file)
-    try:
+    with reading(file, "a CSV file of times", _FIX, csv_files.Error):
+        times, unavailable = _read(file)
         system = FixedSystem(times, unavailable, communication_seconds=communication_seconds)
-    except ValueError as error:
-        raise ValueError(f"{printable(file)}: {error}") from None
     return _for_all_seeds(system, bytes_per_second)
 
 
@@ -210,10 +188,8 @@ def _for_all_seeds(system: FixedSystem, bytes_per_second: float | None) -> Syste
     def make(
         seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
     ) -> SystemModelWithSpeeds:
-        made = copy.copy(system)
-        made.communication_seconds += transfer_seconds(
-            download_bytes, upload_bytes, bytes_per_second
-        )
+        made, transfer = copy.copy(system), (download_bytes, upload_bytes, bytes_per_second)
+        made.communication_seconds += transfer_seconds(*transfer)
         return made
 
     return make
@@ -221,79 +197,51 @@ def _for_all_seeds(system: FixedSystem, bytes_per_second: float | None) -> Syste
 
 def _read(path: str) -> tuple[list[Any], dict[tuple[int, int], tuple[float, float]]]:
     """The arguments of `FixedSystem` in a file: seconds per step, and unavailability."""
-    try:
-        text = read_file(path).decode("utf-8-sig")
-        header, *lines = csv_files.reader(io.StringIO(text, newline=""), strict=True)
-    except (OSError, ValueError, csv_files.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ValueError(
-            f"{printable(path)} cannot be read ({reason}); give a CSV file with the columns "
-            "client and seconds_per_step"
-        ) from None
-    name, columns = printable(path), [each.strip() for each in header]
-    _check_columns(name, columns)
+    text = io.StringIO(read_file(path).decode("utf-8-sig"), newline="")
+    header, *lines = [*csv_files.reader(text, strict=True)] or [[]]
+    columns = [each.strip() for each in header]
+    needed = {"client", "seconds_per_step"}
+    if set(_UNAVAILABLE) & set(columns):
+        needed |= {*_UNAVAILABLE, "dispatch"}
+    known = needed <= set(columns) <= set(_COLUMNS) and len(set(columns)) == len(columns)
+    wanted = ",".join(each for each in _COLUMNS if each in needed | set(columns))
+    require(known, f"line 1: the columns are {','.join(columns)[:200]}; give {wanted}")
     times: dict[int, list[float]] = {}
     unavailable: dict[tuple[int, int], tuple[float, float]] = {}
     for number, cells in enumerate(lines, start=2):
         if not cells:
             continue
-        place = f"{name}, line {number}"
-        if len(cells) != len(columns):
-            raise ValueError(
-                f"{place}: there are {len(cells)} cells for {len(columns)} columns; give one each"
-            )
+        found = f"line {number} has {len(cells)} cells for {len(columns)} columns"
+        require(len(cells) == len(columns), found)
         row = dict(zip(columns, map(str.strip, cells), strict=True))
-        client = _whole(place, "client", row["client"])
+        client, dispatch = (_whole(number, row.get(name, "0")) for name in _COLUMNS[:2])
         own = times.setdefault(client, [])
-        if "dispatch" not in row and own:
-            raise ValueError(
-                f"{place}: client {client} has a line before; give each client one line, or number "
-                "its dispatches in a column dispatch"
-            )
-        if "dispatch" in row and _whole(place, "dispatch", row["dispatch"]) != len(own):
-            raise ValueError(
-                f"{place}: dispatch={row['dispatch']} of client {client} follows {len(own)} lines "
-                f"of this client; give its dispatches in order, here {len(own)}"
-            )
+        require(
+            dispatch == len(own),
+            f"line {number} has dispatch {dispatch} of client {client} after {len(own)} lines of "
+            "it; give one line for each client, or number its dispatches in a column dispatch",
+        )
         if any(row.get(column) for column in _UNAVAILABLE):
-            lost_after, seconds_away = (
-                _number(place, column, row[column]) for column in _UNAVAILABLE
-            )
+            lost_after, seconds_away = (_number(number, row[column]) for column in _UNAVAILABLE)
             unavailable[client, len(own)] = lost_after, seconds_away
-        own.append(_number(place, "seconds_per_step", row["seconds_per_step"]))
-    missing = next((i for i in range(len(times)) if i not in times), None)
-    if missing is not None or not times:
-        raise ValueError(f"{name} has no line of client {missing or 0}; number clients from 0")
+        own.append(_number(number, row["seconds_per_step"]))
+    missing = set(range(max(len(times), 1))) - set(times)
+    require(not missing, f"it has no line of client {min(missing, default=0)}; number them from 0")
     ordered = [times[client] for client in range(len(times))]
     return ordered if "dispatch" in columns else [each[0] for each in ordered], unavailable
 
 
-def _check_columns(name, columns):
-    needed = {"client", "seconds_per_step"}
-    if set(_UNAVAILABLE) & set(columns):
-        needed |= {*_UNAVAILABLE, "dispatch"}
-    missing, others = needed - set(columns), [each for each in columns if each not in _COLUMNS]
-    if missing or others or len(set(columns)) < len(columns):
-        raise ValueError(
-            f"{name}, line 1: the columns are {printable(','.join(columns), 200)}; give "
-            f"{','.join(each for each in _COLUMNS if each in needed | set(columns))}"
-        )
-
-
-def _whole(place, column, text):
-    if not (text.isascii() and text.isdecimal() and len(text) < 11 and int(text) <= MAX_INT32):
-        raise ValueError(
-            f"{place}: {column}={printable(repr(text), 80)} is no whole number; give 0, 1, 2, ..."
-        )
+def _whole(line, text):
+    fits = text.isascii() and text.isdecimal() and len(text) < 11 and int(text) <= MAX_INT32
+    require(fits, f"line {line}: {text[:80]!r} is no whole number; give 0, 1, 2, ...")
     return int(text)
 
 
-def _number(place, column, text):
+def _number(line, text):
     try:
         return float(text)
     except ValueError:
-        shown = printable(repr(text), 80)
-        raise ValueError(f"{place}: {column}={shown} is no number; give one") from None
+        raise ValueError(f"line {line}: {text[:80]!r} is no number; give one") from None
 
 
 class Sessions(NamedTuple):
@@ -305,10 +253,7 @@ class Sessions(NamedTuple):
 
     @classmethod
     def of(cls, starts: Sequence[Any], ends: Sequence[Any], period: Any) -> "Sessions":
-        """Joins sessions that touch, and leaves out one that starts when the period ends.
-
-        `starts` ascend from 0; no end is before its start, after the next start or after `period`.
-        """
+        """Joins sessions, in ascending order, that touch; none starts when the period ends."""
         firsts: list[Any] = []
         lasts: list[Any] = []
         for start, end in zip(starts, ends, strict=True):

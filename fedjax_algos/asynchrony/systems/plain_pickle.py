@@ -1,11 +1,9 @@
 """Pickles of plain values, read by Python's own `Unpickler` in a process of its own.
 
-A pickle is a program that calls what it names. Here it can name only what numbers of NumPy need,
-which become numbers of Python; every other name is refused before it is looked up.
-
-A short pickle can still take any amount of memory (by an index of its memo) or of time (by the hash
-of a key that holds one tuple many times). So the process has limits: it is this file, which then
-imports nothing of the package.
+A pickle is a program that calls what it names. Here it can name only what numbers of NumPy need;
+every other name is refused before it is looked up. A short pickle can still take any amount of
+memory (by an index of its memo) or of time (by the hash of a key that holds one tuple many times).
+So the process, which is this file and imports nothing of the package, has limits.
 """
 
 import contextlib
@@ -24,14 +22,7 @@ _FORMATS |= {f"u{kind[1]}": code.upper() for kind, code in _FORMATS.items() if k
 
 
 def read_plain_pickle(content: bytes) -> bytes:
-    """The value of a pickle of dictionaries, lists, tuples, texts and numbers, as a text of JSON.
-
-    Args:
-      content: the pickle, in any protocol.
-
-    Raises:
-      ValueError: for anything else, and for a value that needs too much time or memory.
-    """
+    """A pickle of dictionaries, lists, tuples, texts and numbers as a text of JSON; ValueError."""
     command = [sys.executable, "-I", "-S", __file__]
     done = subprocess.run(command, input=content, capture_output=True, check=False)
     if done.returncode:

@@ -1,8 +1,4 @@
-"""Simulated systems: clients' speeds, losses and times away are drawn.
-
-The draws depend only on the seed, the client and the number of the dispatch, so that all compared
-methods meet the same system.
-"""
+"""Simulated systems: clients' speeds, losses and times away are drawn."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -50,10 +46,10 @@ def simulated(
 ) -> SystemModelFactory:
     """A dispatch of Q steps takes Q t_i z + communication, z ~ N(1, jitter^2) and at least .5.
 
-    t_i is drawn once for each client around mu = `seconds_per_step`, as in the local work
-    `deadline` and with the same values: "homogeneous" is mu; "normal" is N(mu, (0.3 mu)^2), drawn
-    again while it is 0.05 mu or less; "exponential" has mean mu. `SpeedDistribution` defines the
-    floor and the bins, and says what is known of FedCompass's. z is drawn for each dispatch.
+    t_i is drawn once for each client around mu = `seconds_per_step`, with the values of the local
+    work `deadline`: "homogeneous" is mu; "normal" is N(mu, (0.3 mu)^2), drawn again while it is
+    0.05 mu or less; "exponential" has mean mu. `SpeedDistribution` defines the floor and the bins,
+    and says what is known of FedCompass's. z is drawn for each dispatch.
 
     Li et al., "FedCompass", ICLR 2024, sections 5.1 and G.2, https://arxiv.org/abs/2309.14675.
     There communication takes no time, and how times are kept positive is not specified. The paper
@@ -66,9 +62,7 @@ def simulated(
       jitter: the standard deviation of z, at least 0.
       change: probability that a client draws a new t_i before a dispatch other than its first, from
         0 to 1; .1 in the paper's study of changing speeds.
-      communication_seconds: seconds that each dispatch takes for download and upload together.
-      bytes_per_second: adds (download_bytes + upload_bytes) / bytes_per_second seconds to each
-        dispatch; None adds nothing.
+      communication_seconds, bytes_per_second: as in `traced`.
       dropout: probability that a dispatch is lost, at least 0 and below 1.
       unavailable_seconds: the mean time away, in seconds, above 0.
       time_floor: the least t_i, in units of mu, from 0 (none) to 1. With exponential speeds it
@@ -83,22 +77,14 @@ def simulated(
       ValueError: for bins of other speeds.
     """
     distribution = speed_distribution(speeds, time_floor, time_bin, "simulated")
+    facts = distribution, seconds_per_step, jitter, change, dropout, unavailable_seconds
 
     def make(
         seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
     ) -> SystemModelWithSpeeds:
         transfer = transfer_seconds(download_bytes, upload_bytes, bytes_per_second)
         require_at_least_0(seed=seed)
-        return SimulatedSystem(
-            seed,
-            distribution,
-            seconds_per_step,
-            jitter,
-            change,
-            communication_seconds + transfer,
-            dropout,
-            unavailable_seconds,
-        )
+        return SimulatedSystem(seed, communication_seconds + transfer, *facts)
 
     return make
 
@@ -108,11 +94,11 @@ class SimulatedSystem:
     """The system that `simulated` describes, for one seed. Draws are made when they are needed."""
 
     seed: int
+    communication: float  # seconds of each dispatch
     distribution: SpeedDistribution  # of t_i, in units of mu
     seconds_per_step: float
     jitter: float
     change: float
-    communication: float  # seconds of each dispatch
     dropout: float
     unavailable_seconds: float
     # by client: seconds per step and unavailability of each dispatch drawn so far, and the last t_i
@@ -121,13 +107,8 @@ class SimulatedSystem:
     _latest: dict[int, float] = field(init=False, default_factory=dict)
 
     def __repr__(self) -> str:
-        return describe(
-            self,
-            seed=self.seed,
-            speeds=self.distribution.name,
-            seconds_per_step=self.seconds_per_step,
-            dropout=self.dropout,
-        )
+        about = {"seconds_per_step": self.seconds_per_step, "dropout": self.dropout}
+        return describe(self, seed=self.seed, speeds=self.distribution.name, **about)
 
     def seconds(self, client: int, number: int, num_steps: int) -> float:
         """See `SystemModel.seconds`."""
@@ -145,14 +126,13 @@ class SimulatedSystem:
         """See `SystemModelWithSpeeds.expected_seconds_per_step`."""
         return self._first_times(range(client, client + 1))[0]
 
-    def _first_times(self, clients: range) -> list[float]:
+    def _first_times(self, clients):
         """t_i at the start, of clients in one block."""
         block, first = divmod(clients[0], CLIENTS_IN_BLOCK)
         times = block_of_times(self.distribution, self.seed, block)[first : first + len(clients)]
         return (self.seconds_per_step * times).tolist()
 
-    def _draw_until(self, client: int, number: int) -> None:
-        """Draws the client's dispatches up to this number, as far as they are not drawn yet."""
+    def _draw_until(self, client, number):
         if client not in self._times:
             first = client - client % _CLIENTS
             clients = range(first, first + _CLIENTS)
@@ -164,8 +144,7 @@ class SimulatedSystem:
             num_dispatches = min(max(drawn, _MIN_DISPATCHES), _MAX_DISPATCHES)
             self._draw(range(client, client + 1), drawn, num_dispatches)
 
-    def _draw(self, clients: range, first_dispatch: int, num_dispatches: int) -> None:
-        """Draws the next dispatches of these clients."""
+    def _draw(self, clients, first_dispatch, num_dispatches):
         shape = len(clients), num_dispatches
         start = clients[0], first_dispatch
         times = np.array([self._latest[client] for client in clients])[:, None]

@@ -12,16 +12,14 @@ class SystemModel(Protocol):
     """Speeds and unavailability of clients.
 
     The answers depend only on the seed, the client and the number of the dispatch, so that all
-    compared methods meet the same system. Where clients are available at given times, it is a
-    `SystemModelWithSessions`.
+    compared methods meet the same system.
     """
 
     def seconds(self, client: int, number: int, num_steps: int) -> float:
         """Seconds that a dispatch takes, including communication.
 
         Args:
-          client: the client's id.
-          number: number of this dispatch of the client, from 0.
+          client, number: its id, and the number of this dispatch of the client, from 0.
           num_steps: local steps of the dispatch.
         """
 
@@ -29,8 +27,7 @@ class SystemModel(Protocol):
         """Whether and how the client leaves during a dispatch, which is then lost.
 
         Args:
-          client: the client's id.
-          number: number of this dispatch of the client, from 0.
+          client, number: as for `seconds`.
 
         Returns:
           None, or (share of the dispatch's time after which the client leaves, seconds away). The
@@ -40,10 +37,7 @@ class SystemModel(Protocol):
 
 @runtime_checkable
 class SystemModelWithSessions(SystemModel, Protocol):
-    """A system model whose clients leave and come back at given times.
-
-    All compared methods meet the same sessions, as a function of the time.
-    """
+    """A system model whose clients leave and come back at given times, in all compared methods."""
 
     def unavailability_at(
         self, client: int, now: float, seconds: float
@@ -52,8 +46,7 @@ class SystemModelWithSessions(SystemModel, Protocol):
 
         Args:
           client: the client's id.
-          now: when the dispatch starts, in simulated seconds.
-          seconds: how long the dispatch takes.
+          now, seconds: when the dispatch starts, and how long it takes.
 
         Returns:
           As `SystemModel.unavailability`; a share of 0 for a client that is away at `now`.
@@ -78,12 +71,11 @@ class SystemModelFactory(Protocol):
     def __call__(
         self, seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
     ) -> SystemModelWithSpeeds:
-        """Makes the system model of a seed.
+        """The system model of a seed.
 
         Args:
           seed: the seed of all draws, at least 0.
-          download_bytes: bytes that a client receives in a dispatch.
-          upload_bytes: bytes that a client sends in a dispatch.
+          download_bytes, upload_bytes: that a client receives and sends in a dispatch.
         """
 
 
@@ -107,12 +99,9 @@ def system_of(spec: str, batch_size: int) -> SystemModelFactory:
 
 
 def check_unavailability(client: int, number: int, unavailability: tuple[Any, Any]) -> None:
-    """Raises ValueError unless a dispatch is lost after a share of its time, and the client away.
-
-    The share and the seconds away may not both be 0, because the client would leave and return
-    without end at the same time.
-    """
+    """Raises ValueError for a share or seconds away out of range."""
     share, away = unavailability
+    # not both 0, because the client would leave and return without end at the same time
     if not (0 <= share <= 1 and away >= 0 and (share or away)):
         raise ValueError(
             f"dispatch {number} of client {client} has unavailability=({share}, {away}); give a "

@@ -1,11 +1,11 @@
 """The tables that the host makes from plan and waves, one for each compiled call; merged plans.
 
-The plans, data and states of several runs can be merged to those of one run. The waves of a merged
-plan train dispatches of all runs, so they are wider and fewer. No run reads the results of another
-one, so each has the same results as alone. A single run is left as it is.
+The waves of a merged plan train dispatches of several runs, so they are wider and fewer. No run
+reads the results of another one, so each has the same results as alone.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -60,94 +60,92 @@ class CallTable(NamedTuple):
     steps: ServerStep  # leaves [C]
 
 
-class CallTables(NamedTuple):
-    """Makes the tables of a run."""
+def call_tables(
+    plan: Plan,
+    dispatches: Dispatch,
+    waves: Waves,
+    num_devices: int,
+    waves_per_call: int,
+    num_clients: int,
+    stops: Sequence[int],
+    after: int = 0,
+) -> Iterator[tuple[int | None, CallTable]]:
+    """Iterates over the calls of a plan after a stop: (the stop that ends it or None, its table).
 
-    plan: Plan
-    dispatches: Dispatch  # of `plan_dispatches`
-    waves: Waves  # of `plan`
-    num_devices: int
-    waves_per_call: int  # at most
-    num_clients: int  # of all runs together
+    `stops` are ascending numbers of server steps at which a call, of at most `waves_per_call`
+    waves, has to end. `num_clients` are those of all runs together.
+    """
+    size, slots, ends = waves_per_call, waves.trained.shape[1], step_ends(plan)
+    slots_of = partial(_slots, plan, dispatches, waves, num_devices, num_clients // plan.num_runs)
+    ascending = np.unique(stops)
+    waves = waves.split_at(ascending, ends)
+    what = f"waves_per_call={size} of {slots} slots"
+    check_memory(what, size * slots * _SLOT_BYTES, "give fewer waves or slots")
+    counts = np.diff(ends, prepend=0)
+    # a call adds at most what it trains, and what was trained before and is in a row
+    room = np.arange(size * slots + row_counts(waves)[1])
+    begin = added = made = 0
+    last_run = None  # the run of the last stop
+    if after:
+        begin = int(np.searchsorted(waves.steps, after)) + 1
+        added, made = waves.contributions[begin - 1], waves.steps[begin - 1]
+        last_run = None if plan.run is None else plan.run[after - 1]
+    for stop in ascending[ascending > after].tolist():
+        end = int(np.searchsorted(waves.steps, stop)) + 1
+        for start in range(begin, end, size):
+            until = min(start + size, end)
+            # past its end a table repeats an entry, which nothing reads
+            wave = np.minimum(start + np.arange(size), until - 1)
+            contribution = np.minimum(added + room, len(plan.dispatch) - 1)
+            step = np.minimum(made + room, len(ends) - 1)
+            in_waves, filled = slots_of(waves.trained[wave], waves.filled[wave])
+            run, reset_metrics = None, start == begin
+            if plan.run is not None:
+                run = plan.run[step]
+                reset_metrics = reset_metrics & (np.arange(plan.num_runs) == last_run)
+            table = CallTable(
+                num_waves=until - start,
+                reset_metrics=reset_metrics,
+                slots=in_waves,
+                filled=filled,
+                contributions=waves.contributions[wave] - added,
+                steps_made=waves.steps[wave] - made,
+                update_row=waves.update_row[contribution],
+                staleness=plan.staleness[contribution],
+                steps=ServerStep(
+                    end=ends[step] - added,
+                    count=counts[step],
+                    group=plan.group[step],
+                    version_row=waves.version_row[step + plan.num_runs],
+                    run=run,
+                ),
+            )
+            yield stop if until == end else None, jax.tree.map(narrow, table)
+            added, made = waves.contributions[until - 1], waves.steps[until - 1]
+        begin, last_run = end, None if plan.run is None else plan.run[stop - 1]
 
-    def calls(self, stops: np.ndarray, after: int = 0) -> Iterator[tuple[int | None, CallTable]]:
-        """Iterates over the calls: (the stop at which the call ends or None, its table).
 
-        `stops`, int[...], are ascending numbers of server steps at which a call has to end; `after`
-        is the stop at which to begin, 0 for the beginning of the plan.
-        """
-        plan, size, ends = self.plan, self.waves_per_call, step_ends(self.plan)
-        check_memory(
-            f"waves_per_call={size} of {self.waves.trained.shape[1]} slots",
-            size * self.waves.trained.shape[1] * _SLOT_BYTES,
-            "give fewer waves or slots",
-        )
-        counts = np.diff(ends, prepend=0)
-        waves = self.waves.split_at(stops, ends)
-        # a call adds at most what it trains, and what was trained before and is in a row
-        room = np.arange(size * waves.trained.shape[1] + row_counts(waves)[1])
-        begin = added = made = 0
-        last_run = None  # the run of the last stop
-        if after:
-            begin = int(np.searchsorted(waves.steps, after)) + 1
-            added, made = waves.contributions[begin - 1], waves.steps[begin - 1]
-            last_run = None if plan.run is None else plan.run[after - 1]
-        for stop in stops[stops > after].tolist():
-            end = int(np.searchsorted(waves.steps, stop)) + 1
-            for start in range(begin, end, size):
-                until = min(start + size, end)
-                # past its end a table repeats an entry, which nothing reads
-                wave = np.minimum(start + np.arange(size), until - 1)
-                contribution = np.minimum(added + room, len(plan.dispatch) - 1)
-                step = np.minimum(made + room, len(ends) - 1)
-                slots, filled = self._slots(waves.trained[wave], waves.filled[wave])
-                run, reset_metrics = None, start == begin
-                if plan.run is not None:
-                    run = plan.run[step]
-                    reset_metrics = reset_metrics & (np.arange(plan.num_runs) == last_run)
-                table = CallTable(
-                    num_waves=until - start,
-                    reset_metrics=reset_metrics,
-                    slots=slots,
-                    filled=filled,
-                    contributions=waves.contributions[wave] - added,
-                    steps_made=waves.steps[wave] - made,
-                    update_row=waves.update_row[contribution],
-                    staleness=plan.staleness[contribution],
-                    steps=ServerStep(
-                        end=ends[step] - added,
-                        count=counts[step],
-                        group=plan.group[step],
-                        version_row=waves.version_row[step + plan.num_runs],
-                        run=run,
-                    ),
-                )
-                yield stop if until == end else None, jax.tree.map(narrow, table)
-                added, made = waves.contributions[until - 1], waves.steps[until - 1]
-            begin, last_run = end, None if plan.run is None else plan.run[stop - 1]
-
-    def _slots(self, trained, filled):
-        """The slots of waves, leaves [W, D, S], and the number of filled ones, [W, D]."""
-        plan, waves = self.plan, self.waves
-        assigned = np.arange(trained.shape[1])[None, None]
-        assigned = np.where(assigned < filled[:, None, None], assigned, -1)
-        if self.num_devices > 1:
-            steps = plan.num_steps[plan.dispatch[trained]]
-            assigned = assign_slots(steps, filled, self.num_devices)
-        real = assigned >= 0
-        trained = np.take_along_axis(trained[:, None], assigned, 2)
-        ids = plan.dispatch[trained]
-        dispatches = jax.tree.map(lambda leaf: leaf[None, None], self.dispatches)
-        run, clients_per_run = None, self.num_clients // plan.num_runs
-        if plan.run is not None:
-            run = np.where(real, plan.client[ids] // clients_per_run, plan.num_runs - 1)
-        slots = Slot(
-            dispatch=fill_slots(dispatches, np.where(real, ids, -1), clients_per_run),
-            version_row=waves.version_row[plan.version[ids]],
-            update_row=np.where(real, waves.update_row[trained], row_counts(waves)[1]),
-            run=run,
-        )
-        return slots, real.sum(-1)
+def _slots(plan, dispatches, waves, num_devices, num_clients, trained, filled):
+    """The slots of waves, leaves [W, D, S], and the number of filled ones, [W, D]."""
+    assigned = np.arange(trained.shape[1])[None, None]
+    assigned = np.where(assigned < filled[:, None, None], assigned, -1)
+    if num_devices > 1:
+        steps = plan.num_steps[plan.dispatch[trained]]
+        assigned = assign_slots(steps, filled, num_devices)
+    real = assigned >= 0
+    trained = np.take_along_axis(trained[:, None], assigned, 2)
+    ids = plan.dispatch[trained]
+    dispatches = jax.tree.map(lambda leaf: leaf[None, None], dispatches)
+    run = None
+    if plan.run is not None:
+        run = np.where(real, plan.client[ids] // num_clients, plan.num_runs - 1)
+    slots = Slot(
+        dispatch=fill_slots(dispatches, np.where(real, ids, -1), num_clients),
+        version_row=waves.version_row[plan.version[ids]],
+        update_row=np.where(real, waves.update_row[trained], row_counts(waves)[1]),
+        run=run,
+    )
+    return slots, real.sum(-1)
 
 
 def row_counts(waves: Waves) -> tuple[int, int]:
@@ -170,11 +168,11 @@ def narrow(leaf: Any) -> np.ndarray:
 def merge_plans(
     plans: Sequence[Plan], dispatches: Sequence[Dispatch], num_clients: int
 ) -> tuple[Plan, Dispatch]:
-    """The merged plan of several runs, and its dispatches.
+    """The merged plan of several runs, and its dispatches; those of a single run as they are.
 
-    Server steps are in the order of their time, in the order of the runs at equal times, and
-    dispatches are in the order of the versions that they start from. Client i of run r is
-    r * num_clients + i in the plan; the dispatches have the numbers of their own run.
+    Server steps are in the order of their time, at equal times of the runs, and dispatches in that
+    of the versions that they start from. Client i of run r is r * num_clients + i in the plan; the
+    dispatches have the numbers of their own run.
     """
     if len(plans) == 1:
         return plans[0], dispatches[0]
@@ -226,14 +224,12 @@ def merge_data(data: Sequence[FederatedData]) -> FederatedData:
     for number, (each, ids) in enumerate(zip(data, arrays, strict=True)):
         if ids != arrays[0]:
             raise ValueError(
-                f"the examples of run {number} are other arrays than those of run 0; put them on "
-                "the device once, with jax.device_put, and pass the result to each federate"
+                f"the examples of run {number} are other arrays than those of run 0; pass the same "
+                "ones, of jax.device_put, to each federate"
             )
         if each.num_clients != data[0].num_clients:
-            raise ValueError(
-                f"run {number} has {each.num_clients} clients and run 0 {data[0].num_clients}; "
-                "give runs with the same number"
-            )
+            sizes = f"run {number} has {each.num_clients} clients and run 0 {data[0].num_clients}"
+            raise ValueError(f"{sizes}; give runs with the same number")
     starts = _starts([len(each.indices) for each in data])
     offsets = [np.asarray(each.offsets)[1:] + s for each, s in zip(data, starts, strict=True)]
     return FederatedData(

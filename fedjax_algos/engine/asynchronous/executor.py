@@ -1,10 +1,10 @@
 """The executor runs plans: waves of training, and the server steps that they make possible.
 
 The device holds the server state, the sums of the current server step, one row for each version
-from which a dispatch still starts, and one row for each update that has not arrived yet. The
-numbers of rows are known before any training; see `waves`.
+from which a dispatch still starts, and one for each update that has not arrived yet.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -20,12 +20,8 @@ from fedjax_algos.core.checks import check_kind, check_whole
 from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import tree_bytes
-from fedjax_algos.engine.asynchronous.call_tables import CallTables, narrow, row_counts
-from fedjax_algos.engine.asynchronous.in_flight import (
-    InFlightState,
-    initial_in_flight,
-    run_waves,
-)
+from fedjax_algos.engine.asynchronous.call_tables import call_tables, narrow, row_counts
+from fedjax_algos.engine.asynchronous.in_flight import InFlightState, initial_in_flight, run_waves
 from fedjax_algos.engine.asynchronous.waves import Waves, choose_slots, make_waves
 from fedjax_algos.engine.checks import check_options
 from fedjax_algos.engine.engine import PlacedAlgorithm
@@ -41,10 +37,8 @@ class InFlightMemory(NamedTuple):
     """Memory for what is in flight, besides the server state and the clients' rows.
 
     Attributes:
-      version_rows: versions from which dispatches still start, with all that is broadcast.
-      version_bytes: bytes of all these rows.
-      update_rows: updates that are trained and have not arrived.
-      update_bytes: bytes of all these rows.
+      version_rows, version_bytes: versions from which dispatches still start, and their bytes.
+      update_rows, update_bytes: updates that are trained and have not arrived, and their bytes.
       runs: merged runs, which share the rows.
     """
 
@@ -78,32 +72,27 @@ class PlanStop(NamedTuple):
 ResumeFn = Callable[[InFlightState, Metrics], tuple[int, InFlightState, Metrics]]
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class Executor(PlacedAlgorithm):
     """An algorithm compiled for plans, as `make_executor` returns it.
 
     Attributes:
-      algorithm: the algorithm that is executed.
-      slots: dispatches of a wave, or "auto".
+      algorithm, slots, waves_per_call, non_finite: as in `make_executor`.
       layout: how the slots of a wave are computed: "sequential" or "vmapped".
+      placement, client_state, sharded: as in an `Engine`.
       num_devices: number of devices over which the slots are divided.
-      non_finite: "exclude", "error" or "keep".
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        placement: Placement,
-        slots: Literal["auto"] | int,
-        layout: Literal["sequential", "vmapped"],
-        waves_per_call: int,
-        non_finite: NonFinite,
-    ):
-        super().__init__(algorithm, placement, "device", False, non_finite)
-        self.slots, self.layout, self._waves_per_call = slots, layout, waves_per_call
-        self.num_devices = placement.num_devices
-        initial = partial(initial_in_flight, algorithm, placement)
+    slots: Literal["auto"] | int
+    layout: Literal["sequential", "vmapped"]
+    waves_per_call: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.num_devices = self.placement.num_devices
+        initial = partial(initial_in_flight, self.algorithm, self._mesh)
         self._initial = jax.jit(initial, static_argnums=5, donate_argnums=0)
-        run = partial(run_waves, algorithm, layout, placement.mesh)
+        run = partial(run_waves, self.algorithm, self.layout, self._mesh)
         self._run_waves = jax.jit(run, donate_argnums=0)
 
     @property
@@ -116,17 +105,12 @@ class Executor(PlacedAlgorithm):
         return describe(self, **facts, algorithm=self.algorithm)
 
     def waves(self, state: FederatedState, plan: Plan) -> Waves:
-        """Makes the waves of a plan, with the executor's number of slots.
+        """The waves of a plan; ValueError for one that contradicts itself.
 
         Args:
-          state: what `init` returned, or its shapes; not consumed.
-          plan: the timeline.
-
-        Raises:
-          ValueError: for a plan that contradicts itself.
+          state, plan: what `init` returned, or its shapes, and the timeline.
         """
-        stateful = bool(jax.tree.leaves(state.origin))
-        slots = self.slots
+        stateful, slots = bool(jax.tree.leaves(state.origin)), self.slots
         if slots == "auto":
             slots = choose_slots(plan, self.layout, devices=self.num_devices, stateful=stateful)
         return make_waves(plan, slots, stateful=stateful)
@@ -137,10 +121,8 @@ class Executor(PlacedAlgorithm):
         """Computes how much memory a run needs for what is in flight, before it begins.
 
         Args:
-          state: what `init` returned, or its shapes; not consumed.
-          data: all clients' examples, or their shapes.
-          dispatches: what `plan_dispatches` returned.
-          waves: what `waves` returned.
+          state, data: what `init` and `put_data` returned, or their shapes.
+          dispatches, waves: what `plan_dispatches` and `waves` returned.
         """
         in_flight, _ = self._initial.eval_shape(*self._arguments(state, data, dispatches, waves))
         versions, updates = row_counts(waves)
@@ -158,12 +140,11 @@ class Executor(PlacedAlgorithm):
         waves: Waves | None = None,
         resume: ResumeFn | None = None,
     ) -> Iterator[PlanStop]:
-        """Executes a plan.
+        """Executes a plan, from the given state and with dispatch 0 of each client.
 
-        The plan begins at the given state and with dispatch 0 of each client. Several runs are
-        executed as one if plans, data and states are merged by `merge_plans`, `merge_data` and
-        `merge_states`: then metrics have leaves [runs, ...], and a stop restarts the sums of its
-        own run only.
+        Plans, data and states of several runs are executed as one if they are merged by
+        `merge_plans`, `merge_data` and `merge_states`: then metrics have leaves [runs, ...], and a
+        stop restarts the sums of its own run only.
 
         Args:
           state: what `init` returned. It is CONSUMED: its buffers are reused.
@@ -174,26 +155,24 @@ class Executor(PlacedAlgorithm):
           waves: what `waves` returned; None makes them.
           resume: goes on after a stop of an earlier run with the same arguments: it takes what is
             in flight before the first wave, and the metrics, and returns the number of server steps
-            at that stop with what was in flight then, and the metrics. None begins the plan.
+            at that stop with both as they were then. None begins the plan.
 
         Returns:
           An iterator over `PlanStop`s, after each of `stops` and after the last server step.
           Metrics are means over the contributions since the last stop. The yielded arrays are
-          CONSUMED when the iterator advances: read or copy them before. Client rows in a yielded
-          state may be ahead of the clock: they include all dispatches trained so far.
+          CONSUMED when the iterator advances. Client rows in a yielded state may be ahead of the
+          clock: they include all dispatches trained so far.
 
         Raises:
           ValueError: for stops out of order or range, for dispatches or a state that do not fit the
             plan, and for a plan that contradicts itself.
         """
-        _check_run(state, data, plan, dispatches, stops)
+        last = _check_run(state, data, plan, dispatches, stops)
         if plan.num_runs == 1:
             self._checked.check(state, data, dispatches, ("dispatches",))
         waves = self.waves(state, plan) if waves is None else waves
-        tables = CallTables(
-            plan, dispatches, waves, self.num_devices, self._waves_per_call, data.num_clients
-        )
-        calls = partial(tables.calls, np.unique([*stops, len(plan.time)]))
+        sizes = self.num_devices, self.waves_per_call, data.num_clients
+        calls = partial(call_tables, plan, dispatches, waves, *sizes, [*stops, last])
         arguments = self._arguments(state, data, dispatches, waves)
         return self._execute(state, data, arguments, calls, resume)
 
@@ -223,8 +202,7 @@ class Executor(PlacedAlgorithm):
                 jax.block_until_ready(metrics)
             check_excluded(self.non_finite, in_flight.excluded)
             if stop is not None:
-                now = in_flight.state(fixed, state.seed)
-                yield PlanStop(stop, now, metrics, in_flight)
+                yield PlanStop(stop, in_flight.state(fixed, state.seed), metrics, in_flight)
 
 
 def make_executor(
@@ -266,56 +244,45 @@ def make_executor(
     """
     check_options(algorithm, "auto", non_finite)
     check_asynchronous(algorithm)
+    check_whole("waves_per_call", waves_per_call)
     placement = Placement("auto", client_mesh(devices))
     layout = default_layout() if layout == "auto" else layout
-    _check_options(slots, layout, waves_per_call, placement.num_devices)
-    return Executor(algorithm, placement, slots, layout, waves_per_call, non_finite)
-
-
-def _check_options(slots, layout, waves_per_call, num_devices):
-    check_whole("waves_per_call", waves_per_call)
-    if slots != "auto":
-        check_whole("slots", slots)
     if layout not in ("sequential", "vmapped"):
         raise ValueError(f"layout={layout!r} is unknown; choose auto, sequential or vmapped")
-    if slots != "auto" and slots % num_devices:
-        raise ValueError(f"slots={slots} do not divide over {num_devices} devices; give a multiple")
+    if slots != "auto":
+        check_whole("slots", slots)
+        number = placement.num_devices
+        if slots % number:
+            raise ValueError(f"slots={slots} do not divide over {number} devices; give a multiple")
+    how = algorithm, placement, non_finite
+    return Executor(*how, slots=slots, layout=layout, waves_per_call=waves_per_call)
 
 
 def _with_data(data, calls):
     """The calls with what each reads: of stored data, the examples of the clients it trains."""
     if not isinstance(data, CohortData):
         return ((*call, data) for call in calls)
-
-    def trained(table):
-        return table.slots.dispatch.client[: table.num_waves]
-
     tables, upcoming = itertools.tee(calls)
-    cohorts = data.cohorts(trained(table) for _, table in upcoming)
+    cohorts = data.cohorts(table.slots.dispatch.client[: table.num_waves] for _, table in upcoming)
     return ((*call, cohort) for call, cohort in zip(tables, cohorts, strict=True))
 
 
 def _check_run(state, data, plan, dispatches, stops):
+    """Raises for what does not fit the plan, which may be a merged one; its last server step."""
     check_kind("plan", plan, Plan, "give what a planner returned")
     check_kind("state", state, FederatedState, "give what executor.init returned")
     check_kind("data", data, DeviceData, "give what federate or executor.put_data returned")
     check_kind("dispatches", dispatches, Dispatch, "give those of plan_dispatches")
     last = len(plan.time)
     if len(stops) and (np.diff(stops, prepend=0).min() < 1 or stops[-1] > last):
-        raise ValueError(
-            f"stops={list(stops)} are out of range; give ascending server steps from 1 to {last}, "
-            "the plan's last"
-        )
+        fix = f"give ascending server steps from 1 to {last}"
+        raise ValueError(f"stops={list(stops)} are out of range; {fix}")
     if len(dispatches.client) != len(plan.client):
-        raise ValueError(
-            f"{len(dispatches.client)} dispatches do not fit a plan with {len(plan.client)} "
-            "dispatches; make them with plan_dispatches"
-        )
+        sizes = f"{len(dispatches.client)} dispatches do not fit a plan with {len(plan.client)}"
+        raise ValueError(f"{sizes}; make them with plan_dispatches")
     if state.seed.size != plan.num_runs:
-        raise ValueError(
-            f"the plan has {plan.num_runs} runs and the state has {state.seed.size}; merge the "
-            "plans, data and states of the same runs"
-        )
+        sizes = f"the plan has {plan.num_runs} runs and the state has {state.seed.size}"
+        raise ValueError(f"{sizes}; merge the plans, data and states of the same runs")
     if plan.num_runs > 1 and isinstance(data, CohortData):
         raise ValueError(
             f"the plan has {plan.num_runs} merged runs, whose examples cannot be read from files; "
@@ -326,3 +293,4 @@ def _check_run(state, data, plan, dispatches, stops):
             f"the plan dispatches client {plan.client.max()}, but the data have "
             f"{data.num_clients} clients; give the data that it was made for"
         )
+    return last

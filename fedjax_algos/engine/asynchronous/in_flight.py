@@ -1,7 +1,4 @@
-"""The in-flight state on the device, and the two functions that are compiled for a plan.
-
-`initial_in_flight` makes the state before the first wave, `run_waves` runs the waves of one call.
-"""
+"""The in-flight state on the device, and the two functions that are compiled for a plan."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,7 +11,7 @@ from fedjax_algos.core import Dispatch, Report, Update
 from fedjax_algos.engine.asynchronous.call_tables import CallTable
 from fedjax_algos.engine.exchange import Shared, draw, exchange, exchange_shapes, send
 from fedjax_algos.engine.non_finite import all_finite
-from fedjax_algos.engine.placed.devices import AXIS
+from fedjax_algos.engine.placed.devices import AXIS, constrain
 from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, server_step
 from fedjax_algos.engine.state import FederatedState
 
@@ -46,13 +43,11 @@ class InFlightState(NamedTuple):
 
     def state(self, fixed: tuple[Any, Any], seed: jax.Array) -> FederatedState:
         """The state of the run; `fixed` is theta_0, or (), and the model's frozen arrays, or ()."""
-        server, statistics, clients, dispatched, excluded = self[:5]
-        origin, frozen = fixed
-        rest = origin, seed, excluded, dispatched, frozen
-        return FederatedState(server, statistics, clients, *rest)
+        (origin, frozen), rest = fixed, (seed, self.excluded, self.dispatched)
+        return FederatedState(self.server, self.statistics, self.clients, origin, *rest, frozen)
 
 
-def initial_in_flight(algorithm, placement, initial, fixed, seed, data, dispatch, rows):
+def initial_in_flight(algorithm, mesh, initial, fixed, seed, data, dispatch, rows):
     """The state before the first wave, with the initial versions in their rows, and zero metrics.
 
     `initial` has the first fields of an `InFlightState`, up to `excluded`, and `rows` the numbers
@@ -82,7 +77,7 @@ def initial_in_flight(algorithm, placement, initial, fixed, seed, data, dispatch
         versions=put(zeros(one[0], rows[0]), first_rows, sent),
         updates=zeros(Trained(update, dispatch, report, finite), rows[1]),
     )
-    return placement.constrain((in_flight, zeros(report.metrics, *runs)))
+    return constrain(mesh, (in_flight, zeros(report.metrics, *runs)))
 
 
 def run_waves(algorithm, layout, mesh, in_flight, metrics, fixed, seed, data, table):
@@ -164,8 +159,7 @@ def _run_waves(algorithm, layout, shared, in_flight, metrics, fixed, seed, data,
 def _make_train(algorithm, layout, shared, screened, fixed, seed, data):
     """`(in_flight, slots, filled) -> (tables, updates)`, which trains the slots of a wave.
 
-    The tables are the rows of client state, and whether each is initialised. If `screened`, an
-    update that is not finite is marked, and its client's row stays as it was.
+    The tables are the rows of client state, and whether each is initialised.
     """
     num_clients = data.num_clients // seed.size  # of a run
 
@@ -190,8 +184,7 @@ def _make_train(algorithm, layout, shared, screened, fixed, seed, data):
         return client if slot.run is None else slot.run * num_clients + client
 
     def train_sequentially(in_flight, slots, filled):
-        """Loops run for the steps of their own dispatch, and empty slots cost nothing."""
-
+        # loops run for the steps of their own dispatch, and empty slots cost nothing
         def train_one(index, carry):
             tables, updates = carry
             slot = _take(slots, index)

@@ -5,7 +5,6 @@ trained until a server step misses an update; then the dispatches that are neede
 whose version exists, fill the slots of one wave. With one slot this is immediate execution. With as
 many slots as dispatches in flight, the number of waves is the smallest possible: the length of the
 longest chain of dispatches, each starting from a version that the previous one contributed to.
-`choose_slots` chooses their number, and `assign_slots` the device that trains each of them.
 """
 
 import heapq
@@ -14,7 +13,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedjax_algos.asynchrony.plan import AGGREGATED, Plan
-from fedjax_algos.core.checks import check_whole
 from fedjax_algos.core.limits import check_memory
 
 _MAX_CONTRIBUTIONS = 20_000  # at the start of the plan, from which the number of slots is chosen
@@ -39,10 +37,9 @@ class Waves(NamedTuple):
     num_version_rows: int
 
     def split_at(self, stops: np.ndarray, ends: np.ndarray) -> "Waves":
-        """The same waves, split where a server step of `stops` is made in the middle of a wave.
+        """The waves, split where a server step of `stops`, int[...], is made in the middle of one.
 
-        The first part of a split wave trains; each part continues with the server steps where the
-        previous one ended. `stops`, int[...], are ascending; `ends` are the plan's `step_ends`.
+        The first part of a split wave trains. `ends` are the plan's `step_ends`.
         """
         added = ends[np.asarray(stops) - 1]
         wave = np.searchsorted(self.steps, stops)
@@ -64,7 +61,6 @@ def make_waves(plan: Plan, slots: int, *, stateful: bool = False) -> Waves:
     Dispatches that are lost or have not arrived at the end contribute nothing and are not trained.
     If clients keep state, a client's dispatches are in different waves, in their order.
     """
-    check_whole("slots", slots)
     check_plan(plan, stateful)
     # the table of waves; with many slots there may be few waves, but at least one
     check_memory(f"slots={slots}", slots * 8, "give fewer")
@@ -180,18 +176,17 @@ def check_plan(plan: Plan, stateful: bool) -> None:
         )
     early = np.flatnonzero(plan.version[plan.dispatch] >= plan.step + plan.num_runs)
     if len(early):
-        dispatch = plan.dispatch[early[0]]
+        dispatch, step = plan.dispatch[early[0]], plan.step[early[0]]
         raise ValueError(
             f"dispatch {dispatch} starts from version {plan.version[dispatch]}, but contributes to "
-            f"server step {plan.step[early[0]]}, which is made before that version"
+            f"server step {step}, which is made before that version"
         )
     times = np.bincount(plan.dispatch, minlength=len(plan.client))
     wrong = np.flatnonzero(times != (plan.fate == AGGREGATED))
     if len(wrong):
         raise ValueError(
             f"dispatch {wrong[0]} contributes {times[wrong[0]]} times and has fate "
-            f"{plan.fate[wrong[0]]}; dispatches with the fate AGGREGATED ({AGGREGATED}) contribute "
-            "once, others never"
+            f"{plan.fate[wrong[0]]}; those with AGGREGATED ({AGGREGATED}) contribute once"
         )
     if stateful and (np.diff(plan.version) < 0).any():
         raise ValueError(
@@ -207,12 +202,11 @@ def choose_slots(
     devices: int = 1,
     stateful: bool = False,
 ) -> int:
-    """Chooses the number of slots, the same for each device, from the start of the plan.
+    """The number of slots that is chosen from the start of the plan, the same for each device.
 
-    The result is the smallest number, on each device a power of two up to 8 (sequential) or 32
-    (vmapped), with which all waves together cost at most 2% (sequential) or 10% (vmapped) more than
-    with the best number. The cost of a wave is that of `wave_costs`: a vmapped wave is assumed to
-    take as long as its longest dispatch.
+    It is the smallest number, on each device a power of two up to 8 (sequential) or 32 (vmapped),
+    with which all waves together cost at most 2% (sequential) or 10% (vmapped) more than with the
+    best number, where the cost of a wave is that of `wave_costs`.
     """
     if layout == "sequential" and devices == 1:
         return 1
@@ -235,9 +229,9 @@ def choose_slots(
 def wave_costs(
     trained: np.ndarray, filled: np.ndarray, num_steps: np.ndarray, layout: str, devices: int
 ) -> np.ndarray:
-    """Local steps of the busiest device, int[W]: a sum (sequential) or a maximum (vmapped).
+    """Local steps, int[W], of the busiest device: a sum (sequential) or a maximum (vmapped).
 
-    `trained` and `filled` are those of `Waves`; `num_steps`, int[C], is that of each contribution.
+    `num_steps`, int[C], is that of each contribution.
     """
     steps = num_steps[trained]
     assigned = assign_slots(steps, filled, devices)
@@ -247,11 +241,10 @@ def wave_costs(
 
 
 def assign_slots(num_steps: np.ndarray, filled: np.ndarray, devices: int) -> np.ndarray:
-    """Assigns the slots of each wave to devices: int32[W, devices, slots / devices]; -1 for none.
+    """The slots of each wave by device: int32[W, devices, slots / devices]; -1 for none.
 
     Dispatches are assigned in descending order of their numbers of steps, int[W, slots], each to
-    the device with the least work among those that have a free slot. `filled`, int[W], is the
-    number of filled slots.
+    the device with the least work among those that have a free slot.
     """
     num_waves, slots = num_steps.shape
     # the empty slots are the last, when loads no longer matter

@@ -1,9 +1,8 @@
 """Stored examples on the devices of an engine: those of the present cohort and of the next ones.
 
 A program reads the examples of one round, or of one call on the virtual clock, as `FederatedData`
-in which all other clients hold none. So client ids, keys and batches are those of resident data,
-and no program knows of the files. The arrays end with zeros, so that the cohorts of a run have few
-different sizes, and few programs are compiled.
+in which all other clients hold none, so no program knows of the files. The arrays end with zeros,
+so that the cohorts of a run have few different sizes, and few programs are compiled.
 """
 
 import itertools
@@ -40,25 +39,12 @@ class CohortData:
         device_of_client: np.ndarray | None = None,
     ):
         self.stored, self.put, self.check = stored, put, check
-        self.device_of_client = device_of_client
+        self.num_clients, self.shapes = stored.num_clients, stored.shapes
+        self.counts, self.device_of_client = stored.counts, device_of_client
         self.least_rows, self.total = least_rows, int(stored.counts().sum(dtype=np.int64))
         self.most_rows = 0
         self._ahead: OrderedDict[bytes, Future] = OrderedDict()
         self._reader = ThreadPoolExecutor(1)
-
-    @property
-    def num_clients(self) -> int:
-        """N, the number of clients."""
-        return self.stored.num_clients
-
-    @property
-    def shapes(self) -> FederatedData:
-        """Shapes and dtypes of the examples of all clients."""
-        return self.stored.shapes
-
-    def counts(self) -> np.ndarray:
-        """int32[num_clients], on the host: n_i."""
-        return self.stored.counts()
 
     def devices_of(self, clients: np.ndarray) -> np.ndarray:
         """The devices of clients, int32[...], as positions in the mesh."""
@@ -89,11 +75,7 @@ class CohortData:
             self._ahead[key] = self._reader.submit(self._read, wanted)
 
     def cohort(self, clients: np.ndarray) -> Any:
-        """The examples of a cohort, on the devices; client id `num_clients` marks an empty slot.
-
-        Raises ValueError for files that are missing or damaged, and examples that the model does
-        not take.
-        """
+        """The examples of a cohort, on the devices; ValueError for damaged files, wrong labels."""
         wanted = self._held(clients)
         if wanted.tobytes() not in self._ahead:
             self._ahead.clear()  # other cohorts were expected
@@ -118,13 +100,11 @@ class CohortData:
             lambda leaf: np.zeros((min(len(leaf), 1), *leaf.shape[1:]), leaf.dtype), self.shapes
         )._replace(offsets=np.zeros(self.num_clients + 1, np.int32))
 
-    def _held(self, clients):
-        """The different clients of a cohort, without the marks of empty slots."""
+    def _held(self, clients):  # without the marks of empty slots
         wanted = np.unique(clients)
         return wanted[wanted < self.num_clients].astype(np.int32)
 
     def _rows_of(self, wanted):
-        """The number of examples of some clients, rounded up."""
         return round_up_size(max(1, int(self.counts()[wanted].sum(dtype=np.int64))))
 
     def _read(self, wanted):
@@ -151,9 +131,7 @@ def cohort_data(
 ) -> CohortData:
     """Stored examples for the programs of an algorithm; `put` places those of a cohort.
 
-    `device_of_client`, int32[num_clients], has positions in the mesh if each device holds the
-    examples of its own clients. Raises ValueError for an algorithm whose clients read the examples
-    of others.
+    `device_of_client`, int32[num_clients], has positions in the mesh if examples are sharded.
     """
     if algorithm.traits.pools_examples:
         raise ValueError(

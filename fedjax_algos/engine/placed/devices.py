@@ -14,10 +14,7 @@ Devices = int | Sequence[jax.Device] | None
 
 
 def client_mesh(devices: Devices) -> Mesh | None:
-    """The mesh of the first `devices` of all, or of a sequence of them; None for one device.
-
-    With several processes give `jax.devices()`, the devices of all.
-    """
+    """The mesh of the first `devices` of all, or of a sequence of them; None for one device."""
     if devices is None or (isinstance(devices, int) and devices == 1):
         return None
     known = jax.devices()
@@ -46,21 +43,33 @@ def usable_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def replicated_sharding(mesh: Mesh | None) -> NamedSharding | None:
-    """The sharding of arrays that every device holds whole; None without a mesh."""
+def _replicated(mesh):
     return None if mesh is None else NamedSharding(mesh, PartitionSpec())
 
 
 def row_sharding(mesh: Mesh | None, num_rows: int) -> NamedSharding | None:
     """The sharding of a table: divided by rows, or replicated if the rows do not divide evenly."""
     if mesh is None or num_rows % mesh.size:
-        return replicated_sharding(mesh)
+        return _replicated(mesh)
     return NamedSharding(mesh, PartitionSpec(AXIS))
+
+
+def constrain(mesh: Mesh | None, tree: Any) -> Any:
+    """Constrains arrays of a traced program to be held by every device."""
+    return tree if mesh is None else jax.lax.with_sharding_constraint(tree, _replicated(mesh))
+
+
+def constrain_rows(mesh: Mesh | None, table: Any) -> Any:
+    """Constrains a table, leaves [rows, ...], of a traced program to its `row_sharding`."""
+    if mesh is None:
+        return table
+    constrained = jax.lax.with_sharding_constraint
+    return jax.tree.map(lambda leaf: constrained(leaf, row_sharding(mesh, len(leaf))), table)
 
 
 def replicate(mesh: Mesh | None, tree: Any) -> Any:
     """Copies host arrays, which are the same in every process, to all devices of a mesh."""
-    sharding = replicated_sharding(mesh)
+    sharding = _replicated(mesh)
     if sharding is None or sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
 

@@ -1,15 +1,13 @@
 """Examples sharded by client: each device holds, and computes, its own clients.
 
 So a population may be too large for one device. But a draw is uneven, and a round waits for the
-fullest device: of M clients over D devices, the fullest has up to about `sqrt(2 M / D ln(D R))`
-more than M / D in R rounds. A call has slots for the fullest device of its rounds, rounded up to 1,
-2, 3, 4, 6, 8, 12, 16, ... on each device. Empty slots do no steps, but they cost as much as the
-others where clients are vmapped. For 100 clients over 8 devices that is 12.5 in the mean, 17 on the
-fullest device of a round, 21 in ten rounds, so 24 slots. A different number of slots is a different
-program, so a run compiles a few. On one device nothing differs.
+fullest device: of M clients over D devices, it has up to about `sqrt(2 M / D ln(D R))` more than
+M / D in R rounds. A call has slots for the fullest device of its rounds, rounded up to 1, 2, 3, 4,
+6, 8, 12, 16, ... on each device. Where clients are vmapped, empty slots cost as much as others. For
+100 clients over 8 devices that is 12.5 in the mean, 17 on the fullest device of a round, 21 in ten
+rounds, so 24 slots. A different number of slots is a different program, so a run compiles a few.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
 import jax
@@ -71,20 +69,11 @@ class ShardedData(NamedTuple):
         )
 
     def devices_of(self, clients: np.ndarray) -> np.ndarray:
-        """The devices of these clients, as positions in the mesh.
+        """The devices of clients, as positions in the mesh.
 
         Args:
           clients: int32[...]: client ids.
-
-        Raises:
-          ValueError: for an id that is out of range.
         """
-        for client in (clients.min(), clients.max()):
-            if not 0 <= client < self.num_clients:
-                raise ValueError(
-                    f"client {client} is in a cohort; there are clients 0 to "
-                    f"{self.num_clients - 1}: draw the dispatches from data.counts()"
-                )
         return self.device_of_client[clients]
 
     def __repr__(self) -> str:
@@ -103,11 +92,10 @@ def _by_device(mesh):
 
 
 def assign_devices(sizes: np.ndarray, num_devices: int) -> np.ndarray:
-    """Assigns each client to a device, int32[num_clients], from its number of examples.
+    """The device of each client, int32[num_clients], from its number of examples.
 
     Clients are sorted by their number of examples and assigned in alternating order (0, 1, 1, 0,
-    ...). So the devices differ by at most one client, which divides cohorts evenly, and by at most
-    the examples of the largest client.
+    ...). So the devices differ by at most one client and the examples of the largest client.
     """
     cycle, position = np.divmod(np.arange(len(sizes)), num_devices)
     device_of_client = np.empty(len(sizes), np.int32)
@@ -119,12 +107,11 @@ def assign_devices(sizes: np.ndarray, num_devices: int) -> np.ndarray:
 def shard(
     mesh: Mesh, data: FederatedData | ShardedData, sizes: np.ndarray | None = None
 ) -> ShardedData:
-    """Puts the examples of each client on the client's device.
+    """Puts the examples of each client on the client's device; those of several on each of these.
 
-    An example of clients on different devices is stored on each of these devices, an example of no
-    client on none. Each process makes the shards of its own devices. Data that were sharded before
-    are checked and returned. `sizes`, int32[num_clients], are given if the data are those of a
-    cohort of stored clients: by them clients are assigned, and shards are rounded up.
+    Each process makes the shards of its own devices. Data that were sharded before are checked.
+    `sizes`, int32[num_clients], are given if the data are those of a cohort of stored clients: by
+    them clients are assigned, and shards are rounded up.
     """
     if isinstance(data, ShardedData):
         program_data(mesh, True, data)
@@ -146,63 +133,49 @@ def shard(
         most = int(np.bincount(device_of_client, sizes, num_devices).max())
         assigned = min(max(round_up_size(assigned), len(data.indices)), most)
 
+    def put_parts(part, length, like):
+        """Each device's part, padded with zeros to a length; rows and dtype are those of `like`."""
+        shape, dtype = (length, *like.shape[1:]), jax.dtypes.canonicalize_dtype(like.dtype)
+
+        def padded(index):
+            (device,) = range(mesh.size)[index[0]]
+            result, rows = np.zeros((1, *shape), dtype), part(device)
+            result[0, : len(rows)] = rows
+            return result
+
+        return jax.make_array_from_callback((mesh.size, *shape), _by_device(mesh), padded)
+
     def put_examples(leaf):
         rows = np.asarray(leaf)
-        return _put_parts(mesh, lambda device: rows[stores[device][0]], num_rows, rows)
+        return put_parts(lambda device: rows[stores[device][0]], num_rows, rows)
 
     def offsets(device):
         return np.concatenate([[0], np.cumsum(np.where(device_of_client == device, held, 0))])
 
-    integers = np.zeros(0, np.int32)
     parts = ClientShards(
         jax.tree.map(put_examples, data.examples),
-        _put_parts(mesh, lambda device: stores[device][1], assigned, integers),
-        _put_parts(mesh, offsets, len(held) + 1, integers),
+        put_parts(lambda device: stores[device][1], assigned, device_of_client),
+        put_parts(offsets, len(held) + 1, device_of_client),
     )
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), data)
     return ShardedData(parts, device_of_client, held, shapes)
 
 
-def _put_parts(
-    mesh: Mesh, part: Callable[[int], np.ndarray], length: int, like: np.ndarray
-) -> jax.Array:
-    """Each device's `part`, padded with zeros to `length`; rows and dtype are those of `like`."""
-    shape, dtype = (length, *like.shape[1:]), jax.dtypes.canonicalize_dtype(like.dtype)
-
-    def padded(index):
-        (device,) = range(mesh.size)[index[0]]
-        result, rows = np.zeros((1, *shape), dtype), part(device)
-        result[0, : len(rows)] = rows
-        return result
-
-    return jax.make_array_from_callback((mesh.size, *shape), _by_device(mesh), padded)
-
-
 def program_data(mesh: Mesh | None, sharded: bool, data: DeviceData) -> ProgramData | CohortData:
-    """What the programs of an engine read of placed data; stored data as they are.
-
-    Raises ValueError for data that are not placed as the engine needs them.
-    """
+    """What the programs of an engine read; ValueError for data that are placed in another way."""
     if isinstance(data, CohortData):
         return data
     if isinstance(data, ShardedData):
         if not sharded or data.parts.offsets.sharding != _by_device(mesh):
             raise ValueError(
                 f"data are sharded over {len(data.parts.offsets)} devices, but the engine has "
-                "examples='replicated' or other devices; give engine.put_data(data) of the data "
-                "that federate returned"
+                "others; give engine.put_data(data) of what federate returned"
             )
         return data.parts
     if sharded:
-        raise ValueError(
-            "data are not sharded, but the engine has examples='sharded'; call "
-            "engine.put_data(data) once and give its result"
-        )
+        raise ValueError("data are not sharded, but examples='sharded'; call engine.put_data(data)")
     if mesh is not None and not set(mesh.devices.flat) <= data.offsets.sharding.device_set:
-        raise ValueError(
-            "data are not on all devices of the engine; call engine.put_data(data) once and give "
-            "its result"
-        )
+        raise ValueError("data are not on all devices of the engine; call engine.put_data(data)")
     return data
 
 

@@ -127,15 +127,11 @@ def test_speeds_change(speeds):
     assert abs(np.corrcoef(before, fresh)[0, 1]) < 4 / changed.sum() ** 0.5
 
 
-def test_representation():
-    assert repr(simulated(dropout=0.2)(3)) == (
-        "SimulatedSystem(seed=3, speeds=normal, seconds_per_step=0.1, dropout=0.2)"
-    )
-
-
 def test_dropouts():
     """The number of lost dispatches, when they are lost, and the time away."""
     system = simulated(dropout=0.2, unavailable_seconds=30)(1)
+    facts = "seed=1, speeds=normal, seconds_per_step=0.1, dropout=0.2"
+    assert repr(system) == f"SimulatedSystem({facts})"
     found = unavailabilities(system, 300, 200)
     lost = np.array([unavailability for unavailability in found if unavailability is not None])
     assert abs(len(lost) / len(found) - 0.2) < 4 * (0.2 * 0.8 / len(found)) ** 0.5

@@ -21,7 +21,7 @@ from fedjax_algos.engine.asynchronous.call_tables import (
     state_of_run,
 )
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory, PlanStop, make_executor
-from fedjax_algos.engine.asynchronous.waves import make_waves, step_ends
+from fedjax_algos.engine.asynchronous.waves import make_waves
 from fedjax_algos.runs.clock import simulate_async, simulate_async_seeds
 
 CLIENTS, EXAMPLES, SECONDS = 5, 40, 6
@@ -97,7 +97,18 @@ def plans_of(planner, system, num_clients, seconds, seeds):
     return plans, *merge_plans(plans, dispatches, num_clients)
 
 
-def check(name, devices, slots, number):
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("name", "devices", "slots", "number"),
+    [
+        ("fedasync", 2, 4, 3),
+        ("fedbuff", 1, 3, 2),
+        ("fedbuff", 1, 3, 1),
+        ("fedcompass", 1, 2, 2),
+        ("scaffold", 2, 4, 3),
+    ],
+)
+def test_each_run_has_the_same_bits_as_alone(name, devices, slots, number):
     executor, seeds = executor_of(name, devices, slots), SEEDS[:number]
     reported, memories = [], []
     merged = simulate_async_seeds(
@@ -121,21 +132,6 @@ def check(name, devices, slots, number):
         ]
         assert rows[0] == rows[1] == rows[2]
         assert rows[0][-1]["train_loss"] > 0
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize(
-    ("name", "devices", "slots", "number"),
-    [
-        ("fedasync", 2, 4, 3),
-        ("fedbuff", 1, 3, 2),
-        ("fedbuff", 1, 3, 1),
-        ("fedcompass", 1, 2, 2),
-        ("scaffold", 2, 4, 3),
-    ],
-)
-def test_each_run_has_the_same_bits_as_alone(name, devices, slots, number):
-    check(name, devices, slots, number)
 
 
 @pytest.mark.slow
@@ -167,25 +163,14 @@ def test_a_merged_plan_contains_each_run_s_plan_in_fewer_waves(name, seeds, slot
     separate = [make_waves(plan, slots, stateful=stateful) for plan in plans]
     waves = make_waves(merged, slots, stateful=stateful)  # which also checks the plan
     assert len(waves.filled) <= sum(len(each.filled) for each in separate)
-    made = step_ends(merged)
     for run, plan in enumerate(plans):
         own = merged.client // CLIENTS == run
-        for field in ("number", "num_steps", "full_steps", "started", "ended", "fate"):
-            np.testing.assert_array_equal(getattr(merged, field)[own], getattr(plan, field))
-        np.testing.assert_array_equal(merged.client[own] % CLIENTS, plan.client)
         np.testing.assert_array_equal(dispatches.client[own], plan.client)
         np.testing.assert_array_equal(dispatches.server_step[own], plan.version)
         steps = np.flatnonzero(merged.run == run)
         np.testing.assert_array_equal(merged.time[steps], plan.time)
-        np.testing.assert_array_equal(merged.group[steps], plan.group)
         versions = np.concatenate([[run], steps + len(plans)])
         np.testing.assert_array_equal(merged.version[own], versions[plan.version])
-        number = np.cumsum(own) - 1  # a dispatch's, within its run
-        begin = made - np.bincount(merged.step)
-        for step, where in enumerate(steps):
-            added = merged.dispatch[begin[where] : made[where]]
-            assert own[added].all()
-            np.testing.assert_array_equal(number[added], plan.dispatch[plan.step == step])
 
 
 @pytest.mark.slow
@@ -245,28 +230,3 @@ def test_runs_that_cannot_be_merged():
     with pytest.raises(ValueError, match="there are no seeds; give the data of at least one"):
         simulate_async_seeds(executor, {}, SCHEDULES["fedasync"], SYSTEM, seconds=1)
     chex.assert_trees_all_equal(state_of_run(merge_states([first, second]), 1), second)
-
-
-@pytest.mark.slow
-def test_a_comparison_with_merged_plans_has_the_same_rows():
-    from fedjax_algos.runs import comparison
-    from fedjax_algos.runs.experiment import prepare
-    from fedjax_algos.runs.method import methods_of
-    from fedjax_algos.runs.settings import Settings
-
-    common = {
-        "seconds": 3.0, "clients": 4, "model": "linear", "local_steps": 4, "evaluations": 2,
-        "partition": "iid", "system": "simulated:speeds=exponential",
-    }  # fmt: skip
-    memories = []
-
-    def rows(devices):
-        settings = Settings(**common, seeds=(0, 1), devices=devices)
-        experiment = prepare(settings, methods_of(("fedasync",), settings))
-        rows = comparison.run(experiment, on_memory=lambda label, memory: memories.append(memory))
-        assert experiment.in_flight == {"fedasync": memories[-1]}
-        assert set(experiment.plans) == {"fedasync"}
-        return [row | {"wall_seconds": None} for row in rows]
-
-    assert rows(2) == rows(1)
-    assert [memory.runs for memory in memories] == [2, 1]
