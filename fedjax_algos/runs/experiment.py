@@ -142,14 +142,15 @@ def prepare(
         dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
     splits = {seed: split(settings, dataset, seed) for seed in settings.seeds}
     data_by_seed = {seed: data for seed, (data, _) in splits.items()}
-    choice = None if settings.seconds is not None else _layout(settings)
+    choice: LayoutChoice | None = None
     make: Callable[..., Any] = make_engine
     options: dict[str, Any] = {"non_finite": settings.non_finite}
-    if choice is None:
-        _check_plans(settings, methods)
+    if settings.seconds is not None:
+        _check_plans(settings, methods, settings.seconds)
         make, options = make_executor, options | {"devices": settings.devices or 1}
     else:
         _check_rounds(settings, list(algorithms.values()), data_by_seed)
+        choice = _layout(settings)
         place = _place(settings, client_state_folder)
         options |= {"layout": choice.layout, "client_state": place}
         options |= {"devices": choice.devices, "examples": settings.examples}
@@ -226,9 +227,9 @@ def _check_rounds(
             checks.check_no_repeats(dispatches, data.num_clients)
 
 
-def _check_plans(settings: Settings, methods: list[Method]) -> None:
+def _check_plans(settings: Settings, methods: list[Method], seconds: float) -> None:
     """Makes each plan once, so that errors appear before anything is trained."""
-    factory, seconds = system_of(settings.system, settings.batch_size), settings.seconds
+    factory = system_of(settings.system, settings.batch_size)
     for method in methods:
         planner = planners.make(method.planner)
         for seed in settings.seeds:

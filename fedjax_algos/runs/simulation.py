@@ -333,8 +333,8 @@ def _check_start(state, start_round, params, seed):
     check_not_consumed(state)
     if start_round is None:
         raise ValueError(
-            "state has no start_round; give the number of rounds that it has seen, 0 for one of "
-            "engine.init"
+            "state has no start_round, on which its next cohorts depend; give the number of rounds "
+            "that it has seen, 0 for one of engine.init"
         )
     if params is not None:
         raise ValueError("state and params are both given; give params where the run begins")

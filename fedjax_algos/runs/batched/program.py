@@ -293,10 +293,10 @@ class Call:
                     arrays = partial(self._arrays, position, flops)
                 values = trained if rounds else {}, tested, self.states.excluded, finite
                 measure = partial(_measure, recorder, *jax.device_get(values))
-                of_runs = enumerate(each_of(position, len(self.own)))
+                positions = enumerate(each_of(position, len(self.own)))
                 due = [
                     Due(i, costs(done, own, transfer, float(flops[i])), partial(measure, i))
-                    for i, own in of_runs
+                    for i, own in positions
                 ]
                 yield Stop(done, due, self.states, done == loop.rounds, arrays)
 
