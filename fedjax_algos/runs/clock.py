@@ -27,24 +27,13 @@ from fedjax_algos.engine.asynchronous.call_tables import (
 )
 from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, PlanStop
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState
-from fedjax_algos.engine.asynchronous.waves import Waves
 from fedjax_algos.engine.exchange import Transfer, count_transfer
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
 from fedjax_algos.engine.placed.sharded_data import data_shapes
 from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.runs import recorder as recording
 from fedjax_algos.runs.identity import identity
-from fedjax_algos.runs.progress import show_progress
-from fedjax_algos.runs.recorder import (
-    Counted,
-    Due,
-    Measured,
-    Recorder,
-    Stop,
-    follow,
-    make_evaluate_model,
-    measure_state,
-    warn_of_divergence,
-)
+from fedjax_algos.runs.recorder import Due, Measured, Recorder, Stop, follow, warn_of_divergence
 from fedjax_algos.runs.run import check_data, check_evaluations, check_server_steps, flop_counter
 from fedjax_algos.runs.saving.arrays import fill
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver, as_checkpoints
@@ -113,13 +102,11 @@ def simulate_async(
     checkpoints: Checkpoints | str | Path | None = None,
     progress: bool = False,
 ) -> AsyncResult:
-    """Runs an algorithm on the virtual clock.
-
-    The planner first plans the whole run; then the plan is executed. All clients take part.
+    """Runs an algorithm on the virtual clock: the planner plans the whole run, which is executed.
 
     Args:
       executor: a compiled algorithm, of `make_executor`.
-      data: the clients' examples, as `federate` or `open_federated` returns them.
+      data: the clients' examples, as `federate` or `open_federated` returns them; all take part.
       planner: who is dispatched when, such as `asynchrony.compass()`.
       system: clients' speeds and unavailability, such as `asynchrony.simulated()`. With the same
         seed it is the same for all methods, apart from communication, which depends on their bytes.
@@ -129,8 +116,7 @@ def simulate_async(
       evaluations: number of evaluations after the one at the start, at equal simulated intervals.
       params: replace the problem's own initialisation: params, or a `Model`.
       on_evaluation: called with each row as it is measured.
-      on_memory: called before any training, with the largest number of models and updates in
-        flight.
+      on_memory: called before any training, with the most models and updates in flight.
       evaluate: what `make_evaluate` returned, so that executors share its compilation.
       checkpoints: a folder, or `Checkpoints`, where the run is saved and goes on; see `simulate`.
       progress: whether a bar of the simulated time is shown; see `simulate`.
@@ -138,9 +124,8 @@ def simulate_async(
     Returns:
       The state, rows and plan. A row has the columns of `simulate` and `simulated_seconds`,
       `arrivals` and `lost` dispatches; `round` counts server steps. The evaluated model is the last
-      one made at or before the row's time. Bytes and flops count arrived and lost dispatches; a
-      lost dispatch has been downloaded, but what it computed is not counted. A run whose model is
-      not finite stops as in `simulate`.
+      one made at or before the row's time. Of a lost dispatch the download is counted alone. A run
+      whose model is not finite stops as in `simulate`.
 
     Raises:
       ValueError: if no client arrives within `seconds`, for an argument out of range, or for
@@ -149,7 +134,7 @@ def simulate_async(
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
     clock = Clock(planner, system, seconds, test, evaluations, params, evaluate)
-    with show_progress(progress, seconds, "simulated seconds") as show:
+    with recording.show_progress(progress, seconds, "simulated seconds") as show:
 
         def report(seed: int, row: Row) -> None:
             show(row["simulated_seconds"], row)
@@ -177,10 +162,9 @@ def simulate_async_seeds(
     """Runs an algorithm on the virtual clock with several seeds, whose plans can be merged.
 
     The dispatches of merged plans share waves and compiled calls. This is faster where few clients
-    of different speeds cannot fill a wave. If the dispatches of a wave are trained one after
-    another (layout "sequential"), the results are bit for bit those of each seed alone. A server
-    rule of one's own that adds two products may differ by the last bit, because the compiler may
-    fuse a multiplication with the addition in one of the two programs.
+    of different speeds cannot fill a wave. With layout "sequential" the results are bit for bit
+    those of each seed alone, apart from the last bit of a server rule of one's own that adds two
+    products, because the compiler may fuse a multiplication with the addition in one program.
 
     Args:
       executor, planner, system: as in `simulate_async`.
@@ -190,8 +174,8 @@ def simulate_async_seeds(
       on_evaluation: called with the seed and each of its rows as it is measured.
       on_memory: called once, before any training, with the largest memory of what is in flight.
       merged_bytes: limit for server states, client rows and what is in flight: the plans of as many
-        seeds as fit are merged; 0 merges none. None is 1 GiB if waves are faster than their
-        dispatches one after another (layout "vmapped" or several devices), else 0.
+        seeds as fit are merged; 0 merges none. None is 1 GiB for layout "vmapped" or several
+        devices, else 0.
       checkpoints: a folder, or `Checkpoints`, where the runs are saved and go on; see `simulate`.
         If they are not all merged, those with one plan have a folder in it.
 
@@ -216,17 +200,23 @@ def _simulate(executor, data, clock, on_evaluation, on_memory, checkpoints, merg
         merged_bytes = _MERGED_BYTES if executor.wide else 0
     if any(isinstance(of_seed, StoredData) for of_seed in data.values()):
         merged_bytes = 0
-    runs = [_plan_run(executor, of_seed, clock, seed) for seed, of_seed in data.items()]
-    merged_runs = _merge_runs(executor, runs, merged_bytes)
-    on_memory(max((merged.memory for merged in merged_runs), key=lambda memory: memory.bytes))
+    groups: dict[Any, list[_PlannedRun]] = {}  # of states with equal shapes
+    for seed, of_seed in data.items():
+        run = _plan_run(executor, of_seed, clock, seed)
+        key = seed if merged_bytes == 0 else tuple(jax.tree.leaves(run.state))
+        groups.setdefault(key, []).append(run)
+    parts = [
+        part for runs in groups.values() for part in _merge(executor, clock, runs, merged_bytes)
+    ]
+    on_memory(max((part.memory for part in parts), key=lambda memory: memory.bytes))
     problem, saved_in = executor.algorithm.problem, as_checkpoints(checkpoints)
-    evaluate_model = make_evaluate_model(problem, clock.test, clock.evaluate)
+    evaluate_model = recording.make_evaluate_model(problem, clock.test, clock.evaluate)
     results: dict[int, AsyncResult] = {}
-    for merged in merged_runs:
+    for part in parts:
         own = saved_in
-        if own is not None and len(merged.runs) < len(runs):  # there are others
-            own = own._replace(folder=Path(own.folder) / f"seeds-from-{merged.runs[0].seed}")
-        results |= _ClockRun(executor, merged, clock, evaluate_model, own).follow(on_evaluation)
+        if own is not None and len(parts) > 1:
+            own = own._replace(folder=Path(own.folder) / f"seeds-from-{part.runs[0].seed}")
+        results |= part.follow(evaluate_model, own, on_evaluation)
     return {seed: results[seed] for seed in data}
 
 
@@ -243,32 +233,21 @@ class _PlannedRun(NamedTuple):
     flops: np.ndarray  # float64[dispatches]
     planning_seconds: float
 
-    def counted(self, now: float, server_steps: int) -> Counted:
-        """What is counted until a simulated time, at which so many server steps have been made."""
+    def counted(self, now: float, server_steps: int) -> dict[str, Any]:
+        """The counted columns at a simulated time, by which so many server steps were made."""
         ended = self.plan.ended <= now
         lost = ended & (self.plan.fate == LOST)
         arrived = ended & (self.plan.fate != LOST)
         num_arrived, num_lost = int(arrived.sum()), int(lost.sum())
-        return Counted(
-            server_steps,
-            download_bytes=(num_arrived + num_lost) * self.transfer.download,
-            upload_bytes=num_arrived * self.transfer.upload,
-            flops=float(self.flops[arrived].sum()),
-            simulated_seconds=float(now),
-            arrivals=num_arrived,
-            lost=num_lost,
-        )
-
-
-class _MergedRuns(NamedTuple):
-    """Runs with a merged plan, or a single run."""
-
-    runs: Sequence[_PlannedRun]
-    data: FederatedData | StoredData
-    plan: Plan
-    dispatches: Dispatch
-    waves: Waves
-    memory: InFlightMemory
+        return {
+            "round_number": server_steps,
+            "download_bytes": (num_arrived + num_lost) * self.transfer.download,
+            "upload_bytes": num_arrived * self.transfer.upload,
+            "flops": float(self.flops[arrived].sum()),
+            "simulated_seconds": float(now),
+            "arrivals": num_arrived,
+            "lost": num_lost,
+        }
 
 
 def _plan_run(
@@ -295,61 +274,45 @@ def _plan_run(
         state = shapes(population)
     dispatches = plan_dispatches(plan, counts, algorithm.local)
     flops = flop_counter(algorithm, state, data)(dispatches)
-    planning_seconds = time.perf_counter() - start
-    return _PlannedRun(
-        seed, data, population, state, plan, dispatches, transfer, flops, planning_seconds
-    )
+    seconds = time.perf_counter() - start
+    return _PlannedRun(seed, data, population, state, plan, dispatches, transfer, flops, seconds)
 
 
-def _merge_runs(
-    executor: Executor, runs: Sequence[_PlannedRun], max_bytes: int
-) -> list[_MergedRuns]:
-    """Merges runs with states of equal shapes, as many as fit into `max_bytes`; 0 merges none."""
-    groups: dict[Any, list[_PlannedRun]] = {}
-    for number, run in enumerate(runs):
-        key = number if max_bytes == 0 else tuple(jax.tree.leaves(run.state))
-        groups.setdefault(key, []).append(run)
-    return [part for group in groups.values() for part in _merge_within(executor, group, max_bytes)]
-
-
-def _merge_within(executor, runs, max_bytes):
+def _merge(executor, clock, runs, max_bytes):
     """Runs of equal shapes, merged; in halves if they need more than `max_bytes`."""
-    data = merge_data([run.data for run in runs])
-    plans, dispatches = [run.plan for run in runs], [run.dispatches for run in runs]
-    plan, dispatches = merge_plans(plans, dispatches, runs[0].data.num_clients)
-    state = jax.eval_shape(lambda *states: merge_states(states), *(run.state for run in runs))
-    waves = executor.waves(state, plan)
-    memory = executor.memory(state, data_shapes(data), dispatches, waves)
-    if len(runs) > 1 and tree_bytes(state) + memory.bytes > max_bytes:
-        half = len(runs) // 2
-        halves = runs[:half], runs[half:]
-        return [part for some in halves for part in _merge_within(executor, some, max_bytes)]
-    return [_MergedRuns(runs, data, plan, dispatches, waves, memory)]
+    merged = _MergedRuns(executor, clock, runs)
+    if len(runs) == 1 or merged.bytes <= max_bytes:
+        return [merged]
+    half = len(runs) // 2
+    halves = runs[:half], runs[half:]
+    return [part for some in halves for part in _merge(executor, clock, some, max_bytes)]
 
 
-class _ClockRun:
-    """Runs with a merged plan, or a single run: where they are, and their stops.
-
-    `state` is that after the last stop.
-    """
+class _MergedRuns:
+    """Runs with a merged plan, or a single run; `state` is that after the last stop."""
 
     state: FederatedState
 
-    def __init__(
+    def __init__(self, executor: Executor, clock: Clock, runs: Sequence[_PlannedRun]):
+        self.executor, self.clock, self.runs = executor, clock, runs
+        stores: list[Any] = [run.data for run in runs]
+        self.data = merge_data(stores)
+        plans, dispatches = [run.plan for run in runs], [run.dispatches for run in runs]
+        self.plan, self.dispatches = merge_plans(plans, dispatches, runs[0].data.num_clients)
+        state = jax.eval_shape(lambda *states: merge_states(states), *(run.state for run in runs))
+        self.waves = executor.waves(state, self.plan)
+        shapes = data_shapes(self.data)
+        self.memory = executor.memory(state, shapes, self.dispatches, self.waves)
+        self.bytes = tree_bytes(state) + self.memory.bytes
+
+    def follow(
         self,
-        executor: Executor,
-        merged: _MergedRuns,
-        clock: Clock,
         evaluate_model: Callable[[FederatedState], dict[str, float]],
         checkpoints: Checkpoints | None,
-    ):
-        self.executor, self.merged, self.clock = executor, merged, clock
-        self.evaluate_model = evaluate_model
-        self.saver = RunSaver(checkpoints, self._identity)
-
-    def follow(self, on_evaluation: Callable[[int, Row], None]) -> dict[int, AsyncResult]:
+        on_evaluation: Callable[[int, Row], None],
+    ) -> dict[int, AsyncResult]:
         """Trains the runs, or the rest of them, with evaluations at simulated times."""
-        runs = self.merged.runs
+        runs, saver = self.runs, RunSaver(checkpoints, self._identity)
 
         def report(number: int, row: Row, state: Any) -> None:
             on_evaluation(runs[number].seed, row)
@@ -357,7 +320,7 @@ class _ClockRun:
         started = time.perf_counter() - sum(run.planning_seconds for run in runs)
         names = [f"seed {run.seed}" for run in runs]
         recorder = Recorder(names, self.executor.non_finite, report, started)
-        for _ in follow(self.stops(recorder), recorder, self.saver):
+        for _ in follow(self._stops(recorder, saver, evaluate_model), recorder, saver):
             pass
         for name, rows in recorder.diverged_rows().items():
             warn_of_divergence({name: rows})
@@ -367,17 +330,32 @@ class _ClockRun:
             for number, run in enumerate(runs)
         }
 
-    def stops(self, recorder: Recorder) -> Iterator[Stop]:
+    def _stops(
+        self, recorder: Recorder, saver: RunSaver, evaluate_model: Callable
+    ) -> Iterator[Stop]:
         """The evaluations from the start on, or from where a checkpoint was made."""
-        executor, merged, runs = self.executor, self.merged, self.merged.runs
-        saved, resume = self.saver.restore(), None
-        data = executor.put_data(merged.data)
+        executor, runs, plan = self.executor, self.runs, self.plan
+        saved, resume = saver.restore(), None
+        data = executor.put_data(self.data)
         states = [executor.init(run.seed, run.population, self.clock.params) for run in runs]
         self.state = state = merge_states(states)
+
+        def due(evaluations: _Evaluations, metrics: Metrics) -> list[Due]:
+            now = self.state
+
+            def measure(number: int) -> Measured:  # metrics have leaves [...] or [runs, ...]
+                own = state_of_run(now._replace(clients=(), origin=()), number)
+                return recording.measure_state(own, metrics, evaluate_model, number)
+
+            return [
+                Due(number, runs[number].counted(seconds, steps), partial(measure, number))
+                for number, seconds, steps in evaluations
+            ]
+
         at_steps = self._evaluations()
         at_start = at_steps.pop(0)
         if saved is None:
-            yield Stop(0, self._due(at_start, state, {}), state)
+            yield Stop(0, due(at_start, {}), state)
         else:
             recorder.restore(saved, None)
 
@@ -385,19 +363,19 @@ class _ClockRun:
                 tree = fill(in_flight._asdict() | {"metrics": metrics}, saved.arrays)
                 metrics, in_flight = tree.pop("metrics"), InFlightState(**tree)
                 self.state = in_flight.state((state.origin, state.frozen), state.seed)
-                position = len(merged.plan.time) if recorder.ended else saved.position
+                position = len(plan.time) if recorder.ended else saved.position
                 return position, in_flight, metrics
 
-        options: Any = {"stops": sorted(at_steps), "waves": merged.waves, "resume": resume}
-        for call in executor.run(state, data, merged.plan, merged.dispatches, **options):
+        options: Any = {"stops": sorted(at_steps), "waves": self.waves, "resume": resume}
+        for call in executor.run(state, data, plan, self.dispatches, **options):
             self.state, steps = call.state, call.server_steps
-            due = self._due(at_steps.get(steps, []), call.state, call.metrics)
-            last = steps == len(merged.plan.time)
-            yield Stop(steps, due, call.state, last, partial(_arrays, call))
+            last = steps == len(plan.time)
+            evaluations = due(at_steps.get(steps, []), call.metrics)
+            yield Stop(steps, evaluations, call.state, last, partial(_arrays, call))
 
     def _evaluations(self) -> dict[int, _Evaluations]:
         """The evaluations by the server steps of the merged plan after which they are due."""
-        runs, plan, clock = self.merged.runs, self.merged.plan, self.clock
+        runs, plan, clock = self.runs, self.plan, self.clock
         times = np.linspace(0, clock.seconds, clock.evaluations + 1)
         at_steps: dict[int, _Evaluations] = {0: []}
         for number, run in enumerate(runs):
@@ -408,33 +386,21 @@ class _ClockRun:
                 at_steps.setdefault(at, []).append((number, now, steps if at else 0))
         return at_steps
 
-    def _due(self, evaluations: _Evaluations, state: FederatedState, metrics: Metrics) -> list[Due]:
-        """What is due after a server step; metrics have leaves [...] or [runs, ...]."""
-
-        def measure(number: int) -> Measured:
-            own = state_of_run(state._replace(clients=(), origin=()), number)
-            return measure_state(own, metrics, self.evaluate_model, number)
-
-        return [
-            Due(number, self.merged.runs[number].counted(now, steps), partial(measure, number))
-            for number, now, steps in evaluations
-        ]
-
     def _identity(self) -> dict[str, Any]:
         """By what a checkpoint of other runs is recognised."""
-        executor, merged, first = self.executor, self.merged, self.merged.runs[0]
+        executor, first = self.executor, self.runs[0]
         return identity(
             executor.algorithm,
             first.state,
             first.data,
             jax.tree.map(lambda leaf: leaf[0], first.dispatches),
             self.clock.test,
-            seeds=[run.seed for run in merged.runs],
-            partition_and_values=data_fingerprint(merged.data),
-            plan=array_fingerprint((merged.plan._replace(trace=None), merged.dispatches)),
+            seeds=[run.seed for run in self.runs],
+            partition_and_values=data_fingerprint(self.data),
+            plan=array_fingerprint((self.plan._replace(trace=None), self.dispatches)),
             evaluations=self.clock.evaluations,
             non_finite=executor.non_finite,
-            slots=merged.waves.trained.shape[1],
+            slots=self.waves.trained.shape[1],
             layout=executor.layout,
             devices=executor.num_devices,
         )

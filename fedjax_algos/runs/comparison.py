@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from fedjax_algos.analysis.personal_evaluation import make_evaluate_own
 from fedjax_algos.asynchrony import planners, system_of
@@ -13,6 +14,7 @@ from fedjax_algos.runs.clock import simulate_async_seeds
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.recorder import named_errors
 from fedjax_algos.runs.results import client_rows
+from fedjax_algos.runs.saving.checkpoints import Checkpoints
 from fedjax_algos.runs.saving.interruption import check_interruption
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.simulation import simulate
@@ -55,11 +57,9 @@ def run(
     Raises:
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
-    settings = experiment.settings
+    settings, seeds = experiment.settings, experiment.data
     tested = {"test": experiment.test, "evaluate": experiment.evaluate}
-    own_models = {
-        label: make_evaluate_own(engine.algorithm) for label, engine in experiment.engines.items()
-    }
+    own_models = {n: make_evaluate_own(each.algorithm) for n, each in experiment.engines.items()}
     rows: list[Row] = []
 
     def remember(label: str, memory: InFlightMemory) -> None:
@@ -77,11 +77,12 @@ def run(
         if folder is None:
             return
         if experiment.client_data is not None:
+            steps = settings.personal_steps or None
             metrics = own_models[label](
                 state,
                 experiment.client_data[seed],
-                train=experiment.data[seed] if settings.personal_steps else None,
-                num_steps=settings.personal_steps or None,
+                train=experiment.data[seed] if steps else None,
+                num_steps=steps,
                 seed=seed,
             )
             folder.add_clients(client_rows(label, seed, last["round"], metrics))
@@ -89,9 +90,12 @@ def run(
         if isinstance(state.clients, DiskClientState):
             state.clients.files.remove()
 
+    def saved_in(*run: Any) -> Checkpoints | None:
+        return None if folder is None else folder.checkpoints(*run)
+
     for method in experiment.methods:
         label, engine = method.label, experiment.engines[method.label]
-        histories: dict[int, list[Row]] = {seed: [] for seed in experiment.data}
+        histories: dict[int, list[Row]] = {seed: [] for seed in seeds}
         show = partial(report, label, histories)
         check_interruption()
         on_start(label)
@@ -99,36 +103,31 @@ def run(
             with named_errors(f"{label}: "):
                 results = simulate_async_seeds(
                     engine,
-                    experiment.data,
+                    seeds,
                     planners.make(method.planner),
                     system_of(settings.system, settings.batch_size),
                     seconds=settings.seconds,
                     evaluations=settings.evaluations,
                     on_evaluation=show,
                     on_memory=partial(remember, label),
-                    checkpoints=None if folder is None else folder.checkpoints(label),
+                    checkpoints=saved_in(label),
                     **tested,
                 )
             for seed, result in results.items():
                 end(label, seed, result.state, histories[seed][-1])
             experiment.plans[label] = next(iter(results.values())).plan
         else:
-            for seed, data in experiment.data.items():
+            for seed, data in seeds.items():
                 check_interruption()
                 if ended := folder and folder.rows_of_ended(label, seed):
                     histories[seed] = ended
                     for row in ended:
                         on_evaluation(row)
                     continue
+                options = settings.loop() | tested | {"checkpoints": saved_in(label, seed)}
                 with named_errors(f"{label}, seed {seed}: "):
                     state, _ = simulate(
-                        engine,
-                        data,
-                        seed=seed,
-                        on_evaluation=partial(show, seed),
-                        checkpoints=None if folder is None else folder.checkpoints(label, seed),
-                        **settings.loop(),
-                        **tested,
+                        engine, data, seed=seed, on_evaluation=partial(show, seed), **options
                     )
                 end(label, seed, state, histories[seed][-1])
         rows += [row for history in histories.values() for row in history]

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.asynchrony import Plan, SystemModelWithSpeeds, planners, system_of
-from fedjax_algos.core import Algorithm, Batch, Local, Population, Problem
+from fedjax_algos.core import Algorithm, Batch, Population, Problem
 from fedjax_algos.core.randomness import model_key
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.data import (
@@ -35,13 +35,8 @@ from fedjax_algos.engine.placed.on_disk import ClientStatePlace, RowsOnDisk
 from fedjax_algos.engine.slots import default_layout
 from fedjax_algos.participation import Cohorts
 from fedjax_algos.participation.cohorts import rate_at
+from fedjax_algos.runs import run as checks
 from fedjax_algos.runs.method import Method
-from fedjax_algos.runs.run import (
-    check_metrics,
-    check_no_repeats,
-    check_room_for_rows,
-    check_server_steps,
-)
 from fedjax_algos.runs.settings import Settings
 
 
@@ -113,7 +108,7 @@ class Experiment(NamedTuple):
         return data_fingerprint(self.data[seed]) if partition is None else partition.digest()
 
     def speed_ratios(self) -> dict[int, float]:
-        """By seed, the seconds per step of the slowest client, divided by the fastest one's."""
+        """By seed, the slowest client's seconds per step, divided by the fastest one's."""
         return {seed: float(times.max() / times.min()) for seed, times in self.speeds.items()}
 
 
@@ -128,41 +123,38 @@ def prepare(
     """Loads the data, splits it for each seed, builds all methods, and checks what can be checked.
 
     `dataset` replaces the one that the settings name. With `files`, the examples of a
-    `ClientDataset` may stay in files; they are read into memory where they may not, and where the
-    settings or a method need those of all clients. Client state on disk is kept in
-    `client_state_folder`. Raises ValueError for settings that are wrong or do not fit into memory.
+    `ClientDataset` stay in files unless the settings or a method need those of all clients. Client
+    state on disk is kept in `client_state_folder`.
     """
     settings.check()
     dataset = dataset or settings.load()
     problem = settings.problem(dataset)
     algorithms = {method.label: method.build(problem, settings) for method in methods}
-    pools = any(algorithm.traits.pools_examples for algorithm in algorithms.values())
-    in_files = files and not pools and _keeps_in_files(settings, dataset)
-    if isinstance(dataset, ClientDataset) and not in_files:
-        dataset = in_memory(dataset, settings.test_examples)
+    if isinstance(dataset, ClientDataset):
+        pools = any(algorithm.traits.pools_examples for algorithm in algorithms.values())
+        own = _is_natural(settings) and settings.evaluate_clients == "none"
+        if not (files and own) or pools:
+            dataset = in_memory(dataset, settings.test_examples)
     test, labels = _load_test_examples(settings, dataset), None
-    check_metrics(problem, test, settings.target_metric)
+    checks.check_metrics(problem, test, settings.target_metric)
     if isinstance(dataset, Dataset):
         labels = np.asarray(dataset.train["y"])
         dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
     splits = {seed: split(settings, dataset, seed) for seed in settings.seeds}
     data_by_seed = {seed: data for seed, (data, _) in splits.items()}
-    engines: dict[str, Any]
+    choice: LayoutChoice | None = None
+    make: Callable[..., Any] = make_engine
+    options: dict[str, Any] = {"non_finite": settings.non_finite}
     if settings.seconds is not None:
-        choice = None
         _check_plans(settings, methods, settings.seconds)
-        devices = settings.devices or 1
-        engines = {
-            label: make_executor(a, devices=devices, non_finite=settings.non_finite)
-            for label, a in algorithms.items()
-        }
+        make, options = make_executor, options | {"devices": settings.devices or 1}
     else:
         _check_rounds(settings, list(algorithms.values()), data_by_seed)
         choice = _layout(settings)
         place = _place(settings, client_state_folder)
-        placed = choice.layout, place, choice.devices, settings.examples
-        arguments = *placed, settings.non_finite
-        engines = {label: make_engine(a, *arguments) for label, a in algorithms.items()}
+        options |= {"layout": choice.layout, "client_state": place}
+        options |= {"devices": choice.devices, "examples": settings.examples}
+    engines = {label: make(algorithm, **options) for label, algorithm in algorithms.items()}
     for engine in engines.values():
         _check_first_round(settings, engine, next(iter(data_by_seed.values())))
     return Experiment(
@@ -187,24 +179,19 @@ def _client_speeds(settings: Settings) -> dict[int, np.ndarray]:
     """The clients' seconds per step by seed, float[clients]; {} where there are none."""
     if settings.seconds is None:
         return {}
-    factory = system_of(settings.system, settings.batch_size)
-    systems = {seed: factory(seed) for seed in settings.seeds}
+    factory, clients = system_of(settings.system, settings.batch_size), range(settings.clients)
     return {
-        seed: np.array([system.expected_seconds_per_step(i) for i in range(settings.clients)])
-        for seed, system in systems.items()
-        if isinstance(system, SystemModelWithSpeeds)
+        seed: np.array([system.expected_seconds_per_step(i) for i in clients])
+        for seed in settings.seeds
+        if isinstance(system := factory(seed), SystemModelWithSpeeds)
     }
 
 
-def _client_data(
-    settings: Settings, dataset: Any, data_by_seed: dict[int, Any]
-) -> dict[int, FederatedData] | None:
-    """The examples on which each client's own model is evaluated; None if it is not."""
-    if settings.evaluate_clients == "none":
-        return None
-    if settings.evaluate_clients == "train":
-        return data_by_seed
-    return {seed: split_held_out(settings, dataset, seed) for seed in settings.seeds}
+def _client_data(settings: Settings, dataset: Any, data_by_seed: dict[int, Any]) -> Any:
+    """The examples on which each client's own model is evaluated, by seed; None if it is not."""
+    if settings.evaluate_clients == "held_out":
+        return {seed: split_held_out(settings, dataset, seed) for seed in settings.seeds}
+    return data_by_seed if settings.evaluate_clients == "train" else None
 
 
 def _place(settings: Settings, folder: Path | None) -> ClientStatePlace:
@@ -220,14 +207,9 @@ def _place(settings: Settings, folder: Path | None) -> ClientStatePlace:
 
 def _layout(settings: Settings) -> LayoutChoice:
     """A fixed rule for each backend, or what the settings name."""
-    devices = settings.devices or 1
-    if settings.layout == "auto":
-        return LayoutChoice(default_layout(), devices, "rule")
-    return LayoutChoice(settings.layout, devices, "given")
-
-
-def _cohorts(settings: Settings, local: Local, data: Any, seed: int) -> Cohorts:
-    return Cohorts(data.counts(), local, seed=seed, **settings.cohorts())
+    automatic, devices = settings.layout == "auto", settings.devices or 1
+    layout = default_layout() if automatic else settings.layout
+    return LayoutChoice(layout, devices, "rule" if automatic else "given")
 
 
 def _check_rounds(
@@ -237,11 +219,12 @@ def _check_rounds(
     for algorithm in algorithms:
         rate_at(algorithm.local.learning_rate, np.arange(settings.rounds))
     keeping = any(map(_clients_keep_state, algorithms))
-    for seed, data in data_by_seed.items():  # the local work of methods differs in its rate only
-        cohorts = _cohorts(settings, algorithms[0].local, data, seed)
+    local = algorithms[0].local  # that of the others differs in its rate only
+    for seed, data in data_by_seed.items():
+        cohorts = Cohorts(data.counts(), local, seed=seed, **settings.cohorts())
         dispatches = cohorts.dispatches(settings.rounds)
         if keeping:
-            check_no_repeats(dispatches, data.num_clients)
+            checks.check_no_repeats(dispatches, data.num_clients)
 
 
 def _check_plans(settings: Settings, methods: list[Method], seconds: float) -> None:
@@ -250,18 +233,16 @@ def _check_plans(settings: Settings, methods: list[Method], seconds: float) -> N
     for method in methods:
         planner = planners.make(method.planner)
         for seed in settings.seeds:
-            system = factory(seed)
-            check_server_steps(planner(system, settings.clients, seconds=seconds), seconds)
+            plan = planner(factory(seed), settings.clients, seconds=seconds)
+            checks.check_server_steps(plan, seconds)
 
 
 def _check_first_round(settings: Settings, engine: Any, data: Any) -> None:
     """Raises ValueError for what does not fit into memory; traces a client's exchange."""
-    algorithm, counts = engine.algorithm, data.counts()
-    rounds = settings.seconds is None
-    cohort_size = settings.cohort_size if rounds else settings.clients
-    state = engine.shapes(Population(settings.clients, cohort_size, int(counts.sum())))
-    if rounds:
-        check_room_for_rows(state, min(settings.clients, settings.rounds * cohort_size))
+    algorithm, counts, clients = engine.algorithm, data.counts(), settings.clients
+    cohort_size = settings.cohort_size if settings.seconds is None else clients
+    state = engine.shapes(Population(clients, cohort_size, int(counts.sum())))
+    checks.check_room_for_rows(state, min(clients, settings.rounds * cohort_size))
     dispatches = Cohorts(counts, algorithm.local, cohort_size=1, seed=0).dispatches(1)
     one_round = jax.tree.map(lambda leaf: leaf[0], dispatches)
     count_transfer(algorithm, state._replace(clients=()), data, one_round)
@@ -273,10 +254,9 @@ def _clients_keep_state(algorithm: Algorithm) -> bool:
     return bool(jax.tree.leaves(jax.eval_shape(algorithm.client_init, params, key)))
 
 
-def _keeps_in_files(settings: Settings, dataset: AnyDataset) -> bool:
-    """Whether the examples of a data set stay in files: those of its own clients may."""
-    natural = partitions.parse(settings.partition)[0] == "natural"
-    return isinstance(dataset, ClientDataset) and natural and settings.evaluate_clients == "none"
+def _is_natural(settings: Settings) -> bool:
+    """Whether the clients are those of the data set."""
+    return partitions.parse(settings.partition)[0] == "natural"
 
 
 def _load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:
@@ -293,10 +273,9 @@ def _load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:
 def split(
     settings: Settings, dataset: AnyDataset, seed: int
 ) -> tuple[FederatedData | StoredData, Partition | None]:
-    """A seed's training examples divided over the clients, and their partition.
+    """A seed's training examples by client, without held-out ones, and their partition.
 
-    Those that are held out are not among them. Of a data set whose examples stay in files, it is
-    the chosen clients, and None.
+    Of a data set whose examples stay in files, it is the chosen clients, and None.
     """
     if isinstance(dataset, ClientDataset):
         options = partitions.parse(settings.partition)[1]
@@ -320,7 +299,7 @@ def split_held_out(settings: Settings, dataset: Dataset, seed: int) -> Federated
 
 
 def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
-    natural = partitions.parse(settings.partition)[0] == "natural"
+    natural = _is_natural(settings)
     source = dataset.users if natural else np.asarray(dataset.train["y"])
     if source is None:
         raise ValueError(

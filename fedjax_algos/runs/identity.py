@@ -16,6 +16,7 @@ from fedjax_algos.engine.fingerprint import (
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.participation import Cohorts
+from fedjax_algos.runs.run import Rounds
 
 _IN_WORDS = {  # facts that are known by their hashes only
     "algorithm": "the algorithm, its options or the model",
@@ -44,10 +45,9 @@ def identity(
     test: Batch | None,
     **facts: Any,
 ) -> dict[str, Any]:
-    """By what a checkpoint of other runs is recognised, values of JSON.
+    """By what a checkpoint of other runs is recognised, values of JSON; kinds of runs add `facts`.
 
-    Of the state of one of the runs, and of its clients' examples, it reads the shapes; the
-    `dispatch`, leaves [], is any of its. In the further facts the kinds of runs differ.
+    Of the state of a run, its clients' examples and any `dispatch`, leaves [], it reads the shapes.
     """
     return {
         "algorithm": algorithm_fingerprint(algorithm, state, data, dispatch),
@@ -58,26 +58,37 @@ def identity(
     }
 
 
-def identify_rounds(cohorts: Sequence[Cohorts], rounds: int) -> dict[str, list[str]]:
-    """By what other samplers, local work, rate schedules and failures are recognised.
+def identity_of_rounds(
+    algorithm: Algorithm,
+    state: FederatedState,
+    data: RunData,
+    loop: Rounds,
+    cohorts: Sequence[Cohorts],
+    end: int,
+    **facts: Any,
+) -> dict[str, Any]:
+    """The identity of runs that are computed together until the round `end`, with new `cohorts`.
 
-    Hashes of each of the first rounds, at most 20, of new cohorts of runs computed together.
+    By hashes of the first rounds other samplers, work, rate schedules and failures are recognised.
     """
-    number = min(rounds, _COMPARED)
+    number = min(end, _COMPARED)
     drawn = [each.dispatches(number) for each in cohorts]
     parts: dict[str, list[Any]] = {
         "first_cohorts": [each.client for each in drawn],
         "first_learning_rates": [each.learning_rate for each in drawn],
         "first_steps": [(each.num_steps, each.full_steps, each.first_step) for each in drawn],
     }
-    if drawn and not isinstance(drawn[0].arrives, tuple):
+    if not isinstance(drawn[0].arrives, tuple):
         parts["first_arrivals"] = [each.arrives for each in drawn]
-    return {
+    by_round = {
         name: [
             array_fingerprint(jax.tree.map(lambda leaf, t=t: leaf[t], part)) for t in range(number)
         ]
         for name, part in parts.items()
     }
+    one = jax.tree.map(lambda leaf: leaf[0, 0], drawn[0])
+    facts |= {"rounds": loop.rounds, "eval_every": loop.eval_every}
+    return identity(algorithm, state, data, one, loop.test, **by_round, **facts)
 
 
 class OtherRunError(ValueError):
@@ -88,10 +99,7 @@ class OtherRunError(ValueError):
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any], place: str) -> list[str]:
-    """A line for each fact that differs, values of JSON or tables of them.
-
-    `place` is where the others are, such as "in the checkpoint".
-    """
+    """A line for each fact of JSON that differs; `there` is at a place: "in the checkpoint"."""
     lines = []
     for name in dict.fromkeys([*there, *here]):
         one, other = there.get(name), here.get(name)
@@ -120,8 +128,7 @@ def check_identity(
 ) -> None:
     """Raises OtherRunError unless a checkpoint, made at a position, is of this run.
 
-    It may have another number of rounds, on which only the evaluation at the end depends, if this
-    run has an evaluation at the position.
+    It may have another number of rounds if this run has an evaluation at the position.
     """
     lines = differences({**there, "rounds": 0}, {**here, "rounds": 0}, "in the checkpoint")
     rounds, done = here.get("rounds"), position - here.get("start_round", 0)

@@ -36,8 +36,7 @@ def method_options(algorithm: str) -> dict[str, Option]:
 def parse_spec(spec: str) -> tuple[str, dict[str, Any], tuple[str, ...], str]:
     """The algorithm, its typed options, the wrappers and the planner ("" for none) of a spec.
 
-    A client optimiser comes last and has options of its own, as in
-    `fedavg:client_learning_rate=0.3,client_optimizer=sgd:momentum=0.9,nesterov=true@buffered`.
+    A client optimiser comes last, with its options: `fedavg:client_optimizer=sgd:momentum=0.9`.
     """
     method, planner = split_planner(spec)
     text, *wrapped = split_wrappers(method)
@@ -50,7 +49,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any], tuple[str, ...], str]:
 
 
 class Method(NamedTuple):
-    """An algorithm with the values of its options, a client learning rate and a planner.
+    """What is compared: an algorithm with its options, wrappers, client optimiser and planner.
 
     Attributes:
       label: its name in tables and pictures.
@@ -76,11 +75,10 @@ class Method(NamedTuple):
     ) -> "Method":
         """The method that a spec such as `fedprox:mu=0.1,client_learning_rate=0.3` names.
 
-        The algorithm may be the user's own, as in `my_file.py:fedspeed:rho=0.1` or
-        `package.module:fedspeed`. Wrappers may follow, as in `fedavg+identity`, and on the
-        virtual clock a planner, as in
-        `fedbuff:alpha=0.6@buffered:size=5`; the default is the algorithm's own planner. A
-        planner that needs local steps and names none takes those of the settings.
+        The algorithm may be the user's own, as in `my_file.py:fedspeed:rho=0.1`. Wrappers may
+        follow, as in `fedavg+identity`, and on the virtual clock a planner, as in
+        `fedbuff:alpha=0.6@buffered:size=5`; the default is the algorithm's own. A planner that
+        needs local steps and names none takes those of the settings.
 
         Args:
           spec: the text. The client learning rate is 0.1 by default, and the client optimiser sgd.
@@ -123,15 +121,11 @@ class Method(NamedTuple):
         return method._replace(planner=planner)
 
     def build(self, problem: Problem, settings: Settings) -> Algorithm:
-        """The algorithm for a problem.
+        """The algorithm; raises ValueError for an option, optimiser or wrapper that it cannot have.
 
         Args:
           problem: what is learned.
           settings: give a client's local work.
-
-        Raises:
-          ValueError: for a missing option, a factory of the user's own that returns no
-            `Algorithm`, or a client optimiser or a wrapper that the algorithm cannot have.
         """
         local = settings.local(self.client_learning_rate, self.client_optimizer)
         algorithm = self.factory(settings)(problem, local, **self.hyperparameters)
@@ -139,16 +133,16 @@ class Method(NamedTuple):
         if reason and self.client_optimizer != PLAIN:
             raise ValueError(
                 f"{self.algorithm}: {CLIENT_OPTIMIZER}={self.client_optimizer!r} is not for it, "
-                f"because {reason}; leave it out, or give it to other methods "
-                f"alone, as in fedavg:{CLIENT_OPTIMIZER}={self.client_optimizer}"
+                f"because {reason}; leave it out, or give it to other methods alone, as in "
+                f"fedavg:{CLIENT_OPTIMIZER}={self.client_optimizer}"
             )
         return algorithm
 
     def factory(self, settings: Settings) -> Callable[..., Algorithm]:
-        """The algorithm's factory, with the method's wrappers.
+        """The algorithm's factory, with the method's wrappers within those of all methods.
 
         Args:
-          settings: name wrappers of all methods, which are outside those of the method.
+          settings: name the wrappers of all methods.
         """
         own = algorithms[self.algorithm]
         specs = [*self.wrappers, *split_wrappers(settings.wrap or "")]
@@ -217,47 +211,35 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
                 f"the methods {specs[values.index(value)]} and {specs[index]} are the same; "
                 "leave one out"
             )
-    labels = [
-        _label(method, [v for m, v in zip(methods, values, strict=True) if m.label == method.label])
-        for method in methods
-    ]
-    if len({method.client_optimizer for method in methods}) > 1:  # then every label says it
-        labels = [
-            label
-            if f" {method.client_optimizer}" in label
-            else f"{label} {method.client_optimizer}"
-            for method, label in zip(methods, labels, strict=True)
-        ]
-    return [m._replace(label=label) for m, label in zip(methods, labels, strict=True)]
+    named = []
+    for method in methods:
+        label = _label(
+            method, [v for m, v in zip(methods, values, strict=True) if m.label == method.label]
+        )
+        optimizer = f" {method.client_optimizer}"  # if they differ, every label says it
+        if len({each.client_optimizer for each in methods}) > 1 and optimizer not in label:
+            label += optimizer
+        named.append(method._replace(label=label))
+    return named
 
 
 def _label(method: Method, namesakes: list[dict[str, Any]]) -> str:
     """The name and the values of the fewest options that distinguish all namesakes."""
-    configuration = method.configuration()
-    differing = [
-        name
-        for name in configuration
-        if any(other.get(name) != configuration[name] for other in namesakes)
-    ]
+    own = method.configuration()
+    differing = [name for name in own if any(other.get(name) != own[name] for other in namesakes)]
     # choices first, because they need no name, and the rate last, because it is usually tuned
     choices = {o.name for o in options(algorithms[method.algorithm]).values() if o.choices}
     choices |= {CLIENT_OPTIMIZER, "wrappers"}
-    differing.sort(
-        key=lambda name: (name == CLIENT_LEARNING_RATE, name not in {"algorithm", *choices})
-    )
-    for size in range(len(differing) + 1):
-        for chosen in itertools.combinations(differing, size):
-            if len({tuple(v.get(name) for name in chosen) for v in namesakes}) == len(namesakes):
-                texts = [
-                    str(configuration[name]) if name in choices else _setting(configuration, name)
-                    for name in chosen
-                ]
-                return " ".join([method.label, *texts])
+    differing.sort(key=lambda n: (n == CLIENT_LEARNING_RATE, n not in {"algorithm", *choices}))
+    sizes = range(len(differing) + 1)
+    for chosen in itertools.chain(*(itertools.combinations(differing, size) for size in sizes)):
+        if len({tuple(v.get(name) for name in chosen) for v in namesakes}) == len(namesakes):
+            texts = [str(own[n]) if n in choices else _setting(n, own[n]) for n in chosen]
+            return " ".join([method.label, *texts])
     raise AssertionError("namesakes differ in at least one option")
 
 
-def _setting(configuration: dict[str, Any], name: str) -> str:
-    value = configuration[name]
+def _setting(name: str, value: Any) -> str:
     if name == "algorithm":
         return f"({value})"
     if isinstance(value, float) and float(f"{value:g}") == value:

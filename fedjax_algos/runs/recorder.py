@@ -1,7 +1,6 @@
-"""What all runs do at their evaluations: measure rows, hand them on, save, and end.
+"""What all runs, which are iterators over `Stop`s, do at their evaluations.
 
-Rounds, plans and batched runs are iterators over `Stop`s. `follow` goes through them, and a
-`Recorder` makes the rows of the evaluations that are due there.
+`follow` goes through the stops, and a `Recorder` makes the rows that are due there.
 """
 
 import contextlib
@@ -15,11 +14,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from rich import progress as bars
+from rich.console import Console
 
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.analysis.rows import metrics_row
-from fedjax_algos.core import Batch, Mean, Metrics, Params, Problem, Row
-from fedjax_algos.core.checks import check_callable
+from fedjax_algos.core import Batch, Mean, Metrics, Problem, Row
+from fedjax_algos.core.checks import check_callable, check_kind
 from fedjax_algos.engine.exchange import Transfer
 from fedjax_algos.engine.non_finite import NonFinite, NonFiniteUpdateError, all_finite
 from fedjax_algos.engine.placed.devices import one_copy
@@ -32,6 +33,7 @@ WHAT_HELPS = (
     "a smaller client_learning_rate or server_learning_rate, gradients that are clipped "
     "(clip_norm), or fewer local steps"
 )
+_SHOWN = ("test_accuracy", "test_loss", "train_loss")  # in a bar: the first that was measured
 _MAX_NAMED = 5  # runs in a warning
 _all_finite = jax.jit(all_finite)
 
@@ -40,41 +42,15 @@ class DivergenceWarning(UserWarning):
     """The global model of a run is not finite, and the run has stopped."""
 
 
-class Counted(NamedTuple):
-    """The columns of a row that are counted, as `metrics_row` documents them."""
-
-    round_number: int
-    download_bytes: float
-    upload_bytes: float
-    flops: float
-    simulated_seconds: float | None = None
-    arrivals: int | None = None
-    lost: int | None = None
-
-    @classmethod
-    def of_rounds(
-        cls, rounds: int, position: Position, transfer: Transfer, flops: float
-    ) -> "Counted":
-        """What so many rounds have cost; `flops` are those of all their dispatches."""
-        dispatched = int(position.dispatched.sum(dtype=np.int64))
-        lost = None if isinstance(position.lost, tuple) else int(position.lost)
-        upload = (dispatched - (lost or 0)) * transfer.upload
-        return cls(rounds, dispatched * transfer.download, upload, flops, lost=lost)
-
-
-class Measured(NamedTuple):
-    """What is measured of the state of one run."""
-
-    metrics: dict[str, float]
-    excluded_updates: int | None  # None if they are kept
-    finite: Any  # bool[]: whether all params are
+# of one run: the metrics, the updates that were excluded or None, and whether all params are finite
+Measured = tuple[dict[str, float], int | None, Any]
 
 
 class Due(NamedTuple):
     """An evaluation of one run."""
 
     run: int  # its number in the recorder
-    counted: Counted
+    counted: dict[str, Any]  # columns, by the names of the arguments of `metrics_row`
     measure: Callable[[], Measured]  # not called for a run that has diverged
 
 
@@ -91,10 +67,8 @@ class Stop(NamedTuple):
 class Recorder:
     """Makes the rows of runs that are computed together, and hands them on as they are measured.
 
-    `names` are those of the runs in messages, and `started` is when they began, of
-    `time.perf_counter`. `report` is called with the number of a run, its row, and the state of the
-    stop, which is None for rows that a checkpoint holds, but for the last one. If it returns True,
-    all runs end.
+    `report` gets the number of a run, its row, and the state of the stop, which is None for rows
+    that a checkpoint holds, but for the last one. If it returns True, all runs end.
     """
 
     def __init__(
@@ -119,7 +93,7 @@ class Recorder:
             metrics=metrics,
             excluded_updates=excluded,
             wall_seconds=time.perf_counter() - self.started,
-            **due.counted._asdict(),
+            **due.counted,
         )
         self.histories[due.run].append(row)
         if self.non_finite != "keep" and not (math.isfinite(row.get("test_loss", 0)) and finite):
@@ -135,9 +109,9 @@ class Recorder:
             for row in rows:
                 self.stopped = self.report(number, row, state if row is rows[-1] else None)
 
-    def facts(self) -> dict[str, Any]:
-        """What a checkpoint says of the rows, values of JSON."""
-        return {"rows": self.histories, "diverged": sorted(self.diverged)}
+    def content(self, arrays: Callable[[], Any]) -> Content:
+        """What a checkpoint holds; its facts are values of JSON."""
+        return arrays(), {"rows": self.histories, "diverged": sorted(self.diverged)}
 
     @property
     def ended(self) -> bool:
@@ -161,15 +135,10 @@ def follow(stops: Iterator[Stop], recorder: Recorder, saver: RunSaver) -> Iterat
         if stop.arrays is None:
             check_interruption()
         else:
-            content = partial(_content, stop.arrays, recorder)
-            last = stop.last or recorder.ended
+            content, last = partial(recorder.content, stop.arrays), stop.last or recorder.ended
             saver.after_evaluation(stop.position, content, last=last)
         if recorder.ended:
             return
-
-
-def _content(arrays: Callable[[], Any], recorder: Recorder) -> Content:
-    return arrays(), recorder.facts()
 
 
 def make_evaluate_model(
@@ -194,13 +163,23 @@ def measure_state(
 ) -> Measured:
     """What is measured of the state of one run; `metrics` have leaves [...] or [runs, ...]."""
     trained = {name: float(np.ravel(training_mean(mean))[run]) for name, mean in metrics.items()}
-    finite = params_finite(state.server.params)
-    return Measured(trained | evaluate_model(state), count_excluded(state.excluded), finite)
+    finite = _all_finite(one_copy(state.server.params))
+    return trained | evaluate_model(state), count_excluded(state.excluded), finite
 
 
-def params_finite(params: Params) -> jax.Array:
-    """Whether all params of a global model are finite, bool[]; every device holds them."""
-    return _all_finite(one_copy(params))
+def costs_of_rounds(
+    rounds: int, position: Position, transfer: Transfer, flops: float
+) -> dict[str, Any]:
+    """The counted columns after so many rounds; `flops` are those of all their dispatches."""
+    dispatched = int(position.dispatched.sum(dtype=np.int64))
+    lost = None if isinstance(position.lost, tuple) else int(position.lost)
+    return {
+        "round_number": rounds,
+        "download_bytes": dispatched * transfer.download,
+        "upload_bytes": (dispatched - (lost or 0)) * transfer.upload,
+        "flops": flops,
+        "lost": lost,
+    }
 
 
 def training_mean(mean: Mean) -> jax.Array:
@@ -244,3 +223,43 @@ def named_errors(name: str) -> Iterator[None]:
         yield
     except NonFiniteUpdateError as error:
         raise NonFiniteUpdateError(f"{name}{error}") from None
+
+
+@contextlib.contextmanager
+def show_progress(shown: bool, total: float, unit: str) -> Iterator[Callable[[float, Row], None]]:
+    """Yields a function to call with what is done, of a total, and the row of each evaluation.
+
+    Without a terminal or a notebook, as in the log of a cluster, each evaluation is a line.
+    """
+    check_kind("progress", shown, bool, "give True or False")
+    if not shown:
+        yield lambda done, row: None
+        return
+    console = Console(stderr=True)
+    progress = bars.Progress(
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TextColumn(f"{unit}, {{task.fields[measured]}}", markup=False),
+        bars.TimeElapsedColumn(),
+        bars.TextColumn("left:"),
+        bars.TimeRemainingColumn(),
+        console=console,
+    )
+    task, handle = progress.add_task("", total=total, measured=""), None
+    if console.is_jupyter:
+        from IPython.display import display
+
+        handle = display(progress, display_id=True)
+
+    def show(done: float, row: Row) -> None:
+        name = next((name for name in _SHOWN if name in row), None)
+        measured = f"{name.replace('_', ' ')} {row[name]:.4g}" if name else ""
+        progress.update(task, completed=done, measured=measured)
+        if handle is not None:
+            handle.update(progress)
+        elif not console.is_terminal:
+            line = f"{done:g} of {total:g} {unit}, {measured}".removesuffix(", ")
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    with progress if console.is_terminal else contextlib.nullcontext():
+        yield show

@@ -12,15 +12,9 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.evaluation import ClientSummary, summarise_clients
 from fedjax_algos.analysis.labels import SEPARATOR, file_name
-from fedjax_algos.analysis.pictures import (
-    idle_share,
-    plot_partition,
-    plot_staleness,
-    plot_timeline,
-    summarise_plan,
-)
 from fedjax_algos.analysis.rows import rows_by_run
 from fedjax_algos.analysis.statistics import records
 from fedjax_algos.analysis.summary import MethodSummary
@@ -53,12 +47,10 @@ def environment() -> dict[str, Any]:
 def configuration(
     experiment: Experiment, config: str | None = None, extra: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What is known before the runs of an experiment, for `config.json`.
+    """What is known before the runs of an experiment, for `config.json`, with `extra` entries.
 
-    It is the command, the path of its file of settings, all settings with their final values, each
-    method with its defaults, versions and devices, the hash of each seed's partition, the layout,
-    and the `extra` entries. On the virtual clock it is also, for each seed, how many times as long
-    a step takes on the slowest client as on the fastest.
+    `config` is the path of the command's file of settings. `speed_ratio` is that of the seconds of
+    a step on the slowest and on the fastest client, by seed, on the virtual clock.
     """
     settings = experiment.settings
     return {
@@ -83,12 +75,11 @@ def write(
     """Writes the metrics, their summary, and the partitions.
 
     `metrics.csv` holds the rows and `summary.csv` their summary. `partitions.npz` has arrays
-    `indices_SEED` and `offsets_SEED`; `partition.txt` describes the partition of each seed, and
-    `partition.png` shows that of the first. Of examples in files there is no picture, and
-    `clients_SEED` are the numbers of the clients in the files. On the virtual clock there are also
-    pictures of each method's timeline and staleness on the first seed, `timelines.csv` with their
-    summaries, `idle.csv` with the idle share of each client, and `speeds.csv` with the seconds per
-    step of each client on each seed. Raises ValueError if a file cannot be written.
+    `indices_SEED` and `offsets_SEED`, or of examples in files the numbers of the clients,
+    `clients_SEED`; `partition.txt` describes the partition of each seed, and `partition.png` shows
+    that of the first. On the virtual clock there are also pictures of each method's timeline and
+    staleness on the first seed, `timelines.csv` with their summaries, `idle.csv` with the idle
+    share of each client, and `speeds.csv` with the seconds per step of each client and seed.
     """
     write_table(folder / "metrics.csv", rows)
     write_table(folder / "summary.csv", records(summary))
@@ -123,14 +114,11 @@ def _write_partitions(folder, experiment):
             console.print(f"seed {seed}", told)
     if labels is not None:
         with written(folder / "partition.png") as beside:
-            plot_partition(labels, first, beside)
+            pictures.plot_partition(labels, first, beside)
 
 
 def write_clients(folder: ResultsFolder, experiment: Experiment) -> list[Row]:
-    """Writes `clients.csv`, with a row for each client of each method and seed, and returns it.
-
-    If clients were not evaluated in the experiment, there are no rows and no file.
-    """
+    """Writes `clients.csv`, a row for each client that was evaluated, and returns the rows."""
     if experiment.client_data is None:
         return []
     labels, seeds = [m.label for m in experiment.methods], experiment.client_data
@@ -153,27 +141,24 @@ def _write_timelines(folder: Path, experiment: Experiment) -> None:
     """The plans of the first seed on the virtual clock: pictures, summaries, and idle shares."""
     clients, summaries, idle = experiment.settings.clients, [], []
     for label, plan in experiment.plans.items():
-        summaries.append({"method": label, **summarise_plan(plan, clients)._asdict()})
-        shares = idle_share(plan, clients, experiment.settings.seconds)
+        summaries.append({"method": label, **pictures.summarise_plan(plan, clients)._asdict()})
+        shares = pictures.idle_share(plan, clients, experiment.settings.seconds)
         idle += [{"method": label, "client": i, "idle_share": s} for i, s in enumerate(shares)]
         name = file_name(label)
         with written(folder / f"staleness-{name}.png") as beside:
-            plot_staleness(plan, beside)
+            pictures.plot_staleness(plan, beside)
         longest = float((plan.ended - plan.started)[np.isfinite(plan.ended)].max())
         end = min(10 * longest, experiment.settings.seconds or 0)
         if clients <= _MAX_CLIENTS_IN_A_TIMELINE:
             with written(folder / f"timeline-{name}.png") as beside:
-                plot_timeline(plan, beside, end=end)
+                pictures.plot_timeline(plan, beside, end=end)
     if summaries:
         write_table(folder / "timelines.csv", summaries)
         write_table(folder / "idle.csv", idle)
 
 
 def read_metrics(folder: str | Path) -> list[Row]:
-    """Reads the rows of a results folder; empty cells become NaN.
-
-    Raises ValueError if the folder holds no readable metrics, or its runs have not all ended.
-    """
+    """Reads the rows of a results folder whose runs have all ended; empty cells become NaN."""
     check_complete(Path(folder))
     rows = read_rows(Path(folder) / "metrics.csv")
     _check_lengths(Path(folder) / "metrics.csv", rows)
@@ -182,10 +167,7 @@ def read_metrics(folder: str | Path) -> list[Row]:
 
 
 def folder_names(folders: Sequence[str | Path]) -> list[str]:
-    """What results folders are called in tables and figures: the name, or the path as it is given.
-
-    Raises ValueError for no folder, or one that is given twice.
-    """
+    """What results folders, each given once, are called: the name, or the path as it is given."""
     if not folders:
         raise ValueError("no results folder is given; name one or more, such as results/compare")
     paths = [Path(folder).resolve() for folder in folders]
@@ -214,17 +196,16 @@ def read_folders(folders: Sequence[str | Path], *, apart: bool = False) -> list[
 
 def _check_lengths(path: Path, rows: list[Row]) -> None:
     """Raises ValueError for a run with fewer rows than others, unless its model was not finite."""
-    runs = rows_by_run(rows)
-    longest = max(len(own) for by_seed in runs.values() for own in by_seed.values())
-    for label, by_seed in runs.items():
-        for seed, own in by_seed.items():
-            # the train loss as well: params may be NaN although no test output is
-            losses = [own[-1].get(name, 0) for name in ("test_loss", "train_loss")]
-            if len(own) < longest and np.isfinite(losses).all():
-                raise ValueError(
-                    f"{path}: {label} has {len(own)} rows of seed {seed:g}, but there are "
-                    f"{longest} of others; name a folder that compare, run or sweep wrote"
-                )
+    runs = [own for by_seed in rows_by_run(rows).values() for own in by_seed.values()]
+    longest = max(map(len, runs))
+    for own in runs:
+        # the train loss as well: params may be NaN although no test output is
+        losses = [own[-1].get(name, 0) for name in ("test_loss", "train_loss")]
+        if len(own) < longest and np.isfinite(losses).all():
+            raise ValueError(
+                f"{path}: {own[0]['method']} has {len(own)} rows of seed {own[0]['seed']:g}, but "
+                f"there are {longest} of others; name a folder that compare, run or sweep wrote"
+            )
 
 
 def client_rows(label: str, seed: int, round_number: int, metrics: Metrics) -> list[Row]:
@@ -232,22 +213,14 @@ def client_rows(label: str, seed: int, round_number: int, metrics: Metrics) -> l
 
     Where a client has weight 0, such as one without examples, the value is NaN.
     """
-    weights = np.asarray(metrics["loss"].weight)
-    means = {name: mean.over_classes() for name, mean in metrics.items()}
-    values = {
-        name: np.where(np.asarray(mean.weight) > 0, np.asarray(mean.value()), np.nan)
-        for name, mean in means.items()
-    }
+    values = {}
+    for name, metric in metrics.items():
+        mean = metric.over_classes()
+        values[name] = np.where(np.asarray(mean.weight) > 0, np.asarray(mean.value()), np.nan)
+    run = {"method": label, "seed": seed, "round": round_number}
     return [
-        {
-            "method": label,
-            "seed": seed,
-            "round": round_number,
-            "client": client,
-            "examples": int(count),
-            **{name: float(each[client]) for name, each in values.items()},
-        }
-        for client, count in enumerate(weights)
+        {**run, "client": i, "examples": int(count), **{n: float(v[i]) for n, v in values.items()}}
+        for i, count in enumerate(np.asarray(metrics["loss"].weight))
     ]
 
 

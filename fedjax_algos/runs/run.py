@@ -33,16 +33,14 @@ FlopCounter = Callable[[Dispatch], np.ndarray]  # the operations of each dispatc
 class Run(NamedTuple):
     """One of many runs.
 
-    `swept` distinguishes it from the others: some of its hyperparameters, "client_learning_rate",
-    or anything else that its `local` was made from. The values must be hashable.
-
     Attributes:
       label: `method` in its rows.
       seed: the seed of the run.
       data: the clients' examples.
       local: how clients train.
       hyperparameters: the options of the algorithm's factory.
-      swept: the values that distinguish it from the other runs, by name.
+      swept: the values that distinguish it from the other runs, by name: some hyperparameters,
+        "client_learning_rate", or anything else, hashable, that its `local` was made from.
       test_rows: int32[rows], the examples of `data.examples` to evaluate on, in place of the test
         examples of all runs; None for those.
     """
@@ -60,7 +58,7 @@ class Run(NamedTuple):
 
 
 class RoundOptions(TypedDict, total=False):
-    """The keywords of `simulate` that describe its rounds, which other functions have too."""
+    """The keywords of `simulate` that describe its rounds."""
 
     cohort_size: Required[int]
     rounds: Required[int]
@@ -94,15 +92,8 @@ class Rounds(NamedTuple):
 
     def cohorts(self, counts: np.ndarray, local: Local, seed: int) -> Cohorts:
         """The cohorts of a run before its first round; `counts`: int[num_clients]."""
-        return Cohorts(
-            counts,
-            local,
-            cohort_size=self.cohort_size,
-            seed=seed,
-            sampler=self.sampler,
-            work=self.work,
-            failures=self.failures,
-        )
+        names = "cohort_size", "sampler", "work", "failures"
+        return Cohorts(counts, local, seed=seed, **{name: getattr(self, name) for name in names})
 
 
 class Window(NamedTuple):
@@ -115,16 +106,9 @@ class Window(NamedTuple):
 
 
 def draw_windows(
-    cohorts: Cohorts,
-    count: FlopCounter,
-    rounds: int,
-    eval_every: int,
-    keeping: bool,
+    cohorts: Cohorts, count: FlopCounter, rounds: int, eval_every: int, keeping: bool
 ) -> Iterator[Window]:
-    """The windows from the cohorts' next round to `rounds`, each drawn when it is asked for.
-
-    If clients keep state (`keeping`), ValueError is raised for one that is twice in a cohort.
-    """
+    """The windows from the cohorts' next round to `rounds`, each drawn when it is asked for."""
     longest, num_clients = min(eval_every, rounds), len(cohorts.counts)
     for done in range(cohorts.next_round, rounds, longest):
         number = min(longest, rounds - done)
@@ -138,10 +122,7 @@ def draw_windows(
 
 
 def flop_counter(algorithm: Algorithm, state: FederatedState, data: Any) -> FlopCounter:
-    """Counts the operations of each dispatch; NaN and a warning if they cannot be counted.
-
-    Of the state and the clients' examples it reads the shapes only.
-    """
+    """Counts the operations of each dispatch, by shapes; NaN and a warning where it cannot."""
     try:
         return count_flops(algorithm, state, data_shapes(data)).of
     except (UncountedError, KeyError, AttributeError) as error:  # of jaxprs of another jax version
@@ -163,10 +144,7 @@ def check_no_repeats(dispatches: Dispatch, num_clients: int) -> None:
 
 
 def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
-    """Checks the examples that a run trains and is tested on, and their labels.
-
-    Sharded examples of clients were checked before, and those in files are checked when read.
-    """
+    """Checks a run's examples and their labels; those in files are checked when they are read."""
     check_kind("data", data, RunData, "give what federate or open_federated returned")
     if isinstance(data, FederatedData):
         check_labels(problem, "the clients' examples", data.examples)
@@ -185,10 +163,7 @@ def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
 
 
 def check_metrics(problem: Problem, test: Batch, target_metric: str = "accuracy") -> None:
-    """Checks that evaluations measure the accuracy, and the metric by which methods are compared.
-
-    Nothing is computed; so mistakes in metrics appear before anything is trained.
-    """
+    """Checks that evaluations measure the accuracy, and the metric that compares methods."""
     check_labels(problem, "the test examples", test)
     model = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
     check_initial(model)
@@ -206,35 +181,27 @@ def check_test_rows(test_rows: Any, data: FederatedData) -> None:
     if test_rows is None:
         return
     rows, total = np.asarray(test_rows), len(jax.tree.leaves(data.examples)[0])
-    if rows.ndim != 1 or not rows.size or not np.issubdtype(rows.dtype, np.integer):
+    whole = rows.ndim == 1 and rows.size and np.issubdtype(rows.dtype, np.integer)
+    if not whole or rows.min() < 0 or rows.max() >= total:
         raise ValueError(
-            f"test_rows is {describe_tree(rows)}; give a list of at least one whole number"
-        )
-    if rows.min() < 0 or rows.max() >= total:
-        raise ValueError(
-            f"test_rows has {rows.min()} to {rows.max()}; give numbers from 0 to {total - 1}, of "
-            "the examples"
+            f"test_rows is {describe_tree(rows)}; give a list of at least one whole number from 0 "
+            f"to {total - 1}, of the examples"
         )
 
 
 def _check_alike(test, examples):
     """Raises ValueError for test examples of another structure, shape or kind than the clients'."""
-    alike = jax.tree.structure(test) == jax.tree.structure(examples)
-    if alike:
-        pairs = zip(jax.tree.leaves(test), jax.tree.leaves(examples), strict=True)
-        alike = all(
-            np.shape(one)[1:] == other.shape[1:] and _is_float(one) == _is_float(other)
-            for one, other in pairs
+
+    def kinds(tree):
+        return jax.tree.map(
+            lambda leaf: (np.shape(leaf)[1:], jnp.issubdtype(leaf.dtype, jnp.floating)), tree
         )
-    if not alike:
+
+    if kinds(test) != kinds(examples):
         raise ValueError(
             f"the test examples are {describe_tree(test)}, and the clients' are "
             f"{describe_tree(examples)}; give arrays of the same names, shapes and types"
         )
-
-
-def _is_float(leaf):
-    return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def check_evaluations(evaluations: int, fix: str) -> None:
@@ -256,8 +223,7 @@ def check_room_for_rows(state: FederatedState, num_rows: int) -> None:
     """Raises ValueError if the rows of so many clients do not fit into host memory or on disk."""
     what = f"the state of {num_rows} clients"
     if isinstance(state.clients, HostClientState):
-        size = num_rows * tree_bytes(state.clients.blank)
         fix = "give fewer clients or rounds, or a smaller model, or keep client_state on disk"
-        check_memory(what, size, fix)
+        check_memory(what, num_rows * tree_bytes(state.clients.blank), fix)
     if isinstance(state.clients, DiskClientState):
         state.clients.files.check_room(what, num_rows)

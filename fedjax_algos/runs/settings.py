@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Annotated, Any, Literal
 
+from fedjax_algos import participation
 from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.asynchrony import system_of
 from fedjax_algos.core import Batches, Local, Problem
@@ -19,33 +20,18 @@ from fedjax_algos.core.options import (
     options,
 )
 from fedjax_algos.core.specs import split_wrappers
-from fedjax_algos.data import (
-    AnyDataset,
-    datasets,
-    partitions,
-)
+from fedjax_algos.data import AnyDataset, datasets, partitions
 from fedjax_algos.data.federated_data import as_dataset
 from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.slots import chunk_size
 from fedjax_algos.models import compute_in, losses, metrics, models, with_loss, with_metrics
 from fedjax_algos.models.adapters import check_examples
-from fedjax_algos.participation import (
-    Failures,
-    cohort_count,
-    failures,
-    local_works,
-    rate_schedules,
-    samplers,
-)
 from fedjax_algos.participation.cohorts import check_dispatch_memory
 from fedjax_algos.runs.run import check_evaluations
 from fedjax_algos.wrappers import wrappers
 
-# values that only synchronous rounds can have, and what to give elsewhere
-_ONLY_IN_ROUNDS = {
-    "client_state": (("host", "disk"), "device"),
-    "examples": (("sharded",), "replicated"),
-}
+# what to give where a setting can have no other value
+_ELSEWHERE = {"client_state": "device", "examples": "replicated", "evaluate_clients": "none"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,26 +41,32 @@ class Settings:
     `dataset`, `model`, `partition`, `sampler`, `work`, `rate_schedule` and `system` are names of
     registries, which may carry options, as in `dirichlet:alpha=0.3`. `clients` is their number,
     `rounds` that of the rounds, evaluated every `eval_every` rounds, for each of the `seeds`.
-    `batch_size`, `batches` and `rate_by` are those of `Local`, and `client_state` that of
-    `make_engine`, where "disk" is a folder beside the results. The other fields:
+    `batch_size`, `batches` and `rate_by` are those of `Local`; `client_state` and `non_finite` are
+    those of `make_engine`, where "disk" is a folder beside the results. The other fields:
 
-    - `loss` replaces that of the model, which is cross-entropy, in training and in evaluation.
+    - `loss` replaces that of the model in training and in evaluation.
     - `metrics` are measured beside those of the model; see `with_metrics`.
+    - `compute_dtype`: models are applied in the dtype of their params, or in bfloat16; see
+      `compute_in`.
     - `cohort` is a number of clients or, below 1, a fraction of them.
     - `failures` says which clients train and then do not answer, as `independent:probability=0.3`;
       None: all answer. On the virtual clock the `system` says which dispatches are lost.
     - `local_steps` is 10 if neither it nor `local_epochs` is given.
-    - `client_learning_rate`, `client_optimizer` and `server_learning_rate` replace those of all
-      methods. `client_optimizer` is an optimiser of optax by name, see `client_optimizer`.
+    - `client_learning_rate`, `client_optimizer` (see the function of this name) and
+      `server_learning_rate` replace those of all methods.
     - `wrap` names wrappers of all methods, outside those of their own; see `fa.wrappers.wrap`.
     - `rate_schedule` changes the client learning rate, by rounds or by a client's own dispatches.
     - Clients clip their gradients to the norm `clip_norm` and then add `weight_decay` times the
       params, after the algorithm's own correction and before the `client_optimizer`; 0 switches
       either off.
     - `target` is the quality whose cost is measured; None: the reference's best one. The quality
-      is the `target_metric` on test examples: the accuracy, or one of the `metrics` that is higher
-      for better models, such as "dice_score". Methods are compared and tuned by it.
+      is the `target_metric` on test examples, by which methods are compared and tuned: the
+      accuracy, or one of the `metrics` that is higher for better models, such as "dice_score".
     - `reference` is the label of the method that the others are compared with; None: the first.
+    - `test_examples`: if the data set has more test examples, so many are drawn for evaluation.
+    - `evaluate_clients`: at the end of a run each client's own model is evaluated on the client's
+      "train" examples, or on the share `held_out` of them, which then is not trained on. Before,
+      each client may train its model for `personal_steps` local steps.
     - `seconds`: run on the virtual clock for so many simulated seconds, each method on its own
       planner, in the same `system`, with `evaluations` evaluations. All clients take part, and
       `cohort`, `sampler`, `work`, `rounds`, `eval_every` and `layout` have no effect;
@@ -82,18 +74,9 @@ class Settings:
       `local_steps` is then the work of the planners that do not choose it.
     - `layout` "auto" is sequential on a CPU and vmapped elsewhere.
     - `devices`: over which a cohort, a wave or the runs of a sweep are divided. None is one device
-      in rounds and on the virtual clock, because the rounding depends on their number. In a sweep
-      None is all devices (of a CPU at most as many as it has cores), because each run is computed
-      by one of them.
-    - `compute_dtype`: models are applied in the dtype of their params (float32), or in bfloat16
-      with float32 params; see `compute_in`.
+      in rounds and on the virtual clock, because the rounding depends on their number, and all
+      devices in a sweep (of a CPU at most as many as it has cores).
     - `examples` are replicated on all devices, or sharded: those of each client on one device.
-    - `test_examples`: if the data set has more test examples, so many are drawn for evaluation.
-    - `evaluate_clients`: at the end of a run each client's own model is evaluated on the client's
-      "train" examples, or on the share `held_out` of them, which then is not trained on. Before,
-      each client may train its model for `personal_steps` local steps.
-    - `non_finite`: clients' updates with NaN or infinite numbers are excluded and counted, end the
-      command with an error, or are kept. See `make_engine`.
     """
 
     dataset: str = "digits"
@@ -139,14 +122,19 @@ class Settings:
     non_finite: NonFinite = "exclude"
 
     def check(self) -> None:
-        """Checks all settings.
-
-        Raises:
-          ValueError: for a value that is wrong, or values that contradict each other.
-        """
+        """Raises ValueError for a value that is wrong, or values that contradict each other."""
         for option in options(Settings).values():
             check_value(option, getattr(self, option.name), "")
         self._check_names()
+        num_seeds = len(self.seeds)
+        if self.local_steps is not None and self.local_epochs is not None:
+            raise ValueError(
+                f"local_steps={self.local_steps} and local_epochs={self.local_epochs} are both "
+                "given; give one of them"
+            )
+        # a seed has its own partition, and each client an index and an offset
+        clients = f"{num_seeds} seeds of clients={self.clients}"
+        check_memory(clients, num_seeds * self.clients * 8, "give fewer seeds or clients")
         if self.seconds is not None:
             if self.local_epochs is not None:
                 raise ValueError(
@@ -159,17 +147,9 @@ class Settings:
                     "model loses dispatches: give system='simulated:dropout=0.3'"
                 )
             self.refuse("the virtual clock", "client_state", "examples")
-            check_evaluations(len(self.seeds) * self.evaluations, "give fewer evaluations or seeds")
-        if self.local_steps is not None and self.local_epochs is not None:
-            raise ValueError(
-                f"local_steps={self.local_steps} and local_epochs={self.local_epochs} are both "
-                "given; give one of them"
-            )
-        # a seed has its own partition, and each client an index and an offset
-        clients = f"{len(self.seeds)} seeds of clients={self.clients}"
-        check_memory(clients, len(self.seeds) * self.clients * 8, "give fewer seeds or clients")
-        if self.seconds is None:
-            evaluations = len(self.seeds) * -(-self.rounds // self.eval_every)
+            check_evaluations(num_seeds * self.evaluations, "give fewer evaluations or seeds")
+        else:
+            evaluations = num_seeds * -(-self.rounds // self.eval_every)
             check_evaluations(evaluations, "give fewer rounds or seeds, or a larger eval_every")
             if self.cohort > self.clients:
                 raise ValueError(
@@ -177,11 +157,9 @@ class Settings:
                 )
             # all rounds are drawn before the first one, so that errors appear early
             check_dispatch_memory(self.rounds, self.cohort_size, "give fewer rounds or clients")
-        if not self.seeds:
-            raise ValueError("seeds=() is empty; give at least one")
         for seed in self.seeds:
             check_whole("seed", seed, 0)
-        if len(set(self.seeds)) < len(self.seeds):
+        if not self.seeds or len(set(self.seeds)) < num_seeds:
             raise ValueError(
                 f"seeds={self.seeds} is out of range; give different numbers from 0 to {2**31 - 1}"
             )
@@ -191,49 +169,44 @@ class Settings:
         datasets.parse(self.dataset)
         models.parse(self.model)
         partitions.parse(self.partition)
-        samplers.make(self.sampler)
+        participation.samplers.make(self.sampler)
         self._failures()
-        local_works.make(self.work)
-        rate_schedules.make(self.rate_schedule, 1.0)
+        participation.local_works.make(self.work)
+        participation.rate_schedules.make(self.rate_schedule, 1.0)
+        client_optimizers.parse(PLAIN if self.client_optimizer is None else self.client_optimizer)
         system_of(self.system, self.batch_size)
         losses.parse(self.loss or "cross_entropy")
         metrics.parse_all(self.metrics or "accuracy")
         check_target_metric(self.target_metric)
-        if self.client_optimizer is not None:
-            client_optimizers.parse(self.client_optimizer)
-        if self.wrap is not None:
-            for spec in split_wrappers(self.wrap) or [""]:
-                wrappers.parse(spec)
+        for spec in [] if self.wrap is None else split_wrappers(self.wrap) or [""]:
+            wrappers.parse(spec)
 
     def refuse(self, what: str, *names: str) -> None:
-        """Refuses the values of some settings that only synchronous rounds can have.
+        """Raises ValueError for a setting that has another value than the default.
 
         Args:
-          what: where they cannot be had.
-          *names: "client_state" or "examples".
-
-        Raises:
-          ValueError: for a setting that has this value.
+          what: where it cannot have one.
+          *names: "client_state", "examples" or "evaluate_clients".
         """
         for name in names:
-            (values, other), value = _ONLY_IN_ROUNDS[name], getattr(self, name)
-            if value in values:
+            other, value = _ELSEWHERE[name], getattr(self, name)
+            if value != other:
                 raise ValueError(f"{name}={value!r} is not for {what}; give {name}={other!r}")
 
     @property
     def cohort_size(self) -> int:
         """The number of clients in a round."""
-        return cohort_count(self.cohort, self.clients)
+        return participation.cohort_count(self.cohort, self.clients)
 
-    def _failures(self) -> Failures | None:
-        return None if self.failures is None else failures.make(self.failures)
+    def _failures(self) -> participation.Failures | None:
+        return None if self.failures is None else participation.failures.make(self.failures)
 
     def cohorts(self) -> dict[str, Any]:
         """The arguments of `Cohorts` that describe the cohorts and their local work."""
         return {
             "cohort_size": self.cohort_size,
-            "sampler": samplers.make(self.sampler),
-            "work": local_works.make(self.work),
+            "sampler": participation.samplers.make(self.sampler),
+            "work": participation.local_works.make(self.work),
             "failures": self._failures(),
         }
 
@@ -256,7 +229,7 @@ class Settings:
         optimizer = client_optimizer or self.client_optimizer or PLAIN
         return Local(
             self.batch_size,
-            rate_schedules.make(self.rate_schedule, client_learning_rate),
+            participation.rate_schedules.make(self.rate_schedule, client_learning_rate),
             self.steps,
             self.local_epochs,
             local_transform(optimizer, self.clip_norm, self.weight_decay),
@@ -265,13 +238,10 @@ class Settings:
         )
 
     def problem(self, dataset: AnyDataset) -> Problem:
-        """The model, for a data set.
+        """The model; raises ValueError if it does not take the examples of a data set.
 
         Args:
-          dataset: gives the shape and the type of an example and the number of classes.
-
-        Raises:
-          ValueError: for a model that does not take such examples.
+          dataset: has the shape and the type of an example, and the number of classes.
         """
         name, _ = models.parse(self.model)
         num_classes: Any = dataset.num_classes  # None is for models of the user's own

@@ -20,18 +20,9 @@ from fedjax_algos.engine.placed.sharded_data import RunData
 from fedjax_algos.engine.state import FederatedState, place_of
 from fedjax_algos.participation import Failures, LocalWork, Sampler, uniform
 from fedjax_algos.participation.cohorts import Position
-from fedjax_algos.runs.identity import identify_rounds, identity
-from fedjax_algos.runs.progress import show_progress
-from fedjax_algos.runs.recorder import (
-    Counted,
-    Due,
-    Recorder,
-    Stop,
-    follow,
-    make_evaluate_model,
-    measure_state,
-    warn_of_divergence,
-)
+from fedjax_algos.runs import recorder as recording
+from fedjax_algos.runs.identity import identity_of_rounds
+from fedjax_algos.runs.recorder import Due, Recorder, Stop, follow, warn_of_divergence
 from fedjax_algos.runs.run import (
     RoundOptions,
     Rounds,
@@ -67,8 +58,7 @@ def simulate(
 ) -> tuple[FederatedState, list[Row]]:
     """Runs a synchronous simulation.
 
-    The rounds between two evaluations are one compiled call. While the devices compute it, the
-    dispatches of the next rounds are drawn, except on a CPU with several devices.
+    The rounds between two evaluations are one compiled call.
 
     A run can be cut in two: `simulate(..., rounds=10)`, and then the same with the `state` that it
     returned and `start_round=10`, have the states and the rows of `simulate(..., rounds=20)`, bit
@@ -92,20 +82,20 @@ def simulate(
         evaluated.
       params: replace the problem's own initialisation: params, or a `Model`.
       on_evaluation: called with each row as it is measured, and first with those of a checkpoint.
-        If it has a parameter named `state`, it also gets the state, as `state=...`; the next rounds
-        CONSUME it, so copy what you keep: `jax.tree.map(jnp.copy, state.server.params)`. It is None
-        for the rows of a checkpoint before the last one. If it returns True, the run stops.
+        If it has a parameter named `state`, it also gets the state, or None for the rows of a
+        checkpoint before the last one; the next rounds CONSUME it, so copy what you keep:
+        `jax.tree.map(jnp.copy, state.server.params)`. If it returns True, the run stops.
       evaluate: what `make_evaluate` returned, so that engines share its compilation.
       checkpoints: a folder, or `Checkpoints`: the run is saved there every five minutes and at its
         end. If the folder holds a checkpoint of this run, it goes on from there, bit for bit; also
         with other `rounds`, if the checkpoint is not after them and was made at an evaluation that
         both runs have.
-      state: what an earlier run returned, to go on from there, in place of an initial state. It is
-        CONSUMED, as by `engine.round`.
+      state: what an earlier run returned, to go on from there. It is CONSUMED, as by
+        `engine.round`.
       start_round: the number of rounds that `state` has seen, which must be given with it: the
-        cohorts go on after them. The rows count them too, as rounds of this run.
+        cohorts go on after them. The rows count them too.
       progress: whether a bar is shown, in a terminal or a notebook; in a log each evaluation is a
-        line. It moves at the evaluations.
+        line.
 
     Returns:
       The last state, and one row for each evaluation, which `pandas.DataFrame(rows)` makes a table
@@ -122,25 +112,23 @@ def simulate(
 
     Raises:
       TypeError: for an object of another type.
-      ValueError: for numbers out of range, what does not fit into memory, labels, test examples or
-        params that do not fit the problem, a client that is twice in a cohort while clients keep
-        state, a state without its start_round or of another algorithm or seed, or checkpoints of
-        another run.
+      ValueError: for numbers out of range, what does not fit into memory or to the problem, a
+        client that is twice in a cohort while clients keep state, a state without its start_round
+        or of another algorithm or seed, or checkpoints of another run.
       NonFiniteUpdateError: for an update that is not finite if the engine has non_finite="error".
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
     report = _reporter(on_evaluation)
     loop = Rounds(cohort_size, rounds, sampler, work, failures, test, eval_every, params)
-    run = _SynchronousRun(engine, data, loop, seed, evaluate, state, start_round)
-    saver = run.saver(checkpoints)
-    with show_progress(progress, run.end, "rounds") as show:
+    run = _SynchronousRun(engine, data, loop, seed, evaluate, state, start_round, checkpoints)
+    with recording.show_progress(progress, run.end, "rounds") as show:
 
         def tell(number: int, row: Row, latest: FederatedState | None) -> bool:
             show(row["round"], row)
             return report(row, latest)
 
         recorder = Recorder([f"seed {seed}"], engine.non_finite, tell)
-        for _ in follow(run.stops(recorder, saver), recorder, saver):
+        for _ in follow(run.stops(recorder), recorder, run.saver):
             pass
     warn_of_divergence(recorder.diverged_rows())
     return run.state, recorder.histories[0]
@@ -158,9 +146,8 @@ def iterate_rounds(
 ) -> Iterator[tuple[FederatedState, Row]]:
     """The evaluations of `simulate` one by one, as `for state, row in iterate_rounds(...)`.
 
-    The first pair is that of the start. Each next one runs `eval_every` rounds in one compiled
-    call, in which it CONSUMES the state that was yielded before: copy that state to keep it, with
-    `jax.tree.map(jnp.copy, state)`. Leave the loop to end the run.
+    The first pair is that of the start. Each next one runs `eval_every` rounds, which CONSUME the
+    state before: copy it to keep it, with `jax.tree.map(jnp.copy, state)`.
 
     Args:
       engine: as in `simulate`, like all arguments.
@@ -184,15 +171,13 @@ def iterate_rounds(
     rounds.setdefault("eval_every", 1)
     run = _SynchronousRun(engine, data, Rounds(**rounds), seed, evaluate, state, start_round)
     recorder = Recorder([f"seed {seed}"], engine.non_finite, lambda number, row, state: None)
-    return _evaluations(run, recorder)
 
+    def evaluations() -> Iterator[tuple[FederatedState, Row]]:
+        for stop in follow(run.stops(recorder), recorder, run.saver):
+            yield stop.state, recorder.histories[0][-1]
+        warn_of_divergence(recorder.diverged_rows())
 
-def _evaluations(run: "_SynchronousRun", recorder: Recorder):
-    """The states and rows of a run."""
-    saver = run.saver(None)
-    for stop in follow(run.stops(recorder, saver), recorder, saver):
-        yield stop.state, recorder.histories[0][-1]
-    warn_of_divergence(recorder.diverged_rows())
+    return evaluations()
 
 
 class _SynchronousRun:
@@ -210,6 +195,7 @@ class _SynchronousRun:
         evaluate: Callable | None,
         state: FederatedState | None,
         start_round: int | None,
+        checkpoints: Checkpoints | str | Path | None = None,
     ):
         check_kind("engine", engine, Engine, "give make_engine(algorithm)")
         loop.check()
@@ -228,12 +214,18 @@ class _SynchronousRun:
         self.state, self.start_round = state, start_round or 0
         self.done, self.end = self.start_round, self.start_round + loop.rounds
         check_room_for_rows(state, min(data.num_clients, self.end * loop.cohort_size))
-        self.evaluate_model = make_evaluate_model(engine.algorithm.problem, loop.test, evaluate)
+        self.evaluate_model = recording.make_evaluate_model(
+            engine.algorithm.problem, loop.test, evaluate
+        )
         self.count, self.flops = flop_counter(engine.algorithm, state, self.data), 0.0
         if isinstance(self.data, CohortData):
             self.data.reserve(self._cohorts())
         if self.start_round:  # what earlier rounds drew is drawn again
             self.flops = sum(window.flops for window in self._windows(self.start_round))
+        params = state.server.params  # of the start, which the first call consumes
+        model = "" if checkpoints is None else array_fingerprint(one_copy(params))
+        self.saver = RunSaver(checkpoints, partial(self._identity, state, model))
+        self.folder = self.saver.checkpoints.folder if self.saver.checkpoints else ""
 
     def _windows(self, end: int) -> Iterator[Window]:
         keeping = bool(jax.tree.leaves(self.state.origin))
@@ -245,28 +237,20 @@ class _SynchronousRun:
         for done in range(0, self.end, eval_every):
             yield from cohorts.dispatches(min(eval_every, self.end - done)).client
 
-    def saver(self, checkpoints: Checkpoints | str | Path | None) -> RunSaver:
-        """What saves the run, which is at its start."""
-        params = self.state.server.params
-        model = "" if checkpoints is None else array_fingerprint(one_copy(params))
-        return RunSaver(checkpoints, partial(self._identity, self.state, model))
-
-    def stops(self, recorder: Recorder, saver: RunSaver) -> Iterator[Stop]:
+    def stops(self, recorder: Recorder) -> Iterator[Stop]:
         """The evaluations from the start on, or from where a checkpoint was made."""
-        restored = self._restore(recorder, saver)
-        if recorder.ended:
-            return
+        restored = self._restore(recorder)
         start, windows = self.cohorts.position(), self._windows(self.end)
-        window = next(windows, None)
+        window = None if recorder.ended else next(windows, None)
         if window is None:  # the checkpoint was that of the end
             return
         first = jax.tree.map(lambda leaf: leaf[0], window.dispatches)
         transfer = self.engine.transfer(self.state, self.data, first)
 
         def stop(metrics: Metrics, position: Position | None) -> Stop:
-            counted = Counted.of_rounds(self.done, position or start, transfer, self.flops)
-            measure = partial(measure_state, self.state, metrics, self.evaluate_model)
-            arrays = None if position is None else partial(self._arrays, position, saver)
+            counted = recording.costs_of_rounds(self.done, position or start, transfer, self.flops)
+            measure = partial(recording.measure_state, self.state, metrics, self.evaluate_model)
+            arrays = None if position is None else partial(self._arrays, position)
             last = self.done == self.end
             return Stop(self.done, [Due(0, counted, measure)], self.state, last, arrays)
 
@@ -283,42 +267,39 @@ class _SynchronousRun:
                 self.data.read_ahead(np.asarray(window.dispatches.client[0]))
             yield stop(metrics, position)
 
-    def _restore(self, recorder: Recorder, saver: RunSaver) -> bool:
+    def _restore(self, recorder: Recorder) -> bool:
         """Puts the run where a checkpoint was made, if there is one."""
-        saved = saver.restore(partial(open_rows, self.state))
-        if saved is None or saver.checkpoints is None:
+        saved = self.saver.restore(partial(open_rows, self.state))
+        if saved is None:
             return False
-        self.state = fill_state(self.state, saved.arrays, saver.checkpoints.folder)
+        self.state = fill_state(self.state, saved.arrays, self.folder)
         self.cohorts.go_to(fill(self.cohorts.position(), saved.arrays, "cohorts"))
         self.done, self.flops = saved.position, float(saved.arrays["flops"])
         recorder.restore(saved, self.state)
         return True
 
-    def _arrays(self, position: Position, saver: RunSaver) -> dict[str, Any]:
+    def _arrays(self, position: Position) -> dict[str, Any]:
         """What a checkpoint holds."""
-        folder = saver.checkpoints.folder if saver.checkpoints else ""  # called only if it saves
-        arrays = saved_arrays(self.state, folder, self.done, saver.kept)
+        arrays = saved_arrays(self.state, self.folder, self.done, self.saver.kept)
         return arrays | {"cohorts": position, "flops": np.float64(self.flops)}
 
     def _identity(self, state: FederatedState, model: str) -> dict[str, Any]:
         """By what a checkpoint of another run is recognised; of `state` it reads the shapes."""
-        engine, loop, started = self.engine, self.loop, {"start_round": self.start_round}
-        one = jax.tree.map(lambda leaf: leaf[0, 0], self.draw().dispatches(1))
-        return (started if self.start_round else {}) | identity(
+        engine, placement = self.engine, self.engine.placement
+        started = {"start_round": self.start_round} if self.start_round else {}
+        return started | identity_of_rounds(
             engine.algorithm,
             state,
             self.data,
-            one,
-            loop.test,
+            self.loop,
+            [self.draw()],
+            self.end,
             initial_model=model,
             partition_and_values=data_fingerprint(self.data),
-            **identify_rounds([self.draw()], self.end),
-            rounds=loop.rounds,
-            eval_every=loop.eval_every,
             non_finite=engine.non_finite,
             client_state=place_of(self.state.clients),
-            layout=str(engine.placement.layout),
-            devices=engine.placement.num_devices,
+            layout=str(placement.layout),
+            devices=placement.num_devices,
         )
 
 
@@ -326,10 +307,9 @@ def _reporter(on_evaluation: Any) -> Callable[[Row, FederatedState | None], bool
     """Calls a user's `on_evaluation` with what it takes; True if it asks the run to stop."""
     check_callable("on_evaluation", on_evaluation, "give a function of a row")
     try:
-        parameter = inspect.signature(on_evaluation).parameters.get("state")
+        takes_state = "state" in inspect.signature(on_evaluation).parameters
     except ValueError:  # some functions of C have no signature
-        parameter = None
-    takes_state = parameter is not None and parameter.kind is not parameter.POSITIONAL_ONLY
+        takes_state = False
 
     def report(row: Row, state: FederatedState | None) -> bool:
         result = on_evaluation(row, state=state) if takes_state else on_evaluation(row)
@@ -353,8 +333,8 @@ def _check_start(state, start_round, params, seed):
     check_not_consumed(state)
     if start_round is None:
         raise ValueError(
-            "state has no start_round, which says what its next cohorts and batches are; give the "
-            "number of rounds that the state has seen, 0 for one of engine.init"
+            "state has no start_round, on which its next cohorts depend; give the number of rounds "
+            "that it has seen, 0 for one of engine.init"
         )
     if params is not None:
         raise ValueError("state and params are both given; give params where the run begins")

@@ -69,12 +69,8 @@ def test_rows_count_lost_dispatches(run):
 
 
 def test_communication_takes_the_bytes_of_the_method(run):
-    quick, slow = (
-        run(simulated(speeds="homogeneous", jitter=0, bytes_per_second=rate), seconds=20).plan
-        for rate in (1e9, 80.0)
-    )
-    assert quick.ended[0] == pytest.approx(0.5)
-    assert slow.ended[0] == pytest.approx(0.5 + 2 * 80 / 80)
+    system = simulated(speeds="homogeneous", jitter=0, bytes_per_second=80.0)
+    assert run(system, seconds=20).plan.ended[0] == pytest.approx(0.5 + 2 * 80 / 80)
 
 
 def test_seconds_that_are_too_short(run):
@@ -88,17 +84,11 @@ CLOCK = Settings(seconds=50.0, local_steps=7)
 
 
 def test_planners_of_methods():
-    methods = methods_of(
-        ("fedavg", "fedbuff@buffered:size=4", "fedcompass", "scaffold@immediate"), CLOCK
-    )
-    assert [m.planner for m in methods] == [
-        "barrier:steps=7",
-        "buffered:size=4,steps=7",
-        "compass",
-        "immediate:steps=7",
-    ]
+    specs = "fedavg", "fedbuff@buffered:size=4", "fedcompass", "scaffold@immediate"
+    expected = ["barrier:steps=7", "buffered:size=4,steps=7", "compass", "immediate:steps=7"]
+    assert [method.planner for method in methods_of(specs, CLOCK)] == expected
     twice = methods_of(("fedbuff@buffered:size=3", "fedbuff@buffered:size=5"), CLOCK)
-    assert len({m.label for m in twice}) == 2
+    assert len({method.label for method in twice}) == 2
 
 
 @pytest.mark.parametrize(
@@ -116,51 +106,39 @@ def test_wrong_planners(spec, settings, message):
         Method.of(spec, settings)
 
 
+def read_table(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
 @pytest.mark.slow
 def test_command_line(tmp_path, capsys):
+    """Also the speeds of the clients of every seed."""
     out = tmp_path / "out"
     arguments = "compare fedavg fedcompass@compass:min_steps=2,max_steps=6 --seconds 12 --clients 4"
-    arguments += " --model linear --partition iid --local-steps 6 --seeds 1 --evaluations 3"
-    given = "--devices", "1", "--system", "simulated:speeds=homogeneous", "--out", str(out)
-    main([*arguments.split(), *given])
+    arguments += " --model linear --partition iid --local-steps 6 --seeds 2 --evaluations 3"
+    system = "simulated:speeds=exponential,seconds_per_step=0.2,time_floor=0.5"
+    main([*arguments.split(), "--devices", "1", "--system", system, "--out", str(out)])
     printed = capsys.readouterr()
     assert "simulated time" in printed.out
+    configuration = json.loads((out / "config.json").read_text())
     for method in ("fedavg", "fedcompass"):  # before it runs
         assert re.search(rf"{method}: at most \d+ models and \d+ updates in flight, ", printed.err)
-    with (out / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["simulated_seconds"] for row in rows] == ["0.0", "4.0", "8.0", "12.0"] * 2
-    configuration = json.loads((out / "config.json").read_text())
+        for picture in (f"timeline-{method}", f"staleness-{method}", "accuracy"):
+            assert (out / f"{picture}.png").stat().st_size > 1000
+    times = [row["simulated_seconds"] for row in read_table(out / "metrics.csv")]
+    assert times == ["0.0", "4.0", "8.0", "12.0"] * 4
     assert configuration["methods"]["fedcompass"]["planner"] == "compass:min_steps=2,max_steps=6"
     assert configuration["in_flight"]["fedavg"]["update_rows"] == 2
-    assert (out / "accuracy.png").stat().st_size > 1000
-    for method in ("fedavg", "fedcompass"):
-        for picture in ("timeline", "staleness"):
-            assert (out / f"{picture}-{method}.png").stat().st_size > 1000
-    with (out / "idle.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == 2 * 4
-    assert configuration["speed_ratio"] == {"0": 1.0}
-    assert "slowest client / the fastest: 1 (seed 0)" in printed.err
-
-
-@pytest.mark.slow
-def test_speeds_of_every_seed_are_recorded(tmp_path, capsys):
-    out = tmp_path / "out"
-    arguments = "run fedasync --seconds 3 --clients 3 --model linear --partition iid --seeds 2"
-    system = "simulated:speeds=exponential,seconds_per_step=0.2,time_floor=0.5"
-    given = "--devices", "1", "--system", system, "--local-steps", "2", "--out", str(out)
-    main([*arguments.split(), *given])
+    assert len(read_table(out / "idle.csv")) == 2 * 4
     distribution = SpeedDistribution("exponential", 0.5)
-    times = {seed: 0.2 * relative_times(distribution, seed, 3) for seed in (0, 1)}
-    with (out / "speeds.csv").open() as file:
-        assert [tuple(map(float, row.values())) for row in csv.DictReader(file)] == [
-            (seed, client, times[seed][client]) for seed in (0, 1) for client in range(3)
-        ]
-    ratios = {seed: max(values) / min(values) for seed, values in times.items()}
-    written = json.loads((out / "config.json").read_text())["speed_ratio"]
-    assert written == {str(seed): ratio for seed, ratio in ratios.items()}
-    line = f"fastest: {ratios[0]:.3g} (seed 0), {ratios[1]:.3g} (seed 1)\n"
-    assert line in capsys.readouterr().err
+    speeds = {seed: 0.2 * relative_times(distribution, seed, 4) for seed in (0, 1)}
+    assert [tuple(map(float, row.values())) for row in read_table(out / "speeds.csv")] == [
+        (seed, client, speeds[seed][client]) for seed in (0, 1) for client in range(4)
+    ]
+    ratios = {seed: max(values) / min(values) for seed, values in speeds.items()}
+    assert configuration["speed_ratio"] == {str(seed): ratio for seed, ratio in ratios.items()}
+    assert f"fastest: {ratios[0]:.3g} (seed 0), {ratios[1]:.3g} (seed 1)\n" in printed.err
 
 
 @pytest.mark.slow

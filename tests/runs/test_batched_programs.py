@@ -34,6 +34,14 @@ def test_whole_numbers_have_a_program_each():
 
 @pytest.mark.slow
 def test_objects_have_a_program_each():
+    """And so have equal numbers of other types."""
+
+    def typed(problem, local, *, uniform: object = None):
+        return FEDPROX(problem, local, weighting="uniform" if uniform is True else "examples")
+
+    rows, notes = sweep_toy(typed, {"uniform": [1, True]}, [0])
+    assert len(notes) == 2
+    assert_same_rows(rows[3:], separately(FEDPROX, 0, weighting="uniform"))
     transforms = [optax.scale_by_adam(), optax.scale_by_rms()]
     rows, notes = sweep_toy("fedavg", {"server_transform": transforms}, [0])
     assert len(notes) == 2
@@ -41,17 +49,6 @@ def test_objects_have_a_program_each():
         "fedavg server_transform=#0", "fedavg server_transform=#1",
     ]  # fmt: skip
     assert_same_rows(rows[3:], separately(algorithms["fedavg"], 0, server_transform=transforms[1]))
-
-
-@pytest.mark.slow
-def test_equal_numbers_of_other_types_are_other_values():
-    def typed(problem, local, *, uniform: object = None):
-        return FEDPROX(problem, local, weighting="uniform" if uniform is True else "examples")
-
-    rows, notes = sweep_toy(typed, {"uniform": [1, True]}, [0])
-    assert len(notes) == 2
-    assert_same_rows(rows[:3], separately(FEDPROX, 0))
-    assert_same_rows(rows[3:], separately(FEDPROX, 0, weighting="uniform"))
 
 
 def always(problem, local, *, mu: NonNegative = 0.1, threshold: Positive = 0.5):
@@ -120,16 +117,10 @@ def test_an_algorithm_sees_each_run_s_client_rate():
 
     problem, data, test = toy()
     moved = {rate: exponential(rate, decay=0.9) for rate in (0.05, 0.1)}
+    locals_ = {rate: FULL._replace(learning_rate=schedule) for rate, schedule in moved.items()}
     runs = [
-        Run(
-            "own",
-            0,
-            data[0],
-            FULL._replace(learning_rate=schedule),
-            {},
-            {CLIENT_LEARNING_RATE: rate},
-        )
-        for rate, schedule in moved.items()
+        Run("own", 0, data[0], local, {}, {CLIENT_LEARNING_RATE: rate})
+        for rate, local in locals_.items()
     ]
     for factory, programs in ((FEDPROX, 1), (scheduled, 2)):
         rows, notes = run_batched(factory, problem, runs, test=test, **ROUNDS)

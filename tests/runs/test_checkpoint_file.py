@@ -8,7 +8,6 @@ import pytest
 
 from fedjax_algos.core.files import DamagedError
 from fedjax_algos.runs.saving.checkpoints import (
-    checkpoint_path,
     positions_in,
     read_checkpoint,
     remove_unfinished,
@@ -96,11 +95,3 @@ def test_a_file_that_cannot_be_written_leaves_the_one_before(small):
         write_checkpoint(small, {}, {"rows": object()})
     assert [path.name for path in small.parent.iterdir()] == [small.name]
     assert small.read_bytes() == before
-
-
-def test_the_format_of_earlier_versions_is_refused(tmp_path):
-    assert positions_in(tmp_path / "missing") == []
-    (tmp_path / "400").mkdir()
-    with pytest.raises(ValueError, match="were written by an earlier version of fedjax_algos"):
-        positions_in(tmp_path)
-    assert checkpoint_path(tmp_path, 3).name == "3.checkpoint"

@@ -39,15 +39,10 @@ def test_choices_have_a_program_each():
         sampler="cyclic:num_groups=3",
         work="partial",
     )
-
-
-@pytest.mark.slow
-def test_settings_of_the_local_work_have_a_program_each():
-    grid = {"local_steps": [1, 3], "rate_schedule": ["inverse"]}
-    rows, notes = run_sweep(prepare_sweep(SMALL, "fedavg", grid))
+    # and so have the settings of the local work
+    rows, notes = run_sweep(prepare_sweep(SMALL, "fedavg", {"local_steps": [1, 2]}))
     assert len(notes) == 2
-    settings = Settings(**vars(SMALL) | {"local_steps": 3, "rate_schedule": "inverse"})
-    expected = comparison.run(prepare(settings, methods_of(("fedavg",), settings)))
+    expected = comparison.run(prepare(SMALL, methods_of(("fedavg",), SMALL)))
     for row, other in zip(rows[-6:], expected, strict=True):
         np.testing.assert_allclose(row["test_loss"], other["test_loss"], rtol=1e-5)
 
@@ -69,7 +64,5 @@ def test_real_numbers_share_a_program():
 
 def test_clients_are_not_evaluated_in_a_sweep():
     settings = Settings(**vars(SMALL) | {"evaluate_clients": "train"})
-    with pytest.raises(
-        ValueError, match="evaluate_clients='train' is not for sweeps; leave it out"
-    ):
+    with pytest.raises(ValueError, match="evaluate_clients='train' is not for sweeps; give eval"):
         prepare_sweep(settings, "fedprox", {"mu": [0.1]})

@@ -27,6 +27,11 @@ def test_nothing_is_shown_by_default(capsys):
 
 
 def test_a_log_has_a_line_for_each_evaluation(capsys):
+    """A second piece begins where the first ended."""
+    state, _ = fa.simulate(ENGINE, TOY.data, rounds=4, cohort_size=2)
+    run(progress=True, state=state, start_round=4)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in lines] == [f"{done} of 8 rounds" for done in (4, 6, 8)]
     rows = run(progress=True)
     out, err = capsys.readouterr()
     losses = [f", train loss {row['train_loss']:.4g}" if row["round"] else "" for row in rows]
@@ -36,21 +41,12 @@ def test_a_log_has_a_line_for_each_evaluation(capsys):
     assert out == ""
 
 
-def test_a_second_piece_begins_where_the_first_ended(capsys):
-    state, _ = fa.simulate(ENGINE, TOY.data, rounds=4, cohort_size=2)
-    run(progress=True, state=state, start_round=4)
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split(",")[0] for line in lines] == [f"{done} of 8 rounds" for done in (4, 6, 8)]
-
-
 def test_a_terminal_has_a_bar(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "120")
     run(progress=True)
     err = capsys.readouterr().err
-    assert "4/4" in err
-    assert "rounds, train loss" in err
-    assert "━━━" in err
+    assert all(text in err for text in ("4/4", "rounds, train loss", "━━━"))
     assert "of 4 rounds" not in err
 
 
@@ -79,15 +75,9 @@ def test_a_notebook_has_a_bar_without_widgets(capsys, monkeypatch, recwarn):
 
 def test_an_asynchronous_run_counts_simulated_seconds(capsys):
     executor = fa.make_executor(fa.algorithms.fedbuff(TOY.problem, LOCAL))
-    fa.simulate_async(
-        executor,
-        TOY.data,
-        fa.asynchrony.buffered(steps=2, size=2),
-        fa.asynchrony.simulated(),
-        seconds=10,
-        evaluations=2,
-        progress=True,
-    )
+    planner, system = fa.asynchrony.buffered(steps=2, size=2), fa.asynchrony.simulated()
+    options = {"seconds": 10, "evaluations": 2, "progress": True}
+    fa.simulate_async(executor, TOY.data, planner, system, **options)
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(",")[0] for line in lines] == [
         f"{now} of 10 simulated seconds" for now in (0, 5, 10)

@@ -24,18 +24,10 @@ from fedjax_algos.engine.slots import Layout
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.participation import Cohorts
 from fedjax_algos.participation.cohorts import Position
-from fedjax_algos.runs.identity import identify_rounds, identity
+from fedjax_algos.runs import recorder as recording
+from fedjax_algos.runs.identity import identity_of_rounds
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
-from fedjax_algos.runs.recorder import (
-    Counted,
-    Due,
-    Measured,
-    Recorder,
-    Stop,
-    count_excluded,
-    named_errors,
-    training_mean,
-)
+from fedjax_algos.runs.recorder import Due, Recorder, Stop
 from fedjax_algos.runs.run import FlopCounter, Rounds, Run, draw_windows
 from fedjax_algos.runs.saving.arrays import fill
 from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver
@@ -64,7 +56,7 @@ Constants = frozenset[tuple[str, type, Any]]  # with types, because 1, 1.0 and T
 
 
 def constants_of(values: Mapping[str, Any], traced: Collection[str]) -> Constants:
-    """The values by name that are part of a program; those named in `traced` are its arguments."""
+    """The values that are part of a program; those named in `traced` are its arguments."""
     return frozenset((n, type(value), value) for n, value in values.items() if n not in traced)
 
 
@@ -114,7 +106,7 @@ class Program(NamedTuple):
         if test is not None:
             values = make_evaluate(run_round.algorithm.problem)(state.model, test)
             tested = {f"test_{name}": mean.value() for name, mean in values.items()}
-        trained = {name: training_mean(mean) for name, mean in trained.items()}
+        trained = {name: recording.training_mean(mean) for name, mean in trained.items()}
         return state, trained, tested, all_finite(state.server.params)
 
     def of_each(self, function, shared, *inputs):
@@ -141,12 +133,11 @@ def begin_each(program, shared, entries):
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
 def advance_each(program, states, shared, entries, dispatches, rounds):
-    """The next rounds of all runs, and an evaluation.
+    """The next rounds of all runs, int32[] and at most those of the dispatches, and an evaluation.
 
-    `states`, which are consumed, and `entries` have leaves [runs], `dispatches` [runs, rounds,
-    cohort]; `rounds` is int32[], at most so many, and 0 for the evaluation alone. Returns the
-    states, the means of training, the means on the test examples, and whether the params are
-    finite; leaves [runs, ...].
+    `states`, which are consumed, and `entries` have leaves [runs, ...], `dispatches` [runs, rounds,
+    cohort]. Returns the states, the means of training, the means on the test examples, and whether
+    the params are finite; leaves [runs, ...].
     """
     return program.of_each(program.advance, (shared, rounds), states, entries, dispatches)
 
@@ -179,6 +170,44 @@ def cohorts_of(run: Run, loop: Rounds) -> Cohorts:
     return loop.cohorts(run.data.counts(), run.local, run.seed)
 
 
+def call_size(
+    mesh: Mesh | None,
+    runs_per_device: int | None,
+    memory: int | None,
+    num_runs: int,
+    run_bytes: int,
+) -> tuple[Mesh | None, int, int, str]:
+    """The devices, the runs that each computes at once, the runs of each call, and a note.
+
+    Raises ValueError for a memory below that of the runs at once, or if the devices have less.
+    """
+    if mesh is not None and mesh.size > num_runs:
+        mesh = client_mesh(list(mesh.devices.flat[:num_runs]))
+    devices = 1 if mesh is None else mesh.size
+    available = memory or _MEMORY
+    default = 1 if jax.default_backend() == "cpu" else max(available // run_bytes // devices, 1)
+    at_once = min(runs_per_device or default, -(-num_runs // devices))
+    width = devices * at_once
+    if memory is None and available < width * run_bytes:
+        available = width * run_bytes
+        fix = "give fewer clients, runs_per_device or devices"
+        what = f"the states of {at_once} runs at once"
+        check_device_memory(what, at_once * run_bytes, fix, devices=devices)
+    fitting = available // run_bytes
+    if fitting < width:
+        raise ValueError(
+            f"memory={memory} is out of range; give at least {width * run_bytes} bytes "
+            f"for {at_once} at once on {devices} devices, or less of these"
+        )
+    calls = -(-num_runs // (fitting // width * width))
+    runs = -(-num_runs // (calls * width)) * width
+    note = (
+        f"{num_runs} runs in a program, {runs} in a call, {at_once} at once on each of "
+        f"{devices} devices: {runs * run_bytes / 1e6:.3g} of {available / 1e6:.4g} MB"
+    )
+    return mesh, at_once, runs, note
+
+
 class Group(NamedTuple):
     """Runs that share a program."""
 
@@ -199,10 +228,9 @@ class Group(NamedTuple):
 
 
 class Call:
-    """Runs of one call of a program: where they are, and their stops.
+    """Runs of one call of a program, and their stops; runs after its own only fill the call.
 
-    `states` have leaves [runs, ...], after the last stop. The runs after the call's own only fill
-    the call; of them there are no rows.
+    `states` have leaves [runs, ...], after the last stop.
     """
 
     states: FederatedState
@@ -235,23 +263,23 @@ class Call:
         program, loop = self.group.program, self.group.loop
         put = partial(jax.device_put, device=row_sharding(program.mesh, self.group.size))
         entries = put(self.entries)
-        self.states = wait_on_cpu(program.mesh, begin_each(program, self.shared, entries))
+        begun = begin_each(program, self.shared, entries)
+        self.states = wait_on_cpu(program.mesh, begun)
         done, flops = self._restore(recorder)
-        position = _stack([each.position() for each in self.cohorts])
+        position = stack([each.position() for each in self.cohorts])
         if recorder.ended:
             return
         keeping = bool(jax.tree.leaves(self.group.state.origin))
-        windows = zip(
-            *(
-                draw_windows(each, count, loop.rounds, loop.eval_every, keeping)
-                for each in self.cohorts
-            ),
-            strict=True,
-        )
+        costs, transfer = recording.costs_of_rounds, self.group.transfer
+        of_runs = [
+            draw_windows(each, count, loop.rounds, loop.eval_every, keeping)
+            for each in self.cohorts
+        ]
+        windows = zip(*of_runs, strict=True)
         following = next(windows, None)
         while following is not None:
             drawn, window = following, following[0].rounds
-            placed = put(_stack([each.dispatches for each in drawn]))
+            placed = put(stack([each.dispatches for each in drawn]))
             for rounds in [window] if done else [0, window]:  # 0: evaluates the first models
                 inputs = self.states, self.shared, entries, placed, np.int32(rounds)
                 self.states, trained, tested, finite = wait_on_cpu(
@@ -261,16 +289,15 @@ class Call:
                 if rounds:  # while the devices compute
                     following, done = next(windows, None), done + rounds
                     flops = flops + [each.flops for each in drawn]
-                    position = _stack([each.position for each in drawn])
+                    position = stack([each.position for each in drawn])
                     arrays = partial(self._arrays, position, flops)
                 values = trained if rounds else {}, tested, self.states.excluded, finite
                 measure = partial(_measure, recorder, *jax.device_get(values))
-                positions = _each(position, len(self.own))
-                costs = [
-                    Counted.of_rounds(done, own, self.group.transfer, float(of_run))
-                    for own, of_run in zip(positions, flops, strict=False)
+                positions = enumerate(each_of(position, len(self.own)))
+                due = [
+                    Due(i, costs(done, own, transfer, float(flops[i])), partial(measure, i))
+                    for i, own in positions
                 ]
-                due = [Due(i, counted, partial(measure, i)) for i, counted in enumerate(costs)]
                 yield Stop(done, due, self.states, done == loop.rounds, arrays)
 
     def _restore(self, recorder: Recorder) -> tuple[int, np.ndarray]:
@@ -278,10 +305,10 @@ class Call:
         flops, saved = np.zeros(len(self.cohorts)), self.saver.restore()
         if saved is None:
             return 0, flops
-        position = _stack([drawn.position() for drawn in self.cohorts])
+        position = stack([drawn.position() for drawn in self.cohorts])
         filled = fill(self._arrays(position, flops), saved.arrays)
         self.states = filled["states"]
-        there = _each(filled["cohorts"], len(self.cohorts))
+        there = each_of(filled["cohorts"], len(self.cohorts))
         for drawn, own in zip(self.cohorts, there, strict=True):
             drawn.go_to(own)
         recorder.restore(saved, None)
@@ -294,43 +321,43 @@ class Call:
     def _identity(self):
         """By what a checkpoint of other runs is recognised."""
         group, loop, program = self.group, self.group.loop, self.group.program
-        of_tables = {table_of(run): run for run in self.filled}
-        of_tables = {key: _table_fingerprint(run) for key, run in of_tables.items()}
-        return identity(
+        tables = {table_of(run): run for run in self.filled}
+        fingerprints = {key: _table_fingerprint(run) for key, run in tables.items()}
+        return identity_of_rounds(
             group.algorithm,
             group.state,
             self.filled[0].data,
-            jax.tree.map(lambda leaf: leaf[0, 0], cohorts_of(group.first, loop).dispatches(1)),
-            loop.test,
-            runs=[[run.label, run.seed, of_tables[table_of(run)]] for run in self.filled],
-            **identify_rounds([cohorts_of(run, loop) for run in self.filled], loop.rounds),
+            loop,
+            [cohorts_of(run, loop) for run in self.filled],
+            loop.rounds,
+            runs=[[run.label, run.seed, fingerprints[table_of(run)]] for run in self.filled],
             initial_model=array_fingerprint(loop.params),
-            rounds=loop.rounds,
-            eval_every=loop.eval_every,
             non_finite=program.non_finite,
             layout=str(program.layout),
             devices=1 if program.mesh is None else program.mesh.size,
         )
 
 
-def _measure(recorder, trained, tested, excluded, finite, number):
+def _measure(recorder, trained, tested, excluded, finite, number) -> recording.Measured:
     """What is measured of one run, of values of all runs."""
     excluded = jax.tree.map(lambda leaf: leaf[number], excluded)
-    with named_errors(f"{recorder.names[number]}: "):
+    with recording.named_errors(f"{recorder.names[number]}: "):
         check_excluded(recorder.non_finite, excluded)
     measured = {name: float(values[number]) for name, values in (trained | tested).items()}
-    return Measured(measured, count_excluded(excluded), finite[number])
+    return measured, recording.count_excluded(excluded), finite[number]
 
 
-def _stack(trees):
+def stack(trees):
+    """One tree of several, with leaves [trees, ...]."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
-def _each(stacked, number):
+def each_of(stacked, number):
+    """The first trees of a stack."""
     return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(number)]
 
 
-def table_of(run: Run) -> tuple[int, int]:
+def table_of(run):
     """What runs that read the same examples have in common."""
     return id(run.data), id(run.test_rows)
 
@@ -338,43 +365,3 @@ def table_of(run: Run) -> tuple[int, int]:
 def _table_fingerprint(run):
     data = data_fingerprint(run.data)
     return data if run.test_rows is None else f"{data} {array_fingerprint(run.test_rows)}"
-
-
-def call_size(
-    mesh: Mesh | None,
-    runs_per_device: int | None,
-    memory: int | None,
-    num_runs: int,
-    run_bytes: int,
-) -> tuple[Mesh | None, int, int, str]:
-    """The devices, the runs that each computes at once, the runs of a call, and a note.
-
-    All calls have the same size, a multiple of the runs at once; `run_batched` documents the
-    arguments. Raises ValueError for a memory below that of the runs at once, or if these do not fit
-    into that of the devices.
-    """
-    if mesh is not None and mesh.size > num_runs:
-        mesh = client_mesh(list(mesh.devices.flat[:num_runs]))
-    devices = 1 if mesh is None else mesh.size
-    available = memory or _MEMORY
-    default = 1 if jax.default_backend() == "cpu" else max(available // run_bytes // devices, 1)
-    at_once = min(runs_per_device or default, -(-num_runs // devices))
-    width = devices * at_once
-    if memory is None and available < width * run_bytes:
-        available = width * run_bytes
-        fix = "give fewer clients, runs_per_device or devices"
-        what = f"the states of {at_once} runs at once"
-        check_device_memory(what, at_once * run_bytes, fix, devices=devices)
-    fitting = available // run_bytes
-    if fitting < width:
-        raise ValueError(
-            f"memory={memory} is out of range; give at least {width * run_bytes} bytes "
-            f"for {at_once} at once on {devices} devices, or less of these"
-        )
-    calls = -(-num_runs // (fitting // width * width))
-    runs = -(-num_runs // (calls * width)) * width
-    note = (
-        f"{num_runs} runs in a program, {runs} in a call, {at_once} at once on each of "
-        f"{devices} devices: {runs * run_bytes / 1e6:.3g} of {available / 1e6:.4g} MB"
-    )
-    return mesh, at_once, runs, note

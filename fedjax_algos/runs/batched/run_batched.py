@@ -1,7 +1,4 @@
-"""Batched runs: many runs in one compiled program, which takes their differences as arguments.
-
-Runs that can share a program are a group, which is computed in as many calls as the memory needs.
-"""
+"""Batched runs: those that can share a program are a group, computed in calls that fit memory."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,15 +9,7 @@ from typing import Any, NamedTuple, Unpack, get_args
 import jax
 import numpy as np
 
-from fedjax_algos.core import Algorithm, Model, Population, Problem, Row
-from fedjax_algos.core.checks import (
-    as_model,
-    check_callable,
-    check_initial,
-    check_local,
-    check_seed,
-    check_whole,
-)
+from fedjax_algos.core import Algorithm, Model, Population, Problem, Row, checks
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import tree_bytes
@@ -30,23 +19,12 @@ from fedjax_algos.engine.non_finite import NonFinite
 from fedjax_algos.engine.placed.devices import Devices, client_mesh, replicate
 from fedjax_algos.engine.pure_round import pure_round
 from fedjax_algos.engine.slots import Layout
-from fedjax_algos.runs.batched.program import (
-    UNTRACEABLE,
-    Call,
-    Group,
-    Program,
-    Shared,
-    call_size,
-    cohorts_of,
-    constants_of,
-    screening,
-    table_of,
-    traced_names,
-    unreadable_rate,
-)
+from fedjax_algos.runs.batched import program as programs
+from fedjax_algos.runs.batched.program import Call, Group
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
 from fedjax_algos.runs.recorder import Recorder, follow, warn_of_divergence
 from fedjax_algos.runs.run import (
+    FlopCounter,
     RoundOptions,
     Rounds,
     Run,
@@ -60,12 +38,7 @@ OnEnd = Callable[[str, int, Model], None]  # takes the label, the seed and the l
 
 
 class BatchedResult(NamedTuple):
-    """The rows of many runs, and notes on the programs that computed them.
-
-    Attributes:
-      rows: one for each run and evaluation.
-      notes: on the programs, one line each.
-    """
+    """The `rows` of many runs, and `notes` on the programs that computed them, one line each."""
 
     rows: list[Row]
     notes: list[str]
@@ -74,17 +47,22 @@ class BatchedResult(NamedTuple):
         return describe(self, rows=len(self.rows), notes=self.notes)
 
 
-class BatchedOptions(RoundOptions, total=False):
-    """The keywords of `run_batched`."""
+class ProgramOptions(RoundOptions, total=False):
+    """The keywords of `run_batched` that say what is computed, and how."""
 
-    on_evaluation: Callable[[Row], None]
-    on_end: OnEnd | None
-    checkpoints: Checkpoints | str | Path | None
     layout: Layout
     devices: Devices
     runs_per_device: int | None
     memory: int | None
     non_finite: NonFinite
+
+
+class BatchedOptions(ProgramOptions, total=False):
+    """The keywords of `run_batched`."""
+
+    on_evaluation: Callable[[Row], None]
+    on_end: OnEnd | None
+    checkpoints: Checkpoints | str | Path | None
 
 
 def run_batched(
@@ -95,20 +73,15 @@ def run_batched(
     on_evaluation: Callable[[Row], None] = lambda row: None,
     on_end: OnEnd | None = None,
     checkpoints: Checkpoints | str | Path | None = None,
-    layout: Layout = "auto",
-    devices: Devices = None,
-    runs_per_device: int | None = None,
-    memory: int | None = None,
-    non_finite: NonFinite = "exclude",
-    **rounds: Unpack[RoundOptions],
+    **options: Unpack[ProgramOptions],
 ) -> BatchedResult:
     """Computes what `simulate` gives for each run, up to rounding, in as few programs as possible.
 
-    Seeds, client learning rates and swept floats are arguments of a program. Runs that differ in
-    anything else (whole numbers, choices, objects, local work, shapes of the data) have programs of
-    their own, one after another. So have runs that differ in a float whose value the algorithm
-    reads in Python; a note says so. An argument has jax's default precision: in float32, `1 - beta`
-    is rounded a little differently from Python's.
+    Seeds, client learning rates and swept floats are arguments of a program, with jax's default
+    precision: in float32, `1 - beta` is rounded a little differently from Python's. Runs that
+    differ in anything else (whole numbers, choices, objects, local work, shapes of the data) have
+    programs of their own, and so have runs that differ in a float whose value the algorithm reads
+    in Python; a note says so.
 
     Args:
       factory: `(problem, local, **hyperparameters) -> Algorithm`.
@@ -118,17 +91,16 @@ def run_batched(
       on_end: called with the label, the seed and the last model of each run, as NumPy arrays.
       checkpoints: a folder, or `Checkpoints`, where the runs are saved and go on, as in `simulate`;
         those of each call have a folder in it.
-      layout: the layout of a cohort, as in `make_engine`.
-      devices: the devices of this process; the runs are divided over them. See `client_mesh`.
-      runs_per_device: runs that a device computes at once. None is one on a CPU, where many copies
-        of the weights only move through memory, and elsewhere as many as `memory` allows.
-      memory: bytes for the runs of one call, which holds as many runs as fit. A run needs its
+      **options: `cohort_size`, `rounds`, `sampler`, `work`, `failures`, `test`, `eval_every` and
+        `params` as in `simulate`, for `test` see also `Run.test_rows`; and
+        `layout` and `non_finite` as in `make_engine`, by default "auto" and "exclude";
+        `devices` of this process, over which the runs are divided, see `client_mesh`;
+        `runs_per_device`, the runs that a device computes at once: None is one on a CPU, where many
+        copies of the weights only move through memory, and elsewhere as many as `memory` allows;
+        `memory`, bytes for the runs of one call, which holds as many runs as fit. A run needs its
         `FederatedState` twice, before and after, and its dispatches until the next evaluation. The
         examples, which all runs share, and the needs of a local step are not counted. None is
         2**30, or what the runs that are computed at once need if this is more.
-      non_finite: what is done with updates that are not finite, as in `make_engine`.
-      **rounds: `cohort_size`, `rounds`, `sampler`, `work`, `failures`, `test`, `eval_every` and
-        `params`, as in `simulate`; for `test` see also `Run.test_rows`.
 
     Returns:
       The rows of each run, with `method` (its label) and `seed` before the columns of `simulate`;
@@ -141,30 +113,8 @@ def run_batched(
       NonFiniteUpdateError: for an update that is not finite if `non_finite` is "error".
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
-    batched = BatchedRuns(
-        factory,
-        problem,
-        runs,
-        Rounds(**rounds),
-        layout=layout,
-        devices=devices,
-        runs_per_device=runs_per_device,
-        memory=memory,
-        non_finite=non_finite,
-    )
+    batched = BatchedRuns(factory, problem, runs, **options)
     return batched.run(on_evaluation, on_end, checkpoints)
-
-
-def _groups(runs: dict[int, Run], static: frozenset[str]) -> list[dict[int, Run]]:
-    """Groups of runs that can share a program if the values named in `static` are constants."""
-    groups: dict[Any, dict[int, Run]] = {}
-    for index, run in runs.items():
-        constants = constants_of(run.hyperparameters | run.swept, traced_names(run, static))
-        tested = None if run.test_rows is None else np.shape(run.test_rows)
-        shapes = run.data.indices.shape, run.data.offsets.shape, tested
-        examples = tuple(map(id, jax.tree.leaves(run.data.examples)))
-        groups.setdefault((constants, shapes, examples), {})[index] = run
-    return list(groups.values())
 
 
 class BatchedRuns:
@@ -178,28 +128,31 @@ class BatchedRuns:
         factory: Callable[..., Algorithm],
         problem: Problem,
         runs: Sequence[Run],
-        loop: Rounds,
         *,
-        layout: Layout,
-        devices: Devices,
-        runs_per_device: int | None,
-        memory: int | None,
-        non_finite: NonFinite,
+        layout: Layout = "auto",
+        devices: Devices = None,
+        runs_per_device: int | None = None,
+        memory: int | None = None,
+        non_finite: NonFinite = "exclude",
+        **rounds: Unpack[RoundOptions],
     ):
+        loop = Rounds(**rounds)
         check_choice("non_finite", non_finite, get_args(NonFinite))
-        check_callable("factory", factory, "give a function (problem, local, **options)")
+        checks.check_callable("factory", factory, "give a function (problem, local, **options)")
         loop.check(len(runs))
         if runs_per_device is not None:
-            check_whole("runs_per_device", runs_per_device)
+            checks.check_whole("runs_per_device", runs_per_device)
         for data in {id(run.data): run.data for run in runs}.values():
             check_data(problem, data, loop.test)
         for run in runs:  # checks ranges while the values are concrete
             check_test_rows(run.test_rows, run.data)
-            check_seed(run.seed)
-            check_local(run.local)
+            checks.check_seed(run.seed)
+            checks.check_local(run.local)
             factory(problem, run.local, **run.hyperparameters)
-        model = as_model(problem.init, loop.params)
-        check_initial(model or jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0)))
+        model = checks.as_model(problem.init, loop.params)
+        checks.check_initial(
+            model or jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
+        )
         self.factory, self.problem, self.runs, self.layout = factory, problem, runs, layout
         # with a `Model` or None, and windows that are no longer than the run
         self.loop = loop._replace(eval_every=min(loop.eval_every, loop.rounds), params=model)
@@ -217,7 +170,7 @@ class BatchedRuns:
         checkpoints: Checkpoints | str | Path | None = None,
     ) -> BatchedResult:
         """Computes the runs; see `run_batched`."""
-        check_callable("on_evaluation", on_evaluation, "give a function of a row")
+        checks.check_callable("on_evaluation", on_evaluation, "give a function of a row")
         self.on_evaluation, self.on_end = on_evaluation, on_end
         self.checkpoints = as_checkpoints(checkpoints)
         self.started, self.rows = time.perf_counter(), dict[int, list[Row]]()  # by index of the run
@@ -226,9 +179,17 @@ class BatchedRuns:
         warn_of_divergence({_name(self.runs[i]): self.rows[i] for i in sorted(self.diverged)})
         return BatchedResult([row for i in range(len(self.runs)) for row in self.rows[i]], notes)
 
-    def _grouped(self, runs, static):
-        """The groups of some runs, by index, if the values named in `static` are constants."""
-        return [self._group(own, static) for own in _groups(runs, static)]
+    def _grouped(self, runs: dict[int, Run], static: frozenset[str]) -> list[Group]:
+        """Groups of runs that share a program if the values named in `static` are constants."""
+        groups: dict[Any, dict[int, Run]] = {}
+        for index, run in runs.items():
+            values, traced = run.hyperparameters | run.swept, programs.traced_names(run, static)
+            tested = None if run.test_rows is None else np.shape(run.test_rows)
+            shapes = run.data.indices.shape, run.data.offsets.shape, tested
+            examples = tuple(map(id, jax.tree.leaves(run.data.examples)))
+            key = programs.constants_of(values, traced), shapes, examples
+            groups.setdefault(key, {})[index] = run
+        return [self._group(own, static) for own in groups.values()]
 
     def _group(self, runs: dict[int, Run], static: frozenset[str]) -> Group:
         """A group of runs; raises ValueError for too little memory."""
@@ -236,27 +197,21 @@ class BatchedRuns:
         local, clients = first.local, first.data.num_clients
         algorithm = self.factory(self.problem, local, **first.hyperparameters)
         population = Population(clients, loop.cohort_size, len(first.data.indices))
-        begin = pure_round(algorithm, self.layout, screening(self.non_finite)).init
+        begin = pure_round(algorithm, self.layout, programs.screening(self.non_finite)).init
         state = jax.eval_shape(partial(begin, population=population, params=loop.params), 0)
-        dispatches = cohorts_of(first, loop).dispatches(1)
+        dispatches = programs.cohorts_of(first, loop).dispatches(1)
         run_bytes = 2 * tree_bytes(state) + loop.eval_every * tree_bytes(dispatches)
-        mesh, runs_per_device, size, note = call_size(
+        mesh, runs_per_device, size, note = programs.call_size(
             self.mesh, self.runs_per_device, self.memory, len(runs), run_bytes
         )
-        traced = traced_names(first, static)
+        traced = programs.traced_names(first, static)
         if CLIENT_LEARNING_RATE in traced:  # it is no part of the program
-            rate = unreadable_rate if callable(local.learning_rate) else 0.0
+            rate = programs.unreadable_rate if callable(local.learning_rate) else 0.0
             local = local._replace(learning_rate=rate)
-        program = Program(
-            self.factory,
-            self.problem,
-            local,
-            constants_of(first.hyperparameters, traced),
-            population,
-            self.layout,
-            mesh,
-            runs_per_device,
-            self.non_finite,
+        constants = programs.constants_of(first.hyperparameters, traced)
+        placed = self.layout, mesh, runs_per_device, self.non_finite
+        program = programs.Program(
+            self.factory, self.problem, local, constants, population, *placed
         )
         one_round = jax.tree.map(lambda leaf: leaf[0], dispatches)
         transfer = count_transfer(algorithm, state, first.data, one_round)
@@ -266,15 +221,15 @@ class BatchedRuns:
         """Runs a group, with a program for each value of what cannot be an argument; its notes."""
         try:
             return [self._run_program(group)]
-        except UNTRACEABLE:  # raised by the first call, before any row is reported
-            names = sorted(traced_names(group.first, group.static))
+        except programs.UNTRACEABLE:  # raised by the first call, before any row is reported
+            names = sorted(programs.traced_names(group.first, group.static))
             if not names:
                 raise
         for constant in [*([name] for name in names), names]:
             first, *others = self._grouped(group.runs, group.static.union(constant))
             try:
                 notes = [self._run_program(first)]
-            except UNTRACEABLE:
+            except programs.UNTRACEABLE:
                 if constant == names:
                     raise
                 continue
@@ -288,19 +243,20 @@ class BatchedRuns:
 
         Raises one of UNTRACEABLE if the algorithm reads a traced value in Python.
         """
-        tables = {table_of(run): run for run in group.runs.values()}
+        tables = {programs.table_of(run): run for run in group.runs.values()}
         rows = [(run.data.indices, run.data.offsets, run.test_rows) for run in tables.values()]
-        indices, offsets, test_rows = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+        indices, offsets, test_rows = programs.stack(rows)
         data = FederatedData(group.first.data.examples, indices, offsets)
         test = self.loop.test if test_rows is None else None
-        shared = replicate(group.program.mesh, Shared(data, test, test_rows, self.loop.params))
+        arguments = programs.Shared(data, test, test_rows, self.loop.params)
+        shared = replicate(group.program.mesh, arguments)
         count = flop_counter(group.algorithm, group.state, group.first.data)
         for start in range(0, len(group.runs), group.size):
             indices = list(group.runs)[start : start + group.size]
             self._follow(Call(group, indices, shared, list(tables), self.checkpoints), count)
         return group.note
 
-    def _follow(self, call, count):
+    def _follow(self, call: Call, count: FlopCounter) -> None:
         """Computes the runs of a call, and hands on their rows and last models."""
         columns = [{"method": run.label, "seed": run.seed} for run in call.own]
         self.rows |= {index: [] for index in call.indices}
@@ -316,9 +272,8 @@ class BatchedRuns:
         self.started = min(self.started, recorder.started)
         self.diverged |= {call.indices[number] for number in recorder.diverged}
         if self.on_end is not None:
-            models = jax.device_get(call.states.model)
-            for number, run in enumerate(call.own):
-                model = jax.tree.map(lambda leaf, i=number: leaf[i], models)
+            models = programs.each_of(jax.device_get(call.states.model), len(call.own))
+            for run, model in zip(call.own, models, strict=True):
                 self.on_end(run.label, run.seed, model)
 
 

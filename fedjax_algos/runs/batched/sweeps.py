@@ -40,7 +40,7 @@ from fedjax_algos.runs.method import (
     method_options,
     parse_spec,
 )
-from fedjax_algos.runs.run import Rounds, Run
+from fedjax_algos.runs.run import Run
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.settings import Settings
 
@@ -64,8 +64,6 @@ def sweep(
 ) -> BatchedResult:
     """Runs every setting of a grid on every seed, in as few programs as possible.
 
-    The numbers are those of `simulate`, up to rounding.
-
     Args:
       algorithm: a registered name, or a factory `(problem, local, *, ...) -> Algorithm`.
       problem: what is learned.
@@ -79,8 +77,8 @@ def sweep(
       **batched: `cohort_size`, `rounds`, `test` and the other keywords of `run_batched`.
 
     Returns:
-      Rows as `simulate` has them, with `method` (the algorithm's name and the setting) and `seed`;
-      and notes on the programs.
+      The rows of `simulate`, up to rounding, with `method` (the algorithm's name and the setting)
+      and `seed`; and notes on the programs.
 
     Raises:
       ValueError: for an unknown option, a value out of range or given twice, no values, or a seed
@@ -99,8 +97,9 @@ def sweep(
         for value in values:
             if option in known and not callable(value):
                 check_value(known[option], value, name)
+    by_seed = data if isinstance(data, Mapping) else dict.fromkeys(seeds, data)
     for seed in seeds:
-        if list(seeds).count(seed) > 1 or (isinstance(data, Mapping) and seed not in data):
+        if list(seeds).count(seed) > 1 or seed not in by_seed:
             raise ValueError(
                 f"seed {seed} has no data or is given twice; give each seed once, with data"
             )
@@ -110,9 +109,8 @@ def sweep(
         if CLIENT_LEARNING_RATE in point:
             work["learning_rate"] = point[CLIENT_LEARNING_RATE]
         own = {n: v for n, v in point.items() if n not in fields and n != CLIENT_LEARNING_RATE}
-        for seed in seeds:
-            of_seed = data[seed] if isinstance(data, Mapping) else data
-            runs.append(Run(label, seed, of_seed, local._replace(**work), fixed | own, point))
+        local_of = local._replace(**work)
+        runs += [Run(label, s, by_seed[s], local_of, fixed | own, point) for s in seeds]
     return run_batched(factory, problem, runs, **batched)
 
 
@@ -182,12 +180,7 @@ def prepare_sweep(
             f"seconds={settings.seconds:g} is for the virtual clock, where a sweep does not run; "
             "leave seconds out, or use compare"
         )
-    settings.refuse("sweeps", "client_state", "examples")
-    if settings.evaluate_clients != "none":
-        raise ValueError(
-            f"evaluate_clients={settings.evaluate_clients!r} is not for sweeps; leave it out, or "
-            "use compare"
-        )
+    settings.refuse("sweeps", "client_state", "examples", "evaluate_clients")
     base = Method.of(method, settings)
     known = swept_options(base)
     points = points_of(base.label, parse_grid(base, method, settings, grid), known)
@@ -203,26 +196,13 @@ def prepare_sweep(
 
 
 def batched_runs(
-    experiment: Experiment,
-    method: Method,
-    runs: list[Run],
-    runs_per_device: int | None = None,
-    memory: int | None = None,
-    **rounds: Any,
+    experiment: Experiment, method: Method, runs: list[Run], **options: Any
 ) -> BatchedRuns:
-    """Runs of a method with the settings of an experiment; `rounds` replace some of them."""
-    settings, problem = experiment.settings, experiment.problem
-    return BatchedRuns(
-        method.factory(settings),
-        problem,
-        runs,
-        Rounds(**settings.loop() | rounds),
-        layout=settings.layout,
-        devices=settings.devices or default_num_devices(),
-        runs_per_device=runs_per_device,
-        memory=memory,
-        non_finite=settings.non_finite,
-    )
+    """Runs of a method with the settings of an experiment, some of which `options` replace."""
+    settings = experiment.settings
+    given = settings.loop() | {"layout": settings.layout, "non_finite": settings.non_finite}
+    given |= {"devices": settings.devices or default_num_devices(), **options}
+    return BatchedRuns(method.factory(settings), experiment.problem, runs, **given)
 
 
 def run_sweep(
@@ -248,10 +228,7 @@ def run_sweep(
 
 
 class Setting(NamedTuple):
-    """A method with some values of its options and of a client's local work.
-
-    Its `values`, by name, distinguish it from other settings; the method's label names them.
-    """
+    """A method with some `values` of its options and of a client's local work, by name."""
 
     method: Method
     local: Local
@@ -262,8 +239,8 @@ class Setting(NamedTuple):
 
     def run(self, seed: int, data: FederatedData, test_rows: np.ndarray | None = None) -> Run:
         """A run of `run_batched`; see `Run`."""
-        label, hyperparameters = self.method.label, self.method.hyperparameters
-        return Run(label, seed, data, self.local, hyperparameters, self.values, test_rows)
+        label, options = self.method.label, self.method.hyperparameters
+        return Run(label, seed, data, self.local, options, self.values, test_rows)
 
 
 def swept_options(base: Method) -> dict[str, Option]:
@@ -277,29 +254,27 @@ def make_setting(settings: Settings, base: Method, label: str, values: dict[str,
     changes = {name: value for name, value in values.items() if name in _LOCAL_WORK}
     changed = dataclasses.replace(settings, **changes)
     changed.check()
-    own = options(algorithms[base.algorithm])
-    hyperparameters = base.hyperparameters | {n: v for n, v in values.items() if n in own}
-    rate = values.get(CLIENT_LEARNING_RATE, base.client_learning_rate)
-    optimizer = canonical(values.get(CLIENT_OPTIMIZER, base.client_optimizer))
+    own = {n: v for n, v in values.items() if n in options(algorithms[base.algorithm])}
     method = base._replace(
         label=label,
-        hyperparameters=hyperparameters,
-        client_learning_rate=rate,
-        client_optimizer=optimizer,
+        hyperparameters=base.hyperparameters | own,
+        client_learning_rate=values.get(CLIENT_LEARNING_RATE, base.client_learning_rate),
+        client_optimizer=canonical(values.get(CLIENT_OPTIMIZER, base.client_optimizer)),
     )
-    return Setting(method, changed.local(rate, optimizer), values)
+    local = changed.local(method.client_learning_rate, method.client_optimizer)
+    return Setting(method, local, values)
 
 
 def parse_grid(
     base: Method, spec: str, settings: Settings, grid: Mapping[str, Sequence[Any]]
 ) -> dict[str, list[Any]]:
     """The checked values of a grid's options; `spec` is the text that names the method."""
-    known, given = swept_options(base), dict(base.hyperparameters)
-    in_spec = parse_spec(spec)[1]
-    for name in LOCAL_OPTIONS:
-        if getattr(settings, name) is not None or name in in_spec:
-            given[name] = getattr(base, name)
-    values = {}
+    known, in_spec, values = swept_options(base), parse_spec(spec)[1], {}
+    given = base.hyperparameters | {
+        name: getattr(base, name)
+        for name in LOCAL_OPTIONS
+        if getattr(settings, name) is not None or name in in_spec
+    }
     for name, listed in grid.items():
         option = require_option(known, name, base.label)
         if name in given:
@@ -314,10 +289,7 @@ def parse_grid(
 def points_of(
     name: str, grid: Mapping[str, Sequence[Any]], known: Mapping[str, Option]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Each setting's label, which begins with `name`, and its values by option.
-
-    Whole numbers of an option that is `known` to be a float become floats.
-    """
+    """Each setting's label, which begins with `name`, and its values; `known` floats are floats."""
     columns = []
     for option, values in grid.items():
         if not len(values):
