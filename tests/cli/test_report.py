@@ -116,6 +116,7 @@ def test_a_report(here, read):
     ]
     for text in (
         "3 examples on 1 clients",
+        "the digits are the same; elsewhere they agree up to rounding.",
         "All models were finite, and no update was left out.",
         "fedjax-algos compare fedavg --rounds 20From the results folder",  # and no --out
     ):

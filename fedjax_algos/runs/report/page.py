@@ -260,10 +260,8 @@ def _repeat_section(configuration: Mapping[str, Any]) -> list[Html]:
         again = "fedjax-algos compare --config RESULTS/config.json"
         content.append(element("p", "From the results folder, also with another version:"))
         content.append(element("pre", again, class_="command"))
-    same = (
-        "With the same versions, device and layout the digits are the same; elsewhere they agree "
-    )
-    return [*content, element("p", f"{same}agree up to rounding.")]
+    same = "With the same versions, device and layout the digits are the same; elsewhere they"
+    return [*content, element("p", f"{same} agree up to rounding.")]
 
 
 def _list(configuration: Mapping[str, Any], name: str) -> list[Any]:
