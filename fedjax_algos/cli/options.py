@@ -139,9 +139,9 @@ def shared_options(
     def decorate(command: Callable) -> Callable:
         command = click.option("--resume", is_flag=True, help=HELP["resume"])(command)
         for name, metavar in _OF_FOLDER.items():
-            given = {"metavar": metavar, "help": HELP[name], "multiple": name == "track"}
-            if name not in leave_out:
-                command = click.option(flag(name), **given)(command)
+            many = name == "track"
+            add = click.option(flag(name), metavar=metavar, help=HELP[name], multiple=many)
+            command = command if name in leave_out else add(command)
         names = [name for name in options(Settings) if name not in leave_out]
         return settings_options(names, {**HELP, **texts}, seeds=seeds)(command)
 

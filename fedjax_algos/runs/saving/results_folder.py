@@ -264,8 +264,9 @@ def read_configuration(path: Path) -> dict[str, Any] | None:
     try:
         content = parse_json(read_file(file))
         settings, packages = content["settings"], content["environment"]["packages"]
-        kinds = [(settings, dict), (content["methods"], dict), (packages, dict)]
-        kinds += [(settings["seeds"], list), (content["complete"], bool)]
+        kinds: list[tuple[Any, Any]] = [(settings, dict), (packages, dict)]
+        kinds += [(content["methods"], dict), (settings["seeds"], list)]
+        kinds += [(content["complete"], bool)]
         if (layout := content["layout"]) is not None:
             kinds += [(layout["source"], str), (layout["layout"], str | int)]
             kinds += [(layout["devices"], int)]
