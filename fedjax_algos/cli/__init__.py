@@ -107,17 +107,12 @@ def _run(given: list[str]) -> None:
         own = any(map(is_own, files)) or any(f.name == "call_own_factory" for f in frames)
         # an error of a named file has its name; `writing` turns those into ValueErrors
         if isinstance(error, OSError) and error.errno in _FULL and not (own or error.filename):
-            _discard_output()
+            with contextlib.suppress(OSError):  # Python would write, and fail to, at the end
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _fail(f"standard output cannot be written ({error.strerror}); make room", code=1)
         if not own:
             error.add_note("This is a fault of fedjax_algos: please report it with these lines.")
         raise
-
-
-def _discard_output() -> None:
-    """Leaves nothing that Python would write, and fail to, where the process ends."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say_interrupted(given: Sequence[str], number: int) -> None:

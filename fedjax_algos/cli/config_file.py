@@ -53,18 +53,13 @@ def read_config(path: str) -> ConfigFile:
 
 
 def _of_toml(path: str, content: dict[str, Any]) -> ConfigFile:
-    methods = content.pop("methods", None)
-    listed = isinstance(methods, list) and methods and all(isinstance(m, str) for m in methods)
-    if methods is not None and not listed:
-        raise ValueError(
-            f"{path}: methods={reprlib.repr(methods)} is no list of methods; give one such as "
-            '["fedavg", "fedprox:mu=0.1"]'
-        )
-    cache = content.pop("compilation_cache", None)
-    if not isinstance(cache, str | None):
-        raise ValueError(
-            f"{path}: compilation_cache={reprlib.repr(cache)} is no folder; give a text"
-        )
+    methods, cache = content.pop("methods", None), content.pop("compilation_cache", None)
+    if methods is not None:
+        listed = isinstance(methods, list) and methods and all(isinstance(m, str) for m in methods)
+        fix = 'is no list of methods; give one such as ["fedavg", "fedprox:mu=0.1"]'
+        _require(listed, path, "methods", methods, fix)
+    is_text = isinstance(cache, str | None)
+    _require(is_text, path, "compilation_cache", cache, "is no folder; give a text")
     tuning = _check_tuning(path, content.pop("tuning", None))
     settings = _settings(path, content, ("methods", "compilation_cache", "tuning"))
     return ConfigFile(path, settings, tuple(methods or ()), cache, tuning)
@@ -87,32 +82,27 @@ def _of_results(path: str, content: Any) -> ConfigFile:
     given = {name: value for name, value in content["settings"].items() if value is not None}
     if not content["methods"]:
         raise ValueError(f"config={path!r} has no methods; {fix}")
-    methods = [_spec(path, method, fix) for method in content["methods"].values()]
+    for method in content["methods"].values():
+        named = isinstance(method, dict) and isinstance(method.get("algorithm"), str)
+        if not named or any(isinstance(value, list | dict) for value in method.values()):
+            raise ValueError(f"{path}: {reprlib.repr(method)} is no method; {fix}")
+    methods = tuple(configured_spec(method) for method in content["methods"].values())
     tuning = _check_tuning(path, content.get("tuning"))
-    return ConfigFile(path, _settings(path, given, ()), tuple(methods), tuning=tuning)
+    return ConfigFile(path, _settings(path, given, ()), methods, tuning=tuning)
 
 
-def _spec(path, method, fix):
-    """The text of a method of an earlier run."""
-    named = isinstance(method, dict) and isinstance(method.get("algorithm"), str)
-    if not named or any(isinstance(value, list | dict) for value in method.values()):
-        raise ValueError(f"{path}: {reprlib.repr(method)} is no method; {fix}")
-    return configured_spec(method)
+def _require(fact: Any, path: str, name: str, value: Any, problem: str) -> None:
+    if not fact:
+        raise ValueError(f"{path}: {name}={reprlib.repr(value)} {problem}")
 
 
 def _check_tuning(path: str, tuning: Any) -> Mapping[str, Any] | None:
     """What `tune` wrote of itself."""
-    if tuning is None:
-        return None
-    if not isinstance(tuning, dict) or not _is_seeds(tuning.get("seeds")):
-        raise ValueError(
-            f"{path}: tuning={reprlib.repr(tuning)} is not what tune wrote; leave it out"
-        )
+    if tuning is not None:
+        seeds = tuning.get("seeds") if isinstance(tuning, dict) else None
+        right = isinstance(seeds, list) and all(isinstance(seed, int) for seed in seeds)
+        _require(right, path, "tuning", tuning, "is not what tune wrote; leave it out")
     return tuning
-
-
-def _is_seeds(seeds: Any) -> bool:
-    return isinstance(seeds, list) and all(isinstance(seed, int) for seed in seeds)
 
 
 def _settings(path: str, content: Mapping[str, Any], others: tuple[str, ...]) -> dict[str, Any]:
@@ -123,10 +113,8 @@ def _settings(path: str, content: Mapping[str, Any], others: tuple[str, ...]) ->
         if key not in known:
             raise ValueError(f"{path}: {unknown('setting', key, [*known, *others])}")
         is_seeds = key == "seeds" and isinstance(value, list)
-        if isinstance(value, list | dict) and not is_seeds:
-            raise ValueError(
-                f"{path}: {key}={reprlib.repr(value)} is not one value; give a number or a text"
-            )
+        one = is_seeds or not isinstance(value, list | dict)
+        _require(one, path, key, value, "is not one value; give a number or a text")
         numbers = [each for each in (value if is_seeds else [value]) if isinstance(each, int)]
         if any(number.bit_length() > _MAX_BITS for number in numbers):
             raise ValueError(f"{path}: {key} has too many digits; give a smaller number")

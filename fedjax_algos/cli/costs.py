@@ -1,6 +1,5 @@
 """The command that shows what methods cost before anything is trained: `costs`."""
 
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import click
@@ -37,20 +36,11 @@ _NOTES = [
 
 
 class Costs(NamedTuple):
-    """What an algorithm costs, from shapes alone: bytes, and operations.
-
-    Attributes:
-      download: bytes that a client receives in a round.
-      upload: bytes that it sends.
-      flops: operations of a local update; None if they cannot be counted.
-      client_state: bytes that a client keeps between rounds.
-      client_memory: bytes that a client needs in a round; see `count_memory`.
-      server_state: bytes that the server keeps.
-    """
+    """What an algorithm costs, from shapes alone: bytes, and operations; see `_NOTES`."""
 
     download: int
     upload: int
-    flops: float | None
+    flops: float | None  # None if they cannot be counted
     client_state: int
     client_memory: int
     server_state: int
@@ -95,21 +85,9 @@ def costs(methods: tuple[str, ...], **values: str | None) -> None:
         cohorts = Cohorts(counts, engine.algorithm.local, seed=0, **settings.cohorts())
         first = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
         found[label] = costs_of(engine.algorithm, data, first, population)
-    click.echo(tables.text([_table(found)]), nl=False)
-
-
-def _table(found: Mapping[str, Costs]) -> ResultTable:
-    def column(read: Callable[[Costs], float | None], name: str, unit: str = "B") -> Column:
-        return amounts(name, [read(own) for own in found.values()], unit)
-
     names = display_names(found)
-    columns = [
-        Column("method", [names[label] for label in found]),
-        column(lambda own: own.download, "download"),
-        column(lambda own: own.upload, "upload"),
-        column(lambda own: own.flops, "flops", "FLOP"),
-        column(lambda own: own.client_state, "client state"),
-        column(lambda own: own.client_memory, "client memory"),
-        column(lambda own: own.server_state, "server state"),
-    ]
-    return ResultTable(columns, _NOTES)
+    columns = [Column("method", [names[label] for label in found])]
+    for name, each in zip(Costs._fields, zip(*found.values(), strict=True), strict=True):
+        unit = "FLOP" if name == "flops" else "B"
+        columns.append(amounts(name.replace("_", " "), each, unit))
+    click.echo(tables.text([ResultTable(columns, _NOTES)]), nl=False)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,11 +12,18 @@ from typing import Any
 import click
 import jax
 
+from fedjax_algos.analysis import pictures
+from fedjax_algos.analysis.summary import MethodSummary
 from fedjax_algos.cli.options import check_path, values_of
+from fedjax_algos.cli.progress import RunProgress, show_progress
+from fedjax_algos.core import Row
+from fedjax_algos.core.files import written
 from fedjax_algos.core.options import options
 from fedjax_algos.core.reprs import printable
-from fedjax_algos.engine.compilation import keep_compiled
+from fedjax_algos.engine.compilation import Compilation, keep_compiled, measure_compilation
 from fedjax_algos.engine.placed.devices import usable_cores
+from fedjax_algos.runs import results
+from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.recorder import DivergenceWarning
 from fedjax_algos.runs.saving.interruption import finish_calls
 from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder, read_configuration
@@ -24,7 +32,76 @@ from fedjax_algos.runs.saving.trackers import Tracker, trackers
 _folders: list[Path] = []  # that of the command, once it is open
 
 
-def start_jax(devices: int | None, compilation_cache: str | None) -> None:
+class Training:
+    """A command that trains, with its results folder and its progress."""
+
+    def __init__(
+        self, folder: ResultsFolder, compiled: Compilation, progress: RunProgress, cache: str | None
+    ):
+        self.folder, self.compiled, self.progress = folder, compiled, progress
+        self.cache = cache  # the folder of compiled programs
+        self.record: dict[str, Any] = {}
+        self._started = time.perf_counter()
+
+    def begin(self, record: dict[str, Any], *, extends: bool = False) -> bool:
+        """Begins the folder with its configuration; False if nothing is left to do, which is said.
+
+        `extends` is that of `ResultsFolder.begin`.
+        """
+        self.record = record
+        longer = self.folder.begin(record, extends=extends)
+        if longer is not None:
+            self.progress.note(longer)
+        if self.folder.is_complete:
+            click.echo(f"{printable(self.folder.path)} is complete; nothing is left to do")
+        return not self.folder.is_complete
+
+    def write(
+        self, experiment: Experiment, rows: list[Row], summary: list[MethodSummary], **figure: Any
+    ) -> None:
+        """Writes the results, and the figure of the accuracy, with options of `plot_metric`."""
+        results.write(self.folder.path, experiment, rows, summary)
+        with written(self.folder.path / "accuracy.png") as beside:
+            pictures.plot_metric(rows, beside, **figure)
+
+    def complete(self, experiment: Experiment, **more: Any) -> None:
+        """Marks the folder as complete; `more` is written into its configuration."""
+        self.folder.complete(self.record | results.at_end(experiment, self.compiled) | more)
+
+    def say_end(self, what: str, *lines: str, rest: bool = False) -> None:
+        """Says where the results are, how long it took, and what makes the next time shorter."""
+        seconds = time.perf_counter() - self._started
+        took = f"{seconds:.0f} s, of which {self.compiled}"
+        if rest:
+            others = seconds - self.compiled.seconds
+            took = f"{seconds:.0f} s: {self.compiled}, {others:.1f} s for the rest"
+        click.echo("\n".join([f"{what} in {printable(self.folder.path)} ({took})", *lines]))
+        if self.cache is None and self.compiled.seconds > seconds / 2:
+            click.echo(
+                "more than half of this time was compilation; with --compilation-cache FOLDER the "
+                "next command reads what an earlier one has compiled"
+            )
+
+
+@contextlib.contextmanager
+def training(values: dict[str, Any], name: str, devices: int | None) -> Iterator[Training]:
+    """A command that trains, with the folder that the options of `shared_options` name."""
+    cache = values["compilation_cache"]
+    check_path("out", values["out"])
+    check_path("compilation_cache", cache)
+    texts = {"every": values["checkpoint_every"], "keep": values["keep_checkpoints"]}
+    given = values_of(options(open_folder), texts)
+    with (
+        measure_compilation() as compiled,
+        show_progress(compiled) as progress,
+        open_folder(values["out"], name, resume=values["resume"], **given) as folder,
+    ):
+        _folders[:] = [folder.path]
+        _start_jax(devices, cache)
+        yield Training(folder, compiled, progress, cache)
+
+
+def _start_jax(devices: int | None, compilation_cache: str | None) -> None:
     """Makes several devices of a CPU, unless jax has started or has its own setting."""
     if compilation_cache is not None:
         keep_compiled(compilation_cache)
@@ -45,33 +122,20 @@ def make_trackers(specs: Sequence[str]) -> list[Tracker]:
 
 
 @contextlib.contextmanager
-def results_folder(values: dict[str, Any], name: str) -> Iterator[ResultsFolder]:
-    """The results folder of a command, as the options of `shared_options` say."""
-    check_path("out", values["out"])
-    check_path("compilation_cache", values["compilation_cache"])
-    texts = {"every": values["checkpoint_every"], "keep": values["keep_checkpoints"]}
-    given = values_of(options(open_folder), texts)
-    with open_folder(values["out"], name, resume=values["resume"], **given) as folder:
-        _folders[:] = [folder.path]
-        yield folder
-
-
-@contextlib.contextmanager
-def training() -> Iterator[None]:
+def computing() -> Iterator[None]:
     """Ends the command at the next evaluation after Ctrl-C or SIGTERM.
 
     The warning of a run that diverged is not shown here; the command lists these runs at its end.
-    Other warnings are one line each.
+    Other warnings are one line each, without the place in the code.
     """
+
+    def show(message: Warning | str, *place: Any, **where: Any) -> None:
+        click.echo(f"warning: {printable(message)}", err=True)
+
     with finish_calls(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergenceWarning)
-        warnings.showwarning = _show_warning
+        warnings.showwarning = show
         yield
-
-
-def _show_warning(message: Warning | str, *place: Any, **where: Any) -> None:
-    """Python's hook: one line, without the place in the code."""
-    click.echo(f"warning: {printable(message)}", err=True)
 
 
 def forget_folder() -> None:

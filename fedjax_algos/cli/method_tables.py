@@ -19,13 +19,8 @@ from fedjax_algos.analysis.statistics import (
     describe_estimates,
     diverged,
     mark_best,
-)
-from fedjax_algos.analysis.summary import (
-    MethodSummary,
-    PairedSummary,
-    summarise,
-    summarise_pairs,
-)
+)  # fmt: skip
+from fedjax_algos.analysis.summary import MethodSummary, PairedSummary, summarise, summarise_pairs
 from fedjax_algos.analysis.tables import Column, ResultTable, Share, amounts, percentages
 from fedjax_algos.core import Row
 from fedjax_algos.core.reprs import printable
@@ -42,7 +37,6 @@ _CHOSEN_BY_TEST_DATA = (
     "to choose it by test data. `fedjax-algos tune` chooses on held-out examples instead."
 )
 _LATE = " That is often late on a noisy curve; --target sets a fixed one."
-_CHOSEN_ON_TEST_DATA = "best: the highest {} over the evaluations, chosen on test data."
 
 
 class Goal(NamedTuple):
@@ -84,15 +78,10 @@ def method_tables(
     summary = summarise(rows, target, reference, metric=metric)
     names = display_names([line.label for line in summary], labels)
     quality = quality_name(metric)
-    if is_sweep and target is None and reference is None:
-        return [_without_costs(summary, quality, names, of_sweep=True)]
-    if len(summary) == 1 and target is None:
-        return [_without_costs(summary, quality, names, of_sweep=False)]
-    pairs = []
-    if reference is not None or not is_sweep:
-        pairs = summarise_pairs(rows, target, reference, metric=metric)
-    name = names[summary[0].label if reference is None else reference]
-    name = printable(name, _MAX_CHARACTERS)
+    of_sweep = is_sweep and target is None and reference is None
+    if of_sweep or (len(summary) == 1 and target is None):
+        return [_of_methods(summary, None, quality, names, of_sweep)]
+    name = printable(names[reference or summary[0].label], _MAX_CHARACTERS)
     each = describe_costs(summary[0].seeds_with_target)
     each = f", {each}." if each else "."
     if target is not None:
@@ -102,79 +91,58 @@ def method_tables(
     tables = [_of_methods(summary, goal, quality, names)]
     if is_sweep:
         tables[0].notes.append(_CHOSEN_BY_TEST_DATA.format(quality))
+    if reference is None and is_sweep:
+        return tables
+    pairs = summarise_pairs(rows, target, reference, metric=metric)
     return [*tables, _of_pairs(pairs, name, names)] if pairs else tables
 
 
 def _of_methods(
-    summary: list[MethodSummary], goal: str, quality: str, names: Mapping[str, str]
+    summary: list[MethodSummary],
+    goal: str | None,
+    quality: str,
+    names: Mapping[str, str],
+    of_sweep: bool = False,
 ) -> ResultTable:
-    costs = _costs(summary)
-    on_clock = any(column.heading == "simulated time" for column in costs)
-    of_all = " (of all clients)" if len(costs) > 1 else ""
-    measured = ", ".join(column.heading for column in costs)
-    if on_clock:
-        measured = measured.replace("rounds", "rounds (server steps)")
-    notes = [
-        *_about_qualities(summary, quality),
-        f"{measured}{of_all}: to {goal}",
-        *_censored(costs, summary[0].seeds_with_target),
-        *_without_target(summary[0]),
-        "reached: seeds that reach it.",
-        _wall_time(on_clock),
-        *_why_not_marked(summary),
-    ]
-    columns = [
-        *_qualities("method", summary, names),
-        *costs,
-        Column("reached", [Share(line.seeds_reaching, line.seeds_with_target) for line in summary]),
-        _wall_times(summary),
-    ]
-    return ResultTable(columns, notes, marked=_describe_marks(summary))
-
-
-def _qualities(
-    heading: str, summary: list[MethodSummary], names: Mapping[str, str]
-) -> list[Column]:
+    """The methods with what they need for a goal; without one, alone or the settings of a sweep."""
+    on_clock = any(line.simulated_seconds is not None for line in summary)
     finals, bests = [line.final for line in summary], [line.best for line in summary]
-    return [
-        Column(heading, [names[line.label] for line in summary]),
+    columns = [
+        Column("setting" if of_sweep else "method", [names[line.label] for line in summary]),
         percentages("final", finals, marks=_marks_of(summary, finals)),
         percentages("best", bests, marks=_marks_of(summary, bests)),
     ]
-
-
-def _about_qualities(summary: list[MethodSummary], quality: str) -> list[str]:
-    return [
+    notes = [
         f"final, best: {quality} in %, {describe_estimates(summary[0].seeds)}.",
-        _CHOSEN_ON_TEST_DATA.format(quality),
+        f"best: the highest {quality} over the evaluations, chosen on test data.",
     ]
-
-
-def _without_costs(
-    summary: list[MethodSummary], quality: str, names: Mapping[str, str], of_sweep: bool
-) -> ResultTable:
-    """The settings of a sweep, or one method, whose costs to its own best accuracy say little."""
-    columns = [
-        *_qualities("setting" if of_sweep else "method", summary, names),
-        Column("diverged", [Share(line.seeds_diverged, line.seeds) for line in summary]),
-    ]
-    notes = _about_qualities(summary, quality)
+    if goal is None:
+        diverged = [Share(line.seeds_diverged, line.seeds) for line in summary]
+        columns.append(Column("diverged", diverged))
+    else:
+        costs = _costs(summary)
+        measured = ", ".join(column.heading for column in costs)
+        if on_clock:
+            measured = measured.replace("rounds", "rounds (server steps)")
+        of_all = " (of all clients)" if len(costs) > 1 else ""
+        notes += [
+            f"{measured}{of_all}: to {goal}",
+            *_censored(costs, summary[0].seeds_with_target),
+            *_without_target(summary[0]),
+            "reached: seeds that reach it.",
+        ]
+        reached = [Share(line.seeds_reaching, line.seeds_with_target) for line in summary]
+        columns += [*costs, Column("reached", reached)]
     if of_sweep:
         notes.append(_CHOSEN_BY_TEST_DATA.format(quality))
     else:
-        columns.append(_wall_times(summary))
-        on_clock = any(line.simulated_seconds is not None for line in summary)
-        notes += [_wall_time(on_clock), f"Costs to a {quality} are shown with --target."]
+        columns.append(Column("wall time", [line.seconds for line in summary], ".2f", unit="s"))
+        merged = ", or of all seeds whose plans are merged" * on_clock
+        notes.append(f"wall time: of one seed{merged}.")
+        if goal is None:
+            notes.append(f"Costs to a {quality} are shown with --target.")
     notes += _why_not_marked(summary)
     return ResultTable(columns, notes, marked=_describe_marks(summary))
-
-
-def _wall_times(summary: list[MethodSummary]) -> Column:
-    return Column("wall time", [line.seconds for line in summary], ".2f", unit="s")
-
-
-def _wall_time(on_clock: bool) -> str:
-    return f"wall time: of one seed{', or of all seeds whose plans are merged' * on_clock}."
 
 
 def _censored(costs: list[Column], seeds: int) -> list[str]:
@@ -203,16 +171,12 @@ def _without_target(summary: MethodSummary) -> list[str]:
 
 
 def _of_pairs(pairs: list[PairedSummary], reference: str, names: Mapping[str, str]) -> ResultTable:
-    costs = [
-        Column(f"{heading} ratio", values, ".2f")
-        for heading, values in (
-            ("rounds", [line.rounds_ratio for line in pairs]),
-            ("simulated time", [line.simulated_seconds_ratio for line in pairs]),
-            ("upload", [line.upload_bytes_ratio for line in pairs]),
-            ("flops", [line.flops_ratio for line in pairs]),
-        )
-        if any(value is not None for value in values)
-    ]
+    costs = _measured(
+        Column("rounds ratio", [line.rounds_ratio for line in pairs], ".2f"),
+        Column("simulated time ratio", [line.simulated_seconds_ratio for line in pairs], ".2f"),
+        Column("upload ratio", [line.upload_bytes_ratio for line in pairs], ".2f"),
+        Column("flops ratio", [line.flops_ratio for line in pairs], ".2f"),
+    )
     notes = [
         f"final, best: minus {reference}'s on the same seed, in percentage points, "
         f"{describe_estimates(pairs[0].seeds)}.",
@@ -232,13 +196,15 @@ def _of_pairs(pairs: list[PairedSummary], reference: str, names: Mapping[str, st
 
 
 def _costs(summary: list[MethodSummary]) -> list[Column]:
-    """Those that were measured."""
-    columns = [
+    return _measured(
         Column("rounds", [line.rounds for line in summary], ".10g"),
         Column("simulated time", [line.simulated_seconds for line in summary], unit="s"),
         amounts("upload", [line.upload_bytes for line in summary], "B"),
         amounts("flops", [line.flops for line in summary], "FLOP"),
-    ]
+    )
+
+
+def _measured(*columns: Column) -> list[Column]:
     return [column for column in columns if any(value is not None for value in column.values)]
 
 

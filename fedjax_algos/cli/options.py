@@ -71,20 +71,18 @@ HELP = {
     "your own (FILE.py:NAME), see `list trackers`; may be repeated",
     "checkpoint_every": "seconds between two checkpoints of a run [300]",
     "keep_checkpoints": "number of checkpoints of a run that are kept [2]",
+    "resume": "go on where the run in --out stopped; begin it if there is none",
     "non_finite": "clients' updates with NaN or infinite numbers: exclude (and count), error, or "
     "keep (then runs whose model is not finite go on)",
 }
-_RESUME_HELP = "go on where the run in --out stopped; begin it if there is none"
 # options of commands that train, which are no settings
 _OF_FOLDER = {
     "keep_checkpoints": "VALUE", "checkpoint_every": "VALUE", "track": "TRACKER", "out": "FOLDER",
     "compilation_cache": "FOLDER",
 }  # fmt: skip
 _LOCAL_WORK = {"local_steps", "local_epochs"}
-_ON_CLOCK, _IN_ROUNDS = (
-    {"system", "evaluations"},
-    {"rounds", "eval_every", "cohort", "sampler", "work"},
-)
+_ON_CLOCK = {"system", "evaluations"}
+_IN_ROUNDS = {"rounds", "eval_every", "cohort", "sampler", "work"}
 _NO_FILE = ConfigFile()
 _NO_PATH = Path()
 
@@ -139,13 +137,11 @@ def shared_options(
     """
 
     def decorate(command: Callable) -> Callable:
-        command = click.option("--resume", is_flag=True, help=_RESUME_HELP)(command)
+        command = click.option("--resume", is_flag=True, help=HELP["resume"])(command)
         for name, metavar in _OF_FOLDER.items():
-            if name not in leave_out:
-                add = click.option(
-                    flag(name), metavar=metavar, help=HELP[name], multiple=name == "track"
-                )
-                command = add(command)
+            many = name == "track"
+            add = click.option(flag(name), metavar=metavar, help=HELP[name], multiple=many)
+            command = command if name in leave_out else add(command)
         names = [name for name in options(Settings) if name not in leave_out]
         return settings_options(names, {**HELP, **texts}, seeds=seeds)(command)
 
@@ -241,19 +237,19 @@ def labels_of(texts: tuple[str, ...], rows: list[Row]) -> dict[str, str]:
 
     Each is `OLD=NEW`; a label may itself contain equals signs.
     """
-    methods = dict.fromkeys(str(row["method"]) for row in rows)
-    others = dict.fromkeys(str(row["results"]) for row in rows if "results" in row)
+    columns = ("method", "results")
+    known = dict.fromkeys(str(row[name]) for name in columns for row in rows if name in row)
     labels: dict[str, str] = {}
     for text in texts:
         parts = text.split("=")
         splits = [("=".join(parts[:i]), "=".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
         if not splits:
             raise ValueError(f"label={text!r} has no new text; give OLD=NEW")
-        found = [(old, new) for old, new in splits if known_as(old, {**methods, **others})]
+        found = [(old, new) for old, new in splits if known_as(old, known)]
         if not found:
-            raise ValueError(unknown("label", splits[-1][0], [*methods, *others]))
+            raise ValueError(unknown("label", splits[-1][0], known))
         old, new = found[0]
-        for label in known_as(old, {**methods, **others}):
+        for label in known_as(old, known):
             if label in labels:
                 raise ValueError(f"label={old!r} is given twice; give it once")
             labels[label] = new if label == old else label.removesuffix(old) + new

@@ -12,7 +12,7 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
-)
+)  # fmt: skip
 
 from fedjax_algos.cli.options import Command, check_path
 from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
@@ -40,7 +40,7 @@ def pack_command(
     dataset = as_dataset(datasets.make(source))
     given = {"partition": partition, "clients": clients, "seed": seed}
     if isinstance(dataset, Dataset):
-        dataset = _divided(dataset, source, partition, clients, seed)
+        dataset = _divided(dataset, source, partition or "natural", clients, seed or 0)
     elif name := next((name for name, value in given.items() if value is not None), None):
         raise ValueError(f"{source} has clients of its own; leave --{name} out")
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
@@ -66,10 +66,9 @@ def pack_command(
 
 
 def _divided(
-    dataset: Dataset, source: str, partition: str | None, clients: int | None, seed: int | None
+    dataset: Dataset, source: str, spec: str, clients: int | None, seed: int
 ) -> ClientDataset:
-    """A data set in memory, divided over clients."""
-    spec = partition or "natural"
+    """A data set in memory, divided over clients by a partition."""
     natural = partitions.parse(spec)[0] == "natural"
     users = dataset.users if natural else dataset.train["y"]
     if users is None:
@@ -80,4 +79,4 @@ def _divided(
     if clients is None and not natural:
         raise ValueError(f"partition={spec} needs a number of clients; give --clients")
     number = clients or len(set(users.tolist()))
-    return by_client(dataset, partitions.make(spec, users, number, seed or 0))
+    return by_client(dataset, partitions.make(spec, users, number, seed))

@@ -1,6 +1,5 @@
 """The command that draws figures of results: `plot`."""
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,8 @@ import click
 from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.labels import file_name
 from fedjax_algos.analysis.pictures.axes import PICTURE_STYLES
-from fedjax_algos.cli.options import Command, known_as, labels_of, new_file
+from fedjax_algos.analysis.rows import rows_by_run
+from fedjax_algos.cli.options import Command, flag, known_as, labels_of, new_file
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import written
 from fedjax_algos.core.options import check_choice, unknown
@@ -39,10 +39,9 @@ _HELP = {
 
 def _options(command: Any) -> Any:
     for name, text in reversed(_HELP.items()):
-        flag, metavar = "--" + name.replace("_", "-"), "FILE" if name == "out" else "VALUE"
-        command = click.option(flag, name, metavar=metavar, help=text, multiple=name == "label")(
-            command
-        )
+        metavar, multiple = "FILE" if name == "out" else "VALUE", name == "label"
+        add = click.option(flag(name), name, metavar=metavar, help=text, multiple=multiple)
+        command = add(command)
     return command
 
 
@@ -62,12 +61,17 @@ def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None)
         if axis not in pictures.AXES:
             raise ValueError(unknown("axis", axis, pictures.AXES))
     rows = results.read_folders(folders, apart=facet == "results")
-    if facet != "results" and len(folders) > 1:
-        _check_seeds(rows)
+    seeds = {frozenset(by_seed) for by_seed in rows_by_run(rows).values()}
+    if facet != "results" and len(folders) > 1 and len(seeds) > 1:
+        raise ValueError(
+            "the results folders have different seeds, whose means are not comparable; add "
+            "--facet results, for a panel each"
+        )
     texts = {name: text for name, text in values.items() if name != "out" and text is not None}
     options: dict[str, Any] = {**texts, "labels": labels_of(label, rows)}
     for name in {"metric", "x"} & texts.keys():
-        options[name] = _names(texts[name], list(rows[0]))
+        whole = texts[name] in rows[0]  # one name, which may contain commas
+        options[name] = [texts[name]] if whole else texts[name].split(",")
     if "methods" in texts:
         options["methods"] = _methods(texts["methods"], rows)
     for name in {"x_limits", "y_limits"} & texts.keys():
@@ -81,23 +85,6 @@ def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None)
     for line in hidden:
         click.echo(printable(line), err=True)
     click.echo(printable(path))
-
-
-def _check_seeds(rows: list[Row]) -> None:
-    """Raises ValueError for methods of several folders that have different seeds."""
-    seeds: dict[str, set[float]] = {}
-    for row in rows:
-        seeds.setdefault(str(row["method"]), set()).add(row["seed"])
-    if len(set(map(frozenset, seeds.values()))) > 1:
-        raise ValueError(
-            "the results folders have different seeds, whose means are not comparable; add "
-            "--facet results, for a panel each"
-        )
-
-
-def _names(text: str, known: Collection[str]) -> list[str]:
-    """One name, which may contain commas, or several."""
-    return [text] if text in known else text.split(",")
 
 
 def _methods(text: str, rows: list[Row]) -> list[str]:

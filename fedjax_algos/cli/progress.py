@@ -1,13 +1,22 @@
-"""What the commands' bars of progress have in common, and plain lines without a terminal."""
+"""How far a command that trains is: bars on a terminal, else plain lines on standard error."""
 
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 from rich.console import Console, RenderableType
-from rich.progress import ProgressColumn, Task, TaskID
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)  # fmt: skip
 from rich.text import Text
 
 from fedjax_algos.analysis.statistics import PREFIX
@@ -17,15 +26,12 @@ from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.settings import Settings
 
 INTERVAL = 30.0  # seconds between two plain lines, at most
+_MAX_CHARACTERS = 80  # of a label
 _REPLAYED = 0.5  # a row that comes sooner than this share of its own time is an earlier process's
 
 
 class StatusColumn(ProgressColumn):
-    """The status of each task, or `compiling` for the current one while a program is compiled.
-
-    Attributes:
-      current: the task that runs now, set by the command; None before the first one.
-    """
+    """The status of each bar, or `compiling` for the `current` one while a program is compiled."""
 
     def __init__(self, compiled: Compilation):
         super().__init__()
@@ -35,69 +41,92 @@ class StatusColumn(ProgressColumn):
     def render(self, task: Task) -> RenderableType:
         """Rich's hook: the text beside a bar."""
         runs = task.id == self.current and not task.finished
-        is_compiling = runs and self._compiled.is_compiling
-        return Text("compiling" if is_compiling else task.fields.get("status", ""))
+        return Text("compiling" if runs and self._compiled.is_compiling else task.fields["status"])
 
 
-class PlainLines:
-    """Lines on standard error that say where a command is, if there is no terminal for bars.
+class RunProgress:
+    """Where a command that trains is: a bar for each of its parts, or plain lines.
 
-    A line follows the end of each run, and `plain_lines` prints `line` from time to time. The time
-    left is that of the rounds or simulated seconds of all runs that are left, at the mean speed of
-    those that this process has computed, without compilation.
+    Without a terminal a line follows the end of each run, and `show_progress` prints `line` from
+    time to time. The time left is that of the rounds or simulated seconds of all runs that are
+    left, at the mean speed of those that this process has computed, without compilation.
     """
 
-    def __init__(self, compiled: Compilation, displayed: bool):
-        self._compiled, self._displayed = compiled, displayed
+    def __init__(self, compiled: Compilation, console: Console):
+        self._compiled, self._console, self._status = compiled, console, StatusColumn(compiled)
+        self.bars, self._task = Progress(disable=True), TaskID(0)
         self._where, self._left = "preparing", "time left unknown"  # a thread reads them
         self._total = self._done = self._computed = self._length = 0.0
         self._rows: dict[tuple[str, int], tuple[float, float, float]] = {}  # of runs that go on
 
-    def begin(self, total: float, settings: Settings) -> None:
-        """Begins the runs."""
-        on_clock = settings.seconds is not None
-        self._unit, self._axis = ("second", "simulated_seconds") if on_clock else ("round", "round")
+    def begin(self, parts: Sequence[str], total: float, settings: Settings) -> None:
+        """Begins the runs; `total` is the rounds or simulated seconds of each part."""
+        clock = settings.seconds is not None
+        self._unit, self._axis = ("second", "simulated_seconds") if clock else ("round", "round")
         self._name = settings.target_metric.replace("_", " ")
         self._metric, self._seeds = PREFIX + settings.target_metric, list(settings.seeds)
-        self._total, self._length = total, settings.seconds or settings.rounds
+        self._part_total, self._total = total, total * len(parts)
+        self._length = settings.seconds or settings.rounds
         self._begun, self._compiled_before = time.perf_counter(), self._compiled.seconds
+        self.bars = Progress(
+            TextColumn("{task.description:<16}", markup=False), BarColumn(), MofNCompleteColumn(),
+            TextColumn("simulated seconds" if clock else "rounds"), TimeElapsedColumn(),
+            self._status, console=self._console, disable=not self._console.is_terminal,
+        )  # fmt: skip
+        shown = {part: printable(part, _MAX_CHARACTERS) for part in parts}
+        self._tasks = {
+            part: self.bars.add_task(text, total=total, status="", start=False)
+            for part, text in shown.items()
+        }
+        self.bars.start()
 
-    def start(self, label: str, done: float, length: float | None = None) -> None:
-        """Begins the runs of a method, or of one of its stages; all earlier ones have ended."""
+    def start(self, part: str, label: str | None = None, length: float | None = None) -> None:
+        """Begins a part, with the runs of a method, or one of its stages; earlier ones ended."""
         self.end()
-        self._done, self._length = max(self._done, done), length or self._length
-        self._where = f"{printable(label, 80)}, seed {self._seeds[0]}: "
+        self._task = self._status.current = self._tasks[part]
+        self.bars.start_task(self._task)
+        self._part, before = part, list(self._tasks).index(part) * self._part_total
+        self._done, self._length = max(self._done, before), length or self._length
+        self._where = f"{_run(label or part, self._seeds[0])}: "
 
     def row(self, row: Row) -> None:
         """Notes an evaluation, and says so if its run has ended."""
         run, now, wall = (row["method"], row["seed"]), time.perf_counter(), row["wall_seconds"]
         at, (before, seen, at_wall) = row[self._axis], self._rows.pop(run, (0.0, now, wall))
-        self._done += at - before
+        self._advance(at - before)
         if at > before and now - seen > _REPLAYED * (wall - at_wall):
             self._computed += at - before
             seconds = now - self._begun - self._compiled.seconds + self._compiled_before
             left = max(seconds, 0) / self._computed * max(self._total - self._done, 0)
             self._left = f"about {_duration(left)} left"
         self._rows[run] = at, now, wall
-        quality = f", {self._name} {row[self._metric]:.3f}" if self._metric in row else ""
-        name = f"{printable(run[0], 80)}, seed {run[1]}: "
-        self._where = f"{name}{self._unit} {at:.6g} of {self._length:g}{quality}"
+        quality = f"{self._name} {row[self._metric]:.3f}" if self._metric in row else ""
+        if run[0] == self._part:  # not one of several runs that are computed together
+            status = f"seed {run[1]}: {quality}"
+            self.bars.update(self._task, status=status)
+        where = f"{self._unit} {at:.6g} of {self._length:g}{quality and f', {quality}'}"
+        self._where = f"{_run(*run)}: {where}"
         if at >= self._length:
-            self._end(run, self._where.replace(name, f"{name}ended at "))
+            self._end(run, f"{_run(*run)}: ended at {where}")
             for seed in self._seeds[self._seeds.index(run[1]) + 1 :][:1]:
-                self._where = f"{printable(run[0], 80)}, seed {seed}: "
+                self._where = f"{_run(run[0], seed)}: "
 
     def end(self) -> None:
         """Says which of the runs ended early, because their model is not finite."""
         for run, (at, _, _) in list(self._rows.items()):
-            self._done += self._length - at
-            name = f"{printable(run[0], 80)}, seed {run[1]}"
-            self._end(run, f"{name}: ended early, at {self._unit} {at:.6g} of {self._length:g}")
+            self._advance(self._length - at)
+            early = f"ended early, at {self._unit} {at:.6g} of {self._length:g}"
+            self._end(run, f"{_run(*run)}: {early}")
 
     def finish(self) -> None:
-        """Ends the runs; the command goes on with what it writes."""
+        """Ends the runs and the bars; the command goes on with what it writes."""
         self.end()
         self._where, self._left = "writing results", ""
+        self.bars.stop()
+
+    def _advance(self, amount: float) -> None:
+        self._done += amount
+        self.bars.advance(self._task, amount)
 
     def _end(self, run: tuple[str, int], text: str) -> None:
         del self._rows[run]
@@ -114,32 +143,16 @@ class PlainLines:
 
     def say(self, text: str) -> None:
         """Prints a line, unless there are bars."""
-        if self._displayed:
+        if not self._console.is_terminal:
             click.echo(text, err=True)
 
+    def note(self, text: str) -> None:
+        """Prints a text above the bars or between the lines."""
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
-@contextlib.contextmanager
-def plain_lines(compiled: Compilation) -> Iterator[PlainLines]:
-    """Prints a line every `INTERVAL` seconds within a `with` block, if there is no terminal.
 
-    A thread does so, because a compiled call or the compiler may take minutes. It ends with the
-    block, and with the process.
-    """
-    lines = PlainLines(compiled, displayed=not Console(stderr=True).is_terminal)
-    ended = threading.Event()
-
-    def repeat() -> None:
-        with contextlib.suppress(OSError, ValueError):  # the output is closed
-            while not ended.wait(INTERVAL):
-                lines.say(lines.line())
-
-    thread = threading.Thread(target=repeat, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield lines
-    finally:
-        ended.set()
-        thread.join(timeout=1)
+def _run(label: str, seed: int) -> str:
+    return f"{printable(label, _MAX_CHARACTERS)}, seed {seed}"
 
 
 def _duration(seconds: float) -> str:
@@ -149,10 +162,25 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def compilation_line(compiled: Compilation, seconds: float, cache: str | None) -> None:
-    """Prints what helps if more than half of the time of a command was compilation."""
-    if cache is None and compiled.seconds > seconds / 2:
-        click.echo(
-            "more than half of this time was compilation; with --compilation-cache FOLDER the next "
-            "command reads what an earlier one has compiled"
-        )
+@contextlib.contextmanager
+def show_progress(compiled: Compilation) -> Iterator[RunProgress]:
+    """Shows bars within a `with` block or, without a terminal, a line every `INTERVAL` seconds.
+
+    A thread does so, because a compiled call or the compiler may take minutes. It ends with the
+    block, and with the process.
+    """
+    progress, ended = RunProgress(compiled, Console(stderr=True)), threading.Event()
+
+    def repeat() -> None:
+        with contextlib.suppress(OSError, ValueError):  # the output is closed
+            while not ended.wait(INTERVAL):
+                progress.say(progress.line())
+
+    thread = threading.Thread(target=repeat, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield progress
+    finally:
+        progress.bars.stop()
+        ended.set()
+        thread.join(timeout=1)

@@ -22,22 +22,12 @@ from fedjax_algos.runs.saving.trackers import trackers
 from fedjax_algos.wrappers import wrappers
 
 REGISTRIES: dict[str, Registry[Any]] = {
-    "algorithms": algorithms,
-    "client_optimizers": client_optimizers,
-    "datasets": datasets,
-    "losses": losses,
-    "metrics": metrics,
-    "models": models,
-    "partitions": partitions,
-    "rate_schedules": rate_schedules,
-    "planners": planners,
-    "system_models": system_models,
-    "samplers": samplers,
-    "failures": failures,
-    "local_works": local_works,
-    "trackers": trackers,
+    "algorithms": algorithms, "client_optimizers": client_optimizers, "datasets": datasets,
+    "losses": losses, "metrics": metrics, "models": models, "partitions": partitions,
+    "rate_schedules": rate_schedules, "planners": planners, "system_models": system_models,
+    "samplers": samplers, "failures": failures, "local_works": local_works, "trackers": trackers,
     "wrappers": wrappers,
-}
+}  # fmt: skip
 
 
 @click.command("list", cls=Command)

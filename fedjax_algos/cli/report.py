@@ -11,7 +11,7 @@ from fedjax_algos.cli.method_tables import (
     goal_of,
     method_tables,
     non_finite_lines,
-)
+)  # fmt: skip
 from fedjax_algos.cli.options import Command, new_file
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import write_text
@@ -42,10 +42,8 @@ def report(folder: str, out: str | None) -> None:
         )
     path = new_file(out, place / "report.html")
     settings = _settings(place, configuration)
-    page = make_report(
-        place, rows, configuration, settings, _tables(place, rows, configuration, settings)
-    )
-    write_text(path, page)
+    tables = _tables(place, rows, "grid" in configuration, settings)
+    write_text(path, make_report(place, rows, configuration, settings, tables))
     click.echo(printable(path))
 
 
@@ -63,10 +61,8 @@ def _settings(folder: Path, configuration: dict[str, Any]) -> Settings:
     return settings
 
 
-def _tables(
-    folder: Path, rows: list[Row], configuration: dict[str, Any], settings: Settings
-) -> ReportTables:
-    methods = method_tables(rows, *goal_of(settings), is_sweep="grid" in configuration)
+def _tables(folder: Path, rows: list[Row], is_sweep: bool, settings: Settings) -> ReportTables:
+    methods = method_tables(rows, *goal_of(settings), is_sweep=is_sweep)
     clients = None
     if settings.evaluate_clients != "none":
         rows_of_clients = read_rows(folder / "clients.csv")

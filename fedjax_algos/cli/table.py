@@ -20,40 +20,29 @@ from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.results_folder import read_configuration
 from fedjax_algos.runs.settings import Settings
 
+_FORMATS = [*FORMATS, *RECORD_FORMATS]
+_HELP = {
+    "target": "quality to reach [the run's, else the reference's best]",
+    "target_metric": "the quality: a metric that the runs measured, such as balanced_accuracy "
+    "[the run's, else accuracy]",
+    "reference": "that the others are compared with [the run's, else the first]",
+    "label": "another text for a method; may be repeated [as the papers spell it]",
+    "columns": "the columns to show, in this order [all]",
+    "out": "file to write [standard output]",
+}
+
 
 @click.command(cls=Command)
 @click.argument("folders", nargs=-1, metavar="RESULTS...")
 @click.option(
-    "--format",
-    "form",
-    default="text",
-    metavar="FORMAT",
-    help=f"{', '.join([*FORMATS, *RECORD_FORMATS])} [text]",
+    "--format", "form", default="text", metavar="FORMAT", help=f"{', '.join(_FORMATS)} [text]"
 )
-@click.option(
-    "--target",
-    metavar="VALUE",
-    help="quality to reach [the run's, else the reference's best]",
-)
-@click.option(
-    "--target-metric",
-    metavar="VALUE",
-    help="the quality: a metric that the runs measured, such as balanced_accuracy [the run's, else "
-    "accuracy]",
-)
-@click.option(
-    "--reference",
-    metavar="METHOD",
-    help="that the others are compared with [the run's, else the first]",
-)
-@click.option(
-    "--label",
-    multiple=True,
-    metavar="OLD=NEW",
-    help="another text for a method; may be repeated [as the papers spell it]",
-)
-@click.option("--columns", metavar="A,B", help="the columns to show, in this order [all]")
-@click.option("--out", metavar="FILE", help="file to write [standard output]")
+@click.option("--target", metavar="VALUE", help=_HELP["target"])
+@click.option("--target-metric", metavar="VALUE", help=_HELP["target_metric"])
+@click.option("--reference", metavar="METHOD", help=_HELP["reference"])
+@click.option("--label", multiple=True, metavar="OLD=NEW", help=_HELP["label"])
+@click.option("--columns", metavar="A,B", help=_HELP["columns"])
+@click.option("--out", metavar="FILE", help=_HELP["out"])
 def table(
     folders: tuple[str, ...],
     form: str,
@@ -73,7 +62,7 @@ def table(
     cannot be told from it. csv and json have plain numbers: shares from 0 to 1, bytes, operations
     and seconds; their columns are those of --columns there.
     """
-    check_choice("format", form, [*FORMATS, *RECORD_FORMATS])
+    check_choice("format", form, _FORMATS)
     path = None if out is None else new_file(out)
     rows = results.read_folders(folders)
     configurations = [read_configuration(Path(folder)) or {} for folder in folders]
@@ -142,9 +131,8 @@ def _records(rows: list[Row], goal: Goal, is_sweep) -> list[dict]:
     own = records(summarise(rows, target, reference, metric=metric))
     if is_sweep and reference is None:  # as in `method_tables`
         return own
-    base = own[0]["label"] if reference is None else reference
     lines = records(summarise_pairs(rows, target, reference, metric=metric))
     pairs = {each["label"]: each for each in lines}
     without = dict.fromkeys(next(iter(pairs.values()), {}))  # the reference has no pair
-    without |= {"reference": base} if pairs else {}
+    without |= {"reference": reference or own[0]["label"]} if pairs else {}
     return [each | without | pairs.get(each["label"], {}) | each for each in own]

@@ -93,17 +93,8 @@ def test_a_function_of_a_library_that_is_no_factory_is_not_called_a_fault():
     assert REPORT not in getattr(caught.value, "__notes__", [])
 
 
-PRINTING = [
-    *(
-        "--help",
-        "--version",
-        "run --help",
-        "run fedprox --help",
-        "list models",
-        "list models --json",
-    ),
-    *("table there", "table there --format json", "plot there"),
-]
+PRINTING = ["--help", "--version", "run fedprox --help", "list models", "list models --json"]
+PRINTING += ["table there", "table there --format json", "plot there"]
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ import json
 import os
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from summary_helpers import FIRST, NAN, OTHER, rows
 
 from fedjax_algos.analysis import pictures
@@ -19,49 +17,6 @@ needs_tfds = pytest.mark.skipif(
 )
 CONTROLS = "\x1b[31m\x07\r\u202e"
 SHOWN = r"\x1b[31m\x07\r\u202e"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ("run fedavg --rounds 5 --rounds 6", "--rounds"),
-        ("run fedavg --rounds=5 --clients 3 --rounds 5", "--rounds"),
-        ("run fedprox --mu 1 --mu 2", "--mu"),
-        ("run fedavg --out a --out b", "--out"),
-        ("compare fedavg --seeds 1 --seeds 2", "--seeds"),
-        ("compare --config a --config b", "--config"),
-        ("sweep fedavg --grid local_steps=1,2 --memory 1 --memory 2", "--memory"),
-        ("plot a --x round --x flops", "--x"),
-        ("plot a --methods a --methods b", "--methods"),
-        ("table a --format csv --format json", "--format"),
-        ("list models --json --json", "--json"),
-    ],
-)
-def test_an_option_twice_is_refused(refused, arguments, name):
-    assert refused(*arguments.split()) == f"error: {name} is given twice; give it once\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("run fedprox:mu=1,mu=2", "fedprox: mu is given twice; give it once"),
-        (
-            "run fedavg --client-optimizer sgd:momentum=0.9,nesterov",
-            "sgd: nesterov has no value; give nesterov=...",
-        ),
-        ("compare fedprox:1,mu=1", "fedprox: mu is given twice; give it once"),
-        (
-            "compare fedavg:client_learning_rate=1,client_learning_rate=2",
-            "fedavg: client_learning_rate is given twice; give it once",
-        ),
-        ("run fedavg --partition dirichlet:alpha=1,alpha=2", "dirichlet: alpha is given twice"),
-        ("run fedavg --model mlp:hidden=1,layers=2,hidden=3", "mlp: hidden is given twice"),
-        ("run fedavg --dataset digits --model mlp:hidden=1,hidden=1", "mlp: hidden is given twice"),
-        ("sweep fedavg --grid local_steps=1 --grid local_steps=2", "local_steps is in two grids"),
-    ],
-)
-def test_a_key_twice_is_refused(refused, arguments, message):
-    assert message in refused(*arguments.split())
 
 
 @pytest.mark.parametrize(
@@ -196,48 +151,6 @@ def test_pipes_and_devices_are_refused(refused, here, name):
         assert "some/metrics.csv cannot be read; name a folder" in refused(*arguments)
 
 
-HEADER = b"method,seed,round,test_accuracy,test_loss,upload_bytes,wall_seconds\n"
-ROWS = b"a,0,0,0.1,2,0,1\na,0,5,0.5,1,10,1\n"
-
-
-@pytest.mark.usefixtures("bounded")
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "cannot be read (not enough values"),
-        (HEADER, "holds no metrics"),
-        (b"\xff\xfe", "cannot be read ('utf-8' codec"),
-        (b"\x00" * 5000, "cannot be read (it has a null character)"),
-        (HEADER + ROWS[:-8], "has 4 cells for 7 columns"),
-        (HEADER + ROWS[:-1], "is cut off in row 2, which has no end of line"),
-        (HEADER + ROWS + ROWS[-17:], "is row 2 again; remove one of them"),
-        (HEADER + ROWS.replace(b"a,0", b"a\0,0"), "it has a null character"),
-        (HEADER + b"a,0,0,0.1,2,0,1,9\n", "has 8 cells for 7 columns"),
-        (
-            HEADER + ROWS.replace(b"0.5", b"\x1b[31m"),
-            r"has test_accuracy='\x1b[31m', which is no n",
-        ),
-        (HEADER + ROWS.replace(b",5,", b",,"), "has round='', which is no whole number"),
-        (HEADER + ROWS.replace(b",5,", b",0.5,"), "has round='0.5', which is no whole number"),
-        (HEADER + ROWS.replace(b"a,0", b"a,inf"), "has seed='inf', which is no whole number"),
-        (HEADER.replace(b"\n", b",seed\n") + ROWS, "has the column 'seed' twice"),
-        (HEADER + b'a,0,0,"0.1', "cannot be read (unexpected end of data)"),
-        (HEADER + b"a,0,0," + b"1" * 200_000 + b",2,0,1\n", "field larger than field limit"),
-        (HEADER + ROWS + b"a,1,0,0.1,2,0,1\n", "a has 1 rows of seed 1, but there are 2 of others"),
-    ],
-)
-def test_damaged_results_are_refused(refused, here, content, message):
-    (here / "some").mkdir()
-    (here / "some" / "metrics.csv").write_bytes(content)
-    assert message in refused("plot", "some")
-
-
-def test_results_without_an_accuracy_are_refused(refused, here):
-    (here / "some").mkdir()
-    (here / "some" / "metrics.csv").write_bytes(HEADER.replace(b"test_accuracy", b"other") + ROWS)
-    assert "test_accuracy" in refused("table", "some")
-
-
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize(
     ("text", "message"),
@@ -263,46 +176,6 @@ def test_results_without_an_accuracy_are_refused(refused, here):
 def test_hostile_settings_are_refused(refused, here, text, message):
     (here / "a.toml").write_text(text)
     assert message in refused("compare", "--config", "a.toml")
-
-
-KEYS = st.sampled_from(
-    ["rounds", "seeds", "methods", "model", "compilation_cache", "x", '"\\u001b"']
-)
-VALUES = st.sampled_from(
-    [
-        "1",
-        "-1",
-        "nan",
-        "1e999",
-        "[]",
-        "[[1]]",
-        "{}",
-        "{a={b=1}}",
-        "true",
-        '"[/]"',
-        "1979-05-27",
-        "''",
-    ]
-)
-PARTS = (
-    KEYS | VALUES | st.sampled_from([" = ", "\n", ".", "[", "]", "#", '"', "\x1b", "\r", "\x00"])
-)
-
-
-@settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.lists(st.tuples(KEYS, VALUES).map(" = ".join) | PARTS, max_size=5).map("\n".join))
-def test_any_settings_end_in_one_line(here, capsys, text):
-    """`rounds = 0` in front, so that a file that is fine is refused as well."""
-    (here / "a.toml").write_text("clients = 0\n" + text)
-    with pytest.raises(SystemExit) as stop:
-        main(["compare", "--config", "a.toml"])
-    output = capsys.readouterr()
-    assert stop.value.code == 2
-    assert output.out == ""
-    assert output.err[:-1].isprintable()
-    assert output.err.endswith("\n")
 
 
 @pytest.mark.slow

@@ -88,15 +88,15 @@ def send_at(moment, number, patch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_moment_ends_with_one_line(command, first, here, capsys, monkeypatch):
-    numbers = [signal.SIGTERM, signal.SIGINT]
+def test_every_moment_ends_with_one_line(command, here, capsys, monkeypatch):
+    """The two signals take turns, and begin with the other one in the next command."""
+    numbers, first = [signal.SIGTERM, signal.SIGINT], list(COMMANDS).index(command)
     arguments = COMMANDS[command].split()
     main([*arguments, "--out", "whole"])
     arguments += ["--out", "parts", "--resume", "--checkpoint-every", "0"]
     for position, moment in enumerate(moments_of(command)):
-        number = numbers[(position + numbers.index(first)) % 2]
+        number = numbers[(position + first) % 2]
         capsys.readouterr()
         with monkeypatch.context() as patch:
             sent, undo = send_at(moment, number, patch)
@@ -117,12 +117,11 @@ def test_every_moment_ends_with_one_line(command, first, here, capsys, monkeypat
             told = json.loads((here / "parts" / "config.json").read_text())["complete"]
             assert told == complete, moment
     assert not list((here / "parts").rglob(".*"))  # no lock, nothing half-written
-    contents = (
-        [folder_content(here / name) for name in ("whole", "parts")]
-        if (command != "tune")
-        else [(here / name / "trials.csv").read_text() for name in ("whole", "parts")]
-    )
-    assert contents[0] == contents[1]
+    if command == "tune":
+        texts = [(here / name / "trials.csv").read_text() for name in ("whole", "parts")]
+        assert texts[0] == texts[1]
+    else:
+        assert folder_content(here / "parts") == folder_content(here / "whole")
 
 
 def test_the_end_of_the_block_remembers_a_signal(monkeypatch):
@@ -139,6 +138,21 @@ def test_the_end_of_the_block_remembers_a_signal(monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is before
     with finish_calls():
         pass
+
+
+def test_the_second_signal_ends_the_process(monkeypatch):
+    codes = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+
+    def send_both():
+        with finish_calls():
+            signal.raise_signal(signal.SIGINT)
+            assert not codes
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="SIGINT"):
+        send_both()
+    assert codes == [143]
 
 
 def test_a_signal_that_a_library_catches_ends_the_command(here, capsys, monkeypatch):
@@ -211,3 +225,53 @@ def test_sigterm_in_a_process_of_its_own(process, here):
     way = f"fedjax-algos {' '.join(arguments)} --resume"
     assert lines[-1] == f"interrupted (SIGTERM); go on with: {way}"
     assert started.wait() == 143
+
+
+TIMES = 5
+# The processes are forked from one that has imported everything, and started nothing.
+PROGRAM = f"""
+import json, os, signal, time
+import matplotlib.pyplot, sklearn.datasets
+import fedjax_algos.runs.simulation
+from fedjax_algos.cli import main
+
+COMMAND = (
+    "run scaffold --devices 2 --model linear --clients 8 --batch-size 4 --local-steps 2 --cohort 4 "
+    "--rounds 4000 --eval-every 20 --out out"
+)
+
+def end(number):
+    reading, writing = os.pipe()
+    process = os.fork()
+    if not process:
+        os.dup2(writing, 2)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.close(reading), os.close(writing)
+        main((COMMAND + str(number)).split())
+        raise SystemExit
+    os.close(writing)
+    with os.fdopen(reading) as errors:
+        first = errors.readline()
+        time.sleep(0.2 * number)
+        os.kill(process, signal.SIGINT)
+        last = errors.read().strip().splitlines()[-1]
+    return first, last, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+print(json.dumps([end(number) for number in range({TIMES})]))
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_never_ends_in_a_crash(here):
+    """At moments from the first line that a run prints, the compilation of its rounds on."""
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    output = subprocess.run(
+        [sys.executable, "-c", PROGRAM], check=True, stdout=subprocess.PIPE, env=variables
+    ).stdout
+    ends = json.loads(output)
+    assert len(ends) == TIMES
+    for number, (first, last, code) in enumerate(ends):
+        assert first.startswith("digits, linear")
+        assert last.startswith("interrupted (SIGINT); go on with: fedjax-algos run scaffold ")
+        assert code == 130
+        assert not json.loads((here / f"out{number}" / "config.json").read_text())["complete"]

@@ -31,30 +31,17 @@ def fedavg(problem, local, *, rounds: int = 3):
     return fa.algorithms.fedavg(problem, local, weighting="uniform")
 
 
-def nothing(problem, local):
-    pass
-
-
+def nothing(problem, local): pass
+def more(problem, local, third): pass
+def keywords_only(*, problem, local): pass
+def unknown_type(problem, local, *, mu: "Missing" = 1): pass
+def text(problem, local, *, mu=1.0): return "fedavg"
+class Kind: pass
 number = 3
 '''
-OPTIONS = (
-    "--model linear --clients 12 --cohort 4 --rounds 1 --eval-every 1 --local-steps 2 --seeds 1"
-)
-SMALL = OPTIONS.split()
-CLOCK = [
-    "--model",
-    "linear",
-    "--clients",
-    "4",
-    "--local-steps",
-    "2",
-    "--seeds",
-    "1",
-    "--evaluations",
-    "1",
-    "--seconds",
-    "9",
-]
+OPTIONS = "--model linear --clients 12 --cohort 4 --rounds 1 --eval-every 1 --seeds 1"
+SMALL = [*OPTIONS.split(), "--local-steps", "2"]
+CLOCK = "--model linear --clients 4 --seeds 1 --evaluations 1 --seconds 9"
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +49,8 @@ def own(here):
     """A file and a module of the user's own, which are forgotten after the test."""
     (here / "my_file.py").write_text(SOURCE)
     (here / "broken.py").write_text("def fedspeed(:")
+    (here / "binary.py").write_bytes(bytes(range(256)))
+    (here / "folder.py").mkdir()
     (here / "own_package").mkdir()
     (here / "own_package" / "own_module.py").write_text(SOURCE)
     yield
@@ -84,12 +73,9 @@ def test_compare(command, here, read_table):
     assert losses(rows, "fedspeed") == losses(rows, "fedprox") != losses(rows, "tiered")
     methods = json.loads((folder / "config.json").read_text())["methods"]
     assert methods["fedspeed"] == {
-        "algorithm": "my_file.py:fedspeed",
-        "client_learning_rate": 0.1,
-        "client_optimizer": "sgd",
-        "rho": 0.3,
-        "ascending": True,
-    }
+        "algorithm": "my_file.py:fedspeed", "client_learning_rate": 0.1, "client_optimizer": "sgd",
+        "rho": 0.3, "ascending": True,
+    }  # fmt: skip
     assert methods["tiered"]["algorithm"] == packaged
 
 
@@ -122,12 +108,11 @@ def test_run_has_its_options(command, here):
 
 
 @pytest.mark.slow
-def test_sweep(command, here, read_table):
+def test_sweep(command, here):
     command("sweep", "my_file.py:fedspeed", "--grid", "rho=0.1,0.2", *SMALL, "--out", "out")
-    config = json.loads((here / "out" / "config.json").read_text())
-    assert config["methods"]["fedspeed rho=0.2"]["algorithm"] == "my_file.py:fedspeed"
-    labels = {row["method"] for row in read_table(here / "out" / "metrics.csv")}
-    assert labels == {"fedspeed rho=0.1", "fedspeed rho=0.2"}
+    methods = json.loads((here / "out" / "config.json").read_text())["methods"]
+    assert methods["fedspeed rho=0.2"]["algorithm"] == "my_file.py:fedspeed"
+    assert list(methods) == ["fedspeed rho=0.1", "fedspeed rho=0.2"]
 
 
 @pytest.mark.slow
@@ -137,7 +122,7 @@ def test_the_virtual_clock(command, here):
     folder.mkdir()
     (folder / "my_file.py").write_text(SOURCE)
     own = "my_file.py:tiered@immediate", f"{folder}/my_file.py:tiered", "my_file.py:fedavg"
-    command("compare", *own, *CLOCK, "--out", "out")
+    command("compare", *own, *CLOCK.split(), "--out", "out")
     config = json.loads((here / "out" / "config.json").read_text())
     planners = [method["planner"].partition(":")[0] for method in config["methods"].values()]
     assert planners == ["immediate", "tiers", "barrier"]
@@ -152,22 +137,30 @@ def test_the_virtual_clock(command, here):
         ("compare nowhere.py:fedspeed", "'nowhere.py:fedspeed' cannot be imported (FileNotFoundE"),
         ("compare no.where:fedspeed", "'no.where:fedspeed' cannot be imported (ModuleNotFoundE"),
         ("compare broken.py:fedspeed", "cannot be imported (SyntaxError: invalid syntax"),
+        ("compare my_file.py:fedsped", "my_file.py: unknown function 'fedsped'; did you mean feds"),
         (
-            "compare my_file.py:fedsped",
-            "my_file.py: unknown function 'fedsped'; did you mean fedspeed?",
+            "compare my_file.py:more",
+            "is no algorithm (missing a required argument: 'third');",
         ),
+        ("run my_file.py:keywords_only", "is no algorithm (too many positional arguments); give a"),
+        ("compare my_file.py:unknown_type", "is no algorithm (name 'Missing' is not defined); giv"),
+        (
+            "compare my_file.py:text",
+            "'my_file.py:text' returns a str; give a function (prob",
+        ),
+        ("sweep my_file.py:Kind --grid mu=1", "is no algorithm (too many positional arguments); "),
+        ("compare my_file.py:", "my_file.py: no function is named; give my_file.py:NAME"),
+        ("compare binary.py:f", "'binary.py:f' cannot be imported (SyntaxError: source code strin"),
+        ("compare folder.py:f", "'folder.py:f' cannot be imported (IsADirectoryError"),
+        ("run math:sin", "(it is a part of Python or not written in it); give a function (problem"),
+        ("compare .:f", "'.:f' cannot be imported (ImportError: a module's name begins with that "),
+        ("compare __main__:f", "__main__: unknown function 'f'"),
         ("compare my_file.py:number", "my_file.py: unknown function 'number'"),
         ("compare my_file.py", "my_file.py: no function is named; give my_file.py:NAME"),
         ("compare my_file.py:fedspeed:roh=1", "fedspeed: unknown option 'roh'; did you mean rho?"),
         ("compare my_file.py:fedspeed:rho=-1", "rho=-1 is out of range; give a number of at least"),
-        (
-            "compare my_file.py:nothing",
-            "returns a NoneType; give a function (problem, local, *, ...) -> Algorithm",
-        ),
-        (
-            "compare my_file.py:nothing:a=1",
-            "my_file.py:nothing: unknown option 'a'; choose client_learning_rate",
-        ),
+        ("compare my_file.py:nothing", "returns a NoneType; give a function (problem, local, *, ."),
+        ("compare my_file.py:nothing:a=1", "my_file.py:nothing: unknown option 'a'; choose client"),
         ("compare my_file.py:fedspeed@", "names no planner after the @; leave the @ out"),
         ("compare my_file.py:fedspeed:", "has no options after the colon; leave it out"),
         ("compare fedprox:@", "'fedprox:@' names no planner after the @"),
@@ -183,23 +176,15 @@ def test_a_mistake_is_one_line(refused, arguments, message):
     assert message in refused(*arguments.split())
 
 
-PARTS_OF_PYTHON = ["builtins:exec", "builtins:print", "json:JSONDecoder", "os:system"]
 OPTIONS_WITH_FACTORIES = {
-    "dataset": "dataset",
-    "model": "model",
-    "loss": "loss",
-    "metrics": "metric",
-    "partition": "partition",
-    "sampler": "sampler",
-    "work": "local work",
-    "rate-schedule": "rate schedule",
-    "client-optimizer": "client optimiser",
-    "system": "system model",
-    "track": "tracker",
-}
+    "dataset": "dataset", "model": "model", "loss": "loss", "metrics": "metric",
+    "partition": "partition", "sampler": "sampler", "work": "local work",
+    "rate-schedule": "rate schedule", "client-optimizer": "client optimiser",
+    "system": "system model", "track": "tracker",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("part", PARTS_OF_PYTHON)
+@pytest.mark.parametrize("part", ["builtins:exec", "json:JSONDecoder"])
 def test_parts_of_python_are_never_called(refused, part):
     assert f"{part!r} is no algorithm (" in refused("compare", part)
     for flag, kind in OPTIONS_WITH_FACTORIES.items():

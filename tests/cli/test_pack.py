@@ -1,10 +1,12 @@
 """The command `pack`, and commands on what it has written."""
 
 import csv
+import shutil
 
 import numpy as np
 import pytest
 
+from fedjax_algos.cli import main
 from fedjax_algos.data import datasets
 from fedjax_algos.data.stored import in_memory, packed
 
@@ -12,10 +14,16 @@ PACK = "pack digits packed --partition dirichlet:alpha=0.3 --clients 12"
 RUN = "--partition natural --clients 12 --model linear --cohort 4 --rounds 4 --local-steps 2"
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packed") / "packed"
+    main([text.replace("packed", str(folder)) for text in PACK.split()])
+    return folder
+
+
 @pytest.fixture
-def folder(command, here):
-    command(*PACK.split())
-    return here / "packed"
+def folder(once, here):
+    return shutil.copytree(once, here / "packed")
 
 
 def test_pack(command, refused, folder, capsys):
@@ -35,10 +43,7 @@ def test_pack(command, refused, folder, capsys):
         ("digits x --partition iid --clients 0", "0 is not in the range"),
         ("packed:packed x --seed 0", "packed:packed has clients of its own; leave --seed out"),
         ("packed:nowhere x", "there is no such file"),
-        (
-            "digits packed/store.json --partition iid --clients 3",
-            "'packed/store.json' cannot be written (it, or a folder above it, is a file); name ",
-        ),
+        ("digits packed/store.json --partition iid --clients 3", "'packed/store.json' cannot be w"),
         ("unknown x", "unknown dataset 'unknown'"),
     ],
 )
@@ -149,13 +154,9 @@ def test_a_regression_of_ones_own_clients(command, refused, here):
     error = refused("run", "fedavg", "--dataset", "packed:mine", "--model", "linear", *line, "x")
     assert "model='linear' is for classes, and 'packed:mine' has none; give one of your" in error
     other = ["--dataset", "own.py:source:name=z", "--model", "own.py:regression"]
-    assert "mine has z, y, but no x; name the input of the model x" in refused(
-        "run", "fedavg", *other, *line, "x"
-    )
+    assert "mine has z, y, but no x; name the input" in refused("run", "fedavg", *other, *line, "x")
 
 
 def test_the_clients_of_the_data_set_are_proposed(refused, folder):
     line = "run fedavg --dataset packed:packed --partition iid --clients 5000 --rounds 1"
-    assert "or give partition='natural' for the 12 clients of the data set" in refused(
-        *line.split()
-    )
+    assert "or give partition='natural' for the 12 clients of the data se" in refused(*line.split())

@@ -91,10 +91,7 @@ def test_what_a_figure_does_not_show_is_told(folders, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            "--band interval",
-            "band='interval' needs at least 5 seeds, but there are 2; choose range",
-        ),
+        ("--band interval", "band='interval' needs at least 5 seeds, but there are 2; choose rang"),
         ("--band std", "band='std' is unknown; choose none, interval, range or seeds"),
         ("--log z", "log='z' is unknown; choose none, x, y or both"),
         ("--facet task", "facet='task' is unknown; choose results, method or seed"),

@@ -81,7 +81,12 @@ def read(command):
 
 
 def test_a_report(here, read):
-    page = read(make_folder(here / "some", MEASURED, METHODS, settings={"cohort": 10.0}))
+    folder = make_folder(here / "some", MEASURED, METHODS, settings={"cohort": 10.0})
+    lines = [["label", "final"], ["fedavg", repr(1 / 3)], ["a,b\nc", repr(math.pi)]]
+    with (folder / "summary.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(lines)
+    page = read(folder)
+    assert page.tables["summary.csv"] == [lines]  # all digits
     titles = [page.text.count(title) for title in ("Comparison of 2 methods on digits", "Timeline")]
     assert titles == [2, 0]  # in the head and in the page; no virtual clock
     (changed,) = page.tables["Settings that differ from defaults"]
@@ -111,11 +116,22 @@ def test_a_report(here, read):
     ]
     for text in (
         "3 examples on 1 clients",
+        "the digits are the same; elsewhere they agree up to rounding.",
         "All models were finite, and no update was left out.",
         "fedjax-algos compare fedavg --rounds 20From the results folder",  # and no --out
     ):
         assert text in page.text
     assert ["jax", "0.10.2"] in page.tables["Versions and devices"][0]
+    (policy,) = [
+        given["content"]
+        for given in page.attributes("meta")
+        if given.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policy.startswith("default-src 'none'; img-src data:; ")
+    for tag in ("style", "script"):  # no other one has an effect
+        (content,) = [text for index, text in page.raw.items() if page.elements[index] == (tag, {})]
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
 
 
 def test_the_figure_has_means_and_bands(here, read):
@@ -220,20 +236,6 @@ def test_texts_from_outside_stay_texts(here, read):
     assert page.figure["metrics"][2]["label"] == shown.replace("_", " ")
 
 
-def test_only_the_own_style_and_script_have_an_effect(here, read):
-    page = read(make_folder(here / "some", MEASURED))
-    (policy,) = [
-        given["content"]
-        for given in page.attributes("meta")
-        if given.get("http-equiv") == "Content-Security-Policy"
-    ]
-    assert policy.startswith("default-src 'none'; img-src data:; ")
-    for tag in ("style", "script"):
-        (content,) = [text for index, text in page.raw.items() if page.elements[index] == (tag, {})]
-        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        assert f"{tag}-src 'sha256-{digest}'" in policy
-
-
 def test_a_long_figure_has_the_first_methods(here, read):
     measured = [row for i in range(30) for row in rows(f"mu={i}", [[0.1, 0.5]] * 2)]
     grid = {"mu": [str(i) for i in range(30)]}
@@ -245,16 +247,11 @@ def test_a_long_figure_has_the_first_methods(here, read):
     assert len(methods) == len(summary) == 31
 
 
-def test_digits_of_the_summary(here, read):
+def test_other_files_and_wrong_folders(here, command, refused):
     folder = make_folder(here / "some", MEASURED)
-    lines = [["label", "final"], ["fedavg", repr(1 / 3)], ["a,b\nc", repr(math.pi)]]
-    with (folder / "summary.csv").open("w", newline="") as file:
-        csv.writer(file).writerows(lines)
-    assert read(folder).tables["summary.csv"] == [lines]
-
-
-def test_wrong_folders_and_files(here, refused):
-    folder = make_folder(here / "some", MEASURED)
+    assert command("report", folder, "--out", "page.html") == "page.html\n"
+    assert_alone(Page(here / "page.html"))
+    assert not (folder / "report.html").exists()
     assert "cannot be read" in refused("report", "nowhere")
     assert "is no path" in refused("report", folder, "--out", "")
     (here / "mine.html").write_text("mine")
@@ -267,13 +264,4 @@ def test_wrong_folders_and_files(here, refused):
     (folder / "config.json").write_text(content.replace('"clients": 100', '"clients": "many"'))
     assert "config.json': clients=" in refused("report", folder)
     (folder / "config.json").unlink()
-    assert "has no config.json; name a folder that compare, run or sweep" in refused(
-        "report", folder
-    )
-
-
-def test_another_file(here, command):
-    folder = make_folder(here / "some", MEASURED)
-    assert command("report", folder, "--out", "page.html") == "page.html\n"
-    assert_alone(Page(here / "page.html"))
-    assert not (folder / "report.html").exists()
+    assert "has no config.json; name a folder that compare, run or swe" in refused("report", folder)

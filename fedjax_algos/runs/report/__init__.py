@@ -1,5 +1,5 @@
 """The report of a results folder: one HTML file that needs no network.
 
-`html.py` escapes all texts, `figure.py` makes the figure, and `page.py` makes the other sections
-and puts all into `template.html` with `style.css` and `figure.js`.
+`html.py` escapes all texts, `figure.py` makes the figure with `figure.html`, and `page.py` makes
+the other sections and puts all into `template.html` with `style.css` and `figure.js`.
 """

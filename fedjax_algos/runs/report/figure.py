@@ -14,7 +14,7 @@ from fedjax_algos.analysis.rows import column_by_method
 from fedjax_algos.analysis.statistics import METRIC, SPREADS, choose_spread, spread
 from fedjax_algos.core import Row
 from fedjax_algos.core.reprs import printable
-from fedjax_algos.runs.report.html import Html, element, picture
+from fedjax_algos.runs.report.html import Html, element, joined, picture, template
 
 _FIRST_METRICS = (METRIC, "test_loss", "train_loss")
 _MAX_METHODS = 20  # in the figure; a page with a thousand settings would be slow
@@ -110,84 +110,31 @@ def figure(data: dict[str, Any], folder: Path, seeds: int, num_methods: int) -> 
         "Drag a rectangle to zoom, and double-click for the whole. The table below the figure has "
         "the values at the cursor; the arrow keys move it."
     )
-    fallback = picture(folder / "accuracy.png", "Test accuracy of the methods")
+    fallback = element("p", "Without JavaScript this is the figure that was saved.")
+    saved = picture(folder / "accuracy.png", "Test accuracy of the methods")
+    parts = template("figure.html").substitute(
+        metrics=_choices(data["metrics"]),
+        axes=_choices(data["axes"]),
+        hidden=" hidden" if seeds < 2 else "",
+        methods=joined(_line(number, each["label"]) for number, each in enumerate(data["methods"])),
+    )
     return [
         element("p", told),
         element("p", how, class_="hint"),
-        element(
-            "noscript",
-            element("p", "Without JavaScript this is the figure that was saved."),
-            fallback,
-        ),
-        element(
-            "div",
-            element("div", *_controls(data, seeds), class_="controls"),
-            element("div", id="plot"),
-            element("div", _legend(data["methods"]), class_="scroll"),
-            id="figure-parts",
-            hidden=True,
-        ),
+        element("noscript", fallback, saved),
+        Html("".join(parts.splitlines())),
     ]
 
 
-def _controls(data: dict[str, Any], seeds: int) -> list[Html]:
-    return [
-        _choice("metric", "Metric", data["metrics"]),
-        _choice("axis", "against", data["axes"]),
-        element(
-            "label",
-            element("input", type="checkbox", id="bands", checked=True),
-            " bands",
-            hidden=seeds < 2,
-        ),
-        element(
-            "span",
-            element("button", "+", type="button", id="closer", aria_label="Zoom in"),
-            " ",
-            element("button", "\N{MINUS SIGN}", type="button", id="wider", aria_label="Zoom out"),
-            " ",
-            element(
-                "button", "Whole", type="button", id="whole", aria_label="Show the whole lines"
-            ),
-        ),
-    ]
+def _choices(choices: Sequence[dict[str, str]]) -> Html:
+    return joined(element("option", choice["label"], value=choice["name"]) for choice in choices)
 
 
-def _choice(name: str, label: str, choices: Sequence[dict[str, str]]) -> Html:
-    options = [element("option", choice["label"], value=choice["name"]) for choice in choices]
-    return element("label", label, " ", element("select", *options, id=name, autocomplete="off"))
-
-
-def _legend(methods: Sequence[dict[str, Any]]) -> Html:
-    """The methods with their samples of lines, switches, and values at the cursor."""
+def _line(number: int, label: str) -> Html:
+    """A method with its switch, beside which is a sample of its line, and values at the cursor."""
     box = {"type": "checkbox", "checked": True, "autocomplete": "off"}
-    rows = [
-        element(
-            "tr",
-            element(
-                "th",
-                element(
-                    "label",
-                    element("input", id=f"show-{i}", **box),
-                    element("span", method["label"]),
-                ),
-                scope="row",
-            ),
-            element("td", id=f"value-{i}"),
-            element("td", id=f"place-{i}"),
-        )
-        for i, method in enumerate(methods)
-    ]
-    headings = [
-        element("th", "method", scope="col"),
-        element("th", id="value-heading", scope="col"),
-        element("th", id="place-heading", scope="col"),
-    ]
+    switch = element("input", id=f"show-{number}", **box)
+    name = element("th", element("label", switch, element("span", label)), scope="row")
     return element(
-        "table",
-        element("thead", element("tr", *headings)),
-        element("tbody", *rows),
-        class_="numbers",
-        id="legend",
-        aria_label="Methods of the figure, and their values",
+        "tr", name, element("td", id=f"value-{number}"), element("td", id=f"place-{number}")
     )

@@ -2,7 +2,9 @@
 
 import base64
 import html
+import string
 from collections.abc import Iterable, Sequence
+from importlib import resources
 from pathlib import Path
 
 from fedjax_algos.core.files import open_regular, read_bounded
@@ -73,6 +75,12 @@ def table(
 def details(title: str, *children: object) -> Html:
     """What is shown if its title is pressed."""
     return element("details", element("summary", title), *children)
+
+
+def template(name: str) -> string.Template:
+    """A file of this folder, with places for what changes."""
+    text = resources.files("fedjax_algos.runs.report").joinpath(name).read_text(encoding="utf-8")
+    return string.Template(text)
 
 
 def picture(path: Path, description: str) -> Html:

@@ -6,9 +6,7 @@ import hashlib
 import io
 import re
 import shlex
-import string
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +15,10 @@ from fedjax_algos.analysis.labels import file_name
 from fedjax_algos.analysis.statistics import PREFIX
 from fedjax_algos.analysis.tables import ResultTable
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import max_text_bytes, open_regular, read_bounded
+from fedjax_algos.core.files import read_file
 from fedjax_algos.core.options import options
 from fedjax_algos.runs.report.figure import as_script, figure, figure_data
-from fedjax_algos.runs.report.html import Html, details, element, joined, picture, table
+from fedjax_algos.runs.report.html import Html, details, element, joined, picture, table, template
 from fedjax_algos.runs.settings import Settings
 
 _MAX_METHODS = 12  # whose options or timelines are shown at once
@@ -46,7 +44,6 @@ def make_report(
 
     `rows` are those of `read_metrics`, and the configuration is the content of `config.json`.
     """
-    on_virtual_clock = settings.seconds is not None
     data = figure_data(rows, PREFIX + settings.target_metric)
     methods = list(dict.fromkeys(row["method"] for row in rows))
     parts = {
@@ -54,25 +51,27 @@ def make_report(
         "Results": _results_section(folder, tables.methods, tables.clients),
         "Figure": figure(data, folder, len(settings.seeds), len(methods)),
         "Partition": _partition_section(folder, settings),
-        "Timeline": _timeline_section(folder, methods) if on_virtual_clock else [],
-        "Not finite": _not_finite_section(tables.not_finite),
+        "Timeline": _timeline_section(folder, methods) if settings.seconds is not None else [],
+        "Not finite": [element("p", line, class_="warning") for line in tables.not_finite]
+        or [element("p", "All models were finite, and no update was left out.")],
         "Environment": _environment_section(configuration),
         "How to repeat it": _repeat_section(configuration),
     }
-    shown = {title: content for title, content in parts.items() if content}
-    links = [element("li", element("a", title, href=f"#{_identifier(title)}")) for title in shown]
+    names = {title: title.lower().replace(" ", "-") for title, content in parts.items() if content}
+    links = [element("li", element("a", title, href=f"#{name}")) for title, name in names.items()]
     title = _title(configuration, settings)
+    sections = [_section(title, name, parts[title]) for title, name in names.items()]
     body = [
         element("header", element("h1", title), element("p", _scope(settings))),
         element("nav", element("ul", *links), aria_label="Sections"),
-        element("main", *(_section(name, content) for name, content in shown.items())),
+        element("main", *sections),
     ]
-    style, script = _file("style.css"), _file("figure.js")
+    style, script = template("style.css").template, template("figure.js").template
     policy = (
         "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
         f"style-src {_hash(style)}; script-src {_hash(script)}"
     )
-    return string.Template(_file("template.html")).substitute(
+    return template("template.html").substitute(
         policy=policy,
         title=joined([title]),
         style=style,
@@ -82,18 +81,8 @@ def make_report(
     )
 
 
-def _section(title: str, content: Sequence[Html]) -> Html:
-    name = _identifier(title)
-    heading = element("h2", title, id=name)
-    return element("section", heading, *content, aria_labelledby=name)
-
-
-def _identifier(title: str) -> str:
-    return title.lower().replace(" ", "-")
-
-
-def _file(name: str) -> str:
-    return resources.files("fedjax_algos.runs.report").joinpath(name).read_text(encoding="utf-8")
+def _section(title: str, name: str, content: Sequence[Html]) -> Html:
+    return element("section", element("h2", title, id=name), *content, aria_labelledby=name)
 
 
 def _hash(text: str) -> str:
@@ -132,9 +121,8 @@ def _settings_section(configuration: Mapping[str, Any]) -> list[Html]:
         cells = (name, _shown(value), _shown(default))
         rows[_shown(value) != _shown(default)].append(cells)
     headings = ["setting", "value", "default"]
-    changed = table(
-        headings, rows[True], caption="Settings that differ from defaults", kind="texts"
-    )
+    caption = "Settings that differ from defaults"
+    changed = table(headings, rows[True], caption=caption, kind="texts")
     same = table(headings[:2], [cells[:2] for cells in rows[False]], caption="Others", kind="texts")
     listed = _methods(configuration["methods"])
     count = len(configuration["methods"])
@@ -193,22 +181,16 @@ def _shown_table(given: ResultTable, caption: str) -> Html:
 
 def _partition_section(folder: Path, settings: Settings) -> list[Html]:
     """Which client holds which examples."""
-    told = (
-        f"Partition {settings.partition} of the training examples over {settings.clients} clients."
-    )
-    seed = settings.seeds[0]
-    content = [element("p", told)]
-    if (folder / "partition.png").exists():  # there is none of examples in files
-        about = f"Labels of each client's examples on seed {seed}"
-        content.append(picture(folder / "partition.png", about))
+    told = f"Partition {settings.partition} of the training examples over "
+    content = [element("p", f"{told}{settings.clients} clients.")]
+    about = f"Labels of each client's examples on seed {settings.seeds[0]}"
+    content.append(picture(folder / "partition.png", about))  # none of examples in files
     text = _read_text(folder / "partition.txt")
     for number, part in enumerate(re.split(r"^(?=seed )", text, flags=re.MULTILINE)[1:]):
         heading, _, rest = part.partition("\n")
         counts = element("pre", rest.rstrip(), tabindex=0)
-        first = number == 0
-        content.append(
-            element("div", element("h3", heading), counts) if first else details(heading, counts)
-        )
+        whole = element("div", element("h3", heading), counts)
+        content.append(details(heading, counts) if number else whole)
     return content
 
 
@@ -222,11 +204,11 @@ def _timeline_section(folder: Path, methods: Sequence[str]) -> list[Html]:
         content.append(table(names, shown, caption="Plans, in simulated seconds"))
     for number, label in enumerate(methods):
         name = file_name(label)
+        dispatches = f"Dispatches of each client over time: {label}"
+        staleness = f"Staleness of the updates: {label}"
         pictures = [
-            picture(
-                folder / f"timeline-{name}.png", f"Dispatches of each client over time: {label}"
-            ),
-            picture(folder / f"staleness-{name}.png", f"Staleness of the updates: {label}"),
+            picture(folder / f"timeline-{name}.png", dispatches),
+            picture(folder / f"staleness-{name}.png", staleness),
         ]
         if any(pictures):
             part = element("div", element("h3", label), *pictures)
@@ -239,13 +221,6 @@ def _short(cell: str) -> str:
         return f"{float(cell):.4g}" if "." in cell else cell
     except ValueError:
         return cell
-
-
-def _not_finite_section(lines: Sequence[str]) -> list[Html]:
-    """What diverged, and which updates were left out."""
-    if not lines:
-        return [element("p", "All models were finite, and no update was left out.")]
-    return [element("p", line, class_="warning") for line in lines]
 
 
 def _environment_section(configuration: Mapping[str, Any]) -> list[Html]:
@@ -278,18 +253,15 @@ def _repeat_section(configuration: Mapping[str, Any]) -> list[Html]:
     if not kept:
         return [element("p", "The command line was not recorded.")]
     content = [element("pre", shlex.join(["fedjax-algos", *kept]), class_="command")]
-    if configuration.get("config"):
-        told = "It read the settings file {}, whose values are among the settings above."
-        content.append(element("p", told.format(configuration["config"])))
+    if file := configuration.get("config"):
+        told = f"It read the settings file {file}, whose values are among the settings above."
+        content.append(element("p", told))
     if "grid" not in configuration:
         again = "fedjax-algos compare --config RESULTS/config.json"
         content.append(element("p", "From the results folder, also with another version:"))
         content.append(element("pre", again, class_="command"))
-    told = (
-        "With the same versions, device and layout the digits are the same; elsewhere they agree "
-        "up to rounding."
-    )
-    return [*content, element("p", told)]
+    same = "With the same versions, device and layout the digits are the same; elsewhere they"
+    return [*content, element("p", f"{same} agree up to rounding.")]
 
 
 def _list(configuration: Mapping[str, Any], name: str) -> list[Any]:
@@ -300,8 +272,7 @@ def _list(configuration: Mapping[str, Any], name: str) -> list[Any]:
 def _read_text(path: Path) -> str:
     """The content of a text file; nothing if it cannot be read."""
     try:
-        with open_regular(path) as file:
-            return read_bounded(file, max_text_bytes()).decode()
+        return read_file(path).decode()
     except (OSError, ValueError):
         return ""
 

@@ -24,7 +24,6 @@ import numpy as np
 
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import DamagedError, open_regular, writing, written
-from fedjax_algos.core.reprs import describe
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.runs.identity import check_identity
 from fedjax_algos.runs.saving.arrays import fill_state, flat_arrays, open_rows
@@ -72,9 +71,6 @@ class Saved(NamedTuple):
     arrays: Mapping[str, np.ndarray]  # by path
     facts: dict[str, Any]  # such as the rows so far
 
-    def __repr__(self) -> str:
-        return describe(self, position=self.position, arrays=len(self.arrays))
-
 
 class RunSaver:
     """Saves runs at their evaluations, and ends them there if a signal asks for that.
@@ -84,9 +80,7 @@ class RunSaver:
     """
 
     def __init__(
-        self,
-        checkpoints: Checkpoints | str | Path | None,
-        identity: Callable[[], dict[str, Any]],
+        self, checkpoints: Checkpoints | str | Path | None, identity: Callable[[], dict[str, Any]]
     ):
         self.checkpoints = checkpoints = as_checkpoints(checkpoints)
         self.identity = functools.cache(identity)
@@ -118,8 +112,9 @@ class RunSaver:
         """
         if self.checkpoints is None or not self.kept:
             return None
-        saved = _last_whole(self.checkpoints.folder, check)
-        self.position, folder = saved.position, self.checkpoints.folder
+        folder = self.checkpoints.folder
+        saved = _last_whole(folder, check)
+        self.position = saved.position
         check_identity(saved.facts.pop("identity"), self.identity(), saved.position, folder)
         versions = saved.facts.pop("versions")
         if versions != _versions():

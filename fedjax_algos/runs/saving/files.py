@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import max_text_bytes, open_regular, read_bounded, written
+from fedjax_algos.core.files import read_file, require, written
 
 _TEXTS, _WHOLE = {"method"}, {"seed", "round"}  # columns that every row has
 _FIX = "name a folder that compare, run or sweep wrote"
@@ -25,20 +25,18 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
 def read_rows(path: Path) -> list[Row]:
     """The rows that `write_table` wrote; ValueError for what is no whole table of metrics."""
     try:
-        with open_regular(path) as file:
-            text = read_bounded(file, max_text_bytes()).decode()
-        if "\0" in text:
-            raise ValueError("it has a null character")
+        text = read_file(path).decode()
+        require("\0" not in text, "it has a null character")
         columns, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     except OSError:
         raise ValueError(f"{path} cannot be read; {_FIX}") from None
     except (ValueError, csv.Error) as error:  # no text, no line, or no table
         raise ValueError(f"{path} cannot be read ({error}); {_FIX}") from None
-    if not rows or not {"method", "seed", "round"} <= set(columns):
+    if not rows or not set(columns) >= _TEXTS | _WHOLE:
         raise ValueError(f"{path} holds no metrics; {_FIX}")
-    twice = [name for name in columns if columns.count(name) > 1]
-    if twice:
-        raise ValueError(f"{path} has the column {twice[0]!r} twice; {_FIX}")
+    for name in columns:
+        if columns.count(name) > 1:
+            raise ValueError(f"{path} has the column {name!r} twice; {_FIX}")
     seen: dict[tuple[str, ...], int] = {}
     for number, cells in enumerate(rows, start=1):
         if len(cells) != len(columns):
@@ -60,19 +58,16 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _value(name: str, cell: str, place: str) -> str | int | float:
-    value: str | int | float | None
-    if name in _TEXTS:
-        kind, value = "text", cell or None
-    else:
-        kind, value = "number", _number(cell)
-        if name in _WHOLE and not isinstance(value, int):
-            kind, value = "whole number", None
-    if value is None:
+    kind, value = "text", cell or None
+    if name not in _TEXTS:
+        kind, value = "whole number" if name in _WHOLE else "number", _number(cell)
+    if value is None or (name in _WHOLE and not isinstance(value, int)):
         raise ValueError(f"{place} has {name}={cell!r}, which is no {kind}; {_FIX}")
     return value
 
 
-def _number(cell: str) -> int | float | None:
+def _number(cell: str) -> Any:
+    """A number; None for another text."""
     try:
         whole = cell.removeprefix("-").isdecimal() and len(cell) < _MAX_DIGITS
         return int(cell) if whole else float(cell)

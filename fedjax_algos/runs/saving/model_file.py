@@ -71,15 +71,14 @@ def load_model(path: str | Path, like: T) -> T:
     """
     place = _path_of(path)
     wanted, structure = _leaves(like)
-    found = _read(place)
+    found = read_arrays(place, "a saved model", _FIX)
     _check_same(place, wanted, found)
     leaves = []
     for name, leaf in wanted.items():
         empty = np.zeros(np.shape(leaf), _dtype(leaf))  # arrays without entries are not stored
         array = found[name].view(empty.dtype) if empty.size else empty
-        leaves.append(
-            jax.device_put(array, leaf.sharding) if isinstance(leaf, jax.Array) else array
-        )
+        is_placed = isinstance(leaf, jax.Array)
+        leaves.append(jax.device_put(array, leaf.sharding) if is_placed else array)
     model: Any = Model(**jax.tree.unflatten(structure, leaves))
     return model if isinstance(like, Model) else model.params
 
@@ -112,7 +111,7 @@ def _dtype(leaf: Any) -> np.dtype:
     return leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
 
 
-def _storage(dtype: np.dtype) -> np.dtype | None:
+def _storage(dtype: Any) -> np.dtype | None:
     """The type in which an array is stored; None for what is no number."""
     if jnp.issubdtype(dtype, jax.dtypes.extended):
         return None
@@ -123,20 +122,14 @@ def _storage(dtype: np.dtype) -> np.dtype | None:
 
 
 def _stored(name: str, leaf: Any) -> np.ndarray:
-    dtype = None if isinstance(leaf, jax.ShapeDtypeStruct) else _dtype(leaf)
-    storage = None if dtype is None else _storage(dtype)
+    is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
+    storage = None if is_shape else _storage(_dtype(leaf))
     if storage is None:
-        kind = type(leaf).__name__ if dtype is None else dtype
         raise TypeError(
-            f"{name} is of type {kind}, which has no numbers to save; give arrays, such as "
-            "jax.random.key_data(key) of a key"
+            f"{name} is of type {type(leaf).__name__ if is_shape else _dtype(leaf)}, which has no "
+            "numbers to save; give arrays, such as jax.random.key_data(key) of a key"
         )
     return np.asarray(leaf, order="C").view(storage)
-
-
-def _read(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of a file, as they are stored."""
-    return read_arrays(path, "a saved model", _FIX)
 
 
 def _check_same(path: Path, wanted: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> None:
@@ -146,9 +139,7 @@ def _check_same(path: Path, wanted: Mapping[str, Any], found: Mapping[str, np.nd
     if missing := [name for name in stored if name not in found]:
         raise ValueError(f"{place}: has no {_listed(missing)}; it has {_listed([*found])}; {named}")
     if surplus := [name for name in found if name not in stored]:
-        fix = (
-            "give a Model" if {*wanted} == {n for n in wanted if n.startswith("params")} else named
-        )
+        fix = "give a Model" if all(name.startswith("params") for name in wanted) else named
         raise ValueError(f"{place}: has {_listed(surplus)}, which `like` has not; {fix}")
     for name, leaf in stored.items():
         array, dtype = found[name], _dtype(leaf)

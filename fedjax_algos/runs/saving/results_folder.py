@@ -1,6 +1,7 @@
 """A results folder: its lock, its `config.json`, rows as they come, and what has ended."""
 
 import contextlib
+import itertools
 import json
 import re
 import shutil
@@ -17,15 +18,13 @@ from fedjax_algos.core.files import (
     DamagedError,
     check_sums,
     checked_json,
-    max_text_bytes,
-    open_regular,
     parse_json,
-    read_bounded,
+    read_file,
     unwritable,
     write_json,
     write_sums,
     writing,
-)
+)  # fmt: skip
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.runs.identity import OtherRunError, differences, off_grid
@@ -34,7 +33,6 @@ from fedjax_algos.runs.saving.files import read_rows, write_table
 from fedjax_algos.runs.saving.model_file import save_model
 
 _COMPARED = ("methods", "grid", "tuning", "partition_sha256")  # besides the settings
-_OF_LAYOUT = {"source": str, "layout": str | int, "devices": int}
 _LOCK = ".lock"
 _OF_RUN = ("metrics.csv", "clients.csv", "model.npz")  # what is there of a run that has ended
 
@@ -53,8 +51,15 @@ class ResultsFolder:
 
     @property
     def configuration(self) -> dict[str, Any] | None:
-        """The content of `config.json`; None before `begin`."""
-        return _check_unchanged(self.path, read_configuration(self.path))
+        """The content of `config.json`, whose checksum is compared; None before `begin`."""
+        content = read_configuration(self.path)
+        try:
+            return None if content is None else checked_json(content)
+        except DamagedError as error:
+            raise ValueError(
+                f"{str(self.path / 'config.json')!r} is not as it was written ({error}), so the "
+                "runs cannot go on; begin them in another folder"
+            ) from None
 
     @property
     def client_state(self) -> Path:
@@ -74,17 +79,16 @@ class ResultsFolder:
         OtherRunError for a folder of other runs.
         """
         self.extends = extends
-        labels = configuration["methods"]
         self.names = {
             label: f"{number:02d}-{re.sub(r'[^A-Za-z0-9_.=+-]+', '-', label)[:80]}"
-            for number, label in enumerate(labels, 1)
+            for number, label in enumerate(configuration["methods"], 1)
         }
         earlier = self.configuration
         if earlier is not None:
             here = json.loads(json.dumps(configuration))
             longer = _check_same(self.path, earlier, here, extends=extends)
             return self._extend(earlier, configuration) if longer else None
-        self.write_configuration(configuration)
+        self._write(configuration)
         for name in self.names.values():
             with writing(self.path):
                 (self.path / "runs" / name).mkdir(parents=True, exist_ok=True)
@@ -93,23 +97,20 @@ class ResultsFolder:
     def _extend(self, earlier, configuration):
         """Runs that have ended are no longer marked so, unless they ended early."""
         before, rounds = (each["settings"]["rounds"] for each in (earlier, configuration))
-        self.write_configuration(
-            {n: v for n, v in earlier.items() if n not in ("runs", "complete")}
-        )
+        self._write({n: v for n, v in earlier.items() if n not in ("runs", "complete")})
         anew = 0
         for sums in self.path.glob(f"runs/*/seed-*/{SUMS}"):
             if read_rows(sums.parent / "metrics.csv")[-1]["round"] == before:
                 sums.unlink()
                 places = [sums.parent / "checkpoints", self.path / "runs" / "checkpoints"]
                 anew += not any(map(Path.exists, places))
-        self.write_configuration(configuration)
+        self._write(configuration)
         line = f"{self.path} goes on from {before} to {rounds} rounds"
         if anew:
             line += f"; {anew} of its runs have no checkpoint and begin again at round 0"
         return line
 
-    def write_configuration(self, configuration: dict[str, Any], *, complete: bool = False) -> None:
-        """Writes `config.json`, which says `complete` if all runs have ended and all is written."""
+    def _write(self, configuration, complete=False):
         content = configuration | {"runs": self.names, "complete": complete}
         write_json(self.path / "config.json", content)
 
@@ -163,7 +164,7 @@ class ResultsFolder:
         Those of runs that can go on to more rounds are kept. `configuration` is that of `begin`,
         and what is known at the end.
         """
-        self.write_configuration(configuration, complete=True)
+        self._write(configuration, complete=True)
         found = () if self.extends else self.path.glob("runs/**/checkpoints")
         for folder in [*found, self.client_state]:
             shutil.rmtree(folder, ignore_errors=True)
@@ -206,7 +207,7 @@ def open_folder(
         raise ValueError("resume needs the folder in which a run stopped; give --out FOLDER")
     with writing(Path(out or "results")):
         wanted = Path("results", default) if out is None else Path(out)
-        made = [each for each in (wanted, *wanted.parents) if not each.exists()]
+        made = {each for each in (wanted, *wanted.parents) if not each.exists()}
         path = _new_path(default) if out is None else wanted
         path.mkdir(parents=True, exist_ok=True)
     had_lock = (path / _LOCK).exists()
@@ -220,19 +221,25 @@ def open_folder(
     except OSError as error:
         raise unwritable(path, error) from error
     try:
-        _check_content(path, resume)
+        if any(entry.name != _LOCK for entry in path.iterdir()) and not (
+            resume and read_configuration(path)
+        ):
+            hint = "" if resume else " or, if it holds a run that stopped, go on with --resume"
+            raise ValueError(
+                f"out={str(path)!r} is not empty; name another folder or remove it{hint}"
+            )
         yield ResultsFolder(path, every, keep)
     finally:
-        _unlock(lock, path, {path, *made} if out is None else made, had_lock)
+        _unlock(lock, path, made | ({path} if out is None else set()), had_lock)
 
 
-def _check_content(path, resume):
-    if not any(entry.name != _LOCK for entry in path.iterdir()):
-        return
-    content = read_configuration(path) if resume else None
-    if content is None:
-        hint = " or, if it holds a run that stopped, go on with --resume" if not resume else ""
-        raise ValueError(f"out={str(path)!r} is not empty; name another folder or remove it{hint}")
+def _new_path(default):
+    """The first of `results/DEFAULT`, `results/DEFAULT-2`, ... that does not exist; makes it."""
+    for number in itertools.count(1):
+        path = Path("results", default if number == 1 else f"{default}-{number}")
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(parents=True)
+            return path
 
 
 def _unlock(lock, path, made, had_lock):
@@ -251,59 +258,28 @@ def _unlock(lock, path, made, had_lock):
     lock.release()
 
 
-def _new_path(default):
-    """The first of `results/DEFAULT`, `results/DEFAULT-2`, ... that does not exist; makes it."""
-    number = 1
-    while True:
-        path = Path("results") / (default if number == 1 else f"{default}-{number}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            path.mkdir()
-            return path
-        number += 1
-
-
 def read_configuration(path: Path) -> dict[str, Any] | None:
     """The content of a folder's `config.json`, which is checked; None if it has none."""
     file = path / "config.json"
     try:
-        with open_regular(file) as opened:
-            content = parse_json(read_bounded(opened, max_text_bytes()))
-        kinds = {
-            dict: (content["settings"], content["methods"], content["environment"]["packages"]),
-            list: (content["settings"]["seeds"],),
-            bool: (content["complete"],),
-        }
-        valid = all(isinstance(value, kind) for kind, values in kinds.items() for value in values)
-        valid = valid and bool(content["methods"])
-        valid = valid and (content["layout"] is None or _is_layout(content["layout"]))
+        content = parse_json(read_file(file))
+        settings, packages = content["settings"], content["environment"]["packages"]
+        kinds: list[tuple[Any, Any]] = [(settings, dict), (packages, dict)]
+        kinds += [(content["methods"], dict), (settings["seeds"], list)]
+        kinds += [(content["complete"], bool)]
+        if (layout := content["layout"]) is not None:
+            kinds += [(layout["source"], str), (layout["layout"], str | int)]
+            kinds += [(layout["devices"], int)]
+        valid = all(isinstance(value, kind) for value, kind in kinds) and content["methods"]
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         valid = False
     if not valid:
         raise ValueError(
             f"{str(file)!r} is not what compare, run or sweep wrote; name another folder"
         )
     return content
-
-
-def _check_unchanged(path: Path, content: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The content of a `config.json` without its checksum, which is compared."""
-    try:
-        return None if content is None else checked_json(content)
-    except DamagedError as error:
-        raise ValueError(
-            f"{str(path / 'config.json')!r} is not as it was written ({error}), so the runs cannot "
-            "go on; begin them in another folder"
-        ) from None
-
-
-def _is_layout(value: Any) -> bool:
-    """Whether a value of JSON is the record of a layout, as `config.json` has it."""
-    return isinstance(value, dict) and all(
-        isinstance(value.get(name), kind) for name, kind in _OF_LAYOUT.items()
-    )
 
 
 def check_complete(path: Path) -> None:
@@ -320,7 +296,7 @@ def check_complete(path: Path) -> None:
 
 
 def _check_same(
-    path: Path, earlier: dict[str, Any], configuration: dict[str, Any], *, extends: bool = False
+    path: Path, earlier: dict[str, Any], configuration: dict[str, Any], *, extends: bool
 ) -> bool:
     """Whether the runs of now are those of a folder with more rounds; OtherRunError for others."""
     there, here = ({n: each.get(n) for n in _COMPARED} for each in (earlier, configuration))

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import importlib
+import itertools
 import os
 import secrets
 import shutil
@@ -83,6 +84,8 @@ def track_experiment(
     settings = experiment.settings
     shared = {name: value for name, value in vars(settings).items() if name != "seeds"}
     own = {m.label: shared | m.configuration() for m in experiment.methods}
+    axis = "round" if settings.seconds is None else "simulated_seconds"
+    length = settings.seconds or settings.rounds
 
     with contextlib.ExitStack() as begun:
         runs: dict[tuple[str, int], tuple[contextlib.ExitStack, list[Callable]]] = {}
@@ -99,13 +102,8 @@ def track_experiment(
             end, add = runs[label, seed]
             for each in add:
                 each(row)
-            if _is_last(row):
+            if row[axis] >= length:
                 end.close()
-
-        def _is_last(row: Row) -> bool:
-            if settings.seconds is None:
-                return row["round"] == settings.rounds
-            return row["simulated_seconds"] >= settings.seconds
 
         yield add_row
 
@@ -227,13 +225,11 @@ def wandb(
                 settings=package.Settings(silent=True, console="off", x_disable_stats=True),
             )
             own.define_metric("*", step_metric="round")
-        count = 0  # on the virtual clock several rows may have the same round
+        count = itertools.count()  # on the virtual clock several rows may have the same round
 
         def add_row(row: Row) -> None:
-            nonlocal count
             values = {name: v for name, v in row.items() if name not in ("method", "seed")}
-            own.log(values, step=count)
-            count += 1
+            own.log(values, step=next(count))
 
         try:
             yield add_row

@@ -43,14 +43,10 @@ class ModelBasedSearch:
         self.points: dict[tuple, dict[str, Any]] = {}  # all that were asked, by their values
         self.asked: list[Any] = []
 
-    def __repr__(self) -> str:
-        return f"ModelBasedSearch({self.space!r}, left={self.trials - len(self.points)})"
-
     def ask(self) -> list[dict[str, Any]]:
         """The next points, one or more, none of which came before. Empty at the end."""
         before = len(self.points)
-        number = min(self.batch, self.trials - before)
-        self.asked = [self._ask_one() for _ in range(number)]
+        self.asked = [self._ask_one() for _ in range(min(self.batch, self.trials - before))]
         return list(self.points.values())[before:]
 
     def _ask_one(self):
@@ -61,20 +57,18 @@ class ModelBasedSearch:
                 return trial
             self.study.tell(trial, state=self.failed)  # the model leaves it out
         drawn = self.space.points(self.trials, self.seed)
-        point = next(point for point in drawn if self._add(point))
-        self.study.enqueue_trial(point)
+        self.study.enqueue_trial(next(point for point in drawn if self._add(point)))
         return self.study.ask(self.distributions)
 
     def _add(self, params):
         """Keeps the point of a proposal; whether it is new."""
-        values = tuple(
-            known.rounded(params[name]) if isinstance(known, Interval) else params[name]
+        point = {
+            name: known.rounded(params[name]) if isinstance(known, Interval) else params[name]
             for name, known in self.space.values.items()
-        )
-        if values in self.points:
-            return False
-        self.points[values] = dict(zip(self.space.values, values, strict=True))
-        return True
+        }
+        is_new = (key := tuple(point.values())) not in self.points
+        self.points.setdefault(key, point)
+        return is_new
 
     def tell(self, scores: Sequence[float]) -> None:
         """Adds the scores of the points of the last `ask`, in their order; NaN counts as 0."""

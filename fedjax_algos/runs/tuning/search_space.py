@@ -139,38 +139,29 @@ def parse_spaces(
 
     `trials` is the number of settings that are tried of each; None tries all of equal grids.
     """
-    parsed = [split_grid(text) for text in texts]
-    owners = [_algorithm(owner, methods) for owner, _, _ in parsed]
-    grids: list[dict[str, int]] = [{} for _ in methods]  # by option, the place of its text
-    # those of one algorithm come first, because they prevail
-    for place in sorted(range(len(texts)), key=lambda place: not owners[place]):
-        owner, option = owners[place], parsed[place][1]
-        having = [
-            (method, grid)
-            for method, grid in zip(methods, grids, strict=True)
-            if owner in ("", method.algorithm) and option in method_options(method.algorithm)
-        ]
-        if not having:
-            raise ValueError(_not_found(owner, option, methods))
-        for method, grid in having:
-            if option in grid and owners[grid[option]] == owner:
-                raise ValueError(
-                    f"{method.label}: {option} is in two grids; give all its values in one"
-                )
-        free = [grid for _, grid in having if option not in grid]
-        if not free:
-            raise ValueError(
-                f"grid={texts[place]!r} is used by no method, because each has its own; leave it "
-                "out"
-            )
-        for grid in free:
-            grid[option] = place
-    in_order = [sorted(grid.items(), key=lambda item: item[1]) for grid in grids]
-    listings = [{option: parsed[place][2] for option, place in items} for items in in_order]
-    spaces = [
-        SearchSpace(method, _values(method, spec, settings, listing))
-        for method, spec, listing in zip(methods, specs, listings, strict=True)
+    grids = [
+        (_algorithm(owner, methods), name, listed) for owner, name, listed in map(split_grid, texts)
     ]
+    chosen: list[dict[str, int]] = []  # for each method, by option, the place of its grid
+    for method in methods:
+        known, own = method_options(method.algorithm), dict[str, int]()
+        for owner in (method.algorithm, ""):  # the grid of one algorithm prevails
+            for place, (given, option, _) in enumerate(grids):
+                if given != owner or option not in known:
+                    continue
+                if option in own and grids[own[option]][0] == owner:
+                    raise ValueError(
+                        f"{method.label}: {option} is in two grids; give all its values in one"
+                    )
+                own.setdefault(option, place)
+        chosen.append(own)
+    for place, (owner, option, _) in enumerate(grids):
+        if not any(place in own.values() for own in chosen):
+            _refuse(texts[place], owner, option, methods)
+    spaces = []
+    for method, spec, own in zip(methods, specs, chosen, strict=True):
+        listing = {grids[place][1]: grids[place][2] for place in sorted(own.values())}
+        spaces.append(SearchSpace(method, _values(method, spec, settings, listing)))
     _check_sizes(spaces, trials)
     return spaces
 
@@ -186,14 +177,16 @@ def _algorithm(owner, methods):
     return alike[0]
 
 
-def _not_found(owner, option, methods):
-    """Why no method has this option."""
+def _refuse(text, owner, option, methods):
+    """Says why no method uses a grid."""
     names = [method.algorithm for method in methods]
     if owner and owner not in names:
-        return f"the grid of {option}: {unknown('method', owner, names)}"
-    named = [method.algorithm for method in methods if owner in ("", method.algorithm)]
-    known = [option for name in named for option in method_options(name)]
-    return f"the grid of {owner or 'all methods'}: {unknown('option', option, known)}"
+        raise ValueError(f"the grid of {option}: {unknown('method', owner, names)}")
+    known = [each for name in names if owner in ("", name) for each in method_options(name)]
+    if option not in known:
+        text = unknown("option", option, known)
+        raise ValueError(f"the grid of {owner or 'all methods'}: {text}")
+    raise ValueError(f"grid={text!r} is used by no method, because each has its own; leave it out")
 
 
 def _values(
@@ -203,26 +196,26 @@ def _values(
     known = method_options(method.algorithm)
     intervals = {n for n, text in grid.items() if known[n].kind is float and ".." in text}
     texts = {n: text.split(".." if n in intervals else ",") for n, text in grid.items()}
-    checked = parse_grid(method, spec, settings, texts)
     values: dict[str, list[Any] | Interval] = {}
-    for name, text in grid.items():
-        listed = checked[name]
-        if name not in intervals:
-            if len(set(listed)) < len(listed):
-                raise ValueError(f"{method.label}: {name}={text} names a value twice; give it once")
-            values[name] = listed
-            continue
-        if len(listed) != 2 or not 0 < listed[0] < listed[1]:
-            raise ValueError(
-                f"{method.label}: {name}={text} is no interval of real numbers above 0; give "
-                "LOW..HIGH, such as 0.001..1, or a list"
-            )
-        values[name] = Interval(*listed)
+    for name, listed in parse_grid(method, spec, settings, texts).items():
+        given = f"{method.label}: {name}={grid[name]}"
+        values[name] = listed
+        if name in intervals:
+            if len(listed) != 2 or not 0 < listed[0] < listed[1]:
+                raise ValueError(
+                    f"{given} is no interval of real numbers above 0; give LOW..HIGH, such as "
+                    "0.001..1, or a list"
+                )
+            values[name] = Interval(*listed)
+        elif len(set(listed)) < len(listed):
+            raise ValueError(f"{given} names a value twice; give it once")
     return values
 
 
 def _check_sizes(spaces, trials):
     """All methods have the same budget."""
+    sizes = {space.method.label: space.size for space in spaces}
+    fewest = min(sizes.values())
     for space in spaces:
         label = space.method.label
         if not space.values:
@@ -235,13 +228,11 @@ def _check_sizes(spaces, trials):
             )
         if trials is not None and trials > space.size:
             raise ValueError(
-                f"{label} has {space.size} settings and trials={trials}; give at most "
-                f"{min(each.size for each in spaces)} trials, or more values"
+                f"{label} has {space.size} settings and trials={trials}; give at most {fewest} "
+                "trials, or more values"
             )
-    sizes = {space.method.label: space.size for space in spaces}
     if trials is None and len(set(sizes.values())) > 1:
         listed = ", ".join(f"{label} {size}" for label, size in sizes.items())
-        fewest = min(sizes.values())
         raise ValueError(
             f"the methods have different numbers of settings ({listed}); give trials={fewest} "
             f"(--trials {fewest}), so that each has the same budget, or grids of the same size"

@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,14 +14,7 @@ import numpy as np
 from fedjax_algos.analysis.statistics import PREFIX
 from fedjax_algos.asynchrony import planners, system_of
 from fedjax_algos.core import Row
-from fedjax_algos.core.files import (
-    checked_json,
-    max_text_bytes,
-    open_regular,
-    parse_json,
-    read_bounded,
-    write_json,
-)
+from fedjax_algos.core.files import checked_json, parse_json, read_file, write_json
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
 from fedjax_algos.runs.batched.run_batched import BatchedRuns
@@ -29,7 +22,6 @@ from fedjax_algos.runs.batched.sweeps import Setting, batched_runs
 from fedjax_algos.runs.clock import simulate_async
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
-from fedjax_algos.runs.saving.results_folder import ResultsFolder
 
 LAST_SHARE = 0.2  # of a run, whose evaluations make its score
 
@@ -81,32 +73,32 @@ def batched_trials(experiment: Experiment, chosen: Sequence[Setting], rounds: in
     return batched_runs(experiment, chosen[0].method, runs, rounds=rounds)
 
 
+def held_out_rows(experiment: Experiment) -> dict[int, np.ndarray]:
+    """The examples that clients hold out, int32[rows] by seed."""
+    assert experiment.client_data is not None
+    return {seed: np.asarray(data.indices) for seed, data in experiment.client_data.items()}
+
+
 def try_in_rounds(
     experiment: Experiment,
     chosen: Sequence[Setting],
     rounds: float,
     on_evaluation: Callable[[Row], None],
     checkpoints: Checkpoints,
-) -> list[Trial]:
-    """Runs the settings of one method, in as few programs as possible; `rounds` is whole."""
-    settings, rows = experiment.settings, dict[tuple[str, int], list[Row]]()
+) -> dict[str, dict[int, float]]:
+    """The scores of the settings of one method, by label and seed; `rounds` is whole."""
+    rows: dict[str, dict[int, list[Row]]] = {each.method.label: {} for each in chosen}
 
     def report(row: Row) -> None:
-        rows.setdefault((row["method"], row["seed"]), []).append(row)
+        rows[row["method"]].setdefault(row["seed"], []).append(row)
         on_evaluation(row)
 
     batched_trials(experiment, chosen, int(rounds)).run(report, checkpoints=checkpoints)
-
-    def scores(label: str) -> dict[int, float]:
-        return {s: run_score(rows[label, s], settings.target_metric) for s in experiment.data}
-
-    return [Trial(each, rounds, scores(each.method.label)) for each in chosen]
-
-
-def held_out_rows(experiment: Experiment) -> dict[int, np.ndarray]:
-    """The examples that clients hold out, int32[rows] by seed."""
-    assert experiment.client_data is not None
-    return {seed: np.asarray(data.indices) for seed, data in experiment.client_data.items()}
+    metric = experiment.settings.target_metric
+    return {
+        label: {seed: run_score(by_seed[seed], metric) for seed in experiment.data}
+        for label, by_seed in rows.items()
+    }
 
 
 def try_on_the_clock(
@@ -153,41 +145,35 @@ def try_on_the_clock(
 
 
 class Scores:
-    """The scores of runs that have ended, by stage, setting and seed, in a file of the folder."""
+    """The scores of runs that have ended, by stage, setting and seed, in a file of JSON."""
 
-    def __init__(self, folder: ResultsFolder):
-        self.folder, self.path = folder, folder.path / "scores.json"
-        self.scores = _read(self.path) if self.path.exists() else {}
+    def __init__(self, path: Path):
+        self.path, self.scores = path, _read(path) if path.exists() else {}
 
     def get(self, stage: int, setting: Setting, seed: int) -> float | None:
         """The score of an ended run, NaN if its model was not finite; None for other runs."""
-        key = _key(stage, setting, seed)
-        score = self.scores.get(key)
+        score = self.scores.get(key := _key(stage, setting.method.label, seed))
         return math.nan if key in self.scores and score is None else score
 
-    def add(self, stage: int, trials: Sequence[Trial]) -> None:
-        """Writes the scores of trials, all of them or none."""
-        for trial in trials:
-            for seed, score in trial.scores.items():
-                self.scores[_key(stage, trial.setting, seed)] = None if math.isnan(score) else score
+    def add(self, stage: int, scores: Mapping[str, Mapping[int, float]]) -> None:
+        """Writes scores by the setting's label and seed, all of them or none."""
+        for label, by_seed in scores.items():
+            for seed, score in by_seed.items():
+                self.scores[_key(stage, label, seed)] = None if math.isnan(score) else score
         write_json(self.path, self.scores)
 
 
-def _key(stage: int, setting: Setting, seed: int) -> str:
-    return f"stage {stage}, {setting.method.label}, seed {seed}"
+def _key(stage: int, label: str, seed: int) -> str:
+    return f"stage {stage}, {label}, seed {seed}"
 
 
 def _read(path: Path) -> dict[str, float | None]:
     fix = "delete it, and the search computes its scores again"
     try:
-        with open_regular(path) as file:
-            scores = checked_json(parse_json(read_bounded(file, max_text_bytes())))
+        scores = checked_json(parse_json(read_file(path)))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read ({error}); {fix}") from None
-    if not all(map(_is_score, scores.values())):
-        raise ValueError(f"{path} does not hold the scores of a search; {fix}")
+    for score in scores.values():
+        if not (score is None or (isinstance(score, float) and math.isfinite(score))):
+            raise ValueError(f"{path} does not hold the scores of a search; {fix}")
     return scores
-
-
-def _is_score(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isfinite(value))

@@ -5,6 +5,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
@@ -32,7 +33,7 @@ from fedjax_algos.runs.tuning.trials import (
     held_out_rows,
     try_in_rounds,
     try_on_the_clock,
-)
+)  # fmt: skip
 
 # settings that tuning chooses itself, and those of a machine
 _LEFT_OUT = ("seeds", "evaluate_clients", "held_out", "personal_steps", "devices")
@@ -115,18 +116,15 @@ def prepare_tuning(
         for space in spaces
     ]
     # with the first setting, because an option that is tuned may have no default
-    firsts = [
-        own[0].method._replace(label=space.method.label)
-        for own, space in zip(tried, spaces, strict=True)
-    ]
+    pairs = zip(methods, tried, strict=True)
+    firsts = [own[0].method._replace(label=method.label) for method, own in pairs]
     experiment = prepare(settings, firsts, dataset)
     for setting in itertools.chain(*tried):
         setting.method.build(experiment.problem, settings)
     for own in tried if settings.seconds is None else ():
         batched_trials(experiment, own, settings.rounds)  # refuses what does not fit into memory
     if search == "optuna":
-        for space in spaces:
-            ModelBasedSearch(space, 1, 0)  # raises if optuna is missing
+        ModelBasedSearch(spaces[0], 1, 0)  # raises if optuna is missing
     number = trials or int(spaces[0].size)
     length, shortest = float(settings.rounds), float(min(settings.eval_every, settings.rounds))
     if settings.seconds is not None:
@@ -145,101 +143,73 @@ def stages_of(
     """
     if halving is None:
         return [Stage(number, length)]
-    stages, left, part = [], number, length
-    factors = 0
+    left, part, factors = number, length, 0
     while left >= halving and part / halving >= shortest:
         left, part, factors = left // halving, part / halving, factors + 1
-    for k in range(factors + 1):
-        part = length / halving ** (factors - k)
-        stages.append(Stage(number // halving**k, round(part) if whole else part))
-    return stages
+    lengths = [length / halving ** (factors - k) for k in range(factors + 1)]
+    return [
+        Stage(number // halving**k, round(part) if whole else part)
+        for k, part in enumerate(lengths)
+    ]
 
 
 def run_tuning(
     tuning: Tuning,
     folder: ResultsFolder,
-    on_evaluation: Callable[[str, Row], None] = lambda label, row: None,
+    on_evaluation: Callable[[Row], None] = lambda row: None,
     on_start: Callable[[str, Stage], None] = lambda label, stage: None,
 ) -> dict[str, list[list[Trial]]]:
     """Runs all stages: the trials of each method by label, in the order of their scores, by stage.
 
     Scores are written to the folder as they come, and `trials.csv` at the end. `on_evaluation` is
-    called with the method's label and each row, whose `test_` columns are of held-out examples;
-    `on_start` with the label and each stage before its trials.
+    called with each row, whose `test_` columns are of held-out examples; `on_start` with the
+    method's label and each stage before its trials.
     """
-    seed = tuning.experiment.settings.seeds[0]
-    known = Scores(folder)
+    settings, known = tuning.experiment.settings, Scores(folder.path / "scores.json")
     results: dict[str, list[list[Trial]]] = {}
     for space in tuning.spaces:
-        show = partial(on_evaluation, space.method.label)
+        label, stages = space.method.label, list[list[Trial]]()
+        try_all = partial(_try_all, tuning.experiment, folder.checkpoints(label), known)
         if tuning.search == "optuna":
-            on_start(space.method.label, *tuning.stages)
-            results[space.method.label] = [_run_batches(tuning, space, known, show)]
-            continue
-        points = space.points(tuning.trials, seed)
-        settings = [space.setting(tuning.experiment.settings, point) for point in points]
-        stages: list[list[Trial]] = []
-        results[space.method.label] = stages
-        for number, stage in enumerate(tuning.stages, start=1):
-            on_start(space.method.label, stage)
-            left = settings if not stages else [each.setting for each in stages[-1]]
-            chosen = left[: stage.settings]
-            place = space.method.label, number
-            trials = _run_stage(tuning.experiment, chosen, stage, place, known, show)
-            stages.append(best_first(trials))
+            search = ModelBasedSearch(space, tuning.stages[0].settings, settings.seeds[0])
+            stages.append([])
+            on_start(label, tuning.stages[0])
+            for number in itertools.count(1):
+                if not (points := search.ask()):
+                    break
+                asked = [space.setting(settings, point) for point in points]
+                new = try_all(asked, number, tuning.stages[0].length, on_evaluation)
+                search.tell([trial.score for trial in new])
+                stages[0] = best_first([*stages[0], *new])
+        else:
+            points = space.points(tuning.trials, settings.seeds[0])
+            chosen = [space.setting(settings, point) for point in points]
+            for number, stage in enumerate(tuning.stages, start=1):
+                on_start(label, stage)
+                new = try_all(chosen[: stage.settings], number, stage.length, on_evaluation)
+                stages.append(best_first(new))
+                chosen = [trial.setting for trial in stages[-1]]
+        results[label] = stages
     write_table(folder.path / "trials.csv", _table(results))
     return results
 
 
-def _run_batches(tuning, space, known, on_evaluation):
-    """The trials of one method that a model of the scores proposes, best first."""
-    settings, (stage,) = tuning.experiment.settings, tuning.stages
-    search = ModelBasedSearch(space, stage.settings, settings.seeds[0])
-    trials: list[Trial] = []
-    number = 0
-    while points := search.ask():
-        number += 1
-        asked = [space.setting(settings, point) for point in points]
-        place = space.method.label, number
-        new = _run_stage(tuning.experiment, asked, stage, place, known, on_evaluation)
-        trials += new
-        search.tell([trial.score for trial in new])
-    return best_first(trials)
-
-
-def _run_stage(experiment, chosen, stage, place, known, on_evaluation):
-    """The trials of some settings of one method, without those that an earlier process ran."""
-    (label, number), seeds = place, list(experiment.data)
-    trials = {}
-    for setting in chosen:
-        scores = {seed: known.get(number, setting, seed) for seed in seeds}
-        if None not in scores.values():
-            trials[setting.method.label] = Trial(setting, stage.length, scores)
-    left = [setting for setting in chosen if setting.method.label not in trials]
+def _try_all(experiment, checkpoints, known, chosen, stage, length, on_evaluation):
+    """The trials of some settings of one method; what an earlier process ran is `known`."""
+    seeds, executors = list(experiment.data), dict[Any, Any]()
+    left = [each for each in chosen if None in [known.get(stage, each, seed) for seed in seeds]]
     if experiment.settings.seconds is None and left:
-        checkpoints = known.folder.checkpoints(label)
-        beside = checkpoints.folder / f"stage-{number}"
-        new = try_in_rounds(
-            experiment,
-            left,
-            stage.length,
-            on_evaluation,
-            checkpoints._replace(folder=beside),
-        )
-        known.add(number, new)
-        trials |= {trial.setting.method.label: trial for trial in new}
-    executors: dict[Any, Any] = {}
-    for setting in left if experiment.settings.seconds is not None else ():
-        trial = Trial(setting, stage.length, {})
-        for seed in seeds:
-            score = known.get(number, setting, seed)
-            if score is None:
-                arguments = experiment, executors, setting, seed, stage.length
-                score = try_on_the_clock(*arguments, on_evaluation)
-            trial.scores[seed] = score
-            known.add(number, [trial])
-        trials[setting.method.label] = trial
-    return [trials[setting.method.label] for setting in chosen]
+        beside = checkpoints._replace(folder=checkpoints.folder / f"stage-{stage}")
+        known.add(stage, try_in_rounds(experiment, left, length, on_evaluation, beside))
+    for setting, seed in itertools.product(left, seeds):
+        if known.get(stage, setting, seed) is None:
+            arguments = experiment, executors, setting, seed, length
+            score = try_on_the_clock(*arguments, on_evaluation)
+            known.add(stage, {setting.method.label: {seed: score}})
+    return [
+        Trial(each, length, {seed: known.get(stage, each, seed) for seed in seeds})
+        for each in chosen
+    ]
 
 
 def _table(results):
@@ -260,8 +230,18 @@ def _table(results):
 
 
 def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]]) -> str:
-    """A TOML file with the settings, each method with its best values, and what the tuning saw."""
-    settings, best = tuning.experiment.settings, best_trials(results)
+    """A TOML file with the settings, each method with its best values, and what the tuning saw.
+
+    Raises ValueError for a method of which no setting stayed finite.
+    """
+    settings, best = tuning.experiment.settings, {}
+    for label, stages in results.items():
+        best[label] = stages[-1][0]
+        if math.isnan(best[label].score):
+            raise ValueError(
+                f"{label}: the model of every setting was not finite on some seed; give a grid "
+                "with smaller learning rates"
+            )
     methods = [trial.setting.method for trial in best.values()]
     specs = tuple(method.spec for method in methods)
     tuned = methods_of(specs, settings)
@@ -269,35 +249,12 @@ def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]])
         assert method.configuration() == again.configuration(), method.spec
     shared = {n: v for n, v in vars(settings).items() if n not in _LEFT_OUT and v is not None}
     if settings.reference is not None:  # the values that were chosen may be part of a label
-        labels = dict(zip(best, [method.label for method in tuned], strict=True))
-        shared["reference"] = labels[settings.reference]
-    return tomli_w.dumps(
-        {**shared, "methods": list(specs), "tuning": _record(tuning, best)}, multiline_strings=False
-    )
-
-
-def best_trials(results: Mapping[str, Sequence[Sequence[Trial]]]) -> dict[str, Trial]:
-    """The best trial of each method, by label; ValueError where no setting stayed finite."""
-    best = {label: stages[-1][0] for label, stages in results.items()}
-    for label, trial in best.items():
-        if trial.score != trial.score:
-            raise ValueError(
-                f"{label}: the model of every setting was not finite on some seed; give a grid "
-                "with smaller learning rates"
-            )
-    return best
-
-
-def _record(tuning: Tuning, best: Mapping[str, Trial]) -> dict[str, Any]:
-    """What the tuning saw and computed."""
-    experiment = tuning.experiment
-    settings = experiment.settings
-    rows = held_out_rows(experiment)
+        shared["reference"] = tuned[list(best).index(settings.reference)].label
     unit = "rounds" if settings.seconds is None else "simulated seconds"
-    return {
+    record = {
         "test_data": "not used",
         "validation": settings.held_out,
-        "validation_examples": min(map(len, rows.values())),
+        "validation_examples": min(map(len, held_out_rows(tuning.experiment).values())),
         "score": f"mean {settings.target_metric} on the validation examples, which each client "
         "holds out of its training examples, over the evaluations in the last "
         f"{100 * LAST_SHARE:g}% of a run and over the seeds",
@@ -307,3 +264,5 @@ def _record(tuning: Tuning, best: Mapping[str, Trial]) -> dict[str, Any]:
         "stages": [f"{s.settings} settings for {s.length:g} {unit}" for s in tuning.stages],
         "scores": {label: round(trial.score, 6) for label, trial in best.items()},
     }
+    content = {**shared, "methods": list(specs), "tuning": record}
+    return tomli_w.dumps(content, multiline_strings=False)

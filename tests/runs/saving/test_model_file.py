@@ -46,14 +46,9 @@ def test_every_bit_comes_back(model, path):
     loaded = fa.load_model(path, jax.tree.map(np.zeros_like, model))
     assert type(loaded) is type(jax.tree.map(np.zeros_like, model))
     assert_same_bits(loaded, model)
-
-
-def test_arrays_are_on_the_devices_of_the_given_ones(path):
-    fa.save_model(path, MODEL)
-    loaded = fa.load_model(path, MODEL)
-    kinds = [isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(MODEL)]
-    assert [isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(loaded)] == kinds
-    assert loaded.statistics["mean"].sharding == MODEL.statistics["mean"].sharding
+    placed = jax.tree.leaves(fa.load_model(path, model))  # on the devices of the given one
+    for one, like in zip(placed, jax.tree.leaves(model), strict=True):
+        assert getattr(one, "sharding", None) == getattr(like, "sharding", None)
 
 
 def test_the_model_of_a_problem_goes_on_from_its_file(path):
@@ -62,10 +57,8 @@ def test_the_model_of_a_problem_goes_on_from_its_file(path):
     fa.save_model(path, model)
     loaded = fa.load_model(path, jax.eval_shape(problem.init, jax.random.key(0)))
     assert_same_bits(loaded, model)
-    engine = fa.make_engine(
-        fa.algorithms.fedavg(problem, fa.Local(batch_size=2, learning_rate=0.1, steps=1))
-    )
-    state = engine.init(0, fa.Population(2, 1, 4), loaded)
+    fedavg = fa.algorithms.fedavg(problem, fa.Local(batch_size=2, learning_rate=0.1, steps=1))
+    state = fa.make_engine(fedavg).init(0, fa.Population(2, 1, 4), loaded)
     assert_same_bits(state.model, model)
 
 

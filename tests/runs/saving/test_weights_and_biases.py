@@ -66,9 +66,9 @@ def track(spec, run):
 def test_what_the_client_is_told(run, client):
     track("wandb:mode=offline,project=mine,entity=team", run)
     (begun,) = client.begun
-    assert (begun["mode"], begun["project"], begun["entity"]) == ("offline", "mine", "team")
-    assert begun["dir"] == run.folder
-    assert (begun["group"], begun["name"]) == ("a b", "a b, seed 3")
+    wanted = {"mode": "offline", "project": "mine", "entity": "team", "dir": run.folder}
+    wanted |= {"group": "a b", "name": "a b, seed 3"}
+    assert begun.items() >= wanted.items()
     assert begun["config"] == {"mu": 0.5, "method": "a b", "seed": 3}
     assert client.metrics == [("*", "round")]
     assert client.logged == LOGGED  # rows of the same round stay apart
@@ -78,14 +78,12 @@ def test_what_the_client_is_told(run, client):
 
 def test_the_mode_and_the_project_of_the_environment(run, client, monkeypatch):
     track("wandb", run)
-    assert client.logins == 1
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_PROJECT", "theirs")
     track("wandb", run)
     assert client.logins == 1
-    assert [begun["mode"] for begun in client.begun] == [None, "offline"]
-    assert [begun["project"] for begun in client.begun] == ["fedjax_algos", "theirs"]
-    assert [begun["resume"] for begun in client.begun] == ["allow", None]
+    told = [(begun["mode"], begun["project"], begun["resume"]) for begun in client.begun]
+    assert told == [(None, "fedjax_algos", "allow"), ("offline", "theirs", None)]
 
 
 def test_a_run_that_begins_again_has_its_id_and_one_folder(run, client, tmp_path):

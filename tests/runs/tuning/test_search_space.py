@@ -68,17 +68,6 @@ def test_all_settings_of_a_grid_come_in_its_order():
     assert setting.local.learning_rate(7) == 1.0
 
 
-def test_methods_draw_the_same_client_rates_whatever_else_they_draw():
-    spaces = parse("client_learning_rate=0.001..1", "mu=0.1..10", specs=SPECS[:2], trials=20)
-    rates = [[point["client_learning_rate"] for point in s.points(20, 5)] for s in spaces]
-    assert rates[0] == rates[1]
-    assert len(set(rates[0])) == 20
-    assert rates[0] != [point["client_learning_rate"] for point in spaces[0].points(20, 6)]
-    drawn = [point["mu"] for point in spaces[1].points(20, 5)]
-    assert len(set(drawn)) == 20
-    assert all(0.1 <= mu <= 10 for mu in drawn)
-
-
 @pytest.mark.parametrize(
     ("rates", "trials", "others"),
     [
@@ -91,7 +80,7 @@ def test_methods_draw_the_same_client_rates_whatever_else_they_draw():
         ("1..1.02", 7, ("server_learning_rate=1,2,3", "fedprox:mu=1,2")),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_methods_try_each_client_rate_equally_often(rates, trials, others, seed):
     grid = (f"client_learning_rate={rates}", *others)
     spaces = parse(*grid, specs=SPECS[:2], trials=trials)
@@ -101,6 +90,7 @@ def test_methods_try_each_client_rate_equally_often(rates, trials, others, seed)
     assert sorted(first) == sorted(second)
     if trials < spaces[0].size and trials < spaces[1].size:
         assert first == second
+    assert drawn[0] != spaces[0].points(trials, seed + 5) or trials == spaces[0].size
     if ".." not in rates:
         assert max(map(first.count, first)) - min(map(first.count, first)) <= 1
 
@@ -156,15 +146,8 @@ def test_a_grid_of_one_method_prevails_over_that_of_all():
     own, every = "fedprox:client_learning_rate=3,4", "client_learning_rate=1,2"
     for texts in ((own, every), (every, own)):
         found = values(*texts, specs=("fedavg", "fedprox"))
-        assert found == {
-            "fedavg": {"client_learning_rate": [1.0, 2.0]},
-            "fedprox": {"client_learning_rate": [3.0, 4.0]},
-        }
-
-
-def test_options_keep_the_order_of_the_texts():
-    (space,) = parse("client_learning_rate=1,2", "fedprox:mu=3,4", specs=("fedprox",))
-    assert list(space.values) == ["client_learning_rate", "mu"]
+        rates = {label: own["client_learning_rate"] for label, own in found.items()}
+        assert rates == {"fedavg": [1.0, 2.0], "fedprox": [3.0, 4.0]}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import math
 import pytest
 
 from fedjax_algos.core.files import write_json
-from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.tuning.trials import Scores, Trial, best_first, run_score
 
 
@@ -46,13 +45,13 @@ def test_damaged_scores(tmp_path, content, reason):
     path = tmp_path / "scores.json"
     write_json(path, content) if isinstance(content, dict) else path.write_text(content)
     with pytest.raises(ValueError, match=rf"scores.json {reason}.*; delete it"):
-        Scores(ResultsFolder(tmp_path, 300.0, 2))
+        Scores(path)
 
 
 def test_another_score_is_noticed(tmp_path):
     path = tmp_path / "scores.json"
     write_json(path, {"stage 1": 0.5, "stage 2": None})
-    assert Scores(ResultsFolder(tmp_path, 300.0, 2)).scores == {"stage 1": 0.5, "stage 2": None}
+    assert Scores(path).scores == {"stage 1": 0.5, "stage 2": None}
     path.write_text(path.read_text().replace("0.5", "0.7"))
     with pytest.raises(ValueError, match=r"scores.json cannot be read \(its checksum is wrong"):
-        Scores(ResultsFolder(tmp_path, 300.0, 2))
+        Scores(path)

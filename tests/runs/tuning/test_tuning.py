@@ -35,17 +35,11 @@ def digits():
 
 def begin(folder, tuning):
     methods = {space.method.label: {} for space in tuning.spaces}
-    folder.begin(
-        {
-            "methods": methods,
-            "settings": {"seeds": [0]},
-            "environment": {"packages": {}},
-            "layout": None,
-        }
-    )
+    others = {"settings": {"seeds": [0]}, "environment": {"packages": {}}, "layout": None}
+    folder.begin({"methods": methods, **others})
 
 
-def tune(path, specs=SPECS, grid=GRID, settings=SMALL, on_row=lambda label, row: None, **options):
+def tune(path, specs=SPECS, grid=GRID, settings=SMALL, on_row=lambda row: None, **options):
     """The prepared search and its trials."""
     tuning = prepare_tuning(
         settings, specs, grid, **{"dataset": digits(), "validation": 0.3} | options
@@ -96,10 +90,8 @@ def test_scores_are_those_of_runs_that_are_tested_on_what_clients_hold_out(whole
         trained, tested = set(np.asarray(data.indices)), set(held_out[seed])
         assert not trained & tested
         assert len(tested) == int(0.3 * (len(trained) + len(tested)))
-    alone = Settings(
-        **vars(settings)
-        | {"evaluate_clients": "held_out", "held_out": 0.3, "client_learning_rate": 0.3}
-    )
+    own = {"evaluate_clients": "held_out", "held_out": 0.3, "client_learning_rate": 0.3}
+    alone = Settings(**vars(settings) | own)
     experiment = prepare(alone, methods_of(("fedavg",), alone), digits())
     (engine,) = experiment.engines.values()
     for seed, data in experiment.data.items():
@@ -156,19 +148,17 @@ def test_a_search_that_was_interrupted_goes_on_with_the_same_scores(tmp_path, wh
     settings = Settings(**vars(SMALL) | (CLOCK if clock else {}))
     rows = []
 
-    def interrupt(label, row):
+    def interrupt(row):
         rows.append(row)
-        if label == "fedprox":
+        if row["method"].startswith("fedprox"):
             raise Interrupted(2)
 
     with pytest.raises(Interrupted):
         tune(tmp_path / "there", settings=settings, on_row=interrupt)
     count = len(rows)
     computed = []
-    _, results = tune(
-        tmp_path / "there", settings=settings, on_row=lambda label, row: computed.append(label)
-    )
-    assert set(computed) == {"fedprox"}
+    _, results = tune(tmp_path / "there", settings=settings, on_row=computed.append)
+    assert {row["method"].split()[0] for row in computed} == {"fedprox"}
     assert count > 1
     assert scores(results) == scores(expected)
     tables = [(folder / "trials.csv").read_bytes() for folder in (path, tmp_path / "there")]
@@ -182,10 +172,8 @@ def untrained(monkeypatch):
 
     def score(experiment, chosen, rounds, on_evaluation, checkpoints):
         calls.append([setting.method.label for setting in chosen])
-        seeds = experiment.data
-        return [
-            Trial(s, rounds, dict.fromkeys(seeds, s.method.client_learning_rate)) for s in chosen
-        ]
+        rates = {each.method.label: each.method.client_learning_rate for each in chosen}
+        return {label: dict.fromkeys(experiment.data, rate) for label, rate in rates.items()}
 
     monkeypatch.setattr("fedjax_algos.runs.tuning.tuning.try_in_rounds", score)
     return calls
