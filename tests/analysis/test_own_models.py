@@ -39,7 +39,7 @@ def own_params(algorithm, engine, state):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["auto", "vmapped", 3])
+@pytest.mark.parametrize("layout", ["auto", 3])
 def test_every_client_is_evaluated_with_its_own_model(layout):
     """Two of the four were never dispatched; on training and on held-out examples."""
     algorithm, engine, state = ditto()
@@ -120,14 +120,13 @@ def test_one_compilation_for_all_sizes_of_clients_and_all_states():
 
 
 def test_wrong_calls():
-    toy = network()
     algorithm, _, state = ditto()
-    evaluate = fa.make_evaluate_own(algorithm)
+    evaluate, data = fa.make_evaluate_own(algorithm), network().data
     with pytest.raises(ValueError, match="num_steps=3 need examples; give train"):
-        evaluate(state, toy.data, num_steps=3)
-    with pytest.raises(TypeError, match=r"give what a factory returns, such as algorithms\.fedavg"):
-        fa.make_evaluate_own(toy.problem)
+        evaluate(state, data, num_steps=3)
     with pytest.raises(TypeError, match=r"give what engine\.init or a round returned"):
-        evaluate(state.server, toy.data)
+        evaluate(state.server, data)
     with pytest.raises(ValueError, match="4 clients to train and 1 to test"):
-        evaluate(state, stored(held_out([3])), train=toy.data)
+        evaluate(state, stored(held_out([3])), train=data)
+    with pytest.raises(TypeError, match=r"give what a factory returns, such as algorithms\.fedavg"):
+        fa.make_evaluate_own(network().problem)

@@ -20,11 +20,8 @@ def test_the_target_is_the_first_method_s_best_on_the_same_seed():
     assert (a.final.values, a.best.values) == ((0.4, 0.8, 0.6, 0.9), (0.5, 0.8, 0.6, 0.9))
     assert a.final.mean == pytest.approx(0.675)
     assert (a.rounds.median, a.seeds_reaching) == (10, 4)  # of 10, 20, 10, 20: the lower median
-    assert (b.rounds.median, b.upload_bytes.median, b.seeds_reaching) == (
-        10,
-        1000,
-        2,
-    )  # of 0 and 10
+    found = b.rounds.median, b.upload_bytes.median, b.seeds_reaching
+    assert found == (10, 1000, 2)  # of 0 and 10
     assert (c.rounds.median, c.upload_bytes.median, c.seeds_reaching) == (None, None, 1)
     assert (c.rounds.at_least, c.upload_bytes.at_least) == (20, 2000)
     assert (a.seconds, a.seeds, b.rounds.horizons) == (2.5, 4, (20,) * 4)
@@ -108,16 +105,8 @@ def test_pairs_name_the_diverged_seeds():
     assert fine.final.without == fine.best.without == (0,)
     assert fine.best.estimate.values == pytest.approx((0.4,))
     assert fine.final.estimate.values == pytest.approx((0.4,))
-    assert (everywhere.final.without, everywhere.rounds_ratio, everywhere.seeds_common) == (
-        (0, 1),
-        None,
-        0,
-    )
-
-
-def test_an_unknown_reference_is_refused():
-    with pytest.raises(ValueError, match="reference='frist' is unknown; choose first or other"):
-        summarise(rows("first", FIRST) + rows("other", OTHER), reference="frist")
+    assert everywhere.final.without == (0, 1)
+    assert (everywhere.rounds_ratio, everywhere.seeds_common) == (None, 0)
 
 
 def with_dice(measured):
@@ -137,18 +126,28 @@ def test_the_quality_may_be_another_metric():
     assert pair.final.estimate.values == pytest.approx((-0.2, -0.3))
 
 
-def test_a_metric_is_measured_and_rises():
-    measured = with_dice(rows("first", FIRST))
-    message = "target_metric='dice' is not measured; choose accuracy or dice_score, or name it in"
+BOTH = with_dice(rows("first", FIRST) + rows("other", OTHER))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: summarise(BOTH, metric="test_dice"),
+            "target_metric='dice' is not measured; choose accuracy or dice_score, or name it in",
+        ),
+        (lambda: summarise(BOTH, metric="test_loss"), "target_metric='loss' is lower for better"),
+        (lambda: summarise(BOTH, reference="frist"), "'frist' is unknown; choose first or other"),
+        (lambda: check_target_metric("word_error"), "'word_error' is lower for better models, and"),
+        (
+            lambda: check_target_metric("glossiness", ["loss"]),
+            "'glossiness' is not measured; name it in metrics too",
+        ),
+    ],
+)
+def test_wrong_metrics_and_references(call, message):
     with pytest.raises(ValueError, match=message):
-        summarise(measured, metric="test_dice")
-    with pytest.raises(ValueError, match="target_metric='loss' is lower for better models"):
-        summarise(measured, metric="test_loss")
-    with pytest.raises(ValueError, match="'word_error' is lower for better models, and targets"):
-        check_target_metric("word_error")
-    with pytest.raises(ValueError, match="'glossiness' is not measured; name it in metrics too"):
-        check_target_metric("glossiness", ["loss"])
-    check_target_metric("dice_score")
+        call()
 
 
 COSTS = {"download_bytes": 4, "upload_bytes": 2, "flops": 1.5, "wall_seconds": 0.1}

@@ -79,7 +79,7 @@ def check(metrics, params, clients):
     np.testing.assert_allclose(metrics["balanced_accuracy"].weight, classes)
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 15, 64])
+@pytest.mark.parametrize("batch_size", [4, 15, 64])
 def test_over_all_examples(batch_size):
     """15 examples: batches that are full, short and larger than all of them."""
     problem, clients = task()
@@ -103,15 +103,12 @@ def test_of_each_client(batch_size):
         np.testing.assert_allclose(mean.value(), over_all[name].value(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("layout", ["sequential", 2])
-def test_of_clients_that_train_further(layout):
+def test_of_clients_that_train_further():
     """With no step it is the common model; the sixth slot of three chunks of two is empty."""
     problem, clients = task()
-    model = problem.init(jax.random.key(1))
-    evaluate = fa.make_evaluate_personal(problem, LOCAL, batch_size=4, layout=layout)
-    check(
-        evaluate(model, stored(clients), stored(clients), num_steps=0), [model.params] * 5, clients
-    )
+    model, data = problem.init(jax.random.key(1)), stored(clients)
+    evaluate = fa.make_evaluate_personal(problem, LOCAL, batch_size=4, layout=2)
+    check(evaluate(model, data, data, num_steps=0), [model.params] * 5, clients)
 
 
 @pytest.mark.slow
@@ -141,18 +138,14 @@ def test_summaries_over_clients():
     problem, clients = task()
     model = problem.init(jax.random.key(1))
     metrics = fa.make_evaluate_clients(problem)(model, stored(clients))
-    summary = fa.summarise_clients(metrics["balanced_accuracy"], "lowest")
-    values = [expected(model.params, each)[1] for each in clients if len(each["y"])]
-    np.testing.assert_allclose(summary.mean, np.mean(values), rtol=1e-12)
-    np.testing.assert_allclose(summary.standard_deviation, np.std(values), rtol=1e-12)
-    np.testing.assert_allclose(summary.worst_decile, min(values), rtol=1e-12)
     of_all = expected(model.params, pooled(clients))
-    np.testing.assert_allclose(summary.weighted_mean, of_all[1], rtol=1e-12)
-    with_words = [expected(model.params, each)[2] for each in clients if each["w"].any()]
-    summary = fa.summarise_clients(metrics["words"], "lowest")
-    np.testing.assert_allclose(
-        [summary.mean, summary.weighted_mean], [np.mean(with_words), of_all[2]]
-    )
+    found = fa.summarise_clients(metrics["balanced_accuracy"], "lowest")
+    values = [expected(model.params, each)[1] for each in clients if len(each["y"])]
+    wanted = np.mean(values), np.std(values), min(values), of_all[1]
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    found = fa.summarise_clients(metrics["words"], "lowest")
+    values = [expected(model.params, each)[2] for each in clients if each["w"].any()]
+    np.testing.assert_allclose([found.mean, found.weighted_mean], [np.mean(values), of_all[2]])
 
 
 def test_a_mean_over_classes():
@@ -174,10 +167,6 @@ def test_a_mean_over_classes():
         (lambda n: fa.Mean(jnp.ones(n), jnp.ones(())), r"give both for each example, shape \(2,\)"),
         (lambda n: fa.Mean(jnp.ones((n, 3)), jnp.ones((n, 3))), r"Mean of total \(2, 3\)"),
         (lambda n: fa.ClassMean(jnp.ones(n), jnp.ones(n)), r"shape \(2, classes\): return them"),
-        (
-            lambda n: fa.ClassMean(jnp.ones((3, n)), jnp.ones((3, n))),
-            r"ClassMean of total \(3, 2\)",
-        ),
         (lambda n: jnp.ones((n, 3)), r"own has shape \(2, 3\), but must give one value for each"),
     ],
 )
@@ -192,7 +181,5 @@ def test_wrong_shapes_get_the_fix(value, message):
 def test_the_name_of_the_loss_is_taken():
     problem, clients = task()
     problem = problem._replace(metrics=lambda outputs, batch: {"loss": batch["w"]})
-    with pytest.raises(
-        ValueError, match=r"a metric of the name 'loss', which is that of Problem.l"
-    ):
+    with pytest.raises(ValueError, match="a metric of the name 'loss', which is that of Problem"):
         fa.make_evaluate(problem)(problem.init(jax.random.key(0)), clients[0])
