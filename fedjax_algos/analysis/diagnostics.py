@@ -16,6 +16,7 @@ import optax
 
 from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Model, Params, Problem, Update
+from fedjax_algos.core.checks import check_whole
 from fedjax_algos.core.local_training import (
     Correction,
     full_gradient,
@@ -267,10 +268,7 @@ def averaged_gradient_error(
     cohorts = np.asarray(cohorts)
     if cohorts.ndim != 2:
         raise ValueError(f"cohorts has shape {cohorts.shape}; give clients as [rounds, cohort]")
-    if not 1 <= tau <= len(cohorts):
-        raise ValueError(
-            f"tau={tau} is out of range; give 1 to {len(cohorts)}, the number of cohorts"
-        )
+    check_whole("tau", tau, 1, len(cohorts))
     number = data.num_clients
     recent = np.unique(cohorts[-tau:])
     if not 0 <= recent[0] <= recent[-1] < number:

@@ -64,10 +64,7 @@ def rows_by_run(rows: list[Row]) -> dict[str, dict[float, list[Row]]]:
 
 
 def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
-    """The values of one column by method, float64[seeds, evaluations].
-
-    They are NaN where a row lacks the column, and after the end of a diverged run.
-    """
+    """One column by method, float64[seeds, evaluations]; NaN where it was not measured."""
     seeds = dict.fromkeys(row["seed"] for row in rows)
     arrays = {}
     for method, by_seed in rows_by_run(rows).items():

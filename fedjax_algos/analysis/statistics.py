@@ -39,11 +39,9 @@ Mark: TypeAlias = Literal["best", "not told", ""]
 
 
 def finite_quality(row: Row, metric: str = METRIC) -> float:
-    """The quality of an evaluation; NaN if its model is not finite.
-
-    A model of NaN always predicts class 0, whose accuracy is finite, so the test loss decides as
-    well. The train loss does not: it is also NaN if all updates of some rounds were left out.
-    """
+    """The quality of an evaluation; NaN if its model is not finite."""
+    # a model of NaN always predicts class 0, whose accuracy is finite; the train loss is also NaN
+    # if all updates of some rounds were left out
     quality, loss = row.get(metric), row.get("test_loss")
     finite = loss is None or math.isfinite(loss)
     return float(quality) if quality is not None and finite and math.isfinite(quality) else math.nan
@@ -120,10 +118,7 @@ def choose_spread(seeds: int) -> str:
 
 
 def spread(values: np.ndarray, kind: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The two ends, float[...], of what figures draw around the mean of float[seeds, ...].
-
-    `kind` is one of `SPREADS`; None is that of `choose_spread`.
-    """
+    """The ends, float[...], of the band of float[seeds, ...], of a kind of `SPREADS`."""
     if (kind or choose_spread(len(values))) == "range":
         return values.min(axis=0), values.max(axis=0)
     mean, half_width = values.mean(axis=0), confidence_half_width(values)
@@ -252,11 +247,7 @@ def mark_best(values: Mapping[str, Sequence[float]]) -> dict[str, Mark]:
 
 
 def records(lines: Sequence[Any]) -> list[dict[str, Any]]:
-    """The fields of named tuples of one kind by column; all have the same columns.
-
-    A field that has a `record` of its own, such as an `Estimate`, takes several columns. Several
-    numbers in one field are a text.
-    """
+    """The fields of named tuples of one kind by column; all have the same columns."""
     fields = [line._asdict() for line in lines]
     parts = {name for own in fields for name, value in own.items() if hasattr(value, "record")}
     found: list[dict[str, Any]] = []
@@ -363,10 +354,7 @@ def describe_costs(seeds: int) -> str:
 
 
 def check_target_metric(name: str, measured: Collection[str] | None = None) -> None:
-    """Checks that a metric may have a target: it is measured, and a better model has a higher one.
-
-    Its name has no `test_`; those that are measured may be None, if they are not known yet.
-    """
+    """Checks that a metric is measured, and that a better model has a higher one."""
     if not isinstance(name, str):
         raise ValueError(f"target_metric={name!r} is no text; give the name of a metric")
     if _falls(name):
@@ -390,11 +378,8 @@ def first_at(quality: np.ndarray, target: float) -> int | None:
 
 
 def ratio_on_common_seeds(costs: np.ndarray, reference: np.ndarray) -> tuple[float | None, int]:
-    """The ratio of mean costs over the common seeds, None if it is not known; and their number.
-
-    Common seeds are those on which both of float[seeds] are finite. With the mean over its own
-    seeds, a method that reaches the target on easy seeds only would look fast.
-    """
+    """The ratio of mean costs, None if not known, over common seeds, and their number."""
+    # with means over its own seeds, a method that reaches the target on easy ones would look fast
     common = np.isfinite(costs) & np.isfinite(reference)
     total = float(reference[common].sum())
     ratio = float(costs[common].sum()) / total if total else None

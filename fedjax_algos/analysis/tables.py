@@ -87,10 +87,7 @@ class ResultTable(NamedTuple):
         return [list(line) for line in zip(*cells, strict=True)]
 
     def choose(self, names: Sequence[str]) -> "ResultTable":
-        """The table with the first column and those of the names that it has, in their order.
-
-        Notes that explain other columns, as in `reached: seeds ...`, are left out.
-        """
+        """The table with its first column, those of the names that it has, and their notes."""
         by_name = {column.heading: column for column in self.columns[1:]}
         chosen = [self.columns[0], *(by_name[name] for name in names if name in by_name)]
         notes = [note for note in self.notes if _explains(note, chosen, self.columns)]

@@ -161,20 +161,13 @@ _INTEGERS: dict[str, Callable] = {
 
 
 def count(closed: ClosedJaxpr, known: Sequence[DispatchInteger | None]) -> Flops:
-    """Counts the operations of a trace of `jax.make_jaxpr`.
-
-    `known` has for each of the first inputs the integer that it is, as a function of the
-    dispatches, or None. The lengths of loops must follow from these, by arithmetic on scalars.
-    """
+    """The operations of a trace; `known` has the integers that its first inputs are, or None."""
     live, _ = dce_jaxpr(closed.jaxpr, True, instantiate=True)
     return _walk(ClosedJaxpr(live, closed.consts), known)[0]
 
 
 def loop_state(closed: ClosedJaxpr, data: Sequence[Any] = ()) -> tuple[int, int]:
-    """Bytes that all outermost loops of a trace change, and the most that one of them only reads.
-
-    Float arrays count, but for inputs that `data` marks as a client's examples.
-    """
+    """Bytes that outermost loops change, and the most that one only reads, without `data`."""
     live, _ = dce_jaxpr(closed.jaxpr, True, instantiate=True)
     loops = _loops(live, {var for var, skip in zip(live.invars, data, strict=False) if skip})
     changed, read = zip((0, 0), *loops, strict=True)
@@ -278,10 +271,7 @@ def _cond(eqn, arguments, used):
 
 
 def _while(eqn, arguments, used):
-    """A loop from one known integer up to another, as `fori_loop` makes it, or one without floats.
-
-    The latter computes the entries of a permutation; its length is random.
-    """
+    """A loop between known integers, or one without floats, such as that of a permutation."""
     body, _ = _live_body(eqn, used)
     first = eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
     consts = arguments[eqn.params["cond_nconsts"] : first]

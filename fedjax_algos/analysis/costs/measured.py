@@ -110,10 +110,7 @@ def _exchanges(algorithm, state, data):
 
 @functools.lru_cache(maxsize=64)
 def _traced(algorithm: Algorithm, tree: Any, leaves: tuple) -> list[_Exchange]:
-    """The `client_update`s of a round, that of a prelude included.
-
-    The runs of an engine have equal shapes and share one trace.
-    """
+    """The `client_update`s of a round and its prelude; runs of an engine share one trace."""
     shapes = exchange_shapes(algorithm, *tree.unflatten(leaves))
 
     def exchange(phase, broadcast, own):

@@ -1,7 +1,4 @@
-"""What figures share: two styles, files with the same bytes every time, and columns as axes.
-
-matplotlib is imported late, because it is slow to import.
-"""
+"""What figures share: two styles, files with the same bytes every time, and columns as axes."""
 
 import contextlib
 import warnings
@@ -57,7 +54,7 @@ def picture_style(style: PictureStyle) -> Iterator[Look]:
     Args:
       style: "screen"; or "paper" for a Times font as LaTeX classes have it, small type, thin lines.
     """
-    from matplotlib import rc_context
+    from matplotlib import rc_context  # slow to import
 
     check_choice("style", style, PICTURE_STYLES)
     look = _LOOKS[style]

@@ -118,13 +118,7 @@ def _finite(values: np.ndarray) -> np.ndarray:
 def fit_y_limits(
     curves: list[Curve], given: Limits, x_limits: Limits, *, logarithmic: bool, whole: bool
 ) -> Limits:
-    """The limits of a y axis: those that are given, else those that the curves need.
-
-    What is outside the limits of the x axis does not count, and the first tenth of a curve only
-    if `whole`. Over rounds and costs methods hardly differ there, and the axis would be as high as
-    their common start; in simulated time their first server steps are at different times, and a
-    curve would begin in the middle of the figure.
-    """
+    """The limits that are given, else those of the visible curves after their first tenth."""
     left, right = (
         default if end is None else end
         for end, default in zip(x_limits, (-np.inf, np.inf), strict=True)
@@ -132,6 +126,7 @@ def fit_y_limits(
     parts = [np.empty(0)]
     for curve in curves:
         visible = (curve.x >= left) & (curve.x <= right)
+        # where methods hardly differ over rounds and costs; in simulated time they do (`whole`)
         visible[: 0 if whole else len(visible) // 10] = False
         least = min(0.0, float(np.fmin.reduce(curve.mean, initial=0.0)))
         low = np.maximum(curve.low, least)  # no accuracy is below 0, although an interval may be

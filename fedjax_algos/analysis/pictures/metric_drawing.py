@@ -56,11 +56,7 @@ def draw(
     size: tuple[float, float] | None,
     style: PictureStyle,
 ) -> tuple[MetricFigure, list[str]]:
-    """Draws a figure, and returns it with what it does not show.
-
-    The names of the methods are by label, in the order of the legend. A size of None suits the
-    panels and the legend.
-    """
+    """Draws a figure, and returns it with what it does not show."""
     panels, num_rows = grid.panels, -(-len(grid.panels) // grid.columns)
     several = len(panels) > 1
     width, height = size or _size(grid.columns, num_rows, several, style)
@@ -155,10 +151,7 @@ def _draw_legend(
     points: float,
     scale: float,
 ) -> float:
-    """Draws the legend, and returns its height in inches if it is below the panels, else 0.
-
-    A small one of a single panel is in the axes, where it hides least of the curves.
-    """
+    """Draws the legend and returns its height in inches, 0 if it is inside the only panel."""
     if not any(texts.values()):  # one run without a label
         return 0.0
     renderer = FigureCanvasAgg(figure).get_renderer()

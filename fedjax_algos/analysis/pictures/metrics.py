@@ -274,7 +274,7 @@ def choose_methods(
     for name in chosen:
         if name not in known:
             raise ValueError(unknown("method", name, known))
-    values = [] if facet is None else list(dict.fromkeys(str(row[facet]) for row in rows))
+    values = [] if facet is None else list(dict.fromkeys(str(row.get(facet)) for row in rows))
     for name in labels:
         if name not in known and name not in values:
             raise ValueError(unknown("label", name, [*known, *values]))

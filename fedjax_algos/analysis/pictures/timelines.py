@@ -310,15 +310,10 @@ def _draw_server_steps(scene: _Scene) -> int:
     times = scene.plan.time
     times = times[(times >= scene.start) & (times <= scene.end)]
     if len(times):
-        width = min(0.8, max(0.1, 25 / len(times))) * scene.look.lines
-        options: dict[str, Any] = {
-            "colors": _LINE,
-            "linewidth": width,
-            "clip_on": False,
-            "zorder": 1,
-        }
-        options["transform"] = scene.axes.get_xaxis_transform()
-        scene.axes.vlines(times / scene.unit, 0, 1, label="server step", **options)
+        look: Any = {"colors": _LINE, "clip_on": False, "zorder": 1, "label": "server step"}
+        look["linewidth"] = min(0.8, max(0.1, 25 / len(times))) * scene.look.lines
+        across = scene.axes.get_xaxis_transform()
+        scene.axes.vlines(times / scene.unit, 0, 1, transform=across, **look)
     return len(times)
 
 
@@ -374,10 +369,10 @@ def _draw_ends(scene: _Scene) -> tuple[int, int]:
         ("client leaves", ends & lost, "X", _LATE, 1.3),
     ):
         if chosen.any():
-            edge: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.08 * size}
-            options = {"color": colour, "markersize": size * relative, "clip_on": False, **edge}
+            look: Any = {"markeredgecolor": "white", "markeredgewidth": 0.08 * size, "zorder": 4}
+            look |= {"color": colour, "markersize": size * relative, "clip_on": False}
             times = plan.ended[chosen] / scene.unit
-            scene.axes.plot(times, scene.row[chosen], marker, label=label, zorder=4, **options)
+            scene.axes.plot(times, scene.row[chosen], marker, label=label, **look)
     return int(arrived.sum()), int((ends & lost).sum())
 
 
