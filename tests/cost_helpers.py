@@ -37,12 +37,10 @@ def dispatches_of(num_steps, num_examples):
 
 @functools.cache
 def wide():
-    """A perceptron of 318,010 parameters, its count, and 4 clients with 100 images each."""
+    """A perceptron, and 4 clients with 100 images each."""
     problem = models["mlp"]((28, 28), 10, hidden=400)
-    params = jax.eval_shape(problem.init, jax.random.key(0)).params
-    size = sum(leaf.size for leaf in jax.tree.leaves(params))
     clients = [{"x": np.zeros((100, 28, 28), np.uint8), "y": np.zeros(100, np.int32)}] * 4
-    return problem, size, stored(clients)
+    return problem, stored(clients)
 
 
 def state_of(algorithm, data):
@@ -62,8 +60,14 @@ def build(name, problem, local=None, **hyperparameters):
     return algorithms[name](problem, local, **hyperparameters)
 
 
+@functools.cache
+def on_perceptron(name, **hyperparameters):
+    """An algorithm, the shapes of its first state, and the examples; one trace serves all tests."""
+    problem, data = wide()
+    algorithm = build(name, problem, **hyperparameters)
+    return algorithm, state_of(algorithm, data), data
+
+
 def flop_counter(name, **hyperparameters):
     """The operations of an algorithm on the perceptron."""
-    problem, _, data = wide()
-    algorithm = build(name, problem, **hyperparameters)
-    return count_flops(algorithm, state_of(algorithm, data), data)
+    return count_flops(*on_perceptron(name, **hyperparameters))

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from helpers import positions, small_network
 
+import fedjax_algos as fa
+
 
 def network():
     """The small network with a boolean metric, and training clients."""
@@ -55,6 +57,13 @@ def fine_tune(params, clients, *, seed, steps, number, batch_size=3, rate=0.1):
             y = sgd_step(y, {key: value[chosen] for key, value in client.items()}, rate)
         tuned.append(y)
     return tuned
+
+
+def own_params(algorithm, engine, state, number):
+    """The params of each of the clients, also of those that were never dispatched."""
+    rows = fa.client_states(engine, state).rows
+    of_client = [jax.tree.map(lambda leaf, c=c: leaf[c], rows) for c in range(number)]
+    return [algorithm.personal(state.server, row).params for row in of_client]
 
 
 def check_metrics(metrics, params, clients, tolerance=1e-13):

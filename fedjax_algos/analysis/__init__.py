@@ -1,6 +1,6 @@
 """Measurements of a run: evaluation, costs, diagnostics, pictures, statistics over seeds."""
 
-from fedjax_algos.analysis import costs, diagnostics, pictures, statistics
+from fedjax_algos.analysis import diagnostics, pictures, statistics
 from fedjax_algos.analysis.costs import (
     ClientMemory,
     Flops,
@@ -37,7 +37,6 @@ __all__ = [
     "MethodSummary",
     "PairedSummary",
     "UncountedError",
-    "costs",
     "count_flops",
     "count_memory",
     "diagnostics",

@@ -18,37 +18,36 @@ from fedjax_algos.core.checks import (
     metrics_of,
 )
 from fedjax_algos.core.local_training import check_one_each
+from fedjax_algos.core.options import check_choice
 from fedjax_algos.data.federated_data import FederatedData, check_examples
 
 
 def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, Batch], Metrics]:
-    """Builds a compiled `(model, examples) -> metrics`.
+    """Builds a compiled `(model, examples) -> metrics`: means over examples, leaves [total, ...].
 
-    Means are over examples. They are exact also if the last batch is short. Further calls for the
-    same problem return the same function, so that they compile nothing.
+    They are exact also if the last batch is short. Further calls for the same problem return the
+    same function, so that they compile nothing.
 
     Args:
-      problem: the problem that is learned. While `training` is False, the outputs for an example
-        must not depend on the other examples of the batch.
+      problem: what is learned. While `training` is False, the outputs for an example must not
+        depend on the other examples of the batch.
       batch_size: examples computed at once.
 
     Returns:
-      A function of a model and of examples, leaves [total, ...]. It returns "loss" and the
-      problem's metrics as `Mean`s of float[], or `ClassMean`s of float[classes].
+      A function that returns "loss" and the problem's metrics as `Mean`s of float[], or
+      `ClassMean`s of float[classes].
 
     Raises:
       ValueError: for a batch size below 1; when called, for a loss or a metric that does not give
         one value for each example.
     """
     check_problem(problem)
-    check_batch_size(batch_size)
+    check_whole("batch_size", batch_size)
     return _compiled_evaluate(problem, batch_size)
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=32)  # compiled once for all runs on a problem
 def _compiled_evaluate(problem, batch_size):
-    """Compiled once for all runs on a problem."""
-
     @jax.jit
     def evaluate(model: Model, examples: Batch) -> Metrics:
         check_kind("model", model, Model, "give Model(params, statistics)")
@@ -75,12 +74,11 @@ def make_evaluate_clients(
 
     `metric_i = (1 / n_i) sum over j of metric(model, example_ij)`, for all clients i.
 
-    All clients share the model, so batches are cut from the examples of all clients in order, and
-    a batch may hold several clients or a part of one. The values of an example are added to its
-    client. Only the last batch is short, whatever the n_i, and there is no layout to choose.
+    All clients share the model, so batches are cut from the examples of all clients in order: only
+    the last one is short, and there is no layout to choose.
 
     Args:
-      problem: the problem that is learned, as for `make_evaluate`.
+      problem: what is learned, as for `make_evaluate`.
       batch_size: examples computed at once.
 
     Returns:
@@ -90,11 +88,10 @@ def make_evaluate_clients(
       is the metric over all examples. A client without examples has weight 0.
 
     Raises:
-      ValueError: for a batch size below 1; when called, for a loss or a metric that does not give
-        one value for each example, or if no client holds an example.
+      ValueError: as for `make_evaluate`, or if no client holds an example.
     """
     check_problem(problem)
-    check_batch_size(batch_size)
+    check_whole("batch_size", batch_size)
 
     @jax.jit
     def evaluate(model: Model, data: FederatedData) -> Metrics:
@@ -132,7 +129,7 @@ def make_evaluate_clients(
 
 
 class ClientSummary(NamedTuple):
-    """The distribution of a metric over clients; see `summarise_clients`.
+    """The distribution of a metric over clients.
 
     Attributes:
       mean: mean over clients.
@@ -157,7 +154,7 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
       for other clients;
     - `worst_decile` is the mean of the ceil(C / 10) worst v_i;
     - `weighted_mean = sum n_i v_i / sum n_i` is the mean over all examples; for a `ClassMean`, the
-      value of all examples together. In the other three, all clients have the same weight.
+      value of all examples together.
 
     Clients of weight 0, such as those without examples, are left out. NaN counts as worse than any
     number.
@@ -173,10 +170,7 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
     Raises:
       ValueError: for another `worst`, or if no client has examples.
     """
-    if worst not in ("lowest", "highest"):
-        raise ValueError(
-            f"worst={worst!r} is unknown; give 'lowest' for an accuracy, 'highest' for a loss"
-        )
+    check_choice("worst", worst, ("lowest", "highest"))
     check_kind("values", values, Mean, "give one metric, such as evaluate(model, data)['loss']")
     nonempty = np.asarray(values.over_classes().weight) > 0
     if not nonempty.any():
@@ -219,17 +213,13 @@ def _as_mean(sums: jax.Array | Mean, count: jax.Array) -> Mean:
 
 
 def _values(problem, model, examples, rows, real):
-    """The loss and the metrics of each example of a batch, 0 where not `real`.
-
-    They are float[batch], or a `Mean` with a leading axis of the batch. Their dtype is jax's
-    default float type or a wider one: sums of flags or in half precision would be inexact.
-    """
+    """The loss and metrics of each example, float[batch] or a `Mean` of such, 0 if not `real`."""
     batch = jax.tree.map(lambda leaf: leaf[rows], examples)
     outputs, _ = apply_model(problem, model, batch, jax.random.key(0), False)
     loss, metrics = losses_of(problem, outputs, batch), metrics_of(problem, outputs, batch)
     values = {"loss": loss, **metrics}
 
-    def masked(value):
+    def masked(value):  # sums of flags or in half precision would be inexact
         dtype = jnp.promote_types(value.dtype, jnp.result_type(float))
         mask = real if value.ndim == 1 else real[:, None]
         return jnp.where(mask, value, 0).astype(dtype)
@@ -251,8 +241,3 @@ def _check_shapes(name, value, real):
             f"{name} is a {kind} of total {shapes[0]} and weight {shapes[1]}, but must give both "
             f"for each example, shape {like}: return them without summing them"
         )
-
-
-def check_batch_size(batch_size: int) -> None:
-    """Raises ValueError for a batch size below 1."""
-    check_whole("batch_size", batch_size)

@@ -22,10 +22,7 @@ DISPLAY_NAMES = {name.replace("-", "").lower(): name for name in STYLE_TABLE if 
 
 
 def algorithm_of(label: str) -> str | None:
-    """The algorithm of the package that a label names with its first word; None if it names none.
-
-    Case and hyphens do not count: `fedavg`, `FedAvg, tuned` and `iid: FedAvg-2` name `fedavg`.
-    """
+    """The algorithm that a label's first word names, as `fedavg` in `iid: FedAvg-2, tuned`."""
     words = re.findall(r"\w+(?:-\w+)*", label.rpartition(SEPARATOR)[2].lower())
     parts = re.split("[-_]", words[0]) if words else [""]
     return next((name for name in ("".join(parts), parts[0]) if name in DISPLAY_NAMES), None)
@@ -37,17 +34,11 @@ def file_name(label: str) -> str:
 
 
 def display_names(labels: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What tables and figures call methods, by label: `FedProx mu=0.1` for `fedprox mu=0.1`.
-
-    The name of an algorithm of the package at the beginning of a label, or after the name of a
-    results folder, becomes that of `DISPLAY_NAMES`, unless two methods would then have one name.
-    The names that are given replace these; other entries are ignored.
-    """
+    """What tables and figures call methods, by label: as the papers do, if all names differ."""
     given, labels = given or {}, list(labels)
     names = {label: _display_name(label) for label in labels}
     uses = Counter(names.values())
-    names = {label: name if uses[name] == 1 else label for label, name in names.items()}
-    names |= {label: given[label] for label in labels if label in given}
+    names = {own: given.get(own, name if uses[name] == 1 else own) for own, name in names.items()}
     for name in names.values():
         others = [label for label in labels if names[label] == name]
         if len(others) > 1:

@@ -7,13 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.analysis.evaluation import (
-    check_batch_size,
-    evaluate_batch,
-    make_evaluate_clients,
-)
+from fedjax_algos.analysis.evaluation import evaluate_batch, make_evaluate_clients
 from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Metrics, Model, Problem
-from fedjax_algos.core.checks import check_kind, check_not_consumed, check_problem, check_seed
+from fedjax_algos.core.checks import (
+    check_kind,
+    check_not_consumed,
+    check_problem,
+    check_seed,
+    check_whole,
+)
 from fedjax_algos.core.limits import check_int32
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.data.federated_data import FederatedData, client_view
@@ -43,21 +45,15 @@ class EvaluatePersonal(Protocol):
         seed: int = ...,
         num_steps: int | Array | None = None,
     ) -> Metrics:
-        """Trains each client's model from a common one and evaluates it.
+        """Each client's metrics, as of `make_evaluate_clients`, after training from a common model.
 
         Args:
-          model: the common model.
+          model: the common model, which a client without training examples keeps.
           train: the clients' training examples.
           test: the test examples of the same clients.
           seed: the seed for the batches and the training keys.
           num_steps: int or int[num_clients], at least 0; None is what `local` gives.
-
-        Returns:
-          "loss" and the problem's metrics of each client, with leaves as those of
-          `make_evaluate_clients`. A client without training examples keeps the common model; one
-          without test examples has weight 0.
         """
-        ...
 
 
 def make_evaluate_personal(
@@ -78,11 +74,9 @@ def make_evaluate_personal(
     Args:
       problem: the problem that is learned.
       local: how a client trains; its steps or epochs are the default number of steps.
-      batch_size: test examples of a client computed at once, at most the size of the largest
-        client.
-      layout: how clients are computed, as for `make_engine`, except that "auto" maps at most 32
-        clients at once: each has its own copy of the model. The results of layouts agree up to
-        rounding.
+      batch_size: examples of a client computed at once, at most the size of the largest client.
+      layout: as for `make_engine`, except that "auto" maps at most 32 clients at once, because each
+        has its own copy of the model. The results of layouts agree up to rounding.
 
     Raises:
       ValueError: for a batch size below 1, an unknown layout, or local work that is not exactly one
@@ -90,7 +84,7 @@ def make_evaluate_personal(
         or a metric that does not give one value for each example.
     """
     check_problem(problem)
-    check_batch_size(batch_size)
+    check_whole("batch_size", batch_size)
     chunk_size(layout, 1)
     full_steps(np.ones(1, np.int32), local)
     tune = _make_tune(problem, local)
@@ -128,25 +122,19 @@ class EvaluateOwn(Protocol):
         num_steps: int | Array | None = None,
         seed: int = ...,
     ) -> Metrics:
-        """Evaluates each client's own model on its own examples.
+        """The metrics of each client's own model, as those of `make_evaluate_clients`.
 
         Args:
           state: the state of an engine or an executor; not consumed.
-          data: the examples to evaluate on: the clients' training, held-out or test examples.
-          train: examples on which each client trains its own model further before it is evaluated;
-            None: it does not.
+          data: the clients' training, held-out or test examples, to evaluate on.
+          train: examples on which each client trains its own model further before; None: none.
           num_steps: the steps of this training, as in `EvaluatePersonal`.
           seed: the seed of this training.
-
-        Returns:
-          "loss" and the problem's metrics of each client, with leaves as those of
-          `make_evaluate_clients`.
 
         Raises:
           ValueError: for a state that was consumed or is of another number of clients than the
             data, and steps that are out of range.
         """
-        ...
 
 
 def make_evaluate_own(
@@ -159,8 +147,8 @@ def make_evaluate_own(
     """Builds an evaluation of each client's own model, which `algorithm.personal` makes.
 
     A client that has not been dispatched has the row of `client_init`. An algorithm without
-    `personal` has one model for all clients. All clients are one program, whatever their sizes.
-    Rows in host memory are evaluated in pieces, so that the device holds few of them at once.
+    `personal` has one model for all clients. All clients are one program, whatever their sizes;
+    rows in host memory are evaluated in pieces.
 
     Args:
       algorithm: the algorithm whose states are evaluated.
@@ -174,7 +162,7 @@ def make_evaluate_own(
       ValueError: as `make_evaluate_personal`.
     """
     check_algorithm(algorithm)
-    check_batch_size(batch_size)
+    check_whole("batch_size", batch_size)
     chunk_size(layout, 1)
     problem, local = algorithm.problem, local or algorithm.local
     tune, evaluate_common = _make_tune(problem, local), make_evaluate_clients(problem)
@@ -216,12 +204,9 @@ def make_evaluate_own(
             check_num_clients(state, data.num_clients)
         # rounded, so that clients of similar sizes on other seeds compile nothing
         size = min(batch_size, round_up_size(max(int(data.counts().max()), 1)))
+        given = data, train, steps, np.uint32(seed)
         parts = [
-            compute(
-                *(shared, part, clients, data, train, steps, np.uint32(seed)),
-                size=size,
-                trains=trains,
-            )
+            compute(shared, part, clients, *given, size=size, trains=trains)
             for clients, part in _pieces(rows, data.num_clients, device)
         ]
         metrics = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
@@ -293,10 +278,8 @@ def _checked_steps(train, test, local, num_steps):
     counts = train.counts()
     steps = full_steps(counts, local) if num_steps is None else np.asarray(num_steps)
     if steps.dtype.kind not in "iu" or steps.min() < 0:
-        raise ValueError(
-            f"num_steps={steps.min()} is out of range; give whole numbers of at least 0"
-        )
-    if steps.ndim and steps.shape != counts.shape:
+        raise ValueError(f"num_steps={steps.min()} is out of range; give whole numbers from 0")
+    if steps.shape not in ((), counts.shape):
         raise ValueError(
             f"num_steps have shape {steps.shape} for {len(counts)} clients; give one number, "
             "or one for each client"
@@ -319,6 +302,5 @@ def _evaluate_client(problem, model, data, client, size):
     def add(step, metrics):
         return jax.tree.map(jnp.add, metrics, measure(step))
 
-    shapes = jax.eval_shape(measure, 0)
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(measure, 0))
     return jax.lax.fori_loop(0, -(-count // size), add, zeros)

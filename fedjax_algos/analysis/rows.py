@@ -27,21 +27,18 @@ def metrics_row(
     put the columns `method` and `seed` before these.
 
     Args:
-      round_number: column `round`, the number of completed rounds; of server steps on the virtual
-        clock.
+      round_number: column `round`, of completed rounds; of server steps on the virtual clock.
       metrics: `train_loss`, the mean over all examples of all local steps since the last row (not
-        in the first row), NaN if no update since then was used; `test_loss` and the
-        problem's metrics as `test_...`, their values on the test examples.
+        in the first row), NaN if no update since then was used; `test_loss` and the problem's
+        metrics as `test_...`, their values on the test examples.
       download_bytes: bytes sent to clients.
       upload_bytes: bytes sent by clients.
-      flops: floating-point operations of the clients, see `count_flops`; NaN if they cannot be
-        counted.
+      flops: operations of the clients, see `count_flops`; NaN if they cannot be counted.
       wall_seconds: real time, compilation included.
       simulated_seconds: time on the virtual clock; None in a synchronous run.
       arrivals: number of updates that have arrived; None in a synchronous run.
       lost: number of dispatches whose update did not arrive; None in rounds without failures.
-      excluded_updates: number of updates that were left out because they were not finite; None if
-        such updates are kept.
+      excluded_updates: number of updates that were not finite and left out; None if they are kept.
     """
     row = {
         "round": round_number,
@@ -67,10 +64,7 @@ def rows_by_run(rows: list[Row]) -> dict[str, dict[float, list[Row]]]:
 
 
 def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
-    """The values of one column by method, float64[seeds, evaluations].
-
-    They are NaN where a row lacks the column, and after the end of a diverged run.
-    """
+    """One column by method, float64[seeds, evaluations]; NaN where it was not measured."""
     seeds = dict.fromkeys(row["seed"] for row in rows)
     arrays = {}
     for method, by_seed in rows_by_run(rows).items():

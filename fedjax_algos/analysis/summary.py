@@ -1,8 +1,7 @@
 """The quality of each method of a comparison, the costs to reach a target, and paired differences.
 
 The quality is the test accuracy, or another metric that is higher for better models. An evaluation
-of a model that is not finite is no best and reaches no target, whatever its quality; see
-`analysis.statistics.finite_quality`.
+of a model that is not finite is no best and reaches no target, whatever its quality.
 """
 
 from typing import NamedTuple
@@ -35,8 +34,8 @@ class MethodSummary(NamedTuple):
     Attributes:
       label: the method's label.
       final: the last quality; NaN for a seed that has diverged.
-      best: the highest quality of all evaluations, which is chosen on the test data; for a seed
-        that has diverged the highest one before.
+      best: the highest quality, chosen on the test data; for a seed that has diverged the highest
+        one before.
       rounds: number of rounds.
       upload_bytes: bytes that all clients sent.
       simulated_seconds: time on the virtual clock.
@@ -44,8 +43,8 @@ class MethodSummary(NamedTuple):
       seeds: their number.
       seeds_reaching: seeds that reach the target.
       seeds_diverged: seeds whose last model is not finite.
-      seeds_without_target: seeds on which the reference has diverged, if no target is given; they
-        are neither in the costs nor in `seeds_reaching`, for any method.
+      seeds_without_target: seeds on which the reference has diverged, if no target is given; no
+        method has them in its costs and `seeds_reaching`.
       seconds: median over seeds of the wall time of the whole run.
     """
 
@@ -103,25 +102,6 @@ COSTS = {  # fields of the summaries, and their columns
     "simulated_seconds": "simulated_seconds",
     "flops": "flops",
 }
-_QUALITY = "quality"
-
-
-class _Method(NamedTuple):
-    """One method on all seeds."""
-
-    final: np.ndarray  # float[seeds], NaN for a seed that has diverged
-    best: np.ndarray  # float[seeds]
-    diverged: np.ndarray  # bool[seeds]
-    has_target: np.ndarray  # bool[seeds], the same for all methods
-    # by column, float[seeds with a target]:
-    costs: dict[str, np.ndarray]  # infinite where the target is missed
-    horizons: dict[str, np.ndarray]  # of the whole runs; NaN if they have diverged
-    seconds: float
-
-    @property
-    def best_if_finite(self) -> np.ndarray:
-        """The best of seeds that have not diverged, float[seeds]; NaN for the others."""
-        return np.where(self.diverged, np.nan, self.best)
 
 
 def summarise(
@@ -135,33 +115,53 @@ def summarise(
 
     Args:
       rows: the rows of all methods, on the same seeds.
-      target: the quality to reach. If None, it is the best one of the reference on the same seed. A
-        seed on which the reference has diverged has no target then: its best would be that of a
-        model that is hardly trained.
+      target: the quality to reach. If None, it is the best one of the reference on the same seed; a
+        seed on which the reference has diverged has no target then.
       reference: the label of a method; None: the first.
-      metric: column of the quality, such as "test_dice_score"; see `check_target_metric`.
+      metric: column of the quality, such as "test_dice_score".
 
     Raises:
       ValueError: if no row has the metric or a wall time, for an unknown reference, a metric that
         is lower for better models, or a method without rows on a seed.
     """
-    seeds = _seeds(rows)
-    return [
-        MethodSummary(
-            label,
-            final=Estimate(tuple(own.final.tolist())),
-            best=Estimate(tuple(own.best.tolist())),
-            **{name: _cost_to_target(own, column) for name, column in COSTS.items()},
-            seeds=len(own.final),
-            seeds_reaching=int(np.isfinite(own.costs["round"]).sum()),
-            seeds_diverged=int(own.diverged.sum()),
-            seeds_without_target=tuple(
-                int(seed) for seed, has in zip(seeds, own.has_target, strict=True) if not has
-            ),
-            seconds=own.seconds,
+    names = dict.fromkeys(name for row in rows for name in row)
+    if metric != METRIC:
+        of_tests = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
+        check_target_metric(metric.removeprefix(PREFIX), of_tests)
+    for name in (metric, "wall_seconds"):
+        if name not in names:
+            raise ValueError(f"the rows have no {name}; give those that compare or run measured")
+    qualities = quality_by_method(rows, metric)
+    reference = next(iter(qualities)) if reference is None else reference
+    check_choice("reference", reference, qualities)
+    targets = np.full(len(qualities[reference]), target, float)
+    if target is None:
+        targets = _best(qualities[reference])
+        targets = np.where(diverged(qualities[reference]), np.nan, targets)
+    measured = {*COSTS.values(), "wall_seconds"} & names.keys()
+    columns = {name: column_by_method(rows, name) for name in measured}
+    seeds = [int(seed) for seed in _seeds(rows)]
+    without = [seed for seed, own in zip(seeds, targets, strict=True) if np.isnan(own)]
+    summary = []
+    for label, quality in qualities.items():
+        own = {name: column[label] for name, column in columns.items()}
+        found = [first_at(*each) for each in zip(quality, targets, strict=True)]
+        has_target, lost = ~np.isnan(targets), diverged(quality)
+        costs = {name: _cost(own.get(c), found, has_target, lost) for name, c in COSTS.items()}
+        summary.append(
+            MethodSummary(
+                label,
+                Estimate(tuple(quality[:, -1].tolist())),
+                Estimate(tuple(_best(quality).tolist())),
+                **costs,
+                seeds=len(seeds),
+                seeds_reaching=sum(index is not None for index in found),
+                seeds_diverged=int(lost.sum()),
+                seeds_without_target=tuple(without),
+                seconds=float(np.median(np.fmax.reduce(own["wall_seconds"], axis=1))),
+            )
         )
-        for label, own in _methods(rows, target, reference, metric).items()
-    ]
+    return summary
 
 
 def summarise_pairs(
@@ -182,46 +182,23 @@ def summarise_pairs(
     Raises:
       ValueError: as for `summarise`.
     """
-    methods = _methods(rows, target, reference, metric)
+    summary = {line.label: line for line in summarise(rows, target, reference, metric=metric)}
     seeds = _seeds(rows)
-    base_label = next(iter(methods)) if reference is None else reference
-    base, lines = methods.pop(base_label), []
-    for label, own in methods.items():
-        ratios = {f"{name}_ratio": _ratio(own, base, column)[0] for name, column in COSTS.items()}
+    base, lines = summary.pop(next(iter(summary)) if reference is None else reference), []
+    for label, own in summary.items():
+        (final, best), (base_final, base_best) = map(_final_and_best, (own, base))
+        ratios = {name: _ratio(getattr(own, name), getattr(base, name)) for name in COSTS}
         lines.append(
             PairedSummary(
                 label,
-                paired_difference(own.final, base.final, seeds),
-                paired_difference(own.best_if_finite, base.best_if_finite, seeds),
-                **ratios,
+                paired_difference(final, base_final, seeds),
+                paired_difference(best, base_best, seeds),
+                **{f"{name}_ratio": ratio for name, (ratio, _) in ratios.items()},
                 seeds=len(seeds),
-                seeds_common=_ratio(own, base, "round")[1],
+                seeds_common=ratios["rounds"][1],
             )
         )
     return lines
-
-
-def _methods(rows, target, reference, metric) -> dict[str, _Method]:
-    """What is measured of each method, by label."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    if metric != METRIC:
-        of_tests = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
-        check_target_metric(metric.removeprefix(PREFIX), of_tests)
-    for name in (metric, "wall_seconds"):
-        if name not in names:
-            raise ValueError(f"the rows have no {name}; give those that compare or run measured")
-    measured = names.keys() & {*COSTS.values(), "wall_seconds"}
-    columns = {name: column_by_method(rows, name) for name in measured}
-    columns[_QUALITY] = quality_by_method(rows, metric)
-    labels = list(columns[_QUALITY])
-    reference = labels[0] if reference is None else reference
-    check_choice("reference", reference, labels)
-    own = {label: {name: each[label] for name, each in columns.items()} for label in labels}
-    quality = own[reference][_QUALITY]
-    targets = np.full(len(quality), target, float)
-    if target is None:
-        targets = np.where(diverged(quality), np.nan, _best(quality))
-    return {label: _method(own[label], targets) for label in labels}
 
 
 def _seeds(rows):
@@ -233,37 +210,25 @@ def _best(quality):
     return np.fmax.reduce(quality, axis=1)
 
 
-def _method(own, targets):
-    quality = own[_QUALITY]
-    lost, has_target = diverged(quality), ~np.isnan(targets)
-    found = [first_at(*each) for each in zip(quality, targets, strict=True)]
-    costs, horizons = {}, {}
-    for column in COSTS.values():
-        if column not in own:
-            continue
-        whole = np.fmax.reduce(own[column], axis=1)
-        at = [np.inf if i is None else own[column][seed, i] for seed, i in enumerate(found)]
-        if np.isfinite(whole).all() and not np.isnan(at).any():  # else it was not measured
-            costs[column] = np.array(at)[has_target]
-            horizons[column] = np.where(lost, np.nan, whole)[has_target]
-    return _Method(
-        final=quality[:, -1],
-        best=_best(quality),
-        diverged=lost,
-        has_target=has_target,
-        costs=costs,
-        horizons=horizons,
-        seconds=float(np.median(np.fmax.reduce(own["wall_seconds"], axis=1))),
-    )
+def _final_and_best(summary):
+    """float[seeds] each, NaN for seeds that have diverged."""
+    final = np.array(summary.final.values)
+    return final, np.where(np.isnan(final), np.nan, summary.best.values)
 
 
-def _ratio(own, reference, column):
-    if column not in own.costs or column not in reference.costs:
-        return None, 0
-    return ratio_on_common_seeds(own.costs[column], reference.costs[column])
-
-
-def _cost_to_target(own, column):
-    if column not in own.costs:
+def _cost(column, found, has_target, lost):
+    """The cost of float[seeds, evaluations] up to the evaluation that is found on each seed."""
+    if column is None:
         return None
-    return CostToTarget(*(tuple(each[column].tolist()) for each in (own.costs, own.horizons)))
+    whole = np.fmax.reduce(column, axis=1)
+    at = np.array([np.inf if i is None else column[seed, i] for seed, i in enumerate(found)])
+    if np.isnan(at).any() or not np.isfinite(whole).all():  # it was not measured
+        return None
+    horizons = np.where(lost, np.nan, whole)[has_target]
+    return CostToTarget(tuple(at[has_target].tolist()), tuple(horizons.tolist()))
+
+
+def _ratio(own, reference):
+    if own is None or reference is None:
+        return None, 0
+    return ratio_on_common_seeds(np.array(own.costs), np.array(reference.costs))

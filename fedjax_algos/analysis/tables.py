@@ -34,8 +34,8 @@ _LATEX = {
     **{character: f"\\{character}" for character in "_%&#${}"},
     **{character: f"{{{character}}}" for character in "[]*"},  # not an argument of the \\ before
 }
-_ACCENTED = range(0xC0, 0x100)  # letters of Latin-1, which LaTeX can set without further packages
-_NOT_SET = "ÐÞðþ"
+# letters of Latin-1 that LaTeX can set without further packages
+_ACCENTED = {chr(code) for code in range(0xC0, 0x100)} - {*"ÐÞðþ"}
 
 
 class Column(NamedTuple):
@@ -52,15 +52,8 @@ class Column(NamedTuple):
         """The texts of the values; percentages and their points have no unit."""
         unit = f" {self.unit}" if with_unit and self.unit not in ("", "%", "points") else ""
         return [
-            _cell(value, lambda v: f"{v / self.scale:{self.form}}{unit}") for value in self.values
+            _cell(each, lambda v: f"{v / self.scale:{self.form}}{unit}") for each in self.values
         ]
-
-    def text_cells(self) -> list[str]:
-        """The texts of the values with units, followed by `*` and `~` where they are marked."""
-        cells = self.cells(with_unit=True)
-        if not any(self.marks):
-            return cells
-        return [f"{cell} {_OF_TEXT[mark]}" for cell, mark in zip(cells, self.marks, strict=True)]
 
     def title(self) -> str:
         """The heading with the unit, if there is one."""
@@ -85,18 +78,18 @@ class ResultTable(NamedTuple):
         return [*self.notes, *([self.marked.format(best=best, other=other)] if marked else [])]
 
     def text_lines(self) -> list[list[str]]:
-        """The cells of each line, with units."""
-        cells = [column.text_cells() for column in self.columns]
+        """The cells of each line with units, followed by `*` and `~` where they are marked."""
+        cells = []
+        for column in self.columns:
+            marks = [f" {_OF_TEXT[mark]}" for mark in column.marks if any(column.marks)]
+            own = column.cells(with_unit=True)
+            cells.append([c + m for c, m in zip(own, marks or [""] * len(own), strict=True)])
         return [list(line) for line in zip(*cells, strict=True)]
 
     def choose(self, names: Sequence[str]) -> "ResultTable":
-        """The table with the first column and those of the names that it has, in their order.
-
-        Notes that explain other columns, as in `reached: seeds ...`, are left out.
-        """
-        first, *others = self.columns
-        by_name = {column.heading: column for column in others}
-        chosen = [first, *(by_name[name] for name in names if name in by_name)]
+        """The table with its first column, those of the names that it has, and their notes."""
+        by_name = {column.heading: column for column in self.columns[1:]}
+        chosen = [self.columns[0], *(by_name[name] for name in names if name in by_name)]
         notes = [note for note in self.notes if _explains(note, chosen, self.columns)]
         return self._replace(columns=chosen, notes=notes)
 
@@ -121,12 +114,11 @@ def check_columns(names: Sequence[str], known: Sequence[str]) -> Sequence[str]:
 def _explains(note: str, chosen: Sequence[Column], columns: Sequence[Column]) -> bool:
     """Whether a note is about one of the chosen columns, or about none in particular."""
     names = re.sub(r" \(.*?\)", "", note.partition(": ")[0]).split(", ")
-
-    def is_about(column: Column) -> bool:
+    about = set()
+    for column in columns[1:]:
         cells = column.cells(with_unit=True)
-        return column.heading in names or any(name in cell for name in names for cell in cells)
-
-    about = [column.heading for column in columns[1:] if is_about(column)]
+        if column.heading in names or any(name in cell for name in names for cell in cells):
+            about.add(column.heading)
     return not about or any(column.heading in about for column in chosen)
 
 
@@ -200,15 +192,15 @@ def plain_table(
 
 def text(tables: Sequence[ResultTable]) -> str:
     """Tables for a terminal, with units in the cells, each followed by its notes."""
-    console = Console(width=1000, file=io.StringIO())
+    file = io.StringIO()
+    console = Console(width=1000, file=file)
     for table in tables:
         headings = [column.heading for column in table.columns]
         if table.title:
-            console.out(printable(table.title, longest=100), "", sep="\n", highlight=False)
+            file.write(printable(table.title, longest=100) + "\n\n")
         console.print(plain_table(headings, table.text_lines()), "")
-        console.out(*map(printable, table.legend()), "", sep="\n", highlight=False)
-    assert isinstance(console.file, io.StringIO)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().split("\n")).strip() + "\n"
+        file.write("".join(f"{printable(line)}\n" for line in [*table.legend(), ""]))
+    return "\n".join(line.rstrip() for line in file.getvalue().split("\n")).strip() + "\n"
 
 
 def markdown(tables: Sequence[ResultTable]) -> str:
@@ -219,10 +211,8 @@ def markdown(tables: Sequence[ResultTable]) -> str:
         lines = [[markdown_text(column.title()) for column in table.columns], rule]
         lines += _lines(table, lambda cell, column: markdown_text(cell), _OF_MARKDOWN)
         blocks += [[f"**{markdown_text(table.title)}**"]] * bool(table.title)
-        blocks += [
-            [f"| {' | '.join(line)} |" for line in lines],
-            [*map(markdown_text, table.legend("bold", "italic"))],
-        ]
+        blocks.append([f"| {' | '.join(line)} |" for line in lines])
+        blocks.append([*map(markdown_text, table.legend("bold", "italic"))])
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
@@ -259,8 +249,8 @@ def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers as they are, without those that are not finite; texts without control characters."""
     plain: dict[str, Any] = {}
     for name, value in record.items():
-        finite = not isinstance(value, float) or math.isfinite(value)
-        plain[name] = printable(value) if isinstance(value, str) else value if finite else None
+        lost = isinstance(value, float) and not math.isfinite(value)
+        plain[name] = printable(value) if isinstance(value, str) else None if lost else value
     return plain
 
 
@@ -277,25 +267,25 @@ def _lines(
 
 def _tabular(table: ResultTable) -> str:
     columns = "".join("l" if column.is_text() else "r" for column in table.columns)
-    notes = [
-        f"% {printable(note)}" for note in [table.title, *table.legend("bold", "italic")] if note
-    ]
-    lines = [
-        r"% needs \usepackage{booktabs}",
-        *notes,
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        _line(_escape(column.title()) for column in table.columns),
-        r"\midrule",
-        *map(_line, _lines(table, _latex, _OF_LATEX)),
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _line(cells) -> str:
-    return " & ".join(cells) + r" \\"
+    notes = [note for note in [table.title, *table.legend("bold", "italic")] if note]
+    headings = [_escape(column.title()) for column in table.columns]
+    heading, *lines = (
+        " & ".join(cells) + r" \\" for cells in [headings, *_lines(table, _latex, _OF_LATEX)]
+    )
+    return "\n".join(
+        [
+            r"% needs \usepackage{booktabs}",
+            *(f"% {printable(note)}" for note in notes),
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            heading,
+            r"\midrule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
+    )
 
 
 def _latex(cell: str, column: Column) -> str:
@@ -310,11 +300,9 @@ def _latex(cell: str, column: Column) -> str:
 
 def _escape(text: str) -> str:
     """A text for LaTeX. Characters that it may lack are escapes, as in `printable`."""
-    known = [
-        c
-        if c.isascii() or (ord(c) in _ACCENTED and c not in _NOT_SET)
-        else c.encode("unicode_escape").decode()
+    known = "".join(
+        c if c.isascii() or c in _ACCENTED else c.encode("unicode_escape").decode()
         for c in printable(text)
-    ]
-    escaped = "".join(_LATEX.get(character, character) for character in "".join(known))
+    )
+    escaped = "".join(_LATEX.get(character, character) for character in known)
     return re.sub("-(?=-)", "-{}", escaped)  # two hyphens would be a dash

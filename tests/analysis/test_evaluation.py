@@ -1,11 +1,11 @@
-"""The metrics of one model, over all examples and for each client, against plain NumPy."""
+"""The metrics of one model and of fine-tuned ones, for each client, against plain NumPy."""
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-from evaluation_helpers import check_metrics, expected, held_out, network
+from evaluation_helpers import check_metrics, expected, fine_tune, held_out, network
 from helpers import Compilations, quadratics, stored
 
 import fedjax_algos as fa
@@ -13,13 +13,18 @@ from fedjax_algos.core import Mean
 
 pytestmark = pytest.mark.usefixtures("x64")
 
+LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=4)
+NUMBER = -1  # the dispatch number of fine-tuning
 
-@pytest.mark.parametrize("batch_size", [1, 4, 5, 17, 100])
-def test_means_of_each_client_are_exact(batch_size):
+
+def test_means_of_each_client_are_exact_and_another_model_compiles_nothing():
     toy = network()
-    model = toy.problem.init(jax.random.key(1))
-    metrics = fa.make_evaluate_clients(toy.problem, batch_size)(model, toy.data)
-    check_metrics(metrics, [model.params] * 4, toy.clients)
+    models = [toy.problem.init(jax.random.key(seed)) for seed in range(2)]
+    evaluate = fa.make_evaluate_clients(toy.problem, 4)
+    check_metrics(evaluate(models[1], toy.data), [models[1].params] * 4, toy.clients)
+    with Compilations() as compilations:
+        check_metrics(evaluate(models[0], toy.data), [models[0].params] * 4, toy.clients)
+    assert compilations.count == 0
 
 
 def test_a_nan_stays_with_its_client():
@@ -64,18 +69,6 @@ def test_sums_have_at_least_the_precision_of_float32():
         assert float(np.squeeze(metrics["half"].weight)) == 1000
 
 
-def test_another_model_compiles_nothing():
-    toy = network()
-    models = [toy.problem.init(jax.random.key(seed)) for seed in range(2)]
-    evaluate = fa.make_evaluate_clients(toy.problem)
-    first = evaluate(models[0], toy.data)
-    with Compilations() as compilations:
-        again = evaluate(models[0], toy.data)
-        evaluate(models[1], toy.data)
-    assert compilations.count == 0
-    chex.assert_trees_all_equal(first, again)
-
-
 def metric(values, weights=None):
     """The `Mean`s of clients with these values."""
     weights = np.ones(len(values)) if weights is None else np.asarray(weights, float)
@@ -91,16 +84,12 @@ def test_summary_of_clients():
     assert highest.worst_decile == 23
     assert fa.summarise_clients(metric(np.arange(20.0)), "lowest").worst_decile == 0.5
     assert fa.summarise_clients(metric(np.arange(4.0)), "highest").worst_decile == 3
+    for worst in ("lowest", "highest"):
+        summary = fa.summarise_clients(metric([1.0, np.nan, 3.0]), worst)
+        assert np.isnan([summary.mean, summary.worst_decile]).all()
 
 
-@pytest.mark.parametrize("worst", ["lowest", "highest"])
-def test_a_diverged_client_makes_the_mean_and_the_worst_decile_nan(worst):
-    summary = fa.summarise_clients(metric([1.0, np.nan, 3.0]), worst)
-    assert np.isnan(summary.mean)
-    assert np.isnan(summary.worst_decile)
-
-
-def test_errors_name_the_value_and_the_fix():
+def test_wrong_calls():
     toy = network()
     model = toy.problem.init(jax.random.key(1))
     for make in (fa.make_evaluate, fa.make_evaluate_clients):
@@ -112,7 +101,118 @@ def test_errors_name_the_value_and_the_fix():
     empty = toy.data._replace(indices=toy.data.indices[:0], offsets=toy.data.offsets * 0)
     with pytest.raises(ValueError, match="the 4 clients hold 0 examples"):
         fa.make_evaluate_clients(toy.problem)(model, empty)
-    with pytest.raises(ValueError, match="worst='best' is unknown; give 'lowest'"):
+    with pytest.raises(ValueError, match="worst='best' is unknown; choose lowest or highest"):
         fa.summarise_clients(metric([1.0]), "best")
     with pytest.raises(ValueError, match="none of the 2 clients has examples"):
         fa.summarise_clients(metric([1.0, 2.0], [0, 0]), "lowest")
+
+
+# fine-tuned models
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("layout", ["auto", 3, "sequential"])
+def test_fine_tuning_equals_a_loop_in_every_layout(layout):
+    """Other models, seeds and steps compile nothing."""
+    toy = network()
+    test = held_out()
+    model = toy.problem.init(jax.random.key(1))
+    evaluate = fa.make_evaluate_personal(toy.problem, LOCAL, batch_size=4, layout=layout)
+    metrics = evaluate(model, toy.data, stored(test), seed=3)
+    tuned = fine_tune(model.params, toy.clients, seed=3, steps=[4] * 4, number=NUMBER)
+    check_metrics(metrics, tuned, test, tolerance=1e-12)
+    other, unequal = toy.problem.init(jax.random.key(2)), [3, 0, 7, 1]
+    data = stored(test)
+    with Compilations() as compilations:
+        metrics = evaluate(other, toy.data, data, seed=4, num_steps=unequal)
+        evaluate(model, toy.data, data, num_steps=9)
+    assert compilations.count == 0
+    tuned = fine_tune(other.params, toy.clients, seed=4, steps=unequal, number=NUMBER)
+    check_metrics(metrics, tuned, test, 1e-12)
+
+
+def test_auto_maps_32_clients_at_once_on_an_accelerator(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    problem = network().problem
+    clients = held_out(np.random.default_rng(0).integers(1, 5, size=35))
+    model = problem.init(jax.random.key(1))
+    evaluate = fa.make_evaluate_personal(problem, LOCAL._replace(steps=2))
+    data = stored(clients)
+    metrics = evaluate(model, data, data, seed=3)
+    tuned = fine_tune(model.params, clients, seed=3, steps=[2] * 35, number=NUMBER)
+    check_metrics(metrics, tuned, clients, tolerance=1e-12)
+
+
+def test_epochs_depend_on_each_client_s_size():
+    toy = network()
+    model = toy.problem.init(jax.random.key(1))
+    evaluate = fa.make_evaluate_personal(toy.problem, LOCAL._replace(steps=None, epochs=2))
+    metrics = evaluate(model, toy.data, toy.data)
+    tuned = fine_tune(model.params, toy.clients, seed=0, steps=[4, 2, 6, 2], number=NUMBER)
+    check_metrics(metrics, tuned, toy.clients, 1e-12)
+
+
+def test_a_client_without_examples():
+    """It does not train on the examples of others, and has weight 0 in a test."""
+    toy = network()
+    offsets = np.asarray(toy.data.offsets).copy()
+    offsets[2] -= 1  # client 1 gives its only example to client 2
+    emptied = toy.data._replace(offsets=jnp.asarray(offsets))
+    model = toy.problem.init(jax.random.key(1))
+    test = held_out()
+    evaluate = fa.make_evaluate_personal(toy.problem, LOCAL, layout=3)
+    tuned = evaluate(model, emptied, stored(test), num_steps=5)
+    assert float(tuned["loss"].value()[1]) == pytest.approx(
+        expected(model.params, test[1])[0], rel=1e-14
+    )
+    tested = evaluate(model, toy.data, emptied)["loss"]
+    assert tested.weight.tolist() == [5, 0, 9, 3]
+    assert float(tested.value()[1]) == 0
+
+
+def test_the_transform_of_local_is_applied():
+    """The first step of Adam moves by the rate: x = .5 becomes .6 and .4 for any gradient."""
+    toy = quadratics([[1.0], [1.0]], [[100.0], [-100.0]])
+    local = fa.Local(1, 0.1, steps=1, transform=optax.scale_by_adam(eps=0.0))
+    test = stored([{"a": np.asarray([2.0]), "b": np.asarray([0.0])}] * 2)
+    evaluate = fa.make_evaluate_personal(toy.problem, local)
+    loss = evaluate(toy.problem.init(None), toy.data, test)["loss"]
+    np.testing.assert_allclose(loss.value(), [0.36, 0.16], rtol=1e-12)
+
+
+def test_statistics_are_personal():
+    """Statistics that count training batches reach the evaluation of the same client."""
+    toy = quadratics([[1.0], [1.0], [1.0]], [[0.0], [0.0], [0.0]])
+    problem = toy.problem._replace(
+        apply=lambda model, batch, key, training: (model.statistics, model.statistics + training),
+        loss=lambda seen, batch: jnp.full(batch["a"].shape, seen),
+    )
+    evaluate = fa.make_evaluate_personal(problem, LOCAL, layout=2)
+    model = fa.Model({"x": jnp.asarray(0.5)}, jnp.asarray(10.0))
+    loss = evaluate(model, toy.data, toy.data, num_steps=[0, 5, 2])["loss"]
+    assert loss.value().tolist() == [10, 15, 12]
+
+
+@pytest.mark.parametrize(
+    ("local", "options", "message"),
+    [
+        (LOCAL, {"batch_size": -1}, "batch_size=-1 is out of range"),
+        (LOCAL, {"layout": "diagonal"}, "layout='diagonal' is unknown"),
+        (fa.Local(3, 0.1), {}, "give exactly one of them"),
+    ],
+)
+def test_wrong_options_of_personal_evaluation(local, options, message):
+    with pytest.raises(ValueError, match=message):
+        fa.make_evaluate_personal(network().problem, local, **options)
+
+
+def test_wrong_calls_of_personal_evaluation():
+    toy = network()
+    model, evaluate = (
+        toy.problem.init(jax.random.key(1)),
+        fa.make_evaluate_personal(toy.problem, LOCAL),
+    )
+    with pytest.raises(ValueError, match="4 clients to train and 1 to test"):
+        evaluate(model, toy.data, stored(held_out([3])))
+    with pytest.raises(ValueError, match="num_steps=-2 is out of range"):
+        evaluate(model, toy.data, toy.data, num_steps=[1, -2, 0, 0])

@@ -2,14 +2,7 @@
 
 import pytest
 
-from fedjax_algos.algorithms import algorithms
-from fedjax_algos.analysis.labels import DISPLAY_NAMES, algorithm_of, display_names
-
-
-def test_display_names_are_of_algorithms_of_the_package():
-    assert DISPLAY_NAMES.keys() <= algorithms.keys()
-    assert DISPLAY_NAMES["scaffold"] == "SCAFFOLD"
-    assert DISPLAY_NAMES["perfedavg"] == "Per-FedAvg"
+from fedjax_algos.analysis.labels import algorithm_of, display_names
 
 
 @pytest.mark.parametrize(
@@ -31,8 +24,8 @@ def test_the_algorithm_of_a_label(label, algorithm):
 
 
 def test_display_names_by_label():
-    labels = ["fedavg", "fedprox mu=0.1", "a: fedgbo sgdm", "mine", "fedavgs 2"]
-    shown = ["FedAvg", "FedProx mu=0.1", "a: FedGBO sgdm", "mine", "fedavgs 2"]
+    labels = ["fedavg", "fedprox mu=0.1", "a: fedgbo sgdm", "mine", "fedavgs 2", "perfedavg"]
+    shown = ["FedAvg", "FedProx mu=0.1", "a: FedGBO sgdm", "mine", "fedavgs 2", "Per-FedAvg"]
     assert display_names(labels) == dict(zip(labels, shown, strict=True))
     assert display_names(labels[:2], {"fedavg": "A", "z": "Z"})["fedavg"] == "A"
     assert display_names(["fedavg", "FedAvg"]) == {"fedavg": "fedavg", "FedAvg": "FedAvg"}

@@ -3,10 +3,9 @@
 import functools
 
 import chex
-import jax
 import numpy as np
 import pytest
-from evaluation_helpers import check_metrics, fine_tune, held_out, network
+from evaluation_helpers import check_metrics, fine_tune, held_out, network, own_params
 from helpers import Case, Compilations, stored, with_statistics
 
 import fedjax_algos as fa
@@ -31,19 +30,12 @@ def ditto():
     return trained(Case("ditto", {}))
 
 
-def own_params(algorithm, engine, state):
-    """Each client's params, also of those that were never dispatched."""
-    rows = fa.client_states(engine, state).rows
-    of_client = [jax.tree.map(lambda leaf, c=c: leaf[c], rows) for c in range(4)]
-    return [algorithm.personal(state.server, row).params for row in of_client]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["auto", "vmapped", 3])
+@pytest.mark.parametrize("layout", ["auto", 3])
 def test_every_client_is_evaluated_with_its_own_model(layout):
     """Two of the four were never dispatched; on training and on held-out examples."""
     algorithm, engine, state = ditto()
-    params = own_params(algorithm, engine, state)
+    params = own_params(algorithm, engine, state, 4)
     assert fa.client_states(engine, state).dispatched.sum() == 2
     evaluate = fa.make_evaluate_own(algorithm, batch_size=4, layout=layout)
     check_metrics(evaluate(state, network().data), params, network().clients, 1e-12)
@@ -59,7 +51,7 @@ def test_rows_elsewhere_give_the_same_metrics(where, monkeypatch, tmp_path):
     given = {"client_state": places[where]} if where in places else {"devices": 2}
     algorithm, engine, state = trained(case, **given)
     evaluate = fa.make_evaluate_own(algorithm)
-    params = own_params(algorithm, engine, state)
+    params = own_params(algorithm, engine, state, 4)
     check_metrics(evaluate(state, network().data), params, network().clients, 1e-12)
 
 
@@ -68,7 +60,7 @@ def test_clients_that_train_further():
     algorithm, engine, state = ditto()
     evaluate = fa.make_evaluate_own(algorithm)
     metrics = evaluate(state, stored(held_out()), train=network().data, num_steps=3, seed=5)
-    params = own_params(algorithm, engine, state)
+    params = own_params(algorithm, engine, state, 4)
     tuned = [
         fine_tune(own, network().clients, seed=5, steps=[3] * 4, number=NUMBER)[client]
         for client, own in enumerate(params)
@@ -101,7 +93,7 @@ def test_statistics_are_the_client_s_own_or_those_of_the_run():
             c | {"x": c["x"] - np.asarray(m)} for c, m in zip(network().clients, means, strict=True)
         ]
         metrics = fa.make_evaluate_own(algorithm)(state, network().data)
-        check_metrics(metrics, own_params(algorithm, engine, state), shifted, 1e-12)
+        check_metrics(metrics, own_params(algorithm, engine, state, 4), shifted, 1e-12)
 
 
 def test_one_compilation_for_all_sizes_of_clients_and_all_states():
@@ -120,14 +112,13 @@ def test_one_compilation_for_all_sizes_of_clients_and_all_states():
 
 
 def test_wrong_calls():
-    toy = network()
     algorithm, _, state = ditto()
-    evaluate = fa.make_evaluate_own(algorithm)
+    evaluate, data = fa.make_evaluate_own(algorithm), network().data
     with pytest.raises(ValueError, match="num_steps=3 need examples; give train"):
-        evaluate(state, toy.data, num_steps=3)
-    with pytest.raises(TypeError, match=r"give what a factory returns, such as algorithms\.fedavg"):
-        fa.make_evaluate_own(toy.problem)
+        evaluate(state, data, num_steps=3)
     with pytest.raises(TypeError, match=r"give what engine\.init or a round returned"):
-        evaluate(state.server, toy.data)
+        evaluate(state.server, data)
     with pytest.raises(ValueError, match="4 clients to train and 1 to test"):
-        evaluate(state, stored(held_out([3])), train=toy.data)
+        evaluate(state, stored(held_out([3])), train=data)
+    with pytest.raises(TypeError, match=r"give what a factory returns, such as algorithms\.fedavg"):
+        fa.make_evaluate_own(network().problem)

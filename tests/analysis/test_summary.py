@@ -20,11 +20,8 @@ def test_the_target_is_the_first_method_s_best_on_the_same_seed():
     assert (a.final.values, a.best.values) == ((0.4, 0.8, 0.6, 0.9), (0.5, 0.8, 0.6, 0.9))
     assert a.final.mean == pytest.approx(0.675)
     assert (a.rounds.median, a.seeds_reaching) == (10, 4)  # of 10, 20, 10, 20: the lower median
-    assert (b.rounds.median, b.upload_bytes.median, b.seeds_reaching) == (
-        10,
-        1000,
-        2,
-    )  # of 0 and 10
+    found = b.rounds.median, b.upload_bytes.median, b.seeds_reaching
+    assert found == (10, 1000, 2)  # of 0 and 10
     assert (c.rounds.median, c.upload_bytes.median, c.seeds_reaching) == (None, None, 1)
     assert (c.rounds.at_least, c.upload_bytes.at_least) == (20, 2000)
     assert (a.seconds, a.seeds, b.rounds.horizons) == (2.5, 4, (20,) * 4)
@@ -55,7 +52,7 @@ def test_flops_to_the_target_are_those_that_were_measured():
     assert (first.flops.at_least, other.flops) == (20, None)
 
 
-def test_diverged_runs_are_counted():
+def test_diverged_runs_are_counted_and_named():
     measured = rows("half", HALF_DIVERGED) + rows("all", ALL_DIVERGED) + rows("fine", OTHER)
     half, everywhere, fine = summarise(measured)
     assert (half.seeds_diverged, everywhere.seeds_diverged, fine.seeds_diverged) == (1, 2, 0)
@@ -68,6 +65,11 @@ def test_diverged_runs_are_counted():
     half, _, _ = summarise(measured, target=0.7)
     assert (half.seeds_without_target, half.seeds_with_target) == ((), 2)
     assert (half.rounds.median, half.rounds.at_least) == (None, 20)
+    everywhere, fine = summarise_pairs(measured)
+    assert fine.final.without == fine.best.without == (0,)
+    assert fine.best.estimate.values == fine.final.estimate.values == pytest.approx((0.4,))
+    assert everywhere.final.without == (0, 1)
+    assert (everywhere.rounds_ratio, everywhere.seeds_common) == (None, 0)
     fine = summarise(rows("all", ALL_DIVERGED[:1]) + rows("fine", OTHER[:1]))[1]
     assert (fine.rounds.costs, fine.seeds_reaching) == ((), 0)
 
@@ -102,53 +104,41 @@ def test_pairs_by_hand():
     assert summarise_pairs(rows("first", FIRST)) == []
 
 
-def test_pairs_name_the_diverged_seeds():
-    measured = rows("half", HALF_DIVERGED) + rows("all", ALL_DIVERGED) + rows("fine", OTHER)
-    everywhere, fine = summarise_pairs(measured)
-    assert fine.final.without == fine.best.without == (0,)
-    assert fine.best.estimate.values == pytest.approx((0.4,))
-    assert fine.final.estimate.values == pytest.approx((0.4,))
-    assert (everywhere.final.without, everywhere.rounds_ratio, everywhere.seeds_common) == (
-        (0, 1),
-        None,
-        0,
-    )
-
-
-def test_an_unknown_reference_is_refused():
-    with pytest.raises(ValueError, match="reference='frist' is unknown; choose first or other"):
-        summarise(rows("first", FIRST) + rows("other", OTHER), reference="frist")
-
-
-def with_dice(measured):
-    """The same rows with a Dice score, which falls as the accuracy rises."""
-    return [row | {"test_dice_score": 1 - row["test_accuracy"]} for row in measured]
+# a Dice score that falls as the accuracy rises
+DICE = rows("first", FIRST) + rows("other", OTHER)
+DICE = [row | {"test_dice_score": 1 - row["test_accuracy"]} for row in DICE]
 
 
 def test_the_quality_may_be_another_metric():
     """First's Dice scores are .9, .5, .4 and .9, .3, .4; other's are .9, .8, .2 and .9, .8, .1."""
-    measured = with_dice(rows("first", FIRST) + rows("other", OTHER))
-    first, other = summarise(measured, target=0.6, metric="test_dice_score")
+    first, other = summarise(DICE, target=0.6, metric="test_dice_score")
     assert first.final.values == pytest.approx((0.4, 0.4))
     assert other.best.values == pytest.approx((0.9, 0.9))
     assert (first.rounds.costs, first.seeds_reaching) == ((0, 0), 2)
-    assert summarise(measured, target=0.6)[0].rounds.costs == (20, 10)
-    (pair,) = summarise_pairs(measured, metric="test_dice_score")
+    assert summarise(DICE, target=0.6)[0].rounds.costs == (20, 10)
+    (pair,) = summarise_pairs(DICE, metric="test_dice_score")
     assert pair.final.estimate.values == pytest.approx((-0.2, -0.3))
 
 
-def test_a_metric_is_measured_and_rises():
-    measured = with_dice(rows("first", FIRST))
-    message = "target_metric='dice' is not measured; choose accuracy or dice_score, or name it in"
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": "test_dice"}, "'dice' is not measured; choose accuracy or dice_score, or name"),
+        ({"metric": "test_loss"}, "target_metric='loss' is lower for better models"),
+        ({"reference": "frist"}, "reference='frist' is unknown; choose first or other"),
+    ],
+)
+def test_wrong_metrics_and_references(options, message):
     with pytest.raises(ValueError, match=message):
-        summarise(measured, metric="test_dice")
-    with pytest.raises(ValueError, match="target_metric='loss' is lower for better models"):
-        summarise(measured, metric="test_loss")
+        summarise(DICE, **options)
+
+
+def test_names_of_metrics_with_a_target():
+    check_target_metric("dice_score")
     with pytest.raises(ValueError, match="'word_error' is lower for better models, and targets"):
         check_target_metric("word_error")
     with pytest.raises(ValueError, match="'glossiness' is not measured; name it in metrics too"):
         check_target_metric("glossiness", ["loss"])
-    check_target_metric("dice_score")
 
 
 COSTS = {"download_bytes": 4, "upload_bytes": 2, "flops": 1.5, "wall_seconds": 0.1}

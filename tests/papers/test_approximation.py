@@ -18,25 +18,14 @@ import fedjax_algos as fa
 pytestmark = pytest.mark.usefixtures("x64")
 
 
-def dispatches_of(num_steps, full_steps=5, rate=RATE):
-    count = len(num_steps)
-    numbers = np.arange(count, dtype=np.int32)
-    return fa.Dispatch(
-        numbers,
-        0 * numbers,
-        0 * numbers,
-        np.asarray(num_steps, np.int32),
-        np.full(count, full_steps, np.int32),
-        1 + 0 * numbers,
-        np.full(count, 1 / count),
-        np.full(count, rate),
-        0 * numbers,
-    )
-
-
 def stack_of(changes, num_steps):
-    changes = jnp.asarray(changes, float)
-    return fa.Stack({"w": changes}, dispatches_of(num_steps), jnp.ones(len(num_steps), bool))
+    count = len(num_steps)
+    blank, full = np.zeros(count, np.int32), np.full(count, 5, np.int32)
+    steps = np.asarray(num_steps, np.int32)
+    shares, rates = np.full(count, 1 / count), np.full(count, RATE)
+    ids = np.arange(count, dtype=np.int32)
+    dispatches = fa.Dispatch(ids, blank, blank, steps, full, blank + 1, shares, rates, blank)
+    return fa.Stack({"w": jnp.asarray(changes, float)}, dispatches, jnp.ones(count, bool))
 
 
 STEPS, CLIENTS = (2, 6, 1, 6), (3, 0, 1, 2)

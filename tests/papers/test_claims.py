@@ -29,34 +29,27 @@ def verdict(path):
     return judge(read_claim(path)).verdict
 
 
-def test_values_are_read_with_what_was_not_reached(tmp_path):
-    write_claim(tmp_path, values={"a": ["50", ">200", ""], "b": ["1e2", "3", "4"]})
-    found = read_measured(tmp_path / "table_1.csv")
-    own = found[Quantity(ROUNDS, "", "a")]
-    assert own.seeds == (0, 1, 2)
-    np.testing.assert_array_equal(own.values, [50, 200, math.nan])
-    np.testing.assert_array_equal(own.censored, [False, True, False])
-    assert own.text() == "1/3 diverged"
-    assert found[Quantity(ROUNDS, "", "b")].text() == f"35.67 ± {half_width([100, 3, 4]):.2g}"
-
-
-def test_what_is_written_is_read(tmp_path):
-    rows = [("K = 5", "a", ROUNDS, 0, ">200"), ("K = 5", 'b, "c"', ROUNDS, 3, 1.5)]
-    write_measured(tmp_path / "a.csv", rows)
-    found = read_measured(tmp_path / "a.csv")
-    first, second = found[Quantity(ROUNDS, "K = 5", "a")], found[Quantity(ROUNDS, *rows[1][:2])]
-    assert (first.seeds, first.values.tolist(), first.censored.tolist()) == ((0,), [200], [True])
-    assert (second.seeds, second.values.tolist()) == ((3,), [1.5])
-
-
 def half_width(values):
     return stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
 
 
-def test_the_text_says_how_many_seeds_reach_the_target(tmp_path):
-    write_claim(tmp_path, values={"a": ["100", ">200", "150"], "b": ["1", "2", "3"]})
-    own = read_measured(tmp_path / "table_1.csv")[Quantity(ROUNDS, "", "a")]
-    assert own.text() == f"> 150 ± {half_width([100, 200, 150]):.2g} (2/3 reached)"
+def test_what_is_written_is_read(tmp_path):
+    own = zip("aaa", ["50", ">200", ""], range(3), strict=True)
+    rows = [("K = 5", method, ROUNDS, seed, value) for method, value, seed in own]
+    rows += [("", 'b, "c"', ROUNDS, 3 + i, value) for i, value in enumerate([100, 3, 4.5])]
+    rows += [("", "d", ROUNDS, i, value) for i, value in enumerate(["100", ">200", "150"])]
+    write_measured(tmp_path / "a.csv", rows)
+    found = read_measured(tmp_path / "a.csv")
+    own = found[Quantity(ROUNDS, "K = 5", "a")]
+    assert own.seeds == (0, 1, 2)
+    np.testing.assert_array_equal(own.values, [50, 200, math.nan])
+    np.testing.assert_array_equal(own.censored, [False, True, False])
+    assert own.text() == "1/3 diverged"
+    other = found[Quantity(ROUNDS, "", 'b, "c"')]
+    assert (other.seeds, other.values.tolist()) == ((3, 4, 5), [100, 3, 4.5])
+    assert other.text() == f"35.83 ± {half_width([100, 3, 4.5]):.2g}"
+    reached = found[Quantity(ROUNDS, "", "d")].text()
+    assert reached == f"> 150 ± {half_width([100, 200, 150]):.2g} (2/3 reached)"
 
 
 @pytest.mark.parametrize(
@@ -179,13 +172,12 @@ def test_wrong_claims(tmp_path, changes, message):
         verdict(write_claim(tmp_path, **{"values": HALF, **changes}))
 
 
-@pytest.mark.parametrize("b", [60, 59])
-def test_an_order_that_the_paper_does_not_print_never_holds(tmp_path, b):
-    paper = [{"measure": ROUNDS, "values": {"a": 60, "b": b}}]
-    path = write_claim(tmp_path, values=HALF, paper=paper)
-    (check,) = judge(read_claim(path)).checks
-    assert not check.holds
-    assert "which is not this order" in check.seen
+def test_an_order_that_the_paper_does_not_print_never_holds(tmp_path):
+    for b in (60, 59):
+        paper = [{"measure": ROUNDS, "values": {"a": 60, "b": b}}]
+        (check,) = judge(read_claim(write_claim(tmp_path, values=HALF, paper=paper))).checks
+        assert not check.holds
+        assert "which is not this order" in check.seen
 
 
 def test_the_seeds_are_those_that_were_fixed(tmp_path):
@@ -231,30 +223,25 @@ def test_cases_of_one_method_are_compared(tmp_path):
     assert check.text == f"{ROUNDS}, a: tau = 1 < tau = 3"
 
 
-def test_a_reason_that_is_not_shown_leaves_the_claim_open(tmp_path):
-    swapped = {"a": HALF["b"], "b": HALF["a"]}
-    given = {"values": swapped, "reason": "The rate.", "shown_by": ["why_table_1"]}
-    path = write_claim(tmp_path, open="The experiment trains nothing.", **given)
-    write_claim(tmp_path, "why_table_1", values=HALF, of="table_1")
-    assert verdict(path) == OPEN
-
-
-def test_a_claim_that_holds_needs_no_reason(tmp_path):
-    path = write_claim(tmp_path, values=HALF, reason="The rate.", shown_by=["why_table_1"])
-    write_claim(tmp_path, "why_table_1", values=HALF, of="table_1")
-    with pytest.raises(ValueError, match="holds, so there is no reason to give"):
-        verdict(path)
-
-
 @pytest.mark.parametrize(
-    ("shown", "expected"), [(HALF, NOT_REPRODUCED), ({**HALF, "a": HALF["b"]}, OPEN)]
+    ("shown", "open_because", "expected"),
+    [
+        (HALF, None, NOT_REPRODUCED),
+        (SWAPPED, None, OPEN),  # the experiment does not hold
+        (HALF, "The experiment trains nothing.", OPEN),
+    ],
 )
-def test_a_reason_has_to_be_shown_by_an_experiment_that_holds(tmp_path, shown, expected):
-    swapped = {"a": HALF["b"], "b": HALF["a"]}
-    path = write_claim(tmp_path, values=swapped, reason="The rate.", shown_by=["why_table_1"])
-    write_claim(tmp_path, "why_table_1", values=shown, of="table_1")
+def test_a_reason_has_to_be_shown_by_an_experiment_that_holds(
+    tmp_path, shown, open_because, expected
+):
+    said = {"reason": "The rate.", "shown_by": ["why_table_1"], "open": open_because}
+    path = write_claim(tmp_path, values=SWAPPED, **said)
+    write_claim(tmp_path, "why_table_1", of="table_1", values=shown)
     assert verdict(path) == expected
     assert [each.claim.of for each in judge(read_claim(path)).shown_by] == ["table_1"]
+    path = write_claim(tmp_path, values=HALF, **said)
+    with pytest.raises(ValueError, match="holds, so there is no reason to give"):
+        verdict(path)
 
 
 @pytest.mark.parametrize(
@@ -281,17 +268,19 @@ def test_claims_stand_in_the_order_of_the_paper(tmp_path):
     assert [each.claim.item for each in found.claims] == ["Table I", "Figure 2"]
 
 
-def test_every_item_has_a_claim_and_every_claim_an_item(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("figure_2", None, r"only one of .* and the claims has \['Figure 2'\]"),
+        ("figure_2", {"item": "Figure 3"}, r"\['Figure 2', 'Figure 3'\]"),
+        ("why", {"of": "table_1"}, r"no claim names these experiments.*why"),
+    ],
+)
+def test_items_claims_and_experiments_belong_together(tmp_path, name, changes, message):
     folder = write_paper(tmp_path)
-    (folder / "figure_2.toml").unlink()
-    with pytest.raises(ValueError, match=r"only one of .* and the claims has \['Figure 2'\]"):
-        read_claims(tmp_path)
-    write_claim(folder, "figure_2", item="Figure 3", values=HALF)
-    with pytest.raises(ValueError, match=r"\['Figure 2', 'Figure 3'\]"):
-        read_claims(tmp_path)
-
-
-def test_every_experiment_is_named_by_its_claim(tmp_path):
-    write_claim(write_paper(tmp_path), "why_table_1", values=HALF, of="table_1")
-    with pytest.raises(ValueError, match=r"no claim names these experiments.*why_table_1"):
+    if changes is None:
+        (folder / f"{name}.toml").unlink()
+    else:
+        write_claim(folder, name, values=HALF, **changes)
+    with pytest.raises(ValueError, match=message):
         read_claims(tmp_path)

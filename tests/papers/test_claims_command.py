@@ -44,6 +44,9 @@ def test_one_claim_is_shown_with_its_numbers(tmp_path):
     compared = "a < b (55 ± 12 and 115 ± 12, ratio 2.1 from 1.73 to 2.54; the paper's 1.93)"
     assert f"holds: rounds to 65%: {compared}\n" in shown
     assert shown.endswith("A needs fewer rounds.\n")
+    shown = command("show", write_claim(tmp_path, needs="a GPU for a day", **NOT_RUN))
+    assert shown.startswith("table_1 (Table I): not run\n")
+    assert "Needs: a GPU for a day\n" in shown
 
 
 def test_the_page_of_all_papers_names_stand_ins_and_counts_what_trains_apart(tmp_path):
@@ -92,12 +95,6 @@ def test_a_page_lists_only_failing_checks_if_there_are_many(tmp_path):
     assert "- holds:" not in page
 
 
-def test_a_claim_that_was_not_run_says_what_it_needs(tmp_path):
-    shown = command("show", write_claim(tmp_path, needs="a GPU for a day", **NOT_RUN))
-    assert shown.startswith("table_1 (Table I): not run\n")
-    assert "Needs: a GPU for a day\n" in shown
-
-
 @pytest.fixture
 def repeated(tmp_path):
     """A claim whose order holds on the seeds from 0, and not on those from 10."""
@@ -115,11 +112,8 @@ def test_new_seeds_are_run_elsewhere_and_both_verdicts_are_shown(repeated, tmp_p
     assert "3 seeds  in order -> open" in shown
     assert "1 of 1 verdicts changed" in shown
     written = tmp_path / "new" / tmp_path.name / "table_1.csv"
-    assert {line.split(",")[3] for line in written.read_text().splitlines()[1:]} == {
-        "20",
-        "21",
-        "22",
-    }
+    seeds = {line.split(",")[3] for line in written.read_text().splitlines()[1:]}
+    assert seeds == {"20", "21", "22"}
     assert repeated.with_suffix(".csv").read_text() == before
     repeated.with_suffix(".py").write_text("")  # what is there is judged and not run again
     assert command(*arguments) == shown
@@ -136,24 +130,19 @@ def test_too_few_seeds_and_claims_that_train_nothing_are_refused(repeated, tmp_p
         repeating.repeat(read_claim(path), (7, 8, 9), tmp_path / "new")
 
 
-def test_the_draw_is_of_all_claims_that_train_alike():
+def test_the_draw_and_the_list_are_of_all_claims():
     shown = command("draw", "--number", "40", "--seed", "1")
     names = [line.split()[-1] for line in shown.splitlines()[:40]]
     assert len(set(names)) == 40
     assert command("draw", "--number", "40", "--seed", "1", "--names").split() == names
     assert command("draw", "--number", "40", "--seed", "2", "--names").split() != names
+    known = {j.claim.name: j.claim for each in read_claims() for j in each.claims}
+    assert all(known[name].trains and not known[name].needs for name in names)
     with pytest.raises(ValueError, match=r"number=400 is more than the \d+ claims"):
-        repeating.draw([j.claim for each in read_claims() for j in each.claims], 400, seed=1)
-    all_claims = {j.claim.name: j.claim for each in read_claims() for j in each.claims}
-    assert all(all_claims[name].trains and not all_claims[name].needs for name in names)
-
-
-def test_the_list_has_every_claim_and_counts_verdicts():
-    shown = command("list")
-    papers = read_claims()
-    number = sum(len(each.claims) for each in papers)
+        repeating.draw(list(known.values()), 400, seed=1)
+    number = sum(len(each.claims) for each in read_claims())
     assert command("check") == f"{number} claims are read and judged\n"
-    listed, trained, nothing = shown.split("\n\n")
+    listed, trained, nothing = command("list").split("\n\n")
     assert len(listed.split("\n")) == number
     lines = [*trained.splitlines()[1:], *nothing.splitlines()[1:]]
     counts = [int(line.split()[0]) for line in lines]

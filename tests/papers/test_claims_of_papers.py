@@ -47,6 +47,10 @@ settings = {local_steps = 5}
 name = "K = 2"
 settings = {local_steps = 2}
 
+[[cases]]
+name = "K = 5, again"
+settings = {local_steps = 5}
+
 [measures]
 "best accuracy (%)" = {best = true}
 "MB to 50%" = {first = "bytes", target = 0.5, scale = 1e6}
@@ -209,39 +213,31 @@ def test_results_are_small():
 
 @pytest.mark.slow
 def test_a_claim_is_run_from_its_file(tmp_path):
-    """On digits, so that it needs no files."""
+    """On digits, so that it needs no files; equal cases share their runs."""
     path = tmp_path / "digits.toml"
     path.write_text(DIGITS)
-    command = [sys.executable, str(PAPERS / "claims.py"), "run", str(path)]
-    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stderr
-    assert "digits (Table I): in order, on a stand-in" in shown.stdout
+
+    def command(name, *arguments):
+        line = [sys.executable, PAPERS / "claims.py", name, path, *arguments]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout, len(list((tmp_path / "results" / "papers").glob("*/")))
+
+    shown, folders = command("run")
+    assert "digits (Table I): in order, on a stand-in" in shown
     found = list(csv.DictReader((tmp_path / "digits.csv").open()))
-    assert len(found) == 2 * 2 * 3 * 2  # cases, methods, seeds, measures
+    assert len(found) == 3 * 2 * 3 * 2  # cases, methods, seeds, measures
     assert {row["method"] for row in found} == {"fedavg", "slow"}
     cost = next(row["value"] for row in found if row["measure"].startswith("MB"))
     rounds = float(cost) * 1e6 / (2 * 5 * 4 * 650)  # up and down, five clients, floats of the model
     assert rounds in (4, 8, 12)
-    folders = {path.name for path in (tmp_path / "results" / "papers").iterdir() if path.is_dir()}
-    assert len(folders) == 2
-    new = [*command[:2], "new-seeds", str(path), "--seeds", "7:11", "--out", str(tmp_path / "new")]
-    shown = subprocess.run(new, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stderr
-    assert "3 seeds  in order, on a stand-in -> " in shown.stdout
+    assert folders == 2
+    first, again = (
+        [r["value"] for r in found if r["case"] == "K = 5" + e] for e in ("", ", again")
+    )
+    assert first == again
+    shown, folders = command("new-seeds", "--seeds", "7:11", "--out", tmp_path / "new")
+    assert "3 seeds  in order, on a stand-in -> " in shown
     with (tmp_path / "new" / tmp_path.name / "digits.csv").open() as file:
         assert {row["seed"] for row in csv.DictReader(file)} == {"7", "8", "9"}
-    folders = {path.name for path in (tmp_path / "results" / "papers").iterdir() if path.is_dir()}
-    assert len(folders) == 4
-    path.write_text(DIGITS.replace("local_steps = 2", "local_steps = 5"))
-    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stderr  # the cases share their runs
-    assert folders == {path.name for path in (tmp_path / "results" / "papers").glob("*/")}
-    first, second = (
-        [
-            row["value"]
-            for row in csv.DictReader((tmp_path / "digits.csv").open())
-            if row["case"] == c
-        ]
-        for c in ("K = 5", "K = 2")
-    )
-    assert first == second
+    assert folders == 4

@@ -27,19 +27,20 @@ def run(method, seed, qualities, every=10, upload=4, seconds=2.0, **columns):
     ]
 
 
+def runs(method, by_seed, *given, **columns):
+    """The rows of several seeds, from 0."""
+    return [r for s, own in enumerate(by_seed) for r in run(method, s, own, *given, **columns)]
+
+
 def by_label(lines):
     return {line.label: line for line in lines}
 
 
 # FedGBO's: maximum and cost
 
-FEDAVG = run("fedavg", 0, [0.1, 0.5, 0.4, 0.6], flops=7) + run(
-    "fedavg", 1, [0.1, 0.3, 0.6, 0.5], flops=7
-)
-FASTER = run("faster", 0, [0.1, 0.55, 0.7, 0.6], upload=8, flops=9) + run(
-    "faster", 1, [0.1, 0.57, 0.9, 0.6], upload=8, flops=9
-)
-SLOWER = run("slower", 0, [0.1, 0.2, 0.5, 0.5]) + run("slower", 1, [0.1, 0.2, 0.4, 0.4])
+FEDAVG = runs("fedavg", [[0.1, 0.5, 0.4, 0.6], [0.1, 0.3, 0.6, 0.5]], flops=7)
+FASTER = runs("faster", [[0.1, 0.55, 0.7, 0.6], [0.1, 0.57, 0.9, 0.6]], upload=8, flops=9)
+SLOWER = runs("slower", [[0.1, 0.2, 0.5, 0.5], [0.1, 0.2, 0.4, 0.4]])
 
 
 def test_maximum_of_the_mean_curve_and_its_cost():
@@ -59,7 +60,7 @@ def test_maximum_of_the_mean_curve_and_its_cost():
 
 
 def test_a_run_that_ended_early_has_diverged():
-    early = run("half", 0, [0.1, 0.8, NAN]) + run("half", 1, [0.1, 0.6, 0.7, 0.8])
+    early = runs("half", [[0.1, 0.8, NAN], [0.1, 0.6, 0.7, 0.8]])
     (_, half) = maximum_and_cost(FEDAVG + early)
     assert (half.best.mean, half.cost.rounds, half.seeds_diverged) == (pytest.approx(0.7), 10, 1)
     (_, half) = final_quality(FEDAVG + early, last=10)
@@ -90,11 +91,8 @@ def test_rounds_and_seconds_to_a_target():
     rows = [
         *run("all", 0, [0.1, 0.6, 0.2]),
         *run("all", 1, [0.1, 0.2, 0.7], seconds=3),
-        *run("half", 0, [0.1, 0.2, 0.3]),
-        *run("half", 1, [0.1, 0.2, 0.6]),
-        *run("few", 0, [0.1, 0.6, 0.6]),
-        *run("few", 1, [0.1, 0.2, NAN]),
-        *run("few", 2, [0.1, 0.2, 0.4]),
+        *runs("half", [[0.1, 0.2, 0.3], [0.1, 0.2, 0.6]]),
+        *runs("few", [[0.1, 0.6, 0.6], [0.1, 0.2, NAN], [0.1, 0.2, 0.4]]),
     ]
     lines = by_label(rounds_to_target(rows, 0.6))
     assert lines["all"] == ("all", 15, 40, 2.5, ((0.6, 0.7),), 2, 0, 2)
@@ -118,12 +116,10 @@ def test_seconds_may_be_missing():
 
 GHBM_ROWS = [
     # every 50 rounds to 200: the last 100 are at 150 and 200
-    *run("fedavg", 0, [0.1, 0.2, 0.3, 0.4, 0.5], 50),
-    *run("fedavg", 1, [0.1, 0.2, 0.5, 0.6, 0.3], 50),  # above .45 early, but charged in full
-    *run("ghbm", 0, [0.1, 0.5, 0.6, 0.7, 0.8], 50, upload=9, seconds=3),
-    *run("ghbm", 1, [0.1, 0.3, 0.6, 0.8, 0.9], 50, upload=9, seconds=3),
-    *run("never", 0, [0.1, 0.2, 0.2, 0.3, 0.3], 50, upload=24),
-    *run("never", 1, [0.1, 0.2, 0.5, 0.3, 0.3], 50, upload=24),
+    # FedAvg's second seed is above .45 early, but charged in full
+    *runs("fedavg", [[0.1, 0.2, 0.3, 0.4, 0.5], [0.1, 0.2, 0.5, 0.6, 0.3]], 50),
+    *runs("ghbm", [[0.1, 0.5, 0.6, 0.7, 0.8], [0.1, 0.3, 0.6, 0.8, 0.9]], 50, upload=9, seconds=3),
+    *runs("never", [[0.1, 0.2, 0.2, 0.3, 0.3], [0.1, 0.2, 0.5, 0.3, 0.3]], 50, upload=24),
 ]
 
 
@@ -149,9 +145,8 @@ def test_shorter_windows_budgets_and_given_overheads():
     assert lines["fedavg"].final.mean == pytest.approx(0.4)
     assert lines["never"].evaluations == 1
     lines = by_label(final_quality(GHBM_ROWS, last=500, budget=100))
-    assert lines["fedavg"].final.mean == pytest.approx(
-        0.3
-    )  # of rounds 50 and 100, not of the start
+    mean = lines["fedavg"].final.mean
+    assert mean == pytest.approx(0.3)  # of rounds 50 and 100, not of the start
     assert lines["fedavg"].total_bytes == 1000
     assert lines["ghbm"].rounds == 50
     given = {"fedavg": 2, "ghbm": 4, "never": 1}
@@ -162,7 +157,7 @@ def test_shorter_windows_budgets_and_given_overheads():
 
 
 def test_divergence_does_not_affect_other_methods():
-    gone = run("gone", 0, [0.1, 0.5, NAN, NAN, NAN], 50) + run("gone", 1, [0.1] + [NAN] * 4, 50)
+    gone = runs("gone", [[0.1, 0.5, NAN, NAN, NAN], [0.1] + [NAN] * 4], 50)
     lines = by_label(final_quality(GHBM_ROWS + gone))
     assert np.isnan(lines["gone"].final.mean)
     assert lines["gone"][3:7] == (125, 1, 1250, 1 - 1250 / 2000)  # at 50, and never
@@ -182,10 +177,8 @@ def test_first_times_relative_to_a_method():
     rows = [
         *run("fedcompass", 0, [0.1, 0.6, 0.7], 1, clock=10),
         *run("fedcompass", 1, [0.1, 0.6, 0.9], 1, clock=30),
-        *run("fedavg", 0, [0.1, 0.2, 0.6], 1, clock=25),
-        *run("fedavg", 1, [0.1, 0.2, 0.4], 1, clock=25),
-        *run("fedasync", 0, [0.1, NAN, NAN], 1, clock=5),
-        *run("fedasync", 1, [0.1, 0.5, 0.5], 1, clock=5),
+        *runs("fedavg", [[0.1, 0.2, 0.6], [0.1, 0.2, 0.4]], 1, clock=25),
+        *runs("fedasync", [[0.1, NAN, NAN], [0.1, 0.5, 0.5]], 1, clock=5),
     ]
     lines = by_label(time_to_target(rows, 0.6, "fedcompass", clock="clock"))
     assert lines["fedcompass"][1:4] == (20, 1, 2)

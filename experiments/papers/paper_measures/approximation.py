@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_algos.algorithms.averaging.fedlga import Fallback, Mode, approximate, factors
-from fedjax_algos.analysis.diagnostics.drift import client_deltas
+from fedjax_algos.analysis.diagnostics import client_deltas
 from fedjax_algos.core import Dispatch, Params, Stack
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.data.federated_data import FederatedData

@@ -11,16 +11,17 @@ A loop counts as its body times its length, a conditional as its most expensive 
 `cost_analysis` counts the body of a loop once, whatever the length.
 """
 
+import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import source_info_util
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from fedjax_algos.analysis.costs.operations import CALLS, FREE, INTEGERS, RULES, scan_inputs
 from fedjax_algos.core import Dispatch
 from fedjax_algos.core.reprs import describe
 
@@ -32,10 +33,10 @@ class UncountedError(ValueError):
 
 
 class Flops(NamedTuple):
-    """The operations of a local update: a fixed part, and loops whose lengths depend on it.
+    """The operations of a local update.
 
     Attributes:
-      fixed: operations outside of loops.
+      fixed: operations outside of loops whose lengths depend on the dispatch.
       loops: each with the operations of its body and its length as a function of the dispatch.
     """
 
@@ -43,13 +44,10 @@ class Flops(NamedTuple):
     loops: tuple["Loop", ...] = ()
 
     def of(self, dispatches: Dispatch) -> np.ndarray:
-        """The operations of the local update of each dispatch.
+        """The operations of the local update of each dispatch, float64[...].
 
         Args:
           dispatches: leaves are NumPy arrays [...].
-
-        Returns:
-          float64[...].
         """
         flops = np.full(np.shape(dispatches.num_steps), self.fixed, np.float64)
         for loop in self.loops:
@@ -74,21 +72,102 @@ def total(parts: Iterable[Flops]) -> Flops:
     return Flops(sum(p.fixed for p in parts), tuple(loop for p in parts for loop in p.loops))
 
 
-def count(closed: ClosedJaxpr, known: Sequence[DispatchInteger | None]) -> Flops:
-    """Counts the operations of a trace that `jax.make_jaxpr` returned.
+def _output_size(eqn):
+    return sum(var.aval.size for var in eqn.outvars)
 
-    `known` has for each of the first inputs the integer that it is, as a function of the
-    dispatches, or None. The lengths of loops must follow from these, by arithmetic on scalars.
-    """
+
+def _input_size(eqn):
+    return eqn.invars[0].aval.size
+
+
+def _reduction(eqn):
+    size = _input_size(eqn)
+    return 0 if size == _output_size(eqn) else size  # 0 over axes of length 1
+
+
+def _product(eqn):
+    (contracted, _), _ = eqn.params["dimension_numbers"]
+    shape = eqn.invars[0].aval.shape
+    return 2 * _output_size(eqn) * math.prod(shape[axis] for axis in contracted)
+
+
+def _convolution(eqn):
+    images, kernel, outputs = (v.aval.shape for v in (*eqn.invars, *eqn.outvars))
+    params = eqn.params
+    # axes in the order batch (of a kernel: features out), features (in), and then the space
+    image_axes, kernel_axes, output_axes = params["dimension_numbers"]
+    flops = 2 * outputs[output_axes[0]] * outputs[output_axes[1]] * kernel[kernel_axes[1]]
+    for axis, (padding, _) in enumerate(params["padding"]):
+        dilation = params["lhs_dilation"][axis]
+        window = np.arange(kernel[kernel_axes[2 + axis]]) * params["rhs_dilation"][axis]
+        starts = np.arange(outputs[output_axes[2 + axis]]) * params["window_strides"][axis]
+        positions = starts[:, None] + window - padding
+        last = (images[image_axes[2 + axis]] - 1) * dilation
+        inside = (positions >= 0) & (positions <= last)
+        flops *= int((inside & (positions % dilation == 0)).sum())
+    return flops
+
+
+def _window_reduction(eqn):
+    return _output_size(eqn) * math.prod(eqn.params["window_dimensions"])
+
+
+_ELEMENTWISE = (
+    "abs acos acosh add add_any asin asinh atan atan2 atanh cbrt ceil clamp cos cosh digamma div "
+    "erf erf_inv erfc exp exp2 expm1 floor lgamma log log1p logistic max min mul neg "
+    "pow rem round rsqrt sign sin sinh sqrt square sub tan tanh"
+)
+_CUMULATIVE = "cumlogsumexp cummax cummin cumprod cumsum"
+_REDUCTIONS = "reduce_max reduce_min reduce_prod reduce_sum"
+_RULES: dict[str, Callable[[JaxprEqn], float]] = {
+    **dict.fromkeys(_ELEMENTWISE.split(), _output_size),
+    **dict.fromkeys(_CUMULATIVE.split(), _input_size),
+    **dict.fromkeys(_REDUCTIONS.split(), _reduction),
+    "integer_pow": lambda eqn: _output_size(eqn) * (eqn.params["y"] != 1),
+    "one_minus_square": lambda eqn: 2 * _output_size(eqn),  # in newer jax, the derivative of tanh
+    "dot_general": _product,
+    "conv_general_dilated": _convolution,
+    **{f"reduce_window_{name}": _window_reduction for name in ("sum", "max", "min")},
+    "select_and_scatter_add": _input_size,
+    **{f"scatter-{name}": lambda eqn: eqn.invars[-1].aval.size for name in ("add", "mul")},
+}
+_MOVES = (
+    "bitcast_convert_type broadcast_in_dim concatenate convert_element_type copy device_put "
+    "dynamic_slice dynamic_update_slice empty2 gather imag iota name nextafter pad real "
+    "optimization_barrier reduce_precision reshape rev scatter scatter-max scatter-min select_n "
+    "select_and_gather_add sharding_constraint slice sort split squeeze stack stop_gradient top_k "
+    "transpose unstack"
+)
+_FREE = frozenset(_MOVES.split())
+_WRAPPERS = "call checkpoint closed_call core_call custom_jvp_call custom_vjp_call jit pjit remat2"
+_CALLS = frozenset(_WRAPPERS.split())
+_OPERATORS = "abs add eq ge gt le lt mul ne neg sub"  # Python has them under these names
+_INTEGERS: dict[str, Callable] = {
+    **{name: getattr(operator, name) for name in _OPERATORS.split()},
+    "sign": np.sign,
+    "max": np.maximum,
+    "min": np.minimum,
+    "div": lambda a, b: (a - np.fmod(a, b)) // b,  # rounds towards 0
+    "rem": np.fmod,
+    "clamp": lambda low, x, high: np.clip(x, low, high),
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "not": np.invert,
+    "select_n": lambda which, *cases: np.choose(which, cases),
+    "convert_element_type": lambda x: np.add(x, 0),  # a truth value becomes 0 or 1
+    "stop_gradient": lambda x: x,
+    "copy": lambda x: x,
+}
+
+
+def count(closed: ClosedJaxpr, known: Sequence[DispatchInteger | None]) -> Flops:
+    """The operations of a trace; `known` has the integers that its first inputs are, or None."""
     live, _ = dce_jaxpr(closed.jaxpr, True, instantiate=True)
     return _walk(ClosedJaxpr(live, closed.consts), known)[0]
 
 
 def loop_state(closed: ClosedJaxpr, data: Sequence[Any] = ()) -> tuple[int, int]:
-    """Bytes that all outermost loops of a trace change, and the most that one of them only reads.
-
-    Float arrays count, except for inputs that are a client's examples, as `data` says.
-    """
+    """Bytes that outermost loops change, and the most that one only reads, without `data`."""
     live, _ = dce_jaxpr(closed.jaxpr, True, instantiate=True)
     loops = _loops(live, {var for var, skip in zip(live.invars, data, strict=False) if skip})
     changed, read = zip((0, 0), *loops, strict=True)
@@ -101,7 +180,7 @@ def _loops(jaxpr, data):
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
         from_data = [not isinstance(atom, Literal) and atom in data for atom in eqn.invars]
-        if name in CALLS:
+        if name in _CALLS:
             inner = _called(eqn).jaxpr
             yield from _loops(inner, {v for v, d in zip(inner.invars, from_data, strict=True) if d})
         elif name in ("while", "scan"):
@@ -116,7 +195,7 @@ def _loop_bytes(eqn, used, from_data):
         first, num_consts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
         body, live = _live_body(eqn, used)
     else:
-        first, (num_consts, num_carry) = 0, scan_inputs(eqn)
+        first, (num_consts, num_carry) = 0, _scan_inputs(eqn)
         body, live = eqn.params["jaxpr"].jaxpr, [True] * num_carry
     after = iter(body.outvars)  # of the carries that are used
     results = [None] * num_consts + [next(after) if alive else None for alive in live]
@@ -124,15 +203,15 @@ def _loop_bytes(eqn, used, from_data):
     for var, result, atom, skip in zip(
         body.invars, results, eqn.invars[first:], from_data[first:], strict=False
     ):
-        size = var.aval.size * var.aval.dtype.itemsize if _is_float(var.aval) else 0
+        size = _float_bytes(var)
         if result is not None and result is not var:
             changed += size
         elif var in needed and not skip and not isinstance(atom, Literal):
             read[atom] = size  # once, however often it is passed
     scanned = eqn.invars[first + len(results) :]  # one row in each iteration, but all are kept
     for atom, skip in zip(scanned, from_data[first + len(results) :], strict=True):
-        if _is_float(atom.aval) and not skip and not isinstance(atom, Literal):
-            read[atom] = atom.aval.size * atom.aval.dtype.itemsize
+        if not skip and not isinstance(atom, Literal):
+            read[atom] = _float_bytes(atom)
     return changed, sum(read.values())
 
 
@@ -156,26 +235,26 @@ def _walk(closed, arguments):
 
 def _equation(eqn, arguments, used):
     name, outputs = eqn.primitive.name, [var.aval for var in eqn.outvars]
-    if name in CALLS:
+    if name in _CALLS:
         return _walk(_called(eqn), arguments)
     if name in _CONTROL:
         return _CONTROL[name](eqn, arguments, used), []
-    if name in INTEGERS and _is_integer(outputs[0]) and None not in arguments:
-        rule = INTEGERS[name]
+    if name in _INTEGERS and _is_integer(outputs[0]) and None not in arguments:
+        rule = _INTEGERS[name]
         return Flops(0), [lambda dispatches: rule(*(value(dispatches) for value in arguments))]
-    if name in FREE or not any(map(_is_float, outputs)):
+    if name in _FREE or not any(map(_is_float, outputs)):
         return Flops(0), []
-    if name not in RULES:
+    if name not in _RULES:
         raise UncountedError(
             f"the operation {name!r} at {_source_line(eqn)} has no count of floating-point "
-            "operations; give it a rule in fedjax_algos/analysis/costs/operations.py"
+            "operations; give it a rule in fedjax_algos/analysis/costs/flops.py"
         )
-    return Flops(float(RULES[name](eqn))), []
+    return Flops(float(_RULES[name](eqn))), []
 
 
 def _scan(eqn, arguments, used):
     body, length = eqn.params["jaxpr"], eqn.params["length"]
-    part, _ = _walk(body, arguments[: scan_inputs(eqn)[0]])
+    part, _ = _walk(body, arguments[: _scan_inputs(eqn)[0]])
     if not part.loops:
         return Flops(length * part.fixed)
     return Flops(0, (Loop(lambda dispatches: length, part),))
@@ -192,10 +271,7 @@ def _cond(eqn, arguments, used):
 
 
 def _while(eqn, arguments, used):
-    """A loop from one known integer up to another, as `fori_loop` makes it, or one without floats.
-
-    The latter computes the entries of a permutation; its length is random.
-    """
+    """A loop between known integers, or one without floats, such as that of a permutation."""
     body, _ = _live_body(eqn, used)
     first = eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
     consts = arguments[eqn.params["cond_nconsts"] : first]
@@ -275,5 +351,17 @@ def _is_float(aval):
     return jnp.issubdtype(getattr(aval, "dtype", np.int32), jnp.inexact)
 
 
+def _float_bytes(atom):
+    return atom.aval.size * atom.aval.dtype.itemsize if _is_float(atom.aval) else 0
+
+
 def _source_line(eqn):
     return source_info_util.summarize(eqn.source_info) or "an unknown line"
+
+
+def _scan_inputs(eqn: JaxprEqn) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many are carried."""
+    if "num_consts" in eqn.params:
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    consts, carried, _ = eqn.params["ft_in"].unpack()  # trees of them, in newer jax
+    return len(list(consts)), len(list(carried))

@@ -1,7 +1,4 @@
-"""Operations and memory of a local update, counted from the trace of the algorithm's functions.
-
-`engine.transfer` counts the bytes sent.
-"""
+"""Operations and memory of a local update, counted from the trace of the algorithm's functions."""
 
 import functools
 import operator
@@ -42,9 +39,8 @@ def count_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData
 
     They are counted in the trace of the algorithm's own `client_update` and of the prelude's, by
     the rules of `flops.py`: gradients, optimiser and corrections, with the actual number of local
-    steps and of passes over the examples. Clients are counted one at a time (in a vmapped chunk,
-    clients with fewer steps also compute the steps of the longest). A batch counts with all its
-    rows, the masked ones of a short batch included, because they are computed. The server's
+    steps and of passes over the examples. Clients are counted one at a time, and a batch with all
+    its rows, the masked ones of a short batch included, because they are computed. The server's
     `broadcast`, `contribute` and `server_update` are not counted.
 
     Args:
@@ -68,8 +64,7 @@ def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedDat
 
     Between rounds it is the client's state. In a round it is that state, the broadcast (the model's
     statistics included), and the float arrays that the loops change: the local model, moving
-    optimiser statistics, the sum of a full gradient. Arrays that a loop only reads, such as fixed
-    optimiser statistics, are part of the broadcast. With a prelude the larger exchange counts. Not
+    optimiser statistics, the sum of a full gradient. With a prelude the larger exchange counts. Not
     counted are the examples, frozen params, and arrays that live within one step: activations and
     gradients.
 
@@ -115,10 +110,7 @@ def _exchanges(algorithm, state, data):
 
 @functools.lru_cache(maxsize=64)
 def _traced(algorithm: Algorithm, tree: Any, leaves: tuple) -> list[_Exchange]:
-    """The `client_update`s of a round, that of a prelude included.
-
-    The runs of an engine have equal shapes and share one trace.
-    """
+    """The `client_update`s of a round and its prelude; runs of an engine share one trace."""
     shapes = exchange_shapes(algorithm, *tree.unflatten(leaves))
 
     def exchange(phase, broadcast, own):

@@ -1,7 +1,4 @@
-"""What figures share: two styles, files with the same bytes every time, and columns as axes.
-
-matplotlib is imported late, because it is slow to import.
-"""
+"""What figures share: two styles, files with the same bytes every time, and columns as axes."""
 
 import contextlib
 import warnings
@@ -23,20 +20,16 @@ BLUE = "#2e73eb"  # of pictures with one colour
 MAX_CHARACTERS = 80  # of a text
 _DOTS_PER_INCH = 200
 # no dates; an entry that is None is left out
-_METADATA: dict[str, dict[str, Any]] = {
-    ".pdf": {"CreationDate": None},
-    ".png": {},
-    ".svg": {"Date": None},
-}
+_METADATA: dict[str, Any] = {".pdf": {"CreationDate": None}, ".png": {}, ".svg": {"Date": None}}
 _FONTS: Any = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "fedjax_algos"}
+_TICKS = {"width": 0.5, "size": 2.5}
 _PAPER: dict[str, Any] = {
     "font.family": ["STIXGeneral", "DejaVu Sans"],  # the second has more characters
     "mathtext.fontset": "stix",
     "hatch.linewidth": 0.6,
-    **dict.fromkeys(
-        ("axes.linewidth", "grid.linewidth", "xtick.major.width", "ytick.major.width"), 0.5
-    ),
-    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 2.5),
+    "axes.linewidth": 0.5,
+    "grid.linewidth": 0.5,
+    **{f"{axis}tick.major.{name}": v for axis in "xy" for name, v in _TICKS.items()},
 }
 
 
@@ -60,43 +53,34 @@ def picture_style(style: PictureStyle) -> Iterator[Look]:
 
     Args:
       style: "screen"; or "paper" for a Times font as LaTeX classes have it, small type, thin lines.
-
-    Raises:
-      ValueError: for another style.
     """
-    from matplotlib import rc_context
+    from matplotlib import rc_context  # slow to import
 
     check_choice("style", style, PICTURE_STYLES)
     look = _LOOKS[style]
-    settings: Any = {**look.settings, "font.size": look.points}
-    with rc_context(settings):
+    with rc_context({**look.settings, "font.size": look.points}):
         yield look
 
 
-def check_suffix(path: Path) -> None:
-    """Raises ValueError for a file whose suffix names no format of a picture."""
-    check_choice("suffix", path.suffix.lower(), sorted(_METADATA))
-
-
 def save_figure(figure: "Figure", path: str | Path, style: PictureStyle = "screen") -> None:
-    """Writes a figure as PNG, as PDF with TrueType fonts, or as SVG whose texts are texts.
+    """Writes a figure to a file, with the same bytes each time.
 
     Args:
       figure: a figure of matplotlib.
-      path: the file; its suffix says the format.
+      path: the file: .png, .pdf (with TrueType fonts) or .svg (texts are texts).
       style: the style in which the figure was drawn.
 
     Raises:
-      ValueError: for another format, or if the figure is too small for its texts.
+      ValueError: for another format, or a figure that is too small for its texts.
     """
     from matplotlib import rc_context
 
-    path = Path(path)
-    check_suffix(path)
+    suffix = Path(path).suffix.lower()
+    check_choice("suffix", suffix, sorted(_METADATA))
     with picture_style(style), rc_context(_FONTS), warnings.catch_warnings():
         warnings.filterwarnings("error", "constrained_layout not applied")
         try:
-            figure.savefig(path, dpi=_DOTS_PER_INCH, metadata=_METADATA[path.suffix.lower()])
+            figure.savefig(path, dpi=_DOTS_PER_INCH, metadata=_METADATA[suffix])
         except UserWarning as error:
             width, height = figure.get_size_inches()
             raise ValueError(
@@ -106,15 +90,10 @@ def save_figure(figure: "Figure", path: str | Path, style: PictureStyle = "scree
 
 
 class Axis(NamedTuple):
-    """A column as the x axis names it.
+    """A column as the x axis names it."""
 
-    Attributes:
-      label: without the unit.
-      unit: "B" or "FLOP", which have prefixes; else "".
-    """
-
-    label: str
-    unit: str = ""
+    label: str  # without the unit
+    unit: str = ""  # "B" or "FLOP", which have prefixes
 
 
 AXES = {  # columns for the x axis
@@ -141,11 +120,7 @@ class Column(NamedTuple):
 
 
 def axes_of(columns: Collection[str]) -> dict[str, Axis]:
-    """The columns for the x axis, by name; on the virtual clock a round is a server step.
-
-    Args:
-      columns: those of the rows.
-    """
+    """Those for the x axis, by name; on the virtual clock a round is a server step."""
     axes = {name: axis for name, axis in AXES.items() if name in columns}
     if "simulated_seconds" in axes:
         axes |= {"round": Axis("server step")}
@@ -173,12 +148,11 @@ def column_of(
 
 def check_limits(name: str, limits: Limits, logarithmic: bool) -> None:
     """Raises ValueError for limits that are no interval, or not above 0 on a logarithmic axis."""
-    if not isinstance(limits, tuple | list) or len(limits) != 2:
-        raise ValueError(f"{name}={limits!r} is no interval; give the lower and the upper limit")
-    given = [limit for limit in limits if limit is not None]
-    if not all(is_number(limit, float) for limit in given):
-        raise ValueError(f"{name}={limits!r} is no interval; give finite numbers")
-    if len(given) == 2 and given[0] >= given[1]:
+    is_pair = isinstance(limits, tuple | list) and len(limits) == 2
+    given = [limit for limit in limits if limit is not None] if is_pair else []
+    if not is_pair or not all(is_number(limit, float) for limit in given):
+        raise ValueError(f"{name}={limits!r} is no interval; give finite numbers, low and high")
+    if given != sorted({*given}):
         raise ValueError(f"{name}={limits!r} is no interval; give the lower limit first")
     if logarithmic and min(given, default=1) <= 0:
         raise ValueError(f"{name}={limits!r} does not fit a logarithmic axis; give limits above 0")

@@ -6,13 +6,13 @@ for those who lack one kind of cones, and their greys are evenly spaced from bla
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_algos.analysis.labels import DISPLAY_NAMES, SEPARATOR, STYLE_TABLE, algorithm_of
-from fedjax_algos.analysis.pictures.axes import Limits
+from fedjax_algos.analysis.pictures.axes import Column, Limits
 from fedjax_algos.analysis.rows import column_by_method
 from fedjax_algos.analysis.statistics import (
     MIN_SEEDS_OF_AN_INTERVAL,
@@ -45,29 +45,6 @@ LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2
 _SLOTS = 64  # styles that differ
 
 
-class Panel(NamedTuple):
-    """What one panel shows."""
-
-    title: str  # "" if there is one facet only
-    rows: list[Row]
-    metric: str
-    x: str
-
-
-class Grid(NamedTuple):
-    """The panels of a figure, row by row."""
-
-    panels: list[Panel]
-    columns: int
-    share_x: bool  # each column of panels has one x axis
-    share_y: bool  # each row of panels has one metric
-
-    @property
-    def rows(self) -> int:
-        """The number of rows of panels."""
-        return -(-len(self.panels) // self.columns)
-
-
 class Curve(NamedTuple):
     """What is drawn of a method. Values that are not finite are NaN."""
 
@@ -78,6 +55,24 @@ class Curve(NamedTuple):
     lines: list[tuple[np.ndarray, np.ndarray]]  # x and y of each seed, if it is drawn
     lost: int  # seeds whose last value is not finite
     seeds: int
+
+
+class Panel(NamedTuple):
+    """What one panel shows."""
+
+    title: str  # "" if there is one facet only
+    curves: dict[str, Curve]  # by label
+    x: Column
+    y: Column
+
+
+class Grid(NamedTuple):
+    """The panels of a figure, row by row."""
+
+    panels: list[Panel]
+    columns: int
+    share_x: bool  # each column of panels has one x axis
+    share_y: bool  # each row of panels has one metric
 
 
 def choose_band(band: str | None, seeds: int) -> str:
@@ -93,11 +88,14 @@ def choose_band(band: str | None, seeds: int) -> str:
     return band
 
 
-def curves_of(rows: list[Row], metric: str, x: str, band: str) -> dict[str, Curve]:
-    """The curves of all methods of a panel, by label; the methods have the same seeds."""
+def curves_of(
+    rows: list[Row], metric: str, x: str, band: str, labels: Collection[str]
+) -> dict[str, Curve]:
+    """The curves of those methods of a panel that have rows there; they have the same seeds."""
+    rows = [row for row in rows if row["method"] in labels]
     values, positions = column_by_method(rows, metric), column_by_method(rows, x)
     with np.errstate(over="ignore", invalid="ignore"):
-        return {label: _curve(positions[label], values[label], band) for label in values}
+        return {own: _curve(positions[own], values[own], band) for own in labels if own in values}
 
 
 def _curve(x: np.ndarray, y: np.ndarray, band: str) -> Curve:
@@ -120,13 +118,7 @@ def _finite(values: np.ndarray) -> np.ndarray:
 def fit_y_limits(
     curves: list[Curve], given: Limits, x_limits: Limits, *, logarithmic: bool, whole: bool
 ) -> Limits:
-    """The limits of a y axis: those that are given, else those that the curves need.
-
-    What is outside the limits of the x axis does not count, and the first tenth of a curve only
-    if `whole`. Over rounds and costs methods hardly differ there, and the axis would be as high as
-    their common start; in simulated time their first server steps are at different times, and a
-    curve would begin in the middle of the figure.
-    """
+    """The limits that are given, else those of the visible curves after their first tenth."""
     left, right = (
         default if end is None else end
         for end, default in zip(x_limits, (-np.inf, np.inf), strict=True)
@@ -134,6 +126,7 @@ def fit_y_limits(
     parts = [np.empty(0)]
     for curve in curves:
         visible = (curve.x >= left) & (curve.x <= right)
+        # where methods hardly differ over rounds and costs; in simulated time they do (`whole`)
         visible[: 0 if whole else len(visible) // 10] = False
         least = min(0.0, float(np.fmin.reduce(curve.mean, initial=0.0)))
         low = np.maximum(curve.low, least)  # no accuracy is below 0, although an interval may be
@@ -177,12 +170,11 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
 
     An algorithm of the package has one style in all figures, whatever the case of its label and
     whatever options follow its name. Two to four variants of an algorithm, such as `fedavg` and
-    `fedavg weighting=uniform`, share its colour beside other algorithms, and differ in the marker
-    and the line; so do the methods of several results folders, as in `longer: fedavg`. If all
-    methods of the figure are variants of one algorithm, or if there are more of them, each prefers
-    the style that follows from its text, as any other label does. It takes another colour, marker
-    or line if other methods of the figure have these, as long as there are some. Up to 64 methods
-    have different styles.
+    `fedavg weighting=uniform` or `longer: fedavg`, share its colour beside other algorithms, and
+    differ in the marker and the line. If all methods are variants of one algorithm, or if there are
+    more of them, each prefers the style that follows from its text, as any other label does, and
+    takes another colour, marker or line if other methods have these, as long as there are some. Up
+    to 64 methods have different styles.
 
     Args:
       labels: the labels of all methods of the figure.
@@ -191,71 +183,49 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
     texts = _texts(labels)
     variants: dict[str, list[str]] = {}  # by algorithm
     for label in sorted(labels, key=lambda label: (_has_options(label), texts[label])):
-        if (name := algorithm_of(label)) in FIXED_STYLES:
+        if name := algorithm_of(label):
             variants.setdefault(name, []).append(label)
-    first = {
-        own[0]: FIXED_STYLES[name]
-        for name, own in variants.items()
-        if len(own) == 1 or _share(own, labels) or not _has_options(own[0])
-    }
-    styles = dict(first)
-    taken = _Taken(styles.values())
-    for own in variants.values():
-        for number, label in enumerate(own[1:] if _share(own, labels) else [], 1):
-            styles[label] = taken.variant(styles[own[0]], number)
-            taken.add(styles[label])
+    styles: dict[str, Style] = {}
+    used: Counter[Any] = Counter()  # of styles, colours, markers and lines
+
+    def take(label: str, style: Style) -> None:
+        styles[label] = style
+        used.update([style, *style])
+
+    def cost(style: Style) -> tuple[int, ...]:
+        other = style.colour != candidates[0].colour
+        return used[style], used[style.colour], other, used[style.marker], used[style.line]
+
+    shared = []  # variants that have the colour of the first one
+    for name, own in variants.items():
+        share = 1 < len(own) <= len(LINES) and len(own) < len(labels)
+        if share or len(own) == 1 or not _has_options(own[0]):
+            take(own[0], FIXED_STYLES[name])
+        shared += [own] * share
+    for first, *others in shared:
+        for number, label in enumerate(others, 1):
+            take(label, min(_variants(styles[first], number), key=used.__getitem__))
     for label in sorted(set(labels) - set(styles), key=texts.__getitem__):  # whatever their order
         preferred = zlib.crc32(texts[label].encode("utf-8", "surrogatepass"))
         candidates = [_style((preferred + step) % _SLOTS) for step in range(_SLOTS)]
-        styles[label] = min(candidates, key=lambda style: taken.cost(style, candidates[0]))
-        taken.add(styles[label])
+        take(label, min(candidates, key=cost))
     return {label: styles[label] for label in labels}
+
+
+def _variants(style: Style, number: int) -> list[Style]:
+    """Styles of the same colour: that with the next marker and line, and those after it."""
+    marker, line = MARKERS.index(style.marker) + number, LINES.index(style.line) + number
+    markers = [MARKERS[index % len(MARKERS)] for index in range(marker, marker + len(MARKERS))]
+    return [Style(style.colour, own, LINES[line % len(LINES)]) for own in markers]
 
 
 def _texts(labels: list[str]) -> dict[str, str]:
     """The labels without the name of a results folder, unless several folders have the method."""
-    methods = [label.rpartition(SEPARATOR)[2] for label in labels]
-    uses = Counter(methods)
-    return {
-        label: method if uses[method] == 1 else label
-        for label, method in zip(labels, methods, strict=True)
-    }
+    methods = {label: label.rpartition(SEPARATOR)[2] for label in labels}
+    uses = Counter(methods.values())
+    return {label: own if uses[own] == 1 else label for label, own in methods.items()}
 
 
 def _has_options(label: str) -> bool:
     """Whether something follows or precedes the name of an algorithm in a label."""
     return label.lower().replace("-", "") not in DISPLAY_NAMES
-
-
-def _share(variants: list[str], labels: list[str]) -> bool:
-    """Whether variants of an algorithm share its colour."""
-    return 1 < len(variants) <= len(LINES) and len(variants) < len(labels)
-
-
-class _Taken:
-    """How often styles and their parts are used."""
-
-    def __init__(self, styles: Iterable[Style]):
-        self.styles: Counter[Style] = Counter()
-        self.parts: list[Counter[Any]] = [Counter() for _ in Style._fields]
-        for style in styles:
-            self.add(style)
-
-    def add(self, style: Style) -> None:
-        self.styles[style] += 1
-        for counter, part in zip(self.parts, style, strict=True):
-            counter[part] += 1
-
-    def variant(self, style: Style, number: int) -> Style:
-        """A style of the same colour: the next marker and line, or free ones after them."""
-        marker, line = MARKERS.index(style.marker) + number, LINES.index(style.line) + number
-        candidates = [
-            style._replace(marker=MARKERS[m % len(MARKERS)], line=LINES[line % len(LINES)])
-            for m in range(marker, marker + len(MARKERS))
-        ]
-        return min(candidates, key=self.styles.__getitem__)
-
-    def cost(self, style: Style, preferred: Style) -> tuple[int, ...]:
-        """Uses of the style and its colour; if that is not preferred; uses of marker and line."""
-        colour, marker, line = (c[part] for c, part in zip(self.parts, style, strict=True))
-        return self.styles[style], colour, style.colour != preferred.colour, marker, line

@@ -3,7 +3,7 @@
 import io
 import textwrap
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib import rcParams
@@ -19,11 +19,10 @@ from fedjax_algos.analysis.pictures.axes import (
     MAX_CHARACTERS,
     TEXT_WIDTH,
     WHOLE,
-    Column,
     PictureStyle,
     picture_style,
 )
-from fedjax_algos.analysis.pictures.curves import OUTSIDE, Curve, Grid, Style
+from fedjax_algos.analysis.pictures.curves import OUTSIDE, Curve, Grid, Panel, Style
 from fedjax_algos.core.reprs import printable
 
 _DOTS_IN_A_NOTEBOOK = 100  # per inch
@@ -32,6 +31,7 @@ _MIN_TEXT = 0.5  # inches
 _MAX_INSIDE = 6  # methods of a legend inside the axes
 _MANY_POINTS = 12  # more of them do not all have a marker
 _MARKER_DISTANCE = 0.1  # along a curve, in diagonals of the axes
+_STEPS = [1, 2, 2.5, 5, 10]  # of ticks
 _MARKER_SIZE = {"*": 7.5, "P": 5.8, "X": 5.8}  # points; other markers look larger
 
 
@@ -46,17 +46,7 @@ class MetricFigure(Figure):
             return file.getvalue()
 
 
-class Content(NamedTuple):
-    """What is drawn in a panel."""
-
-    title: str
-    curves: dict[str, Curve]  # by label
-    x: Column
-    y: Column
-
-
 def draw(
-    contents: list[Content],
     grid: Grid,
     names: Mapping[str, str],
     styles: Mapping[str, Style],
@@ -66,104 +56,87 @@ def draw(
     size: tuple[float, float] | None,
     style: PictureStyle,
 ) -> tuple[MetricFigure, list[str]]:
-    """Draws a figure, and returns it with what it does not show.
-
-    The panels are row by row, the names of the methods by label in the order of the legend. A size
-    of None suits the panels and the legend.
-    """
-    several = len(contents) > 1
-    width, height = size or _size(grid, several, style)
+    """Draws a figure, and returns it with what it does not show."""
+    panels, num_rows = grid.panels, -(-len(grid.panels) // grid.columns)
+    several = len(panels) > 1
+    width, height = size or _size(grid.columns, num_rows, several, style)
     with picture_style(style) as look:
         points = look.points if width / grid.columns >= look.narrow else look.small
         rcParams["font.size"] = points  # `picture_style` restores it
         figure = MetricFigure(figsize=(width, height), layout="constrained")
-        axes_of_grid = figure.subplots(
-            grid.rows,
-            grid.columns,
-            squeeze=False,
-            sharex="col" if grid.share_x else "none",
-            sharey="row" if grid.share_y else "none",
-        )
-        panels = axes_of_grid.ravel().tolist()
-        for axes in panels[len(contents) :]:
+        shared: Any = {"sharex": "col"} if grid.share_x else {}
+        shared |= {"sharey": "row"} if grid.share_y else {}
+        axes_of_grid = figure.subplots(num_rows, grid.columns, squeeze=False, **shared).ravel()
+        for axes in axes_of_grid[len(panels) :]:
             axes.remove()
-        for axes, content in zip(panels, contents, strict=False):
-            columns = content.x, content.y
-            draw_curves(axes, content.curves, styles, columns, filled=filled, scale=look.lines)
+        for axes, panel in zip(axes_of_grid, panels, strict=False):
+            draw_curves(axes, panel, styles, filled=filled, scale=look.lines)
             axes.tick_params(labelsize=points, labelfontfamily=rcParams["font.family"])
-            _write_texts(axes, content, grid, width / grid.columns, points)
-        states = _states(contents, panels)
-        texts = {name: _with_state(text, states.get(name, [])) for name, text in names.items()}
-        height += _draw_legend(figure, texts, styles, points, look.lines)
+            place = axes.get_subplotspec()  # shared axes have one label
+            texts = {
+                "title": panel.title * (place.is_first_row() or not grid.share_x),
+                "xlabel": panel.x.label * (place.is_last_row() or not grid.share_x),
+                "ylabel": panel.y.label * (place.is_first_col() or not grid.share_y),
+            }
+            for name, text in texts.items():
+                shown = printable(text, longest=MAX_CHARACTERS)
+                shown = _wrapped(shown, width / grid.columns, points)
+                getattr(axes, f"set_{name}")(shown, fontsize=points, parse_math=False)
+        panel_names = _panel_names(panels)
+        states = _states(panels, panel_names, axes_of_grid)
+        entries = {}
+        for name, text in names.items():
+            told = f" ({'; '.join(states[name])})" if states.get(name) else ""
+            entries[name] = printable(text, longest=MAX_CHARACTERS) + told
+        height += _draw_legend(figure, entries, styles, points, look.lines)
         if size is None:
             figure.set_size_inches(width, height)
-        write = figure.suptitle if several else panels[0].set_title
+        write = figure.suptitle if several else axes_of_grid[0].set_title
         write(_wrapped(printable(title), width, points), fontsize=points, parse_math=False)
     hidden = [f"{names[name]}: {state}" for name in names for state in states.get(name, [])]
-    hidden += [f"{_name(c, contents)}: none of the methods" for c in contents if not c.curves]
-    return figure, hidden + _without_place(contents)
+    empty = [name for name, own in zip(panel_names, panels, strict=True) if not own.curves]
+    hidden += [f"{name}: none of the methods" for name in empty]
+    return figure, hidden + _without_place(panels)
 
 
-def _size(grid: Grid, several: bool, style: PictureStyle) -> tuple[float, float]:
+def _size(columns: int, rows: int, several: bool, style: PictureStyle) -> tuple[float, float]:
     """Width and height in inches, without the legend."""
     if style == "paper":
-        width = COLUMN_WIDTH if grid.columns == 1 else TEXT_WIDTH
-        return width, 0.3 + 1.7 * grid.rows if several else 2.2
-    return (0.6 + 3.6 * grid.columns, 0.8 + 3 * grid.rows) if several else (7.5, 4.6)
+        width = COLUMN_WIDTH if columns == 1 else TEXT_WIDTH
+        return width, 0.3 + 1.7 * rows if several else 2.2
+    return (0.6 + 3.6 * columns, 0.8 + 3 * rows) if several else (7.5, 4.6)
 
 
-def _write_texts(axes: Axes, content: Content, grid: Grid, width: float, points: float) -> None:
-    """The title of a panel and the labels of its axes; shared axes have one label."""
-    place: Any = axes.get_subplotspec()
-    texts = dict.fromkeys(("title", "xlabel", "ylabel"), "")
-    if place.is_first_row() or not grid.share_x:
-        texts["title"] = content.title
-    if place.is_last_row() or not grid.share_x:
-        texts["xlabel"] = content.x.label
-    if place.is_first_col() or not grid.share_y:
-        texts["ylabel"] = content.y.label
-    for name, text in texts.items():
-        shown = _wrapped(printable(text, longest=MAX_CHARACTERS), width, points)
-        getattr(axes, f"set_{name}")(shown, fontsize=points, parse_math=False)
+def _panel_names(panels: list[Panel]) -> list[str]:
+    """The parts of the panels' titles and columns that distinguish them from each other."""
+    parts = zip(*[(panel.title, panel.y.name, panel.x.name) for panel in panels], strict=True)
+    differing = [own for own in parts if len(set(own)) > 1]
+    return [", ".join(own) for own in zip(*differing, strict=True)] or [""] * len(panels)
 
 
-def _states(contents: list[Content], panels: list[Axes]) -> dict[str, list[str]]:
+def _states(panels: list[Panel], names: list[str], axes: np.ndarray) -> dict[str, list[str]]:
     """What the panels do not show of each method; with the name of the panel if they differ."""
     by_label: dict[str, dict[str, str]] = {}
-    for content, axes in zip(contents, panels, strict=False):
-        for label, curve in content.curves.items():
-            state = state_of(curve, axes, (content.x, content.y))
-            by_label.setdefault(label, {})[_name(content, contents)] = state
-    return {
-        label: [states[0]]
-        if len(states := [*dict.fromkeys(by_panel.values())]) == 1 and states[0]
-        else [f"{state} in {name}" for name, state in by_panel.items() if state]
-        for label, by_panel in by_label.items()
-    }
+    for panel, name, own in zip(panels, names, axes, strict=False):
+        for label, curve in panel.curves.items():
+            by_label.setdefault(label, {})[name] = state_of(curve, own, panel)
+    found = {}
+    for label, by_panel in by_label.items():
+        found[label] = [f"{state} in {name}" for name, state in by_panel.items() if state]
+        if len({*by_panel.values()}) == 1:
+            found[label] = [state for state in by_panel.values() if state][:1]
+    return found
 
 
-def _name(content: Content, contents: list[Content]) -> str:
-    """The parts of a panel's title and columns that distinguish it from the others."""
-    parts = [(c.title, c.y.name, c.x.name) for c in contents]
-    own = (content.title, content.y.name, content.x.name)
-    differing = [len(set(values)) > 1 for values in zip(*parts, strict=True)]
-    return ", ".join(part for part, differs in zip(own, differing, strict=True) if differs)
-
-
-def _with_state(text: str, states: list[str]) -> str:
-    text = printable(text, longest=MAX_CHARACTERS)
-    return text + f" ({'; '.join(states)})" * bool(states)
-
-
-def _without_place(contents: list[Content]) -> list[str]:
+def _without_place(panels: list[Panel]) -> list[str]:
     """One line for each logarithmic axis on which some points have no place."""
     lines = []
     for axis, values in (("x", "x"), ("y", "mean")):
         points = sum(
             int(((getattr(curve, values) <= 0) & np.isfinite(curve.x + curve.mean)).sum())
-            for content in contents
-            for curve in content.curves.values()
-            if getattr(content, axis).logarithmic
+            for panel in panels
+            for curve in panel.curves.values()
+            if getattr(panel, axis).logarithmic
         )
         if points:
             noun = "point" if points == 1 else "points"
@@ -178,10 +151,7 @@ def _draw_legend(
     points: float,
     scale: float,
 ) -> float:
-    """Draws the legend, and returns its height in inches if it is below the panels, else 0.
-
-    A small one of a single panel is in the axes, where it hides least of the curves.
-    """
+    """Draws the legend and returns its height in inches, 0 if it is inside the only panel."""
     if not any(texts.values()):  # one run without a label
         return 0.0
     renderer = FigureCanvasAgg(figure).get_renderer()
@@ -189,17 +159,11 @@ def _draw_legend(
     wrapped = [_wrapped(text, width - 0.5, points) for text in texts.values()]
     handles = [Line2D([], [], **line_options(styles[name], scale)) for name in texts]
 
+    numbers = list(map(str, range(len(handles))))  # a label with _ in front would be left out
+    look = {"frameon": False, "fontsize": points, "handlelength": 2.8, "columnspacing": 1.4}
+
     def add(owner: Any, where: str, columns: int) -> tuple[Any, float, float]:
-        legend = owner.legend(
-            handles,
-            list(map(str, range(len(handles)))),  # a label with _ in front would be left out
-            loc=where,
-            ncols=columns,
-            frameon=False,
-            fontsize=points,
-            handlelength=2.8,
-            columnspacing=1.4,
-        )
+        legend = owner.legend(handles, numbers, loc=where, ncols=columns, **look)
         for text, content in zip(legend.get_texts(), wrapped, strict=True):
             text.set(text=content, parse_math=False)  # as it is, also with $
         extent = legend.get_window_extent(renderer)
@@ -241,44 +205,33 @@ def line_options(style: Style, scale: float) -> dict[str, Any]:
 
 
 def draw_curves(
-    axes: Axes,
-    curves: Mapping[str, Curve],
-    styles: Mapping[str, Style],
-    columns: tuple[Column, Column],
-    *,
-    filled: bool,
-    scale: float,
+    axes: Axes, panel: Panel, styles: Mapping[str, Style], *, filled: bool, scale: float
 ) -> None:
     """Draws the curves of a panel with their bands, and sets its scales and limits."""
-    x_unit, y_unit = (column.unit for column in columns)
-    for index, (label, curve) in enumerate(curves.items()):
+    columns = {"x": panel.x, "y": panel.y}
+    x_unit, y_unit = panel.x.unit, panel.y.unit
+    for index, (label, curve) in enumerate(panel.curves.items()):
         style = styles[label]
         x = curve.x / x_unit
         if filled:
             low, high = curve.low / y_unit, curve.high / y_unit
             axes.fill_between(x, low, high, color=style.colour, alpha=0.13, linewidth=0)
+        thin: dict[str, Any] = {"color": style.colour, "alpha": 0.4, "linewidth": 0.5 * scale}
         for own_x, own_y in curve.lines:
-            thin: dict[str, Any] = {"alpha": 0.4, "linewidth": 0.5 * scale}
-            axes.plot(own_x / x_unit, own_y / y_unit, color=style.colour, **thin)
+            axes.plot(own_x / x_unit, own_y / y_unit, **thin)
         start = 0.02 * (index % 5)  # markers of different methods are at different places
-        axes.plot(
-            x,
-            curve.mean / y_unit,
-            markevery=None if len(x) <= _MANY_POINTS else (start, _MARKER_DISTANCE),
-            **line_options(style, scale),
-        )
-    axes.set(
-        **{f"{name}scale": "log" for name, c in zip("xy", columns, strict=True) if c.logarithmic}
-    )
-    for name, column in zip("xy", columns, strict=True):
+        places = None if len(x) <= _MANY_POINTS else (start, _MARKER_DISTANCE)
+        axes.plot(x, curve.mean / y_unit, markevery=places, **line_options(style, scale))
+    axes.set(**{f"{name}scale": "log" for name, c in columns.items() if c.logarithmic})
+    for name, column in columns.items():
         ends = [None if end is None else end / column.unit for end in column.limits]
         getattr(axes, f"set_{name}lim")(*ends)
-    for axis, column in zip((axes.xaxis, axes.yaxis), columns, strict=True):
+    for name, column in columns.items():
+        axis = getattr(axes, f"{name}axis")
         if column.logarithmic:
             _label_logarithmic(axis)
         elif column.name in WHOLE:
-            steps = [1, 2, 2.5, 5, 10]
-            axis.set_major_locator(MaxNLocator("auto", steps=steps, integer=True, min_n_ticks=1))
+            axis.set_major_locator(MaxNLocator("auto", steps=_STEPS, integer=True, min_n_ticks=1))
     axes.grid(alpha=0.3)
     axes.set_axisbelow(True)
 
@@ -288,15 +241,15 @@ def _label_logarithmic(axis: Axis) -> None:
     low, high = axis.get_view_interval()
     if not 0 < low < high <= 1e4 * low:
         return
-    narrow = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10])
+    narrow = MaxNLocator(5, steps=_STEPS)
     axis.set_major_locator(narrow if high < 10 * low else LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.set_minor_locator(NullLocator())
 
 
-def state_of(curve: Curve, axes: Axes, columns: tuple[Column, Column]) -> str:
+def state_of(curve: Curve, axes: Axes, panel: Panel) -> str:
     """What a panel with all curves does not show of one; "" if it shows the whole curve."""
-    x, y = curve.x / columns[0].unit, curve.mean / columns[1].unit
+    x, y = curve.x / panel.x.unit, curve.mean / panel.y.unit
     (left, right), (below, above) = axes.get_xlim(), axes.get_ylim()
     if not np.isfinite(x + y).any():
         return "no finite value"

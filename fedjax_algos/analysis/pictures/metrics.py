@@ -8,12 +8,10 @@ from fedjax_algos.analysis.labels import display_names
 from fedjax_algos.analysis.pictures.axes import (
     AXES,
     NO_LIMITS,
-    PICTURE_STYLES,
     Limits,
     PictureStyle,
     axes_of,
     check_limits,
-    check_suffix,
     column_of,
     save_figure,
 )
@@ -28,6 +26,7 @@ from fedjax_algos.analysis.pictures.curves import (
     fit_y_limits,
     method_styles,
 )
+from fedjax_algos.analysis.statistics import SPREADS
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, is_number, unknown
 
@@ -47,21 +46,17 @@ _MAX_BESIDE = 4  # panels in a line, of one metric or of one facet
 def plot_metric(rows: Histories, path: str | Path | None = None, **options: Any) -> "MetricFigure":
     """The figure of `draw_metric`, which a notebook shows, and which may be written to a file.
 
+    Its `notes` are what it does not show, one line for each method or axis.
+
     Args:
       rows: as for `draw_metric`; `plot_metric(history)` suffices.
-      path: the file to write, with the same bytes each time. Its suffix says the format: .png, .pdf
-        (with TrueType fonts) or .svg (texts are texts). None writes nothing.
+      path: the file to write, as for `save_figure`; None writes nothing.
       **options: as for `draw_metric`.
 
-    Returns:
-      The figure; its `notes` are what it does not show, one line for each method or axis.
-
     Raises:
-      TypeError: as for `draw_metric`, like the next one.
-      ValueError: and for an unknown format or a figure that is too small.
+      TypeError: as for `draw_metric`.
+      ValueError: likewise, and for an unknown format or a figure that is too small.
     """
-    if path is not None:
-        check_suffix(Path(path))
     figure, _ = draw_metric(rows, **options)
     if path is not None:
         save_figure(figure, path, options.get("style", "screen"))
@@ -88,9 +83,9 @@ def draw_metric(
 ) -> tuple["MetricFigure", list[str]]:
     """Draws metrics of all methods: the mean over seeds, and a band around it.
 
-    The styles of the methods are those of `method_styles`. Positions on the x axis are means over
-    the seeds, too. A curve ends where a seed's value is not finite; the
-    legend says so, and it names methods that are outside the limits.
+    The styles are those of `method_styles`. Positions on the x axis are means over the seeds, too.
+    A curve ends where a seed's value is not finite; the legend says so, and it names methods that
+    are outside the limits.
 
     Args:
       rows: what `simulate` returns second, or several such lists by label, as in `{"FedAvg":
@@ -109,8 +104,8 @@ def draw_metric(
         the default.
       y_limits: likewise. By default they fit the curves and bands after the first tenth of the
         evaluations; in simulated time all of them, because methods differ there from the start.
-      labels: texts that replace labels of methods and values of the facet. The labels of the
-        package's algorithms are spelled as in the papers by default: `FedAvg` for `fedavg`.
+      labels: texts that replace labels of methods and values of the facet. By default the package's
+        algorithms are spelled as in the papers: `FedAvg` for `fedavg`.
       title: replaces the number of seeds and the meaning of the band; "" for none.
       x_label: replaces the name of the column and its unit.
       y_label: likewise.
@@ -124,50 +119,46 @@ def draw_metric(
 
     Raises:
       TypeError: for anything else than rows.
-      ValueError: if not all rows have these columns, for a value that is none of those above, for
-        two methods with the same label, or for limits without any curve.
+      ValueError: for columns that not all rows have, a value that is none of those above, two
+        methods with the same label, or limits without any curve.
     """
-    # matplotlib is slow to import
-    from fedjax_algos.analysis.pictures.metric_drawing import Content, draw
+    from fedjax_algos.analysis.pictures.metric_drawing import draw  # slow to import
 
     rows = as_rows(rows)
     names = choose_methods(rows, methods, labels or {}, facet)
     metrics, columns = ([v] if isinstance(v, str) else list(v) for v in (metric, x))
     of_facet = names if facet == "method" else {}
-    grid = grid_of(rows, metrics, columns, facet, {**of_facet, **(labels or {})})
+    facets = facets_of(rows, metrics, columns, facet, {**of_facet, **(labels or {})})
     check_choice("log", log, LOG_AXES)
-    check_choice("style", style, PICTURE_STYLES)
     log_x, log_y = log in ("x", "both"), log in ("y", "both")
     check_limits("x_limits", x_limits, log_x)
     check_limits("y_limits", y_limits, log_y)
     _check_size(size)
-    _check_single(columns, x_limits=x_limits != NO_LIMITS, x_label=x_label is not None)
-    _check_single(metrics, y_limits=y_limits != NO_LIMITS, y_label=y_label is not None)
-    seeds = sorted({len({row["seed"] for row in panel.rows}) for panel in grid.panels})
+    _check_single(columns, x_limits=x_limits, x_label=x_label)
+    _check_single(metrics, y_limits=y_limits, y_label=y_label)
+    seeds = sorted({len({row["seed"] for row in own}) for _, own in facets})
     drawn = choose_band(band, seeds[0])
-    curves = []
-    for panel in grid.panels:  # in the order of the figure
-        by_label = curves_of(
-            [row for row in panel.rows if row["method"] in names], panel.metric, panel.x, drawn
-        )
-        curves.append({name: by_label[name] for name in names if name in by_label})
+    places = [  # in the order of the figure
+        (title, name, column, curves_of(own, name, column, drawn, names))
+        for name in metrics
+        for title, own in facets
+        for column in columns
+    ]
 
-    def own(field: str, name: str) -> list[Curve]:
-        """The curves of all panels with a column."""
-        pairs = zip(grid.panels, curves, strict=True)
-        return [c for panel, by in pairs if getattr(panel, field) == name for c in by.values()]
+    def shown(part: int, name: str) -> list[Curve]:
+        """The curves of all panels with a metric or a column of the x axis."""
+        return [curve for place in places if place[part] == name for curve in place[-1].values()]
 
     axes = axes_of({name for row in rows for name in row})
     x_columns = {
-        name: column_of(axes, name, [c.x for c in own("x", name)], x_limits, x_label, log_x)
+        name: column_of(axes, name, [c.x for c in shown(2, name)], x_limits, x_label, log_x)
         for name in columns
     }
     y_columns, whole = {}, "simulated_seconds" in columns
     for name in metrics:
-        shown = own("metric", name)
-        limits = fit_y_limits(shown, y_limits, x_limits, logarithmic=log_y, whole=whole)
-        means = [c.mean for c in shown]
-        y_columns[name] = column_of(axes, name, means, limits, y_label, log_y)
+        own = shown(1, name)
+        limits = fit_y_limits(own, y_limits, x_limits, logarithmic=log_y, whole=whole)
+        y_columns[name] = column_of(axes, name, [c.mean for c in own], limits, y_label, log_y)
     if facet == "seed":
         meaning = "one seed in each panel"
     else:
@@ -176,20 +167,14 @@ def draw_metric(
     captions = [f"for the caption: {meaning}"] if title is None and style == "paper" else []
     if title is None:
         title = "" if captions else meaning
-    contents = [
-        Content(panel.title, by_label, x_columns[panel.x], y_columns[panel.metric])
-        for panel, by_label in zip(grid.panels, curves, strict=True)
-    ]
-    figure, hidden = draw(
-        contents,
-        grid,
-        names,
-        method_styles(str(row["method"]) for row in rows),
-        filled=drawn in ("interval", "range"),
-        title=title,
-        size=size,
-        style=style,
-    )
+    beside = len(facets) * len(columns)
+    is_grid = len(metrics) > 1 and beside > 1  # others stand in lines
+    panels = [Panel(t, by_label, x_columns[c], y_columns[m]) for t, m, c, by_label in places]
+    across = beside if is_grid else min(len(panels), _MAX_BESIDE)
+    grid = Grid(panels, across, share_x=is_grid, share_y=is_grid or len(metrics) == 1)
+    styles = method_styles(str(row["method"]) for row in rows)
+    look: Any = {"filled": drawn in SPREADS, "title": title, "size": size, "style": style}
+    figure, hidden = draw(grid, names, styles, **look)
     if names and all(f"{name}: {OUTSIDE}" in hidden for name in names.values()):
         raise ValueError(
             f"no curve is within x_limits={x_limits} and y_limits={y_limits}; give limits in the "
@@ -200,21 +185,18 @@ def draw_metric(
 
 
 def _check_size(size: tuple[float, float] | None) -> None:
-    wrong = size is not None and (
-        not isinstance(size, tuple | list)
-        or len(size) != 2
-        or not all(is_number(v, float) and _MIN_INCHES <= v <= _MAX_INCHES for v in size)
-    )
-    if wrong:
+    sides = size if isinstance(size, tuple | list) and len(size) == 2 else [None]
+    fits = [is_number(side, float) and _MIN_INCHES <= side <= _MAX_INCHES for side in sides]
+    if size is not None and not all(fits):
         raise ValueError(
             f"size={size!r} is out of range; give the width and the height in inches, from "
             f"{_MIN_INCHES} to {_MAX_INCHES}"
         )
 
 
-def _check_single(columns: list[str], **given: bool) -> None:
-    for name, is_given in given.items():
-        if is_given and len(columns) > 1:
+def _check_single(columns: list[str], **given: Any) -> None:
+    for name, value in given.items():
+        if value not in (None, NO_LIMITS) and len(columns) > 1:
             raise ValueError(
                 f"{name} is that of one column, but there are {len(columns)}; leave it out, or "
                 "make a figure for each column"
@@ -222,32 +204,18 @@ def _check_single(columns: list[str], **given: bool) -> None:
 
 
 def as_rows(histories: Histories) -> list[Row]:
-    """The rows of a figure, with `method` and `seed`."""
-    if not isinstance(histories, Mapping):
-        return _with_seeds([{"method": ONE_RUN, **row} for row in _rows("rows", histories)])
-    rows = []
-    for label, own in histories.items():
-        if not isinstance(label, str):
-            raise TypeError(f"the label {label!r} is no text; give {{'label': rows}}")
-        several = isinstance(own, Sequence) and own and not isinstance(own[0], Mapping)
-        for seed, history in enumerate(own if several else [own]):
-            number = {"seed": seed} if several else {}
-            rows += [{**row, "method": label, **number} for row in _rows(label, history)]
-    return _with_seeds(rows)
-
-
-def _rows(name: str, history: Any) -> list[Row]:
-    if not isinstance(history, Sequence) or not all(isinstance(row, Mapping) for row in history):
-        raise TypeError(f"{name} is no list of rows but of type {type(history).__name__}; {_FIX}")
-    if not history:
-        raise ValueError(f"there are no rows to plot in {name}; {_FIX}")
-    return list(history)
-
-
-def _with_seeds(rows: list[Row]) -> list[Row]:
-    """The rows with a seed, 0 where there is none: then a method has one run."""
-    if not rows:
-        raise ValueError(f"there are no rows to plot; {_FIX}")
+    """The rows of a figure, with `method` and `seed`: 0 if a method has one run without one."""
+    if not histories or not isinstance(histories, Mapping):
+        rows = [{"method": ONE_RUN, **row} for row in _rows("rows", histories)]
+    else:
+        rows = []
+        for label, own in histories.items():
+            if not isinstance(label, str):
+                raise TypeError(f"the label {label!r} is no text; give {{'label': rows}}")
+            several = isinstance(own, Sequence) and own and not isinstance(own[0], Mapping)
+            for seed, history in enumerate(own if several else [own]):
+                number = {"seed": seed} if several else {}
+                rows += [{**row, "method": label, **number} for row in _rows(label, history)]
     seen: set[tuple[str, int]] = set()
     for row in rows:
         place = row["method"], row.get("round", 0)
@@ -261,18 +229,22 @@ def _with_seeds(rows: list[Row]) -> list[Row]:
     return [{"seed": 0, **row} for row in rows]
 
 
-def grid_of(
+def _rows(name: str, history: Any) -> list[Row]:
+    if not isinstance(history, Sequence) or not all(isinstance(row, Mapping) for row in history):
+        raise TypeError(f"{name} is no list of rows but of type {type(history).__name__}; {_FIX}")
+    if not history:
+        raise ValueError(f"there are no rows to plot in {name}; {_FIX}")
+    return list(history)
+
+
+def facets_of(
     rows: list[Row],
     metrics: Sequence[str],
     axes: Sequence[str],
     facet: str | None,
     labels: Mapping[str, str],
-) -> Grid:
-    """The panels of a figure: one for each metric, column of the x axis and value of the facet.
-
-    Several metrics of several facets or x axes are the rows of a grid. Other panels stand in lines
-    of at most four. `labels` are texts that replace the values of the facet.
-    """
+) -> list[tuple[str, list[Row]]]:
+    """The titles and the rows of the facets; `labels` are texts that replace a facet's value."""
     measured = [name for name in rows[0] if all(name in row for row in rows)]
     texts = [name for name in measured if isinstance(rows[0][name], str)]
     for name in _different("metric", metrics):
@@ -284,21 +256,13 @@ def grid_of(
         check_choice("facet", facet, [*texts, "seed"])
         for row in rows:
             parts.setdefault(str(row[facet]), []).append(row)
-    names = {"": rows} if len(parts) < 2 else parts
-    number = len(metrics) * len(axes) * len(names)
+    number = len(metrics) * len(axes) * max(len(parts), 1)
     if number > _MAX_PANELS:
         raise ValueError(f"{number} panels are too many for a figure; choose at most {_MAX_PANELS}")
+    if len(parts) < 2:
+        return [(labels.get("", ""), rows)]
     prefix = "seed " if facet == "seed" else ""
-    panels = [
-        Panel(labels.get(name, prefix * bool(name) + name), own, metric, x)
-        for metric in metrics
-        for name, own in names.items()
-        for x in axes
-    ]
-    beside = len(axes) * len(names)
-    if len(metrics) == 1 or beside == 1:
-        return Grid(panels, min(number, _MAX_BESIDE), False, len(metrics) == 1)
-    return Grid(panels, beside, True, True)
+    return [(labels.get(name, prefix * bool(name) + name), own) for name, own in parts.items()]
 
 
 def choose_methods(
@@ -310,7 +274,7 @@ def choose_methods(
     for name in chosen:
         if name not in known:
             raise ValueError(unknown("method", name, known))
-    values = [] if facet is None else list(dict.fromkeys(str(row[facet]) for row in rows))
+    values = [] if facet is None else list(dict.fromkeys(str(row.get(facet)) for row in rows))
     for name in labels:
         if name not in known and name not in values:
             raise ValueError(unknown("label", name, [*known, *values]))

@@ -1,7 +1,4 @@
-"""The figures of a plan: its timeline, and the staleness of its contributions.
-
-matplotlib is imported late, because it is slow to import; without pyplot, so no global state.
-"""
+"""The figures of a plan, its timeline and the staleness of its contributions, and its numbers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +15,6 @@ from fedjax_algos.analysis.pictures.axes import (
     picture_style,
     save_figure,
 )
-from fedjax_algos.analysis.pictures.timeline_summary import counted, require_server_steps
 from fedjax_algos.asynchrony.compass import CompassTrace
 from fedjax_algos.asynchrony.plan import IN_FLIGHT, LOST, Plan
 
@@ -47,6 +43,84 @@ _COLOURS = (
 _NO_GROUP, _LINE, _DARK, _LATE = "#c9c9c9", "#606060", "#303030", "#c00000"
 
 
+class PlanSummary(NamedTuple):
+    """The numbers of a plan, up to its last server step.
+
+    Attributes:
+      server_steps: their number.
+      arrivals: updates that are part of a server step.
+      lost: dispatches that were lost.
+      in_flight: dispatches in flight at the horizon, or arrived and in no server step.
+      mean_staleness: mean staleness of the arrivals.
+      max_staleness: largest staleness of an arrival.
+      mean_idle_share: mean over clients of the share of the time in which they are idle.
+      seconds: simulated seconds of the plan.
+    """
+
+    server_steps: int
+    arrivals: int
+    lost: int
+    in_flight: int
+    mean_staleness: float
+    max_staleness: int
+    mean_idle_share: float
+    seconds: float
+
+
+def summarise_plan(plan: Plan, num_clients: int) -> PlanSummary:
+    """Counts, staleness (as the planner counts it) and idle time (see `idle_share`) of a plan.
+
+    Args:
+      plan: the timeline.
+      num_clients: clients that the plan was made for.
+
+    Raises:
+      ValueError: for a plan without server steps, or one that dispatches other clients.
+    """
+    idle = idle_share(plan, num_clients)
+    return PlanSummary(
+        server_steps=len(plan.time),
+        arrivals=len(plan.dispatch),
+        lost=int((plan.fate == LOST).sum()),
+        in_flight=int((plan.fate == IN_FLIGHT).sum()),
+        mean_staleness=float(plan.staleness.mean()),
+        max_staleness=int(plan.staleness.max()),
+        mean_idle_share=float(idle.mean()),
+        seconds=float(plan.time[-1]),
+    )
+
+
+def idle_share(plan: Plan, num_clients: int, end: float | None = None) -> np.ndarray:
+    """The share of simulated time in which each client does not train, float64[num_clients].
+
+    A dispatch counts as training from its start to its arrival, communication included; a lost
+    dispatch until the client leaves. The time in which a client is away counts as idle.
+
+    Args:
+      plan: the timeline.
+      num_clients: clients that the plan was made for; the share is 1 for those never dispatched.
+      end: the end of the time considered, in simulated seconds; None is the last server step. After
+        the plan's last event, all clients count as idle.
+
+    Raises:
+      ValueError: for a plan without server steps if `end` is None, an `end` that is not above 0, or
+        a plan that dispatches other clients.
+    """
+    if end is None:
+        _require_server_steps(plan, ", or give end")
+        end = float(plan.time[-1])
+    if not 0 < end < np.inf:
+        raise ValueError(f"end={end} is out of range; give a number of seconds above 0")
+    if plan.client.max(initial=-1) >= num_clients:
+        raise ValueError(
+            f"the plan dispatches client {plan.client.max()}, but num_clients={num_clients}; give "
+            "the number that the plan was made for"
+        )
+    seconds = np.minimum(plan.ended, end) - np.minimum(plan.started, end)
+    training = np.bincount(plan.client, seconds, minlength=num_clients)
+    return np.maximum(1 - training / end, 0)  # rounding can make a sum exceed the whole
+
+
 class _Scene(NamedTuple):
     """A plan, and the positions of its dispatches in a figure."""
 
@@ -67,7 +141,7 @@ def plot_timeline(plan: Plan, path: str | Path, **options: Any) -> None:
 
     Args:
       plan: the timeline.
-      path: the file to write; its suffix says the format: .png, .pdf or .svg.
+      path: the file to write, .png, .pdf or .svg.
       **options: as for `draw_timeline`.
     """
     save_figure(draw_timeline(plan, **options), path, options.get("style", "screen"))
@@ -101,7 +175,7 @@ def draw_timeline(
         for times that are no interval; for an interval in which none of the clients trains.
     """
     from matplotlib import rcParams
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # slow to import; without pyplot's global state
 
     clients = _rows(plan, clients)
     end = _last_event(plan) if end is None else end
@@ -116,7 +190,7 @@ def draw_timeline(
     visible = (row >= 0) & (plan.started < end) & (plan.ended > start)
     if not visible.any():
         raise ValueError(
-            f"none of the {counted(len(clients), 'client')} trains from start={start} to "
+            f"none of the {_counted(len(clients), 'client')} trains from start={start} to "
             f"end={end}; give another interval or other clients"
         )
     with picture_style(style) as look:
@@ -130,7 +204,7 @@ def draw_timeline(
         _draw_dispatches(scene, visible)
         facts["arrival"], losses = _draw_ends(scene)
         facts |= {"lost dispatch": losses} if losses else {}
-        title = ", ".join(counted(number, noun) for noun, number in facts.items())
+        title = ", ".join(_counted(number, noun) for noun, number in facts.items())
         if style == "screen":
             axes.set_title(title + "; numbers: local steps" * bool(axes.texts), fontsize=10)
         axes.set(
@@ -153,7 +227,7 @@ def plot_staleness(plan: Plan, path: str | Path, style: PictureStyle = "screen")
 
     Args:
       plan: the timeline.
-      path: the file to write; its suffix says the format: .png, .pdf or .svg.
+      path: the file to write, .png, .pdf or .svg.
       style: as for `draw_staleness`.
     """
     save_figure(draw_staleness(plan, style), path, style)
@@ -173,7 +247,7 @@ def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> "Figure":
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    require_server_steps(plan)
+    _require_server_steps(plan)
     largest = int(plan.staleness.max())
     bar_values = largest // _MAX_BARS + 1
     counts = np.bincount(plan.staleness // bar_values)
@@ -188,7 +262,7 @@ def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> "Figure":
         axes.set_xlim(-0.7, max(largest, 4) + 0.7)
         if style == "screen":
             axes.set_title(
-                f"{counted(len(plan.staleness), 'contribution')}, staleness: "
+                f"{_counted(len(plan.staleness), 'contribution')}, staleness: "
                 f"mean {plan.staleness.mean():.3g}, maximum {largest:,}",
                 fontsize=10,
             )
@@ -208,10 +282,9 @@ def _rows(plan: Plan, clients: Sequence[int] | np.ndarray | None) -> np.ndarray:
             f"{len(rows)} clients are too many for a figure; choose up to {_MAX_CLIENTS}, such as "
             f"clients=range({_MAX_CLIENTS})"
         )
-    if not len(rows) or rows.dtype.kind not in "iu" or rows.min() < 0:
-        raise ValueError(f"clients={clients} cannot be drawn; give whole numbers from 0")
-    if len(np.unique(rows)) < len(rows):
-        raise ValueError(f"clients={clients} contains clients twice; give each once")
+    is_whole = len(rows) and rows.dtype.kind in "iu" and rows.min() >= 0
+    if not is_whole or len(np.unique(rows)) < len(rows):
+        raise ValueError(f"clients={clients} cannot be drawn; give different ids from 0")
     return rows
 
 
@@ -237,17 +310,10 @@ def _draw_server_steps(scene: _Scene) -> int:
     times = scene.plan.time
     times = times[(times >= scene.start) & (times <= scene.end)]
     if len(times):
-        scene.axes.vlines(
-            times / scene.unit,
-            0,
-            1,
-            transform=scene.axes.get_xaxis_transform(),
-            colors=_LINE,
-            linewidth=min(0.8, max(0.1, 25 / len(times))) * scene.look.lines,
-            label="server step",
-            clip_on=False,
-            zorder=1,
-        )
+        look: Any = {"colors": _LINE, "clip_on": False, "zorder": 1, "label": "server step"}
+        look["linewidth"] = min(0.8, max(0.1, 25 / len(times))) * scene.look.lines
+        across = scene.axes.get_xaxis_transform()
+        scene.axes.vlines(times / scene.unit, 0, 1, transform=across, **look)
     return len(times)
 
 
@@ -303,18 +369,10 @@ def _draw_ends(scene: _Scene) -> tuple[int, int]:
         ("client leaves", ends & lost, "X", _LATE, 1.3),
     ):
         if chosen.any():
-            scene.axes.plot(
-                plan.ended[chosen] / scene.unit,
-                scene.row[chosen],
-                marker,
-                color=colour,
-                markersize=size * relative,
-                markeredgecolor="white",
-                markeredgewidth=0.08 * size,
-                clip_on=False,
-                label=label,
-                zorder=4,
-            )
+            look: Any = {"markeredgecolor": "white", "markeredgewidth": 0.08 * size, "zorder": 4}
+            look |= {"color": colour, "markersize": size * relative, "clip_on": False}
+            times = plan.ended[chosen] / scene.unit
+            scene.axes.plot(times, scene.row[chosen], marker, label=label, **look)
     return int(arrived.sum()), int((ends & lost).sum())
 
 
@@ -339,19 +397,13 @@ def _draw_legend(figure: "Figure", scene: _Scene, groups: np.ndarray) -> None:
         if _UNUSED in marks:
             marks[_UNUSED] = Patch(color=_colour(-1, _PALE))
         if _LOST in marks:
-            marks[_LOST] = Patch(
-                facecolor=_colour(-1, _PALE), edgecolor=_LINE, linewidth=0, hatch=_HATCH
-            )
+            hatched: Any = {"edgecolor": _LINE, "linewidth": 0, "hatch": _HATCH}
+            marks[_LOST] = Patch(facecolor=_colour(-1, _PALE), **hatched)
     entries |= marks
     by_column = [name for column in range(columns) for name in list(entries)[column::columns]]
-    figure.legend(
-        [entries[name] for name in by_column],
-        by_column,
-        loc="outside lower center",
-        ncols=columns,
-        frameon=False,
-        fontsize=0.85 * scene.look.points,
-    )
+    chosen = [entries[name] for name in by_column]
+    look: Any = {"frameon": False, "fontsize": 0.85 * scene.look.points, "ncols": columns}
+    figure.legend(chosen, by_column, loc="outside lower center", **look)
 
 
 def _colour(group: int, strength: float = 1.0) -> Any:
@@ -360,3 +412,14 @@ def _colour(group: int, strength: float = 1.0) -> Any:
 
     pure = np.array(to_rgb(_NO_GROUP if group < 0 else _COLOURS[group % len(_COLOURS)]))
     return strength * pure + 1 - strength
+
+
+def _counted(number: int, noun: str) -> str:
+    """A number with its noun, such as `1 client` or `2 clients`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def _require_server_steps(plan: Plan, alternative: str = "") -> None:
+    """Raises ValueError for a plan without server steps; the alternative is another fix."""
+    if not len(plan.time):
+        raise ValueError(f"the plan has no server step; plan more arrivals or seconds{alternative}")

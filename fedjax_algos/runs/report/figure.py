@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedjax_algos.analysis.labels import display_names
-from fedjax_algos.analysis.pictures import axes_of, method_styles
+from fedjax_algos.analysis.pictures import method_styles
+from fedjax_algos.analysis.pictures.axes import axes_of
 from fedjax_algos.analysis.rows import column_by_method
 from fedjax_algos.analysis.statistics import METRIC, SPREADS, choose_spread, spread
 from fedjax_algos.core import Row

@@ -1,0 +1,386 @@
+"""Statistics over seeds: estimates, paired differences, the best method, and costs to a target.
+
+There is one rule for all tables and figures. From five seeds on, a quantity is the mean with its
+95% confidence interval by Student's t distribution. Below five seeds this interval is too wide to
+say anything (for two seeds it is 12.7 standard errors to each side): it is the lowest and the
+highest value, and for one or two seeds the values themselves.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from scipy import special
+
+from fedjax_algos.core import Row
+from fedjax_algos.core.options import one_of
+
+__all__ = [
+    "CostToTarget",
+    "Difference",
+    "Estimate",
+    "holm",
+    "mark_best",
+    "paired_difference",
+    "paired_p_value",
+]
+
+PREFIX = "test_"  # of the columns of an evaluation on test examples
+METRIC = f"{PREFIX}accuracy"  # by which methods are compared, unless another one is named
+MIN_SEEDS_OF_AN_INTERVAL = 5
+MAX_SEEDS_OF_VALUES = 2
+MIN_SEEDS_OF_A_TEST = 3
+LEVEL = 0.05  # of all comparisons with the best together
+SPREADS = {"interval": "95% confidence interval", "range": "lowest to highest"}
+_LOWER_IS_BETTER = {"loss", "error", "perplexity"}  # words of a metric's name
+_TOLERANCE = 1e-6  # 0.9 in float32 is below 0.9
+Mark: TypeAlias = Literal["best", "not told", ""]
+
+
+def finite_quality(row: Row, metric: str = METRIC) -> float:
+    """The quality of an evaluation; NaN if its model is not finite."""
+    # a model of NaN always predicts class 0, whose accuracy is finite; the train loss is also NaN
+    # if all updates of some rounds were left out
+    quality, loss = row.get(metric), row.get("test_loss")
+    finite = loss is None or math.isfinite(loss)
+    return float(quality) if quality is not None and finite and math.isfinite(quality) else math.nan
+
+
+def diverged(quality: np.ndarray) -> np.ndarray:
+    """Whether runs of float[..., evaluations] have diverged: the last model is not finite."""
+    return np.isnan(quality[..., -1])
+
+
+class Estimate(NamedTuple):
+    """A quantity over seeds.
+
+    Attributes:
+      values: one for each seed, in the order of the seeds; NaN for a seed that has none because it
+        has diverged. The highest quality of such a seed is its highest one before.
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds; NaN if a value is."""
+        return float(np.mean(self.values))
+
+    @property
+    def interval(self) -> float:
+        """Half the width of the 95% confidence interval of the mean; NaN below five seeds."""
+        if len(self.values) < MIN_SEEDS_OF_AN_INTERVAL:
+            return math.nan
+        return float(confidence_half_width(np.array(self.values)))
+
+    def text(self, show: Callable[[float], str]) -> str:
+        """The estimate as tables show it, such as `95.5 ± 0.4`, `95.1..95.9` or `95.1, 95.9`.
+
+        Args:
+          show: the text of a number.
+        """
+        seeds, lost = len(self.values), int((~np.isfinite(self.values)).sum())
+        if lost:
+            return "diverged" if lost == seeds else f"{lost}/{seeds} diverged"
+        if seeds >= MIN_SEEDS_OF_AN_INTERVAL:
+            return f"{show(self.mean)} ± {show(self.interval).lstrip('+')}"
+        if seeds > MAX_SEEDS_OF_VALUES:
+            return f"{show(min(self.values))}..{show(max(self.values))}"
+        return ", ".join(map(show, self.values))
+
+    def record(self, name: str) -> dict[str, float]:
+        """The estimate as numbers for a file, by column.
+
+        Args:
+          name: the column of the quantity.
+        """
+        return {
+            name: self.mean,
+            f"{name}_interval": self.interval,
+            f"{name}_lowest": float(np.min(self.values)),
+            f"{name}_highest": float(np.max(self.values)),
+        }
+
+
+def describe_estimates(seeds: int) -> str:
+    """What the text of an `Estimate` of so many seeds is, for a legend."""
+    if seeds >= MIN_SEEDS_OF_AN_INTERVAL:
+        return f"mean of {seeds} seeds ± half the 95% confidence interval"
+    if seeds > MAX_SEEDS_OF_VALUES:
+        return f"lowest..highest of {seeds} seeds"
+    return f"of each of {seeds} seeds" if seeds > 1 else "of one seed"
+
+
+def choose_spread(seeds: int) -> str:
+    """Which of `SPREADS` figures draw around a mean over so many seeds."""
+    return "interval" if seeds >= MIN_SEEDS_OF_AN_INTERVAL else "range"
+
+
+def spread(values: np.ndarray, kind: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The ends, float[...], of the band of float[seeds, ...], of a kind of `SPREADS`."""
+    if (kind or choose_spread(len(values))) == "range":
+        return values.min(axis=0), values.max(axis=0)
+    mean, half_width = values.mean(axis=0), confidence_half_width(values)
+    return mean - half_width, mean + half_width
+
+
+def confidence_half_width(values: np.ndarray) -> np.ndarray:
+    """Half the width, float[...], of the 95% interval of the mean of float[samples, ...]."""
+    samples = len(values)
+    if samples < 2:
+        return np.full(values.shape[1:], np.nan)
+    with np.errstate(invalid="ignore"):  # infinite values give NaN
+        standard_error = values.std(axis=0, ddof=1) / np.sqrt(samples)
+    return special.stdtrit(samples - 1, 0.975) * standard_error
+
+
+class Difference(NamedTuple):
+    """A method's quantity minus the reference's on the same seed.
+
+    Seeds share data, cohorts and batches, so differences vary less than the quantities themselves.
+
+    Attributes:
+      estimate: the differences on the seeds where both are finite.
+      without: the other seeds, on which one of the two has diverged.
+    """
+
+    estimate: Estimate
+    without: tuple[int, ...]
+
+    def text(self, show: Callable[[float], str]) -> str:
+        """The difference as tables show it, such as `+0.5 ± 0.3 (without seed 7)`.
+
+        Args:
+          show: the text of a number with its sign.
+        """
+        text = self.estimate.text(show) if self.estimate.values else "none"
+        plural = "s" * (len(self.without) > 1)
+        seeds = f" (without seed{plural} {', '.join(map(str, self.without))})"
+        return text + seeds * bool(self.without)
+
+    def record(self, name: str) -> dict[str, float | str]:
+        """The difference as numbers for a file, by column; the seeds left out are a text.
+
+        Args:
+          name: the column of the quantity.
+        """
+        known = self.estimate if self.estimate.values else Estimate((math.nan,))
+        return {
+            **known.record(f"{name}_difference"),
+            f"{name}_difference_seeds": len(self.estimate.values),
+            f"{name}_difference_without": " ".join(map(str, self.without)),
+        }
+
+
+def paired_difference(
+    values: np.ndarray, reference: np.ndarray, seeds: Sequence[int]
+) -> Difference:
+    """A method's values minus the reference's.
+
+    Args:
+      values: float[seeds]; NaN for a seed that has diverged, whatever the quantity.
+      reference: float[seeds], likewise.
+      seeds: their numbers.
+    """
+    differences = values - reference
+    finite = np.isfinite(differences)
+    return Difference(
+        Estimate(tuple(differences[finite].tolist())),
+        tuple(int(seed) for seed, known in zip(seeds, finite, strict=True) if not known),
+    )
+
+
+def paired_p_value(differences: Sequence[float] | np.ndarray) -> float:
+    """The p-value of Student's two-sided t test that the mean of paired differences is 0.
+
+    Without any variance it is 1 if the differences are 0, and else 0.
+
+    Args:
+      differences: float[seeds], of at least two seeds, all finite.
+    """
+    values = np.asarray(differences, float)
+    error = values.std(ddof=1) / np.sqrt(len(values))
+    if error == 0:
+        return float(values[0] == 0)
+    return float(2 * special.stdtr(len(values) - 1, -abs(values.mean() / error)))
+
+
+def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """P-values with Holm's correction, float[tests] from 0 to 1, in the order of the tests.
+
+    The probability that any true hypothesis has one below a level is at most the level, whatever
+    the dependence between the tests.
+
+    Args:
+      p_values: float[tests].
+    """
+    values = np.asarray(p_values, float)
+    order = np.argsort(values, kind="stable")
+    scaled = values[order] * np.arange(len(values), 0, -1)
+    corrected = np.empty_like(values)
+    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1)
+    return corrected
+
+
+def mark_best(values: Mapping[str, Sequence[float]]) -> dict[str, Mark]:
+    """Marks the method with the highest mean, and those that cannot be told from it, by label.
+
+    A method cannot be told from the best one if Holm's correction of `paired_p_value`, over all
+    methods that are compared with the best, is above 5%. Methods with a value that is not finite
+    are not compared, and none is marked below three seeds.
+
+    Args:
+      values: float[seeds] of each method by label, on the same seeds.
+    """
+    finite = {label: np.array(own) for label, own in values.items() if np.isfinite(own).all()}
+    marks: dict[str, Mark] = dict.fromkeys(values, "")
+    if not finite or min(map(len, finite.values())) < MIN_SEEDS_OF_A_TEST:
+        return marks
+    best = max(finite, key=lambda label: finite[label].mean())
+    others = [label for label in finite if label != best]
+    corrected = holm([paired_p_value(finite[best] - finite[label]) for label in others])
+    marks[best] = "best"
+    for label, p_value in zip(others, corrected, strict=True):
+        marks[label] = "" if p_value <= LEVEL else "not told"
+    return marks
+
+
+def records(lines: Sequence[Any]) -> list[dict[str, Any]]:
+    """The fields of named tuples of one kind by column; all have the same columns."""
+    fields = [line._asdict() for line in lines]
+    parts = {name for own in fields for name, value in own.items() if hasattr(value, "record")}
+    found: list[dict[str, Any]] = []
+    for own in fields:
+        record: dict[str, Any] = {}
+        for name, value in own.items():
+            if hasattr(value, "record"):
+                record |= value.record(name)
+            elif isinstance(value, tuple):
+                record[name] = " ".join(map(str, value))
+            elif value is not None or name not in parts:
+                record[name] = value
+        found.append(record)
+    columns = dict.fromkeys(name for record in sorted(found, key=len)[::-1] for name in record)
+    return [{name: record.get(name) for name in columns} for record in found]
+
+
+class CostToTarget(NamedTuple):
+    """A cost up to the first evaluation at a target, over n seeds.
+
+    A seed that does not reach the target is censored: its cost is only known to be larger than
+    its horizon, the cost of its whole run. A seed that has diverged never reaches the target, so
+    its cost is infinite.
+
+    The lower median is the cost of rank ceil(n / 2). It does not fall if one of the costs rises, so
+    it is at least that of the costs and the horizons of censored seeds (`at_least`), and at most
+    that of the costs and infinity (`at_most`). Censored costs can come arbitrarily close to both
+    bounds, so the median is known if and only if they are equal. If horizons differ, it may be
+    unknown although few seeds are censored.
+
+    Attributes:
+      costs: the cost of each seed that has a target; infinite if it does not reach it.
+      horizons: the horizon of each of these seeds; NaN if it has diverged.
+    """
+
+    costs: tuple[float, ...]
+    horizons: tuple[float, ...]
+
+    @property
+    def median(self) -> float | None:
+        """The lower median over seeds, a cost that was measured; None if it is not known."""
+        return self.at_least if self.at_least == self.at_most else None
+
+    @property
+    def at_least(self) -> float | None:
+        """The largest number that is not above the median; None if that is infinite."""
+        return _lower_median(self._lowest())
+
+    @property
+    def at_most(self) -> float | None:
+        """The smallest number that is not below the median; None if the median may be infinite."""
+        return _lower_median(self.costs)
+
+    def _lowest(self) -> list[float]:
+        """The costs, and the horizons of censored seeds."""
+        pairs = zip(self.costs, self.horizons, strict=True)
+        return [cost if np.isfinite(cost) or np.isnan(end) else end for cost, end in pairs]
+
+    def text(self, show: Callable[[float], str]) -> str:
+        """The cost as tables show it: of one or two seeds the values, of more the lower median.
+
+        A censored one is its horizon, such as `> 100`. A median that is not known is what is known
+        of it: `> 100`, `≥ 100`, or its bounds such as `80..100`.
+
+        Args:
+          show: the text of a number.
+        """
+        if not self.costs:
+            return "-"
+        if len(self.costs) <= MAX_SEEDS_OF_VALUES:
+            ends = ["diverged" if math.isnan(end) else f"> {show(end)}" for end in self.horizons]
+            pairs = zip(self.costs, ends, strict=True)
+            return ", ".join(show(cost) if math.isfinite(cost) else end for cost, end in pairs)
+        lowest, highest = self.at_least, self.at_most
+        if lowest is None:
+            return "diverged"
+        if highest is None:  # a censored seed lies at the bound only if its horizon is below it
+            pairs = zip(self.costs, self._lowest(), strict=True)
+            possible = sum(low < lowest or cost == lowest for cost, low in pairs)
+            return f"{'≥' if possible > (len(self.costs) - 1) // 2 else '>'} {show(lowest)}"
+        return show(lowest) if lowest == highest else f"{show(lowest)}..{show(highest)}"
+
+    def record(self, name: str) -> dict[str, float | None]:
+        """The lower median and its bounds as numbers for a file, by column.
+
+        Args:
+          name: the column of the cost.
+        """
+        bounds = {f"{name}_at_least": self.at_least, f"{name}_at_most": self.at_most}
+        return {name: self.median, **bounds}
+
+
+def _lower_median(values: Collection[float]) -> float | None:
+    """The value of rank ceil(n / 2); None if it is infinite, or there are no values."""
+    middle = sorted(values)[(len(values) - 1) // 2] if values else np.inf
+    return middle if np.isfinite(middle) else None
+
+
+def describe_costs(seeds: int) -> str:
+    """What the text of a `CostToTarget` of so many seeds is, for a legend; "" for one seed."""
+    if seeds > MAX_SEEDS_OF_VALUES:
+        return "the lower median over seeds"
+    return f"of each of {seeds} seeds" if seeds > 1 else ""
+
+
+def check_target_metric(name: str, measured: Collection[str] | None = None) -> None:
+    """Checks that a metric is measured, and that a better model has a higher one."""
+    if not isinstance(name, str):
+        raise ValueError(f"target_metric={name!r} is no text; give the name of a metric")
+    if _falls(name):
+        raise ValueError(
+            f"target_metric={name!r} is lower for better models, and targets are reached from "
+            f"below; choose another metric, or measure one of your own, such as 1 / (1 + {name})"
+        )
+    if measured is not None and name not in measured:
+        known = [other for other in measured if not _falls(other)]
+        choice = f"choose {one_of(known)}, or " if known else ""
+        raise ValueError(f"target_metric={name!r} is not measured; {choice}name it in metrics too")
+
+
+def _falls(name):
+    return not _LOWER_IS_BETTER.isdisjoint(name.split("_"))
+
+
+def first_at(quality: np.ndarray, target: float) -> int | None:
+    """The index of the first of float[evaluations] at the target, None if there is none."""
+    return next((i for i, each in enumerate(quality) if each >= target - _TOLERANCE), None)
+
+
+def ratio_on_common_seeds(costs: np.ndarray, reference: np.ndarray) -> tuple[float | None, int]:
+    """The ratio of mean costs, None if not known, over common seeds, and their number."""
+    # with means over its own seeds, a method that reaches the target on easy ones would look fast
+    common = np.isfinite(costs) & np.isfinite(reference)
+    total = float(reference[common].sum())
+    ratio = float(costs[common].sum()) / total if total else None
+    return ratio, int(common.sum())
