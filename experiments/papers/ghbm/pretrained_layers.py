@@ -1,4 +1,4 @@
-"""Perceptrons whose hidden layer was trained on another data set: MNIST's for Fashion-MNIST, and back.
+"""Perceptrons with hidden layers of another data set: MNIST's for Fashion-MNIST, and back.
 
 COMMAND   none: `claims.py run` calls it before a claim with `prepare = "pretrained_layers.py"`
 EXPECTED  results/papers/ghbm/hidden_of_mnist.npz and hidden_of_fashion_mnist.npz
