@@ -61,6 +61,7 @@ def test_what_is_written_is_read(tmp_path):
         ({"a": [50, 60, 55], "b": [55, 50, 120]}, OPEN),  # the interval contains 0
         ({"a": [110, 115, 120], "b": [50, 60, 55]}, OPEN),  # the other way round
         ({"a": [50, 60, ""], "b": [110, 115, 120]}, OPEN),  # a has diverged
+        ({"a": ["", "", ""], "b": [110, 115, 120]}, OPEN),  # on all seeds
         ({"a": [50, 60, 55, 56], "b": [110, 115, 120, ""]}, REPRODUCED),  # b has diverged
         ({"a": [50, 60, 55, 56], "b": [50, 61, 54, ""]}, OPEN),  # no difference on the others
         ({"a": [50, 60, 55], "b": [110, "", ""]}, REPRODUCED),

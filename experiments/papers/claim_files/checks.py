@@ -95,7 +95,8 @@ def _by_mean(lower: bool, one: Measured, two: Measured) -> tuple[bool, float | N
 
     Where only the other one's runs end before the target, the ratios are at least these.
     """
-    if lower and not (np.nanmin(one.values) > 0 and np.nanmin([*two.values, 1]) > 0):
+    least = min(np.nanmin([*each.values, 1]) for each in (one, two))  # all seeds may have diverged
+    if lower and not least > 0:
         raise ValueError("lower compares ratios of costs, and one is not above 0; write higher")
     effects = np.log(two.values / one.values) if lower else one.values - two.values
     effects = effects[np.isfinite(two.values)]  # seeds on which the other diverged are won
