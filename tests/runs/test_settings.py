@@ -1,7 +1,6 @@
 """Each setting reaches the engine or the cohorts, as the results of small runs show."""
 
 import functools
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -18,8 +17,6 @@ from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import simulate
-
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 SMALL = Settings(
     model="linear", partition="iid", clients=12, cohort=4, rounds=2, local_steps=2, eval_every=1
@@ -256,12 +253,3 @@ def test_a_config_file_gives_typed_settings(tmp_path):
     config = read_config(str(path))
     assert config.settings == {"rounds": 3, "clip_norm": 0.001, "seeds": (4,), "layout": "2"}
     assert config.methods == ("fedavg",)
-
-
-@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda path: path.name)
-def test_the_files_of_the_experiments_are_valid(path):
-    config = read_config(str(path))
-    settings = Settings(**config.settings)
-    settings.check()
-    assert methods_of(config.methods, settings)
-    assert "compare --config" in path.read_text().split("\ndataset")[0]
