@@ -58,7 +58,8 @@ def picture_style(style: PictureStyle) -> Iterator[Look]:
 
     check_choice("style", style, PICTURE_STYLES)
     look = _LOOKS[style]
-    with rc_context({**look.settings, "font.size": look.points}):
+    settings: Any = {**look.settings, "font.size": look.points}
+    with rc_context(settings):
         yield look
 
 

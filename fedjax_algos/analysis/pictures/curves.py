@@ -196,7 +196,7 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
         other = style.colour != candidates[0].colour
         return used[style], used[style.colour], other, used[style.marker], used[style.line]
 
-    shared = []  # variants that have the colour of the first one
+    shared: list[list[str]] = []  # variants that have the colour of the first one
     for name, own in variants.items():
         share = 1 < len(own) <= len(LINES) and len(own) < len(labels)
         if share or len(own) == 1 or not _has_options(own[0]):

@@ -185,7 +185,7 @@ def draw_metric(
 
 
 def _check_size(size: tuple[float, float] | None) -> None:
-    sides = size if isinstance(size, tuple | list) and len(size) == 2 else [None]
+    sides: Any = size if isinstance(size, tuple | list) and len(size) == 2 else [None]
     fits = [is_number(side, float) and _MIN_INCHES <= side <= _MAX_INCHES for side in sides]
     if size is not None and not all(fits):
         raise ValueError(
