@@ -325,8 +325,8 @@ class CostToTarget(NamedTuple):
         if lowest is None:
             return "diverged"
         if highest is None:  # a censored seed lies at the bound only if its horizon is below it
-            pairs = zip(self.costs, self._lowest(), strict=True)
-            possible = sum(low < lowest or cost == lowest for cost, low in pairs)
+            known = zip(self.costs, self._lowest(), strict=True)
+            possible = sum(low < lowest or cost == lowest for cost, low in known)
             return f"{'≥' if possible > (len(self.costs) - 1) // 2 else '>'} {show(lowest)}"
         return show(lowest) if lowest == highest else f"{show(lowest)}..{show(highest)}"
 
