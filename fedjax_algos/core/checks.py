@@ -113,8 +113,9 @@ def as_model(init: Callable, params: Params | Model | None) -> Model | None:
         fix = f"give {name} as problem.init(key).{name} has them"
         if name != "params" and own_leaves and not leaves:
             fix = "give fedjax_algos.Model(params, statistics, frozen)"
+        structures: list[Any] = [jax.tree.structure(tree) for tree in (given, own)]
         require(
-            jax.tree.structure(given) == jax.tree.structure(own),
+            structures[0] == structures[1],
             f"params have {name} of another structure ({describe_tree(given)}) than the "
             f"problem's ({describe_tree(own)}); {fix}",
         )
