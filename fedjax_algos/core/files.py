@@ -44,12 +44,12 @@ class DamagedError(ValueError):
 @contextlib.contextmanager
 def reading(source: PathLike, kind: str, fix: str, *errors: type[Exception]) -> Iterator[None]:
     """Turns errors, also those of a library, into a `FileError` "SOURCE: not KIND: reason; fix"."""
-    common = OSError, EOFError, ValueError, MemoryError, RecursionError
+    errors += (OSError, EOFError, ValueError, MemoryError, RecursionError)
     try:
         yield
     except FileError:  # of a part of the file
         raise
-    except (*common, *errors) as error:
+    except errors as error:
         first_line = next(iter(str(error).splitlines()), "") or type(error).__name__
         text = f"not {kind}: {first_line}; {fix}"
         if isinstance(error, FileNotFoundError) and error.errno:  # not one of a library
