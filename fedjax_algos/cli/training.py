@@ -54,8 +54,8 @@ def compare(methods: tuple[str, ...], **values: Any) -> None:
 
     A method is an algorithm with options of its own: fedprox:mu=0.1,client_learning_rate=0.3. The
     algorithm may be a function of your own: my_file.py:fedspeed:rho=0.1 or
-    package.module:fedspeed. On the virtual clock (--seconds) a planner may follow:
-    fedbuff@buffered:size=5.
+    package.module:fedspeed. Wrappers follow after a plus, and on the virtual clock (--seconds) a
+    planner: fedprox:mu=0.1+identity, fedbuff@buffered:size=5.
 
     Costs are those to reach the reference's best accuracy (or --target-metric), unless --target is
     given.

@@ -142,8 +142,8 @@ class Traits(NamedTuple):
 
     Attributes:
       parts: see above; "delta" if the whole update is x - y_i.
-      reduce: "sum", or "stack": `server_update` receives a `Stack` in place of sums, and
-        `contribute` is not called.
+      reduce: "sum", or "stack": `server_update` receives a `Stack` in place of sums, and the
+        engine does not call `contribute`.
       asynchrony: the planners of the virtual clock with which it runs.
       pools_examples: whether clients read the examples of others, as in `centralised`.
       requires_sgd: why its rule is right only for clients that step along the gradient itself, so

@@ -33,7 +33,7 @@ from fedjax_algos.engine.non_finite import all_finite, select
 from fedjax_algos.engine.placed.sharded_data import RunData, data_shapes
 from fedjax_algos.engine.state import FederatedState
 
-HandIn = Callable[[Update], Any]
+HandIn = Callable[[Any], Any]  # of the message that `client_update` has returned
 
 
 class Shared(NamedTuple):
@@ -61,7 +61,7 @@ class Sent(NamedTuple):
     """The end of an exchange: what the client sends, measured, and keeps."""
 
     row: ClientState  # its new row; the old one if something is not finite
-    message: Any  # the update, or what `hand_in` made of it
+    handed_in: Any  # what `hand_in` made of its message; the message itself in plans
     report: Report | tuple[()]  # () of a prelude
     finite: jax.Array | None  # bool[]: whether all of these are finite; None if not checked
 
@@ -122,22 +122,22 @@ def exchange(
     own: tuple[ClientState, Any],
     *,
     screened: bool = False,
-    hand_in: HandIn = lambda update: update,
+    hand_in: HandIn = lambda message: message,
 ) -> Sent:
     """One client's exchange; `own` is its row in the table, and whether it is initialised, bool[].
 
-    `hand_in` says what is made of the update: a round takes the contribution to the server's sums,
-    and a plan keeps the update until it arrives. If this, the report or the row is not finite, and
+    `hand_in` says what is made of the message: a round takes its contribution to the server's sums,
+    and a plan keeps the message until it arrives. If this, the report or the row is not finite, and
     `screened`, the row stays as it was.
     """
     before = initialised_row(algorithm, shared, dispatch.client, *own)
     view = view_of(shared, data, dispatch, draws)
-    row, update, report = algorithm.client_update(received, before, view, dispatch, draws.key)
-    message = hand_in(update)
+    row, message, report = algorithm.client_update(received, before, view, dispatch, draws.key)
+    handed_in = hand_in(message)
     if not screened:
-        return Sent(row, message, report, None)
-    finite = all_finite(message, report, row)
-    return Sent(select(finite, row, before), message, report, finite)
+        return Sent(row, handed_in, report, None)
+    finite = all_finite(handed_in, report, row)
+    return Sent(select(finite, row, before), handed_in, report, finite)
 
 
 def first_exchange(
@@ -149,13 +149,14 @@ def first_exchange(
     draws: Randomness,
     *,
     screened: bool = False,
-    hand_in: HandIn = lambda update: update,
+    hand_in: HandIn = lambda message: message,
 ) -> Sent:
     """One client's exchange in the prelude of a round, which reads no row; see `exchange`."""
     assert algorithm.prelude is not None
     view = view_of(shared, data, dispatch, draws)
-    message = hand_in(algorithm.prelude.client_update(received, view, dispatch, draws.key))
-    return Sent((), message, (), all_finite(message) if screened else None)
+    message = algorithm.prelude.client_update(received, view, dispatch, draws.key)
+    handed_in = hand_in(message)
+    return Sent((), handed_in, (), all_finite(handed_in) if screened else None)
 
 
 class ExchangeShapes(NamedTuple):

@@ -88,7 +88,12 @@ class FederatedRound(NamedTuple):
         return CohortResult(constrain_rows(mesh, table), *results)
 
     def _map(self, phase, of_one, shared, state, data, dispatches, *more):
-        """The exchanges of a cohort by `of_one(shared, data, dispatch, draws, *more, ...)`."""
+        """The exchanges of a cohort by `of_one(shared, data, dispatch, draws, *more, ...)`.
+
+        For sums a client hands in its contribution, and for a stack its decoded update. What is not
+        finite is zero in both; what comes from an empty slot, or from a client that does not
+        answer, is made zero by `map_cohort` in sums and here in a stack.
+        """
         stacked, screened = phase.traits.reduce == "stack", self.non_finite != "keep"
 
         def of_client(shared, data, dispatch, draws, *more):
@@ -98,8 +103,8 @@ class FederatedRound(NamedTuple):
                 return contribution(phase, message, dispatch, jnp.int32(0))
 
             sent = of_one(shared, data, dispatch, draws, *more, screened=screened, hand_in=hand_in)
-            update = sent.message if stacked else ()
-            arrived = arrival(() if stacked else sent.message, sent.report, sent.finite)
+            summed, update = ((), sent.handed_in) if stacked else (sent.handed_in, ())
+            arrived = arrival(summed, sent.report, sent.finite)
             update = select(sent.finite, update, 0) if screened else update
             if not isinstance(dispatch.arrives, tuple):
                 update = select(dispatch.arrives, update, 0)

@@ -55,8 +55,8 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
 
     def handed_in(phase, sent, dispatch, staleness):
         if phase.traits.reduce != "stack":
-            return contribution(phase, sent.message, dispatch, staleness)
-        one = decoded(phase, sent.message), dispatch
+            return contribution(phase, sent.handed_in, dispatch, staleness)
+        one = decoded(phase, sent.handed_in), dispatch
         return Stack(*jax.tree.map(lambda leaf: leaf[None], one), jnp.ones(1, bool))
 
     def round_of_one(row, state, data, dispatch, staleness, group):

@@ -1,4 +1,4 @@
-"""Cohorts runs: windows of rounds, each of which ends with an evaluation."""
+"""Runs in rounds: windows of rounds, each of which ends with an evaluation."""
 
 import inspect
 from collections.abc import Callable, Iterator

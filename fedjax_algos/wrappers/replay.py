@@ -66,6 +66,7 @@ def _replayed(phase: Phase, estimate: Estimate) -> Phase:
             def of_vector(tree):
                 return contribute([*trees[:place], tree, *trees[place + 1 :]], dispatch)
 
+            # w of the linear map u -> w u: its derivative along ones has w in each entry
             ones = jax.tree.map(jnp.ones_like, trees[place])
             _, changes = jax.jvp(of_vector, (trees[place],), (ones,))
             leaves = [leaf for leaf in jax.tree.leaves(changes) if leaf.dtype != jax.dtypes.float0]

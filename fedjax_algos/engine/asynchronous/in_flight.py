@@ -176,7 +176,7 @@ def _make_train(algorithm, layout, shared, screened, fixed, seed, data):
             algorithm, of_run, received, run_data, dispatch, draws, own, screened=screened
         )
         known = jax.tree.map(jnp.ones_like, own[1])
-        return (sent.row, known), Trained(sent.message, dispatch, sent.report, sent.finite)
+        return (sent.row, known), Trained(sent.handed_in, dispatch, sent.report, sent.finite)
 
     def client_row(slot):
         """The row of the slot's client among those of all runs; one past the last if empty."""
