@@ -22,7 +22,7 @@ import numpy as np
 
 import fedjax_algos as fa
 from fedjax_algos.data import StoredData
-from fedjax_algos.data.stored import source_of
+from fedjax_algos.data.stored.stored_data import source_of
 from fedjax_algos.models.outputs import Outputs
 from fedjax_algos.participation import independent, uniform
 

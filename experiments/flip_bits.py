@@ -37,7 +37,6 @@ import numpy as np
 import fedjax_algos as fa
 from fedjax_algos.analysis import pictures
 from fedjax_algos.cli import main as command_line
-from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.checkpoints import RunSaver
 
 OUTCOMES = ("refused by name", "older checkpoint", "no effect", "WRONG")
@@ -90,7 +89,7 @@ def run(arguments):
     ):
         warnings.simplefilter("always")
         stack.enter_context(mock.patch.object(pictures, "plot_metric", no_figure))
-        stack.enter_context(mock.patch.object(results, "plot_partition", no_figure))
+        stack.enter_context(mock.patch.object(pictures, "plot_partition", no_figure))
         try:
             command_line([str(argument) for argument in arguments])
             code = 0

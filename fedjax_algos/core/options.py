@@ -131,7 +131,7 @@ def check_value(option: Option, value: Any, owner: str) -> None:
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
     """Raises ValueError, which names the choices, for a value that is none of them."""
-    if value not in choices:
+    if value not in tuple(choices):  # which may have no hash
         raise ValueError(f"{name}={value!r} is unknown; choose {one_of(choices)}")
 
 
