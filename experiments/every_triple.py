@@ -1,10 +1,10 @@
-"""Every triple of an algorithm's settings in one run, against the plain run of the algorithm.
+"""Every triple of an algorithm and two of its settings in a run, against the algorithm's plain run.
 
-The tests have every pair of (algorithm, layout, devices, place of client state, place of examples,
-wrapper, what is done with non-finite updates, holes in cohorts). Here every three of these settings
-stand together in at least one run of three rounds in float64. Its server state, its client rows
-and the rows of its metrics must be those of the plain run: without layouts and wrappers, on one
-device, with everything in memory, and with the same holes.
+The settings are the layout, devices, place of client state, place of examples, wrapper, what is
+done with non-finite updates, and holes in cohorts. For each algorithm every two values of them
+stand together in at least one run of three rounds in float64; three settings need not. Its server
+state, its client rows and the rows of its metrics must be those of the plain run: without layouts
+and wrappers, on one device, with everything in memory, and with the same holes.
 
 COMMAND   python experiments/every_triple.py
 EXPECTED  a line for each algorithm, and "0 of ... runs differ" at the end
