@@ -2,9 +2,10 @@
 
 The settings are the layout, devices, place of client state, place of examples, wrapper, what is
 done with non-finite updates, and holes in cohorts. For each algorithm every two values of them
-stand together in at least one run of three rounds in float64; three settings need not. Its server
-state, its client rows and the rows of its metrics must be those of the plain run: without layouts
-and wrappers, on one device, with everything in memory, and with the same holes.
+stand together in at least one run of three rounds in float64, and every three values in a run of
+some algorithm. Its server state, its client rows and the rows of its metrics must be those of the
+plain run: without layouts and wrappers, on one device, with everything in memory, and with the same
+holes.
 
 COMMAND   python experiments/every_triple.py
 EXPECTED  a line for each algorithm, and "0 of ... runs differ" at the end
@@ -45,24 +46,26 @@ COUNTS = [5, 1, 8, 3, 6, 2]
 LOCAL = fa.Local(batch_size=3, learning_rate=0.05, steps=2)
 
 
-def covering(axes):
-    """Rows of settings in which every pair of values of two axes stands at least once (greedy)."""
-    names = list(axes)
-    pairs = {
-        ((one, a), (other, b))
-        for one, other in itertools.combinations(names, 2)
-        for a in axes[one]
-        for b in axes[other]
-    }
+def groups(row, size):
+    """The groups of so many settings that stand together in a row."""
+    return set(itertools.combinations(row.items(), size))
+
+
+def covering(everything, triples):
+    """Rows in which every pair of values of two axes stands at least once (greedy).
+
+    Of rows with equally many new pairs, one with the most `triples` is taken; they are removed.
+    """
+    pairs = set().union(*(groups(row, 2) for row in everything))
     rows = []
-    everything = [
-        dict(zip(names, values, strict=True)) for values in itertools.product(*axes.values())
-    ]
     while pairs:
-        best = max(
-            everything, key=lambda row: len(pairs & set(itertools.combinations(row.items(), 2)))
-        )
-        pairs -= set(itertools.combinations(best.items(), 2))
+
+        def news(row):
+            return len(pairs & groups(row, 2)), len(triples & groups(row, 3))
+
+        best = max(everything, key=news)
+        pairs -= groups(best, 2)
+        triples -= groups(best, 3)
         rows.append(best)
     return rows
 
@@ -152,14 +155,19 @@ def main():
     options = parser.parse_args()
     jax.config.update("jax_num_cpu_devices", 2)
     jax.config.update("jax_enable_x64", True)
-    rows = covering(AXES)
+    everything = [
+        dict(zip(AXES, values, strict=True)) for values in itertools.product(*AXES.values())
+    ]
+    triples = set().union(*(groups(row, 3) for row in everything))
     found, runs = 0, 0
     for name in [options.only] if options.only else sorted(fa.algorithms.algorithms):
+        rows = covering(everything, triples)
         with tempfile.TemporaryDirectory() as folder:
             wrong = check(name, rows, folder)
         found, runs = found + len(wrong), runs + len(rows)
         print(f"{name}: {len(wrong)} of {len(rows)} runs differ", *wrong, sep="\n  ", flush=True)
         jax.clear_caches()
+    print(f"{len(triples)} triples of three settings were in no run")
     print(f"{found} of {runs} runs differ")
     sys.exit(found > 0)
 
