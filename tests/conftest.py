@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)  # a folder of programs of these tests' parent
 # Nearly all time here is compilation; processes that tests start inherit this.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
 if metadata.version("jaxlib").startswith("0.10."):  # other versions may not know these flags
@@ -70,6 +71,13 @@ def pytest_terminal_summary(terminalreporter, config):
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
     if left_out := sum(LEFT_OUT in reason for reason in skipped):
         terminalreporter.write_line(f"{left_out} of the skipped tests were left out: {LEFT_OUT}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_programs(tmp_path_factory):
+    """Processes that tests start share what they compile; this one has read its settings before."""
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path_factory.mktemp("programs"))
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ LANGUAGES = {"sh", "python", "text", "yaml", "bibtex"}  # yaml is for FedML
 
 # Options with which a command trains little: the values replace those of the line, or are added.
 SMALL = {
-    "--model": "mlp:hidden=4",
+    "--model": "linear",
     "--clients": "10",
     "--seeds": "1",
     "--local-steps": "2",
@@ -118,9 +118,11 @@ def small(arguments):
     """The arguments of a command, such that it trains little."""
     if arguments[0] not in ("compare", "run", "sweep", "tune"):
         return arguments
-    on_clock = "--seconds" in arguments
+    values = SMALL | (SMALL_ON_CLOCK if "--seconds" in arguments else SMALL_IN_ROUNDS)
+    if any("head=" in argument for argument in arguments):
+        values |= {"--model": "mlp:hidden=4"}
     arguments = list(arguments)
-    for option, value in (SMALL | (SMALL_ON_CLOCK if on_clock else SMALL_IN_ROUNDS)).items():
+    for option, value in values.items():
         if ".py:" in str(value_after(option, arguments)):
             continue  # a model of the page's own
         if option in arguments:
