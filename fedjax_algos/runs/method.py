@@ -95,10 +95,8 @@ class Method(NamedTuple):
         if settings.server_learning_rate is not None:
             values["server_learning_rate"] = settings.server_learning_rate
         if settings.seconds is None and planner:
-            raise ValueError(
-                f"{name}@{planner} names a planner of the virtual clock; give seconds=..., the "
-                "simulated time to run"
-            )
+            fix = "give seconds=..., the simulated time to run"
+            raise ValueError(f"{name}@{planner} names a planner of the virtual clock; {fix}")
         rate = values.pop(CLIENT_LEARNING_RATE, _DEFAULT_CLIENT_LEARNING_RATE)
         optimizer = values.pop(CLIENT_OPTIMIZER, PLAIN)
         rate = settings.client_learning_rate or rate
@@ -131,10 +129,10 @@ class Method(NamedTuple):
         algorithm = self.factory(settings)(problem, local, **self.hyperparameters)
         reason = algorithm.traits.requires_sgd
         if reason and self.client_optimizer != PLAIN:
+            optimizer = f"{CLIENT_OPTIMIZER}={self.client_optimizer}"
             raise ValueError(
                 f"{self.algorithm}: {CLIENT_OPTIMIZER}={self.client_optimizer!r} is not for it, "
-                f"because {reason}; leave it out, or give it to other methods alone, as in "
-                f"fedavg:{CLIENT_OPTIMIZER}={self.client_optimizer}"
+                f"because {reason}; give it to other methods alone, as in fedavg:{optimizer}"
             )
         return algorithm
 
@@ -207,10 +205,8 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
     values = [method.configuration() for method in methods]
     for index, value in enumerate(values):
         if value in values[:index]:
-            raise ValueError(
-                f"the methods {specs[values.index(value)]} and {specs[index]} are the same; "
-                "leave one out"
-            )
+            two = f"{specs[values.index(value)]} and {specs[index]}"
+            raise ValueError(f"the methods {two} are the same; leave one out")
     named = []
     for method in methods:
         label = _label(
