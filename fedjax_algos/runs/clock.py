@@ -156,10 +156,10 @@ def simulate_async_seeds(
 ) -> dict[int, AsyncResult]:
     """Runs an algorithm on the virtual clock with several seeds, whose plans can be merged.
 
-    The dispatches of merged plans share waves and compiled calls. This is faster where few clients
+    The dispatches of merged plans share waves and compiled calls, which is faster where few clients
     of different speeds cannot fill a wave. With layout "sequential" the results are bit for bit
     those of each seed alone, apart from the last bit of a server rule of one's own that adds two
-    products, because the compiler may fuse a multiplication with the addition in one program.
+    products, which the compiler may fuse in one program only.
 
     Args:
       executor, planner, system: as in `simulate_async`.
@@ -171,8 +171,7 @@ def simulate_async_seeds(
       merged_bytes: limit for server states, client rows and what is in flight: the plans of as many
         seeds as fit are merged; 0 merges none. None is 1 GiB for layout "vmapped" or several
         devices, else 0.
-      checkpoints: as in `simulate`. If the runs are not all merged, those with one plan have a
-        folder in it.
+      checkpoints: as in `simulate`; if the runs have several plans, each has a folder in it.
 
     Returns:
       The results by seed, in the order of `data`; see `simulate_async`. `wall_seconds` of merged

@@ -41,8 +41,7 @@ def run(
     On the virtual clock the plans of a method's seeds are merged where that is faster.
 
     Args:
-      experiment: what `prepare` returned; on the virtual clock its `plans` and `in_flight` are
-        filled.
+      experiment: of `prepare`; on the virtual clock its `plans` and `in_flight` are filled.
       on_evaluation: called with each row as it is measured.
       on_memory: called on the virtual clock with the label and the largest memory in flight.
       folder: where rows, last models and checkpoints are written as they come, and which says what

@@ -69,8 +69,8 @@ class Experiment(NamedTuple):
       in_flight: by label; added before an async run starts.
       layout: the layout of rounds, the same for all methods.
       client_data: by seed, the examples on which each client is evaluated; None for no evaluation.
-      speeds: by seed, float[clients]: the clients' mean seconds per step at the start, without
-        communication; empty in rounds, and for system models that do not know them.
+      speeds: by seed, float[clients]: mean seconds per step at the start, without communication;
+        empty in rounds, and for system models that do not know them.
     """
 
     settings: Settings

@@ -34,10 +34,7 @@ def method_options(algorithm: str) -> dict[str, Option]:
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, Any], tuple[str, ...], str]:
-    """The algorithm, its typed options, the wrappers and the planner ("" for none) of a spec.
-
-    A client optimiser comes last, with its options: `fedavg:client_optimizer=sgd:momentum=0.9`.
-    """
+    """The algorithm, its typed options, the wrappers and the planner ("" for none) of a spec."""
     method, planner = split_planner(spec)
     text, *wrapped = split_wrappers(method)
     name, values = algorithms.parse(text, LOCAL_OPTIONS, CLIENT_OPTIMIZER)
@@ -191,8 +188,8 @@ def configured_spec(configuration: Mapping[str, Any]) -> str:
 def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
     """The methods of several specs.
 
-    A label is the algorithm's name, followed by the values of the fewest options that distinguish
-    methods of the same name, and by the client optimiser if the methods have different ones.
+    A label is the algorithm's name, with the values of the fewest options that distinguish methods
+    of this name, and with the client optimiser if the methods have different ones.
 
     Args:
       specs: see `Method.of`.

@@ -77,14 +77,13 @@ def configuration(
 def write(
     folder: Path, experiment: Experiment, rows: list[Row], summary: list[MethodSummary]
 ) -> None:
-    """Writes the metrics, their summary, and the partitions.
+    """Writes `metrics.csv`, the rows, `summary.csv`, and the partitions.
 
-    `metrics.csv` holds the rows and `summary.csv` their summary. `partitions.npz` has arrays
-    `indices_SEED` and `offsets_SEED`, or of examples in files the numbers of the clients,
-    `clients_SEED`; `partition.txt` describes the partition of each seed, and `partition.png` shows
-    that of the first. On the virtual clock there are also pictures of each method's timeline and
-    staleness on the first seed, `timelines.csv` with their summaries, `idle.csv` with the idle
-    share of each client, and `speeds.csv` with the seconds per step of each client and seed.
+    `partitions.npz` has arrays `indices_SEED` and `offsets_SEED`, or of examples in files the
+    clients, `clients_SEED`; `partition.txt` describes them, and `partition.png` shows the first. On
+    the virtual clock there are also pictures of each method's timeline and staleness on the first
+    seed, `timelines.csv` with their summaries, `idle.csv` with the idle share of each client, and
+    `speeds.csv` with the seconds per step of each client and seed.
     """
     write_table(folder / "metrics.csv", rows)
     write_table(folder / "summary.csv", records(summary))

@@ -145,9 +145,8 @@ class ResultsFolder:
         try:
             check_sums(folder, _OF_RUN)
         except DamagedError as error:
-            raise ValueError(
-                f"{error}; remove the folder {str(folder)!r}, and the run is computed again"
-            ) from None
+            fix = f"remove the folder {str(folder)!r}, and the run is computed again"
+            raise ValueError(f"{error}; {fix}") from None
         return self.rows_in(label, seed, "metrics.csv")
 
     def checkpoints(self, label: str | None = None, seed: int | None = None) -> Checkpoints:
@@ -219,9 +218,8 @@ def open_folder(
             resume and read_configuration(path)
         ):
             hint = "" if resume else " or, if it holds a run that stopped, go on with --resume"
-            raise ValueError(
-                f"out={str(path)!r} is not empty; name another folder or remove it{hint}"
-            )
+            fix = f"name another folder or remove it{hint}"
+            raise ValueError(f"out={str(path)!r} is not empty; {fix}")
         yield ResultsFolder(path, every, keep)
     finally:
         _unlock(lock, path, made | ({path} if out is None else set()), had_lock)
@@ -270,9 +268,8 @@ def read_configuration(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError):
         valid = False
     if not valid:
-        raise ValueError(
-            f"{str(file)!r} is not what compare, run or sweep wrote; name another folder"
-        )
+        fix = "name another folder"
+        raise ValueError(f"{str(file)!r} is not what compare, run or sweep wrote; {fix}")
     return content
 
 
