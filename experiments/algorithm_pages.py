@@ -36,7 +36,7 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import Problem, Row
 from fedjax_algos.data import Dataset
 from fedjax_algos.runs.experiment import split, split_held_out
-from fedjax_algos.runs.saving.files import write_table
+from fedjax_algos.runs.saving.results_folder import write_table
 from fedjax_algos.runs.settings import Settings
 
 RATES = (0.01, 0.032, 0.1, 0.32, 1.0, 3.2)

@@ -5,7 +5,7 @@ import csv
 import jax
 import numpy as np
 
-from fedjax_algos.runs.saving.arrays import state_arrays
+from fedjax_algos.runs.saving.checkpoints import state_arrays
 
 
 def without_time(rows):

@@ -19,8 +19,7 @@ from fedjax_algos.core.options import check_value, options
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs import results
 from fedjax_algos.runs.report.page import ReportTables, make_report
-from fedjax_algos.runs.saving.files import read_rows
-from fedjax_algos.runs.saving.results_folder import read_configuration
+from fedjax_algos.runs.saving.results_folder import read_configuration, read_rows
 from fedjax_algos.runs.settings import Settings
 
 

@@ -16,8 +16,14 @@ from fedjax_algos.core.files import write_text
 from fedjax_algos.core.options import options
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs import results
-from fedjax_algos.runs.tuning.trials import Trial
-from fedjax_algos.runs.tuning.tuning import Stage, Tuning, prepare_tuning, run_tuning, tuned_text
+from fedjax_algos.runs.tuning.tuning import (
+    Stage,
+    Trial,
+    Tuning,
+    prepare_tuning,
+    run_tuning,
+    tuned_text,
+)  # fmt: skip
 
 _SEEDS = "1000-1002"  # not those of `compare`
 # what clients hold out is --validation; rows are of held-out examples, which no tracker names so

@@ -25,7 +25,7 @@ from fedjax_algos.engine.asynchronous.call_tables import (
     merge_states,
     state_of_run,
 )
-from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, PlanStop
+from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState
 from fedjax_algos.engine.exchange import Transfer, count_transfer
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
@@ -35,8 +35,7 @@ from fedjax_algos.runs import recorder as recording
 from fedjax_algos.runs.identity import identity
 from fedjax_algos.runs.recorder import Due, Measured, Recorder, Stop, follow, warn_of_divergence
 from fedjax_algos.runs.run import check_data, check_evaluations, check_server_steps, flop_counter
-from fedjax_algos.runs.saving.arrays import fill
-from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver, as_checkpoints
+from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver, as_checkpoints, fill
 
 _Evaluations = list[tuple[int, float, int]]  # a run, the time, and the run's own server steps
 _MERGED_BYTES = 2**30  # the default of `merged_bytes` where waves are faster than their dispatches
@@ -112,14 +111,10 @@ def simulate_async(
         seed it is the same for all methods, apart from communication, which depends on their bytes.
       seconds: simulated seconds, above 0.
       seed: the seed of the model, the system model and the clients' batches.
-      test: the examples to evaluate on (a tree like `data.examples`), or None for no evaluation.
       evaluations: number of evaluations after the one at the start, at equal simulated intervals.
-      params: replace the problem's own initialisation: params, or a `Model`.
       on_evaluation: called with each row as it is measured.
       on_memory: called before any training, with the most models and updates in flight.
-      evaluate: what `make_evaluate` returned, so that executors share its compilation.
-      checkpoints: a folder, or `Checkpoints`, where the run is saved and goes on; see `simulate`.
-      progress: whether a bar of the simulated time is shown; see `simulate`.
+      test, params, evaluate, checkpoints, progress: as in `simulate`; a bar is of simulated time.
 
     Returns:
       The state, rows and plan. A row has the columns of `simulate` and `simulated_seconds`,
@@ -161,10 +156,10 @@ def simulate_async_seeds(
 ) -> dict[int, AsyncResult]:
     """Runs an algorithm on the virtual clock with several seeds, whose plans can be merged.
 
-    The dispatches of merged plans share waves and compiled calls. This is faster where few clients
+    The dispatches of merged plans share waves and compiled calls, which is faster where few clients
     of different speeds cannot fill a wave. With layout "sequential" the results are bit for bit
     those of each seed alone, apart from the last bit of a server rule of one's own that adds two
-    products, because the compiler may fuse a multiplication with the addition in one program.
+    products, which the compiler may fuse in one program only.
 
     Args:
       executor, planner, system: as in `simulate_async`.
@@ -176,8 +171,7 @@ def simulate_async_seeds(
       merged_bytes: limit for server states, client rows and what is in flight: the plans of as many
         seeds as fit are merged; 0 merges none. None is 1 GiB for layout "vmapped" or several
         devices, else 0.
-      checkpoints: a folder, or `Checkpoints`, where the runs are saved and go on; see `simulate`.
-        If they are not all merged, those with one plan have a folder in it.
+      checkpoints: as in `simulate`; if the runs have several plans, each has a folder in it.
 
     Returns:
       The results by seed, in the order of `data`; see `simulate_async`. `wall_seconds` of merged
@@ -185,8 +179,7 @@ def simulate_async_seeds(
       without rows, so its state is later than its last row.
 
     Raises:
-      ValueError: if no client arrives within `seconds`, for no seeds, for data that cannot be
-        merged, for an argument out of range, or for checkpoints of other runs.
+      ValueError: as `simulate_async` does, and for no seeds or data that cannot be merged.
       Interrupted: at an evaluation, if a signal has arrived in `finish_calls`.
     """
     clock = Clock(planner, system, seconds, test, evaluations, params, evaluate)
@@ -209,14 +202,12 @@ def _simulate(executor, data, clock, on_evaluation, on_memory, checkpoints, merg
         part for runs in groups.values() for part in _merge(executor, clock, runs, merged_bytes)
     ]
     on_memory(max((part.memory for part in parts), key=lambda memory: memory.bytes))
-    problem, saved_in = executor.algorithm.problem, as_checkpoints(checkpoints)
-    evaluate_model = recording.make_evaluate_model(problem, clock.test, clock.evaluate)
+    problem = executor.algorithm.problem
+    evaluate = recording.make_evaluate_model(problem, clock.test, clock.evaluate)
     results: dict[int, AsyncResult] = {}
     for part in parts:
-        own = saved_in
-        if own is not None and len(parts) > 1:
-            own = own._replace(folder=Path(own.folder) / f"seeds-from-{part.runs[0].seed}")
-        results |= part.follow(evaluate_model, own, on_evaluation)
+        name = f"seeds-from-{part.runs[0].seed}" if len(parts) > 1 else ""
+        results |= part.follow(evaluate, as_checkpoints(checkpoints, name), on_evaluation)
     return {seed: results[seed] for seed in data}
 
 
@@ -236,23 +227,20 @@ class _PlannedRun(NamedTuple):
     def counted(self, now: float, server_steps: int) -> dict[str, Any]:
         """The counted columns at a simulated time, by which so many server steps were made."""
         ended = self.plan.ended <= now
-        lost = ended & (self.plan.fate == LOST)
         arrived = ended & (self.plan.fate != LOST)
-        num_arrived, num_lost = int(arrived.sum()), int(lost.sum())
+        num_ended, num_arrived = int(ended.sum()), int(arrived.sum())
         return {
             "round_number": server_steps,
-            "download_bytes": (num_arrived + num_lost) * self.transfer.download,
+            "download_bytes": num_ended * self.transfer.download,
             "upload_bytes": num_arrived * self.transfer.upload,
             "flops": float(self.flops[arrived].sum()),
             "simulated_seconds": float(now),
             "arrivals": num_arrived,
-            "lost": num_lost,
+            "lost": num_ended - num_arrived,
         }
 
 
-def _plan_run(
-    executor: Executor, data: FederatedData | StoredData, clock: Clock, seed: int
-) -> _PlannedRun:
+def _plan_run(executor: Executor, data: Any, clock: Clock, seed: int) -> _PlannedRun:
     """Plans a run, which makes a server step within its simulated seconds; trains nothing."""
     start = time.perf_counter()
     algorithm, counts, num_clients = executor.algorithm, data.counts(), data.num_clients
@@ -306,10 +294,7 @@ class _MergedRuns:
         self.bytes = tree_bytes(state) + self.memory.bytes
 
     def follow(
-        self,
-        evaluate_model: Callable[[FederatedState], dict[str, float]],
-        checkpoints: Checkpoints | None,
-        on_evaluation: Callable[[int, Row], None],
+        self, evaluate: Callable, checkpoints: Checkpoints | None, on_evaluation: Callable
     ) -> dict[int, AsyncResult]:
         """Trains the runs, or the rest of them, with evaluations at simulated times."""
         runs, saver = self.runs, RunSaver(checkpoints, self._identity)
@@ -320,7 +305,7 @@ class _MergedRuns:
         started = time.perf_counter() - sum(run.planning_seconds for run in runs)
         names = [f"seed {run.seed}" for run in runs]
         recorder = Recorder(names, self.executor.non_finite, report, started)
-        for _ in follow(self._stops(recorder, saver, evaluate_model), recorder, saver):
+        for _ in follow(self._stops(recorder, saver, evaluate), recorder, saver):
             pass
         for name, rows in recorder.diverged_rows().items():
             warn_of_divergence({name: rows})
@@ -330,9 +315,7 @@ class _MergedRuns:
             for number, run in enumerate(runs)
         }
 
-    def _stops(
-        self, recorder: Recorder, saver: RunSaver, evaluate_model: Callable
-    ) -> Iterator[Stop]:
+    def _stops(self, recorder: Recorder, saver: RunSaver, evaluate: Callable) -> Iterator[Stop]:
         """The evaluations from the start on, or from where a checkpoint was made."""
         executor, runs, plan = self.executor, self.runs, self.plan
         saved, resume = saver.restore(), None
@@ -345,7 +328,7 @@ class _MergedRuns:
 
             def measure(number: int) -> Measured:  # metrics have leaves [...] or [runs, ...]
                 own = state_of_run(now._replace(clients=(), origin=()), number)
-                return recording.measure_state(own, metrics, evaluate_model, number)
+                return recording.measure_state(own, metrics, evaluate, number)
 
             return [
                 Due(number, runs[number].counted(seconds, steps), partial(measure, number))
@@ -369,9 +352,10 @@ class _MergedRuns:
         options: Any = {"stops": sorted(at_steps), "waves": self.waves, "resume": resume}
         for call in executor.run(state, data, plan, self.dispatches, **options):
             self.state, steps = call.state, call.server_steps
-            last = steps == len(plan.time)
             evaluations = due(at_steps.get(steps, []), call.metrics)
-            yield Stop(steps, evaluations, call.state, last, partial(_arrays, call))
+            arrays = call.state._asdict() | call.in_flight._asdict() | {"metrics": call.metrics}
+            last = steps == len(plan.time)
+            yield Stop(steps, evaluations, call.state, last, partial(dict, arrays))
 
     def _evaluations(self) -> dict[int, _Evaluations]:
         """The evaluations by the server steps of the merged plan after which they are due."""
@@ -404,8 +388,3 @@ class _MergedRuns:
             layout=executor.layout,
             devices=executor.num_devices,
         )
-
-
-def _arrays(call: PlanStop) -> dict[str, Any]:
-    """What a checkpoint holds."""
-    return call.state._asdict() | call.in_flight._asdict() | {"metrics": call.metrics}

@@ -14,7 +14,6 @@ from fedjax_algos.runs.clock import simulate_async_seeds
 from fedjax_algos.runs.experiment import Experiment
 from fedjax_algos.runs.recorder import named_errors
 from fedjax_algos.runs.results import client_rows
-from fedjax_algos.runs.saving.checkpoints import Checkpoints
 from fedjax_algos.runs.saving.interruption import check_interruption
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.simulation import simulate
@@ -42,11 +41,9 @@ def run(
     On the virtual clock the plans of a method's seeds are merged where that is faster.
 
     Args:
-      experiment: what `prepare` returned; on the virtual clock its `plans` and `in_flight` are
-        filled.
+      experiment: of `prepare`; on the virtual clock its `plans` and `in_flight` are filled.
       on_evaluation: called with each row as it is measured.
-      on_memory: called before each method on the virtual clock, with its label and the largest
-        number of models and updates in flight.
+      on_memory: called on the virtual clock with the label and the largest memory in flight.
       folder: where rows, last models and checkpoints are written as they come, and which says what
         has ended before; of `open_folder`, after its `begin`.
       on_start: called with the label of each method before it is run.
@@ -90,9 +87,7 @@ def run(
         if isinstance(state.clients, DiskClientState):
             state.clients.files.remove()
 
-    def saved_in(*run: Any) -> Checkpoints | None:
-        return None if folder is None else folder.checkpoints(*run)
-
+    saved_in: Any = (lambda *run: None) if folder is None else folder.checkpoints
     for method in experiment.methods:
         label, engine = method.label, experiment.engines[method.label]
         histories: dict[int, list[Row]] = {seed: [] for seed in seeds}

@@ -1,5 +1,6 @@
 """An experiment that is ready to run: the examples of each seed, and the compiled methods."""
 
+import itertools
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,8 +11,7 @@ import numpy as np
 
 from fedjax_algos.analysis.evaluation import make_evaluate
 from fedjax_algos.asynchrony import Plan, SystemModelWithSpeeds, planners, system_of
-from fedjax_algos.core import Algorithm, Batch, Population, Problem
-from fedjax_algos.core.randomness import model_key
+from fedjax_algos.core import Batch, Population, Problem
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.data import (
     AnyDataset,
@@ -31,7 +31,7 @@ from fedjax_algos.engine.asynchronous.executor import InFlightMemory, make_execu
 from fedjax_algos.engine.engine import make_engine
 from fedjax_algos.engine.exchange import count_transfer
 from fedjax_algos.engine.fingerprint import data_fingerprint
-from fedjax_algos.engine.placed.on_disk import ClientStatePlace, RowsOnDisk
+from fedjax_algos.engine.placed.on_disk import RowsOnDisk
 from fedjax_algos.engine.slots import default_layout
 from fedjax_algos.participation import Cohorts
 from fedjax_algos.participation.cohorts import rate_at
@@ -69,8 +69,8 @@ class Experiment(NamedTuple):
       in_flight: by label; added before an async run starts.
       layout: the layout of rounds, the same for all methods.
       client_data: by seed, the examples on which each client is evaluated; None for no evaluation.
-      speeds: by seed, float[clients]: the clients' mean seconds per step at the start, without
-        communication; empty in rounds, and for system models that do not know them.
+      speeds: by seed, float[clients]: mean seconds per step at the start, without communication;
+        empty in rounds, and for system models that do not know them.
     """
 
     settings: Settings
@@ -123,8 +123,7 @@ def prepare(
     """Loads the data, splits it for each seed, builds all methods, and checks what can be checked.
 
     `dataset` replaces the one that the settings name. With `files`, the examples of a
-    `ClientDataset` stay in files unless the settings or a method need those of all clients. Client
-    state on disk is kept in `client_state_folder`.
+    `ClientDataset` stay in files unless the settings or a method need those of all clients.
     """
     settings.check()
     dataset = dataset or settings.load()
@@ -142,21 +141,28 @@ def prepare(
         dataset = dataset._replace(train=jax.device_put(dataset.train))  # once for all seeds
     splits = {seed: split(settings, dataset, seed) for seed in settings.seeds}
     data_by_seed = {seed: data for seed, (data, _) in splits.items()}
+    client_data: Any = data_by_seed if settings.evaluate_clients == "train" else None
+    if isinstance(dataset, Dataset) and settings.evaluate_clients == "held_out":
+        client_data = {seed: split_held_out(settings, dataset, seed) for seed in settings.seeds}
     choice: LayoutChoice | None = None
-    make: Callable[..., Any] = make_engine
-    options: dict[str, Any] = {"non_finite": settings.non_finite}
-    if settings.seconds is not None:
-        _check_plans(settings, methods, settings.seconds)
-        make, options = make_executor, options | {"devices": settings.devices or 1}
-    else:
-        _check_rounds(settings, list(algorithms.values()), data_by_seed)
-        choice = _layout(settings)
-        place = _place(settings, client_state_folder)
-        options |= {"layout": choice.layout, "client_state": place}
-        options |= {"devices": choice.devices, "examples": settings.examples}
+    make: Callable[..., Any] = make_executor
+    devices = settings.devices or 1
+    options: dict[str, Any] = {"non_finite": settings.non_finite, "devices": devices}
+    if settings.seconds is None:
+        place: Any = settings.client_state
+        automatic = settings.layout == "auto"
+        layout = default_layout() if automatic else settings.layout
+        choice = LayoutChoice(layout, devices, "rule" if automatic else "given")
+        if place == "disk":
+            if client_state_folder is None:
+                raise ValueError(
+                    "client_state='disk' has no folder; give prepare(..., client_state_folder=...)"
+                )
+            place = RowsOnDisk(client_state_folder)
+        make = make_engine
+        options |= {"layout": layout, "client_state": place, "examples": settings.examples}
     engines = {label: make(algorithm, **options) for label, algorithm in algorithms.items()}
-    for engine in engines.values():
-        _check_first_round(settings, engine, next(iter(data_by_seed.values())))
+    _check_runs(settings, methods, engines, data_by_seed)
     return Experiment(
         settings,
         methods,
@@ -170,7 +176,7 @@ def prepare(
         plans={},
         in_flight={},
         layout=choice,
-        client_data=_client_data(settings, dataset, data_by_seed),
+        client_data=client_data,
         speeds=_client_speeds(settings),
     )
 
@@ -187,71 +193,35 @@ def _client_speeds(settings: Settings) -> dict[int, np.ndarray]:
     }
 
 
-def _client_data(settings: Settings, dataset: Any, data_by_seed: dict[int, Any]) -> Any:
-    """The examples on which each client's own model is evaluated, by seed; None if it is not."""
-    if settings.evaluate_clients == "held_out":
-        return {seed: split_held_out(settings, dataset, seed) for seed in settings.seeds}
-    return data_by_seed if settings.evaluate_clients == "train" else None
-
-
-def _place(settings: Settings, folder: Path | None) -> ClientStatePlace:
-    """Where the engines keep client state."""
-    if settings.client_state != "disk":
-        return settings.client_state
-    if folder is None:
-        raise ValueError(
-            "client_state='disk' has no folder; give prepare(..., client_state_folder=...)"
-        )
-    return RowsOnDisk(folder)
-
-
-def _layout(settings: Settings) -> LayoutChoice:
-    """A fixed rule for each backend, or what the settings name."""
-    automatic, devices = settings.layout == "auto", settings.devices or 1
-    layout = default_layout() if automatic else settings.layout
-    return LayoutChoice(layout, devices, "rule" if automatic else "given")
-
-
-def _check_rounds(
-    settings: Settings, algorithms: list[Algorithm], data_by_seed: dict[int, Any]
+def _check_runs(
+    settings: Settings, methods: list[Method], engines: dict[str, Any], data_by_seed: dict[int, Any]
 ) -> None:
-    """Draws all rates, cohorts and work once, so that errors appear before anything is trained."""
-    for algorithm in algorithms:
-        rate_at(algorithm.local.learning_rate, np.arange(settings.rounds))
-    keeping = any(map(_clients_keep_state, algorithms))
-    local = algorithms[0].local  # that of the others differs in its rate only
+    """Traces an exchange and draws or plans all runs, so that errors come before any training."""
+    clients, rounds, keeping = settings.clients, settings.rounds, False
+    cohort_size = settings.cohort_size if settings.seconds is None else clients
+    first = next(iter(data_by_seed.values()))
+    counts = first.counts()
+    for engine in engines.values():
+        state = engine.shapes(Population(clients, cohort_size, int(counts.sum())))
+        keeping |= bool(jax.tree.leaves(state.origin))
+        checks.check_room_for_rows(state, min(clients, rounds * cohort_size))
+        local = engine.algorithm.local  # that of the others differs in its rate only
+        dispatches = Cohorts(counts, local, cohort_size=1, seed=0).dispatches(1)
+        one_round = jax.tree.map(lambda leaf: leaf[0], dispatches)
+        count_transfer(engine.algorithm, state._replace(clients=()), first, one_round)
+        if settings.seconds is None:
+            rate_at(local.learning_rate, np.arange(rounds))
+    if (seconds := settings.seconds) is not None:
+        for method, seed in itertools.product(methods, settings.seeds):
+            system = system_of(settings.system, settings.batch_size)(seed)
+            plan = planners.make(method.planner)(system, clients, seconds=seconds)
+            checks.check_server_steps(plan, seconds)
+        return
     for seed, data in data_by_seed.items():
         cohorts = Cohorts(data.counts(), local, seed=seed, **settings.cohorts())
-        dispatches = cohorts.dispatches(settings.rounds)
+        dispatches = cohorts.dispatches(rounds)
         if keeping:
             checks.check_no_repeats(dispatches, data.num_clients)
-
-
-def _check_plans(settings: Settings, methods: list[Method], seconds: float) -> None:
-    """Makes each plan once, so that errors appear before anything is trained."""
-    factory = system_of(settings.system, settings.batch_size)
-    for method in methods:
-        planner = planners.make(method.planner)
-        for seed in settings.seeds:
-            plan = planner(factory(seed), settings.clients, seconds=seconds)
-            checks.check_server_steps(plan, seconds)
-
-
-def _check_first_round(settings: Settings, engine: Any, data: Any) -> None:
-    """Raises ValueError for what does not fit into memory; traces a client's exchange."""
-    algorithm, counts, clients = engine.algorithm, data.counts(), settings.clients
-    cohort_size = settings.cohort_size if settings.seconds is None else clients
-    state = engine.shapes(Population(clients, cohort_size, int(counts.sum())))
-    checks.check_room_for_rows(state, min(clients, settings.rounds * cohort_size))
-    dispatches = Cohorts(counts, algorithm.local, cohort_size=1, seed=0).dispatches(1)
-    one_round = jax.tree.map(lambda leaf: leaf[0], dispatches)
-    count_transfer(algorithm, state._replace(clients=()), data, one_round)
-
-
-def _clients_keep_state(algorithm: Algorithm) -> bool:
-    key = jax.eval_shape(model_key, 0)
-    params = jax.eval_shape(algorithm.problem.init, key).params
-    return bool(jax.tree.leaves(jax.eval_shape(algorithm.client_init, params, key)))
 
 
 def _is_natural(settings: Settings) -> bool:
@@ -273,10 +243,7 @@ def _load_test_examples(settings: Settings, dataset: AnyDataset) -> Batch:
 def split(
     settings: Settings, dataset: AnyDataset, seed: int
 ) -> tuple[FederatedData | StoredData, Partition | None]:
-    """A seed's training examples by client, without held-out ones, and their partition.
-
-    Of a data set whose examples stay in files, it is the chosen clients, and None.
-    """
+    """A seed's training examples by client, without held-out ones, and their partition or None."""
     if isinstance(dataset, ClientDataset):
         options = partitions.parse(settings.partition)[1]
         chosen = choose_clients(dataset.train.counts, settings.clients, seed, **options)
@@ -302,10 +269,8 @@ def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
     natural = _is_natural(settings)
     source = dataset.users if natural else np.asarray(dataset.train["y"])
     if source is None:
-        raise ValueError(
-            f"partition={settings.partition!r} needs a data set with clients of its own, which "
-            f"{settings.dataset!r} is not; choose another partition"
-        )
+        what = f"partition={settings.partition!r} needs a data set with clients of its own"
+        raise ValueError(f"{what}, which {settings.dataset!r} is not; choose another partition")
     try:
         return partitions.make(settings.partition, source, settings.clients, seed)
     except ValueError as error:

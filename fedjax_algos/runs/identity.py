@@ -45,10 +45,7 @@ def identity(
     test: Batch | None,
     **facts: Any,
 ) -> dict[str, Any]:
-    """By what a checkpoint of other runs is recognised, values of JSON; kinds of runs add `facts`.
-
-    Of the state of a run, its clients' examples and any `dispatch`, leaves [], it reads the shapes.
-    """
+    """By what a checkpoint of other runs is recognised, values of JSON; `dispatch` is any one."""
     return {
         "algorithm": algorithm_fingerprint(algorithm, state, data, dispatch),
         "clients": data.num_clients,
@@ -67,24 +64,21 @@ def identity_of_rounds(
     end: int,
     **facts: Any,
 ) -> dict[str, Any]:
-    """The identity of runs that are computed together until the round `end`, with new `cohorts`.
-
-    By hashes of the first rounds other samplers, work, rate schedules and failures are recognised.
-    """
+    """The identity of runs in rounds until `end`, also by hashes of the first ones' `cohorts`."""
     number = min(end, _COMPARED)
     drawn = [each.dispatches(number) for each in cohorts]
-    parts: dict[str, list[Any]] = {
+    parts: dict[str, Any] = {
         "first_cohorts": [each.client for each in drawn],
         "first_learning_rates": [each.learning_rate for each in drawn],
         "first_steps": [(each.num_steps, each.full_steps, each.first_step) for each in drawn],
+        "first_arrivals": [each.arrives for each in drawn],
     }
-    if not isinstance(drawn[0].arrives, tuple):
-        parts["first_arrivals"] = [each.arrives for each in drawn]
     by_round = {
         name: [
             array_fingerprint(jax.tree.map(lambda leaf, t=t: leaf[t], part)) for t in range(number)
         ]
         for name, part in parts.items()
+        if jax.tree.leaves(part)
     }
     one = jax.tree.map(lambda leaf: leaf[0, 0], drawn[0])
     facts |= {"rounds": loop.rounds, "eval_every": loop.eval_every}
@@ -126,10 +120,7 @@ def _shown(value: Any) -> str:
 def check_identity(
     there: Mapping[str, Any], here: Mapping[str, Any], position: int, folder: object
 ) -> None:
-    """Raises OtherRunError unless a checkpoint, made at a position, is of this run.
-
-    It may have another number of rounds if this run has an evaluation at the position.
-    """
+    """Raises OtherRunError for a checkpoint of another run, or where this run has no evaluation."""
     lines = differences({**there, "rounds": 0}, {**here, "rounds": 0}, "in the checkpoint")
     rounds, done = here.get("rounds"), position - here.get("start_round", 0)
     if rounds is not None and there.get("rounds") != rounds and not lines:
@@ -145,7 +136,5 @@ def check_identity(
 
 def off_grid(rounds: int, eval_every: int) -> str:
     """Why a run cannot go on after its end."""
-    return (
-        f"the run ended with an evaluation after {rounds} rounds, which is no multiple of "
-        f"eval_every={eval_every}, so that a longer run has none there"
-    )
+    end = f"the run ended with an evaluation after {rounds} rounds"
+    return f"{end}, no multiple of eval_every={eval_every}, so that a longer run has none there"

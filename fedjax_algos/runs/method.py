@@ -34,10 +34,7 @@ def method_options(algorithm: str) -> dict[str, Option]:
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, Any], tuple[str, ...], str]:
-    """The algorithm, its typed options, the wrappers and the planner ("" for none) of a spec.
-
-    A client optimiser comes last, with its options: `fedavg:client_optimizer=sgd:momentum=0.9`.
-    """
+    """The algorithm, its typed options, the wrappers and the planner ("" for none) of a spec."""
     method, planner = split_planner(spec)
     text, *wrapped = split_wrappers(method)
     name, values = algorithms.parse(text, LOCAL_OPTIONS, CLIENT_OPTIMIZER)
@@ -95,10 +92,8 @@ class Method(NamedTuple):
         if settings.server_learning_rate is not None:
             values["server_learning_rate"] = settings.server_learning_rate
         if settings.seconds is None and planner:
-            raise ValueError(
-                f"{name}@{planner} names a planner of the virtual clock; give seconds=..., the "
-                "simulated time to run"
-            )
+            fix = "give seconds=..., the simulated time to run"
+            raise ValueError(f"{name}@{planner} names a planner of the virtual clock; {fix}")
         rate = values.pop(CLIENT_LEARNING_RATE, _DEFAULT_CLIENT_LEARNING_RATE)
         optimizer = values.pop(CLIENT_OPTIMIZER, PLAIN)
         rate = settings.client_learning_rate or rate
@@ -131,10 +126,10 @@ class Method(NamedTuple):
         algorithm = self.factory(settings)(problem, local, **self.hyperparameters)
         reason = algorithm.traits.requires_sgd
         if reason and self.client_optimizer != PLAIN:
+            optimizer = f"{CLIENT_OPTIMIZER}={self.client_optimizer}"
             raise ValueError(
                 f"{self.algorithm}: {CLIENT_OPTIMIZER}={self.client_optimizer!r} is not for it, "
-                f"because {reason}; leave it out, or give it to other methods alone, as in "
-                f"fedavg:{CLIENT_OPTIMIZER}={self.client_optimizer}"
+                f"because {reason}; give it to other methods alone, as in fedavg:{optimizer}"
             )
         return algorithm
 
@@ -193,8 +188,8 @@ def configured_spec(configuration: Mapping[str, Any]) -> str:
 def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
     """The methods of several specs.
 
-    A label is the algorithm's name, followed by the values of the fewest options that distinguish
-    methods of the same name, and by the client optimiser if the methods have different ones.
+    A label is the algorithm's name, with the values of the fewest options that distinguish methods
+    of this name, and with the client optimiser if the methods have different ones.
 
     Args:
       specs: see `Method.of`.
@@ -207,10 +202,8 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
     values = [method.configuration() for method in methods]
     for index, value in enumerate(values):
         if value in values[:index]:
-            raise ValueError(
-                f"the methods {specs[values.index(value)]} and {specs[index]} are the same; "
-                "leave one out"
-            )
+            two = f"{specs[values.index(value)]} and {specs[index]}"
+            raise ValueError(f"the methods {two} are the same; leave one out")
     named = []
     for method in methods:
         label = _label(

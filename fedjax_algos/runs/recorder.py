@@ -8,7 +8,6 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +25,7 @@ from fedjax_algos.engine.non_finite import NonFinite, NonFiniteUpdateError, all_
 from fedjax_algos.engine.placed.devices import one_copy
 from fedjax_algos.engine.state import FederatedState
 from fedjax_algos.participation.cohorts import Position
-from fedjax_algos.runs.saving.checkpoints import Content, RunSaver, Saved
+from fedjax_algos.runs.saving.checkpoints import RunSaver, Saved
 from fedjax_algos.runs.saving.interruption import check_interruption
 
 WHAT_HELPS = (
@@ -42,6 +41,9 @@ class DivergenceWarning(UserWarning):
     """The global model of a run is not finite, and the run has stopped."""
 
 
+# takes a run's number, its row, and the state of the stop (None: a row of a checkpoint before its
+# last one); if it returns True, all runs end
+Report = Callable[[int, Row, Any], bool | None]
 # of one run: the metrics, the updates that were excluded or None, and whether all params are finite
 Measured = tuple[dict[str, float], int | None, Any]
 
@@ -65,21 +67,13 @@ class Stop(NamedTuple):
 
 
 class Recorder:
-    """Makes the rows of runs that are computed together, and hands them on as they are measured.
-
-    `report` gets the number of a run, its row, and the state of the stop, which is None for rows
-    that a checkpoint holds, but for the last one. If it returns True, all runs end.
-    """
+    """Makes the rows of runs that are computed together, and reports each as it is measured."""
 
     def __init__(
-        self,
-        names: Sequence[str],
-        non_finite: NonFinite,
-        report: Callable[[int, Row, Any], bool | None],
-        started: float | None = None,
+        self, names: Sequence[str], non_finite: NonFinite, report: Report, started: float = math.inf
     ):
         self.names, self.non_finite, self.report = names, non_finite, report
-        self.started = time.perf_counter() if started is None else started
+        self.started = min(started, time.perf_counter())
         self.histories: list[list[Row]] = [[] for _ in names]
         self.diverged: set[int] = set()  # numbers of runs whose rows end
         self.stopped: bool | None = False
@@ -89,11 +83,9 @@ class Recorder:
         if due.run in self.diverged:
             return
         metrics, excluded, finite = due.measure()
+        seconds = time.perf_counter() - self.started
         row = metrics_row(
-            metrics=metrics,
-            excluded_updates=excluded,
-            wall_seconds=time.perf_counter() - self.started,
-            **due.counted,
+            metrics=metrics, excluded_updates=excluded, wall_seconds=seconds, **due.counted
         )
         self.histories[due.run].append(row)
         if self.non_finite != "keep" and not (math.isfinite(row.get("test_loss", 0)) and finite):
@@ -109,10 +101,6 @@ class Recorder:
             for row in rows:
                 self.stopped = self.report(number, row, state if row is rows[-1] else None)
 
-    def content(self, arrays: Callable[[], Any]) -> Content:
-        """What a checkpoint holds; its facts are values of JSON."""
-        return arrays(), {"rows": self.histories, "diverged": sorted(self.diverged)}
-
     @property
     def ended(self) -> bool:
         """Whether no run goes on, although there may be further stops."""
@@ -124,10 +112,7 @@ class Recorder:
 
 
 def follow(stops: Iterator[Stop], recorder: Recorder, saver: RunSaver) -> Iterator[Stop]:
-    """Goes through the stops of some runs until they end, and yields each after its rows.
-
-    A stop is saved when the caller goes on from it. Raises Interrupted if a signal asks for it.
-    """
+    """Goes through the stops of some runs, and yields each before it is saved."""
     for stop in stops:
         for due in stop.due:
             recorder.measure(due, stop.state)
@@ -135,8 +120,9 @@ def follow(stops: Iterator[Stop], recorder: Recorder, saver: RunSaver) -> Iterat
         if stop.arrays is None:
             check_interruption()
         else:
-            content, last = partial(recorder.content, stop.arrays), stop.last or recorder.ended
-            saver.after_evaluation(stop.position, content, last=last)
+            facts = {"rows": recorder.histories, "diverged": sorted(recorder.diverged)}
+            last = stop.last or recorder.ended
+            saver.after_evaluation(stop.position, stop.arrays, facts, last=last)
         if recorder.ended:
             return
 
@@ -227,24 +213,16 @@ def named_errors(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def show_progress(shown: bool, total: float, unit: str) -> Iterator[Callable[[float, Row], None]]:
-    """Yields a function to call with what is done, of a total, and the row of each evaluation.
-
-    Without a terminal or a notebook, as in the log of a cluster, each evaluation is a line.
-    """
+    """Yields a function to call with what is done and each row; a log has a line for each."""
     check_kind("progress", shown, bool, "give True or False")
     if not shown:
         yield lambda done, row: None
         return
     console = Console(stderr=True)
-    progress = bars.Progress(
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        bars.TextColumn(f"{unit}, {{task.fields[measured]}}", markup=False),
-        bars.TimeElapsedColumn(),
-        bars.TextColumn("left:"),
-        bars.TimeRemainingColumn(),
-        console=console,
-    )
+    measured = bars.TextColumn(f"{unit}, {{task.fields[measured]}}", markup=False)
+    left = bars.TextColumn("left:"), bars.TimeRemainingColumn()
+    columns = bars.BarColumn(), bars.MofNCompleteColumn(), measured, bars.TimeElapsedColumn(), *left
+    progress = bars.Progress(*columns, console=console)
     task, handle = progress.add_task("", total=total, measured=""), None
     if console.is_jupyter:
         from IPython.display import display

@@ -1,6 +1,7 @@
 """Results folders: the settings, methods, environment and metrics of a comparison or a sweep."""
 
 import dataclasses
+import itertools
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,12 @@ from fedjax_algos.core.files import written
 from fedjax_algos.data import describe_partition, partition_table
 from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.experiment import Experiment
-from fedjax_algos.runs.saving.files import read_rows, write_table
-from fedjax_algos.runs.saving.results_folder import ResultsFolder, check_complete
+from fedjax_algos.runs.saving.results_folder import (
+    ResultsFolder,
+    check_complete,
+    read_rows,
+    write_table,
+)  # fmt: skip
 
 _MAX_CLIENTS_IN_A_TIMELINE = 50  # that a picture has room for
 _PACKAGES = ("fedjax_algos", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
@@ -49,8 +54,8 @@ def configuration(
 ) -> dict[str, Any]:
     """What is known before the runs of an experiment, for `config.json`, with `extra` entries.
 
-    `config` is the path of the command's file of settings. `speed_ratio` is that of the seconds of
-    a step on the slowest and on the fastest client, by seed, on the virtual clock.
+    `config` is the path of the command's file of settings. On the virtual clock `speed_ratio` is
+    the slowest client's seconds per step, divided by the fastest one's, by seed.
     """
     settings = experiment.settings
     return {
@@ -72,14 +77,13 @@ def configuration(
 def write(
     folder: Path, experiment: Experiment, rows: list[Row], summary: list[MethodSummary]
 ) -> None:
-    """Writes the metrics, their summary, and the partitions.
+    """Writes `metrics.csv`, the rows, `summary.csv`, and the partitions.
 
-    `metrics.csv` holds the rows and `summary.csv` their summary. `partitions.npz` has arrays
-    `indices_SEED` and `offsets_SEED`, or of examples in files the numbers of the clients,
-    `clients_SEED`; `partition.txt` describes the partition of each seed, and `partition.png` shows
-    that of the first. On the virtual clock there are also pictures of each method's timeline and
-    staleness on the first seed, `timelines.csv` with their summaries, `idle.csv` with the idle
-    share of each client, and `speeds.csv` with the seconds per step of each client and seed.
+    `partitions.npz` has arrays `indices_SEED` and `offsets_SEED`, or of examples in files the
+    clients, `clients_SEED`; `partition.txt` describes them, and `partition.png` shows the first. On
+    the virtual clock there are also pictures of each method's timeline and staleness on the first
+    seed, `timelines.csv` with their summaries, `idle.csv` with the idle share of each client, and
+    `speeds.csv` with the seconds per step of each client and seed.
     """
     write_table(folder / "metrics.csv", rows)
     write_table(folder / "summary.csv", records(summary))
@@ -121,10 +125,8 @@ def write_clients(folder: ResultsFolder, experiment: Experiment) -> list[Row]:
     """Writes `clients.csv`, a row for each client that was evaluated, and returns the rows."""
     if experiment.client_data is None:
         return []
-    labels, seeds = [m.label for m in experiment.methods], experiment.client_data
-    rows = [
-        row for label in labels for seed in seeds for row in folder.rows_of_clients(label, seed)
-    ]
+    runs = itertools.product([m.label for m in experiment.methods], experiment.client_data)
+    rows = [row for label, seed in runs for row in folder.rows_in(label, seed, "clients.csv")]
     write_table(folder.path / "clients.csv", rows)
     return rows
 
@@ -181,8 +183,7 @@ def folder_names(folders: Sequence[str | Path]) -> list[str]:
 def read_folders(folders: Sequence[str | Path], *, apart: bool = False) -> list[Row]:
     """Reads the rows of one or more results folders that compare, run or sweep wrote.
 
-    Labels of several folders begin with the name of the folder; with `apart`, this name is in the
-    column `results` instead.
+    Labels of several folders begin with the folder's name, or `apart` it is the column `results`.
     """
     measured = [read_metrics(folder) for folder in folders]
     for name, rows in zip(folder_names(folders), measured, strict=True):
@@ -202,17 +203,13 @@ def _check_lengths(path: Path, rows: list[Row]) -> None:
         # the train loss as well: params may be NaN although no test output is
         losses = [own[-1].get(name, 0) for name in ("test_loss", "train_loss")]
         if len(own) < longest and np.isfinite(losses).all():
-            raise ValueError(
-                f"{path}: {own[0]['method']} has {len(own)} rows of seed {own[0]['seed']:g}, but "
-                f"there are {longest} of others; name a folder that compare, run or sweep wrote"
-            )
+            few = f"{own[0]['method']} has {len(own)} rows of seed {own[0]['seed']:g}"
+            fix = "name a folder that compare, run or sweep wrote"
+            raise ValueError(f"{path}: {few}, but there are {longest} of others; {fix}")
 
 
 def client_rows(label: str, seed: int, round_number: int, metrics: Metrics) -> list[Row]:
-    """One row for each client of a run, at its last round, with the metrics of `make_evaluate_own`.
-
-    Where a client has weight 0, such as one without examples, the value is NaN.
-    """
+    """One row for each client of a run, at its last round; NaN for one without examples."""
     values = {}
     for name, metric in metrics.items():
         mean = metric.over_classes()
@@ -226,13 +223,12 @@ def client_rows(label: str, seed: int, round_number: int, metrics: Metrics) -> l
 
 def summarise_client_rows(rows: list[Row]) -> dict[str, ClientSummary]:
     """The distribution of the accuracy over clients, by method: the mean of that of each seed."""
+
+    def summary(own):
+        counts, values = np.array([[r["examples"], r["accuracy"]] for r in own], float).T
+        return summarise_clients(Mean(np.where(counts > 0, counts * values, 0), counts), "lowest")
+
     return {
-        label: ClientSummary(*np.mean([_summary(own) for own in by_seed.values()], axis=0).tolist())
+        label: ClientSummary(*np.mean([*map(summary, by_seed.values())], axis=0).tolist())
         for label, by_seed in rows_by_run(rows).items()
     }
-
-
-def _summary(rows):
-    counts = np.array([row["examples"] for row in rows], float)
-    values = np.array([row["accuracy"] for row in rows], float)
-    return summarise_clients(Mean(np.where(counts > 0, counts * values, 0), counts), "lowest")

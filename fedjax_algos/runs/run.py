@@ -87,8 +87,7 @@ class Rounds(NamedTuple):
         check_whole("rounds", self.rounds)
         check_whole("eval_every", self.eval_every)
         evaluations = num_runs * -(-self.rounds // self.eval_every)
-        fewer = "fewer rounds" if num_runs == 1 else "fewer runs or rounds"
-        check_evaluations(evaluations, f"give {fewer}, or a larger eval_every")
+        check_evaluations(evaluations, "give fewer runs or rounds, or a larger eval_every")
 
     def cohorts(self, counts: np.ndarray, local: Local, seed: int) -> Cohorts:
         """The cohorts of a run before its first round; `counts`: int[num_clients]."""
@@ -106,12 +105,13 @@ class Window(NamedTuple):
 
 
 def draw_windows(
-    cohorts: Cohorts, count: FlopCounter, rounds: int, eval_every: int, keeping: bool
+    cohorts: Cohorts, count: FlopCounter, end: int, eval_every: int, state: FederatedState
 ) -> Iterator[Window]:
-    """The windows from the cohorts' next round to `rounds`, each drawn when it is asked for."""
-    longest, num_clients = min(eval_every, rounds), len(cohorts.counts)
-    for done in range(cohorts.next_round, rounds, longest):
-        number = min(longest, rounds - done)
+    """The windows from the cohorts' next round to `end`, each drawn when it is asked for."""
+    longest, num_clients = min(eval_every, end), len(cohorts.counts)
+    keeping = bool(jax.tree.leaves(state.origin))
+    for done in range(cohorts.next_round, end, longest):
+        number = min(longest, end - done)
         dispatches = cohorts.dispatches(number)
         if keeping:
             check_no_repeats(dispatches, num_clients)
@@ -136,11 +136,9 @@ def check_no_repeats(dispatches: Dispatch, num_clients: int) -> None:
     twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] < num_clients)
     if twice.any():
         row, column = np.argwhere(twice)[0]
-        raise ValueError(
-            f"client {ordered[row, column]} is twice in the cohort of round "
-            f"{dispatches.server_step[row, 0]}, but this algorithm's clients keep state; give a "
-            "sampler without replacement"
-        )
+        who = f"client {ordered[row, column]} is twice in the cohort of round "
+        why = f"{dispatches.server_step[row, 0]}, but this algorithm's clients keep state"
+        raise ValueError(f"{who}{why}; give a sampler without replacement")
 
 
 def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
@@ -151,12 +149,20 @@ def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
     if test is None:
         return
     if isinstance(test, RunData):
-        raise TypeError(
-            "test is data of clients; give the examples alone, such as data.examples, or those of "
-            "stored data by data.load()"
+        fix = "give the examples alone: data.examples, or data.load() if they are in files"
+        raise TypeError(f"test is data of clients; {fix}")
+    total, examples = check_examples("test examples", test), data_shapes(data).examples
+
+    def kinds(tree):
+        return jax.tree.map(
+            lambda leaf: (np.shape(leaf)[1:], jnp.issubdtype(leaf.dtype, jnp.floating)), tree
         )
-    total = check_examples("test examples", test)
-    _check_alike(test, data_shapes(data).examples)
+
+    if kinds(test) != kinds(examples):
+        raise ValueError(
+            f"the test examples are {describe_tree(test)}, and the clients' are "
+            f"{describe_tree(examples)}; give arrays of the same names, shapes and types"
+        )
     if not total:
         raise ValueError("there are 0 test examples; give at least one, or test=None")
     check_labels(problem, "the test examples", test)
@@ -183,25 +189,8 @@ def check_test_rows(test_rows: Any, data: FederatedData) -> None:
     rows, total = np.asarray(test_rows), len(jax.tree.leaves(data.examples)[0])
     whole = rows.ndim == 1 and rows.size and np.issubdtype(rows.dtype, np.integer)
     if not whole or rows.min() < 0 or rows.max() >= total:
-        raise ValueError(
-            f"test_rows is {describe_tree(rows)}; give a list of at least one whole number from 0 "
-            f"to {total - 1}, of the examples"
-        )
-
-
-def _check_alike(test, examples):
-    """Raises ValueError for test examples of another structure, shape or kind than the clients'."""
-
-    def kinds(tree):
-        return jax.tree.map(
-            lambda leaf: (np.shape(leaf)[1:], jnp.issubdtype(leaf.dtype, jnp.floating)), tree
-        )
-
-    if kinds(test) != kinds(examples):
-        raise ValueError(
-            f"the test examples are {describe_tree(test)}, and the clients' are "
-            f"{describe_tree(examples)}; give arrays of the same names, shapes and types"
-        )
+        fix = f"give a list of at least one whole number from 0 to {total - 1}, of the examples"
+        raise ValueError(f"test_rows is {describe_tree(rows)}; {fix}")
 
 
 def check_evaluations(evaluations: int, fix: str) -> None:
@@ -212,11 +201,8 @@ def check_evaluations(evaluations: int, fix: str) -> None:
 def check_server_steps(plan: Plan, seconds: float) -> None:
     """Raises ValueError unless a plan makes a server step within its simulated seconds."""
     if not len(plan.time):
-        first = plan.ended.min()
-        raise ValueError(
-            f"seconds={seconds:g} end before the first server step; the first client arrives after "
-            f"{first:g} seconds, so give more"
-        )
+        fix = f"give more: the first client arrives after {plan.ended.min():g} seconds"
+        raise ValueError(f"seconds={seconds:g} end before the first server step; {fix}")
 
 
 def check_room_for_rows(state: FederatedState, num_rows: int) -> None:

@@ -27,7 +27,7 @@ from fedjax_algos.engine.slots import chunk_size
 from fedjax_algos.models import compute_in, losses, metrics, models, with_loss, with_metrics
 from fedjax_algos.models.adapters import check_examples
 from fedjax_algos.participation.cohorts import check_dispatch_memory
-from fedjax_algos.runs.run import check_evaluations
+from fedjax_algos.runs.run import Rounds, check_evaluations
 from fedjax_algos.wrappers import wrappers
 
 # what to give where a setting can have no other value
@@ -125,47 +125,6 @@ class Settings:
         """Raises ValueError for a value that is wrong, or values that contradict each other."""
         for option in options(Settings).values():
             check_value(option, getattr(self, option.name), "")
-        self._check_names()
-        num_seeds = len(self.seeds)
-        if self.local_steps is not None and self.local_epochs is not None:
-            raise ValueError(
-                f"local_steps={self.local_steps} and local_epochs={self.local_epochs} are both "
-                "given; give one of them"
-            )
-        # a seed has its own partition, and each client an index and an offset
-        clients = f"{num_seeds} seeds of clients={self.clients}"
-        check_memory(clients, num_seeds * self.clients * 8, "give fewer seeds or clients")
-        if self.seconds is not None:
-            if self.local_epochs is not None:
-                raise ValueError(
-                    f"local_epochs={self.local_epochs} is not counted on the virtual clock; give "
-                    "local_steps"
-                )
-            if self.failures is not None:
-                raise ValueError(
-                    f"failures={self.failures!r} is for rounds; on the virtual clock the system "
-                    "model loses dispatches: give system='simulated:dropout=0.3'"
-                )
-            self.refuse("the virtual clock", "client_state", "examples")
-            check_evaluations(num_seeds * self.evaluations, "give fewer evaluations or seeds")
-        else:
-            evaluations = num_seeds * -(-self.rounds // self.eval_every)
-            check_evaluations(evaluations, "give fewer rounds or seeds, or a larger eval_every")
-            if self.cohort > self.clients:
-                raise ValueError(
-                    f"cohort={self.cohort:g} is out of range; give at most clients={self.clients}"
-                )
-            # all rounds are drawn before the first one, so that errors appear early
-            check_dispatch_memory(self.rounds, self.cohort_size, "give fewer rounds or clients")
-        for seed in self.seeds:
-            check_whole("seed", seed, 0)
-        if not self.seeds or len(set(self.seeds)) < num_seeds:
-            raise ValueError(
-                f"seeds={self.seeds} is out of range; give different numbers from 0 to {2**31 - 1}"
-            )
-        chunk_size(self.layout, 1)
-
-    def _check_names(self) -> None:
         datasets.parse(self.dataset)
         models.parse(self.model)
         partitions.parse(self.partition)
@@ -180,18 +139,37 @@ class Settings:
         check_target_metric(self.target_metric)
         for spec in [] if self.wrap is None else split_wrappers(self.wrap) or [""]:
             wrappers.parse(spec)
-
-    def refuse(self, what: str, *names: str) -> None:
-        """Raises ValueError for a setting that has another value than the default.
-
-        Args:
-          what: where it cannot have one.
-          *names: "client_state", "examples" or "evaluate_clients".
-        """
-        for name in names:
-            other, value = _ELSEWHERE[name], getattr(self, name)
-            if value != other:
-                raise ValueError(f"{name}={value!r} is not for {what}; give {name}={other!r}")
+        num_seeds = len(self.seeds)
+        if self.local_steps is not None and self.local_epochs is not None:
+            both = f"local_steps={self.local_steps} and local_epochs={self.local_epochs}"
+            raise ValueError(f"{both} are both given; give one of them")
+        # a seed has its own partition, and each client an index and an offset
+        clients = f"{num_seeds} seeds of clients={self.clients}"
+        check_memory(clients, num_seeds * self.clients * 8, "give fewer seeds or clients")
+        if self.seconds is not None:
+            if self.local_epochs is not None:
+                what = f"local_epochs={self.local_epochs} is not counted on the virtual clock"
+                raise ValueError(f"{what}; give local_steps")
+            if self.failures is not None:
+                raise ValueError(
+                    f"failures={self.failures!r} is for rounds; on the virtual clock the system "
+                    "model loses dispatches: give system='simulated:dropout=0.3'"
+                )
+            refuse(self, "the virtual clock", "client_state", "examples")
+            check_evaluations(num_seeds * self.evaluations, "give fewer evaluations or seeds")
+        else:
+            Rounds(1, self.rounds, eval_every=self.eval_every).check(num_seeds)
+            if self.cohort > self.clients:
+                fix = f"give at most clients={self.clients}"
+                raise ValueError(f"cohort={self.cohort:g} is out of range; {fix}")
+            # all rounds are drawn before the first one, so that errors appear early
+            check_dispatch_memory(self.rounds, self.cohort_size, "give fewer rounds or clients")
+        for seed in self.seeds:
+            check_whole("seed", seed, 0)
+        if not self.seeds or len(set(self.seeds)) < num_seeds:
+            fix = f"give different numbers from 0 to {2**31 - 1}"
+            raise ValueError(f"seeds={self.seeds} is out of range; {fix}")
+        chunk_size(self.layout, 1)
 
     @property
     def cohort_size(self) -> int:
@@ -260,3 +238,11 @@ class Settings:
     def load(self) -> AnyDataset:
         """Reads the data set; one of clients' files is only opened."""
         return as_dataset(datasets.make(self.dataset))
+
+
+def refuse(settings: Settings, what: str, *names: str) -> None:
+    """Raises ValueError for one of these settings that has another value than the default."""
+    for name in names:
+        other, value = _ELSEWHERE[name], getattr(settings, name)
+        if value != other:
+            raise ValueError(f"{name}={value!r} is not for {what}; give {name}={other!r}")

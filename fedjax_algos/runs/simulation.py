@@ -32,8 +32,14 @@ from fedjax_algos.runs.run import (
     draw_windows,
     flop_counter,
 )
-from fedjax_algos.runs.saving.arrays import fill, fill_state, open_rows, saved_arrays
-from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver
+from fedjax_algos.runs.saving.checkpoints import (
+    Checkpoints,
+    RunSaver,
+    fill,
+    fill_state,
+    open_rows,
+    saved_arrays,
+)  # fmt: skip
 
 
 def simulate(
@@ -58,11 +64,10 @@ def simulate(
 ) -> tuple[FederatedState, list[Row]]:
     """Runs a synchronous simulation.
 
-    The rounds between two evaluations are one compiled call.
-
-    A run can be cut in two: `simulate(..., rounds=10)`, and then the same with the `state` that it
-    returned and `start_round=10`, have the states and the rows of `simulate(..., rounds=20)`, bit
-    for bit. `iterate_rounds` is the same run as an iterator.
+    The rounds between two evaluations are one compiled call. A run can be cut in two:
+    `simulate(..., rounds=10)`, and then the same with the `state` that it returned and
+    `start_round=10`, have the states and the rows of `simulate(..., rounds=20)`, bit for bit.
+    `iterate_rounds` is the same run as an iterator.
 
     Args:
       engine: a compiled algorithm. Other seeds on the same engine compile nothing.
@@ -78,8 +83,7 @@ def simulate(
         `participation.independent(probability=0.3)`; None is none. Their updates and new rows are
         lost, and a round without answers leaves the model as it is.
       test: the examples to evaluate on (a tree like `data.examples`), or None for no evaluation.
-      eval_every: rounds between evaluations, at least 1. The start and the end are always
-        evaluated.
+      eval_every: rounds between evaluations, at least 1; the start and the end are evaluated too.
       params: replace the problem's own initialisation: params, or a `Model`.
       on_evaluation: called with each row as it is measured, and first with those of a checkpoint.
         If it has a parameter named `state`, it also gets the state, or None for the rows of a
@@ -90,10 +94,9 @@ def simulate(
         end. If the folder holds a checkpoint of this run, it goes on from there, bit for bit; also
         with other `rounds`, if the checkpoint is not after them and was made at an evaluation that
         both runs have.
-      state: what an earlier run returned, to go on from there. It is CONSUMED, as by
-        `engine.round`.
-      start_round: the number of rounds that `state` has seen, which must be given with it: the
-        cohorts go on after them. The rows count them too.
+      state: what an earlier run returned, to go on from there. It is CONSUMED.
+      start_round: the number of rounds that `state` has seen, which must be given with it; the
+        cohorts go on after them, and the rows count them too.
       progress: whether a bar is shown, in a terminal or a notebook; in a log each evaluation is a
         line.
 
@@ -150,23 +153,12 @@ def iterate_rounds(
     state before: copy it to keep it, with `jax.tree.map(jnp.copy, state)`.
 
     Args:
-      engine: as in `simulate`, like all arguments.
-      data: the clients' examples.
-      seed: the seed of the model, the cohorts and the clients' batches.
-      evaluate: what `make_evaluate` returned.
-      state: the state of an earlier run, which goes on; it is CONSUMED.
-      start_round: the number of rounds that `state` has seen.
+      engine, data, seed, evaluate, state, start_round: as in `simulate`, with the same errors.
       **rounds: `cohort_size`, `rounds`, `sampler`, `work`, `failures`, `test`, `params`, and
         `eval_every`, which is 1 if it is not given.
 
     Returns:
       An iterator over the states and the rows of the evaluations.
-
-    Raises:
-      TypeError: for an object of another type.
-      ValueError: as `simulate` does.
-      NonFiniteUpdateError: for an update that is not finite if the engine has non_finite="error".
-      Interrupted: after an evaluation, if a signal has arrived in `finish_calls`.
     """
     rounds.setdefault("eval_every", 1)
     run = _SynchronousRun(engine, data, Rounds(**rounds), seed, evaluate, state, start_round)
@@ -181,10 +173,7 @@ def iterate_rounds(
 
 
 class _SynchronousRun:
-    """A run in rounds: where it is, and its stops. `simulate` documents the arguments.
-
-    `state`, `done` and `flops` are those after the last stop.
-    """
+    """A run in rounds; `state`, `done` rounds and `flops` are those after the last stop."""
 
     def __init__(
         self,
@@ -219,7 +208,9 @@ class _SynchronousRun:
         )
         self.count, self.flops = flop_counter(engine.algorithm, state, self.data), 0.0
         if isinstance(self.data, CohortData):
-            self.data.reserve(self._cohorts())
+            drawn, every = self.draw(), loop.eval_every  # beside the run's own cohorts
+            windows = (min(every, self.end - done) for done in range(0, self.end, every))
+            self.data.reserve(ids for number in windows for ids in drawn.dispatches(number).client)
         if self.start_round:  # what earlier rounds drew is drawn again
             self.flops = sum(window.flops for window in self._windows(self.start_round))
         params = state.server.params  # of the start, which the first call consumes
@@ -228,14 +219,7 @@ class _SynchronousRun:
         self.folder = self.saver.checkpoints.folder if self.saver.checkpoints else ""
 
     def _windows(self, end: int) -> Iterator[Window]:
-        keeping = bool(jax.tree.leaves(self.state.origin))
-        return draw_windows(self.cohorts, self.count, end, self.loop.eval_every, keeping)
-
-    def _cohorts(self):
-        """The clients of each round, drawn beside the run's own."""
-        cohorts, eval_every = self.draw(), self.loop.eval_every
-        for done in range(0, self.end, eval_every):
-            yield from cohorts.dispatches(min(eval_every, self.end - done)).client
+        return draw_windows(self.cohorts, self.count, end, self.loop.eval_every, self.state)
 
     def stops(self, recorder: Recorder) -> Iterator[Stop]:
         """The evaluations from the start on, or from where a checkpoint was made."""
@@ -324,20 +308,16 @@ def _check_start(state, start_round, params, seed):
         check_whole("start_round", start_round, 0)
     if state is None:
         if start_round:
-            raise ValueError(
-                f"start_round={start_round} has no state; give the state after so many rounds"
-            )
+            fix = "give the state after so many rounds"
+            raise ValueError(f"start_round={start_round} has no state; {fix}")
         return
     fix = "give what engine.init, simulate or the last round returned"
     check_kind("state", state, FederatedState, fix)
     check_not_consumed(state)
     if start_round is None:
-        raise ValueError(
-            "state has no start_round, on which its next cohorts depend; give the number of rounds "
-            "that it has seen, 0 for one of engine.init"
-        )
+        fix = "give the number of rounds that it has seen, 0 for one of engine.init"
+        raise ValueError(f"state has no start_round, on which its next cohorts depend; {fix}")
     if params is not None:
         raise ValueError("state and params are both given; give params where the run begins")
-    own = int(one_copy(state.seed))
-    if own != seed:
+    if (own := int(one_copy(state.seed))) != seed:
         raise ValueError(f"seed={seed} is not that of the state; give seed={own}")

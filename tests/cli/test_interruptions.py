@@ -18,7 +18,7 @@ from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.interruption import Interrupted, finish_calls
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.tuning.trials import Scores
+from fedjax_algos.runs.tuning.tuning import Scores
 
 SMALL = (
     "--model linear --clients 8 --cohort 2 --batch-size 4 --local-steps 1 --rounds 4 "

@@ -23,16 +23,6 @@ separately = functools.partial(sweep_helpers.separately, local=FULL)
 
 
 @pytest.mark.slow
-def test_whole_numbers_have_a_program_each():
-    rows, notes = sweep_toy("ghbm", {"tau": [1, 2], "beta": [0.3, 0.6]}, devices=2)
-    assert [note.split(",")[0] for note in notes] == ["4 runs in a program"] * 2
-    assert [row["method"] for row in rows[::6]] == [
-        f"ghbm tau={tau} beta={beta}" for tau in (1, 2) for beta in (0.3, 0.6)
-    ]
-    assert_same_rows(rows[3 * 5 : 3 * 6], separately(algorithms["ghbm"], 7, tau=2, beta=0.3))
-
-
-@pytest.mark.slow
 def test_objects_have_a_program_each():
     """And so have equal numbers of other types."""
 

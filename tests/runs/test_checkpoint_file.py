@@ -55,14 +55,13 @@ def check_refused(path, reason=""):
         read_checkpoint(path)
 
 
-def test_every_bit_counts(small):
+def test_a_bit_of_every_byte_counts(small):
     content = bytearray(small.read_bytes())
     for place in range(len(content)):
-        for bit in range(8):
-            content[place] ^= 1 << bit
-            small.write_bytes(content)
-            check_refused(small)
-            content[place] ^= 1 << bit
+        content[place] ^= 1 << place % 8
+        small.write_bytes(content)
+        check_refused(small)
+        content[place] ^= 1 << place % 8
 
 
 def test_files_that_are_cut_off_longer_or_something_else(small):

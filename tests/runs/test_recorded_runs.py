@@ -38,20 +38,11 @@ HELD_OUT = {
 
 
 def in_rounds():
-    toy = small_network()
+    toy, work = small_network(), participation.partial(share=0.5)
+    options = {"cohort_size": 3, "rounds": 5, "eval_every": 2, "work": work}
     for case in METHODS:
         engine = fa.make_engine(case.build(toy.problem, LOCAL), 2)
-        _, rows = fa.simulate(
-            engine,
-            toy.data,
-            cohort_size=3,
-            rounds=5,
-            seed=3,
-            work=participation.partial(share=0.5),
-            test=HELD_OUT,
-            eval_every=2,
-        )
-        yield from rows
+        yield from fa.simulate(engine, toy.data, seed=3, test=HELD_OUT, **options)[1]
 
 
 def on_the_clock():
@@ -61,18 +52,11 @@ def on_the_clock():
         "fedbuff": asynchrony.buffered(size=2, steps=4),
         "fedcompass": asynchrony.compass(min_steps=2, max_steps=8),
     }
+    system = asynchrony.simulated(speeds="exponential", dropout=0.1, bytes_per_second=1e4)
+    options = {"seconds": 8, "evaluations": 3, "seed": 3, "test": HELD_OUT}
     for name, planner in runs.items():
         executor = fa.make_executor(Case(name, {}).build(toy.problem, LOCAL), slots=2)
-        yield from fa.simulate_async(
-            executor,
-            toy.data,
-            planner,
-            asynchrony.simulated(speeds="exponential", dropout=0.1, bytes_per_second=1e4),
-            seconds=8,
-            seed=3,
-            test=HELD_OUT,
-            evaluations=3,
-        ).rows
+        yield from fa.simulate_async(executor, toy.data, planner, system, **options).rows
 
 
 def in_a_sweep():
@@ -82,15 +66,8 @@ def in_a_sweep():
         for mu in (0.01, 0.3)
         for seed in (0, 3)
     ]
-    yield from run_batched(
-        fa.algorithms.fedprox,
-        toy.problem,
-        runs,
-        cohort_size=2,
-        rounds=4,
-        test=HELD_OUT,
-        eval_every=2,
-    ).rows
+    options = {"cohort_size": 2, "rounds": 4, "eval_every": 2, "test": HELD_OUT}
+    yield from run_batched(fa.algorithms.fedprox, toy.problem, runs, **options).rows
 
 
 RUNS = {"in rounds": in_rounds, "on the virtual clock": on_the_clock, "in a sweep": in_a_sweep}

@@ -186,8 +186,5 @@ def test_a_callback_that_returns_true_ends_the_run(stop, tmp_path):
         assert_same(run(7, on_evaluation=until, checkpoints=tmp_path), shorter)
     assert calls == [0, 2, 4] * 2
     assert_same(run(7, checkpoints=tmp_path), run(7))
-
-
-def test_other_results_of_a_callback_do_not_end_the_run():
-    values = iter([1, "yes", False, np.bool_(False)])
+    values = iter([1, "yes", False, np.bool_(False)])  # other results do not end a run
     assert len(run(5, on_evaluation=lambda row: next(values))[1]) == 4

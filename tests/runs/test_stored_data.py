@@ -27,12 +27,12 @@ ROWS = np.split(RNG.permutation(sum(SIZES)), np.cumsum(SIZES)[:-1])
 PARTITION = fa.Partition.of(ROWS)
 DATA = fa.federate(EXAMPLES, PARTITION)
 SOURCE = source_of(EXAMPLES, PARTITION, [f"client {i}" for i in range(12)])
-ALGORITHMS = [
-    Case("fedavg", {}),
-    Case("scaffold", {}),
-    Case("mime", {}),  # a prelude, and gradients of all examples
-    Case("fedlga", {}),  # a stack of updates
-    Case("ifca", {}),
+CASES = [
+    ("fedavg", {"devices": 2}),
+    ("scaffold", {"devices": 2, "examples": "sharded", "client_state": "host"}),
+    ("mime", {}),  # a prelude, and gradients of all examples
+    ("fedlga", {"layout": "vmapped"}),  # a stack of updates
+    ("ifca", {}),
 ]
 
 
@@ -51,54 +51,25 @@ def engine_of(case, *options, **more):
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("case", ALGORITHMS, ids=str)
-def test_rounds(case):
-    engine = engine_of(case)
-    assert_same(run(engine, DATA), run(engine, stored()))
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("mime", {"layout": "vmapped"}),
-        ("fedavg", {"devices": 2}),
-        ("scaffold", {"devices": 2, "examples": "sharded", "client_state": "host"}),
-    ],
-)
-def test_layouts_and_devices(name, options):
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_rounds(name, options):
     engine = engine_of(Case(name, {}), **options)
-    assert_same(run(engine, DATA, rounds=3), run(engine, stored(cache_bytes=0), rounds=3))
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize(
-    ("name", "planner", "devices"),
-    [
-        ("fedbuff", asynchrony.buffered(steps=4, size=3), 2),
-        ("fedcompass", asynchrony.compass(min_steps=2, max_steps=8), 1),
-    ],
-)
-def test_the_virtual_clock(name, planner, devices):
-    algorithm = Case(name, {}).build(PROBLEM, fa.Local(4, 0.1, steps=4))
-    executor = fa.make_executor(algorithm, devices=devices, waves_per_call=3)
-    arguments = planner, asynchrony.simulated()
-    options = {"seconds": 40.0, "evaluations": 3, "test": EXAMPLES}
-    one = fa.simulate_async(executor, DATA, *arguments, **options)
-    other = fa.simulate_async(executor, stored(), *arguments, **options)
-    assert len(one.plan.time) > 5
-    assert_same(one[:2], other[:2])
+    cache = {"cache_bytes": 0} if "devices" in options else {}
+    assert_same(run(engine, DATA, rounds=4), run(engine, stored(**cache), rounds=4))
 
 
 @pytest.mark.slow
-def test_seeds_on_the_virtual_clock_are_run_one_after_another():
-    executor = fa.make_executor(Case("fedasync", {}).build(PROBLEM, fa.Local(4, 0.1, steps=4)))
-    planner, system = asynchrony.immediate(steps=4), asynchrony.simulated()
-    results = fa.simulate_async_seeds(
-        executor, {0: stored(), 1: stored()}, planner, system, seconds=20.0, merged_bytes=2**30
-    )
-    alone = fa.simulate_async(executor, DATA, planner, system, seconds=20.0, seed=1)
-    assert_same(alone[:2], results[1][:2])
+def test_the_virtual_clock():
+    """Seeds are run one after another."""
+    algorithm = Case("fedcompass", {}).build(PROBLEM, fa.Local(4, 0.1, steps=4))
+    executor = fa.make_executor(algorithm, devices=2, waves_per_call=3)
+    arguments = asynchrony.compass(min_steps=2, max_steps=8), asynchrony.simulated()
+    options = {"seconds": 20.0, "evaluations": 3, "test": EXAMPLES}
+    seeds = {0: stored(), 1: stored()}
+    others = fa.simulate_async_seeds(executor, seeds, *arguments, merged_bytes=2**30, **options)
+    one = fa.simulate_async(executor, DATA, *arguments, seed=1, **options)
+    assert len(one.plan.time) > 5
+    assert_same(one[:2], others[1][:2])
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -29,8 +28,7 @@ from fedjax_algos.runs.identity import identity_of_rounds
 from fedjax_algos.runs.method import CLIENT_LEARNING_RATE
 from fedjax_algos.runs.recorder import Due, Recorder, Stop
 from fedjax_algos.runs.run import FlopCounter, Rounds, Run, draw_windows
-from fedjax_algos.runs.saving.arrays import fill
-from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver
+from fedjax_algos.runs.saving.checkpoints import RunSaver, as_checkpoints, fill
 
 _MEMORY = 2**30  # bytes for the runs of one call, unless those at once need more
 
@@ -89,12 +87,8 @@ class Program(NamedTuple):
         algorithm = self.factory(self.problem, local, **constants, **numbers)
         return pure_round(algorithm, self.layout, screening(self.non_finite))
 
-    def begin(self, shared, entry):
-        """The first state of a run."""
-        return self.round_of(entry.numbers).init(entry.seed, self.population, shared.params)
-
     def advance(self, shared_and_rounds, state, entry, dispatches):
-        """Some rounds of a run, of which there may be 0, and an evaluation; see `advance_each`."""
+        """The state after some rounds, or 0, the means of training and of tests, and finiteness."""
         (shared, rounds), run_round = shared_and_rounds, self.round_of(entry.numbers)
         examples, indices, offsets = shared.data
         data = FederatedData(examples, indices[entry.partition], offsets[entry.partition])
@@ -128,17 +122,16 @@ class Program(NamedTuple):
 @partial(jax.jit, static_argnums=0)
 def begin_each(program, shared, entries):
     """The first states of all runs, leaves [runs, ...]; the program is static."""
-    return program.of_each(program.begin, shared, entries)
+
+    def begin(shared, entry):
+        return program.round_of(entry.numbers).init(entry.seed, program.population, shared.params)
+
+    return program.of_each(begin, shared, entries)
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
 def advance_each(program, states, shared, entries, dispatches, rounds):
-    """The next rounds of all runs, int32[] and at most those of the dispatches, and an evaluation.
-
-    `states`, which are consumed, and `entries` have leaves [runs, ...], `dispatches` [runs, rounds,
-    cohort]. Returns the states, the means of training, the means on the test examples, and whether
-    the params are finite; leaves [runs, ...].
-    """
+    """`Program.advance` of all runs, leaves [runs, ...]; consumes the states. `rounds`: int32[]."""
     return program.of_each(program.advance, (shared, rounds), states, entries, dispatches)
 
 
@@ -177,10 +170,7 @@ def call_size(
     num_runs: int,
     run_bytes: int,
 ) -> tuple[Mesh | None, int, int, str]:
-    """The devices, the runs that each computes at once, the runs of each call, and a note.
-
-    Raises ValueError for a memory below that of the runs at once, or if the devices have less.
-    """
+    """The devices, the runs of each at once and of a call, and a note, or ValueError: no memory."""
     if mesh is not None and mesh.size > num_runs:
         mesh = client_mesh(list(mesh.devices.flat[:num_runs]))
     devices = 1 if mesh is None else mesh.size
@@ -195,10 +185,8 @@ def call_size(
         check_device_memory(what, at_once * run_bytes, fix, devices=devices)
     fitting = available // run_bytes
     if fitting < width:
-        raise ValueError(
-            f"memory={memory} is out of range; give at least {width * run_bytes} bytes "
-            f"for {at_once} at once on {devices} devices, or less of these"
-        )
+        least = width * run_bytes
+        raise ValueError(f"memory={memory} is out of range; give at least {least} bytes")
     calls = -(-num_runs // (fitting // width * width))
     runs = -(-num_runs // (calls * width)) * width
     note = (
@@ -228,35 +216,24 @@ class Group(NamedTuple):
 
 
 class Call:
-    """Runs of one call of a program, and their stops; runs after its own only fill the call.
+    """Runs of one call of a program, and their stops; runs after its own only fill the call."""
 
-    `states` have leaves [runs, ...], after the last stop.
-    """
+    states: FederatedState  # after the last stop; leaves [runs, ...]
 
-    states: FederatedState
-
-    def __init__(
-        self,
-        group: Group,
-        indices: list[int],
-        shared: Shared,
-        tables: list[Any],
-        checkpoints: Checkpoints | None,
-    ):
+    def __init__(self, group: Group, indices: list[int], shared: Shared, checkpoints: Any):
         self.group, self.indices, self.shared = group, indices, shared
         self.own = [group.runs[index] for index in indices]
         self.filled = self.own + [group.first] * (group.size - len(indices))
         self.cohorts = [cohorts_of(run, group.loop) for run in self.filled]
         traced = traced_names(group.first, group.static)
+        tables = list(dict.fromkeys(map(table_of, group.runs.values())))
         self.entries = Entry(
             np.array([tables.index(table_of(run)) for run in self.filled], np.int32),
             np.array([run.seed for run in self.filled], np.uint32),
             {name: np.array([run.swept[name] for run in self.filled], float) for name in traced},
         )
-        if checkpoints is not None:  # a folder of its own, which is named after the runs
-            name = f"from-run-{min(indices)}-{array_fingerprint(np.array(indices))}"
-            checkpoints = checkpoints._replace(folder=Path(checkpoints.folder) / name)
-        self.saver = RunSaver(checkpoints, self._identity)
+        name = f"from-run-{min(indices)}-{array_fingerprint(np.array(indices))}"
+        self.saver = RunSaver(as_checkpoints(checkpoints, name), self._identity)
 
     def stops(self, count: FlopCounter, recorder: Recorder) -> Iterator[Stop]:
         """The evaluations from the start on, or from where a checkpoint was made."""
@@ -269,13 +246,9 @@ class Call:
         position = stack([each.position() for each in self.cohorts])
         if recorder.ended:
             return
-        keeping = bool(jax.tree.leaves(self.group.state.origin))
         costs, transfer = recording.costs_of_rounds, self.group.transfer
-        of_runs = [
-            draw_windows(each, count, loop.rounds, loop.eval_every, keeping)
-            for each in self.cohorts
-        ]
-        windows = zip(*of_runs, strict=True)
+        arguments = count, loop.rounds, loop.eval_every, self.group.state
+        windows = zip(*(draw_windows(each, *arguments) for each in self.cohorts), strict=True)
         following = next(windows, None)
         while following is not None:
             drawn, window = following, following[0].rounds
@@ -308,9 +281,8 @@ class Call:
         position = stack([drawn.position() for drawn in self.cohorts])
         filled = fill(self._arrays(position, flops), saved.arrays)
         self.states = filled["states"]
-        there = each_of(filled["cohorts"], len(self.cohorts))
-        for drawn, own in zip(self.cohorts, there, strict=True):
-            drawn.go_to(own)
+        for i, drawn in enumerate(self.cohorts):
+            drawn.go_to(jax.tree.map(lambda leaf, i=i: leaf[i], filled["cohorts"]))
         recorder.restore(saved, None)
         return saved.position, filled["flops"]
 

@@ -32,7 +32,7 @@ from fedjax_algos.runs.run import (
     check_test_rows,
     flop_counter,
 )
-from fedjax_algos.runs.saving.checkpoints import Checkpoints, as_checkpoints
+from fedjax_algos.runs.saving.checkpoints import Checkpoints
 
 OnEnd = Callable[[str, int, Model], None]  # takes the label, the seed and the last model of a run
 
@@ -80,8 +80,7 @@ def run_batched(
     Seeds, client learning rates and swept floats are arguments of a program, with jax's default
     precision: in float32, `1 - beta` is rounded a little differently from Python's. Runs that
     differ in anything else (whole numbers, choices, objects, local work, shapes of the data) have
-    programs of their own, and so have runs that differ in a float whose value the algorithm reads
-    in Python; a note says so.
+    programs of their own, and so have, with a note, those with a float that is read in Python.
 
     Args:
       factory: `(problem, local, **hyperparameters) -> Algorithm`.
@@ -89,18 +88,16 @@ def run_batched(
       runs: those whose data hold the same arrays of examples can share a program.
       on_evaluation: called with each row as it is measured, and first with those of checkpoints.
       on_end: called with the label, the seed and the last model of each run, as NumPy arrays.
-      checkpoints: a folder, or `Checkpoints`, where the runs are saved and go on, as in `simulate`;
-        those of each call have a folder in it.
+      checkpoints: as in `simulate`; the runs of each call have a folder in it.
       **options: `cohort_size`, `rounds`, `sampler`, `work`, `failures`, `test`, `eval_every` and
         `params` as in `simulate`, for `test` see also `Run.test_rows`; and
         `layout` and `non_finite` as in `make_engine`, by default "auto" and "exclude";
         `devices` of this process, over which the runs are divided, see `client_mesh`;
         `runs_per_device`, the runs that a device computes at once: None is one on a CPU, where many
         copies of the weights only move through memory, and elsewhere as many as `memory` allows;
-        `memory`, bytes for the runs of one call, which holds as many runs as fit. A run needs its
-        `FederatedState` twice, before and after, and its dispatches until the next evaluation. The
-        examples, which all runs share, and the needs of a local step are not counted. None is
-        2**30, or what the runs that are computed at once need if this is more.
+        `memory`, bytes for the runs of one call, which holds as many as fit: their `FederatedState`
+        twice, before and after, and their dispatches until the next evaluation. None is 2**30, or
+        what the runs that are computed at once need if this is more.
 
     Returns:
       The rows of each run, with `method` (its label) and `seed` before the columns of `simulate`;
@@ -118,10 +115,7 @@ def run_batched(
 
 
 class BatchedRuns:
-    """Runs that have been checked and grouped; `run_batched` documents the arguments.
-
-    All that can be refused is refused here, before anything is trained or written.
-    """
+    """Runs, as in `run_batched`, that were checked and grouped before anything is trained."""
 
     def __init__(
         self,
@@ -172,7 +166,7 @@ class BatchedRuns:
         """Computes the runs; see `run_batched`."""
         checks.check_callable("on_evaluation", on_evaluation, "give a function of a row")
         self.on_evaluation, self.on_end = on_evaluation, on_end
-        self.checkpoints = as_checkpoints(checkpoints)
+        self.checkpoints = checkpoints
         self.started, self.rows = time.perf_counter(), dict[int, list[Row]]()  # by index of the run
         self.diverged: set[int] = set()
         notes = [note for group in self.groups for note in self._run_group(group)]
@@ -239,10 +233,7 @@ class BatchedRuns:
         raise AssertionError("the last set of names returns or raises")
 
     def _run_program(self, group: Group) -> str:
-        """Runs a group that shares a program, and returns a note on it.
-
-        Raises one of UNTRACEABLE if the algorithm reads a traced value in Python.
-        """
+        """The note of a group that runs; UNTRACEABLE if a traced value is read in Python."""
         tables = {programs.table_of(run): run for run in group.runs.values()}
         rows = [(run.data.indices, run.data.offsets, run.test_rows) for run in tables.values()]
         indices, offsets, test_rows = programs.stack(rows)
@@ -253,7 +244,7 @@ class BatchedRuns:
         count = flop_counter(group.algorithm, group.state, group.first.data)
         for start in range(0, len(group.runs), group.size):
             indices = list(group.runs)[start : start + group.size]
-            self._follow(Call(group, indices, shared, list(tables), self.checkpoints), count)
+            self._follow(Call(group, indices, shared, self.checkpoints), count)
         return group.note
 
     def _follow(self, call: Call, count: FlopCounter) -> None:

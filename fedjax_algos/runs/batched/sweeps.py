@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import numbers
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
@@ -19,7 +20,6 @@ from fedjax_algos.core.options import (
     check_value,
     options,
     require_option,
-    unknown,
 )
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.specs import parse_value
@@ -42,7 +42,7 @@ from fedjax_algos.runs.method import (
 )
 from fedjax_algos.runs.run import Run
 from fedjax_algos.runs.saving.results_folder import ResultsFolder
-from fedjax_algos.runs.settings import Settings
+from fedjax_algos.runs.settings import Settings, refuse
 
 # settings of a client's local work, which a grid may contain too
 _LOCAL_WORK = (
@@ -84,59 +84,59 @@ def sweep(
       ValueError: for an unknown option, a value out of range or given twice, no values, or a seed
         without data.
     """
-    _check_kinds(algorithm, data, grid, seeds)
-    factory = algorithms[algorithm] if isinstance(algorithm, str) else algorithm
-    name, fixed, known = factory.__name__, dict(hyperparameters or {}), dict(options(factory))
-    known |= {CLIENT_LEARNING_RATE: options(Settings)[CLIENT_LEARNING_RATE]}
-    fields = [field for field in Local._fields if field != "learning_rate"]
-    for option, values in grid.items():
-        if option not in known and option not in fields:
-            raise ValueError(f"{name}: {unknown('option', option, [*known, *fields])}")
-        if option in fixed:
-            raise ValueError(f"{name}: {option} is in the grid too; leave one of them out")
-        for value in values:
-            if option in known and not callable(value):
-                check_value(known[option], value, name)
-    by_seed = data if isinstance(data, Mapping) else dict.fromkeys(seeds, data)
-    for seed in seeds:
-        if list(seeds).count(seed) > 1 or seed not in by_seed:
-            raise ValueError(
-                f"seed {seed} has no data or is given twice; give each seed once, with data"
-            )
-    runs = []
-    for label, point in points_of(name, grid, known):
-        work = {option: value for option, value in point.items() if option in fields}
-        if CLIENT_LEARNING_RATE in point:
-            work["learning_rate"] = point[CLIENT_LEARNING_RATE]
-        own = {n: v for n, v in point.items() if n not in fields and n != CLIENT_LEARNING_RATE}
-        local_of = local._replace(**work)
-        runs += [Run(label, s, by_seed[s], local_of, fixed | own, point) for s in seeds]
-    return run_batched(factory, problem, runs, **batched)
-
-
-def _check_kinds(algorithm, data, grid, seeds):
-    """Checks the types of a sweep's arguments, and its seeds."""
     if not isinstance(algorithm, str):
         check_callable("algorithm", algorithm, "give a name or a factory, such as 'fedprox'")
     check_kind("grid", grid, Mapping, "give {option: values}")
-    of_seeds = data.values() if isinstance(data, Mapping) else [data]
-    for each in of_seeds:
+    for each in data.values() if isinstance(data, Mapping) else [data]:
         check_kind("data", each, FederatedData, "give what federate returned, or that by seed")
+    factory = algorithms[algorithm] if isinstance(algorithm, str) else algorithm
+    name, fixed, known = factory.__name__, dict(hyperparameters or {}), dict(options(factory))
+    known[CLIENT_LEARNING_RATE] = LOCAL_OPTIONS[CLIENT_LEARNING_RATE]
+    fields = [field for field in Local._fields if field != "learning_rate"]
+    known = {field: Option(field, object, None, None, (), True) for field in fields} | known
     for option, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
             raise TypeError(f"grid has {option}={values!r}; give a list of values, such as [...]")
+        required = require_option(known, option, name)
+        if option in fixed:
+            raise ValueError(f"{name}: {option} is in the grid too; leave one of them out")
+        for value in values:
+            if not callable(value):
+                check_value(required, value, name)
     if not len(seeds):
         raise ValueError(f"seeds={seeds!r} has no seed; give at least one, such as [0]")
     for seed in seeds:
         check_seed(seed)
+        if list(seeds).count(seed) > 1 or (isinstance(data, Mapping) and seed not in data):
+            what = f"seed {seed} has no data or is given twice"
+            raise ValueError(f"{what}; give each seed once, with data")
+    by_seed = data if isinstance(data, Mapping) else dict.fromkeys(seeds, data)
+    runs = []
+    for label, point in points_of(name, grid, known):
+        own = {n: v for n, v in point.items() if n not in fields and n != CLIENT_LEARNING_RATE}
+        work = {n: v for n, v in point.items() if n in fields}
+        work["learning_rate"] = point.get(CLIENT_LEARNING_RATE, local.learning_rate)
+        of_point = local._replace(**work)
+        runs += [Run(label, s, by_seed[s], of_point, fixed | own, point) for s in seeds]
+    return run_batched(factory, problem, runs, **batched)
+
+
+class Setting(NamedTuple):
+    """A method with some `values` of its options and of a client's local work, by name."""
+
+    method: Method
+    local: Local
+    values: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return describe(self, method=self.method.label, **self.values)
 
 
 class Sweep(NamedTuple):
     """A sweep that is ready to run.
 
-    Attributes:
-      experiment: its methods are the settings of the grid.
-      batched: the runs, one for each setting and seed, checked and in groups that share a program.
+    The methods of the `experiment` are the settings of the grid. `batched` has the runs, one for
+    each setting and seed, checked and in groups that share a program.
     """
 
     experiment: Experiment
@@ -165,22 +165,18 @@ def prepare_sweep(
     Args:
       settings: the settings of all runs.
       method: an algorithm, with options that all runs share, as in `fedprox:weighting=uniform`.
-      grid: values, or texts of them, of the algorithm's other options, of "client_learning_rate",
-        of "client_optimizer", and of the settings of a client's local work (local_steps,
-        batch_size, ...).
+      grid: values, or texts of them, of the algorithm's other options, "client_learning_rate",
+        "client_optimizer", and the settings of a client's local work, such as local_steps.
       dataset: replaces the one that the settings name.
-      runs_per_device: runs that a device computes at once, as in `run_batched`.
-      memory: bytes for the runs of one call, as in `run_batched`.
+      runs_per_device, memory: as in `run_batched`.
 
     Raises:
       ValueError: for settings or a grid that are wrong, or too little memory.
     """
     if settings.seconds is not None:
-        raise ValueError(
-            f"seconds={settings.seconds:g} is for the virtual clock, where a sweep does not run; "
-            "leave seconds out, or use compare"
-        )
-    settings.refuse("sweeps", "client_state", "examples", "evaluate_clients")
+        fix = "leave it out, or use compare"
+        raise ValueError(f"seconds={settings.seconds:g} is for the virtual clock; {fix}")
+    refuse(settings, "sweeps", "client_state", "examples", "evaluate_clients")
     base = Method.of(method, settings)
     known = swept_options(base)
     points = points_of(base.label, parse_grid(base, method, settings, grid), known)
@@ -188,21 +184,26 @@ def prepare_sweep(
     experiment = prepare(settings, [chosen[0].method], dataset)
     for setting in chosen:  # refuses an optimiser that one of the settings cannot have
         setting.method.build(experiment.problem, settings)
-    runs = [setting.run(seed, data) for setting in chosen for seed, data in experiment.data.items()]
     experiment = experiment._replace(methods=[setting.method for setting in chosen])
-    limits = {"runs_per_device": runs_per_device, "memory": memory}
-    batched = batched_runs(experiment, base, runs, test=experiment.test, **limits)
-    return Sweep(experiment, batched)
+    limits: dict[str, Any] = {"runs_per_device": runs_per_device, "memory": memory}
+    return Sweep(experiment, batched_runs(experiment, chosen, test=experiment.test, **limits))
 
 
 def batched_runs(
-    experiment: Experiment, method: Method, runs: list[Run], **options: Any
+    experiment: Experiment,
+    chosen: Sequence[Setting],
+    test_rows: Mapping[int, np.ndarray] = types.MappingProxyType({}),
+    **options: Any,
 ) -> BatchedRuns:
-    """Runs of a method with the settings of an experiment, some of which `options` replace."""
-    settings = experiment.settings
+    """Some settings of one method on each seed of an experiment; `options` replace its settings."""
+    settings, runs = experiment.settings, []
+    for method, local, values in chosen:
+        for seed, data in experiment.data.items():
+            own = local, method.hyperparameters, values, test_rows.get(seed)
+            runs.append(Run(method.label, seed, data, *own))
     given = settings.loop() | {"layout": settings.layout, "non_finite": settings.non_finite}
     given |= {"devices": settings.devices or default_num_devices(), **options}
-    return BatchedRuns(method.factory(settings), experiment.problem, runs, **given)
+    return BatchedRuns(chosen[0].method.factory(settings), experiment.problem, runs, **given)
 
 
 def run_sweep(
@@ -225,22 +226,6 @@ def run_sweep(
         on_evaluation(row)
 
     return prepared.batched.run(report, folder.end, folder.checkpoints())
-
-
-class Setting(NamedTuple):
-    """A method with some `values` of its options and of a client's local work, by name."""
-
-    method: Method
-    local: Local
-    values: dict[str, Any]
-
-    def __repr__(self) -> str:
-        return describe(self, method=self.method.label, **self.values)
-
-    def run(self, seed: int, data: FederatedData, test_rows: np.ndarray | None = None) -> Run:
-        """A run of `run_batched`; see `Run`."""
-        label, options = self.method.label, self.method.hyperparameters
-        return Run(label, seed, data, self.local, options, self.values, test_rows)
 
 
 def swept_options(base: Method) -> dict[str, Option]:
@@ -278,10 +263,8 @@ def parse_grid(
     for name, listed in grid.items():
         option = require_option(known, name, base.label)
         if name in given:
-            raise ValueError(
-                f"{base.label}: {name}={given[name]} is given beside the grid's values; leave it "
-                "out"
-            )
+            told = f"{name}={given[name]} is given beside the grid's values"
+            raise ValueError(f"{base.label}: {told}; leave it out")
         values[name] = [parse_value(option, value, base.label) for value in listed]
     return values
 
@@ -294,8 +277,7 @@ def points_of(
     for option, values in grid.items():
         if not len(values):
             raise ValueError(f"{name}: {option} has no values in the grid; give at least one")
-        real = option in known and known[option].kind is float
-        column: dict[str, Any] = {}
+        real, column = known[option].kind is float, dict[str, Any]()
         for given in values:
             value = float(given) if real and isinstance(given, numbers.Real) else given
             text = text_of(value, len(column))

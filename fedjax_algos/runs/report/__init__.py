@@ -1,5 +1,5 @@
 """The report of a results folder: one HTML file that needs no network.
 
-`html.py` escapes all texts, `figure.py` makes the figure with `figure.html`, and `page.py` makes
-the other sections and puts all into `template.html` with `style.css` and `figure.js`.
+`html.py` escapes all texts; `page.py` makes the sections, of which `figure.html` and `figure.js`
+are the figure's, and puts them into `template.html` with `style.css`.
 """

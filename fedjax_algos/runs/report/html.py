@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 
-from fedjax_algos.core.files import open_regular, read_bounded
+from fedjax_algos.core.files import read_file
 from fedjax_algos.core.reprs import printable
 
 _MAX_PICTURE_BYTES = 20_000_000
@@ -38,11 +38,11 @@ def element(tag: str, *children: object, **attributes: object) -> Html:
 
 def joined(parts: Iterable[object]) -> Html:
     """Texts, which are escaped, and `Html` one after another."""
-    return Html("".join(part if isinstance(part, Html) else _escaped(part) for part in parts))
 
+    def escaped(text: object) -> str:
+        return html.escape("\n".join(map(printable, str(text).split("\n"))))
 
-def _escaped(text: object) -> str:
-    return html.escape("\n".join(map(printable, str(text).split("\n"))))
+    return Html("".join(part if isinstance(part, Html) else escaped(part) for part in parts))
 
 
 def table(
@@ -52,22 +52,14 @@ def table(
     caption: str,
     kind: str = "numbers",
 ) -> Html:
-    """A table whose first column has the headings of its rows.
-
-    Its kind is "numbers", which are on the right, or "texts".
-    """
+    """A table of "numbers" or "texts", whose first column has the headings of its rows."""
     head = element("tr", *(element("th", heading, scope="col") for heading in headings))
     body = [
         element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in rest))
         for first, *rest in rows
     ]
-    whole = element(
-        "table",
-        element("caption", caption),
-        element("thead", head),
-        element("tbody", *body),
-        class_=kind,
-    )
+    parts = element("caption", caption), element("thead", head), element("tbody", *body)
+    whole = element("table", *parts, class_=kind)
     # reached by the keyboard, so that it can be scrolled
     return element("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
@@ -86,10 +78,9 @@ def template(name: str) -> string.Template:
 def picture(path: Path, description: str) -> Html:
     """A PNG picture as part of the page; nothing if there is no such file."""
     try:
-        with open_regular(path) as file:
-            content = read_bounded(file, _MAX_PICTURE_BYTES)
+        content = read_file(path, _MAX_PICTURE_BYTES)
     except (OSError, ValueError):
-        return Html()
+        content = b""
     if not content.startswith(_PNG):
         return Html()
     source = "data:image/png;base64," + base64.b64encode(content).decode()

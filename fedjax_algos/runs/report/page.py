@@ -4,46 +4,50 @@ import base64
 import csv
 import hashlib
 import io
+import json
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedjax_algos.algorithms import algorithms
-from fedjax_algos.analysis.labels import file_name
-from fedjax_algos.analysis.statistics import PREFIX
+from fedjax_algos.analysis.labels import display_names, file_name
+from fedjax_algos.analysis.pictures import method_styles
+from fedjax_algos.analysis.pictures.axes import axes_of
+from fedjax_algos.analysis.rows import column_by_method
+from fedjax_algos.analysis.statistics import METRIC, PREFIX, SPREADS, choose_spread, spread
 from fedjax_algos.analysis.tables import ResultTable
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import read_file
 from fedjax_algos.core.options import options
-from fedjax_algos.runs.report.figure import as_script, figure, figure_data
+from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs.report.html import Html, details, element, joined, picture, table, template
 from fedjax_algos.runs.settings import Settings
 
 _MAX_METHODS = 12  # whose options or timelines are shown at once
 _PLACES = {"--out", "--track", "--compilation-cache"}  # options that say where something is written
+_FIRST_METRICS = (METRIC, "test_loss", "train_loss")
+_MAX_DRAWN = 20  # in the figure; a page with a thousand settings would be slow
+_MAX_CHARACTERS = 80  # of a label
+_DIGITS = 6  # of the numbers, which are drawn
 
 
 class ReportTables(NamedTuple):
-    """What the command line prints of a results folder, and the report shows too.
+    """What the command line prints of a results folder, and the report shows too."""
 
-    The tables are of the methods, alone and against the reference, and of the clients' own models,
-    if they were evaluated; `not_finite` has lines on runs that diverged and updates left out.
-    """
-
-    methods: Sequence[ResultTable]
-    clients: ResultTable | None
-    not_finite: Sequence[str]
+    methods: Sequence[ResultTable]  # alone, and against the reference
+    clients: ResultTable | None  # of their own models
+    not_finite: Sequence[str]  # lines on runs that diverged and on updates left out
 
 
 def make_report(
     folder: Path, rows: list[Row], configuration: dict, settings: Settings, tables: ReportTables
 ) -> str:
-    """The report of a results folder as HTML, in which every text of the folder is escaped.
-
-    `rows` are those of `read_metrics`, and the configuration is the content of `config.json`.
-    """
+    """The report of a results folder as HTML, in which every text of the folder is escaped."""
     data = figure_data(rows, PREFIX + settings.target_metric)
     methods = list(dict.fromkeys(row["method"] for row in rows))
     parts = {
@@ -59,8 +63,14 @@ def make_report(
     }
     names = {title: title.lower().replace(" ", "-") for title, content in parts.items() if content}
     links = [element("li", element("a", title, href=f"#{name}")) for title, name in names.items()]
-    title = _title(configuration, settings)
-    sections = [_section(title, name, parts[title]) for title, name in names.items()]
+    sections = [
+        element("section", element("h2", title, id=name), *parts[title], aria_labelledby=name)
+        for title, name in names.items()
+    ]
+    labels, title = list(configuration["methods"]), f"Comparison of {len(methods)} methods"
+    if "grid" in configuration or len(labels) == 1:
+        title = f"Sweep of {len(labels)} settings" if "grid" in configuration else labels[0]
+    title += f" on {settings.dataset}"
     body = [
         element("header", element("h1", title), element("p", _scope(settings))),
         element("nav", element("ul", *links), aria_label="Sections"),
@@ -71,32 +81,13 @@ def make_report(
         "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
         f"style-src {_hash(style)}; script-src {_hash(script)}"
     )
-    return template("template.html").substitute(
-        policy=policy,
-        title=joined([title]),
-        style=style,
-        body=joined(body),
-        data=as_script(data),
-        script=script,
-    )
-
-
-def _section(title: str, name: str, content: Sequence[Html]) -> Html:
-    return element("section", element("h2", title, id=name), *content, aria_labelledby=name)
+    own = {"policy": policy, "title": joined([title]), "style": style, "script": script}
+    return template("template.html").substitute(own, body=joined(body), data=as_script(data))
 
 
 def _hash(text: str) -> str:
     """How the policy of the page names a script or a style, so that no other one has an effect."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _title(configuration: Mapping[str, Any], settings: Settings) -> str:
-    """The title of the page."""
-    labels = list(configuration["methods"])
-    if "grid" in configuration:
-        return f"Sweep of {len(labels)} settings on {settings.dataset}"
-    what = labels[0] if len(labels) == 1 else f"Comparison of {len(labels)} methods"
-    return f"{what} on {settings.dataset}"
 
 
 def _scope(settings: Settings) -> str:
@@ -143,13 +134,10 @@ def _methods(methods: Mapping[str, Any]) -> Html:
         known = options(algorithms[algorithm]) if algorithm in algorithms else {}
         own = {n: v for n, v in values.items() if n not in known or v != known[n].default}
         rest = {n: v for n, v in values.items() if n not in own}
-        rows.append([label, algorithm, *(_listed(part) if part else "-" for part in (own, rest))])
+        texts = (", ".join(f"{n}={_shown(v)}" for n, v in part.items()) for part in (own, rest))
+        rows.append([label, algorithm, *(text or "-" for text in texts)])
     headings = ["method", "algorithm", "options", "options with their defaults"]
     return table(headings, rows, caption="Methods", kind="texts")
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_shown(value)}" for name, value in values.items())
 
 
 def _shown(value: object) -> str:
@@ -284,3 +272,108 @@ def _read_table(path: Path) -> list[list[str]]:
     except csv.Error:
         return []
     return rows if len({len(row) for row in rows}) == 1 else []
+
+
+def figure_data(rows: list[Row], metric: str = METRIC) -> dict[str, Any]:
+    """The lines of the figure: means over the seeds, and the ends of the bands around them.
+
+    They are values of JSON, in which numbers that are not finite are None; a line's style has the
+    lengths of its dashes and gaps. The metric by which methods are compared is the first.
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    given = {name: column_by_method(rows, name) for name in names if name not in ("method", "seed")}
+    columns = {n: own for n, own in given.items() if np.isfinite(np.hstack([*own.values()])).any()}
+    axes = axes_of(columns)
+    if "simulated_seconds" in axes:  # the virtual clock
+        axes = {"simulated_seconds": axes["simulated_seconds"], **axes}
+    first = dict.fromkeys((metric, *_FIRST_METRICS))
+    others = [name for name in columns if name not in axes and name not in first]
+    metrics = [name for name in first if name in columns] + others
+    labels = list(next(iter(given.values())))
+    # those that other figures of the folder have
+    shown, styles = display_names(labels), method_styles(labels)
+    drawn = [(label, styles[label]) for label in labels[:_MAX_DRAWN]]
+    return {
+        "axes": [{"name": n, "label": label, "unit": unit} for n, (label, unit) in axes.items()],
+        "metrics": [
+            {
+                "name": name,
+                "label": printable(name.replace("_", " "), _MAX_CHARACTERS),
+                "unit": "",
+                "percent": "accuracy" in name or name == metric,
+            }
+            for name in metrics
+        ],
+        "methods": [
+            {
+                "label": printable(shown[label], _MAX_CHARACTERS),
+                "style": {**style._asdict(), "line": [] if style.line == "-" else [*style.line[1]]},
+                "columns": {name: _means(columns[name][label]) for name in [*axes, *metrics]},
+                "bands": {name: _band(columns[name][label]) for name in metrics},
+            }
+            for label, style in drawn
+        ],
+    }
+
+
+def _means(values: np.ndarray) -> list[float | None]:
+    with np.errstate(invalid="ignore"):  # infinite values give NaN
+        return [_rounded(mean) for mean in values.mean(axis=0)]
+
+
+def _band(values: np.ndarray) -> list[list[float | None]]:
+    if len(values) < 2:
+        return [[], []]
+    return [[_rounded(end) for end in ends] for ends in spread(values)]
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+
+
+def as_script(data: dict[str, Any]) -> Html:
+    """JSON that stands in a script element, which no text in it can end."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Html(text)
+
+
+def figure(data: dict[str, Any], folder: Path, seeds: int, num_methods: int) -> list[Html]:
+    """The place of the figure of `figure_data`, its controls, and a picture without scripts."""
+    mean = f"The lines are means of {seeds} seeds; band: {SPREADS[choose_spread(seeds)]}. "
+    told = (mean if seeds > 1 else "") + "A line ends where a seed has no finite value."
+    if num_methods > len(data["methods"]):
+        told += f" The first {len(data['methods'])} of {num_methods} methods are drawn."
+    how = (
+        "Drag a rectangle to zoom, and double-click for the whole. The table below the figure has "
+        "the values at the cursor; the arrow keys move it."
+    )
+    fallback = element("p", "Without JavaScript this is the figure that was saved.")
+    saved = picture(folder / "accuracy.png", "Test accuracy of the methods")
+    parts = template("figure.html").substitute(
+        metrics=_choices(data["metrics"]),
+        axes=_choices(data["axes"]),
+        hidden=" hidden" if seeds < 2 else "",
+        methods=joined(_line(number, each["label"]) for number, each in enumerate(data["methods"])),
+    )
+    return [
+        element("p", told),
+        element("p", how, class_="hint"),
+        element("noscript", fallback, saved),
+        Html("".join(parts.splitlines())),
+    ]
+
+
+def _choices(choices: Sequence[dict[str, str]]) -> Html:
+    return joined(element("option", choice["label"], value=choice["name"]) for choice in choices)
+
+
+def _line(number: int, label: str) -> Html:
+    """A method with its switch, beside which is a sample of its line, and values at the cursor."""
+    box = {"type": "checkbox", "checked": True, "autocomplete": "off"}
+    switch = element("input", id=f"show-{number}", **box)
+    name = element("th", element("label", switch, element("span", label)), scope="row")
+    return element(
+        "tr", name, element("td", id=f"value-{number}"), element("td", id=f"place-{number}")
+    )

@@ -13,7 +13,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -24,12 +24,12 @@ import numpy as np
 
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import DamagedError, open_regular, writing, written
-from fedjax_algos.engine.state import FederatedState
+from fedjax_algos.engine.placed.on_disk import DiskClientState
+from fedjax_algos.engine.state import FederatedState, HostClientState, RowTable
 from fedjax_algos.runs.identity import check_identity
-from fedjax_algos.runs.saving.arrays import fill_state, flat_arrays, open_rows
 from fedjax_algos.runs.saving.interruption import Interrupted, interruption
 
-Content = tuple[dict[str, Any], dict[str, Any]]  # a tree of arrays, and facts of JSON
+Arrays = Callable[[], Any]  # makes a tree of arrays
 Check = Callable[[str | Path, int, Mapping[str, np.ndarray]], None]
 _FIRST_LINE = "fedjax_algos checkpoint 2, {:020d} bytes, sha256 {}\n"
 _PATTERN = re.compile(rb"fedjax_algos checkpoint 2, ([0-9]{20}) bytes, sha256 ([0-9a-f]{64})\n")
@@ -38,17 +38,15 @@ _VERSIONS = ("fedjax_algos", "jax", "jaxlib")  # other versions may round differ
 
 
 class Checkpoints(NamedTuple):
-    """Where and how often a run is saved.
-
-    A run that is given a folder with a checkpoint of its own goes on from there.
+    """Where and how often a run is saved, and goes on from if there is a checkpoint of its own.
 
     Args:
       folder: the folder of one run, which is created. Nothing else may be kept in it.
-      every: seconds of real time between two checkpoints, which are written at the next evaluation;
-        0 writes one at each evaluation.
+      every: seconds of real time between checkpoints, which are written at the next evaluation; 0
+        writes one at each evaluation.
       keep: the number of checkpoints that are kept, the last ones.
-      last: whether the end of the run is always saved. The same call then returns it at once. If
-        False, the end is saved if the run was saved before.
+      last: whether the end is always saved, so that the same call returns it at once. If False, it
+        is saved if the run was saved before.
     """
 
     folder: str | Path
@@ -57,11 +55,11 @@ class Checkpoints(NamedTuple):
     last: bool = True
 
 
-def as_checkpoints(checkpoints: Checkpoints | str | Path | None) -> Checkpoints | None:
-    """The checkpoints that a folder, or `Checkpoints`, or None mean."""
-    if checkpoints is None or isinstance(checkpoints, Checkpoints):
-        return checkpoints
-    return Checkpoints(checkpoints)
+def as_checkpoints(given: Checkpoints | str | Path | None, name: str = "") -> Checkpoints | None:
+    """The checkpoints that a folder, or `Checkpoints`, or None mean, in a folder in that one."""
+    if given is not None and not isinstance(given, Checkpoints):
+        given = Checkpoints(given)
+    return given if given is None or not name else given._replace(folder=Path(given.folder) / name)
 
 
 class Saved(NamedTuple):
@@ -73,11 +71,7 @@ class Saved(NamedTuple):
 
 
 class RunSaver:
-    """Saves runs at their evaluations, and ends them there if a signal asks for that.
-
-    `identity` makes the facts by which a checkpoint of other runs is recognised, values of JSON by
-    name; it is called when the first checkpoint is read or written.
-    """
+    """Saves runs, whose facts `identity` makes, at evaluations, or ends them there at a signal."""
 
     def __init__(
         self, checkpoints: Checkpoints | str | Path | None, identity: Callable[[], dict[str, Any]]
@@ -89,15 +83,11 @@ class RunSaver:
         if checkpoints is None:
             return
         if not checkpoints.every >= 0 or checkpoints.keep < 1:
-            raise ValueError(
-                f"every={checkpoints.every} and keep={checkpoints.keep} are out of range; give at "
-                "least 0 seconds and at least 1 checkpoint"
-            )
+            given = f"every={checkpoints.every} and keep={checkpoints.keep}"
+            raise ValueError(f"{given} are out of range; give at least 0 seconds and 1 checkpoint")
         if jax.process_count() > 1:
-            raise ValueError(
-                f"checkpoints={str(checkpoints.folder)!r} need all arrays in one process, but "
-                f"there are {jax.process_count()}; leave checkpoints out"
-            )
+            fix = f"are for one process, not {jax.process_count()}; leave them out"
+            raise ValueError(f"checkpoints={str(checkpoints.folder)!r} {fix}")
 
     @property
     def kept(self) -> list[int]:
@@ -105,11 +95,7 @@ class RunSaver:
         return [] if self.checkpoints is None else positions_in(Path(self.checkpoints.folder))
 
     def restore(self, check: Check = lambda folder, position, arrays: None) -> Saved | None:
-        """The last checkpoint that is whole, or None if there is none at all.
-
-        `check` raises DamagedError if other files that a checkpoint needs are damaged. Raises
-        ValueError if no checkpoint is whole, and OtherRunError for one of another run.
-        """
+        """The last checkpoint that is whole, also by `check`, or None if there is none at all."""
         if self.checkpoints is None or not self.kept:
             return None
         folder = self.checkpoints.folder
@@ -126,33 +112,28 @@ class RunSaver:
         return saved
 
     def after_evaluation(
-        self, position: int, content: Callable[[], Content], *, last: bool
+        self, position: int, arrays: Arrays, facts: dict[str, Any], *, last: bool
     ) -> None:
-        """Saves the run if it is time to, or if a signal asks the run to end.
-
-        `last` says whether it has reached its end, and `content` makes the arrays, a tree, and the
-        facts, values of JSON by name. Raises Interrupted, after saving, if a signal asks for it.
-        """
+        """Saves the run if it is time, at its end or at a signal, which raises Interrupted then."""
         signal_number, checkpoints = interruption(), self.checkpoints
         if checkpoints is not None:
             due = time.perf_counter() - self.saved_at >= checkpoints.every
             at_end = last and (checkpoints.last or bool(self.kept))
             if due or signal_number is not None or at_end:
-                self._save(checkpoints, position, content)
+                self._save(checkpoints, position, arrays, facts)
         if signal_number is not None:
             raise Interrupted(signal_number)
 
-    def _save(self, checkpoints, position, content):
+    def _save(self, checkpoints, position, arrays, facts):
         folder = Path(checkpoints.folder)
         if position == self.position:
             return
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             remove_unfinished(folder)
-        tree, facts = content()
-        arrays = {name: np.asarray(leaf) for name, leaf in flat_arrays(tree).items()}
+        content = {name: np.asarray(leaf) for name, leaf in flat_arrays(arrays()).items()}
         facts = {"identity": self.identity(), "versions": _versions(), **facts}
-        write_checkpoint(checkpoint_path(folder, position), arrays, facts)
+        write_checkpoint(checkpoint_path(folder, position), content, facts)
         self.position, self.saved_at = position, time.perf_counter()
         # later ones were damaged, as `restore` has said, and the run went on from before them
         kept = [each for each in self.kept if each <= position][-checkpoints.keep :]
@@ -179,10 +160,8 @@ def _last_whole(folder: str | Path, check: Check) -> Saved:
                 stacklevel=4,
             )
         return Saved(position, arrays, facts)
-    raise ValueError(
-        f"no checkpoint in {str(folder)!r} can be used: {'; '.join(damaged)}. Remove this folder, "
-        "and the run starts again from its beginning"
-    )
+    fix = "Remove this folder, and the run starts again from its beginning"
+    raise ValueError(f"no checkpoint in {str(folder)!r} can be used: {'; '.join(damaged)}. {fix}")
 
 
 def _versions():
@@ -190,9 +169,7 @@ def _versions():
 
 
 def load_state(folder: str | Path, like: FederatedState) -> tuple[FederatedState, list[Row]]:
-    """Reads the last checkpoint of a run of `simulate` or `simulate_async`.
-
-    A damaged one is named in a warning, and the one before it is read.
+    """Reads the last whole checkpoint of a run of `simulate` or `simulate_async`.
 
     Args:
       folder: that was given as `checkpoints`.
@@ -208,10 +185,8 @@ def load_state(folder: str | Path, like: FederatedState) -> tuple[FederatedState
         another algorithm, model or population.
     """
     if not positions_in(Path(folder)):
-        raise ValueError(
-            f"folder={str(folder)!r} holds no checkpoint; name the folder that was given as "
-            "checkpoints"
-        )
+        fix = "name the folder that was given as checkpoints"
+        raise ValueError(f"folder={str(folder)!r} holds no checkpoint; {fix}")
     saved = _last_whole(folder, partial(open_rows, like))
     state = fill_state(like, saved.arrays, folder)
     (rows,) = saved.facts["rows"]  # of one run, as the state is
@@ -227,11 +202,8 @@ def positions_in(folder: Path) -> list[int]:
     """The positions of the checkpoints in a folder, which may be missing, ascending."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     if any(name.isdecimal() for name in names):
-        raise ValueError(
-            f"the checkpoints in {str(folder)!r} were written by an earlier version of "
-            "fedjax_algos, whose format cannot be read: remove this folder, and the run starts "
-            "again from its beginning; or go on with that version"
-        )
+        what = f"the checkpoints in {str(folder)!r} were written by an earlier version"
+        raise ValueError(f"{what} and cannot be read: remove this folder, or use that version")
     stems = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
@@ -262,10 +234,7 @@ def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray], facts: Any) -
 
 
 def read_checkpoint(path: Path) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
-    """The arrays, each of which is read when it is asked for, and the facts of a checkpoint.
-
-    Raises DamagedError for a file that is not as it was written.
-    """
+    """The arrays, which are read one by one, and the facts; DamagedError for another content."""
     try:
         with open_regular(path) as file:
             match = _PATTERN.fullmatch(file.readline(200))
@@ -310,3 +279,97 @@ class _Arrays(Mapping[str, np.ndarray]):
 def _bytes(array):
     """An array as a buffer of its bytes; NumPy's own does not know all dtypes of jax."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def flat_arrays(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by path, as "server/params/out/kernel"; empty ones are left out."""
+    arrays: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if (name := _name(path)) in arrays:
+            raise ValueError(f"two arrays have the name {name!r}; give names without '/'")
+        if np.size(leaf):
+            arrays[name] = leaf
+    return arrays
+
+
+def _name(path):
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def fill(
+    like: Any,
+    arrays: Mapping[str, np.ndarray],
+    prefix: str = "",
+    places: tuple[str, str] = ("this run", "the checkpoint"),
+    fix: str = "give the same algorithm, model and clients, or another folder",
+) -> Any:
+    """A tree like another with the values of a file; ValueError if a shape or dtype differs."""
+
+    def value(path, leaf):
+        name = "/".join(filter(None, [prefix, _name(path)]))  # the path of a bare array is empty
+        saved = arrays.get(name) if np.size(leaf) else np.zeros(leaf.shape, leaf.dtype)
+        if saved is None or saved.shape != leaf.shape or saved.dtype != leaf.dtype:
+            found = "missing"
+            if saved is not None:
+                found = f"{(saved.dtype.names or [saved.dtype])[0]}{list(saved.shape)}"
+            own = f"{leaf.dtype}{list(leaf.shape)}"
+            here, there = places
+            raise ValueError(f"{name} is {own} in {here} and {found} in {there}; {fix}")
+        return jax.device_put(saved, leaf.sharding) if isinstance(leaf, jax.Array) else saved
+
+    return jax.tree_util.tree_map_with_path(value, like)
+
+
+def state_arrays(state: FederatedState) -> dict[str, Any]:
+    """A state as a tree of arrays, with rows that are not on devices as tables of their clients."""
+    tree = state._asdict()
+    if isinstance(state.clients, RowTable):
+        ids = np.array(sorted(state.clients), np.int32)
+        rows = [state.clients[client] for client in ids.tolist()]
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *rows) if rows else ()
+        tree["clients"] = {"ids": ids, "rows": stacked}
+    return tree
+
+
+def saved_arrays(
+    state: FederatedState, folder: str | Path, position: int, kept: Iterable[int]
+) -> dict[str, Any]:
+    """`state_arrays`, but rows on disk stay in their file, with those of `kept` checkpoints."""
+    if not isinstance(state.clients, DiskClientState):
+        return state_arrays(state)
+    owner = str(Path(folder).absolute())
+    tree = state._replace(clients=())._asdict()
+    return tree | {"clients": state.clients.save(owner, position, kept)}
+
+
+def fill_state(
+    like: FederatedState, arrays: Mapping[str, np.ndarray], folder: str | Path
+) -> FederatedState:
+    """The state of a checkpoint; `like` is the initial one, with rows on disk of `open_rows`."""
+    clients = like.clients
+    state = FederatedState(**fill(like._replace(clients=())._asdict(), arrays))
+    if not isinstance(clients, RowTable):
+        return state._replace(clients=fill(clients, arrays, "clients"))
+    ids = arrays.get("clients/ids", np.zeros(0, np.int32))
+    if not np.array_equal(ids, np.flatnonzero(state.dispatched)):
+        there = f"the checkpoint in {str(folder)!r} has rows of {len(ids)} clients off the devices"
+        fix = "give the client_state that the run had"
+        raise ValueError(f"{there}, but {np.sum(state.dispatched)} were dispatched; {fix}")
+    if not isinstance(clients, HostClientState):
+        fill(clients.blank, arrays, "clients/blank")  # raises for rows that were kept elsewhere
+        return state._replace(clients=clients)
+    blank = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(ids), *leaf.shape)), clients.blank)
+    rows = fill(blank, arrays, "clients/rows")
+    each = (jax.tree.map(lambda leaf, i=i: leaf[i], rows) for i in range(len(ids)))
+    return state._replace(clients=clients.write(zip(ids.tolist(), each, strict=True)))
+
+
+def open_rows(
+    like: FederatedState, folder: str | Path, position: int, arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Makes rows on disk of a checkpoint those of `like`; DamagedError changes nothing."""
+    if not isinstance(like.clients, DiskClientState) or "clients/file" not in arrays:
+        return
+    fill(like.clients.blank, arrays, "clients/blank")  # raises for rows of other shapes
+    tables = {name: arrays[f"clients/{name}"] for name in ("ids", "places", "checksums", "file")}
+    like.clients.files.open_saved(str(Path(folder).absolute()), position, tables)

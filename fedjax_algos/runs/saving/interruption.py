@@ -13,10 +13,7 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 class Interrupted(BaseException):
     """A run has ended at an evaluation because of a signal, or a command where it was.
 
-    It is no `Exception`, as KeyboardInterrupt is none, so that no handler of errors catches it.
-
-    Args:
-      signal_number: the number of SIGINT or SIGTERM.
+    It has the `signal_number` of SIGINT or SIGTERM, and like KeyboardInterrupt is no `Exception`.
     """
 
     def __init__(self, signal_number: int):
@@ -29,11 +26,9 @@ def finish_calls() -> Iterator[None]:
     """Lets the first SIGINT or SIGTERM within a `with` block end a run at its next evaluation.
 
     The run then raises `Interrupted`, after it has saved a checkpoint if it saves any. If no run
-    comes to an evaluation any more, the end of the block raises it. Without the block, a
-    KeyboardInterrupt may end the process while devices still compute. A second signal ends the
-    process at once, with exit code 128 + its number; what was saved before stays whole.
-
-    It works in the main thread only, as signal handlers do.
+    comes to an evaluation any more, the end of the block raises it. A second signal ends the
+    process at once, with exit code 128 + its number; what was saved before stays whole. It works in
+    the main thread only, as signal handlers do.
 
     Raises:
       Interrupted: see above.
@@ -44,10 +39,9 @@ def finish_calls() -> Iterator[None]:
 
 @contextlib.contextmanager
 def end_at_once(last_words: Callable[[int], None]) -> Iterator[None]:
-    """Lets the first SIGINT or SIGTERM within a `with` block raise `Interrupted` where it arrives.
+    """Lets the first signal in a `with` block raise `Interrupted`, or be noted by `finish_calls`.
 
-    In a block of `finish_calls` within it the signal is noted only, as there. `last_words` is
-    called with the number of a second signal, which then ends the process at once.
+    `last_words` is called with the number of a second signal, which then ends the process at once.
     """
 
     def arrived(number: int) -> None:

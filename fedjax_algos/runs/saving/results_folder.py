@@ -1,6 +1,8 @@
-"""A results folder: its lock, its `config.json`, rows as they come, and what has ended."""
+"""A results folder: its lock, its `config.json`, rows as CSV files, and what has ended."""
 
 import contextlib
+import csv
+import io
 import itertools
 import json
 import re
@@ -20,21 +22,25 @@ from fedjax_algos.core.files import (
     checked_json,
     parse_json,
     read_file,
+    require,
     unwritable,
     write_json,
     write_sums,
     writing,
+    written,
 )  # fmt: skip
 from fedjax_algos.core.options import Count, NonNegative
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.runs.identity import OtherRunError, differences, off_grid
 from fedjax_algos.runs.saving.checkpoints import Checkpoints
-from fedjax_algos.runs.saving.files import read_rows, write_table
 from fedjax_algos.runs.saving.model_file import save_model
 
 _COMPARED = ("methods", "grid", "tuning", "partition_sha256")  # besides the settings
 _LOCK = ".lock"
 _OF_RUN = ("metrics.csv", "clients.csv", "model.npz")  # what is there of a run that has ended
+_TEXTS, _WHOLE = {"method"}, {"seed", "round"}  # columns that every row has
+_FIX = "name a folder that compare, run or sweep wrote"
+_MAX_DIGITS = 300  # of a number that fits into a float
 
 
 class ResultsFolder:
@@ -56,10 +62,9 @@ class ResultsFolder:
         try:
             return None if content is None else checked_json(content)
         except DamagedError as error:
-            raise ValueError(
-                f"{str(self.path / 'config.json')!r} is not as it was written ({error}), so the "
-                "runs cannot go on; begin them in another folder"
-            ) from None
+            what = f"{str(self.path / 'config.json')!r} is not as it was written ({error})"
+            fix = "so the runs cannot go on; begin them in another folder"
+            raise ValueError(f"{what}, {fix}") from None
 
     @property
     def client_state(self) -> Path:
@@ -74,9 +79,8 @@ class ResultsFolder:
     def begin(self, configuration: dict[str, Any], *, extends: bool = False) -> str | None:
         """Writes `config.json`, or checks that the one of an earlier process is of the same runs.
 
-        If it `extends`, the runs may go on to more rounds than those of the earlier process, and so
-        keep their last checkpoints; where they do, a line that says so is returned. Raises
-        OtherRunError for a folder of other runs.
+        If it `extends`, runs keep their last checkpoints and may go on to more rounds; where they
+        do, a line that says so is returned.
         """
         self.extends = extends
         self.names = {
@@ -84,15 +88,15 @@ class ResultsFolder:
             for number, label in enumerate(configuration["methods"], 1)
         }
         earlier = self.configuration
-        if earlier is not None:
-            here = json.loads(json.dumps(configuration))
-            longer = _check_same(self.path, earlier, here, extends=extends)
-            return self._extend(earlier, configuration) if longer else None
-        self._write(configuration)
-        for name in self.names.values():
-            with writing(self.path):
-                (self.path / "runs" / name).mkdir(parents=True, exist_ok=True)
-        return None
+        if earlier is None:
+            self._write(configuration)
+            for name in self.names.values():
+                with writing(self.path):
+                    (self.path / "runs" / name).mkdir(parents=True, exist_ok=True)
+            return None
+        here = json.loads(json.dumps(configuration))
+        longer = _check_same(self.path, earlier, here, extends=extends)
+        return self._extend(earlier, configuration) if longer else None
 
     def _extend(self, earlier, configuration):
         """Runs that have ended are no longer marked so, unless they ended early."""
@@ -125,10 +129,6 @@ class ResultsFolder:
         folder = self._of_run(rows[0]["method"], rows[0]["seed"])
         write_table(folder / "clients.csv", rows)
 
-    def rows_of_clients(self, label: str, seed: int) -> list[Row]:
-        """The rows of `add_clients` of a run; `label` is that of its method."""
-        return self._rows(label, seed, "clients.csv")
-
     def end(self, label: str, seed: int, model: Model) -> None:
         """Writes the last model of a run, and the checksums that mark that the run has ended."""
         folder = self._of_run(label, seed)
@@ -145,10 +145,9 @@ class ResultsFolder:
         try:
             check_sums(folder, _OF_RUN)
         except DamagedError as error:
-            raise ValueError(
-                f"{error}; remove the folder {str(folder)!r}, and the run is computed again"
-            ) from None
-        return self._rows(label, seed, "metrics.csv")
+            fix = f"remove the folder {str(folder)!r}, and the run is computed again"
+            raise ValueError(f"{error}; {fix}") from None
+        return self.rows_in(label, seed, "metrics.csv")
 
     def checkpoints(self, label: str | None = None, seed: int | None = None) -> Checkpoints:
         """Where runs that are computed together are saved: all, those of a method, or one."""
@@ -159,17 +158,14 @@ class ResultsFolder:
         return Checkpoints(folder / "checkpoints", self.every, self.keep, last=not alone)
 
     def complete(self, configuration: dict[str, Any]) -> None:
-        """Marks the folder as complete, and removes the rows of client state and the checkpoints.
-
-        Those of runs that can go on to more rounds are kept. `configuration` is that of `begin`,
-        and what is known at the end.
-        """
+        """Marks the folder as complete, and removes what only runs that go on need."""
         self._write(configuration, complete=True)
         found = () if self.extends else self.path.glob("runs/**/checkpoints")
         for folder in [*found, self.client_state]:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _rows(self, label, seed, name):
+    def rows_in(self, label: str, seed: int, name: str) -> list[Row]:
+        """The rows of a table of a run, "metrics.csv" or "clients.csv"."""
         folder = self._of_run(label, seed)
         rows = read_rows(folder / name)
         for row in rows:
@@ -196,12 +192,9 @@ def open_folder(
     every: NonNegative = 300.0,
     keep: Count = 2,
 ) -> Iterator[ResultsFolder]:
-    """Makes a results folder and locks it, or opens one to go on where a run stopped.
+    """Makes and locks a results folder, by default `results/DEFAULT-N`, or opens one to `resume`.
 
-    `out` is its path, or None for the first of `results/DEFAULT`, `results/DEFAULT-2`, ... that
-    does not exist. With `resume` it may hold runs that have not all ended. `every` and `keep` are
-    those of `Checkpoints`. A folder in which nothing was written is removed at the end. Raises
-    ValueError if the folder cannot be made, holds other files, or is in use.
+    `every` and `keep` are those of `Checkpoints`. An empty folder is removed at the end.
     """
     if resume and out is None:
         raise ValueError("resume needs the folder in which a run stopped; give --out FOLDER")
@@ -225,9 +218,8 @@ def open_folder(
             resume and read_configuration(path)
         ):
             hint = "" if resume else " or, if it holds a run that stopped, go on with --resume"
-            raise ValueError(
-                f"out={str(path)!r} is not empty; name another folder or remove it{hint}"
-            )
+            fix = f"name another folder or remove it{hint}"
+            raise ValueError(f"out={str(path)!r} is not empty; {fix}")
         yield ResultsFolder(path, every, keep)
     finally:
         _unlock(lock, path, made | ({path} if out is None else set()), had_lock)
@@ -276,9 +268,8 @@ def read_configuration(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError):
         valid = False
     if not valid:
-        raise ValueError(
-            f"{str(file)!r} is not what compare, run or sweep wrote; name another folder"
-        )
+        fix = "name another folder"
+        raise ValueError(f"{str(file)!r} is not what compare, run or sweep wrote; {fix}")
     return content
 
 
@@ -320,3 +311,60 @@ def _check_same(
             stacklevel=4,
         )
     return longer
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Writes rows to a CSV file; a column that a row does not have is empty."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+    with written(path) as beside, beside.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(columns))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows that `write_table` wrote; ValueError for what is no whole table of metrics."""
+    try:
+        text = read_file(path).decode()
+        require("\0" not in text, "it has a null character")
+        columns, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    except OSError:
+        raise ValueError(f"{path} cannot be read; {_FIX}") from None
+    except (ValueError, csv.Error) as error:  # no text, no line, or no table
+        raise ValueError(f"{path} cannot be read ({error}); {_FIX}") from None
+    if not rows or not set(columns) >= _TEXTS | _WHOLE:
+        raise ValueError(f"{path} holds no metrics; {_FIX}")
+    for name in columns:
+        if columns.count(name) > 1:
+            raise ValueError(f"{path} has the column {name!r} twice; {_FIX}")
+    seen: dict[tuple[str, ...], int] = {}
+    for number, cells in enumerate(rows, start=1):
+        if len(cells) != len(columns):
+            raise ValueError(
+                f"row {number} of {path} has {len(cells)} cells for {len(columns)} columns; {_FIX}"
+            )
+        if (first := seen.setdefault(tuple(cells), number)) != number:
+            raise ValueError(f"row {number} of {path} is row {first} again; remove one of them")
+    if not text.endswith("\n"):
+        raise ValueError(f"{path} is cut off in row {len(rows)}, which has no end of line; {_FIX}")
+    return [
+        {
+            name: _value(name, cell, f"row {number} of {path}")
+            for name, cell in zip(columns, cells, strict=True)
+            if cell or name in _TEXTS | _WHOLE
+        }
+        for number, cells in enumerate(rows, start=1)
+    ]
+
+
+def _value(name: str, cell: str, place: str) -> str | int | float:
+    """What a cell holds; ValueError for something else than its column."""
+    kind = "text" if name in _TEXTS else "whole number" if name in _WHOLE else "number"
+    if kind == "text" and cell:
+        return cell
+    if kind != "text" and cell.removeprefix("-").isdecimal() and len(cell) < _MAX_DIGITS:
+        return int(cell)
+    with contextlib.suppress(ValueError):
+        if kind == "number":
+            return float(cell)
+    raise ValueError(f"{place} has {name}={cell!r}, which is no {kind}; {_FIX}")

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from fedjax_algos.core import Row
@@ -26,18 +25,13 @@ _FIX = "run `wandb login`, or give --track wandb:mode=offline"
 
 
 class TrackedRun(NamedTuple):
-    """What a tracker knows of a run before its first row.
+    """What a tracker knows of a run before its first row."""
 
-    A tracker writes its files in the `folder` of the results, and nowhere else. `name` is that of
-    the run there, such as "01-fedavg/seed-0", `method` is a label, and `settings` has by name the
-    settings and the method's options.
-    """
-
-    folder: Path
-    name: str
-    method: str
+    folder: Path  # of the results; a tracker writes its files there, and nowhere else
+    name: str  # of the run there, such as "01-fedavg/seed-0"
+    method: str  # its label
     seed: int
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # with the method's options, by name
 
 
 @runtime_checkable
@@ -56,15 +50,13 @@ class Tracker(Protocol):
 trackers = Registry[Tracker]("tracker", Tracker)
 
 
-def import_package(name: str, tracker: str) -> ModuleType:
-    """An optional package, which is imported when its tracker, which names the extra, is made."""
+def _package(name: str, tracker: str) -> Any:
+    """The optional package of a tracker, which names the extra."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ValueError(
-            f"track={tracker!r} needs the package {name} ({error}); run: pip install "
-            f"'fedjax_algos[{tracker}]'"
-        ) from error
+        fix = f"run: pip install 'fedjax_algos[{tracker}]'"
+        raise ValueError(f"track={tracker!r} needs the package {name} ({error}); {fix}") from error
 
 
 @contextlib.contextmanager
@@ -75,11 +67,10 @@ def track_experiment(
     on_evaluation: Callable[[Row], None] = lambda row: None,
     points: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Callable[[Row], None]]:
-    """Begins a run of each tracker for each method and seed, at its first row.
+    """Yields a function of the rows of all runs, which calls `on_evaluation` too.
 
-    A run ends at its last row, or else at the end of the block. `points` are the settings of a grid
-    by label. Yields the function that takes the rows, each with `method` and `seed`, of all runs;
-    it calls `on_evaluation` too.
+    A run begins at its first row, and ends at its last one or at the end of the block. `points` are
+    the settings of a grid by label.
     """
     settings = experiment.settings
     shared = {name: value for name, value in vars(settings).items() if name != "seeds"}
@@ -113,9 +104,8 @@ def tensorboard(*, flush_seconds: NonNegative = 5.0) -> Tracker:
     """TensorBoard's event files, in the folder `tensorboard` of the results.
 
     The file of a run is in `tensorboard/METHOD/seed-N`. Each column of the rows is a scalar, whose
-    step is the round; on the virtual clock it is the server step, and `simulated_seconds` is one
-    more scalar. The relative time is `wall_seconds`. The settings are hyper-parameters. A run that
-    goes on after an interruption replaces its file by one with all its rows.
+    step is the round or server step and whose relative time is `wall_seconds`. The settings are
+    hyper-parameters. A run that goes on replaces its file by one with all its rows.
 
     Args:
       flush_seconds: the longest time for which rows stay in memory while others arrive.
@@ -123,7 +113,7 @@ def tensorboard(*, flush_seconds: NonNegative = 5.0) -> Tracker:
     Raises:
       ValueError: if tensorboardX is not installed.
     """
-    import_package("tensorboardX", "tensorboard")
+    _package("tensorboardX", "tensorboard")
 
     @contextlib.contextmanager
     def track(run: TrackedRun) -> Iterator[Callable[[Row], None]]:
@@ -150,8 +140,8 @@ def tensorboard(*, flush_seconds: NonNegative = 5.0) -> Tracker:
             nonlocal flushed
             values = {name: value for name, value in row.items() if name not in _NO_SCALARS}
             if not at_end:  # the first row says what is measured
-                measured = [name for name in values if name.startswith("test_")]
-                experiment, start, end = hparams(dict(run.settings), dict.fromkeys(measured))
+                measured = dict.fromkeys(name for name in values if name.startswith("test_"))
+                experiment, start, end = hparams(dict(run.settings), measured)
                 write(experiment, start)
                 at_end.append(end)
             scalars = [Summary.Value(tag=name, simple_value=v) for name, v in values.items()]
@@ -181,21 +171,19 @@ def wandb(
 ) -> Tracker:
     """Weights & Biases; its files are in the folder `wandb` of the results.
 
-    Each run is a run there, in the group of its method, with the settings as its configuration. Its
-    charts are over `round`. A run that goes on after an interruption has the same id. Offline its
-    folder is replaced by one with all its rows; online the rows are sent again, each with its
-    number as the step. No test uploads.
+    Each run is a run there, in the group of its method, with the settings as its configuration and
+    charts over `round`. A run that goes on has the same id. Offline its folder is replaced by one
+    with all its rows; online they are sent again, each with its number as the step.
 
     Args:
-      mode: "offline" writes what `wandb sync` uploads later, without any network. None: that of
-        the variable WANDB_MODE, else "online".
+      mode: "offline" writes what `wandb sync` uploads later. None: WANDB_MODE, else "online".
       project: its name. None: that of the variable WANDB_PROJECT, else "fedjax_algos".
       entity: a user or team. None: the account's own.
 
     Raises:
       ValueError: if wandb is not installed, or for the mode "online" without a login.
     """
-    package = import_package("wandb", "wandb")
+    package = _package("wandb", "wandb")
     mode = mode or os.environ.get("WANDB_MODE")  # type: ignore[assignment]
     if mode in (None, "online"):
         with _explained(package):

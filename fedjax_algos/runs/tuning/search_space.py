@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_algos.algorithms import algorithms
+from fedjax_algos.core.files import needed
 from fedjax_algos.core.options import unknown
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.specs import split_grid
@@ -24,6 +25,8 @@ from fedjax_algos.runs.settings import Settings
 _DIGITS = 3  # of a number that is drawn from an interval
 _EDGE = 0.05  # share of an interval, on its logarithmic scale, that counts as its edge
 _MAX_DRAWS = 100  # for each number of an interval, until it differs from the others
+_BATCHES = 4  # of settings that are proposed, and run, together
+_MAX_PROPOSALS = 20  # for each point, until it differs from the others
 
 
 class Interval(NamedTuple):
@@ -69,8 +72,7 @@ class SearchSpace(NamedTuple):
         """All points of a grid, or some that are drawn, which differ.
 
         Methods with the same values of the client learning rate get the same rates, each of them
-        equally often, whatever else is drawn for them. Raises ValueError for intervals with too few
-        numbers of three digits.
+        equally often, whatever else is drawn for them.
         """
         if trials is None or trials == self.size:
             columns = ([(name, value) for value in self.values[name]] for name in self.values)
@@ -88,10 +90,8 @@ class SearchSpace(NamedTuple):
             candidates = itertools.chain([tuple(drawn.values())], others)
             new = next((values for values in candidates if values not in points), None)
             if new is None:
-                raise ValueError(
-                    f"{self.method.label} has fewer than trials={trials} settings within {_DIGITS} "
-                    "digits; give fewer trials or wider intervals"
-                )
+                fewer = f"fewer than trials={trials} settings within {_DIGITS} digits"
+                raise ValueError(f"{self.method.label} has {fewer}; give fewer, or wider intervals")
             points[new] = dict(zip(self.values, new, strict=True))
         return list(points.values())
 
@@ -135,10 +135,7 @@ def parse_spaces(
     settings: Settings,
     trials: int | None = None,
 ) -> list[SearchSpace]:
-    """The search space of each method, which `specs` name; for the texts see the module.
-
-    `trials` is the number of settings that are tried of each; None tries all of equal grids.
-    """
+    """The search space of each method, which `specs` name; for the texts see the module."""
     grids = [
         (_algorithm(owner, methods), name, listed) for owner, name, listed in map(split_grid, texts)
     ]
@@ -170,22 +167,20 @@ def _algorithm(owner, methods):
     """The algorithm that the owner of a grid names, by its whole name or as tables show it."""
     given = dict.fromkeys(method.algorithm for method in methods)
     alike = [name for name in given if algorithms[name].__name__ == owner]
-    if owner in given or not alike:
-        return owner
-    if len(alike) > 1:
+    if len(alike) > 1 and owner not in given:
         raise ValueError(f"the grid of {owner!r} may be of {' or '.join(alike)}; name one of them")
-    return alike[0]
+    return owner if owner in given or not alike else alike[0]
 
 
 def _refuse(text, owner, option, methods):
     """Says why no method uses a grid."""
     names = [method.algorithm for method in methods]
+    known = [each for name in names if owner in ("", name) for each in method_options(name)]
     if owner and owner not in names:
         raise ValueError(f"the grid of {option}: {unknown('method', owner, names)}")
-    known = [each for name in names if owner in ("", name) for each in method_options(name)]
     if option not in known:
-        text = unknown("option", option, known)
-        raise ValueError(f"the grid of {owner or 'all methods'}: {text}")
+        reason = unknown("option", option, known)
+        raise ValueError(f"the grid of {owner or 'all methods'}: {reason}")
     raise ValueError(f"grid={text!r} is used by no method, because each has its own; leave it out")
 
 
@@ -202,10 +197,8 @@ def _values(
         values[name] = listed
         if name in intervals:
             if len(listed) != 2 or not 0 < listed[0] < listed[1]:
-                raise ValueError(
-                    f"{given} is no interval of real numbers above 0; give LOW..HIGH, such as "
-                    "0.001..1, or a list"
-                )
+                fix = "give LOW..HIGH, such as 0.001..1, or a list"
+                raise ValueError(f"{given} is no interval of real numbers above 0; {fix}")
             values[name] = Interval(*listed)
         elif len(set(listed)) < len(listed):
             raise ValueError(f"{given} names a value twice; give it once")
@@ -222,18 +215,71 @@ def _check_sizes(spaces, trials):
             raise ValueError(f"{label} has nothing to tune; give --grid client_learning_rate=...")
         if trials is None and math.isinf(space.size):
             name = next(n for n, v in space.values.items() if isinstance(v, Interval))
-            raise ValueError(
-                f"{label}: {name}={space.values[name]} is an interval; say with trials=N "
-                "(--trials N) how many settings are drawn, or give a list"
-            )
+            fix = "say with trials=N (--trials N) how many settings are drawn, or give a list"
+            raise ValueError(f"{label}: {name}={space.values[name]} is an interval; {fix}")
         if trials is not None and trials > space.size:
-            raise ValueError(
-                f"{label} has {space.size} settings and trials={trials}; give at most {fewest} "
-                "trials, or more values"
-            )
+            fix = f"give at most {fewest} trials, or more values"
+            raise ValueError(f"{label} has {space.size} settings and trials={trials}; {fix}")
     if trials is None and len(set(sizes.values())) > 1:
         listed = ", ".join(f"{label} {size}" for label, size in sizes.items())
-        raise ValueError(
-            f"the methods have different numbers of settings ({listed}); give trials={fewest} "
-            f"(--trials {fewest}), so that each has the same budget, or grids of the same size"
+        fix = f"give trials={fewest} (--trials {fewest}), or grids of the same size"
+        raise ValueError(f"the methods have different numbers of settings ({listed}); {fix}")
+
+
+class ModelBasedSearch:
+    """Proposes `trials` points that differ, by optuna's tree-structured Parzen estimator.
+
+    The points of a batch share a program. Where the model repeats itself, as it may with lists, a
+    point is drawn as in a search without a model, so that the budget is used up.
+    """
+
+    def __init__(self, space: SearchSpace, trials: int, seed: int):
+        optuna = needed("optuna", "search='optuna'")
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.space, self.trials, self.seed = space, trials, seed
+        self.batch = -(-trials // _BATCHES)
+        sampler = optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=self.batch, constant_liar=True
         )
+        self.failed = optuna.trial.TrialState.FAIL
+        self.study = optuna.create_study(direction="maximize", sampler=sampler)
+        self.distributions: dict[str, Any] = {
+            name: optuna.distributions.FloatDistribution(*values, log=True)
+            if isinstance(values, Interval)
+            else optuna.distributions.CategoricalDistribution(values)
+            for name, values in space.values.items()
+        }
+        self.points: dict[tuple, dict[str, Any]] = {}  # all that were asked, by their values
+        self.asked: list[Any] = []
+
+    def ask(self) -> list[dict[str, Any]]:
+        """The next points, one or more, none of which came before. Empty at the end."""
+        before = len(self.points)
+        self.asked = [self._ask_one() for _ in range(min(self.batch, self.trials - before))]
+        return list(self.points.values())[before:]
+
+    def _ask_one(self):
+        """A trial of the study whose point is new."""
+        for _ in range(_MAX_PROPOSALS):
+            trial = self.study.ask(self.distributions)
+            if self._add(trial.params):
+                return trial
+            self.study.tell(trial, state=self.failed)  # the model leaves it out
+        drawn = self.space.points(self.trials, self.seed)
+        self.study.enqueue_trial(next(point for point in drawn if self._add(point)))
+        return self.study.ask(self.distributions)
+
+    def _add(self, params):
+        """Keeps the point of a proposal; whether it is new."""
+        point = {
+            name: known.rounded(params[name]) if isinstance(known, Interval) else params[name]
+            for name, known in self.space.values.items()
+        }
+        is_new = (key := tuple(point.values())) not in self.points
+        self.points.setdefault(key, point)
+        return is_new
+
+    def tell(self, scores: Sequence[float]) -> None:
+        """Adds the scores of the points of the last `ask`, in their order; NaN counts as 0."""
+        for trial, score in zip(self.asked, scores, strict=True):
+            self.study.tell(trial, score if math.isfinite(score) else 0.0)

@@ -1,6 +1,7 @@
-"""Tuning: settings of several methods are tried, and the best one of each is kept.
+"""Tuning: settings of several methods are tried on what clients hold out, and the best are kept.
 
-`tuned_text` is the file that tuning writes and `compare --config` reads.
+A `Trial` is one setting with its scores, which `Scores` keeps in a file, from which an interrupted
+search goes on. `tuned_text` is the file that tuning writes and `compare --config` reads.
 """
 
 import dataclasses
@@ -8,33 +9,32 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
+import jax
+import numpy as np
 import tomli_w
 
+from fedjax_algos.analysis.rows import rows_by_run
+from fedjax_algos.analysis.statistics import PREFIX
+from fedjax_algos.asynchrony import planners, system_of
 from fedjax_algos.core import Row
+from fedjax_algos.core.files import checked_json, parse_json, read_file, write_json
 from fedjax_algos.core.limits import MAX_INT32
 from fedjax_algos.core.options import Count, Proportion, Range, check_choice
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.data import AnyDataset
+from fedjax_algos.engine.asynchronous.executor import Executor, make_executor
+from fedjax_algos.runs.batched.sweeps import Setting, batched_runs
+from fedjax_algos.runs.clock import simulate_async
 from fedjax_algos.runs.experiment import Experiment, prepare
 from fedjax_algos.runs.method import methods_of
-from fedjax_algos.runs.saving.files import write_table
-from fedjax_algos.runs.saving.results_folder import ResultsFolder
-from fedjax_algos.runs.settings import Settings
-from fedjax_algos.runs.tuning.model_based import ModelBasedSearch
-from fedjax_algos.runs.tuning.search_space import SearchSpace, parse_spaces
-from fedjax_algos.runs.tuning.trials import (
-    LAST_SHARE,
-    Scores,
-    Trial,
-    batched_trials,
-    best_first,
-    held_out_rows,
-    try_in_rounds,
-    try_on_the_clock,
-)  # fmt: skip
+from fedjax_algos.runs.saving.results_folder import ResultsFolder, write_table
+from fedjax_algos.runs.settings import Settings, refuse
+from fedjax_algos.runs.tuning.search_space import ModelBasedSearch, SearchSpace, parse_spaces
 
+LAST_SHARE = 0.2  # of a run, whose evaluations make its score
 # settings that tuning chooses itself, and those of a machine
 _LEFT_OUT = ("seeds", "evaluate_clients", "held_out", "personal_steps", "devices")
 
@@ -49,18 +49,33 @@ class Stage(NamedTuple):
     length: float  # rounds or simulated seconds
 
 
-class Tuning(NamedTuple):
-    """A search that is ready to run.
+class Trial(NamedTuple):
+    """A setting of a method, and what it reached in so many rounds or simulated seconds.
 
-    The methods of the `experiment` are those that are tuned, and its `client_data` what clients
-    hold out. `spaces` has what is tried of each method, and `stages` one or those of successive
-    halving. `trials` is the number of settings of each method; None is all of equal grids.
+    A score is the mean quality on held-out examples in the last fifth of a run; NaN if its model
+    was not finite or its last updates were all left out.
     """
 
-    experiment: Experiment
-    spaces: list[SearchSpace]
-    stages: list[Stage]
-    trials: int | None
+    setting: Setting
+    length: float
+    scores: dict[int, float]  # by seed
+
+    def __repr__(self) -> str:
+        return describe(self, setting=self.setting.method.label, score=round(self.score, 4))
+
+    @property
+    def score(self) -> float:
+        """The mean over seeds; NaN if a run's model was not finite."""
+        return float(np.mean([*self.scores.values()]))
+
+
+class Tuning(NamedTuple):
+    """A search that is ready to run."""
+
+    experiment: Experiment  # its `client_data` are what clients hold out
+    spaces: list[SearchSpace]  # of each method
+    stages: list[Stage]  # one, or those of successive halving
+    trials: int | None  # settings of each method; None is all of equal grids
     search: Search = "grid"
 
     def __repr__(self) -> str:
@@ -95,16 +110,12 @@ def prepare_tuning(
     in four batches. `dataset` replaces the one that the settings name.
     """
     if settings.evaluate_clients != "none":
-        raise ValueError(
-            f"evaluate_clients={settings.evaluate_clients!r} is not for tuning, which holds out "
-            "examples by itself; leave it out"
-        )
+        what = f"evaluate_clients={settings.evaluate_clients!r} is not for tuning"
+        raise ValueError(f"{what}, which holds out examples by itself; leave it out")
     if search == "optuna" and (trials is None or halving is not None):
-        raise ValueError(
-            f"search='optuna' with trials={trials} and halving={halving}; give trials=N "
-            "(--trials N), and no halving"
-        )
-    settings.refuse("tuning", "client_state", "examples")
+        given = f"search='optuna' with trials={trials} and halving={halving}"
+        raise ValueError(f"{given}; give trials=N (--trials N), and no halving")
+    refuse(settings, "tuning", "client_state", "examples")
     settings = dataclasses.replace(settings, evaluate_clients="held_out", held_out=validation)
     settings.check()
     methods = methods_of(tuple(specs), settings)
@@ -121,8 +132,8 @@ def prepare_tuning(
     experiment = prepare(settings, firsts, dataset)
     for setting in itertools.chain(*tried):
         setting.method.build(experiment.problem, settings)
-    for own in tried if settings.seconds is None else ():
-        batched_trials(experiment, own, settings.rounds)  # refuses what does not fit into memory
+    for own in tried if settings.seconds is None else ():  # refuses what does not fit into memory
+        batched_runs(experiment, own, held_out_rows(experiment))
     if search == "optuna":
         ModelBasedSearch(spaces[0], 1, 0)  # raises if optuna is missing
     number = trials or int(spaces[0].size)
@@ -136,11 +147,7 @@ def prepare_tuning(
 def stages_of(
     number: int, length: float, shortest: float, halving: int | None, whole: bool = True
 ) -> list[Stage]:
-    """The stages of successive halving: `number / halving^k` settings, each longer than before.
-
-    The first one has at least the `shortest` length and the last one all; lengths may be `whole`
-    numbers. There is one stage if `halving` is None.
-    """
+    """Stages of `number / halving^k` settings, from at least the `shortest` length to all of it."""
     if halving is None:
         return [Stage(number, length)]
     left, part, factors = number, length, 0
@@ -161,51 +168,46 @@ def run_tuning(
 ) -> dict[str, list[list[Trial]]]:
     """Runs all stages: the trials of each method by label, in the order of their scores, by stage.
 
-    Scores are written to the folder as they come, and `trials.csv` at the end. `on_evaluation` is
-    called with each row, whose `test_` columns are of held-out examples; `on_start` with the
-    method's label and each stage before its trials.
+    Scores are written to the folder as they come, and `trials.csv` at the end. The `test_` columns
+    of rows are of held-out examples.
     """
     settings, known = tuning.experiment.settings, Scores(folder.path / "scores.json")
     results: dict[str, list[list[Trial]]] = {}
     for space in tuning.spaces:
-        label, stages = space.method.label, list[list[Trial]]()
+        label, (first, *_), seed = space.method.label, tuning.stages, settings.seeds[0]
+        results[label] = stages = list[list[Trial]]()
         try_all = partial(_try_all, tuning.experiment, folder.checkpoints(label), known)
         if tuning.search == "optuna":
-            search = ModelBasedSearch(space, tuning.stages[0].settings, settings.seeds[0])
-            stages.append([])
-            on_start(label, tuning.stages[0])
+            search, trials = ModelBasedSearch(space, first.settings, seed), list[Trial]()
+            on_start(label, first)
             for number in itertools.count(1):
                 if not (points := search.ask()):
                     break
                 asked = [space.setting(settings, point) for point in points]
-                new = try_all(asked, number, tuning.stages[0].length, on_evaluation)
+                new = try_all(asked, number, first.length, on_evaluation)
                 search.tell([trial.score for trial in new])
-                stages[0] = best_first([*stages[0], *new])
+                trials += new
+            stages.append(best_first(trials))
         else:
-            points = space.points(tuning.trials, settings.seeds[0])
-            chosen = [space.setting(settings, point) for point in points]
+            chosen = [space.setting(settings, p) for p in space.points(tuning.trials, seed)]
             for number, stage in enumerate(tuning.stages, start=1):
                 on_start(label, stage)
                 new = try_all(chosen[: stage.settings], number, stage.length, on_evaluation)
                 stages.append(best_first(new))
                 chosen = [trial.setting for trial in stages[-1]]
-        results[label] = stages
     write_table(folder.path / "trials.csv", _table(results))
     return results
 
 
 def _try_all(experiment, checkpoints, known, chosen, stage, length, on_evaluation):
     """The trials of some settings of one method; what an earlier process ran is `known`."""
-    seeds, executors = list(experiment.data), dict[Any, Any]()
+    seeds = list(experiment.data)
     left = [each for each in chosen if None in [known.get(stage, each, seed) for seed in seeds]]
     if experiment.settings.seconds is None and left:
         beside = checkpoints._replace(folder=checkpoints.folder / f"stage-{stage}")
         known.add(stage, try_in_rounds(experiment, left, length, on_evaluation, beside))
-    for setting, seed in itertools.product(left, seeds):
-        if known.get(stage, setting, seed) is None:
-            arguments = experiment, executors, setting, seed, length
-            score = try_on_the_clock(*arguments, on_evaluation)
-            known.add(stage, {setting.method.label: {seed: score}})
+    elif left:
+        _try_on_the_clock(experiment, known, stage, left, length, on_evaluation)
     return [
         Trial(each, length, {seed: known.get(stage, each, seed) for seed in seeds})
         for each in chosen
@@ -230,23 +232,15 @@ def _table(results):
 
 
 def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]]) -> str:
-    """A TOML file with the settings, each method with its best values, and what the tuning saw.
-
-    Raises ValueError for a method of which no setting stayed finite.
-    """
+    """A TOML file with the settings, each method with its best values, and what the tuning saw."""
     settings, best = tuning.experiment.settings, {}
     for label, stages in results.items():
         best[label] = stages[-1][0]
         if math.isnan(best[label].score):
-            raise ValueError(
-                f"{label}: the model of every setting was not finite on some seed; give a grid "
-                "with smaller learning rates"
-            )
-    methods = [trial.setting.method for trial in best.values()]
-    specs = tuple(method.spec for method in methods)
+            what = f"{label}: the model of every setting was not finite on some seed"
+            raise ValueError(f"{what}; give a grid with smaller learning rates")
+    specs = tuple(trial.setting.method.spec for trial in best.values())
     tuned = methods_of(specs, settings)
-    for method, again in zip(methods, tuned, strict=True):
-        assert method.configuration() == again.configuration(), method.spec
     shared = {n: v for n, v in vars(settings).items() if n not in _LEFT_OUT and v is not None}
     if settings.reference is not None:  # the values that were chosen may be part of a label
         shared["reference"] = tuned[list(best).index(settings.reference)].label
@@ -266,3 +260,99 @@ def tuned_text(tuning: Tuning, results: Mapping[str, Sequence[Sequence[Trial]]])
     }
     content = {**shared, "methods": list(specs), "tuning": record}
     return tomli_w.dumps(content, multiline_strings=False)
+
+
+def best_first(trials: Sequence[Trial]) -> list[Trial]:
+    """Trials in the order of their scores; NaN comes last, and equal ones stay in order."""
+    return sorted(trials, key=lambda trial: (math.isnan(trial.score), -trial.score))
+
+
+def run_score(rows: Sequence[Row], target_metric: str = "accuracy") -> float:
+    """The score of a run, whose first row is before any training; see `Trial`."""
+    losses = [rows[-1].get(name, 0.0) for name in ("test_loss", "train_loss")]
+    if not np.isfinite(losses).all():
+        return math.nan
+    axis = "simulated_seconds" if "simulated_seconds" in rows[-1] else "round"
+    start = (1 - LAST_SHARE) * rows[-1][axis]
+    return float(np.mean([row[PREFIX + target_metric] for row in rows if row[axis] > start]))
+
+
+def held_out_rows(experiment: Experiment) -> dict[int, np.ndarray]:
+    """The examples that clients hold out, int32[rows] by seed."""
+    assert experiment.client_data is not None
+    return {seed: np.asarray(data.indices) for seed, data in experiment.client_data.items()}
+
+
+def try_in_rounds(experiment, chosen, rounds, on_evaluation, checkpoints):
+    """The scores of the settings of one method, by label and seed; `rounds` is whole."""
+    batched = batched_runs(experiment, chosen, held_out_rows(experiment), rounds=int(rounds))
+    rows, _ = batched.run(on_evaluation, checkpoints=checkpoints)
+    metric = experiment.settings.target_metric
+    return {
+        label: {int(seed): run_score(own, metric) for seed, own in by_seed.items()}
+        for label, by_seed in rows_by_run(rows).items()
+    }
+
+
+def _try_on_the_clock(experiment, known, stage, chosen, seconds, on_evaluation):
+    """Adds the scores of settings; those that differ in the rate only share an executor."""
+    settings, held_out = experiment.settings, held_out_rows(experiment)
+    share, executors = seconds / (settings.seconds or seconds), dict[str, Executor]()
+
+    def report(run: Row, row: Row) -> None:
+        on_evaluation(run | row)
+
+    for setting, (seed, data) in itertools.product(chosen, experiment.data.items()):
+        method = setting.method
+        if known.get(stage, setting, seed) is not None:
+            continue
+        algorithm = method.build(experiment.problem, settings)
+        key = method._replace(client_learning_rate=1.0).spec
+        if key not in executors:
+            executors[key] = make_executor(
+                algorithm, devices=settings.devices or 1, non_finite=settings.non_finite
+            )
+        result = simulate_async(
+            executors[key].with_algorithm(algorithm),
+            data,
+            planners.make(method.planner),
+            system_of(settings.system, settings.batch_size),
+            seconds=seconds,
+            seed=seed,
+            test=jax.tree.map(lambda leaf, rows=held_out[seed]: leaf[rows], data.examples),
+            evaluations=max(1, round(settings.evaluations * share)),
+            on_evaluation=partial(report, {"method": method.label, "seed": seed}),
+            evaluate=experiment.evaluate,
+        )
+        score = run_score(result.rows, settings.target_metric)
+        known.add(stage, {method.label: {seed: score}})
+
+
+class Scores:
+    """The scores of runs that have ended, by stage, setting and seed, in a file of JSON."""
+
+    def __init__(self, path: Path):
+        self.path, fix = path, "delete it, and the search computes its scores again"
+        try:
+            self.scores = checked_json(parse_json(read_file(path))) if path.exists() else {}
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read ({error}); {fix}") from None
+        for score in self.scores.values():
+            if not (score is None or (isinstance(score, float) and math.isfinite(score))):
+                raise ValueError(f"{path} does not hold the scores of a search; {fix}")
+
+    def get(self, stage: int, setting: Setting, seed: int) -> float | None:
+        """The score of an ended run, NaN if its model was not finite; None for other runs."""
+        score = self.scores.get(key := _key(stage, setting.method.label, seed))
+        return math.nan if key in self.scores and score is None else score
+
+    def add(self, stage: int, scores: Mapping[str, Mapping[int, float]]) -> None:
+        """Writes scores by the setting's label and seed, all of them or none."""
+        for label, by_seed in scores.items():
+            for seed, score in by_seed.items():
+                self.scores[_key(stage, label, seed)] = None if math.isnan(score) else score
+        write_json(self.path, self.scores)
+
+
+def _key(stage: int, label: str, seed: int) -> str:
+    return f"stage {stage}, {label}, seed {seed}"

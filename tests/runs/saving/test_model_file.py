@@ -102,36 +102,27 @@ def test_every_damaged_byte_is_refused_by_name_or_harmless(path):
             fa.load_model(path, params)
 
 
-def test_damaged_values_are_named_as_such(path):
-    fa.save_model(path, {"a": jnp.full(64, 1.25)})
-    content = bytearray(path.read_bytes())
-    content[content.index(np.float32(1.25).tobytes()) + 100] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"Bad CRC-32 for file 'params/a.npy'"):
-        fa.load_model(path, {"a": jnp.zeros(64)})
-
-
 GOOD = {"a": np.zeros((2, 3), np.float32), "b": np.zeros(2, ml_dtypes.bfloat16)}
 
 
 @pytest.mark.parametrize(
     ("like", "message"),
     [
-        (GOOD | {"a": np.zeros((3, 2), np.float32)}, "'params/a' is float32[2, 3] and float32[3, "),
-        (GOOD | {"a": np.zeros((2, 3))}, "'params/a' is float32[2, 3] and float64[2, 3] in `like`"),
-        (GOOD | {"b": np.zeros(2, np.float16)}, "'params/b' is bfloat16[2] and float16[2] in `lik"),
-        (GOOD | {"b": np.zeros(2, np.uint16)}, "'params/b' is bfloat16[2] and uint16[2] in `like`"),
-        (GOOD | {"c": np.zeros(2)}, "has no 'params/c'; it has 'params/a', 'params/b'; give `like"),
-        ({"a": GOOD["a"]}, "has 'params/b', which `like` has not; give a Model"),
         (
-            fa.Model(GOOD, {"m": np.zeros(2)}),
-            "has no 'statistics/m'; it has 'params/a', 'params/b'",
+            GOOD | {"a": np.zeros((3, 2), np.float32)},
+            "a is float32[3, 2] in `like` and float32[2, 3] in",
         ),
+        (GOOD | {"a": np.zeros((2, 3))}, "a is float64[2, 3] in `like` and float32[2, 3] in"),
+        (GOOD | {"b": np.zeros(2, np.float16)}, "b is float16[2] in `like` and bfloat16[2] in"),
+        (GOOD | {"b": np.zeros(2, np.uint16)}, "b is uint16[2] in `like` and bfloat16[2] in"),
+        (GOOD | {"c": np.zeros(2)}, "params/c is float64[2] in `like` and missing in"),
+        ({"a": GOOD["a"]}, "has 'params/b', which `like` has not; give a Model"),
+        (fa.Model(GOOD, {"m": np.zeros(2)}), "statistics/m is float64[2] in `like` and missing"),
     ],
 )
 def test_other_models_are_refused(path, like, message):
     fa.save_model(path, GOOD)
-    with pytest.raises(ValueError, match=r"model\.npz: ") as error:
+    with pytest.raises(ValueError, match=r"model\.npz") as error:
         fa.load_model(path, like)
     assert message in str(error.value)
 
@@ -150,7 +141,7 @@ def test_what_cannot_be_saved(path):
         assert message in str(error.value)
     with pytest.raises(TypeError, match=r"give state\.model"):
         fa.load_model(path, state)
-    with pytest.raises(ValueError, match="two arrays of the model have the name 'params/a/b'"):
+    with pytest.raises(ValueError, match="two arrays have the name 'params/a/b'"):
         fa.save_model(path, {"a": {"b": np.ones(2)}, "a/b": np.ones(2)})
     with pytest.raises(ValueError, match=r"path='model' has not the suffix .npz; give MODEL.npz"):
         fa.save_model("model", GOOD)

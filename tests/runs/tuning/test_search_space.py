@@ -204,7 +204,8 @@ def test_too_few_numbers_in_an_interval():
 
 
 def test_an_option_without_a_default_may_be_tuned():
-    tuning = prepare_tuning(SETTINGS, ("ghbm",), ("tau=3,2",))
+    small = Settings(model="linear", clients=10, cohort=4, rounds=2)
+    tuning = prepare_tuning(small, ("ghbm",), ("tau=3,2",))
     (method,) = tuning.experiment.methods
     assert (method.label, method.hyperparameters) == ("ghbm", {"tau": 3})
     (space,) = tuning.spaces

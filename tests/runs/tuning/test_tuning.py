@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import tomllib
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 import fedjax_algos as fa
+from fedjax_algos.core.files import write_json
 from fedjax_algos.engine.compilation import keep_compiled
 from fedjax_algos.runs.experiment import prepare
 from fedjax_algos.runs.method import methods_of
@@ -17,8 +19,18 @@ from fedjax_algos.runs.saving.interruption import Interrupted
 from fedjax_algos.runs.saving.results_folder import open_folder
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.simulation import simulate
-from fedjax_algos.runs.tuning.trials import Trial, held_out_rows
-from fedjax_algos.runs.tuning.tuning import Stage, prepare_tuning, run_tuning, stages_of, tuned_text
+from fedjax_algos.runs.tuning.tuning import (
+    Scores,
+    Stage,
+    Trial,
+    best_first,
+    held_out_rows,
+    prepare_tuning,
+    run_score,
+    run_tuning,
+    stages_of,
+    tuned_text,
+)  # fmt: skip
 
 SMALL = Settings(
     model="linear", clients=10, cohort=4, rounds=9, local_steps=2, eval_every=1, seeds=(5, 6)
@@ -206,7 +218,7 @@ def test_the_scores_of_a_program_are_written_together(tmp_path, untrained, monke
     """So that a search that is killed does not train a part of its settings in another program."""
     written = []
     monkeypatch.setattr(
-        "fedjax_algos.runs.tuning.trials.write_json",
+        "fedjax_algos.runs.tuning.tuning.write_json",
         lambda path, content: written.append(len(content)),
     )
     tune(tmp_path / "there", grid=("client_learning_rate=0.1,0.2,0.3",))
@@ -223,13 +235,8 @@ def test_the_file_has_the_best_settings_and_what_was_seen(whole):
     assert fedavg.algorithm == "fedavg"
     assert fedprox.hyperparameters == {"mu": 0.5}
     kept = {name: content[name] for name in vars(settings) if name in content}
-    left_out = {
-        "seeds", "evaluate_clients", "held_out", "personal_steps", "devices", "target",
-        "reference", "loss", "metrics", "client_optimizer", "wrap", "failures",
-        "test_examples",
-        "local_epochs", "client_learning_rate", "server_learning_rate", "seconds",
-    }  # fmt: skip
-    assert kept.keys() == vars(settings).keys() - left_out
+    given = {name for name, value in vars(settings).items() if value is not None}
+    assert kept.keys() == given - {"seeds", "evaluate_clients", "held_out", "personal_steps"}
     assert all(vars(settings)[name] == value for name, value in kept.items())
     seen = content["tuning"]
     assert seen["test_data"] == "not used"
@@ -266,21 +273,62 @@ def test_a_method_of_which_every_setting_diverges_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        (
-            {"reference": "nonsense"},
-            {},
-            "reference='nonsense' is unknown; choose fedavg or fedprox",
-        ),
+        ({"reference": "nonsense"}, {}, "reference='nonsense' is unknown; choose fedavg or"),
         ({"evaluate_clients": "train"}, {}, "evaluate_clients='train' is not for tuning"),
         ({"client_state": "host"}, {}, "client_state='host' is not for tuning"),
         ({}, {"search": "optuna"}, "search='optuna' with trials=None and halving=None; give"),
-        (
-            {},
-            {"search": "optuna", "trials": 3, "halving": 3},
-            r"give trials=N \(--trials N\), and no",
-        ),
+        ({}, {"search": "optuna", "trials": 3, "halving": 3}, r"N \(--trials N\), and no"),
     ],
 )
 def test_what_cannot_be_tuned(changes, options, message):
     with pytest.raises(ValueError, match=message):
         prepare_tuning(Settings(**vars(SMALL) | changes), SPECS, GRID, **options)
+
+
+def row(round_number, accuracy, loss=1.0):
+    return {"round": round_number, "test_accuracy": accuracy, "test_loss": loss}
+
+
+def test_a_score_is_the_mean_of_the_last_fifth():
+    rows = [row(0, 0.0), row(40, 0.5), row(80, 0.9), row(85, 0.1), row(100, 0.3)]
+    assert run_score(rows) == pytest.approx(0.2)
+    assert run_score(rows[:1] + [row(3, 0.7)]) == 0.7
+    assert math.isnan(run_score([*rows, row(105, 0.5, math.nan)]))
+    clock = [r | {"simulated_seconds": r["round"] / 10, "round": 1} for r in rows]
+    assert run_score(clock) == pytest.approx(0.2)
+    dice = [row(0, 0.0), row(4, 0.5), row(5, 0.9) | {"test_dice_score": 0.25}]
+    assert run_score(dice, "dice_score") == 0.25
+
+
+def test_settings_with_a_run_that_is_not_finite_come_last():
+    scores = {"a": 0.1, "b": math.nan, "c": 0.9, "d": 0.1, "e": math.nan}
+    trials = [Trial(name, 1, {0: score, 1: 0.5}) for name, score in scores.items()]
+    assert "".join(trial.setting for trial in best_first(trials)) == "cadbe"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "cannot be read"),
+        ("{", "cannot be read"),
+        ("[]", r"cannot be read \(it has no checksum\)"),
+        ('{"stage 1": 0.5}', r"cannot be read \(it has no checksum\)"),
+        ({"stage 1": "x"}, "does not hold"),
+        ({"stage 1": math.nan}, "does not hold"),
+        ({"stage 1": True}, "does not hold"),
+    ],
+)
+def test_damaged_scores(tmp_path, content, reason):
+    path = tmp_path / "scores.json"
+    write_json(path, content) if isinstance(content, dict) else path.write_text(content)
+    with pytest.raises(ValueError, match=rf"scores.json {reason}.*; delete it"):
+        Scores(path)
+
+
+def test_another_score_is_noticed(tmp_path):
+    path = tmp_path / "scores.json"
+    write_json(path, {"stage 1": 0.5, "stage 2": None})
+    assert Scores(path).scores == {"stage 1": 0.5, "stage 2": None}
+    path.write_text(path.read_text().replace("0.5", "0.7"))
+    with pytest.raises(ValueError, match=r"scores.json cannot be read \(its checksum is wrong"):
+        Scores(path)
