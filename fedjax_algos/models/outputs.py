@@ -245,7 +245,7 @@ def _joined(first, specs):
         found: dict = {}
         for function in (first, *others):
             new = function(outputs, batch)
-            twice = ", ".join(map(repr, found.keys() & new.keys()))
+            twice = ", ".join(map(repr, sorted(found.keys() & new.keys())))
             require(not twice, f"{twice} is measured twice; leave out one of the metrics")
             found |= new
         return found

@@ -14,14 +14,9 @@ from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.data.partitioning.base import describe_counts
+from fedjax_algos.participation import sampling
 from fedjax_algos.participation.local_work import LocalWork, full
-from fedjax_algos.participation.sampling import (
-    Failures,
-    Sampler,
-    draw_failures,
-    idle_device,
-    uniform_cohorts,
-)
+from fedjax_algos.participation.sampling import Failures, Sampler, uniform_cohorts
 
 _DISPATCH_BYTES = 9 * 4  # at least
 _COPIES = 3  # of the dispatches of a call: drawn, in their slots, and on the device
@@ -159,9 +154,10 @@ class Cohorts:
         if self.failures is None:
             return filled if may_leave_empty(self.sampler) else ()
         seed = np.uint32(self.seed)
-        with jax.default_device(idle_device()):
+        draw = sampling.draw_failures
+        with jax.default_device(sampling.idle_device()):
             of_rounds = zip(clients, number, strict=True)  # one shape, compiled once
-            fails = [np.asarray(draw_failures(self.failures, seed, *each)) for each in of_rounds]
+            fails = [np.asarray(draw(self.failures, seed, *each)) for each in of_rounds]
         return filled & ~np.stack(fails)
 
     def position(self) -> Position:

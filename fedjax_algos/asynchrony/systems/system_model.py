@@ -166,9 +166,9 @@ class FixedSystem:
         none = "seconds_per_step is empty; give each client a time, or some"
         require(lists and all(lists), none)
         for client, times in enumerate(lists):
-            for wrong in (time for time in times if not 0 < time < math.inf):
-                what = f"seconds_per_step={wrong} of client {client}"
-                raise ValueError(f"{what} is out of range; give a number above 0")
+            wrong = next((time for time in times if not 0 < time < math.inf), None)
+            what = f"seconds_per_step={wrong} of client {client} is out of range"
+            require(wrong is None, f"{what}; give a number above 0")
         fix = f"give dispatches of at least 0 and clients of 0 to {len(self._times) - 1}"
         for (client, number), unavailability in self._unavailable.items():
             entry = f"unavailable has an entry for dispatch {number} of client {client}"

@@ -233,14 +233,6 @@ def test_class_partition_has_the_numbers_of_classes_of_the_code(num_clients, low
     assert set(np.concatenate(numbers)) == set(range(low, high + 1))
 
 
-def test_numbers_of_classes_are_uniform_and_classes_too():
-    drawn = [draw_class_holders(50, 10, 3, 5, np.random.default_rng(s)) for s in range(60)]
-    holds = np.concatenate(drawn)
-    frequencies = np.bincount(holds.sum(axis=1))[3:] / len(holds)
-    np.testing.assert_allclose(frequencies, [1 / 3] * 3, atol=0.04)
-    np.testing.assert_allclose(holds.mean(axis=0), [0.4] * 10, atol=0.04)
-
-
 def test_holders_are_repaired_when_no_draw_has_all_classes():
     """Five clients with at most two of ten classes: every class must have exactly one holder."""
     for seed, low in itertools.product(range(20), (1, 2)):
