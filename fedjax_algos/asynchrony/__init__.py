@@ -5,8 +5,7 @@ that system before any training. `planners` and `system_models` hold the factori
 """
 
 from fedjax_algos.asynchrony.compass import CompassTrace, compass
-from fedjax_algos.asynchrony.event_loop import EventLoop
-from fedjax_algos.asynchrony.plan import Plan, plan_dispatches
+from fedjax_algos.asynchrony.plan import EventLoop, Plan, plan_dispatches
 from fedjax_algos.asynchrony.planning import (
     Planner,
     barrier,
@@ -19,15 +18,17 @@ from fedjax_algos.asynchrony.planning import (
     tiers_of,
 )
 from fedjax_algos.asynchrony.systems.fedscale import fedscale
-from fedjax_algos.asynchrony.systems.fixed import FixedSystem, csv, traced
 from fedjax_algos.asynchrony.systems.simulated import simulated
 from fedjax_algos.asynchrony.systems.system_model import (
+    FixedSystem,
     SystemModel,
     SystemModelFactory,
     SystemModelWithSessions,
     SystemModelWithSpeeds,
+    csv,
     system_models,
     system_of,
+    traced,
 )
 
 __all__ = [

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fedjax_algos.asynchrony.event_loop import ARRIVES, LEAVES, REJOINS, TIMER, EventLoop
-from fedjax_algos.asynchrony.plan import AGGREGATE, FIRST, Plan
+from fedjax_algos.asynchrony import plan as plans
+from fedjax_algos.asynchrony.plan import AGGREGATE, FIRST, EventLoop, Plan
 from fedjax_algos.asynchrony.planning import Planner, planners
+from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Range
 from fedjax_algos.core.reprs import describe
 
@@ -55,8 +56,7 @@ def compass(
     with the current model. Its update is kept and is part of the next aggregation of any group; if
     the run ends before that, the update is not used.
 
-    Staleness is counted at arrival. At equal times, arrivals come first, in the order of the
-    clients, then timers, then clients that rejoin.
+    Staleness is counted at arrival. At equal times, timers come after arrivals.
 
     Where the paper is ambiguous: an aggregated group is closed before its clients are assigned, and
     a timer makes no server step if no client of the group has arrived. `mode="code"` differs from
@@ -92,10 +92,8 @@ def compass(
     Raises:
       ValueError: if `min_steps` is above `max_steps`.
     """
-    if min_steps > max_steps:
-        raise ValueError(
-            f"compass: min_steps={min_steps} is above max_steps={max_steps}; give at most that"
-        )
+    above = f"compass: min_steps={min_steps} is above max_steps={max_steps}; give at most that"
+    require(min_steps <= max_steps, above)
     code = mode == "code"
     first_steps = first_steps or (max_steps if code else min_steps)
     speed_weight = speed_weight or (0.9 if code else 1)
@@ -186,12 +184,8 @@ class CompassServer:
         """The plan, with a `CompassTrace`."""
         for client in range(self.loop.num_clients):
             self._assign(client, 0)
-        react = {
-            ARRIVES: self._receive,
-            LEAVES: self._lose,
-            REJOINS: self._assign,
-            TIMER: self._expire,
-        }
+        react: dict[int, Any] = {plans.ARRIVES: self._receive, plans.LEAVES: self._lose}
+        react |= {plans.REJOINS: self._assign, plans.TIMER: self._expire}
         for now, event, number in self.loop.events():
             react[event](number, now)
         return self._plan()
@@ -229,7 +223,7 @@ class CompassServer:
         self.num_groups += 1
         group = Group(self.num_groups, now + duration, now + duration * self.slack)
         self.groups[group.number] = group
-        self.loop.put(group.latest, TIMER, group.number)
+        self.loop.put(group.latest, plans.TIMER, group.number)
         return group, num_steps
 
     def _receive(self, client: int, now: Any) -> None:
@@ -277,9 +271,8 @@ class CompassServer:
         group, speed = self.group[client], self.speed[client]
         self.dispatches.append((group.number, group.expected, group.latest, speed))
         snapped = (group.expected, group.latest), self.rounding * speed
-        self.duration[client] = self.loop.dispatch(
-            client, num_steps, len(self.steps), now, *snapped
-        )
+        version, dispatch = len(self.steps), self.loop.dispatch
+        self.duration[client] = dispatch(client, num_steps, version, now, *snapped)
 
     def _step(self, now: Any, kind: int, number: int, arrived: list[Arrived]) -> None:
         """Records a server step."""

@@ -2,7 +2,7 @@
 
 `barrier` is the planner of FedAvg and FedAvgM, `immediate` of FedAsync, `buffered` of FedBuff and
 `tiers` of FedAT, as FedCompass compares them: Li et al., ICLR 2024,
-https://arxiv.org/abs/2309.14675. In `event_loop` is the order of events at equal times.
+https://arxiv.org/abs/2309.14675. In `plan` is the order of events at equal times.
 """
 
 import math
@@ -11,10 +11,10 @@ from typing import Annotated, Any, Protocol
 
 import numpy as np
 
-from fedjax_algos.asynchrony.event_loop import ARRIVES, LEAVES, REJOINS, STARTS, EventLoop
-from fedjax_algos.asynchrony.plan import Plan
+from fedjax_algos.asynchrony.plan import ARRIVES, LEAVES, REJOINS, STARTS, EventLoop, Plan
 from fedjax_algos.asynchrony.systems.system_model import SystemModel, SystemModelWithSpeeds
 from fedjax_algos.core import Algorithm
+from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Range
 from fedjax_algos.core.registry import Registry
 
@@ -96,11 +96,9 @@ def tiers(*, steps: Count, ratio: Annotated[float, Range(1)] = 2.0) -> Planner:
     """
 
     def plan(system, num_clients, *, arrivals=None, seconds=None):
-        if not isinstance(system, SystemModelWithSpeeds):
-            raise ValueError(
-                f"tiers: {type(system).__name__} does not know the clients' mean speeds; give a "
-                "system model with expected_seconds_per_step(client)"
-            )
+        unknown = f"tiers: {type(system).__name__} does not know the clients' mean speeds"
+        fix = "give a system model with expected_seconds_per_step(client)"
+        require(isinstance(system, SystemModelWithSpeeds), f"{unknown}; {fix}")
         loop = EventLoop(system, num_clients, arrivals, seconds)
         return _rounds(loop, steps, tiers_of(system, num_clients, ratio).tolist())
 
@@ -144,7 +142,6 @@ def immediate(
 
     Args:
       steps, concurrency, seed: as in `buffered`, of which this is the case with `size=1`.
-
     """
     return buffered(steps=steps, size=1, concurrency=concurrency, seed=seed)
 
@@ -183,14 +180,11 @@ def buffered(
 
     def plan(system, num_clients, *, arrivals=None, seconds=None):
         loop = EventLoop(system, num_clients, arrivals, seconds)
-        if concurrency is not None and concurrency > num_clients:
-            raise ValueError(
-                f"concurrency={concurrency} is out of range; give 1 to {num_clients}, the number "
-                "of clients"
-            )
+        num_free = concurrency or num_clients
+        fix = f"give 1 to {num_clients}, the number of clients"
+        require(num_free <= num_clients, f"concurrency={concurrency} is out of range; {fix}")
         rng = np.random.default_rng([seed, _NEXT_CLIENT])
         idle = list(range(num_clients))[::-1]
-        num_free = concurrency or num_clients
         loop.put(0, STARTS, 0)
         for now, event, client in loop.events():
             if event in (ARRIVES, LEAVES):
@@ -265,8 +259,7 @@ def check_asynchronous(algorithm: Algorithm) -> None:
       ValueError: with the reason, if a round needs the answers of the whole cohort at once.
     """
     reason = _reason_for_rounds(algorithm)
-    if reason:
-        raise ValueError(f"the algorithm does not run on the virtual clock: {reason}")
+    require(not reason, f"the algorithm does not run on the virtual clock: {reason}")
 
 
 def check_planner(algorithm: Algorithm, planner: str) -> None:
@@ -280,26 +273,19 @@ def check_planner(algorithm: Algorithm, planner: str) -> None:
       ValueError: with the reason, if it does not.
     """
     own, reason = algorithm.traits.asynchrony, _reason_for_rounds(algorithm)
-    if reason or (own.allowed is not None and planner not in own.allowed):
-        reason = reason or own.reason
-        raise ValueError(f"the algorithm does not run with the planner {planner}: {reason}")
+    runs = not reason and (own.allowed is None or planner in own.allowed)
+    known = f"the algorithm does not run with the planner {planner}: {reason or own.reason}"
+    require(runs, known)
 
 
 def _reason_for_rounds(algorithm: Algorithm) -> str:
     """Why the algorithm needs synchronous rounds, or an empty text."""
-    if algorithm.local.reverse is not None:
-        return (
-            "its local.reverse bounds the local steps, but a plan may give a client more; build it "
-            "with a Local without reverse"
-        )
-    if algorithm.prelude is not None:
-        return (
-            "a round has two exchanges (prelude), and the first needs the answers of the whole "
-            "cohort before any client trains; use synchronous rounds"
-        )
-    if algorithm.traits.reduce == "stack":
-        return (
-            'the server compares all updates of a round with each other (reduce="stack"), but '
-            "here they arrive one by one; use synchronous rounds"
-        )
-    return ""
+    reasons = {
+        "its local.reverse bounds the local steps, but a plan may give a client more; build it "
+        "with a Local without reverse": algorithm.local.reverse is not None,
+        "a round has two exchanges (prelude), and the first needs the answers of the whole cohort "
+        "before any client trains; use synchronous rounds": algorithm.prelude is not None,
+        'the server compares all updates of a round with each other (reduce="stack"), but here '
+        "they arrive one by one; use synchronous rounds": algorithm.traits.reduce == "stack",
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")

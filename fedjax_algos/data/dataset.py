@@ -92,13 +92,11 @@ def from_arrays(
     y_train = checked_labels(y_train, len(x_train), limit, f"{source}: y_train")
     y_test = checked_labels(y_test, len(x_test), limit, f"{source}: y_test")
     if not num_classes:
-        num_classes = 1 + int(max(y_train.max(), y_test.max()))
-        if num_classes > max(_MAX_EMPTY_CLASSES, len(y_train) + len(y_test)):
-            raise ValueError(
-                f"{source}: the largest label is {num_classes - 1}, which would make {num_classes} "
-                f"classes of {len(y_train) + len(y_test)} examples; number the classes from 0, or "
-                "give num_classes if most of them are empty"
-            )
+        num_classes, number = 1 + int(max(y_train.max(), y_test.max())), len(y_train) + len(y_test)
+        many = f"which would make {num_classes} classes of {number} examples"
+        fix = "number the classes from 0, or give num_classes if most of them are empty"
+        found = f"{source}: the largest label is {num_classes - 1}, {many}; {fix}"
+        require(num_classes <= max(_MAX_EMPTY_CLASSES, number), found)
     if users is not None:
         users = np.asarray(users)
         found = f"{source}: users are {users.dtype}{list(users.shape)} for {len(x_train)} training"
@@ -139,10 +137,7 @@ def checked_labels(y: np.ndarray, count: int, limit: int, name: str) -> np.ndarr
 
 
 def check_range(x: np.ndarray, name: str, *, finite: bool) -> None:
-    """Raises ValueError for 64-bit numbers that would be others on a device; if `finite`, for NaN.
-
-    They become 32-bit ones unless x64 is enabled.
-    """
+    """Raises ValueError for what 32 bits do not hold (without x64), and if `finite` for NaN."""
     kind = np.dtype(x.dtype.newbyteorder("="))
     if kind.itemsize == 8 and jnp.result_type(float) == np.float32:  # without x64
         kind = np.dtype(f"{kind.kind}4")

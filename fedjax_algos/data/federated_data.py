@@ -72,12 +72,7 @@ def client_view(
     first_step: Array | int = 0,
     frozen: Any = (),
 ) -> ClientData:
-    """One client's view of the store, for `local_training`.
-
-    The client id `num_clients` marks an empty slot, whose view must not be read. `order` is that of
-    the client's examples, uint32[20], and `first_step` int32[] the number of local steps of all its
-    earlier dispatches.
-    """
+    """One client's view of the store; `order` is uint32[20]. That of an empty slot is not read."""
     offset, end = data.offsets[client], data.offsets[client + 1]
     count = jnp.maximum(end - offset, 1)  # division by that of an empty slot is safe
     view = data.examples, data.indices, offset, count, order
@@ -88,14 +83,13 @@ def check_examples(name: str, examples: Batch) -> int:
     """The length of a tree of arrays [total, ...] of numbers; ValueError for other trees."""
     leaves = jax.tree_util.tree_leaves_with_path(examples)
     if not leaves:
-        raise ValueError(
-            f"{name}={examples!r} hold no array; give a tree of arrays [examples, ...], such as "
-            "{'x': ..., 'y': ...}"
-        )
+        fix = "give a tree of arrays [examples, ...], such as {'x': ..., 'y': ...}"
+        raise ValueError(f"{name}={examples!r} hold no array; {fix}")
     for _, leaf in leaves:
-        if not hasattr(leaf, "dtype") or np.dtype(leaf.dtype).kind in "OSUMm":
-            kind = getattr(leaf, "dtype", type(leaf).__name__)
-            raise ValueError(f"{name} hold a leaf of type {kind}; give arrays of numbers")
+        kind = getattr(leaf, "dtype", None)
+        numbers = kind is not None and np.dtype(kind).kind not in "OSUMm"
+        found = f"{name} hold a leaf of type {kind or type(leaf).__name__}"
+        require(numbers, f"{found}; give arrays of numbers")
     total, *others = sorted({np.shape(leaf)[0] if np.ndim(leaf) else 0 for _, leaf in leaves})
     rows = f"the arrays of {name} have {[total, *others]} rows; they need the same number"
     require(not others, rows)
@@ -144,11 +138,9 @@ def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False
     require(outside is None, known)
     require(len(offsets) > 1, "the partition has no clients; give the rows of at least one")
     empty = np.flatnonzero(np.diff(offsets) < 1)
-    if len(empty) and not allow_empty:
-        raise ValueError(
-            f"client {empty[0]} holds no example (and {len(empty) - 1} others); leave such clients "
-            "out of the partition or give each at least one"
-        )
+    some = f"client {next(iter(empty), None)} holds no example (and {len(empty) - 1} others)"
+    fix = "leave such clients out of the partition or give each at least one"
+    require(allow_empty or not len(empty), f"{some}; {fix}")
     check_device_memory(f"{total} examples", tree_bytes(examples), "give fewer, or smaller types")
     store = jax.device_put(examples)  # at most one copy; jnp.asarray of a NumPy array may make two
     return FederatedData(store, jnp.asarray(indices, jnp.int32), jnp.asarray(offsets, jnp.int32))
@@ -206,11 +198,9 @@ class ClientSource(NamedTuple):
             stored[key] = images
         for key, one in self.example.items():
             array, shape = np.asarray(stored[key]), (int(self.counts[client]), *one.shape)
-            if array.shape != shape or array.dtype != one.dtype:
-                raise ValueError(
-                    f"{where} has {key} {array.dtype}{list(array.shape)}, not {one.dtype}"
-                    f"{list(shape)} as the source says; fetch or write the files again"
-                )
+            found = f"{where} has {key} {array.dtype}{[*array.shape]}, not {one.dtype}{[*shape]}"
+            same = array.shape == shape and array.dtype == one.dtype
+            require(same, f"{found} as the source says; fetch or write the files again")
         return stored
 
     def __repr__(self) -> str:
@@ -237,10 +227,8 @@ class ClientDataset(NamedTuple):
     @property
     def example_shape(self) -> tuple[int, ...]:
         """The shape of one example's "x"; raises ValueError if there is none."""
-        if "x" not in self.train.example:
-            names = ", ".join(self.train.example)
-            fix = "name the input of the model x"
-            raise ValueError(f"{self.train.name} has {names}, but no x; {fix}")
+        found = f"{self.train.name} has {', '.join(self.train.example)}, but no x"
+        require("x" in self.train.example, f"{found}; name the input of the model x")
         return self.train.example["x"].shape
 
     @property

@@ -32,10 +32,8 @@ class ImageFormat(NamedTuple):
 
 def square(image_size: int, shorter_side: int) -> ImageFormat:
     """The middle square of a coloured image; ValueError if it would not be inside."""
-    if shorter_side < image_size:
-        raise ValueError(
-            f"shorter_side={shorter_side} is out of range; give at least image_size={image_size}"
-        )
+    fix = f"give at least image_size={image_size}"
+    require(shorter_side >= image_size, f"shorter_side={shorter_side} is out of range; {fix}")
     return ImageFormat(image_size, image_size, 3, shorter_side)
 
 

@@ -1,15 +1,13 @@
 """Models: each factory makes a `Problem` from the shape of an example and the classes."""
 
-from fedjax_algos.models import language, segmentation
 from fedjax_algos.models.adapters import classifier, models, nnx_classifier
+from fedjax_algos.models.language import Recurrent, gru, lstm, lstm_words
 from fedjax_algos.models.large.inverted_residual import efficientnet_b0, mobilenet_v2
 from fedjax_algos.models.large.residual import resnet18, resnet18_imagenet, resnet20, resnet50
-from fedjax_algos.models.large.unet import unet_3d
 from fedjax_algos.models.large.vision_transformer import vit, vit_b_16, vit_small
 from fedjax_algos.models.large.weights import convert_weights, load_weights, pretrained
 from fedjax_algos.models.layers.convolution import Conv, convolve
-from fedjax_algos.models.layers.depthwise import DepthwiseConv, convolve_depthwise
-from fedjax_algos.models.layers.pooling import max_pool
+from fedjax_algos.models.layers.shifted import DepthwiseConv, convolve_depthwise, max_pool
 from fedjax_algos.models.layers.volumes import Conv3D, convolve_3d, max_pool_3d, upsample_3d
 from fedjax_algos.models.outputs import losses, metrics, with_loss, with_metrics
 from fedjax_algos.models.preprocessing import (
@@ -20,8 +18,7 @@ from fedjax_algos.models.preprocessing import (
     random_flip,
     random_resized_crop,
 )
-from fedjax_algos.models.recurrent import Recurrent, gru, lstm, lstm_words
-from fedjax_algos.models.segmentation import segmenter
+from fedjax_algos.models.segmentation import segmenter, unet_3d
 from fedjax_algos.models.small import cnn_fedcompass, cnn_fedgbo, lenet, linear, mlp
 from fedjax_algos.models.wrapped import ComputeDtype, compute_in, freeze, freeze_model
 
@@ -44,7 +41,6 @@ __all__ = [
     "freeze",
     "freeze_model",
     "gru",
-    "language",
     "lenet",
     "linear",
     "load_weights",
@@ -68,7 +64,6 @@ __all__ = [
     "resnet18_imagenet",
     "resnet20",
     "resnet50",
-    "segmentation",
     "segmenter",
     "unet_3d",
     "upsample_3d",

@@ -1,9 +1,15 @@
-"""Flax modules, Linen or NNX, as problems, and the registry of models."""
+"""Flax modules, Linen or NNX, as problems, and the registry of models.
 
+Their BatchNorm layers leave out the masked rows of a short batch: a layer that is called without a
+mask is given that of the batch. In Linen an interceptor gives it, and in NNX, which has none, a
+subclass of the layer's class.
+"""
+
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, cast
 
 import flax.linen as nn
 import jax
@@ -13,13 +19,14 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 
 from fedjax_algos.core import Model, Params, Problem
+from fedjax_algos.core.files import require
 from fedjax_algos.core.options import is_number, one_of
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import describe_tree
-from fedjax_algos.models.masked_rows import check_statistics, mask_layers, masking, takes_mask
 from fedjax_algos.models.outputs import Outputs, accuracy, cross_entropy, with_args
 
 P = ParamSpec("P")
+Path: TypeAlias = tuple[Any, ...]
 Inputs = Callable[[jax.Array], jax.Array]  # from stored examples to inputs of the module
 
 models = Registry[Problem]("model", Problem)
@@ -43,6 +50,10 @@ IMAGES = ExampleKind("images [height, width] or [height, width, channels]", (2, 
 VOLUMES = ExampleKind("volumes [depth, height, width] or [depth, height, width, channels]", (3, 4))
 NUMBERS = ExampleKind("numbers of any shape")
 
+_MASK_FIX = (
+    "give the module's __call__ an argument mask, bool[batch], which is True for real rows and "
+    "None in evaluation"
+)
 _SUGGESTED = 3  # models that an error names at most
 _taken: dict[str, ExampleKind] = {}  # by model
 _OPTIONS = {  # what `help` says of the options that several models have
@@ -101,21 +112,18 @@ def check_examples(model: str, shape: tuple[int, ...], dtype: Any = None) -> Non
     """Raises ValueError for what a model of this package refuses; others take anything."""
     if model not in _taken:
         return
-    if not isinstance(shape, tuple | list) or not all(is_number(n, int) and n > 0 for n in shape):
-        raise ValueError(
-            f"{model}: example_shape={shape!r} is no shape; give that of one example, such as "
-            "(28, 28)"
-        )
+    is_shape = isinstance(shape, tuple | list) and all(is_number(n, int) and n > 0 for n in shape)
+    fix = "give that of one example, such as (28, 28)"
+    require(is_shape, f"{model}: example_shape={shape!r} is no shape; {fix}")
     if _taken[model].fit(shape, dtype):
         return
     example = f"{'' if dtype is None else np.dtype(dtype)}{[int(length) for length in shape]}"
     known = np.float32 if dtype is None else dtype
     general_last = sorted(_taken, key=lambda name: _taken[name] is NUMBERS)
     fitting = [name for name in general_last if _taken[name].fit(shape, known)]
-    raise ValueError(
-        f"{model} takes {_taken[model].description}, but an example is {example}; give another "
-        f"model, such as {one_of(fitting[:_SUGGESTED])}, or other data"
-    )
+    fix = f"give another model, such as {one_of(fitting[:_SUGGESTED])}, or other data"
+    taken = _taken[model].description
+    raise ValueError(f"{model} takes {taken}, but an example is {example}; {fix}")
 
 
 def scale_pixels(x: jax.Array) -> jax.Array:
@@ -138,12 +146,11 @@ def _in_precision(x: jax.Array, params: Params) -> jax.Array:
 def _check_call(module_type: type, known: dict[str, Any]) -> None:
     """Raises ValueError for a module whose call has arguments that the adapter does not give."""
     for each in list(inspect.signature(module_type.__call__).parameters.values())[2:]:
-        variadic = each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-        if each.default is each.empty and not variadic and each.name not in known:
-            raise ValueError(
-                f"{module_type.__name__}.__call__ needs {each.name!r}, but is given only "
-                f"{', '.join(['the inputs', *known])}; give {each.name!r} a default value"
-            )
+        optional = each.default is not each.empty or each.name in known
+        optional = optional or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        needs = f"{module_type.__name__}.__call__ needs {each.name!r}, but is given only"
+        given = ", ".join(["the inputs", *known])
+        require(optional, f"{needs} {given}; give {each.name!r} a default value")
 
 
 def classifier(
@@ -220,12 +227,10 @@ def _check_constructor(constructor: Any) -> None:
         takes_rngs = not isinstance(constructor, nnx.Module)
     except TypeError:
         takes_rngs = False
-    if not takes_rngs:
-        name = getattr(constructor, "__name__", type(constructor).__name__)
-        raise ValueError(
-            f"constructor is {name}, not a function of nnx.Rngs alone; give one that makes the "
-            "module, such as lambda rngs: Net(rngs=rngs), or a class whose only argument is rngs"
-        )
+    name = getattr(constructor, "__name__", type(constructor).__name__)
+    fix = "give one that makes the module, such as lambda rngs: Net(rngs=rngs), or a class whose"
+    wrong = f"constructor is {name}, not a function of nnx.Rngs alone"
+    require(takes_rngs, f"{wrong}; {fix} only argument is rngs")
 
 
 def nnx_classifier(
@@ -263,11 +268,9 @@ def nnx_classifier(
         module = constructor(nnx.Rngs(key))
         _check_call(type(module), {"mask": None})
         model = Model(*(values_of(module, kind) for kind in (trainable, nnx.BatchStat, frozen)))
-        if not jax.tree.leaves(model.params):
-            raise ValueError(
-                f"trainable={trainable.__name__} matches none of the params "
-                f"{describe_tree(model.frozen)}; give a type that the module has, such as nnx.Param"
-            )
+        none = f"trainable={trainable.__name__} matches none of the params"
+        fix = f"{describe_tree(model.frozen)}; give a type that the module has, such as nnx.Param"
+        require(jax.tree.leaves(model.params), f"{none} {fix}")
         return model
 
     def apply(model, batch, key, training):
@@ -288,3 +291,91 @@ def nnx_classifier(
         return Outputs(logits), statistics
 
     return Problem(init, apply, cross_entropy, accuracy)
+
+
+@contextlib.contextmanager
+def masking(mask: jax.Array | None) -> Iterator[set[Path]]:
+    """Inside, Linen's BatchNorm layers count the rows of the mask alone; yields their paths."""
+    layers: set[Path] = set()
+
+    def intercept(call, args, keywords, context):
+        module = context.module
+        if isinstance(module, nn.BatchNorm | nn.SpectralNorm):
+            layers.add(tuple(module.scope.path))
+        if isinstance(module, nn.BatchNorm) and takes_mask(context.orig_method):
+            name = "/".join(map(str, module.path))
+            keywords = _with_mask(module, name, mask, args, keywords)
+        return call(*args, **keywords)
+
+    with contextlib.nullcontext() if mask is None else nn.intercept_methods(intercept):
+        yield layers
+
+
+def mask_layers(module: nnx.Module, mask: jax.Array | None) -> set[Path]:
+    """Changes an NNX module, made for one call, as `masking` does; returns the layers' paths."""
+    layers = set()
+    for path, layer in [] if mask is None else list(nnx.iter_modules(module)):
+        if isinstance(layer, nnx.BatchNorm) and takes_mask(type(layer).__call__):
+            changed, kind = cast(Any, layer), type(layer)
+            # through `layer.__setattr__` it would become an attribute of NNX's
+            object.__setattr__(changed, "__class__", _masked(kind))
+            changed.rows_of_batch = nnx.static(_Rows("/".join(map(str, path)), mask))
+            layers.add(path)
+        elif isinstance(layer, nnx.SpectralNorm):
+            layers.add(path)
+    return layers
+
+
+def check_statistics(module: Any, before: Any, after: Any, layers: set[Path]) -> None:
+    """Raises ValueError for statistics that a call has changed outside of layers of `masking`."""
+    old = flatten_dict(before or {})
+    for path, new in flatten_dict(after or {}).items():
+        known = any(path[:end] in layers for end in range(len(path))) or new is old.get(path)
+        changed = f"{type(module).__name__} updates its statistic {'/'.join(map(str, path))} in"
+        counted = "training, which would count the masked rows of a short batch"
+        require(known, f"{changed} {counted}; {_MASK_FIX}")
+
+
+def takes_mask(call: Callable) -> bool:
+    """Whether a call has an argument of the name `mask`."""
+    return "mask" in inspect.signature(call).parameters
+
+
+class _Rows:
+    """The mask of a batch; it is compared by identity, so that no compiled call is used again."""
+
+    def __init__(self, name, mask):
+        self.name, self.mask = name, mask
+
+
+@functools.cache
+def _masked(kind):
+    """A class of BatchNorm layers whose calls without a mask take that of their `_Rows`."""
+
+    class Masked(kind):
+        def __call__(self, *args, **keywords):
+            rows = self.rows_of_batch
+            keywords = _with_mask(self, rows.name, rows.mask, args, keywords)
+            return super().__call__(*args, **keywords)
+
+    Masked.__name__ = Masked.__qualname__ = kind.__name__
+    return Masked
+
+
+def _with_mask(layer, name, mask, args, keywords):
+    """The keywords of a layer's call, with the mask of the rows in the shape of its inputs."""
+    named = dict(zip(("x", "use_running_average"), args, strict=False)) | keywords
+    x, use_average = named["x"], named.get("use_running_average")
+    if layer.use_running_average if use_average is None else use_average:
+        return keywords
+    given = keywords.get("mask")
+    mask = mask if given is None else given
+    if mask.ndim != 1:  # the caller's own, which broadcasts to the inputs
+        return keywords
+    axes = layer.axis if isinstance(layer.axis, tuple | list) else (layer.axis,)
+    is_batch = len(mask) == x.shape[0] and all(axis % x.ndim for axis in axes)
+    found = f"the BatchNorm layer {name!r} has inputs of shape {list(x.shape)}, whose first axis is"
+    found += f" not that of the {len(mask)} rows of the batch, so masked rows cannot be left out"
+    fix = f"{_MASK_FIX}, and call the layer with mask=..., which broadcasts to its inputs"
+    require(is_batch, f"{found}; {fix}")
+    return keywords | {"mask": mask.reshape(-1, *(1,) * (x.ndim - 1))}

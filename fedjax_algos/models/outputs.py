@@ -14,6 +14,7 @@ import optax
 
 from fedjax_algos.core import Batch, ClassMean, MetricValues, Problem
 from fedjax_algos.core.checks import apply_model, losses_of
+from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Decay, NonNegative
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import describe, describe_tree
@@ -160,10 +161,8 @@ def top_k_accuracy(outputs: Outputs, batch: Batch, *, k: Count = 5) -> MetricVal
       ValueError: for more classes than the model has.
     """
     num_classes = outputs.logits.shape[-1]
-    if k > num_classes:
-        raise ValueError(
-            f"k={k} is out of range: the model has {num_classes} classes; give at most as many"
-        )
+    large = f"k={k} is out of range: the model has {num_classes} classes"
+    require(k <= num_classes, f"{large}; give at most as many")
     _, largest = jax.lax.top_k(outputs.logits, k)
     correct = (largest == batch["y"][..., None]).any(-1)
     return {f"top_{k}_accuracy": mean_over_labels(jnp.asarray(correct, float))}
@@ -199,11 +198,9 @@ def with_loss(problem: Problem, loss: str) -> Problem:
         a problem whose own loss is none of them.
     """
     name, values = losses.parse(loss)
-    if ":" not in name and not _reads_classes(problem.loss):
-        raise ValueError(
-            f"loss={loss!r} is for classifiers, but the model has a loss of its own; leave loss "
-            "out, or give a function of your own"
-        )
+    wrong = f"loss={loss!r} is for classifiers, but the model has a loss of its own"
+    fits = ":" in name or _reads_classes(problem.loss)
+    require(fits, f"{wrong}; leave loss out, or give a function of your own")
     return problem._replace(loss=_made(name, frozenset(values.items())))
 
 
@@ -248,8 +245,8 @@ def _joined(first, specs):
         found: dict = {}
         for function in (first, *others):
             new = function(outputs, batch)
-            if twice := sorted(found.keys() & new.keys()):
-                raise ValueError(f"{twice[0]!r} is measured twice; leave out one of the metrics")
+            twice = ", ".join(map(repr, sorted(found.keys() & new.keys())))
+            require(not twice, f"{twice} is measured twice; leave out one of the metrics")
             found |= new
         return found
 
@@ -257,12 +254,9 @@ def _joined(first, specs):
 
 
 def check_labels(problem: Problem, name: str, examples: Batch) -> None:
-    """Raises ValueError for examples that a model does not take, or labels that are no classes.
-
-    For a loss that is none of this package, whole numbers that are no classes may have a meaning,
-    such as examples that it leaves out. So they are refused only if their loss is not finite, or
-    exactly that of a class, which indexing in JAX takes for them.
-    """
+    """Raises ValueError for examples that a model does not take, or labels that are no classes."""
+    # To a loss of the user's own, other whole numbers may mean something, such as examples to leave
+    # out: they are refused if their loss is not finite, or that of a class, taken by indexing.
     leaves, tree = jax.tree.flatten(examples)
     shapes = tuple(jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype) for leaf in leaves)
     if not _reads_classes(problem.loss):
@@ -271,11 +265,9 @@ def check_labels(problem: Problem, name: str, examples: Batch) -> None:
     num_classes = _num_classes(problem, name, tree, shapes)
     labels = np.asarray(examples["y"])
     fix = f"give whole numbers from 0 to {num_classes - 1}, or a model with more classes"
-    if labels.dtype.kind not in "iu":
-        raise ValueError(f"{name} have labels y of type {labels.dtype}; {fix}")
+    require(labels.dtype.kind in "iu", f"{name} have labels y of type {labels.dtype}; {fix}")
     for label in labels.min(), labels.max():
-        if not 0 <= label < num_classes:
-            raise ValueError(f"{name} have label {label}; {fix}")
+        require(0 <= label < num_classes, f"{name} have label {label}; {fix}")
 
 
 @functools.lru_cache(maxsize=64)
@@ -293,10 +285,9 @@ def _num_classes(problem: Problem, name: str, tree: Any, shapes: tuple) -> int:
     """The number of logits of an example."""
     batch = tree.unflatten(shapes)
     held = f"{name} hold {describe_tree(batch)} of one example"
-    if not isinstance(batch, dict) or not {"x", "y"} <= batch.keys():
-        raise ValueError(
-            f"{held}, but a classifier reads x and y; name the inputs x and the labels y"
-        )
+    has_both = isinstance(batch, dict) and {"x", "y"} <= batch.keys()
+    fix = "name the inputs x and the labels y"
+    require(has_both, f"{held}, but a classifier reads x and y; {fix}")
     fix = "give examples {'x': [examples, ...], 'y': [examples]} of the shape of the model's inputs"
     jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))  # raises errors of its own
     try:
@@ -304,8 +295,7 @@ def _num_classes(problem: Problem, name: str, tree: Any, shapes: tuple) -> int:
     except Exception as error:  # of the module's own layers
         reason = str(error).splitlines()[0]
         raise ValueError(f"{held}, which the model does not take ({reason}); {fix}") from error
-    if batch["y"].shape != logits.shape[:-1]:
-        raise ValueError(f"{held}; {fix}")
+    require(batch["y"].shape == logits.shape[:-1], f"{held}; {fix}")
     return logits.shape[-1]
 
 
@@ -323,17 +313,15 @@ def _check_own_loss(problem, name, examples, tree, shapes):
         if leaf.dtype.kind not in "iu" or leaf.shape[1:] != logits.shape[1:-1] or not leaf.size:
             continue
         labels = np.asarray(leaf)
+        fix = f"give whole numbers from 0 to {num_classes - 1}, or a model with more classes"
         for label in int(labels.min()), int(labels.max()):
             if 0 <= label < num_classes:
                 continue
             row = np.argwhere(labels == label)[0][0]
             batch = jax.tree.map(lambda leaf, row=row: np.asarray(leaf[row : row + 1]), examples)
-            if taken := _taken_for(problem, outputs, batch, position, label, num_classes):
-                raise ValueError(
-                    f"{name} have label {label} in {jax.tree_util.keystr(path)}, but the model has "
-                    f"{num_classes} classes, and the loss {taken}; give whole numbers from 0 to "
-                    f"{num_classes - 1}, or a model with more classes"
-                )
+            taken = _taken_for(problem, outputs, batch, position, label, num_classes)
+            found = f"{name} have label {label} in {jax.tree_util.keystr(path)}, but the model has"
+            require(not taken, f"{found} {num_classes} classes, and the loss {taken}; {fix}")
 
 
 def _taken_for(problem, outputs, batch, position, label, num_classes):

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core import Key, Problem
+from fedjax_algos.core.files import require
 
 # (images [batch, height, width, channels], key, training) -> images
 Preprocess: TypeAlias = Callable[[jax.Array, Key, bool], jax.Array]
@@ -38,13 +39,12 @@ def normalise(mean: Sequence[float], std: Sequence[float]) -> Preprocess:
       ValueError: for other numbers; when the result is called, for another number of channels.
     """
     fix = "give one mean and one standard deviation above 0 for every channel"
-    if len(mean) != len(std) or min(std) <= 0:
-        raise ValueError(f"mean={mean} and std={std} do not fit; {fix}")
+    fits = len(mean) == len(std) and min(std) > 0
+    require(fits, f"mean={mean} and std={std} do not fit; {fix}")
 
     def preprocess(images, key, training):
-        if images.shape[-1] != len(mean):
-            number = images.shape[-1]
-            raise ValueError(f"images have {number} channels, but mean={mean}; {fix}")
+        number = images.shape[-1]
+        require(number == len(mean), f"images have {number} channels, but mean={mean}; {fix}")
         if jnp.issubdtype(images.dtype, jnp.integer):
             images = jnp.asarray(images) / 255  # NumPy would make float64 of uint8
         channels = (1,) * (images.ndim - 1) + (-1,)
@@ -58,8 +58,7 @@ def random_crop(padding: int = 4, *, per_batch: bool = False) -> Preprocess:
     """Pads each image with zeros and crops it to its original size at a random offset.
 
     Both offsets are uniform on 0..2 * padding; the dtype is kept. Evaluation leaves images
-    unchanged. Before `normalise`, as in torchvision's usual order, the border is black; after it,
-    the border is the channel's mean, and crops copy floats instead of uint8.
+    unchanged. Before `normalise`, as is usual in torchvision, the border is black.
 
     Args:
       padding: pixels added to each side, at least 0.
@@ -69,8 +68,7 @@ def random_crop(padding: int = 4, *, per_batch: bool = False) -> Preprocess:
     Raises:
       ValueError: for a negative padding, and for images not [batch, height, width, channels].
     """
-    if padding < 0:
-        raise ValueError(f"padding={padding} is out of range; give at least 0")
+    require(padding >= 0, f"padding={padding} is out of range; give at least 0")
     sides = ((0, 0), (padding, padding), (padding, padding), (0, 0))
 
     def preprocess(images, key, training):
@@ -120,19 +118,22 @@ def random_resized_crop(
       ValueError: for values out of range, for images that are not [batch, height, width, channels],
         and in evaluation for images that are smaller than `size`.
     """
-    if size is not None and size < 1:
-        raise ValueError(f"size={size} is out of range; give at least 1, or None")
-    if not 0 < area[0] <= area[1] <= 1:
-        raise ValueError(f"area={area} is out of range; give two shares in order, as (0.08, 1)")
-    if not 0 < aspect[0] <= aspect[1]:
-        raise ValueError(f"aspect={aspect} is out of range; give two ratios in order, above 0")
+    require(size is None or size > 0, f"size={size} is out of range; give at least 1, or None")
+    wrong = f"area={area} is out of range; give two shares in order, as (0.08, 1)"
+    require(0 < area[0] <= area[1] <= 1, wrong)
+    wrong = f"aspect={aspect} is out of range; give two ratios in order, above 0"
+    require(0 < aspect[0] <= aspect[1], wrong)
 
     def preprocess(images, key, training):
         _check_images(images)
         height, width = images.shape[1:3]
         rows, columns = (height, width) if size is None else (size, size)
         if not training:
-            return _middle(images, rows, columns)
+            down, right = height - rows, width - columns  # pixels that are cut off
+            small = f"images of {images.shape[1:3]} are smaller than size={rows}"
+            require(min(down, right) >= 0, f"{small}; give a smaller size, or larger images")
+            top, left = down // 2, right // 2
+            return images[:, top : top + rows, left : left + columns]
 
         def crop(image, key):
             top, left, *sides = draw_box(key, height, width, area, aspect)
@@ -229,12 +230,9 @@ def augmented(problem: Problem, augmentation: Augmentation) -> Problem:
 def draw_box(
     key: Key, height: int, width: int, area: tuple[float, float], aspect: tuple[float, float]
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """A random box, `RandomResizedCrop.get_params` of torchvision: top, left, height, width; int32.
-
-    It has `a H W` pixels, `a` uniform on `area`, and `r` times its height as its width, `log r`
-    uniform between the logarithms of `aspect`. Of ten such boxes the first one that fits is taken;
-    if none fits, the largest one in the middle whose `r` is within `aspect`.
-    """
+    """Top, left, height, width, int32, of torchvision's `RandomResizedCrop.get_params`."""
+    # Of ten boxes of `area` shares, whose logarithms of the ratio are uniform, the first one that
+    # fits; if none does, the largest one in the middle whose ratio is within `aspect`.
     area_key, aspect_key, place_key = jax.random.split(key, 3)
     shares = jax.random.uniform(area_key, (_ATTEMPTS,), minval=area[0], maxval=area[1])
     logs = [math.log(each) for each in aspect]
@@ -255,12 +253,7 @@ def draw_box(
 
 
 def linear_weights(start: jax.Array, length: jax.Array, pixels: int, outputs: int) -> jax.Array:
-    """The weights of input pixels in output pixels, for a part of one axis of an image.
-
-    For `s = length / outputs` and `c = start + (o + 1/2) s`, the weight of pixel j in output o is
-    `max(0, 1 - |j + 1/2 - c| / max(s, 1))`, divided by the sum over the part's pixels: bilinear
-    interpolation with antialiasing, as in Pillow and PyTorch. Returns float[outputs, pixels].
-    """
+    """float[outputs, pixels]: bilinear weights with antialiasing, as in Pillow and PyTorch."""
     scale = length / outputs
     centres = start + (jnp.arange(outputs)[:, None] + 0.5) * scale
     pixel = jnp.arange(pixels)[None]
@@ -276,18 +269,6 @@ def _keys(key, images):
     return jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
 
 
-def _middle(images, rows, columns):
-    """The middle of rows x columns; of an odd rest one more pixel is cut off below and right."""
-    rest = images.shape[1] - rows, images.shape[2] - columns
-    if min(rest) < 0:
-        raise ValueError(
-            f"images of {images.shape[1:3]} are smaller than size={rows}; give a smaller size, or "
-            "larger images"
-        )
-    top, left = rest[0] // 2, rest[1] // 2
-    return images[:, top : top + rows, left : left + columns]
-
-
 def _check_images(images):
-    if images.ndim != 4:
-        raise ValueError(f"images have shape {images.shape}; give [batch, height, width, channels]")
+    shape = f"images have shape {images.shape}; give [batch, height, width, channels]"
+    require(images.ndim == 4, shape)

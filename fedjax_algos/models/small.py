@@ -7,7 +7,7 @@ from fedjax_algos.core.options import Count, Layers
 from fedjax_algos.models.adapters import IMAGES, NUMBERS, classifier, model_of
 from fedjax_algos.models.layers.convolution import Conv, Convolutions
 from fedjax_algos.models.layers.initialisation import Initialisation, initialisers
-from fedjax_algos.models.layers.pooling import max_pool
+from fedjax_algos.models.layers.shifted import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 
 

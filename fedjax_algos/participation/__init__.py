@@ -1,7 +1,6 @@
 """Who takes part: which clients train in which round, how many steps, at which learning rate."""
 
 from fedjax_algos.participation.cohorts import Cohorts
-from fedjax_algos.participation.failing import Failures, failures, independent
 from fedjax_algos.participation.local_work import (
     LocalWork,
     deadline,
@@ -19,10 +18,13 @@ from fedjax_algos.participation.rate_schedules import (
     step,
 )
 from fedjax_algos.participation.sampling import (
+    Failures,
     Sampler,
     cohort_count,
     cyclic,
     dirichlet,
+    failures,
+    independent,
     samplers,
     with_replacement,
 )

@@ -9,20 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import Dispatch, Local, batches_per_epoch
-from fedjax_algos.core.checks import (
-    check_callable,
-    check_clients,
-    check_local,
-    check_seed,
-    check_whole,
-)
+from fedjax_algos.core import Dispatch, Local, batches_per_epoch, checks
+from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_int32, check_memory
 from fedjax_algos.core.reprs import describe, describe_tree
 from fedjax_algos.data.partitioning.base import describe_counts
-from fedjax_algos.participation.failing import Failures, check_failures, draw_failures
+from fedjax_algos.participation import sampling
 from fedjax_algos.participation.local_work import LocalWork, full
-from fedjax_algos.participation.sampling import Sampler, idle_device, uniform_cohorts
+from fedjax_algos.participation.sampling import Failures, Sampler, uniform_cohorts
 
 _DISPATCH_BYTES = 9 * 4  # at least
 _COPIES = 3  # of the dispatches of a call: drawn, in their slots, and on the device
@@ -69,13 +63,12 @@ class Cohorts:
         work: LocalWork | None = None,
         failures: Failures | None = None,
     ):
-        check_seed(seed)
-        check_callable("sampler", sampler, "give one of participation.samplers, such as uniform")
         if work is not None:
-            check_callable("work", work, "give one of participation.local_works, such as partial()")
-        check_failures(failures)
+            fix = "give one of participation.local_works, such as partial()"
+            checks.check_callable("work", work, fix)
         self.counts = checked_counts(counts)
-        check_cohort_size(cohort_size, len(counts))
+        fix = "give one of participation.samplers, such as uniform"
+        check_draws(seed, cohort_size, len(counts), failures, sampler, fix)
         self.shares = self.counts / self.counts.sum(dtype=np.int64)
         self.steps = full_steps(self.counts, local)
         self.local, self.cohort_size, self.seed = local, cohort_size, seed
@@ -102,7 +95,7 @@ class Cohorts:
             integer from 1 to that of a complete update for each client, and what the sampler, the
             local work and the failures raise.
         """
-        check_whole("rounds", rounds)
+        checks.check_whole("rounds", rounds)
         check_int32("the number of the last round", self.next_round + rounds, "give fewer rounds")
         check_dispatch_memory(rounds, self.cohort_size, "draw fewer rounds in a call (eval_every)")
         numbers = np.arange(self.next_round, self.next_round + rounds, dtype=np.int32)
@@ -138,28 +131,22 @@ class Cohorts:
     def _sampled(self, numbers):
         """The cohorts of rounds, checked."""
         clients = np.asarray(self.sampler(self.seed, numbers, len(self.counts), self.cohort_size))
-        if clients.shape != (shape := (len(numbers), self.cohort_size)):
-            raise ValueError(
-                f"the sampler returned cohorts of shape {clients.shape}; give one that returns "
-                f"client ids [rounds, cohort_size], here {shape}"
-            )
-        check_clients(clients, len(self.counts), may_be_empty=may_leave_empty(self.sampler))
+        found, shape = f"cohorts of shape {clients.shape}", (len(numbers), self.cohort_size)
+        fix = f"give one that returns client ids [rounds, cohort_size], here {shape}"
+        require(clients.shape == shape, f"the sampler returned {found}; {fix}")
+        checks.check_clients(clients, len(self.counts), may_be_empty=may_leave_empty(self.sampler))
         return clients
 
     def _worked(self, numbers, clients, complete):
         """The local steps of the cohorts, checked."""
         steps = np.asarray(self.work(self.seed, numbers, clients, complete, self.local))
-        if steps.shape != clients.shape or steps.dtype.kind not in "iu":
-            raise ValueError(
-                f"the local work is {describe_tree(steps)}; give a function that returns numbers "
-                f"of steps, integers [rounds, cohort_size], here {list(clients.shape)}"
-            )
-        wrong = (steps < 1) | (steps > complete)
-        if wrong.any():
-            raise ValueError(
-                f"the local work of client {clients[wrong][0]} is {steps[wrong][0]} steps; give 1 "
-                f"to {complete[wrong][0]}, its complete local update"
-            )
+        fix = "give a function that returns numbers of steps, integers [rounds, cohort_size]"
+        fits = steps.shape == clients.shape and steps.dtype.kind in "iu"
+        require(fits, f"the local work is {describe_tree(steps)}; {fix}, here {[*clients.shape]}")
+        wrong = ((steps < 1) | (steps > complete)).argmax()
+        client, number, most = clients.flat[wrong], steps.flat[wrong], complete.flat[wrong]
+        fix = f"give 1 to {most}, its complete local update"
+        require(1 <= number <= most, f"the local work of client {client} is {number} steps; {fix}")
         return steps.astype(np.int32)
 
     def _arrive(self, clients, number, filled):
@@ -167,9 +154,10 @@ class Cohorts:
         if self.failures is None:
             return filled if may_leave_empty(self.sampler) else ()
         seed = np.uint32(self.seed)
-        with jax.default_device(idle_device()):
+        draw = sampling.draw_failures
+        with jax.default_device(sampling.idle_device()):
             of_rounds = zip(clients, number, strict=True)  # one shape, compiled once
-            fails = [np.asarray(draw_failures(self.failures, seed, *each)) for each in of_rounds]
+            fails = [np.asarray(draw(self.failures, seed, *each)) for each in of_rounds]
         return filled & ~np.stack(fails)
 
     def position(self) -> Position:
@@ -203,24 +191,28 @@ def checked_counts(counts: Any) -> np.ndarray:
     """int32[num_clients]: the clients' numbers of examples, which may be whole floats, checked."""
     counts = np.asarray(counts)
     fix = "give the number of examples of each client, such as data.counts()"
-    if counts.ndim != 1 or not counts.size or counts.dtype.kind not in "iuf":
-        raise ValueError(f"counts are {describe_tree(counts)}; {fix}")
+    are_numbers = counts.ndim == 1 and counts.size and counts.dtype.kind in "iuf"
+    require(are_numbers, f"counts are {describe_tree(counts)}; {fix}")
     whole = (counts >= 1) & (counts == np.floor(counts))
-    if not whole.all():
-        client = int(whole.argmin())
-        raise ValueError(
-            f"counts have {counts[client]} of client {client}; {fix}, whole numbers of at least 1"
-        )
+    found = f"counts have {counts[whole.argmin()]} of client {whole.argmin()}"
+    require(whole.all(), f"{found}; {fix}, whole numbers of at least 1")
     check_int32("the number of examples of a client", counts.max(), fix)
     return counts.astype(np.int32)
 
 
-def check_cohort_size(cohort_size: int, num_clients: int) -> None:
-    """Raises ValueError for a cohort of no client, or of more than there are."""
-    check_whole("cohort_size", cohort_size, 0)
-    if not 1 <= cohort_size <= num_clients:
-        fix = f"give 1 to {num_clients}, the number of clients"
-        raise ValueError(f"cohort_size={cohort_size} is out of range; {fix}")
+def check_draws(
+    seed: Any, cohort_size: int, num_clients: int, failures: Any, sampler: Any, fix: str
+) -> None:
+    """Checks what draws cohorts, on the host or on the device; `fix` is that of the sampler."""
+    checks.check_seed(seed)
+    checks.check_callable("sampler", sampler, fix)
+    if failures is not None:
+        fix = "give one of participation.failures, such as independent(probability=0.3)"
+        checks.check_callable("failures", failures, fix)
+    checks.check_whole("cohort_size", cohort_size, 0)
+    fix = f"give 1 to {num_clients}, the number of clients"
+    fits = 1 <= cohort_size <= num_clients
+    require(fits, f"cohort_size={cohort_size} is out of range; {fix}")
 
 
 def check_dispatch_memory(rounds: int, cohort_size: int, fix: str) -> None:
@@ -258,28 +250,21 @@ def rate_at(learning_rate: Any, counts: np.ndarray) -> np.ndarray:
     rates = np.broadcast_to(np.asarray(values, float), np.shape(counts))
     valid = np.isfinite(rates) & (rates > 0)
     if not valid.all():
-        count = np.asarray(counts)[~valid][0]
-        raise ValueError(
-            f"the client learning rate is {rates[~valid][0]} at count {count}; give a rate that "
-            "stays above 0"
-        )
+        found = f"{rates[~valid][0]} at count {np.asarray(counts)[~valid][0]}"
+        raise ValueError(f"the client learning rate is {found}; give a rate that stays above 0")
     return rates
 
 
 def full_steps(counts: np.ndarray, local: Local) -> np.ndarray:
     """int32[num_clients]: the local steps of a complete local update of each client, checked."""
-    check_local(local)
+    checks.check_local(local)
     counts = np.asarray(counts)
-    if (local.steps is None) == (local.epochs is None):
-        raise ValueError(
-            f"local work is steps={local.steps} and epochs={local.epochs}; give exactly one of them"
-        )
-    if local.batches == "dropped" and counts.min() < local.batch_size:
-        raise ValueError(
-            f"client {counts.argmin()} holds {counts.min()} examples, fewer than "
-            f"batch_size={local.batch_size}, and batches='dropped' leaves it none; give smaller "
-            "batches, or batches='short'"
-        )
+    given = f"local work is steps={local.steps} and epochs={local.epochs}"
+    require((local.steps is None) != (local.epochs is None), f"{given}; give exactly one of them")
+    few = f"client {counts.argmin()} holds {counts.min()} examples, fewer than"
+    few += f" batch_size={local.batch_size}, and batches='dropped' leaves it none"
+    has_batch = local.batches != "dropped" or counts.min() >= local.batch_size
+    require(has_batch, f"{few}; give smaller batches, or batches='short'")
     if local.steps is not None:
         return np.full(counts.shape, local.steps, np.int32)
     epochs = local.epochs or 0.0

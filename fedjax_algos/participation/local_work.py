@@ -11,6 +11,7 @@ from typing import Annotated, Literal, NamedTuple, Protocol
 import numpy as np
 
 from fedjax_algos.core import Local
+from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Positive, Range
 from fedjax_algos.core.registry import Registry
 
@@ -58,11 +59,9 @@ def speed_distribution(
     name: Speeds, floor: float, bin_width: float | None, owner: str
 ) -> SpeedDistribution:
     """The options `speeds`, `time_floor` and `time_bin` of `owner`; bins need "exponential"."""
-    if bin_width is not None and name != "exponential":
-        raise ValueError(
-            f"{owner}: time_bin={bin_width} is for exponential speeds, but speeds={name}; leave "
-            "time_bin out, or give speeds=exponential"
-        )
+    wrong = f"{owner}: time_bin={bin_width} is for exponential speeds, but speeds={name}"
+    fits = bin_width is None or name == "exponential"
+    require(fits, f"{wrong}; leave time_bin out, or give speeds=exponential")
     return SpeedDistribution(name, floor, bin_width)
 
 
@@ -154,17 +153,12 @@ def _units_and_max_missed(local: Local, tau_max: int | None) -> tuple[int, int]:
     """E, and the largest number of its epochs or steps that a straggler misses."""
     name, value = ("steps", local.steps) if local.epochs is None else ("epochs", local.epochs)
     units = int(value or 0)
-    if units != value or units < 2:
-        raise ValueError(
-            f"{name}={value} allows no partial work; give a whole number of at least 2, or share=0 "
-            "for no stragglers"
-        )
-    if tau_max is not None and tau_max > units - 1:
-        raise ValueError(
-            f"partial: tau_max={tau_max} is out of range; give 1 to {units - 1}, so that some of "
-            f"{name}={units} is done"
-        )
-    return units, units - 1 if tau_max is None else tau_max
+    fix = "give a whole number of at least 2, or share=0 for no stragglers"
+    require(units == value and units >= 2, f"{name}={value} allows no partial work; {fix}")
+    missed = units - 1 if tau_max is None else tau_max
+    fix = f"give 1 to {units - 1}, so that some of {name}={units} is done"
+    require(missed < units, f"partial: tau_max={tau_max} is out of range; {fix}")
+    return units, missed
 
 
 @local_works.register
@@ -215,28 +209,19 @@ def deadline_of(seconds_per_step: np.ndarray, seconds: float) -> LocalWork:
         called, for a client without a time.
     """
     times = np.array(seconds_per_step, float)
-    if times.ndim != 1 or not len(times):
-        raise ValueError(f"seconds_per_step has shape {times.shape}; give a time for each client")
-    invalid = ~(np.isfinite(times) & (times > 0))
-    if invalid.any():
-        raise ValueError(
-            f"seconds_per_step={times[invalid][0]} of client {invalid.argmax()} is out of range; "
-            "give a number above 0"
-        )
+    shape = f"seconds_per_step has shape {times.shape}; give a time for each client"
+    require(times.ndim == 1 and times.size, shape)
+    first = (~(np.isfinite(times) & (times > 0))).argmax()  # that is out of range, if any is
+    wrong = f"seconds_per_step={times[first]} of client {first} is out of range"
+    require(0 < times[first] < np.inf, f"{wrong}; give a number above 0")
     max_steps = np.floor(seconds / times + 1e-9)  # .3 / .1 is 2.9999999999999996
-    slowest = times.argmax()
-    if not max_steps[slowest] >= 1:
-        raise ValueError(
-            f"client {slowest} takes {times[slowest]} s for a step, so seconds={seconds} leaves it "
-            f"none; give seconds={times[slowest]} or more"
-        )
+    slowest, longest = times.argmax(), times.max()
+    long = f"client {slowest} takes {longest} s for a step, so seconds={seconds} leaves it none"
+    require(max_steps[slowest] >= 1, f"{long}; give seconds={longest} or more")
 
     def work(seed, rounds, clients, full_steps, local):
-        if clients.max() >= len(times):
-            raise ValueError(
-                f"client {clients.max()} has no time in seconds_per_step, which has {len(times)}; "
-                "give one for each client"
-            )
+        lacking = f"client {clients.max()} has no time in seconds_per_step, which has {len(times)}"
+        require(clients.max() < len(times), f"{lacking}; give one for each client")
         return np.minimum(full_steps, max_steps[clients]).astype(np.int32)
 
     return work

@@ -1,4 +1,8 @@
-"""Samplers: who takes part in each round, drawn from (seed, round) alone."""
+"""Samplers, which draw a cohort from (seed, round) alone, and failures: who then does not answer.
+
+Whether a client fails depends on the seed, the client and the number of the dispatch alone, so the
+same clients fail in all methods that are compared.
+"""
 
 import functools
 from collections.abc import Callable
@@ -8,10 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core.options import Count, Positive
-from fedjax_algos.core.randomness import cohort_key, permutation_words, permute
+from fedjax_algos.core.files import require
+from fedjax_algos.core.options import Count, Decay, Positive
+from fedjax_algos.core.randomness import cohort_key, failure_key, permutation_words, permute
 from fedjax_algos.core.registry import Registry
-from fedjax_algos.core.types import Key
+from fedjax_algos.core.reprs import describe_tree
+from fedjax_algos.core.types import Array, Key
 from fedjax_algos.data.partitioning.base import log_dirichlet
 
 
@@ -54,11 +60,9 @@ def cohort_count(cohort: float, num_clients: int) -> int:
     """
     if 0 < cohort < 1:
         return max(int(cohort * num_clients + 1e-9), 1)  # .29 * 100 is 28.999999999999996
-    if not (1 <= cohort <= num_clients and cohort == int(cohort)):
-        raise ValueError(
-            f"a cohort of {cohort} is out of range; give a whole number from 1 to {num_clients}, "
-            "the number of clients, or a fraction of them between 0 and 1"
-        )
+    fix = f"give a whole number from 1 to {num_clients}, the number of clients, or a fraction of"
+    fits = 1 <= cohort <= num_clients and cohort == int(cohort)
+    require(fits, f"a cohort of {cohort} is out of range; {fix} them between 0 and 1")
     return int(cohort)
 
 
@@ -103,10 +107,14 @@ def uniform_cohorts(
     return np.concatenate(blocks)[: len(rounds)]
 
 
-def _cohorts(seed: int, tag: int, rounds: np.ndarray, draw: Callable) -> np.ndarray:
-    """int32[rounds, cohort_size]: the result of `draw(generator, round)` for each round."""
-    cohorts = [draw(np.random.default_rng([seed, tag, t]), t) for t in map(int, rounds)]
-    return np.array(cohorts, np.int32)
+def _by_round(tag: int, draw: Callable) -> Sampler:
+    """The sampler of a cohort `draw(generator, round, seed, num_clients, cohort_size)`."""
+
+    def sampler(seed, rounds, *sizes):
+        draws = ((np.random.default_rng([seed, tag, t]), t) for t in map(int, rounds))
+        return np.array([draw(*each, seed, *sizes) for each in draws], np.int32)
+
+    return sampler
 
 
 @samplers.register
@@ -118,12 +126,10 @@ def uniform() -> Sampler:
 def check_groups(num_groups: int, num_clients: int, cohort_size: int) -> None:
     """Raises ValueError for a cohort that is larger than the smallest of the groups."""
     smallest = num_clients // num_groups
-    if cohort_size > smallest:
-        raise ValueError(
-            f"cohort_size={cohort_size} is more than the {smallest} of {num_clients} clients in "
-            f"the smallest of num_groups={num_groups} groups; give num_groups of at most "
-            f"{num_clients // cohort_size}, or a smaller cohort"
-        )
+    large = f"cohort_size={cohort_size} is more than the {smallest} of {num_clients} clients in"
+    large += f" the smallest of num_groups={num_groups} groups"
+    fix = f"give num_groups of at most {num_clients // cohort_size}, or a smaller cohort"
+    require(cohort_size <= smallest, f"{large}; {fix}")
 
 
 @samplers.register
@@ -146,16 +152,12 @@ def cyclic(*, num_groups: Count) -> Sampler:
         order = np.random.default_rng([seed, _GROUPS]).permutation(num_clients)
         return np.array_split(order, num_groups)
 
-    def sampler(seed, rounds, num_clients, cohort_size):
+    def members(rng, number, seed, num_clients, cohort_size):
         check_groups(num_groups, num_clients, cohort_size)
+        group = groups(seed, num_clients)[number % num_groups]
+        return rng.choice(group, cohort_size, replace=False)
 
-        def members(rng, number):
-            group = groups(seed, num_clients)[number % num_groups]
-            return rng.choice(group, cohort_size, replace=False)
-
-        return _cohorts(seed, _MEMBERS, rounds, members)
-
-    return sampler
+    return _by_round(_MEMBERS, members)
 
 
 @functools.lru_cache(maxsize=1)
@@ -178,15 +180,12 @@ def dirichlet(*, gamma: Positive = 1.0) -> Sampler:
         rounds.
     """
 
-    def sampler(seed, rounds, num_clients, cohort_size):
-        def members(rng, number):
-            keys = -log_shares(seed, num_clients, gamma) - rng.gumbel(size=num_clients)
-            chosen = np.argpartition(keys, cohort_size - 1)[:cohort_size]
-            return chosen[np.argsort(keys[chosen])]
+    def members(rng, number, seed, num_clients, cohort_size):
+        keys = -log_shares(seed, num_clients, gamma) - rng.gumbel(size=num_clients)
+        chosen = np.argpartition(keys, cohort_size - 1)[:cohort_size]
+        return chosen[np.argsort(keys[chosen])]
 
-        return _cohorts(seed, _CHOICE, rounds, members)
-
-    return sampler
+    return _by_round(_CHOICE, members)
 
 
 @samplers.register
@@ -196,10 +195,51 @@ def with_replacement() -> Sampler:
     Algorithms whose clients have state do not support it.
     """
 
-    def sampler(seed, rounds, num_clients, cohort_size):
-        def members(rng, number):
-            return rng.integers(num_clients, size=cohort_size)
+    def members(rng, number, seed, num_clients, cohort_size):
+        return rng.integers(num_clients, size=cohort_size)
 
-        return _cohorts(seed, _REPLACED, rounds, members)
+    return _by_round(_REPLACED, members)
 
-    return sampler
+
+class Failures(Protocol):
+    """Says which clients of a cohort fail; it depends on (seed, client, number) alone."""
+
+    def __call__(self, seed: Array, clients: Array, numbers: Array, /) -> Array:
+        """Returns which of the dispatches fail, bool[cohort_size].
+
+        Args:
+          seed: uint32[], the seed of the run.
+          clients: int32[cohort_size], client ids; may be traced, as the others.
+          numbers: int32[cohort_size], numbers of the dispatches of each client, from 0.
+        """
+
+
+failures = Registry[Failures]("failure", Callable)
+
+
+@failures.register
+def independent(*, probability: Decay) -> Failures:
+    """Each dispatch fails with the same probability, independently of all others.
+
+    Args:
+      probability: that a dispatch fails, at least 0 and below 1.
+    """
+
+    return lambda seed, clients, numbers: _draw_uniform(seed, clients, numbers) < probability
+
+
+@jax.jit
+def _draw_uniform(seed, clients, numbers):
+    """float32[cohort_size], whatever the default precision is."""
+    keys = jax.vmap(failure_key, (None, 0, 0))(seed, clients, numbers)
+    return jax.vmap(lambda key: jax.random.uniform(key, (), jnp.float32))(keys)
+
+
+def draw_failures(failures: Failures, seed: Array, clients: Array, numbers: Array) -> Array:
+    """bool[cohort_size]: which dispatches of a cohort fail, checked."""
+    fails = failures(seed, clients, numbers)
+    fix = "give a function that returns which dispatches fail, bool[cohort_size]"
+    found = f"the failures are {describe_tree(fails)}; {fix}, here bool{list(jnp.shape(clients))}"
+    fits = jnp.shape(fails) == jnp.shape(clients) and jnp.result_type(fails).kind == "b"
+    require(fits, found)
+    return fails

@@ -8,27 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Dispatch, Local
-from fedjax_algos.core.checks import (
-    check_callable,
-    check_clients,
-    check_local,
-    check_seed,
-    check_whole,
-)
+from fedjax_algos.core.checks import check_clients, check_local, check_whole
+from fedjax_algos.core.files import require
 from fedjax_algos.core.options import Count, Positive
 from fedjax_algos.core.randomness import cohort_key, permutation_words, permute
 from fedjax_algos.core.registry import Registry
 from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.core.types import Array, ReverseMode
-from fedjax_algos.participation.cohorts import (
-    check_cohort_size,
-    checked_counts,
-    full_steps,
-    may_leave_empty,
-    rate_at,
-)
-from fedjax_algos.participation.failing import Failures, check_failures, draw_failures
-from fedjax_algos.participation.sampling import check_groups, draw_members
+from fedjax_algos.participation import cohorts
+from fedjax_algos.participation.cohorts import checked_counts, full_steps
+from fedjax_algos.participation.sampling import Failures, check_groups, draw_failures, draw_members
 
 _ONCE = np.uint32(2**32 - 1)  # in place of the round number, for what is drawn once
 
@@ -145,25 +134,21 @@ def traced_dispatches(
         traced, their values are not known: the dispatch of a client that does not exist is one of
         the first or the last client with the rate NaN then, so that its update is not finite.
     """
-    check_seed(seed)
     check_whole("rounds", rounds)
+    sampler = uniform() if sampler is None else sampler
     counts = checked_counts(counts)
     complete, num_clients = full_steps(counts, local), len(counts)
-    check_cohort_size(cohort_size, num_clients)
-    sampler = uniform() if sampler is None else sampler
-    check_callable("sampler", sampler, "give one of participation.traced_samplers")
-    check_failures(failures)
-    may_be_empty = may_leave_empty(sampler)
+    fix = "give one of participation.traced_samplers"
+    cohorts.check_draws(seed, cohort_size, num_clients, failures, sampler, fix)
+    may_be_empty = cohorts.may_leave_empty(sampler)
     seed, numbers = jnp.asarray(seed).astype(jnp.uint32), np.arange(rounds, dtype=np.int32)
 
     def draw(carry, round_number):
         dispatched, steps_done = carry
         given = jnp.asarray(sampler(seed, round_number, num_clients, cohort_size))
-        if given.shape != (cohort_size,) or not jnp.issubdtype(given.dtype, jnp.integer):
-            raise ValueError(
-                f"the sampler returned a cohort {describe_tree(given)}; give one that returns "
-                f"client ids [cohort_size], here int32[{cohort_size}]"
-            )
+        fits = given.shape == (cohort_size,) and jnp.issubdtype(given.dtype, jnp.integer)
+        fix = f"give one that returns client ids [cohort_size], here int32[{cohort_size}]"
+        require(fits, f"the sampler returned a cohort {describe_tree(given)}; {fix}")
         client = given.clip(0, num_clients - 1)
         filled = given != num_clients if may_be_empty else jnp.ones(cohort_size, bool)
         full = _lookup(complete, client)
@@ -228,7 +213,7 @@ def _rates(local, numbers, number, cohort_size):
     by_dispatch = local.rate_by == "dispatch"
     counts = np.arange(len(numbers) * cohort_size, dtype=np.int32) if by_dispatch else numbers
     rates = rate(counts)
-    rates = rates if isinstance(rates, jax.core.Tracer) else rate_at(rate, counts)
+    rates = rates if isinstance(rates, jax.core.Tracer) else cohorts.rate_at(rate, counts)
     rates = jnp.broadcast_to(jnp.asarray(rates), counts.shape)
     return rates[number] if by_dispatch else jnp.broadcast_to(rates[:, None], shape)
 

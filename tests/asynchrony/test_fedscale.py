@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from fedjax_algos.asynchrony import barrier, fedscale, immediate, system_models, system_of
 from fedjax_algos.asynchrony.systems.fedscale import Device
-from fedjax_algos.asynchrony.systems.fixed import Sessions
-from fedjax_algos.cli import main
+from fedjax_algos.asynchrony.systems.system_model import Sessions
 
 # as in FedScale's client_device_capacity: ms for an example, and kbit/s
 CAPACITY = {
@@ -257,15 +256,3 @@ def test_the_batch_size_is_that_of_the_run_unless_it_is_given(files):
         system_of(spec, 8)(-1)
     with pytest.raises(ValueError, match=r"upload_bytes=-1 is out of range"):
         system_of(spec, 8)(0, upload_bytes=-1)
-
-
-@pytest.mark.slow
-def test_on_the_command_line(files, tmp_path, capsys):
-    paths, out = files(), tmp_path / "out"
-    system = f"fedscale:devices={paths['devices']},behaviour={paths['behaviour']},order=file"
-    arguments = "run fedasync --seconds 60 --clients 3 --model linear --partition iid --seeds 1"
-    given = "--batch-size", "2", "--local-steps", "2", "--system", system, "--out", str(out)
-    main([*arguments.split(), *given])
-    assert "slowest client / the fastest: 4 (seed 0)" in capsys.readouterr().err
-    lines = (out / "speeds.csv").read_text().split()
-    assert lines == ["seed,client,seconds_per_step", "0,0,0.75", "0,1,3.0", "0,2,1.5"]

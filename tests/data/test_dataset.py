@@ -78,11 +78,6 @@ def test_labels_that_are_no_classes():
             from_arrays(x, y, x, np.arange(4), num_classes=num_classes)
 
 
-def test_a_negative_row_is_refused():
-    with pytest.raises(ValueError, match="names example -1"):
-        fa.federate({"x": np.zeros(3)}, fa.Partition.of([[-1]]))
-
-
 def test_ragged_clients_take_no_more_memory_than_examples_and_indices():
     """One client of 10,000 and 9,999 of ten: a padded table would hold a thousand times more."""
     counts = [10_000] + [10] * 9_999

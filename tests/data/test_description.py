@@ -30,18 +30,6 @@ def test_numbers_by_hand():
     assert repr(description).startswith("Description(clients=3, examples=7, left_out=1, sizes=1 to")
 
 
-def test_histograms():
-    labels = np.random.default_rng(0).integers(0, 10, 2000).astype(np.uint8)
-    partition = partitions["dirichlet"](labels, 50, 0)
-    description = describe_partition(labels, partition)
-    np.testing.assert_array_equal(description.histogram.sum(axis=0), np.bincount(labels))
-    np.testing.assert_array_equal(description.histogram.sum(axis=1), partition.counts())
-    assert description.left_out == 0
-    shared = describe_partition(np.array([1, 0]), fa.Partition.of([np.array([0])] * 2))
-    assert (shared.examples, shared.left_out) == (2, 1)  # an example counts for both clients
-    np.testing.assert_array_equal(shared.histogram, [[0, 1], [0, 1]])
-
-
 def test_the_whole_table():
     lines = [line.rstrip() for line in text(describe_partition(LABELS, THREE)).splitlines()]
     assert lines == [

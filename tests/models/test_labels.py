@@ -46,7 +46,6 @@ def check(loss, y, **others):
         (entropy, [0, 1, 2, 3], r"label 3 in \['y'\], .* 3 classes, .* loss of this label is nan"),
         (entropy, [0, -1, 2, 2], "label -1 in .*, and the loss takes it for class 2; give whole"),
         (indexed, [0, 1, 2, 255], "label 255 in .*, and the loss takes it for class 2"),
-        (of_known_labels, [0, 1, -1, 3], "label 3 in .*, and the loss of this label is nan"),
     ],
 )
 def test_a_label_that_is_taken_for_another_one_is_refused(loss, y, message):

@@ -1,6 +1,5 @@
 """The dispatches of rounds, their default sampler, and their checks."""
 
-import chex
 import jax
 import numpy as np
 import pytest
@@ -24,14 +23,6 @@ LOCAL = fa.Local(batch_size=4, learning_rate=0.25, steps=3)
 
 def rounds_of(local=LOCAL, cohort_size=3, seed=0):
     return Cohorts(COUNTS, local, cohort_size=cohort_size, seed=seed)
-
-
-def test_dispatches_do_not_depend_on_how_rounds_are_split():
-    whole = rounds_of().dispatches(40)
-    split = rounds_of()
-    parts = [split.dispatches(n) for n in (1, 16, 20, 3)]
-    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-    chex.assert_trees_all_equal(whole, joined)
 
 
 def test_fields_of_dispatches():
@@ -60,13 +51,6 @@ def test_cohorts_of_a_million_clients():
     cohort = uniform(0, np.arange(2), 1_000_000, 100)
     assert len(np.unique(cohort)) > 190
     assert cohort.max() > 900_000
-
-
-def test_an_epoch_is_all_batches_of_a_client():
-    steps = rounds_of(LOCAL._replace(steps=None, epochs=2)).dispatches(20)
-    expected = 2 * np.array([1, 2, 2, 5, 1, 3])
-    assert (steps.num_steps == expected[steps.client]).all()
-    assert (steps.full_steps == steps.num_steps).all()
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import fedjax_algos as fa
 from fedjax_algos.participation import Cohorts, rate_schedules
@@ -28,25 +26,10 @@ def test_every_schedule_is_tested():
     ],
 )
 def test_rates_by_hand(spec, expected):
-    np.testing.assert_allclose(rate_schedules.make(spec, 0.8)(np.arange(5)), expected, rtol=1e-15)
-
-
-@pytest.mark.parametrize("spec", SPECS)
-@settings(deadline=None)
-@given(
-    st.lists(st.lists(st.integers(0, 10_000), min_size=3, max_size=3), min_size=1, max_size=4),
-    st.sampled_from([np.int32, np.int64]),
-)
-def test_shapes(spec, counts, kind):
-    rate, counts = rate_schedules.make(spec, 0.25), np.asarray(counts, kind)
-    values = rate(counts)
-    assert values.shape == counts.shape
-    assert values.dtype == np.float64
-    for count, value in zip(counts.ravel().tolist(), values.ravel(), strict=True):
-        alone = rate(count)
-        assert np.shape(alone) == ()
-        # NumPy's vectorised power may differ from its scalar one in the last digit
-        assert float(alone) == pytest.approx(value, rel=1e-14)
+    rate = rate_schedules.make(spec, 0.8)
+    np.testing.assert_allclose(rate(np.arange(5)), expected, rtol=1e-15)
+    assert np.shape(rate(4)) == ()
+    assert rate(np.zeros((2, 3), np.int32)).tolist() == [[0.8] * 3] * 2
 
 
 def rounds_of(rate, **keywords):

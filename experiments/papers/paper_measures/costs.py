@@ -14,11 +14,11 @@ import flax.linen as nn
 import jax
 
 from fedjax_algos.core import Batch, Problem
+from fedjax_algos.models.language import Recurrent
 from fedjax_algos.models.large.vision_transformer import SelfAttention, VisionTransformer
 from fedjax_algos.models.layers.convolution import Conv, output_size, pads, pair
-from fedjax_algos.models.layers.depthwise import DepthwiseConv
+from fedjax_algos.models.layers.shifted import DepthwiseConv
 from fedjax_algos.models.layers.volumes import Conv3D
-from fedjax_algos.models.recurrent import Recurrent
 
 
 class PaperCosts(NamedTuple):

@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from fedjax_algos.asynchrony.systems.fixed import Sessions
 from fedjax_algos.asynchrony.systems.plain_pickle import read_plain_pickle
 from fedjax_algos.asynchrony.systems.system_model import (
+    Sessions,
     SystemModelFactory,
     SystemModelWithSpeeds,
     require_at_least_0,

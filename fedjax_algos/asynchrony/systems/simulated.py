@@ -5,23 +5,12 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fedjax_algos.asynchrony.systems.system_model import (
-    SystemModelFactory,
-    SystemModelWithSpeeds,
-    require_at_least_0,
-    system_models,
-    transfer_seconds,
-)
+from fedjax_algos.asynchrony.systems import system_model
+from fedjax_algos.asynchrony.systems.system_model import SystemModelFactory, SystemModelWithSpeeds
 from fedjax_algos.core.options import NonNegative, Positive, Range
 from fedjax_algos.core.reprs import describe
-from fedjax_algos.participation.local_work import (
-    CLIENTS_IN_BLOCK,
-    SpeedDistribution,
-    Speeds,
-    TimeFloor,
-    block_of_times,
-    speed_distribution,
-)
+from fedjax_algos.participation import local_work
+from fedjax_algos.participation.local_work import SpeedDistribution, Speeds, TimeFloor
 
 _JITTER, _CHANGES, _UNAVAILABLE = 13, 14, 15  # streams of NumPy's generators, after those of works
 # The first dispatches of many clients are drawn together, because there may be a million clients;
@@ -30,7 +19,7 @@ _CLIENTS, _FIRST_DISPATCHES = 256, 4  # _CLIENTS divides CLIENTS_IN_BLOCK
 _MIN_DISPATCHES, _MAX_DISPATCHES = 60, 1024  # in a later draw of one client
 
 
-@system_models.register
+@system_model.system_models.register
 def simulated(
     *,
     speeds: Speeds = "normal",
@@ -46,10 +35,9 @@ def simulated(
 ) -> SystemModelFactory:
     """A dispatch of Q steps takes Q t_i z + communication, z ~ N(1, jitter^2) and at least .5.
 
-    t_i is drawn once for each client around mu = `seconds_per_step`, with the values of the local
-    work `deadline`: "homogeneous" is mu; "normal" is N(mu, (0.3 mu)^2), drawn again while it is
-    0.05 mu or less; "exponential" has mean mu. `SpeedDistribution` defines the floor and the bins,
-    and says what is known of FedCompass's. z is drawn for each dispatch.
+    t_i is drawn once for each client around mu = `seconds_per_step`, as by the local work
+    `deadline`, and z for each dispatch. `SpeedDistribution` defines the floor and the bins, and
+    says what is known of FedCompass's.
 
     Li et al., "FedCompass", ICLR 2024, sections 5.1 and G.2, https://arxiv.org/abs/2309.14675.
     There communication takes no time, and how times are kept positive is not specified. The paper
@@ -57,7 +45,7 @@ def simulated(
     time, and is away for an exponentially distributed time.
 
     Args:
-      speeds: the distribution of t_i.
+      speeds: the distribution of t_i, as for `deadline`.
       seconds_per_step: mu, in seconds, above 0.
       jitter: the standard deviation of z, at least 0.
       change: probability that a client draws a new t_i before a dispatch other than its first, from
@@ -76,14 +64,14 @@ def simulated(
     Raises:
       ValueError: for bins of other speeds.
     """
-    distribution = speed_distribution(speeds, time_floor, time_bin, "simulated")
+    distribution = local_work.speed_distribution(speeds, time_floor, time_bin, "simulated")
     facts = distribution, seconds_per_step, jitter, change, dropout, unavailable_seconds
 
     def make(
         seed: int, *, download_bytes: float = 0, upload_bytes: float = 0
     ) -> SystemModelWithSpeeds:
-        transfer = transfer_seconds(download_bytes, upload_bytes, bytes_per_second)
-        require_at_least_0(seed=seed)
+        transfer = system_model.transfer_seconds(download_bytes, upload_bytes, bytes_per_second)
+        system_model.require_at_least_0(seed=seed)
         return SimulatedSystem(seed, communication_seconds + transfer, *facts)
 
     return make
@@ -128,9 +116,9 @@ class SimulatedSystem:
 
     def _first_times(self, clients):
         """t_i at the start, of clients in one block."""
-        block, first = divmod(clients[0], CLIENTS_IN_BLOCK)
-        times = block_of_times(self.distribution, self.seed, block)[first : first + len(clients)]
-        return (self.seconds_per_step * times).tolist()
+        number, first = divmod(clients[0], local_work.CLIENTS_IN_BLOCK)
+        block = local_work.block_of_times(self.distribution, self.seed, number)
+        return (self.seconds_per_step * block[first : first + len(clients)]).tolist()
 
     def _draw_until(self, client, number):
         if client not in self._times:

@@ -1,8 +1,9 @@
 """Partitions: pure functions of labels and a seed that assign examples to clients."""
 
 from fedjax_algos.data.partitioning.base import Partition, hold_out, partitions
-from fedjax_algos.data.partitioning.classes import class_partition, classes_per_client
-from fedjax_algos.data.partitioning.dirichlet import (
+from fedjax_algos.data.partitioning.by_labels import (
+    class_partition,
+    classes_per_client,
     dirichlet,
     dirichlet_balanced,
     dirichlet_classes,

@@ -1,7 +1,4 @@
-"""What all partitions share: the result, the registry, and the assignment of examples by a table.
-
-A table is int[num_clients, num_classes]: how many examples of each class each client holds.
-"""
+"""What all partitions share: the result, the registry, and tables int[num_clients, num_classes]."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -144,11 +141,9 @@ def renormalise(logs: np.ndarray, allowed: np.ndarray | bool = True) -> np.ndarr
 def draw_class_counts(
     rng: np.random.Generator, number: int, logs: np.ndarray, available: np.ndarray
 ) -> np.ndarray:
-    """int[classes] of `number` draws by exp(logs) [classes], renormalised over those available.
-
-    All are drawn at once, and what a class has not is drawn again among the others; this has the
-    distribution of successive draws, because a draw of an exhausted class is always repeated.
-    """
+    """int[classes] of `number` draws by exp(logs) [classes], renormalised over those available."""
+    # All are drawn at once, and what a class has not again among the others: the distribution of
+    # successive draws, because a draw of an exhausted class is always repeated.
     drawn = np.zeros_like(available)
     while number > 0:
         batch = rng.multinomial(number, renormalise(logs, available > drawn))
@@ -159,10 +154,7 @@ def draw_class_counts(
 
 
 def divide_by_weights(weights: np.ndarray, sizes: np.ndarray | int) -> np.ndarray:
-    """int[num_clients, ...]: sizes int[...], cut at the rounded cumulative sums of the weights.
-
-    So all is used, and each part differs from its exact share by less than one example.
-    """
+    """int[num_clients, ...]: sizes int[...], cut at the rounded cumulative sums of the weights."""
     ends = np.cumsum(weights, axis=0)
     return np.diff(np.rint(ends / ends[-1] * sizes).astype(int), axis=0, prepend=0)
 
@@ -173,29 +165,19 @@ def partition_by_table(
     rng: np.random.Generator,
     sizes: np.ndarray | None = None,
 ) -> Partition:
-    """Gives client i `table[i, c]` random examples of class c, in random order.
-
-    With `sizes`, random surplus examples then move until client i holds `sizes[i]`.
-    """
+    """Gives client i `table[i, c]` random examples of class c, and moves some to fit `sizes`."""
     num_clients, num_classes = table.shape
     owners = np.empty(len(classes), int)
     clients = np.tile(np.arange(num_clients), num_classes)
     owners[shuffled_argsort(classes, rng)] = np.repeat(clients, table.T.ravel())
     if sizes is not None:
-        owners = move_surplus(owners, sizes, rng)
+        counts = np.bincount(owners, minlength=num_clients)
+        order = shuffled_argsort(owners, rng)
+        rank = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        surplus = rng.permutation(order[rank >= sizes[owners[order]]])
+        owners[surplus] = np.repeat(np.arange(num_clients), np.maximum(sizes - counts, 0))
     offsets = np.cumsum([0, *np.bincount(owners, minlength=num_clients)])
     return Partition(shuffled_argsort(owners, rng).astype(np.int32), offsets.astype(np.int32))
-
-
-def move_surplus(owners: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """int[examples]: the clients after random examples moved from those above their size."""
-    counts = np.bincount(owners, minlength=len(sizes))
-    order = shuffled_argsort(owners, rng)
-    rank = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-    surplus = rng.permutation(order[rank >= sizes[owners[order]]])
-    owners = owners.copy()
-    owners[surplus] = np.repeat(np.arange(len(sizes)), np.maximum(sizes - counts, 0))
-    return owners
 
 
 def shuffled_argsort(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -206,16 +188,14 @@ def shuffled_argsort(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def _checked_rows(client: int, rows: ArrayLike) -> np.ndarray:
     """A client's example numbers as int[n_i]."""
-    rows = np.asarray(rows)
-    if rows.ndim == 1 and not len(rows):
+    rows, own = np.asarray(rows), f"the rows of client {client}"
+    fix = "give its example numbers, in one axis"
+    require(rows.ndim == 1, f"{own} have shape {rows.shape}; {fix}")
+    if not len(rows):
         return rows.astype(np.int32)
-    if rows.ndim != 1 or rows.dtype.kind not in "iu":
-        problem = f"are of type {rows.dtype}; give whole numbers of examples"
-        if rows.ndim != 1:
-            problem = f"have shape {rows.shape}; give its example numbers, in one axis"
-        elif rows.dtype.kind == "b":
-            problem = f"are a mask of {len(rows)} examples; give np.flatnonzero(mask)"
-        raise ValueError(f"the rows of client {client} {problem}")
+    kind = f"{own} are of type {rows.dtype}; give whole numbers of examples"
+    mask = f"{own} are a mask of {len(rows)} examples; give np.flatnonzero(mask)"
+    require(rows.dtype.kind in "iu", mask if rows.dtype.kind == "b" else kind)
     check_int32(f"an example of client {client}", rows.max(), "give numbers of examples")
     return rows
 

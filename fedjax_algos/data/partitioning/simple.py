@@ -97,10 +97,7 @@ def natural(
 def choose_clients(
     counts: np.ndarray, num_clients: int | None, seed: int, min_examples: int = 1
 ) -> np.ndarray:
-    """int64[num_clients]: the natural clients that are chosen by their counts, in ascending order.
-
-    `None` chooses all of those with `min_examples`; a smaller number is drawn by the seed.
-    """
+    """int64[num_clients], ascending: the natural clients with `min_examples`, or some of them."""
     check_whole("min_examples", min_examples)
     chosen = np.flatnonzero(counts >= min_examples)
     number = max(1, len(chosen)) if num_clients is None else num_clients

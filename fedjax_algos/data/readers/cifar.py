@@ -11,14 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_algos.core.files import (
-    PathLike,
-    open_regular,
-    read_bounded,
-    read_file,
-    reading,
-    require,
-)
+from fedjax_algos.core import files
+from fedjax_algos.core.files import PathLike, reading, require
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import datasets
 from fedjax_algos.data.partitioning.simple import CIFAR100_COARSE
@@ -78,19 +72,16 @@ def cifar100(*, path: PathLike, labels: Literal["fine", "coarse"] = "fine") -> D
 def _read(
     path: PathLike, names: tuple[str, ...], limits: tuple[int, ...]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Images uint8[n, 32, 32, 3] and labels uint8[n, len(limits)] of each file.
-
-    The files are in a folder, or in a gzipped tar archive in any folder.
-    """
+    """Images uint8[n, 32, 32, 3] and labels uint8[n, len(limits)] of files, also in a tar.gz."""
     contents: dict[str, bytes] = {}
     with reading(path, _KIND, _FIX, tarfile.TarError, zlib.error):
         if os.path.isdir(path):
             for name in names:
                 with reading(Path(path, name), _KIND, _FIX):
-                    contents[name] = read_file(Path(path, name), MAX_BYTES)
+                    contents[name] = files.read_file(Path(path, name), MAX_BYTES)
         else:
-            with open_regular(path) as file, gzip.GzipFile(fileobj=file) as unpacked:
-                content = io.BytesIO(read_bounded(unpacked, MAX_BYTES))
+            with files.open_regular(path) as file, gzip.GzipFile(fileobj=file) as unpacked:
+                content = io.BytesIO(files.read_bounded(unpacked, MAX_BYTES))
             with tarfile.open(fileobj=content, mode="r:") as archive:
                 for member in archive:
                     name = PurePosixPath(member.name).name

@@ -15,14 +15,8 @@ from fedjax_algos.core.files import PathLike, needed, open_regular, read_bounded
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource, datasets
 from fedjax_algos.data.images import square
-from fedjax_algos.data.readers.image_folder import (
-    ImageFiles,
-    Table,
-    class_numbers,
-    image_source,
-    numbered,
-    read_table,
-)
+from fedjax_algos.data.readers import image_folder
+from fedjax_algos.data.readers.image_folder import ImageFiles, Table
 
 _CENTRES = 6  # of Fed-ISIC2019
 _CLASSES = 8  # MEL, NV, BCC, AK, BKL, DF, VASC, SCC
@@ -69,8 +63,9 @@ def fed_isic2019(
     side of a few images down to 223 pixels, which are scaled to `shorter_side` here.
     """
     image_format = square(image_size, shorter_side)
-    table = read_table(Path(path, split), ("image", "target", "center", "fold", "fold2"))
-    class_numbers(table, "center", _CENTRES)
+    columns = "image", "target", "center", "fold", "fold2"
+    table = image_folder.read_table(Path(path, split), columns)
+    image_folder.class_numbers(table, "center", _CENTRES)
     folds = (table.columns[name] for name in ("fold", "center", "fold2"))
     with reading(table.name, "the split of Fed-ISIC2019", "fetch the file again"):
         for row, (fold, centre, both) in enumerate(zip(*folds, strict=True)):
@@ -82,8 +77,8 @@ def fed_isic2019(
     sources = []
     for fold in ("train", "test"):
         part = table.where("fold", fold)
-        labels = class_numbers(part, "target", _CLASSES)
-        source, _ = image_source(part, files, labels, image_format, "image", "center")
+        labels = image_folder.class_numbers(part, "target", _CLASSES)
+        source, _ = image_folder.image_source(part, files, labels, image_format, "image", "center")
         sources.append(source)
     return ClientDataset(sources[0], sources[1], _CLASSES)
 
@@ -105,13 +100,11 @@ def fed_ixi(*, path: PathLike, split: str = "metadata_tiny.csv") -> ClientDatase
         file `metadata_tiny.csv`.
       split: that file, in the folder.
 
-    Source: Ogier du Terrail et al., "FLamby: Datasets and Benchmarks for Cross-Silo Federated
-    Learning in Realistic Healthcare Settings", NeurIPS 2022, https://arxiv.org/abs/2210.04620;
-    https://github.com/owkin/FLamby, flamby/datasets/fed_ixi. FLamby reads the archive, here its
+    Source: as of `fed_isic2019`, flamby/datasets/fed_ixi. FLamby reads the archive, here its
     folder is read; FLamby's masks are one-hot, with a channel for each of the two classes.
     """
     needed("nibabel", "fed_ixi")
-    table = read_table(Path(path, split), ("Patient ID", "Manufacturer", "Split"))
+    table = image_folder.read_table(Path(path, split), ("Patient ID", "Manufacturer", "Split"))
     folders = _folders(Path(path), table)
     parts = []
     for part in ("train", "test"):
@@ -145,7 +138,7 @@ def _folders(path: Path, table: Table) -> dict[str, str]:
 def _source(path: Path, table: Table, folders: list[str]) -> ClientSource:
     makers = table.columns["Manufacturer"]
     present = sorted(set(makers))
-    numbers = numbered(makers, present)
+    numbers = image_folder.numbered(makers, present)
 
     def read(client: int) -> dict[str, np.ndarray]:
         own = [folders[row] for row in np.flatnonzero(numbers == client)]
@@ -202,12 +195,8 @@ def read_volume(path: Path) -> np.ndarray:
 
 
 def area_means(volume: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """float64[shape]: the means of boxes of voxels, which may overlap, as PyTorch's mode "area".
-
-    Along an axis of n voxels, number i of m results is the mean of those from floor(i n / m) to
-    below ceil((i + 1) n / m). Means of equal whole numbers are exact.
-    """
-    count = 1.0
+    """float64[shape]: the means of boxes of voxels, which may overlap, as PyTorch's mode "area"."""
+    count = 1.0  # along an axis of n, result i of m has floor(i n / m) to below ceil((i + 1) n / m)
     for axis, (n, m) in enumerate(zip(volume.shape, shape, strict=True)):
         starts = np.arange(m) * n // m
         ends = -(-np.arange(1, m + 1) * n // m)

@@ -19,12 +19,11 @@ import numpy as np
 from fedjax_algos.core.files import PathLike, read_file, reading, require
 from fedjax_algos.core.options import Count
 from fedjax_algos.core.reprs import printable
-from fedjax_algos.data.federated_data import ClientDataset, ClientSource, datasets
+from fedjax_algos.data.federated_data import AnyDataset, ClientDataset, ClientSource, datasets
 from fedjax_algos.data.images import ImageFormat, square
 
 PART = 256  # images without clients that are read at once
 MAX_IMAGE_BYTES = 2**27  # of a file; larger ones are treated as errors
-_COLUMNS = "user_id", "image_id", "class"  # of the tables of Hsu et al.
 _ID = re.compile(r"\{id(?:\[(\d+)\])?\}")
 _KIND = "a CSV file of examples"
 _FIX = "write a header and one row for each example, or fetch the file again"
@@ -66,8 +65,26 @@ def image_folder(
       shorter_side: pixels of the shorter side of a whole image, at least `image_size`.
       min_examples: training clients with fewer images are left out and counted in `notes`.
     """
-    columns = client_column, image_column, class_column
-    return _by_client(path, train, test, file, columns, image_size, shorter_side, min_examples)
+    image_format = square(image_size, shorter_side)
+    tables = (
+        read_table(Path(path, train), (client_column, image_column, class_column)),
+        read_table(Path(path, test), (image_column, class_column), (client_column,)),
+    )
+    classes = in_order(name for table in tables for name in table.columns[class_column])
+    ids = [table.columns[image_column] for table in tables]
+    files = ImageFiles(path, file, [*ids[0], *ids[1]])
+    sources, notes = [], list[str]()
+    for table, fewest in zip(tables, (min_examples, 1), strict=True):
+        labels = numbered(table.columns[class_column], classes)
+        client = client_column if client_column in table.columns else ""
+        source, left_out = image_source(
+            table, files, labels, image_format, image_column, client, fewest
+        )
+        sources.append(source)
+        notes += left_out
+    if in_both := set(ids[0]) & set(ids[1]):
+        notes.append(f"{len(in_both)} images are in the training and in the test file")
+    return ClientDataset(sources[0], sources[1], len(classes), tuple(notes))
 
 
 @datasets.register
@@ -80,7 +97,7 @@ def gldv2(
     image_size: Count = 224,
     shorter_side: Count = 256,
     min_examples: Count = 1,
-) -> ClientDataset:
+) -> AnyDataset:
     """Landmarks-User-160k: photos of the Google Landmarks Dataset v2, by photographer.
 
     1,262 photographers have 164,172 photos of 2,028 landmarks. The folder has the images as in the
@@ -99,7 +116,10 @@ def gldv2(
     page gives 1,062 photographers where TensorFlow Federated has 1,262. TensorFlow Federated leaves
     out images that are missing; here they are an error.
     """
-    return _by_client(path, train, test, file, _COLUMNS, image_size, shorter_side, min_examples)
+    return image_folder(
+        path=path, train=train, test=test, file=file, image_size=image_size,
+        shorter_side=shorter_side, min_examples=min_examples,
+    )  # fmt: skip
 
 
 @datasets.register
@@ -112,7 +132,7 @@ def inaturalist(
     image_size: Count = 224,
     shorter_side: Count = 256,
     min_examples: Count = 1,
-) -> ClientDataset:
+) -> AnyDataset:
     """iNaturalist-User-120k: photos of plants and animals of iNaturalist 2017, by photographer.
 
     9,275 photographers have 120,300 photos of 1,203 species; the test set has 35,641. The folder
@@ -130,39 +150,10 @@ def inaturalist(
     Source: as of `gldv2`; the images are linked from
     https://github.com/visipedia/inat_comp/tree/master/2017.
     """
-    return _by_client(path, train, test, file, _COLUMNS, image_size, shorter_side, min_examples)
-
-
-def _by_client(
-    path: PathLike,
-    train: str,
-    test: str,
-    file: str,
-    columns: tuple[str, str, str],
-    image_size: int,
-    shorter_side: int,
-    min_examples: int,
-) -> ClientDataset:
-    """The data set of `image_folder`, whose columns of clients, images and classes are named."""
-    image_format = square(image_size, shorter_side)
-    client, image, label = columns
-    tables = (
-        read_table(Path(path, train), (client, image, label)),
-        read_table(Path(path, test), (image, label), (client,)),
-    )
-    classes = in_order(name for table in tables for name in table.columns[label])
-    files = ImageFiles(path, file, [each for table in tables for each in table.columns[image]])
-    sources, notes = [], list[str]()
-    for table, fewest in zip(tables, (min_examples, 1), strict=True):
-        labels = numbered(table.columns[label], classes)
-        owner = client if client in table.columns else ""
-        source, left_out = image_source(table, files, labels, image_format, image, owner, fewest)
-        sources.append(source)
-        notes += left_out
-    in_both = set.intersection(*(set(table.columns[image]) for table in tables))
-    if in_both:
-        notes.append(f"{len(in_both)} images are in the training and in the test file")
-    return ClientDataset(sources[0], sources[1], len(classes), tuple(notes))
+    return image_folder(
+        path=path, train=train, test=test, file=file, image_size=image_size,
+        shorter_side=shorter_side, min_examples=min_examples,
+    )  # fmt: skip
 
 
 class Table(NamedTuple):
@@ -185,22 +176,21 @@ def read_table(path: PathLike, required: Collection[str], optional: Collection[s
     """Reads columns of a CSV file in UTF-8, whose first line has their names."""
     with reading(path, _KIND, _FIX, csv.Error):
         content = read_file(path)
-        rows = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
-        header = next(rows, [])
+        rows = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
+        header = list(rows.fieldnames or [])
         shown = printable(", ".join(header), 200)
         for column in required:
             require(column in header, f"it has no column {column!r}, only {shown}")
-        kept = [column for column in (*required, *optional) if column in header]
-        for column in kept:
+        columns: dict[str, list[str]] = {c: [] for c in (*required, *optional) if c in header}
+        for column in columns:
             require(header.count(column) == 1, f"it has the column {column!r} twice")
-        columns: dict[str, list[str]] = {column: [] for column in kept}
-        for row in filter(None, rows):  # an empty line is no row
-            fields = f"line {rows.line_num} has {len(row)} fields for {len(header)} columns"
-            require(len(row) == len(header), fields)
+        for row in rows:
+            fits = None not in row and None not in row.values()
+            require(fits, f"line {rows.line_num} has not {len(header)} fields, one for each column")
             for column, texts in columns.items():
-                texts.append(row[header.index(column)])
+                texts.append(row[column])
                 require(texts[-1], f"line {rows.line_num} has no {column}")
-        require(columns[kept[0]], "it has no row below the header")
+        require(all(columns.values()), "it has no row below the header")
     return Table(printable(os.fspath(path)), columns, hashlib.sha256(content).hexdigest())
 
 
@@ -227,22 +217,17 @@ def class_numbers(table: Table, column: str, num_classes: int) -> np.ndarray:
 
 
 class ImageFiles:
-    """The paths of images by id, below one folder; ValueError for one that would leave it.
-
-    The pattern is `file` of `image_folder`; with `*`, folders are listed at the first reading.
-    """
+    """The paths of images by id, below one folder; with `*` it is listed at the first reading."""
 
     def __init__(self, folder: PathLike, pattern: str, ids: Sequence[str]):
         self.folder, self.pattern, self._lock = Path(folder), pattern, threading.Lock()
         searched, fields = "*" in pattern, _ID.findall(pattern)
-        first, _, last = pattern.rpartition("/")
-        once = _ID.findall(last) == fields == [""] and "*" not in last
-        whole = all(part == "*" or "*" not in part for part in first.split("/"))
-        if "" not in fields or _leaves(pattern) or (searched and not (once and whole)):
-            raise ValueError(
-                f"file={pattern!r} is no path of an image; give one such as {{id}}.jpg, "
-                "{id[0]}/{id}.jpg or */{id}.jpg"
-            )
+        *folders, name = pattern.split("/")
+        once = _ID.findall(name) == fields == [""] and "*" not in name
+        whole = all(part == "*" or "*" not in part for part in folders)
+        fits = "" in fields and not _leaves(pattern) and (not searched or (once and whole))
+        fix = "give one such as {id}.jpg, {id[0]}/{id}.jpg or */{id}.jpg"
+        require(fits, f"file={pattern!r} is no path of an image; {fix}")
         longest = max((int(field) for field in fields if field), default=-1)
         self._paths: dict[str, str] = {}  # by id
         with reading(self.folder, "the folder of the images", "correct the table"):
@@ -267,13 +252,13 @@ class ImageFiles:
     @functools.cached_property
     def _found(self) -> dict[str, str]:
         """The path of each image that is found by listing the folders."""
-        first, _, last = self.pattern.rpartition("/")
         found: dict[str, str] = {}
-        if "*" not in first:
+        if "*" not in self.pattern:
             return found
-        before, after = last.split("{id}")
-        folders = [part if part == "*" else glob.escape(part) for part in first.split("/")]
-        wanted = "/".join([*folders, f"{glob.escape(before)}*{glob.escape(after)}"])
+        *folders, name = self.pattern.split("/")
+        before, after = name.split("{id}")
+        parts = [part if part == "*" else glob.escape(part) for part in folders]
+        wanted = "/".join([*parts, f"{glob.escape(before)}*{glob.escape(after)}"])
         with reading(self.folder, "a folder with each image once", "remove one"):
             for path in glob.iglob(wanted, root_dir=self.folder):
                 image = os.path.basename(path)[len(before) : -len(after) or None]
@@ -301,11 +286,8 @@ def image_source(
     client: str,
     min_examples: int = 1,
 ) -> tuple[ClientSource, tuple[str, ...]]:
-    """The images of a table by client, and notes of what is left out.
-
-    `labels` int32[rows] are the classes, and `image` and `client` name columns. In a table without
-    clients, whose name is empty, each `PART` rows are read like a client, such as "part 0".
-    """
+    """The images of a table with labels int32[rows] by client, and notes of what is left out."""
+    # without clients, whose column's name is empty, each PART rows are read like one
     ids = table.columns[image]
     owners = table.columns[client] if client else [""] * len(ids)
     times = Counter(zip(owners, ids, strict=True))
@@ -324,13 +306,10 @@ def image_source(
     kept = np.flatnonzero(counts >= min_examples)
     with reading(table.name, _KIND, "lower min_examples"):
         require(len(kept), f"no client has min_examples={min_examples}, but at most {counts.max()}")
-    notes: tuple[str, ...] = ()
-    if len(kept) < len(names):
-        lost = len(ids) - counts[kept].sum()
-        notes = (
-            f"{len(names) - len(kept)} of {len(names)} clients have fewer than {min_examples} "
-            f"examples and are left out, with {lost} of {len(ids)} examples",
-        )
+    few = f"clients have fewer than {min_examples} examples and are left out"
+    lost = f"{len(ids) - counts[kept].sum()} of {len(ids)} examples"
+    left_out = len(names) - len(kept)
+    notes = (f"{left_out} of {len(names)} {few}, with {lost}",) * (left_out > 0)
 
     def read(number: int) -> dict[str, Any]:
         own, name = rows[kept[number]], printable(names[kept[number]], 80)

@@ -51,10 +51,7 @@ def read_arrays(
     fix: str,
     choose: Callable[[Collection[str]], Mapping[str, str]] | None = None,
 ) -> dict[str, np.ndarray]:
-    """The arrays of an archive by role, which `choose` gives with their names; None: all by name.
-
-    Each has a checksum, which `zipfile` compares. Pickled objects are refused.
-    """
+    """The arrays of an archive by role, whose names `choose` gives; None: all by their names."""
     # a damaged archive raises many types, and so does a header, which NumPy parses as Python
     with reading(path, kind, fix, Exception), open_regular(path) as file:
         archive = zipfile.ZipFile(file)

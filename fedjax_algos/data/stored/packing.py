@@ -28,20 +28,9 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedjax_algos.core import files
 from fedjax_algos.core.checks import check_kind, check_whole
-from fedjax_algos.core.files import (
-    PathLike,
-    checked_json,
-    file_digest,
-    open_regular,
-    parse_json,
-    read_file,
-    reading,
-    require,
-    write_json,
-    write_text,
-    writing,
-)
+from fedjax_algos.core.files import PathLike, reading, require
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource, as_dataset, datasets
 from fedjax_algos.data.images import ImageFormat
 
@@ -66,6 +55,11 @@ class Field(NamedTuple):
     def example_bytes(self) -> int:
         """Bytes of the values of one example."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def files(self) -> list[str]:
+        """The names of the files of the values, and for images of their ends."""
+        return [f"{self.name}.data"] + [f"{self.name}.ends"] * (self.image is not None)
 
     def to_json(self) -> dict[str, Any]:
         """The field as values of JSON."""
@@ -97,7 +91,7 @@ def checksum(parts: Iterable[Any], lengths: ArrayLike = ()) -> int:
 
 def digests_of(folder: Path) -> dict[str, str]:
     """The SHA-256 of the small files of a split, by name."""
-    return {name: file_digest(folder / name) for name in _SMALL}
+    return {name: files.file_digest(folder / name) for name in _SMALL}
 
 
 def _check_fields(fields: Mapping[str, Any], num_classes: int | None) -> None:
@@ -121,7 +115,7 @@ def packed(*, path: PathLike) -> ClientDataset:
     with reading(folder / _STORE, _KIND, _FIX, KeyError, TypeError, AttributeError):
         there = not folder.is_dir() or (folder / _STORE).exists()
         require(there, f"the folder has no {_STORE}: it was not packed, or not to the end")
-        facts = checked_json(parse_json(read_file(folder / _STORE)))
+        facts = files.checked_json(files.parse_json(files.read_file(folder / _STORE)))
         known = facts["format"] == FORMAT
         require(known, f"it has format {facts['format']!r}, and this version reads {FORMAT}")
         fields = [Field.of_json(name, value) for name, value in facts["fields"].items()]
@@ -137,7 +131,7 @@ def _split(folder: Path, fields: list[Field], digests: dict[str, str]) -> Client
     """The source of a split's examples, whose small files are read and compared."""
     for name in _SMALL:
         with reading(folder / name, _KIND, _FIX):
-            same = file_digest(folder / name) == digests.get(name)
+            same = files.file_digest(folder / name) == digests.get(name)
             require(same, f"its checksum is not that in {_STORE}")
     with reading(folder, _KIND, _FIX, TypeError):
         counts, checksums = (np.load(folder / name, allow_pickle=False) for name in _SMALL[:2])
@@ -181,12 +175,11 @@ def _split(folder: Path, fields: list[Field], digests: dict[str, str]) -> Client
 
 def _check_size(folder: Path, field: Field, examples: int) -> None:
     """Raises ValueError unless a field's files are as long as its examples need."""
-    sizes = {f"{field.name}.data": examples * field.example_bytes}
-    if field.image is not None:
-        ends = f"{field.name}.ends"
-        last = _read(folder / ends, 8 * (examples - 1), 8).view("<i8") if examples else [0]
-        sizes = {ends: 8 * examples, f"{field.name}.data": int(last[0])}
-    for name, expected in sizes.items():
+    sizes = [examples * field.example_bytes]
+    for name in field.files[1:]:  # the last end is the size of the images
+        last = _read(folder / name, 8 * (examples - 1), 8).view("<i8") if examples else [0]
+        sizes = [int(last[0]), 8 * examples]
+    for name, expected in zip(field.files, sizes, strict=True):
         found = os.path.getsize(folder / name)
         require(found == expected, f"{name} has {found} bytes, not {expected}")
 
@@ -194,7 +187,7 @@ def _check_size(folder: Path, field: Field, examples: int) -> None:
 def _read(path: Path, start: int, size: int) -> np.ndarray:
     """uint8[size] from a place of a file."""
     content = np.empty(size, np.uint8)
-    with open_regular(path) as file:
+    with files.open_regular(path) as file:
         file.seek(start)
         require(file.readinto(content.data) == size, f"{path.name} is too short")
     return content
@@ -229,7 +222,7 @@ def pack(
     sources = whole[:1] if whole.test is whole.train else whole[:2]
     parts = dict(zip(_SPLITS, sources, strict=False))
     folder = Path(folder)
-    with writing(folder):
+    with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder / _LOCK, timeout=0)
     with contextlib.ExitStack() as stack:
@@ -243,7 +236,7 @@ def pack(
         for split, source in parts.items():
             _pack_split(source, folder / split, split, whole.num_classes, on_client)
         facts = about | {"splits": {split: digests_of(folder / split) for split in parts}}
-        write_json(folder / _STORE, facts)
+        files.write_json(folder / _STORE, facts)
         for path in (folder / _SOURCE, *(folder / split / _JOURNAL for split in parts)):
             path.unlink()
 
@@ -251,11 +244,10 @@ def pack(
 def _about(dataset: ClientDataset, parts: Mapping[str, ClientSource]) -> dict[str, Any]:
     """What `store.json` says of a data set, as values of JSON."""
     fields, *others = ({f.name: f.to_json() for f in _fields_of(each)} for each in parts.values())
-    if others not in ([], [fields]):
-        raise ValueError(
-            f"{dataset.train.name}: training examples are {dict(dataset.train.example)} and test "
-            f"examples {dict(dataset.test.example)}; give both the same names, shapes and types"
-        )
+    kinds = [dict(each.example) for each in (dataset.train, dataset.test)]
+    found = f"training examples are {kinds[0]} and test examples {kinds[1]}"
+    fix = "give both the same names, shapes and types"
+    require(others in ([], [fields]), f"{dataset.train.name}: {found}; {fix}")
     _check_fields(fields, dataset.num_classes)
     for name in fields:
         fix = "give an identifier"
@@ -278,16 +270,14 @@ def _is_complete(folder: Path, about: dict[str, Any]) -> bool:
     for name in (_STORE, _SOURCE):
         if (folder / name).exists():
             with reading(folder / name, _KIND, "remove the folder"):
-                earlier = checked_json(parse_json(read_file(folder / name)))
-            different = [key for key in about if earlier.get(key) != about[key]]
-            if different:
-                raise ValueError(
-                    f"{folder} was packed from something else: {different[0]} was "
-                    f"{earlier.get(different[0])!r} and is {about[different[0]]!r}; remove it, or "
-                    "name another folder"
-                )
+                earlier = files.checked_json(files.parse_json(files.read_file(folder / name)))
+            for key, value in about.items():
+                changed = f"{key} was {earlier.get(key)!r} and is {value!r}"
+                text = f"{folder} was packed from something else: {changed}"
+                same = earlier.get(key) == value
+                require(same, f"{text}; remove it, or name another folder")
             return name == _STORE
-    write_json(folder / _SOURCE, about)
+    files.write_json(folder / _SOURCE, about)
     return False
 
 
@@ -302,42 +292,37 @@ def _pack_split(
     fields = _fields_of(source)
     width = len(fields)
     entry = np.dtype([("count", "<i4"), ("checksums", "<u4", width), ("bytes", "<i8", width)])
-    with writing(folder):
+    with files.writing(folder):
         folder.mkdir(exist_ok=True)
         done = _written(folder, fields, entry)
+        names = [_JOURNAL, *itertools.chain(*(field.files for field in fields))]
         with contextlib.ExitStack() as stack:
-
-            def opened(name: str) -> Any:
-                return stack.enter_context((folder / name).open("ab"))
-
-            values = [opened(f"{field.name}.data") for field in fields]
-            ends = [opened(f"{f.name}.ends") if f.image is not None else None for f in fields]
-            journal = opened(_JOURNAL)
+            opened: list[Any] = [stack.enter_context((folder / n).open("ab")) for n in names]
+            file_of = dict(zip(names, opened, strict=True))
             totals, pending, since = done["bytes"].sum(0), list[tuple](), 0
             for client in range(len(done), source.num_clients):
-                parts = _encoded(source, client, fields, num_classes)
-                lengths = [np.array([len(each) for each in part], np.int64) for part in parts]
-                sizes = [int(each.sum()) for each in lengths]
-                checksums = []
-                columns = zip(values, ends, parts, lengths, totals, strict=True)
-                for file, file_of_ends, part, each, total in columns:
-                    file.writelines(part)
-                    checksums.append(checksum(part, () if file_of_ends is None else each))
-                    if file_of_ends is not None:
-                        file_of_ends.write((total + np.cumsum(each)).astype("<i8").tobytes())
+                parts, checksums, sizes = _encoded(source, client, fields, num_classes), [], []
+                for field, part, total in zip(fields, parts, totals, strict=True):
+                    lengths = np.array([len(each) for each in part], np.int64)
+                    data, *ends = (file_of[name] for name in field.files)
+                    data.writelines(part)
+                    for file in ends:
+                        file.write((total + np.cumsum(lengths)).astype("<i8").tobytes())
+                    checksums.append(checksum(part, lengths if ends else ()))
+                    sizes.append(int(lengths.sum()))
                 totals, since = totals + sizes, since + sum(sizes)
                 pending.append((int(source.counts[client]), checksums, sizes))
                 if since >= _SYNC_BYTES or client + 1 == source.num_clients:
-                    for file in filter(None, (*values, *ends)):
+                    for file in opened[1:]:
                         _sync(file)
-                    journal.write(np.array(pending, entry).tobytes())
-                    _sync(journal)
+                    opened[0].write(np.array(pending, entry).tobytes())
+                    _sync(opened[0])
                     pending, since = [], 0
                 on_client(split, client + 1, source.num_clients)
         done = np.fromfile(folder / _JOURNAL, entry)
         np.save(folder / "counts.npy", done["count"].astype(np.int32))
         np.save(folder / "checksums.npy", done["checksums"].astype(np.uint32))
-    write_text(folder / "clients.json", json.dumps(list(source.client_ids)))
+    files.write_text(folder / "clients.json", json.dumps(list(source.client_ids)))
 
 
 def _written(folder: Path, fields: list[Field], entry: np.dtype) -> np.ndarray:
@@ -346,10 +331,8 @@ def _written(folder: Path, fields: list[Field], entry: np.dtype) -> np.ndarray:
     journal.touch()
     done = np.fromfile(journal, entry, journal.stat().st_size // entry.itemsize)
     lengths = {_JOURNAL: done.nbytes}
-    for number, field in enumerate(fields):
-        lengths[f"{field.name}.data"] = int(done["bytes"][:, number].sum())
-        if field.image is not None:
-            lengths[f"{field.name}.ends"] = 8 * int(done["count"].sum())
+    for field, size in zip(fields, done["bytes"].sum(0), strict=True):
+        lengths |= dict(zip(field.files, (int(size), 8 * int(done["count"].sum())), strict=False))
     for name, length in lengths.items():
         (folder / name).touch()
         whole = (folder / name).stat().st_size >= length

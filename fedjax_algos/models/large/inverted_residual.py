@@ -17,15 +17,10 @@ from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count, Decay
 from fedjax_algos.models.adapters import IMAGES, classifier, model_of
 from fedjax_algos.models.large.residual import Norm, Normalisation
-from fedjax_algos.models.large.weights import Head
-from fedjax_algos.models.large.weights_of_torch import (
-    efficientnet_names,
-    mobilenet_v2_names,
-    with_weights,
-)
+from fedjax_algos.models.large.weights import Head, inverted_residual_names, with_weights
 from fedjax_algos.models.layers.convolution import Conv, Convolutions
-from fedjax_algos.models.layers.depthwise import DepthwiseConv
 from fedjax_algos.models.layers.initialisation import kaiming_normal_out, symmetric_uniform
+from fedjax_algos.models.layers.shifted import DepthwiseConv
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 
 
@@ -127,12 +122,10 @@ class InvertedResidualNetwork(nn.Module):
     @nn.compact
     def __call__(self, x, training=False):
         x = x[..., None] if x.ndim == 3 else x
-        options = {"kernel_init": kaiming_normal_out}
-        convolution = partial(Conv, implementation=self.convolutions, **options)
-        by_lax = self.convolutions == "lax"
-        depthwise = partial(
-            DepthwiseConv, use_bias=False, implementation="lax" if by_lax else "shifts", **options
-        )
+        kaiming, shifts = {"kernel_init": kaiming_normal_out}, self.convolutions != "lax"
+        convolution = partial(Conv, implementation=self.convolutions, **kaiming)
+        options = {"use_bias": False, "implementation": "shifts" if shifts else "lax"} | kaiming
+        depthwise = partial(DepthwiseConv, **options)
         normalisation = partial(Normalisation, self.norm, self.groups, training)
         stem = partial(convolution, 32, (3, 3), 2, 1, use_bias=False)
         x = Unit(stem, normalisation, self.activation, name="stem")(x)
@@ -175,9 +168,8 @@ def mobilenet_v2(
         MOBILENET_V2, num_classes, nn.relu6, False, dropout, 0.0, norm, groups, convolutions,
         nn.initializers.normal(0.01),
     )  # fmt: skip
-    problem = with_weights(
-        classifier(module, example_shape), weights, head, mobilenet_v2_names(MOBILENET_V2)
-    )
+    names = inverted_residual_names(MOBILENET_V2, squeeze=False)
+    problem = with_weights(classifier(module, example_shape), weights, head, names)
     return augmented(problem, augmentation)
 
 
@@ -211,7 +203,6 @@ def efficientnet_b0(
         EFFICIENTNET_B0, num_classes, nn.silu, True, dropout, stochastic_depth, norm, groups,
         convolutions, symmetric_uniform(num_classes**-0.5),
     )  # fmt: skip
-    problem = with_weights(
-        classifier(module, example_shape), weights, head, efficientnet_names(EFFICIENTNET_B0)
-    )
+    names = inverted_residual_names(EFFICIENTNET_B0, squeeze=True)
+    problem = with_weights(classifier(module, example_shape), weights, head, names)
     return augmented(problem, augmentation)

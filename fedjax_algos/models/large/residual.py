@@ -14,15 +14,14 @@ from fedjax_algos.core import Problem
 from fedjax_algos.core.files import PathLike
 from fedjax_algos.core.options import Count
 from fedjax_algos.models.adapters import IMAGES, classifier, model_of
-from fedjax_algos.models.large.weights import Head
-from fedjax_algos.models.large.weights_of_torch import residual_names, with_weights
+from fedjax_algos.models.large.weights import Head, residual_names, with_weights
 from fedjax_algos.models.layers.convolution import Conv, Convolutions
 from fedjax_algos.models.layers.initialisation import (
     initialisers,
     kaiming_normal,
     kaiming_normal_out,
 )
-from fedjax_algos.models.layers.pooling import max_pool
+from fedjax_algos.models.layers.shifted import max_pool
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 
 Norm = Literal["group", "batch"]
@@ -176,10 +175,11 @@ def resnet18_imagenet(
     3x3 convolution of stride 1. It has 11,689,512 parameters for 1,000 classes. Initial kernels are
     Kaiming normal by fan out; the head has PyTorch's defaults.
     """
-    return _imagenet(
-        example_shape, num_classes, Block, (2, 2, 2, 2), weights, head, norm, groups, convolutions,
-        augmentation,
-    )  # fmt: skip
+    options = norm, groups, convolutions, Block, True
+    module = ResidualNetwork(WIDTHS, (2, 2, 2, 2), num_classes, "B", *options)
+    names = residual_names((2, 2, 2, 2), 2)
+    problem = with_weights(classifier(module, example_shape), weights, head, names)
+    return augmented(problem, augmentation)
 
 
 @model_of(IMAGES)
@@ -200,19 +200,8 @@ def resnet50(
     stride, which is version 1.5; the paper has it in the 1x1 convolution before. Everything else is
     as in `resnet18_imagenet`.
     """
-    return _imagenet(
-        example_shape, num_classes, Bottleneck, (3, 4, 6, 3), weights, head, norm, groups,
-        convolutions, augmentation,
-    )  # fmt: skip
-
-
-def _imagenet(
-    example_shape, num_classes, block, blocks, weights, head, norm, groups, convolutions,
-    augmentation,
-):  # fmt: skip
-    module = ResidualNetwork(
-        WIDTHS, blocks, num_classes, "B", norm, groups, convolutions, block, imagenet=True
-    )
-    names = residual_names(blocks, 2 if block is Block else 3)
+    options = norm, groups, convolutions, Bottleneck, True
+    module = ResidualNetwork(WIDTHS, (3, 4, 6, 3), num_classes, "B", *options)
+    names = residual_names((3, 4, 6, 3), 3)
     problem = with_weights(classifier(module, example_shape), weights, head, names)
     return augmented(problem, augmentation)

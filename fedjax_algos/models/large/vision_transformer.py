@@ -12,11 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_algos.core import Problem
-from fedjax_algos.core.files import PathLike
+from fedjax_algos.core.files import PathLike, require
 from fedjax_algos.core.options import Count, Decay, Layers
 from fedjax_algos.models.adapters import IMAGES, classifier, model_of
-from fedjax_algos.models.large.weights import Head
-from fedjax_algos.models.large.weights_of_torch import vision_transformer_names, with_weights
+from fedjax_algos.models.large.weights import Head, vision_transformer_names, with_weights
 from fedjax_algos.models.layers.initialisation import symmetric_uniform
 from fedjax_algos.models.preprocessing import Augmentation, augmented
 
@@ -73,7 +72,12 @@ class VisionTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, x, training=False):
-        self.check(x.shape[1:])
+        odd = f"width={self.width} cannot be divided among heads={self.heads}; give a multiple"
+        require(self.width % self.heads == 0, odd)
+        size, fix = self.patch_size, "give a patch size that divides both, or other images"
+        whole = not any(length % size for length in x.shape[1:3])
+        cut = f"images of {x.shape[1:3]} cannot be cut into patches of {size}x{size}"
+        require(whole, f"{cut}; {fix}")
         x = x[..., None] if x.ndim == 3 else x
         x = _patches(x, self.patch_size)
         embed = nn.initializers.normal(x.shape[-1] ** -0.5)
@@ -107,17 +111,6 @@ class VisionTransformer(nn.Module):
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
         keys = jax.random.split(key, self.depth)
         return jax.lax.scan(lambda x, each: (apply(x, each), None), x, (stacked, keys))[0]
-
-    def check(self, shape):
-        if self.width % self.heads:
-            raise ValueError(
-                f"width={self.width} cannot be divided among heads={self.heads}; give a multiple"
-            )
-        if any(length % self.patch_size for length in shape[:2]):
-            raise ValueError(
-                f"images of {shape[:2]} cannot be cut into patches of {self.patch_size}x"
-                f"{self.patch_size}; give a patch size that divides both, or other images"
-            )
 
 
 def _patches(images, size):

@@ -1,5 +1,7 @@
-"""Pretrained weights: files of tensors, and their conversion to the params of a model."""
+"""Pretrained weights: files of tensors, PyTorch's names in them, and the params made of them."""
 
+import functools
+import math
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -9,16 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import Model, Problem
-from fedjax_algos.core.files import (
-    PathLike,
-    check_array_bytes,
-    needed,
-    open_regular,
-    reading,
-    require,
-    require_regular,
-)
+from fedjax_algos.core import Model, Problem, files
+from fedjax_algos.core.files import PathLike, reading, require
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.reprs import printable
 
@@ -26,6 +20,8 @@ Head = Literal["loaded", "new"]
 Weights: TypeAlias = Mapping[str, np.ndarray]
 Convert: TypeAlias = Callable[[np.ndarray], np.ndarray]
 Names: TypeAlias = Mapping[str, str | tuple[str, Convert] | None]  # see `convert_weights`
+
+Stages: TypeAlias = Sequence[Any]  # of a network, each with a number of blocks and an expansion
 
 _LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
 _LEAVES |= {"bias": "bias", "mean": "running_mean", "var": "running_var"}
@@ -52,36 +48,35 @@ def load_weights(path: PathLike) -> dict[str, np.ndarray]:
     """
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     readers = {".safetensors": _read_safetensors, ".pth": _read_torch, ".pt": _read_torch}
-    if suffix not in readers:
-        raise ValueError(
-            f"{printable(os.fspath(path))}: the suffix {printable(suffix)!r} is unknown; give a "
-            "file .safetensors, .pth or .pt"
-        )
+    unknown = f"{os.fspath(path)}: the suffix {suffix!r} is unknown"
+    require(suffix in readers, f"{unknown}; give a file .safetensors, .pth or .pt")
     return readers[suffix](path)
 
 
 def _read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
-    safetensors = needed("safetensors", "a file .safetensors")
+    safetensors = files.needed("safetensors", "a file .safetensors")
     fix = "write it with safetensors, or fetch it again"
     errors = safetensors.SafetensorError
-    with reading(path, "a safetensors file", fix, errors), open_regular(path) as file:
-        check_array_bytes("its tensors", os.fstat(file.fileno()).st_size, "give a smaller file")
+    with reading(path, "a safetensors file", fix, errors), files.open_regular(path) as file:
+        files.check_array_bytes(
+            "its tensors", os.fstat(file.fileno()).st_size, "give a smaller file"
+        )
         arrays = {}
         for name, tensor in safetensors.deserialize(file.read()):
             kind = tensor["dtype"]
             require(kind in _SAFETENSORS, f"{name!r} has the unsupported type {kind}")
-            arrays[name] = np.frombuffer(tensor["data"], _SAFETENSORS[kind])
-            arrays[name] = arrays[name].reshape(tensor["shape"])
+            values = np.frombuffer(tensor["data"], _SAFETENSORS[kind])
+            arrays[name] = values.reshape(tensor["shape"])
     return arrays
 
 
 def _read_torch(path: PathLike) -> dict[str, np.ndarray]:
-    torch = needed("torch", "a file .pth or .pt", ", or save the weights as safetensors")
+    torch = files.needed("torch", "a file .pth or .pt", ", or save the weights as safetensors")
     fix = "save the state dict of the model alone, as safetensors"
     # torch raises many types for damaged files: those of pickle, of archives, and its own
     with reading(path, "a PyTorch file of tensors", fix, Exception):
-        require_regular(path)
-        check_array_bytes("its tensors", os.path.getsize(path), "give a smaller file")
+        files.require_regular(path)
+        files.check_array_bytes("its tensors", os.path.getsize(path), "give a smaller file")
         try:
             tensors = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:  # its message advises to run the file
@@ -129,6 +124,7 @@ def convert_weights(
     """
     check_choice("head", head, get_args(Head))
     used: set[str] = set()
+    known = ", ".join(sorted(weights)[:3])[:200]
 
     def converted(path, leaf):
         place = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -139,26 +135,18 @@ def convert_weights(
         used.add(name)
         if head == "new" and place.startswith("head/"):
             return leaf
-        if name not in weights:
-            known = printable(", ".join(sorted(weights)[:3]), longest=200)
-            raise ValueError(
-                f"the weights have no {name!r}, which {place} needs; they have {known} and so on; "
-                "give the weights of this network"
-            )
+        lacking = f"the weights have no {name!r}, which {place} needs; they have {known} and so on"
+        require(name in weights, f"{lacking}; give the weights of this network")
         return _checked(name, place, convert(weights[name]), leaf)
 
     params = jax.tree_util.tree_map_with_path(converted, model.params)
-    statistics: Any = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: converted(path[1:], leaf),
-        model.statistics,  # without the collection
+    statistics: Any = jax.tree_util.tree_map_with_path(  # whose paths begin with the collection
+        lambda path, leaf: converted(path[1:], leaf), model.statistics
     )
     surplus = sorted(name for name in set(weights) - used if not name.endswith(_COUNTER))
-    if surplus:
-        raise ValueError(
-            f"the weights have {', '.join(map(repr, surplus[:5]))} ({len(surplus)} in all), for "
-            "which the model has no place; give the weights of this network (running means belong "
-            "to BatchNorm)"
-        )
+    listed = f"the weights have {', '.join(map(repr, surplus[:5]))} ({len(surplus)} in all)"
+    fix = "give the weights of this network (running means belong to BatchNorm)"
+    require(not surplus, f"{listed}, for which the model has no place; {fix}")
     return model._replace(params=params, statistics=statistics)
 
 
@@ -226,18 +214,160 @@ def _to_kernel(weight: np.ndarray) -> np.ndarray:
 
 def _checked(name: str, place: str, given: np.ndarray, leaf: Any) -> np.ndarray:
     """The array in the type of the leaf."""
-    if given.shape != leaf.shape:
-        fix = "for other classes give head='new', which draws a new head"
-        fix = fix if place.startswith("head/") else "give the weights of this network"
-        raise ValueError(
-            f"{name!r} becomes {list(given.shape)}, but {place} is {list(leaf.shape)}; {fix}"
-        )
-    floating = jnp.issubdtype(given.dtype, jnp.floating)
-    if not floating or jnp.promote_types(given.dtype, leaf.dtype) != leaf.dtype:
-        raise ValueError(
-            f"{name!r} has type {given.dtype}, and {place} {leaf.dtype}; convert it to {leaf.dtype}"
-        )
+    fix = "for other classes give head='new', which draws a new head"
+    fix = fix if place.startswith("head/") else "give the weights of this network"
+    becomes = f"{name!r} becomes {list(given.shape)}, but {place} is {list(leaf.shape)}"
+    require(given.shape == leaf.shape, f"{becomes}; {fix}")
+    narrow = jnp.issubdtype(given.dtype, jnp.floating)
+    narrow = narrow and jnp.promote_types(given.dtype, leaf.dtype) == leaf.dtype
+    types = f"{name!r} has type {given.dtype}, and {place} {leaf.dtype}"
+    require(narrow, f"{types}; convert it to {leaf.dtype}")
     array = np.asarray(given, leaf.dtype, order="C")  # also of a scalar
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name!r} has numbers that are not finite; give other weights")
+    finite = np.isfinite(array).all()
+    require(finite, f"{name!r} has numbers that are not finite; give other weights")
     return array
+
+
+def with_weights(
+    problem: Problem, weights: PathLike | Weights | None, head: Head, names: Sequence[Names]
+) -> Problem:
+    """The problem with the weights of a file, or unchanged without one."""
+    if weights is not None:
+        return pretrained(problem, weights, names, head=head)
+    fix = "give weights=FILE, too"
+    require(head == "loaded", f"head={head!r} has no effect without weights; {fix}")
+    return problem
+
+
+def inverted_residual_names(stages: Stages, squeeze: bool) -> list[Names]:
+    """torchvision's and timm's names of EfficientNet, or without `squeeze` of MobileNetV2."""
+    blocks = _blocks(stages)
+    last = len(stages if squeeze else blocks) + 1
+    names = _unit("stem", "features.0") | _unit("last", f"features.{last}")
+    for index, (stage, block, ours, units) in enumerate(blocks, 1):
+        theirs, count = f"features.{stage + 1}.{block}.block", len(units)
+        project = f"{theirs}.{count + 1}", ""
+        if squeeze:
+            names[f"{ours}/squeeze_excitation/reduce"] = f"{theirs}.{count}.fc1"
+            names[f"{ours}/squeeze_excitation/expand"] = f"{theirs}.{count}.fc2"
+        else:
+            theirs = f"features.{index}.conv"
+            project = f"{theirs}.{count}", f"{theirs}.{count + 1}"
+        for place, unit in enumerate(units):
+            names |= _unit(f"{ours}/{unit}", f"{theirs}.{place}")
+        names |= _unit(f"{ours}/project", *project)
+    return [names | {"head": "classifier.1"}, _timm_names(blocks)]
+
+
+def vision_transformer_names(depth: int, grid: tuple[int, int]) -> list[Names]:
+    """The names of torchvision's and of timm's ViT; positions are resized to rows and columns."""
+    positions = functools.partial(resize_positions, grid=grid)
+    packed = "SelfAttention_0/query_key_value"  # each head by head, in both of them, too
+    kernels = [(f"{name}.weight", _rows_of_patches) for name in ("conv_proj", "patch_embed.proj")]
+    rows: list[Any] = [
+        ("class_token", "class_token", "cls_token"),
+        ("position_embedding", ("encoder.pos_embedding", positions), ("pos_embed", positions)),
+        ("patch_embedding/kernel", *kernels),
+        ("patch_embedding/bias", "conv_proj.bias", "patch_embed.proj.bias"),
+        ("LayerNorm_0", "encoder.ln", "norm"),
+        ("head", "heads.head", "head"),
+    ]
+    of_block = [
+        ("LayerNorm_0", "ln_1", "norm1"),
+        (f"{packed}/kernel", "self_attention.in_proj_weight", "attn.qkv.weight"),
+        (f"{packed}/bias", "self_attention.in_proj_bias", "attn.qkv.bias"),
+        ("SelfAttention_0/projection", "self_attention.out_proj", "attn.proj"),
+        ("LayerNorm_1", "ln_2", "norm2"),
+        ("Dense_0", "mlp.0", "mlp.fc1"),
+        ("Dense_1", "mlp.3", "mlp.fc2"),
+    ]
+    for index in range(depth):
+        of_torchvision, of_timm = f"encoder.layers.encoder_layer_{index}", f"blocks.{index}"
+        rows += [
+            (f"EncoderBlock_{index}/{ours}", f"{of_torchvision}.{first}", f"{of_timm}.{second}")
+            for ours, first, second in of_block
+        ]
+    return [{ours: theirs[n] for ours, *theirs in rows} for n in (0, 1)]
+
+
+def resize_positions(embedding: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """float[1, 1 + patches, width], with a square of patches, for another grid; others unchanged.
+
+    As in timm: bicubic with a = -1/2 and antialiasing, and the class token, the first one, stays.
+    """
+    patches = embedding.shape[1] - 1 if embedding.ndim == 3 else 0
+    side = math.isqrt(max(patches, 0))
+    if side * side != patches or (side, side) == grid or not patches:
+        return embedding
+    narrow = np.dtype(embedding.dtype).itemsize < 4  # timm interpolates in float32
+    dtype = np.float32 if narrow else embedding.dtype
+    image = embedding[0, 1:].reshape(side, side, -1).astype(dtype)
+    with jax.ensure_compile_time_eval():  # also where a model is made in a function that is traced
+        resized = jax.image.resize(image, (*grid, image.shape[-1]), "bicubic")
+    resized = np.asarray(resized, dtype).reshape(1, grid[0] * grid[1], -1)
+    return np.concatenate([embedding[:, :1].astype(dtype), resized], 1)
+
+
+def unet_3d_names(levels: int) -> Names:
+    """The names for `UNet3D` of the package `unet` and of FLamby."""
+    blocks = [f"encoder.encoding_blocks.{level}" for level in range(levels - 1)]
+    blocks += ["bottom_block", *(f"decoder.decoding_blocks.{n}" for n in range(levels - 1))]
+    names: dict[str, Any] = {
+        "head/kernel": ("classifier.conv_layer.weight", lambda weight: weight[..., 0, 0, 0].T),
+        "head/bias": "classifier.conv_layer.bias",
+    }
+    for index, layer in enumerate(f"{block}.conv{n}" for block in blocks for n in (1, 2)):
+        ours = f"ConvolutionalLayer_{index}"
+        names[f"{ours}/Conv3D_0"] = f"{layer}.conv_layer"
+        names[f"{ours}/Normalisation_0"] = f"{layer}.norm_layer"
+        slope = f"{layer}.activation_layer.weight", lambda weight: weight.reshape(())
+        names[f"{ours}/PReLU_0/negative_slope"] = slope
+    return names
+
+
+def _timm_names(blocks: Sequence[Any]) -> Names:
+    names = _unit("stem", "conv_stem", "bn1") | _unit("last", "conv_head", "bn2")
+    for stage, block, ours, units in blocks:
+        theirs, count = f"blocks.{stage}.{block}", len(units)
+        kinds = {"expand": "conv_pw", "depthwise": "conv_dw"}
+        for place, unit in enumerate(units, 1):
+            names |= _unit(f"{ours}/{unit}", f"{theirs}.{kinds[unit]}", f"{theirs}.bn{place}")
+        names[f"{ours}/squeeze_excitation/reduce"] = f"{theirs}.se.conv_reduce"
+        names[f"{ours}/squeeze_excitation/expand"] = f"{theirs}.se.conv_expand"
+        kind = "conv_pwl" if "expand" in units else "conv_pw"
+        names |= _unit(f"{ours}/project", f"{theirs}.{kind}", f"{theirs}.bn{count + 1}")
+    return names | {"head": "classifier"}
+
+
+def _blocks(stages: Stages) -> list[tuple[int, int, str, list[str]]]:
+    """(stage, block, name of its module, units before the last) of all blocks."""
+    return [
+        (number, block, f"stage{number}_block{block}", ["expand", "depthwise"][s.expansion == 1 :])
+        for number, s in enumerate(stages)
+        for block in range(s.blocks)
+    ]
+
+
+def residual_names(blocks: Sequence[int], convolutions: int) -> list[Names]:
+    """torchvision's and timm's for blocks of some convolutions, without their shortcut's."""
+    names = {"Conv_0": "conv1", "Normalisation_0": "bn1", "head": "fc"}
+    kind = {2: "Block", 3: "Bottleneck"}[convolutions]
+    theirs = [f"layer{stage}.{n}" for stage, count in enumerate(blocks, 1) for n in range(count)]
+    for number, block in enumerate(theirs):
+        parts = [(f"conv{n}", f"bn{n}") for n in range(1, convolutions + 1)]
+        for n, (conv, norm) in enumerate([*parts, ("downsample.0", "downsample.1")]):
+            names[f"{kind}_{number}/Conv_{n}"] = f"{block}.{conv}"
+            names[f"{kind}_{number}/Normalisation_{n}"] = f"{block}.{norm}"
+    return [names]
+
+
+def _unit(ours: str, convolution: str, normalisation: str = "") -> dict[str, Any]:
+    """Of a convolution and its normalisation; by default the two parts of one module."""
+    if not normalisation:
+        convolution, normalisation = f"{convolution}.0", f"{convolution}.1"
+    return {f"{ours}/convolution": convolution, f"{ours}/normalisation": normalisation}
+
+
+def _rows_of_patches(weight):
+    """[width, channels, rows, columns] to [inputs, width], in the order of the patches' pixels."""
+    return weight.transpose(2, 3, 1, 0).reshape(-1, weight.shape[0])

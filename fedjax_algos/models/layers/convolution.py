@@ -6,8 +6,7 @@ has matrix products and additions only. So has Winograd's form, with fewer produ
 """
 
 import functools
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import flax.linen as nn
@@ -15,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
+from fedjax_algos.core.files import require
 from fedjax_algos.core.options import check_choice
 
 Implementation = Literal["auto", "patches", "winograd", "lax"]
@@ -37,9 +37,8 @@ def pads(padding: Padding, size: Sizes, window: Sizes, strides: Sizes) -> list[t
         return list(jax.lax.padtype_to_pads(size, window, strides, padding.upper()))
     each = (padding,) * len(size) if isinstance(padding, int) else padding
     if isinstance(each, str) or len(each) != len(size):
-        raise ValueError(
-            f"padding={padding!r} is unknown; give VALID, SAME, a number, or one for each axis"
-        )
+        fix = "give VALID, SAME, a number, or one for each axis"
+        raise ValueError(f"padding={padding!r} is unknown; {fix}")
     return [(side, side) if isinstance(side, int) else side for side in each]
 
 
@@ -57,21 +56,10 @@ def whole_outputs(
     """`output_size`, and how many outputs are in whole pools; ValueError for none."""
     outputs = output_size(size, window, strides, sides)
     whole = [length // extent * extent for length, extent in zip(outputs, pool, strict=True)]
-    if min(whole) < 1:
-        raise ValueError(
-            f"inputs of {size} are too small: a window of {window} leaves {outputs} for a pool of "
-            f"{pool}; give larger inputs, or a model with fewer layers"
-        )
+    small = f"inputs of {size} are too small: a window of {window} leaves {outputs} for a pool of"
+    fix = "give larger inputs, or a model with fewer layers"
+    require(min(whole) > 0, f"{small} {pool}; {fix}")
     return outputs, whole
-
-
-def shifted(images: jax.Array, window: Sizes, strides: Sizes) -> Iterator[jax.Array]:
-    """What each entry of the window meets in padded images, [batch, rows, columns, channels]."""
-    rows, columns = output_size(images.shape[1:3], window, strides, [(0, 0)] * 2)
-    down, right = strides
-    for i, j in itertools.product(*map(range, window)):
-        ends = i + (rows - 1) * down + 1, j + (columns - 1) * right + 1
-        yield images[:, i : ends[0] : down, j : ends[1] : right]
 
 
 def apply_layer(layer: Any, inputs: jax.Array, shape: Sizes, convolve: Any, **more: Any) -> Any:
@@ -142,12 +130,10 @@ def _select(implementation, kernel, strides, dtype):
     """The function that convolves padded images of a dtype with this kernel."""
     window, strides = kernel.shape[:2], tuple(strides)
     winograd_applies = window == (3, 3) and strides == (1, 1)
-    if implementation == "winograd" and not winograd_applies:
-        raise ValueError(
-            f"a kernel of {window} with strides of {strides} has no winograd form; give a kernel "
-            "of (3, 3) with strides of 1, or implementation='auto'"
-        )
     if implementation == "winograd":
+        wrong = f"a kernel of {window} with strides of {strides} has no winograd form"
+        fix = "give a kernel of (3, 3) with strides of 1, or implementation='auto'"
+        require(winograd_applies, f"{wrong}; {fix}")
         return _winograd
     precise = jnp.result_type(dtype, kernel) in (jnp.float32, jnp.float64)  # its sums need the bits
     large = min(kernel.shape[2:]) >= _MIN_WINOGRAD_CHANNELS

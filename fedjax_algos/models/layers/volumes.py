@@ -11,15 +11,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedjax_algos.models.layers.convolution import (
-    Implementation,
-    Padding,
-    apply_layer,
-    convolve,
-    pads,
-    whole_outputs,
-)
-from fedjax_algos.models.layers.pooling import max_pool
+from fedjax_algos.models.layers import convolution
+from fedjax_algos.models.layers.convolution import Implementation, Padding, convolve
+from fedjax_algos.models.layers.shifted import max_pool
 
 
 def convolve_3d(
@@ -47,8 +41,8 @@ def convolve_3d(
         window, and "winograd" for kernels that are not 3x3 in a plane or have strides there.
     """
     size, window = volumes.shape[1:4], kernel.shape[:3]
-    sides = pads(padding, size, window, strides)
-    outputs, _ = whole_outputs(size, window, strides, sides, (1, 1, 1))
+    sides = convolution.pads(padding, size, window, strides)
+    outputs, _ = convolution.whole_outputs(size, window, strides, sides, (1, 1, 1))
     if implementation == "lax":
         return jax.lax.conv_general_dilated(
             volumes, kernel, strides, sides, dimension_numbers=("NDHWC", "DHWIO", "NDHWC")
@@ -87,7 +81,7 @@ class Conv3D(nn.Module):
     @nn.compact
     def __call__(self, volumes):
         shape = (*self.kernel_size, volumes.shape[-1], self.features)
-        return apply_layer(self, volumes, shape, convolve_3d, strides=self.strides)
+        return convolution.apply_layer(self, volumes, shape, convolve_3d, strides=self.strides)
 
 
 def max_pool_3d(volumes: jax.Array, window: tuple[int, int, int]) -> jax.Array:

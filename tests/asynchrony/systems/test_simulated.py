@@ -157,22 +157,11 @@ def test_communication_is_added_to_each_dispatch():
     assert make(0, download_bytes=150).expected_seconds_per_step(0) == 0.5
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "speeds=fast",
-        "seconds_per_step=0",
-        "jitter=-1",
-        "change=1.5",
-        "communication_seconds=-1",
-        "bytes_per_second=0",
-        "dropout=1",
-        "unavailable_seconds=0",
-        "time_floor=-1",
-        "time_bin=0",
-        "time_bin=0.5",  # of speeds that are not exponential
-    ],
-)
+WRONG = """speeds=fast seconds_per_step=0 jitter=-1 change=1.5 communication_seconds=-1 dropout=1
+  bytes_per_second=0 unavailable_seconds=0 time_floor=-1 time_bin=0 time_bin=0.5"""
+
+
+@pytest.mark.parametrize("wrong", WRONG.split())  # the last one is for exponential speeds
 def test_wrong_options(wrong):
     option, _, value = wrong.partition("=")
     with pytest.raises(ValueError, match=f"{option}='?{value}"):

@@ -8,8 +8,6 @@ import nibabel
 import numpy as np
 import pytest
 from bad_input_helpers import refused
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedjax_algos.data import datasets
 from fedjax_algos.data.readers.flamby import area_means, fed_ixi, read_volume
@@ -102,17 +100,6 @@ def test_volumes_are_resized_as_by_pytorch():
     ball = ((i - 41) / 30) ** 2 + ((j - 22) / 15) ** 2 + ((k - 27) / 20) ** 2 < 1
     assert ball.sum() == 37437
     assert (area_means(ball, (48, 60, 48)) == 1).sum() == 23116  # torch: resize, then .long()
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.tuples(*[st.integers(1, 9)] * 3), st.tuples(*[st.integers(1, 9)] * 3))
-def test_means_of_boxes(size, shape):
-    volume = np.random.default_rng(0).integers(0, 9, size)
-    means = [box(volume, shape, place).mean() for place in np.ndindex(*shape)]
-    np.testing.assert_allclose(area_means(volume, shape).ravel(), means, rtol=1e-12)
-    np.testing.assert_array_equal(area_means(np.full(size, 7), shape), np.full(shape, 7.0))
-    if size == shape:
-        np.testing.assert_array_equal(area_means(volume, shape), volume)
 
 
 def test_scaled_voxels_and_other_types(tmp_path):

@@ -5,8 +5,6 @@ import os
 import numpy as np
 import pytest
 from bad_input_helpers import refused
-from hypothesis import given
-from hypothesis import strategies as st
 from image_helpers import encoded
 
 from fedjax_algos.core import files
@@ -15,9 +13,7 @@ from fedjax_algos.data.readers import image_folder as image_files
 from fedjax_algos.data.readers.image_folder import (
     gldv2,
     image_folder,
-    in_order,
     inaturalist,
-    numbered,
 )
 
 
@@ -273,15 +269,3 @@ def test_missing_and_damaged_images_are_found_when_they_are_read(folder, monkeyp
     monkeypatch.setattr(files, "max_text_bytes", lambda: 50)
     with pytest.raises(ValueError, match=r"train.csv: .*it has more than 50 bytes"):
         image_folder(path=folder, **SMALL)
-
-
-@given(st.lists(st.integers(0, 10**17), min_size=1))
-def test_numbers_are_ordered_as_numbers(values):
-    names = list(map(str, values))
-    assert list(map(int, in_order(names))) == sorted(set(values))
-    np.testing.assert_array_equal(
-        numbered(names, in_order(names)), np.unique(values, return_inverse=True)[1]
-    )
-    assert in_order(["b", "10", "9", "b"]) == ["10", "9", "b"]
-    assert in_order(["9", "1" * 5000]) == ["1" * 5000, "9"]  # no number of a reasonable size
-    assert in_order(["2", "²", "٣"]) == ["2", "²", "٣"]  # digits of Unicode are no numbers

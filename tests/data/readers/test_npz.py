@@ -265,23 +265,6 @@ def test_shared_mnist():
     assert (len(sizes), sizes.min(), sizes.max(), np.median(sizes)) == (539, 19, 131, 116)
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the data are not beside this checkout")
-def test_shared_cifar10_jpeg(tmp_path):
-    """The first files of each part; decoding all takes too long for a test."""
-    arrays = {}
-    with np.load(SHARED / "cifar10_jpeg.npz") as file:
-        for part, count in (("train", 100), ("test", 50)):
-            offsets = file[f"offset_{part}"][: count + 1]
-            arrays |= {f"offset_{part}": offsets, f"y_{part}": file[f"y_{part}"][:count]}
-            arrays[f"jpeg_{part}"] = file[f"jpeg_{part}"][: offsets[-1]]
-    data = npz(path=save(tmp_path, **arrays))
-    assert data.train["x"].shape == (100, 32, 32, 3)
-    assert data.train["y"][:12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
-    last = Image.open(io.BytesIO(arrays["jpeg_test"][slice(*offsets[49:51])].tobytes()))
-    np.testing.assert_array_equal(data.test["x"][49], np.asarray(last))
-    np.testing.assert_allclose(data.train["x"].mean(), 120, atol=10)  # 121 over the whole set
-
-
 MEASURE = """
 import sys
 import jax.numpy as jnp

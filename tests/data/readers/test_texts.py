@@ -19,7 +19,6 @@ from fedjax_algos.data.readers.client_files.texts import (
     num_character_sequences,
     read_vocabulary,
     roles,
-    word_sequences,
 )
 
 ABC = Vocabulary.of([b"A", b"B", b"C"])
@@ -45,7 +44,7 @@ def test_numbers_of_the_special_ids():
     ],
 )
 def test_words(vocabulary, text, length, ids):
-    assert word_sequences([text], vocabulary, length).tolist() == [ids]
+    assert vocabulary.sequences([text], length).tolist() == [ids]
 
 
 SNIPPETS = [

@@ -28,9 +28,8 @@ from fedjax_algos.models import (
     pretrained,
 )
 from fedjax_algos.models.large.inverted_residual import EFFICIENTNET_B0, MOBILENET_V2
-from fedjax_algos.models.large.weights_of_torch import (
-    efficientnet_names,
-    mobilenet_v2_names,
+from fedjax_algos.models.large.weights import (
+    inverted_residual_names,
     residual_names,
 )
 from fedjax_algos.models.small import Perceptron
@@ -57,8 +56,8 @@ NETWORKS = {
 
 
 NAMES_OF = {
-    "mobilenet_v2": mobilenet_v2_names(MOBILENET_V2),
-    "efficientnet_b0": efficientnet_names(EFFICIENTNET_B0),
+    "mobilenet_v2": inverted_residual_names(MOBILENET_V2, squeeze=False),
+    "efficientnet_b0": inverted_residual_names(EFFICIENTNET_B0, squeeze=True),
     "resnet18_imagenet": residual_names([2, 2, 2, 2], 2),
     "resnet50": residual_names([3, 4, 6, 3], 3),
 }
@@ -168,33 +167,9 @@ def test_modules_that_the_weights_do_not_have_stay_as_they_were_drawn(small):
         convert_weights(weights, {"Dense_0": "fc1"}, shapes(problem))
 
 
-def parts(params, *names):
-    return [params[name] for name in names]
-
-
-@pytest.mark.slow
-def test_a_new_head_is_drawn_and_the_rest_is_loaded(tmp_path):
-    path = tmp_path / "weights.safetensors"
-    weights = weights_of("mobilenet_v2")
-    save_file(weights, path)
-    with pytest.raises(ValueError, match=r"safetensors: 'classifier.1.bias' becomes \[10\], but"):
-        mobilenet_v2((32, 32, 3), 7, weights=path)
-    key = jax.random.key(3)
-    problem = mobilenet_v2((32, 32, 3), 7, weights=path, head="new")
-    stem, head = jax.jit(lambda key: parts(problem.init(key).params, "stem", "head"))(key)
-    np.testing.assert_array_equal(
-        stem["convolution"]["kernel"], weights["features.0.0.weight"].transpose(2, 3, 1, 0)
-    )
-    plain = mobilenet_v2((32, 32, 3), 7)
-    (drawn,) = jax.jit(lambda key: parts(plain.init(key).params, "head"))(key)
-    np.testing.assert_array_equal(head["kernel"], drawn["kernel"])
-    with pytest.raises(ValueError, match=r"head='new' has no effect without weights; give weights"):
-        mobilenet_v2((32, 32, 3), 7, head="new")
-
-
 def test_weights_for_batch_norm_do_not_fit_group_norm():
     problem = mobilenet_v2((32, 32, 3), 10, norm="group")
-    names = mobilenet_v2_names(MOBILENET_V2)
+    names = inverted_residual_names(MOBILENET_V2, squeeze=False)
     with pytest.raises(ValueError, match=r"running_mean'.*no place; .* \(running means belong to"):
         pretrained(problem, weights_of("mobilenet_v2"), names)
     kept = {name: value for name, value in weights_of("mobilenet_v2").items() if "run" not in name}

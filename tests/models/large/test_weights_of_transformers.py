@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 from weight_helpers import numbers, tensor, torch_shapes
 
 from fedjax_algos.models import unet_3d, vit
-from fedjax_algos.models.large.weights_of_torch import (
+from fedjax_algos.models.large.weights import (
     resize_positions,
     unet_3d_names,
     vision_transformer_names,
@@ -101,6 +101,22 @@ def test_positions_of_other_images():
     tensors["pos_embed"] = tensor("pos_embed", (1, 4, 12))
     with pytest.raises(ValueError, match=r"'pos_embed' becomes \[1, 4, 12\], but position_embed"):
         vit((12, 20, 3), 10, **SMALL, weights=tensors)
+
+
+@pytest.mark.slow
+def test_a_new_head_is_drawn_and_the_rest_is_loaded(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    tensors = {name: tensor(name, shape) for name, shape in of_timm().items()}
+    save_file(tensors, path)
+    with pytest.raises(ValueError, match=r"safetensors: 'head.bias' becomes \[10\], but"):
+        vit(SHAPE, 7, **SMALL, weights=path)
+    problems = vit(SHAPE, 7, **SMALL, weights=path, head="new"), vit(SHAPE, 7, **SMALL)
+    loaded, drawn = (jax.jit(problem.init)(KEY).params for problem in problems)
+    bias = loaded["patch_embedding"]["bias"]
+    np.testing.assert_array_equal(bias, tensors["patch_embed.proj.bias"])
+    np.testing.assert_array_equal(loaded["head"]["kernel"], drawn["head"]["kernel"])
+    with pytest.raises(ValueError, match=r"head='new' has no effect without weights; give weights"):
+        vit(SHAPE, 7, **SMALL, head="new")
 
 
 def test_second_names_of_the_same_tensors_are_left_out(tmp_path):

@@ -10,17 +10,12 @@ import numpy as np
 
 from fedjax_algos.core.files import PathLike, reading, require
 from fedjax_algos.core.limits import MAX_INT32
-from fedjax_algos.core.reprs import printable
+from fedjax_algos.core.reprs import describe_tree, printable
 from fedjax_algos.data.dataset import MAX_CLASSES, checked_examples, checked_labels
 from fedjax_algos.data.federated_data import ClientDataset, ClientSource
 from fedjax_algos.data.images import ImageFormat
-from fedjax_algos.data.readers.client_files.texts import (
-    CHARACTERS,
-    Vocabulary,
-    character_sequences,
-    num_character_sequences,
-    word_sequences,
-)
+from fedjax_algos.data.readers.client_files import texts
+from fedjax_algos.data.readers.client_files.texts import Vocabulary
 
 _INPUTS = ("pixels", "image", "snippets", "tokens")  # TFF's names of what is "x"
 _WORDS = "tokens"  # TFF's name of a text of words
@@ -52,10 +47,7 @@ class ClientFeatures(NamedTuple):
             require(name in self.features, f"it has no feature {name!r}, only {known}")
 
     def drawn(self, number: int | None) -> "ClientFeatures":
-        """Clients with examples, of which that number is drawn with a fixed seed if there are more.
-
-        There is a ValueError if no client has an example.
-        """
+        """Clients with examples; if there are more than a number, it is drawn with a fixed seed."""
         total = int(self.counts.sum())
         with reading(self.name, "a data set of clients", "fetch it again"):
             require(total, "none of the clients has an example")
@@ -103,10 +95,7 @@ def client_dataset(
     max_test_examples: int | None = None,
     image_format: ImageFormat | None = None,
 ) -> ClientDataset:
-    """The data set of the features `x` and `y`; the options are those of `tff_hdf5`.
-
-    With an `image_format`, `x` are the files of images.
-    """
+    """The data set of the features `x`, images if they have a format, and `y`; see `tff_hdf5`."""
     notes = tuple(
         f"{lost} {kind} clients have no examples and are left out"
         for kind, features in (("training", train), ("test", test))
@@ -127,9 +116,10 @@ def client_dataset(
             known = vocabulary is not None or not (is_labelled or x == _WORDS)
             require(known, f"{x} is a text of words or with labels")
             steps = length or (20 if vocabulary else 80)
+            sequences = vocabulary.sequences if vocabulary else texts.character_sequences
         if not is_labelled:
             require(num_classes is None, "num_classes is for labels; leave it out, or give y=NAME")
-            num_classes = (vocabulary or CHARACTERS).num_classes
+            num_classes = (vocabulary or texts.CHARACTERS).num_classes
         elif num_classes is None:
             num_classes = 1 + max(_largest_label(each, names[1]) for each in (train, test))
 
@@ -141,11 +131,7 @@ def client_dataset(
                 listed = is_text or image_format is not None
                 require(isinstance(values, list) is listed, f"{x} is of another kind")
             if is_text:
-                tokens = (
-                    word_sequences(values, vocabulary, steps)
-                    if vocabulary
-                    else character_sequences(values, steps)
-                )
+                tokens = sequences(values, steps)
                 values, targets = tokens[:, :-1], tokens[:, 1:]
             elif image_format is None:
                 values = checked_examples(values, f"{source}: {x}")
@@ -167,7 +153,7 @@ def client_dataset(
 
     sources = source_of(train, max_examples), source_of(test, None)
     with reading(test.name, "of the same data set", "give files of one data set"):
-        expected, found = (_kinds(source.example) for source in sources)
+        expected, found = (describe_tree(dict(source.example)) for source in sources)
         require(found == expected, f"its examples are {found}, the training ones {expected}")
     return ClientDataset(*sources, num_classes, notes)
 
@@ -176,13 +162,9 @@ def _sizes(features: ClientFeatures, x: str, limit: int | None, steps: int | Non
     """int32[clients]: their examples, or sequences of characters, which a text may have more of."""
     counts = np.minimum(features.counts, limit or MAX_INT32)
     if steps is not None:
-        texts = (features.read(i, [x], limit)[x] for i in range(len(counts)))
-        counts = np.array([num_character_sequences(each, steps).sum() for each in texts])
+        each = (features.read(i, [x], limit)[x] for i in range(len(counts)))
+        counts = np.array([texts.num_character_sequences(own, steps).sum() for own in each])
     return counts.astype(np.int32)
-
-
-def _kinds(example: Mapping[str, jax.ShapeDtypeStruct]) -> str:
-    return ", ".join(f"{k} {v.dtype}{list(v.shape)}" for k, v in example.items())
 
 
 def _largest_label(features: ClientFeatures, y: str) -> int:

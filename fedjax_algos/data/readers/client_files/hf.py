@@ -6,15 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core.files import (
-    PathLike,
-    check_array_bytes,
-    needed,
-    read_file,
-    reading,
-    require,
-    require_regular_below,
-)
+from fedjax_algos.core import files
+from fedjax_algos.core.files import PathLike, reading, require
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import ClientDataset, datasets
@@ -79,10 +72,10 @@ def hf(
 
     Source: https://huggingface.co/docs/datasets.
     """
-    huggingface, folder, splits = needed("datasets", "hf"), Path(name), (train_split, test_split)
+    huggingface, folder = files.needed("datasets", "hf"), Path(name)
     # the package and its dependencies raise many types
     with reading(f"hf {name}", "a data set", "check the name, or fetch it again", Exception):
-        require_regular_below(folder)
+        files.require_regular_below(folder)
         one = folder.is_file() or (folder / "state.json").exists()
         require(not one, "it has one split; give a folder with a file or folder for each")
         if (folder / "dataset_dict.json").exists():
@@ -90,9 +83,9 @@ def hf(
         else:
             loaded = huggingface.load_dataset(name, config)
         listed = ", ".join(map(str, loaded))[:200]
-        for split in splits:
+        for split in (train_split, test_split):
             require(split in loaded, f"it has no split {split!r}, only {listed}")
-        train_rows, test_rows = (loaded[split] for split in splits)
+        train_rows, test_rows = loaded[train_split], loaded[test_split]
     train = _features(train_rows, f"hf {name}, split {train_split}", users)
     in_test = users if users in test_rows.column_names else None
     test = _features(test_rows, f"hf {name}, split {test_split}", in_test)
@@ -111,10 +104,10 @@ def hf(
     data = client_dataset(train, test, x, y, num_classes, known, length, image_format=images)
     if users:
         return data
-    sources, each = data[:2], data.train.example["x"]  # of one client each
-    total = sum(int(source.counts[0]) for source in sources) * each.size * each.dtype.itemsize
-    check_array_bytes(f"{train.name}: its examples", total, "give users=NAME or a smaller one")
-    parts = [source.examples_of(0) for source in sources]
+    each, fix = data.train.example["x"], "give users=NAME or a smaller one"
+    total = int(data.train.counts[0] + data.test.counts[0]) * each.size * each.dtype.itemsize
+    files.check_array_bytes(f"{train.name}: its examples", total, fix)
+    parts = [source.examples_of(0) for source in (data.train, data.test)]  # each of one client
     arrays = [part[key] for part in parts for key in ("x", "y")]
     return from_arrays(*arrays, num_classes=data.num_classes, source=train.name)
 
@@ -156,7 +149,7 @@ def _values(rows: Any, column: str, source: str) -> np.ndarray | list[bytes]:
             images = list(rows.cast_column(column, huggingface.Image(decode=False))[column])
             require(None not in images, "an image is missing")
             return [  # images stand in the table or in files of their own
-                read_file(each["path"]) if each["bytes"] is None else each["bytes"]
+                files.read_file(each["path"]) if each["bytes"] is None else each["bytes"]
                 for each in images
             ]
         if _is_text(feature):

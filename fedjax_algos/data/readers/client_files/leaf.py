@@ -61,8 +61,8 @@ def leaf(
     """
     given = {"femnist": invert, "shakespeare": alphabet != "leaf", "sent140": words != 5000}
     for (owner, is_set), name in zip(given.items(), ("invert", "alphabet", "words"), strict=True):
-        if is_set and task != owner:
-            raise ValueError(f"leaf: {name} is for task={owner}, not {task}; leave it out")
+        wrong = f"leaf: {name} is for task={owner}, not {task}; leave it out"
+        require(task == owner or not is_set, wrong)
     symbols, vocabulary = SYMBOLS[alphabet], dict[str, int]()
     converters: dict[str, tuple[Convert, int]] = {
         "femnist": (functools.partial(_pixels, invert=invert), 62),
@@ -85,11 +85,8 @@ def leaf(
         test, in_test = _bags_of_words(test, ranks)
         users = users[in_train]
         lost, lost_test = (len(rows) - int(rows.sum()) for rows in (in_train, in_test))
-        if lost or lost_test:
-            notes = (
-                f"{lost} training and {lost_test} test samples contain none of the "
-                f"{len(frequent)} words and are left out",
-            )
+        without = f"{lost} training and {lost_test} test samples contain none of the"
+        notes = (f"{without} {len(frequent)} words and are left out",) * bool(lost or lost_test)
     arrays: Any = *train, *test, users
     return from_arrays(*arrays, num_classes=num_classes, notes=notes, source=path)
 
@@ -97,10 +94,7 @@ def leaf(
 def _collect(
     folder: Path, kind: str, convert: Convert, numbers: dict[str, int], max_clients: int | None
 ) -> tuple[Columns, np.ndarray]:
-    """The columns of all clients, concatenated, and the client number of each row, int32[n].
-
-    New names receive the next numbers, and are left out if there are `max_clients` already.
-    """
+    """The columns of all clients, concatenated, and the client number of each row, int32[n]."""
     parts, users, seen = list[Columns](), list[np.ndarray](), set[str]()
     converted = functools.partial(_converted, convert)
     with reading(folder, "a folder of LEAF", _FIX):
@@ -130,10 +124,7 @@ def _collect(
 
 
 def _converted(convert: Convert, pairs: list[tuple[str, Any]]) -> Any:
-    """An object of JSON; of a client its columns, so that the lists of one are in memory at a time.
-
-    The columns are () if it is empty, and an error if its lists do not fit.
-    """
+    """An object of JSON; of a client its columns (() for no sample), or an error of its lists."""
     values = once(pairs)
     x, y = values.get("x"), values.get("y")
     if not (isinstance(x, list) and isinstance(y, list)):

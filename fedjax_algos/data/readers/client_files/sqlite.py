@@ -226,11 +226,8 @@ def _array(code: int, content: bytes) -> np.ndarray | list[bytes]:
 def _open_tables(
     path: PathLike, tables: Mapping[str, Sequence[str]]
 ) -> Iterator[sqlite3.Connection]:
-    """A read-only connection to a file whose tables have these columns; texts are bytes.
-
-    Nothing of the file is executed: extensions stay off, and a view, a virtual table or a computed
-    column is refused before it is read.
-    """
+    """A read-only connection to a file with these columns, of which nothing is executed."""
+    # extensions stay off; a view, a virtual table or a computed column is refused before it is read
     errors = sqlite3.Error, AttributeError, TypeError  # of a value of another type
     with reading(path, "an SQLite file of clients", _FIX, *errors):
         with open_regular(path) as file:

@@ -11,17 +11,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedjax_algos.core.files import (
-    PathLike,
-    check_array_bytes,
-    max_text_bytes,
-    open_regular,
-    parse_json,
-    read_bounded,
-    read_file,
-    reading,
-    require,
-)
+from fedjax_algos.core import files
+from fedjax_algos.core.files import PathLike, reading, require
 from fedjax_algos.core.options import Count, Proportion
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.data.dataset import Dataset, from_arrays
@@ -59,6 +50,17 @@ class Vocabulary(NamedTuple):
         """All ids: V + 4."""
         return len(self.ids) + 4
 
+    def sequences(self, texts: Sequence[bytes], length: int) -> np.ndarray:
+        """int32[texts, length + 1]: begin, `length` words at most, end if it has room, padding."""
+        sequences = np.full((len(texts), length + 1), PADDING, np.int32)
+        unknown, begin, end = self.special
+        for row, text in zip(sequences, texts, strict=True):
+            words = text.split(b" ", maxsplit=length)[:length]
+            ids = [self.ids.get(word, unknown) for word in words]
+            tokens = [begin, *ids, end][: length + 1]
+            row[: len(tokens)] = tokens
+        return sequences
+
 
 CHARACTERS = Vocabulary.of(bytes([code]) for code in _TFF_CHARACTERS)
 _UNKNOWN, _BEGIN, _END = CHARACTERS.special
@@ -67,13 +69,10 @@ _CODES[np.frombuffer(_TFF_CHARACTERS, np.uint8)] = np.arange(1, len(_TFF_CHARACT
 
 
 def read_vocabulary(path: PathLike, words: int) -> Vocabulary:
-    """The first words of a file with a word in each line, such as TFF's `stackoverflow.word_count`.
-
-    What follows a word in its line, such as its count, is not read.
-    """
+    """The first words of the lines of a file, such as TFF's `stackoverflow.word_count`."""
     ids: dict[bytes, int] = {}
     with reading(path, "a vocabulary", "give a text with a word in each line"):
-        with open_regular(path) as file:
+        with files.open_regular(path) as file:
             while len(ids) < words and (line := file.readline(_LONGEST_LINE)):
                 number = len(ids) + 1
                 packed = number == 1 and line[:3] == b"BZh"
@@ -93,26 +92,8 @@ def most_frequent_words(texts: Iterable[bytes], words: int) -> Vocabulary:
     return Vocabulary.of(word for word, _ in counts.most_common(words))
 
 
-def word_sequences(texts: Sequence[bytes], vocabulary: Vocabulary, length: int) -> np.ndarray:
-    """int32[texts, length + 1]: begin, the first `length` words, end if there is room, padding.
-
-    Words are separated by one blank.
-    """
-    sequences = np.full((len(texts), length + 1), PADDING, np.int32)
-    unknown, begin, end = vocabulary.special
-    for row, text in zip(sequences, texts, strict=True):
-        words = text.split(b" ", maxsplit=length)[:length]
-        ids = [vocabulary.ids.get(word, unknown) for word in words]
-        tokens = [begin, *ids, end][: length + 1]
-        row[: len(tokens)] = tokens
-    return sequences
-
-
 def character_sequences(texts: Sequence[bytes], length: int) -> np.ndarray:
-    """int32[sequences, length + 1]: each text as begin, its bytes, end, in pieces of length + 1.
-
-    The last piece of a text is padded, and the last id of a piece has none that follows.
-    """
+    """int32[sequences, length + 1]: each text as begin, its bytes, end, padding, in pieces."""
     counts = num_character_sequences(texts, length)
     sequences = np.full((int(counts.sum()), length + 1), PADDING, np.int32)
     starts = np.cumsum(counts) - counts
@@ -169,11 +150,11 @@ def roles(
     has no stride, no maximum number of examples, and no choice of alphabet.
     """
     with reading(path, "a JSON file of roles", _FIX, zlib.error):
-        packed = read_file(path)
+        packed = files.read_file(path)
         if packed[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=io.BytesIO(packed)) as unpacked:
-                packed = read_bounded(unpacked, max_text_bytes())
-        content = parse_json(packed)
+                packed = files.read_bounded(unpacked, files.max_text_bytes())
+        content = files.parse_json(packed)
         strings = isinstance(content, dict) and all(isinstance(t, str) for t in content.values())
         require(strings, "it is not an object of strings")
         long = {r: text for r, text in content.items() if text.count("\n") + 1 >= min_lines}
@@ -190,7 +171,7 @@ def roles(
         require((tests < sizes).any(), "no role has a window for the test")
         windows = int((trains + sizes - tests).sum())
         what = f"{windows} windows of {window} characters"
-        check_array_bytes(what, windows * window, "raise stride")
+        files.check_array_bytes(what, windows * window, "raise stride")
         codes = [encode(text, symbols) for text, _ in chosen]
     train = _cut(codes, np.zeros_like(trains), trains, window, stride)
     test = _cut(codes, tests, sizes, window, stride)

@@ -7,23 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core.files import (
-    FileError,
-    PathLike,
-    check_array_bytes,
-    needed,
-    reading,
-    require,
-    require_regular_below,
-)
+from fedjax_algos.core import files
+from fedjax_algos.core.files import PathLike, reading, require
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.dataset import Dataset, from_arrays
 from fedjax_algos.data.federated_data import datasets
-from fedjax_algos.data.readers.client_files.texts import (
-    most_frequent_words,
-    read_vocabulary,
-    word_sequences,
-)
+from fedjax_algos.data.readers.client_files.texts import most_frequent_words, read_vocabulary
 
 _KIND = "a data set of TFDS that fits"
 
@@ -66,7 +55,7 @@ def tfds(
 
     Source: https://www.tensorflow.org/datasets.
     """
-    tensorflow_datasets = needed("tensorflow_datasets", "tfds", " array-record pillow")
+    tensorflow_datasets = files.needed("tensorflow_datasets", "tfds", " array-record pillow")
     where, place = (f", data_dir={data_dir!r}", f" in {data_dir}") if data_dir else ("", "")
     prepare = (
         f"prepare it once, with TensorFlow: tensorflow_datasets.builder({name!r}{where}, "
@@ -76,7 +65,7 @@ def tfds(
     # TFDS and its dependencies raise many types
     with reading(source, _KIND, "check the names", Exception):
         if data_dir is not None:
-            require_regular_below(Path(data_dir, re.split(r"\W", name)[0]))
+            files.require_regular_below(Path(data_dir, re.split(r"\W", name)[0]))
         builder = tensorflow_datasets.builder(name, data_dir=data_dir)
         keys = builder.info.supervised_keys or ("image", "label")
         features = dict(builder.info.features)
@@ -100,14 +89,14 @@ def tfds(
             try:
                 records = builder.as_data_source(split)
             except NotImplementedError as error:  # for TFRecord and others without random access
-                raise FileError(
+                raise files.FileError(
                     f"{source}: is not in the format array_record; convert it where TensorFlow is "
                     f"installed: tfds convert_format --dataset_version_dir={builder.data_dir} "
                     "--out_file_format=array_record"
                 ) from error
             size = 4 * (length + 1) if is_text else dtype.itemsize * math.prod(shape)
             total = sum(part.nbytes for part in parts) + size * len(records)
-            check_array_bytes("its examples", total, "name a slice, such as train[:10%]")
+            files.check_array_bytes("its examples", total, "name a slice, such as train[:10%]")
             values = np.empty((len(records), *shape), dtype)
             rows = []
             for i, record in enumerate(records):
@@ -119,7 +108,7 @@ def tfds(
         known = read_vocabulary(vocabulary, words) if vocabulary else None
         known = known or most_frequent_words(parts[0].tolist(), words)
         for i in (0, 2):
-            parts[i] = word_sequences(parts[i].tolist(), known, length)[:, :-1]
+            parts[i] = known.sequences(parts[i].tolist(), length)[:, :-1]
     arrays: Any = *parts, owners[0] if users else None
     classes = getattr(features[names[1]], "num_classes", None)
     return from_arrays(*arrays, num_classes=classes, source=source)

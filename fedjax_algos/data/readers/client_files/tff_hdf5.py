@@ -9,15 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_algos.core.files import (
-    PathLike,
-    check_array_bytes,
-    needed,
-    open_regular,
-    reading,
-    require,
-    require_regular,
-)
+from fedjax_algos.core import files
+from fedjax_algos.core.files import PathLike, reading, require
 from fedjax_algos.core.options import Count
 from fedjax_algos.data.federated_data import ClientDataset, datasets
 from fedjax_algos.data.readers.client_files.client_examples import (
@@ -119,9 +112,9 @@ def _features(path: PathLike, max_clients: int | None = None) -> ClientFeatures:
 @contextlib.contextmanager
 def _examples(path: PathLike) -> Iterator[Any]:
     """The group `examples` of a file that is open in the context."""
-    h5py = needed("h5py", "tff_hdf5")
+    h5py = files.needed("h5py", "tff_hdf5")
     with reading(path, "an HDF5 file of TFF", _FIX, *_ERRORS):
-        require_regular(path)
+        files.require_regular(path)
         with h5py.File(path, "r") as file:
             yield _member(file, "examples", "Group")
 
@@ -151,7 +144,7 @@ def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
     written = not dataset.size or dataset.id.get_storage_size()
     require(written, f"{name!r} was declared with shape {list(dataset.shape)}, but not written")
     chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
-    check_array_bytes(f"{name!r}", max(dataset.nbytes, chunk), "leave examples out")
+    files.check_array_bytes(f"{name!r}", max(dataset.nbytes, chunk), "leave examples out")
     if not text:
         return dataset[:limit]
     _check_heaps(dataset)
@@ -159,11 +152,9 @@ def _values(dataset: Any, limit: int | None) -> np.ndarray | list[bytes]:
 
 
 def _check_heaps(dataset: Any) -> None:
-    """Follows the heaps of an array of texts: with an empty gap, HDF5 2.0 would not end.
-
-    They are those of https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html, III.E,
-    where an object 0 is the gap that remains. Those of compressed references are not found.
-    """
+    """Follows the heaps of texts: with an empty gap (an object 0), HDF5 2.0 would not end."""
+    # https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html, III.E
+    # those of compressed references are not found
     import h5py
 
     settings, places = dataset.id.get_create_plist(), []
@@ -172,7 +163,7 @@ def _check_heaps(dataset: Any) -> None:
     elif settings.get_layout() == h5py.h5d.CHUNKED and not settings.get_nfilters():
         chunks = (dataset.id.get_chunk_info(i) for i in range(dataset.id.get_num_chunks()))
         places = [(chunk.byte_offset, chunk.size) for chunk in chunks]
-    with open_regular(dataset.file.filename) as file:
+    with files.open_regular(dataset.file.filename) as file:
         end = file.seek(0, os.SEEK_END)
 
         def part(place: int, size: int) -> bytes:
