@@ -1,8 +1,7 @@
 """Quantities that the papers plot, assume or bound, measured on a state without changing it.
 
-- FedGBO: how far the directions of a cohort's models differ (`cosine_drift`), from the uploads that
-  `Engine.updates` returns.
-- GHBM: client drift, and the error of gradients that are averaged over some rounds.
+FedGBO plots `cosine_drift`, which is computed from the uploads that `Engine.updates` returns. The
+others are GHBM's.
 """
 
 import functools
@@ -18,12 +17,7 @@ from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Model, Params, Problem, Update
 from fedjax_algos.core.algorithm import kinds, split_update
 from fedjax_algos.core.checks import check_whole
-from fedjax_algos.core.local_training import (
-    Correction,
-    full_gradient,
-    local_training,
-    uncorrected,
-)
+from fedjax_algos.core.local_training import Correction, full_gradient, local_training, uncorrected
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.randomness import dispatch_keys, permutation_words
 from fedjax_algos.core.trees import add_scaled
@@ -55,12 +49,11 @@ def client_deltas(algorithm: Algorithm, params: Params, updates: Update) -> Para
     """
     parts = algorithm.traits.parts
     found = dict(zip(kinds(parts), split_update(parts, updates), strict=True))
+    deltas = found.get("delta", ())
     if "model" in found:
         deltas = jax.tree.map(lambda x, y: x[None] - y, params, found["model"])
     elif "change" in found:
         deltas = jax.tree.map(jnp.negative, found["change"])
-    else:
-        deltas = found.get("delta", ())
     shapes = [[leaf.shape[1:] for leaf in jax.tree.leaves(deltas)], jax.tree.structure(deltas)]
     if shapes != [[leaf.shape for leaf in jax.tree.leaves(params)], jax.tree.structure(params)]:
         raise ValueError(
@@ -92,8 +85,7 @@ def cosine_drift(models: Params) -> jax.Array:
     https://arxiv.org/abs/2108.09134, Figure 1. That each pair counts once is our reading.
 
     Args:
-      models: leaves [cohort, ...] of at least two clients, of `local_models`; with `client_deltas`
-        it is the drift of the updates.
+      models: leaves [cohort, ...] of at least two `local_models`; or deltas, for their drift.
     """
     cohort = jax.tree.leaves(models)[0].shape[0]
     if cohort < 2:
@@ -104,8 +96,7 @@ def cosine_drift(models: Params) -> jax.Array:
         norm = optax.tree.norm(y)
         return jax.tree.map(lambda leaf: leaf / norm.astype(leaf.dtype), y)
 
-    # for unit vectors 1 - cos is half the squared distance, and half its mean over all pairs is the
-    # sum of squares around the mean, divided by M - 1
+    # half the mean squared distance of all pairs is the sum of squares around the mean over M - 1
     return sum(leaf.var(0, ddof=1).sum() for leaf in jax.tree.leaves(jax.vmap(unit)(models)))
 
 
@@ -124,16 +115,15 @@ def client_drift(
     """The mean squared distance of local models from those of averaged gradients, float[].
 
     `epsilon_t = (1 / M) sum_i (1 / K_i) sum over k = 1..K_i of |y_i^k - z^k|^2`, where y_i^k is
-    client i's model after k steps from x of local training with `local`, and z is the shadow
-    sequence `z^0 = x, z^k = z^{k-1} - rate (1 / N) sum_i g_i(z^{k-1})` with full-batch gradients.
+    client i's model after k local steps from x, and z is the shadow sequence
+    `z^0 = x, z^k = z^{k-1} - rate (1 / N) sum_i g_i(z^{k-1})` with full-batch gradients.
 
     Source: Definition 3.1 and eq. 1 of Zaccone et al., "Communication-Efficient Heterogeneous
     Federated Learning with Generalized Heavy-Ball Momentum", TMLR 2025,
     https://arxiv.org/abs/2311.18578. Our reading of what it leaves open:
 
     - The printed shadow step has no rate, but the clients' steps have one. Here both have it.
-    - In the paper S is the set of all clients. So the shadow averages the gradients of all clients,
-      and the outer mean runs over `dispatches`: with one dispatch of each client this is the
+    - The outer mean runs over `dispatches`: with one dispatch of each client this is the
       definition, and with a uniformly drawn cohort an unbiased estimate of it.
     - The expectation is over the clients' batches. Here the batches are those of the dispatches and
       of the seed, as in a run; with batches="full" there is no expectation.
@@ -150,7 +140,7 @@ def client_drift(
       shadow: whose gradients the shadow sequence averages, "all" or those of the "cohort". All its
         models, max K_i, are kept in memory.
       correct: changes the gradients of the local models, as in `local_training`, but not those of
-        the shadow. It is the same for all clients.
+        the shadow.
       layout: the layout of the local training, as for `make_engine`.
     """
     check_choice("shadow", shadow, ("all", "cohort"))
@@ -243,18 +233,17 @@ def averaged_gradient_error(
 ) -> AveragedGradientError:
     """The error of the mean gradient over the clients of the last tau rounds, and its bound.
 
-    The error is `|g^{t_tau} - g|^2`. Here `g^{t_tau}` is the unweighted mean of the full-batch
+    The error is `|g^{t_tau} - g|^2`, where `g^{t_tau}` is the unweighted mean of the full-batch
     gradients of the clients in the union S_tau of the last tau cohorts, and g that of all N
-    clients, at the same params. Under cyclic participation of whole groups the paper bounds the
-    error by `8 (1 - tau C)^2 (G^2 + |g|^2)`. For other cohorts 1 - tau C is replaced by
-    1 - |S_tau| / N, as in the lemma behind the corollary.
+    clients, at the same params. Under cyclic participation the paper bounds it by
+    `8 (1 - tau C)^2 (G^2 + |g|^2)`. For other cohorts 1 - tau C is replaced by 1 - |S_tau| / N, as
+    in the lemma behind the corollary.
 
     Source: Lemma 4.7 and Corollary 4.8 of Zaccone et al., "Communication-Efficient Heterogeneous
     Federated Learning with Generalized Heavy-Ball Momentum", TMLR 2025,
     https://arxiv.org/abs/2311.18578. Its Assumption 4.3 bounds the MEAN dissimilarity by G^2, which
     gives `bound`. The proof needs the mean over any subset to be within G^2, and only the largest
-    dissimilarity ensures that: one deviant client of ten breaks the printed bound at tau = 1. So
-    the error can exceed `bound`, but never `worst_case_bound`.
+    dissimilarity ensures that. So the error can exceed `bound`, but never `worst_case_bound`.
 
     Args:
       problem: what is learned.
@@ -271,9 +260,8 @@ def averaged_gradient_error(
     check_whole("tau", tau, 1, len(cohorts))
     number = data.num_clients
     recent = np.unique(cohorts[-tau:])
-    if not 0 <= recent[0] <= recent[-1] < number:
-        wrong = recent[0] if recent[0] < 0 else recent[-1]
-        raise ValueError(f"client {wrong} is in a cohort; there are clients 0 to {number - 1}")
+    for client in recent[(recent < 0) | (recent >= number)]:
+        raise ValueError(f"client {client} is in a cohort; there are clients 0 to {number - 1}")
     # g^{t_tau} - g as one sum, which is exactly 0 if both are means over the same clients
     weights = np.full(number, -1 / number)
     weights[recent] += 1 / len(recent)

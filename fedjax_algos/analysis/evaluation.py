@@ -8,25 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_algos.core import Batch, ClassMean, Mean, Metrics, Model, Problem
-from fedjax_algos.core.checks import (
-    apply_model,
-    check_kind,
-    check_problem,
-    check_whole,
-    losses_of,
-    metrics_of,
-)
+from fedjax_algos.core import Batch, ClassMean, Mean, Metrics, Model, Problem, checks
 from fedjax_algos.core.local_training import check_one_each
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.data.federated_data import FederatedData, check_examples
 
 
 def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, Batch], Metrics]:
-    """Builds a compiled `(model, examples) -> metrics`: means over examples, leaves [total, ...].
+    """Builds a compiled `(model, examples) -> metrics`: exact means over examples, leaves [n, ...].
 
-    They are exact also if the last batch is short. Further calls for the same problem return the
-    same function, so that they compile nothing.
+    Further calls for the same problem return the same function, so that they compile nothing.
 
     Args:
       problem: what is learned. While `training` is False, the outputs for an example must not
@@ -41,8 +32,8 @@ def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, 
       ValueError: for a batch size below 1; when called, for a loss or a metric that does not give
         one value for each example.
     """
-    check_problem(problem)
-    check_whole("batch_size", batch_size)
+    checks.check_problem(problem)
+    checks.check_whole("batch_size", batch_size)
     return _compiled_evaluate(problem, batch_size)
 
 
@@ -50,7 +41,7 @@ def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, 
 def _compiled_evaluate(problem, batch_size):
     @jax.jit
     def evaluate(model: Model, examples: Batch) -> Metrics:
-        check_kind("model", model, Model, "give Model(params, statistics)")
+        checks.check_kind("model", model, Model, "give Model(params, statistics)")
         total = check_examples("the examples", examples)
         if not total:
             raise ValueError("there are 0 examples to evaluate on; give at least one")
@@ -74,9 +65,6 @@ def make_evaluate_clients(
 
     `metric_i = (1 / n_i) sum over j of metric(model, example_ij)`, for all clients i.
 
-    All clients share the model, so batches are cut from the examples of all clients in order: only
-    the last one is short, and there is no layout to choose.
-
     Args:
       problem: what is learned, as for `make_evaluate`.
       batch_size: examples computed at once.
@@ -90,13 +78,13 @@ def make_evaluate_clients(
     Raises:
       ValueError: as for `make_evaluate`, or if no client holds an example.
     """
-    check_problem(problem)
-    check_whole("batch_size", batch_size)
+    checks.check_problem(problem)
+    checks.check_whole("batch_size", batch_size)
 
     @jax.jit
     def evaluate(model: Model, data: FederatedData) -> Metrics:
-        check_kind("model", model, Model, "give Model(params, statistics)")
-        check_kind("data", data, FederatedData, "give what federate returned")
+        checks.check_kind("model", model, Model, "give Model(params, statistics)")
+        checks.check_kind("data", data, FederatedData, "give what federate returned")
         total = data.indices.shape[0]  # examples of all clients
         if not total:
             raise ValueError(
@@ -129,13 +117,10 @@ def make_evaluate_clients(
 
 
 class ClientSummary(NamedTuple):
-    """The distribution of a metric over clients.
+    """The distribution of a metric over clients, as `summarise_clients` computes it.
 
-    Attributes:
-      mean: mean over clients.
-      standard_deviation: standard deviation over clients.
-      worst_decile: mean of the worst tenth of the clients.
-      weighted_mean: mean over all examples.
+    It is the `mean` and the `standard_deviation` over clients, the mean of the worst tenth of them,
+    `worst_decile`, and the `weighted_mean` over all examples.
     """
 
     mean: float
@@ -150,14 +135,12 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
     With v_i the value of client i and C clients:
 
     - `mean = (1 / C) sum v_i`;
-    - `standard_deviation = sqrt((1 / C) sum (v_i - mean)^2)`, of these clients, not an estimate
-      for other clients;
-    - `worst_decile` is the mean of the ceil(C / 10) worst v_i;
+    - `standard_deviation = sqrt((1 / C) sum (v_i - mean)^2)`;
+    - `worst_decile` is the mean of the ceil(C / 10) worst v_i; NaN is worse than any number;
     - `weighted_mean = sum n_i v_i / sum n_i` is the mean over all examples; for a `ClassMean`, the
       value of all examples together.
 
-    Clients of weight 0, such as those without examples, are left out. NaN counts as worse than any
-    number.
+    Clients of weight 0, such as those without examples, are left out.
 
     Source: Li et al., "Fair Resource Allocation in Federated Learning", ICLR 2020,
     https://arxiv.org/abs/1905.10497, reports the means of the worst and best 10% of clients.
@@ -171,7 +154,8 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
       ValueError: for another `worst`, or if no client has examples.
     """
     check_choice("worst", worst, ("lowest", "highest"))
-    check_kind("values", values, Mean, "give one metric, such as evaluate(model, data)['loss']")
+    fix = "give one metric, such as evaluate(model, data)['loss']"
+    checks.check_kind("values", values, Mean, fix)
     nonempty = np.asarray(values.over_classes().weight) > 0
     if not nonempty.any():
         raise ValueError(
@@ -179,16 +163,10 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
             "one client has some"
         )
     values = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[nonempty], values)
-    means = _quotients(values)
-    sign = 1 if worst == "highest" else -1
-    num_worst = -(-means.size // 10)
+    means, pooled = _quotients(values), _quotients(jax.tree.map(lambda leaf: leaf.sum(0), values))
+    sign, num_worst = 1 if worst == "highest" else -1, -(-means.size // 10)
     worst_means = sign * np.sort(sign * means)[-num_worst:]  # sort puts NaN last
-    return ClientSummary(
-        mean=float(means.mean()),
-        standard_deviation=float(means.std()),
-        worst_decile=float(worst_means.mean()),
-        weighted_mean=float(_quotients(jax.tree.map(lambda leaf: leaf.sum(0), values))),
-    )
+    return ClientSummary(*map(float, (means.mean(), means.std(), worst_means.mean(), pooled)))
 
 
 def _quotients(values: Mean) -> np.ndarray:
@@ -201,8 +179,7 @@ def evaluate_batch(
     problem: Problem, model: Model, examples: Batch, rows: jax.Array, real: jax.Array
 ) -> Metrics:
     """Sums and weights of the loss and the metrics of int32[batch] rows, where they are real."""
-    values = _values(problem, model, examples, rows, real)
-    sums = jax.tree.map(lambda leaf: leaf.sum(0), values)
+    sums = jax.tree.map(lambda x: x.sum(0), _values(problem, model, examples, rows, real))
     count = real.sum()
     return {name: _as_mean(each, count) for name, each in sums.items()}
 
@@ -215,9 +192,9 @@ def _as_mean(sums: jax.Array | Mean, count: jax.Array) -> Mean:
 def _values(problem, model, examples, rows, real):
     """The loss and metrics of each example, float[batch] or a `Mean` of such, 0 if not `real`."""
     batch = jax.tree.map(lambda leaf: leaf[rows], examples)
-    outputs, _ = apply_model(problem, model, batch, jax.random.key(0), False)
-    loss, metrics = losses_of(problem, outputs, batch), metrics_of(problem, outputs, batch)
-    values = {"loss": loss, **metrics}
+    outputs, _ = checks.apply_model(problem, model, batch, jax.random.key(0), False)
+    values = {"loss": checks.losses_of(problem, outputs, batch)}
+    values |= checks.metrics_of(problem, outputs, batch)
 
     def masked(value):  # sums of flags or in half precision would be inexact
         dtype = jnp.promote_types(value.dtype, jnp.result_type(float))

@@ -2,7 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from fedjax_algos.core.options import check_choice
 
 SEPARATOR = ": "  # of a results folder and a method, in the labels of several folders
 
@@ -31,6 +33,17 @@ def algorithm_of(label: str) -> str | None:
 def file_name(label: str) -> str:
     """A label as a part of a file's name."""
     return re.sub(r"[^\w.=+-]+", "-", label)
+
+
+def check_names(what: str, names: Sequence[str], known: Collection[str]) -> Sequence[str]:
+    """Names that were chosen, after a check that they are known and different."""
+    if not names:
+        raise ValueError(f"{what} is empty; give at least one")
+    for index, name in enumerate(names):
+        check_choice(what, name, known)
+        if name in names[:index]:
+            raise ValueError(f"{what} has {name!r} twice; give it once")
+    return names
 
 
 def display_names(labels: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:

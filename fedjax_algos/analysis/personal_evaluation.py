@@ -8,14 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.analysis.evaluation import evaluate_batch, make_evaluate_clients
-from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Metrics, Model, Problem
-from fedjax_algos.core.checks import (
-    check_kind,
-    check_not_consumed,
-    check_problem,
-    check_seed,
-    check_whole,
-)
+from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Metrics, Model, Problem, checks
 from fedjax_algos.core.limits import check_int32
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.data.federated_data import FederatedData, client_view
@@ -51,7 +44,7 @@ class EvaluatePersonal(Protocol):
           model: the common model, which a client without training examples keeps.
           train: the clients' training examples.
           test: the test examples of the same clients.
-          seed: the seed for the batches and the training keys.
+          seed: of the batches and the training keys.
           num_steps: int or int[num_clients], at least 0; None is what `local` gives.
         """
 
@@ -62,11 +55,9 @@ def make_evaluate_personal(
     """Builds an evaluation of each client's own model, after local training from a common one.
 
     `y_i <- x`, then num_steps times `y_i <- y_i - rate * transform(g)` on client i's training
-    examples, with the rate, batches and transform of `local`. The metrics are those of y_i, means
-    over client i's examples in `test`. The model's statistics are personal as well.
-
-    Batches and training keys depend on (seed, client) alone, and differ from those of every
-    dispatch of a run with that seed.
+    examples, with the rate, batches and transform of `local`. The metrics are those of y_i on
+    client i's examples in `test`. The model's statistics are personal as well. Batches and training
+    keys depend on (seed, client) alone, and differ from those of every dispatch of a run.
 
     Source: Wang et al., "Federated Evaluation of On-device Personalization", 2019,
     https://arxiv.org/abs/1910.10252.
@@ -80,11 +71,11 @@ def make_evaluate_personal(
 
     Raises:
       ValueError: for a batch size below 1, an unknown layout, or local work that is not exactly one
-        of steps and epochs; when called, for different numbers of clients, steps below 0, or a loss
-        or a metric that does not give one value for each example.
+        of steps and epochs; when called, for different numbers of clients, steps below 0, or as for
+        `make_evaluate`.
     """
-    check_problem(problem)
-    check_whole("batch_size", batch_size)
+    checks.check_problem(problem)
+    checks.check_whole("batch_size", batch_size)
     chunk_size(layout, 1)
     full_steps(np.ones(1, np.int32), local)
     tune = _make_tune(problem, local)
@@ -99,10 +90,10 @@ def make_evaluate_personal(
         return _map_clients(of_client, train.num_clients, layout, clients, num_steps)
 
     def evaluate(model, train, test, *, seed=0, num_steps=None):
-        check_kind("model", model, Model, "give Model(params, statistics)")
-        check_seed(seed)
+        checks.check_kind("model", model, Model, "give Model(params, statistics)")
+        checks.check_seed(seed)
         for name, data in (("train", train), ("test", test)):
-            check_kind(name, data, FederatedData, "give what federate returned")
+            checks.check_kind(name, data, FederatedData, "give what federate returned")
         steps = _checked_steps(train, test, local, num_steps)
         size = max(min(batch_size, test.counts().max()), 1)
         return compute(model, train, test, steps, np.uint32(seed), size=int(size))
@@ -132,8 +123,8 @@ class EvaluateOwn(Protocol):
           seed: the seed of this training.
 
         Raises:
-          ValueError: for a state that was consumed or is of another number of clients than the
-            data, and steps that are out of range.
+          ValueError: for a state that was consumed or is of other clients than the data, and steps
+            that are out of range.
         """
 
 
@@ -147,8 +138,7 @@ def make_evaluate_own(
     """Builds an evaluation of each client's own model, which `algorithm.personal` makes.
 
     A client that has not been dispatched has the row of `client_init`. An algorithm without
-    `personal` has one model for all clients. All clients are one program, whatever their sizes;
-    rows in host memory are evaluated in pieces.
+    `personal` has one model for all clients.
 
     Args:
       algorithm: the algorithm whose states are evaluated.
@@ -159,10 +149,10 @@ def make_evaluate_own(
 
     Raises:
       TypeError: for an object that is no algorithm.
-      ValueError: as `make_evaluate_personal`.
+      ValueError: as for `make_evaluate_personal`.
     """
     check_algorithm(algorithm)
-    check_whole("batch_size", batch_size)
+    checks.check_whole("batch_size", batch_size)
     chunk_size(layout, 1)
     problem, local = algorithm.problem, local or algorithm.local
     tune, evaluate_common = _make_tune(problem, local), make_evaluate_clients(problem)
@@ -185,10 +175,11 @@ def make_evaluate_own(
         return _map_clients(of_client, data.num_clients, layout, clients, steps, positions)
 
     def evaluate(state, data, *, train=None, num_steps=None, seed=0):
-        check_kind("state", state, FederatedState, "give what engine.init or a round returned")
-        check_kind("data", data, FederatedData, "give what federate returned")
-        check_not_consumed(state)
-        check_seed(seed)
+        fix = "give what engine.init or a round returned"
+        checks.check_kind("state", state, FederatedState, fix)
+        checks.check_kind("data", data, FederatedData, "give what federate returned")
+        checks.check_not_consumed(state)
+        checks.check_seed(seed)
         if train is None and num_steps is not None:
             raise ValueError(f"num_steps={num_steps} need examples; give train")
         data, trains = one_copy(data), train is not None

@@ -30,7 +30,7 @@ def metrics_row(
       round_number: column `round`, of completed rounds; of server steps on the virtual clock.
       metrics: `train_loss`, the mean over all examples of all local steps since the last row (not
         in the first row), NaN if no update since then was used; `test_loss` and the problem's
-        metrics as `test_...`, their values on the test examples.
+        metrics as `test_...`.
       download_bytes: bytes sent to clients.
       upload_bytes: bytes sent by clients.
       flops: operations of the clients, see `count_flops`; NaN if they cannot be counted.

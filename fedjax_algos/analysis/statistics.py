@@ -40,8 +40,8 @@ Mark: TypeAlias = Literal["best", "not told", ""]
 
 def finite_quality(row: Row, metric: str = METRIC) -> float:
     """The quality of an evaluation; NaN if its model is not finite."""
-    # a model of NaN always predicts class 0, whose accuracy is finite; the train loss is also NaN
-    # if all updates of some rounds were left out
+    # a model of NaN predicts class 0, whose accuracy is finite; the train loss does not decide: it
+    # is also NaN if all updates of some rounds were left out
     quality, loss = row.get(metric), row.get("test_loss")
     finite = loss is None or math.isfinite(loss)
     return float(quality) if quality is not None and finite and math.isfinite(quality) else math.nan
@@ -57,7 +57,7 @@ class Estimate(NamedTuple):
 
     Attributes:
       values: one for each seed, in the order of the seeds; NaN for a seed that has none because it
-        has diverged. The highest quality of such a seed is its highest one before.
+        has diverged.
     """
 
     values: tuple[float, ...]
@@ -160,7 +160,7 @@ class Difference(NamedTuple):
         return text + seeds * bool(self.without)
 
     def record(self, name: str) -> dict[str, float | str]:
-        """The difference as numbers for a file, by column; the seeds left out are a text.
+        """The difference as numbers for a file, by column; `without` is a text.
 
         Args:
           name: the column of the quantity.
@@ -185,10 +185,8 @@ def paired_difference(
     """
     differences = values - reference
     finite = np.isfinite(differences)
-    return Difference(
-        Estimate(tuple(differences[finite].tolist())),
-        tuple(int(seed) for seed, known in zip(seeds, finite, strict=True) if not known),
-    )
+    without = tuple(int(seed) for seed, known in zip(seeds, finite, strict=True) if not known)
+    return Difference(Estimate(tuple(differences[finite].tolist())), without)
 
 
 def paired_p_value(differences: Sequence[float] | np.ndarray) -> float:
@@ -226,9 +224,9 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
 def mark_best(values: Mapping[str, Sequence[float]]) -> dict[str, Mark]:
     """Marks the method with the highest mean, and those that cannot be told from it, by label.
 
-    A method cannot be told from the best one if Holm's correction of `paired_p_value`, over all
-    methods that are compared with the best, is above 5%. Methods with a value that is not finite
-    are not compared, and none is marked below three seeds.
+    A method cannot be told from the best one if its `paired_p_value` with Holm's correction, over
+    all comparisons with the best, is above 5%. Methods with a value that is not finite are not
+    compared, and none is marked below three seeds.
 
     Args:
       values: float[seeds] of each method by label, on the same seeds.
@@ -256,10 +254,9 @@ def records(lines: Sequence[Any]) -> list[dict[str, Any]]:
         for name, value in own.items():
             if hasattr(value, "record"):
                 record |= value.record(name)
-            elif isinstance(value, tuple):
-                record[name] = " ".join(map(str, value))
             elif value is not None or name not in parts:
-                record[name] = value
+                is_list = isinstance(value, tuple)
+                record[name] = " ".join(map(str, value)) if is_list else value
         found.append(record)
     columns = dict.fromkeys(name for record in sorted(found, key=len)[::-1] for name in record)
     return [{name: record.get(name) for name in columns} for record in found]
@@ -269,14 +266,12 @@ class CostToTarget(NamedTuple):
     """A cost up to the first evaluation at a target, over n seeds.
 
     A seed that does not reach the target is censored: its cost is only known to be larger than
-    its horizon, the cost of its whole run. A seed that has diverged never reaches the target, so
-    its cost is infinite.
+    its horizon, the cost of its whole run. That of a seed that has diverged is infinite.
 
     The lower median is the cost of rank ceil(n / 2). It does not fall if one of the costs rises, so
     it is at least that of the costs and the horizons of censored seeds (`at_least`), and at most
     that of the costs and infinity (`at_most`). Censored costs can come arbitrarily close to both
-    bounds, so the median is known if and only if they are equal. If horizons differ, it may be
-    unknown although few seeds are censored.
+    bounds, so the median is known if and only if they are equal.
 
     Attributes:
       costs: the cost of each seed that has a target; infinite if it does not reach it.
@@ -309,8 +304,8 @@ class CostToTarget(NamedTuple):
     def text(self, show: Callable[[float], str]) -> str:
         """The cost as tables show it: of one or two seeds the values, of more the lower median.
 
-        A censored one is its horizon, such as `> 100`. A median that is not known is what is known
-        of it: `> 100`, `≥ 100`, or its bounds such as `80..100`.
+        A censored one is its horizon, such as `> 100`. Of a median that is not known it is what is
+        known: `> 100`, `≥ 100`, or its bounds such as `80..100`.
 
         Args:
           show: the text of a number.
@@ -359,8 +354,8 @@ def check_target_metric(name: str, measured: Collection[str] | None = None) -> N
         raise ValueError(f"target_metric={name!r} is no text; give the name of a metric")
     if _falls(name):
         raise ValueError(
-            f"target_metric={name!r} is lower for better models, and targets are reached from "
-            f"below; choose another metric, or measure one of your own, such as 1 / (1 + {name})"
+            f"target_metric={name!r} is lower for better models; choose one that is higher, or "
+            f"measure one of your own, such as 1 / (1 + {name})"
         )
     if measured is not None and name not in measured:
         known = [other for other in measured if not _falls(other)]
@@ -373,7 +368,7 @@ def _falls(name):
 
 
 def first_at(quality: np.ndarray, target: float) -> int | None:
-    """The index of the first of float[evaluations] at the target, None if there is none."""
+    """The index of the first of float[evaluations] at the target; None if there is none."""
     return next((i for i, each in enumerate(quality) if each >= target - _TOLERANCE), None)
 
 
@@ -382,5 +377,4 @@ def ratio_on_common_seeds(costs: np.ndarray, reference: np.ndarray) -> tuple[flo
     # with means over its own seeds, a method that reaches the target on easy ones would look fast
     common = np.isfinite(costs) & np.isfinite(reference)
     total = float(reference[common].sum())
-    ratio = float(costs[common].sum()) / total if total else None
-    return ratio, int(common.sum())
+    return (float(costs[common].sum()) / total if total else None), int(common.sum())

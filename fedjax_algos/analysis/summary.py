@@ -8,19 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_algos.analysis import statistics
 from fedjax_algos.analysis.rows import column_by_method, quality_by_method
-from fedjax_algos.analysis.statistics import (
-    METRIC,
-    PREFIX,
-    CostToTarget,
-    Difference,
-    Estimate,
-    check_target_metric,
-    diverged,
-    first_at,
-    paired_difference,
-    ratio_on_common_seeds,
-)
+from fedjax_algos.analysis.statistics import METRIC, PREFIX, CostToTarget, Difference, Estimate
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 
@@ -28,21 +18,17 @@ from fedjax_algos.core.options import check_choice
 class MethodSummary(NamedTuple):
     """The summary of one method over its seeds.
 
-    Costs are those up to the first evaluation at the target, on the seeds that have one; None if
-    the column was not measured.
+    The costs `rounds`, `upload_bytes`, `simulated_seconds` and `flops` are those of all clients up
+    to the first evaluation at the target, on the seeds that have one; None if not measured.
 
     Attributes:
       label: the method's label.
       final: the last quality; NaN for a seed that has diverged.
       best: the highest quality, chosen on the test data; for a seed that has diverged the highest
         one before.
-      rounds: number of rounds.
-      upload_bytes: bytes that all clients sent.
-      simulated_seconds: time on the virtual clock.
-      flops: floating-point operations of all clients.
       seeds: their number.
-      seeds_reaching: seeds that reach the target.
-      seeds_diverged: seeds whose last model is not finite.
+      seeds_reaching: number of the seeds that reach the target.
+      seeds_diverged: number of the seeds whose last model is not finite.
       seeds_without_target: seeds on which the reference has diverged, if no target is given; no
         method has them in its costs and `seeds_reaching`.
       seconds: median over seeds of the wall time of the whole run.
@@ -70,19 +56,15 @@ class MethodSummary(NamedTuple):
 class PairedSummary(NamedTuple):
     """A method against the reference, on the same seeds.
 
-    Ratios are a method's mean cost divided by the reference's, over the common seeds, on which both
-    reach the target; None if there are none, or if the column was not measured.
+    `rounds_ratio`, `upload_bytes_ratio`, `simulated_seconds_ratio` and `flops_ratio` are a method's
+    mean cost to the target divided by the reference's, over the common seeds, on which both reach
+    the target; None if there are none, or if the column was not measured.
 
     Attributes:
       label: the method's label.
       final: difference of the last quality.
       best: difference of the highest quality, on the same seeds as that of the last one.
-      rounds_ratio: ratio of the rounds to the target.
-      upload_bytes_ratio: ratio of the uploads of all clients.
-      simulated_seconds_ratio: ratio of the simulated times.
-      flops_ratio: ratio of the operations of all clients.
-      seeds: number of all seeds.
-      seeds_common: number of the common seeds.
+      seeds: number of all seeds; `seeds_common` of the common ones.
     """
 
     label: str
@@ -127,7 +109,7 @@ def summarise(
     names = dict.fromkeys(name for row in rows for name in row)
     if metric != METRIC:
         of_tests = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
-        check_target_metric(metric.removeprefix(PREFIX), of_tests)
+        statistics.check_target_metric(metric.removeprefix(PREFIX), of_tests)
     for name in (metric, "wall_seconds"):
         if name not in names:
             raise ValueError(f"the rows have no {name}; give those that compare or run measured")
@@ -136,8 +118,8 @@ def summarise(
     check_choice("reference", reference, qualities)
     targets = np.full(len(qualities[reference]), target, float)
     if target is None:
-        targets = _best(qualities[reference])
-        targets = np.where(diverged(qualities[reference]), np.nan, targets)
+        lost = statistics.diverged(qualities[reference])
+        targets = np.where(lost, np.nan, _best(qualities[reference]))
     measured = {*COSTS.values(), "wall_seconds"} & names.keys()
     columns = {name: column_by_method(rows, name) for name in measured}
     seeds = [int(seed) for seed in _seeds(rows)]
@@ -145,14 +127,15 @@ def summarise(
     summary = []
     for label, quality in qualities.items():
         own = {name: column[label] for name, column in columns.items()}
-        found = [first_at(*each) for each in zip(quality, targets, strict=True)]
-        has_target, lost = ~np.isnan(targets), diverged(quality)
+        found = [statistics.first_at(*each) for each in zip(quality, targets, strict=True)]
+        has_target, lost = ~np.isnan(targets), statistics.diverged(quality)
         costs = {name: _cost(own.get(c), found, has_target, lost) for name, c in COSTS.items()}
+        final, best = (Estimate(tuple(each.tolist())) for each in (quality[:, -1], _best(quality)))
         summary.append(
             MethodSummary(
                 label,
-                Estimate(tuple(quality[:, -1].tolist())),
-                Estimate(tuple(_best(quality).tolist())),
+                final,
+                best,
                 **costs,
                 seeds=len(seeds),
                 seeds_reaching=sum(index is not None for index in found),
@@ -174,30 +157,22 @@ def summarise_pairs(
     """Compares each method with the reference on the same seeds, one entry for each other method.
 
     Args:
-      rows: as in `summarise`, and so are `target`, `reference` and `metric`.
-      target: the quality to reach.
-      reference: the label of a method.
-      metric: column of the quality.
-
-    Raises:
-      ValueError: as for `summarise`.
+      rows: as for `summarise`, with its errors.
+      target: as for `summarise`.
+      reference: as for `summarise`.
+      metric: as for `summarise`.
     """
     summary = {line.label: line for line in summarise(rows, target, reference, metric=metric)}
     seeds = _seeds(rows)
     base, lines = summary.pop(next(iter(summary)) if reference is None else reference), []
     for label, own in summary.items():
-        (final, best), (base_final, base_best) = map(_final_and_best, (own, base))
-        ratios = {name: _ratio(getattr(own, name), getattr(base, name)) for name in COSTS}
-        lines.append(
-            PairedSummary(
-                label,
-                paired_difference(final, base_final, seeds),
-                paired_difference(best, base_best, seeds),
-                **{f"{name}_ratio": ratio for name, (ratio, _) in ratios.items()},
-                seeds=len(seeds),
-                seeds_common=ratios["rounds"][1],
-            )
-        )
+        pairs = zip(_final_and_best(own), _final_and_best(base), strict=True)
+        final, best = (statistics.paired_difference(*pair, seeds) for pair in pairs)
+        found = {name: _ratio(getattr(own, name), getattr(base, name)) for name in COSTS}
+        ratios = {f"{name}_ratio": ratio for name, (ratio, _) in found.items()}
+        common = found["rounds"][1]
+        line = PairedSummary(label, final, best, **ratios, seeds=len(seeds), seeds_common=common)
+        lines.append(line)
     return lines
 
 
@@ -231,4 +206,4 @@ def _cost(column, found, has_target, lost):
 def _ratio(own, reference):
     if own is None or reference is None:
         return None, 0
-    return ratio_on_common_seeds(np.array(own.costs), np.array(reference.costs))
+    return statistics.ratio_on_common_seeds(np.array(own.costs), np.array(reference.costs))

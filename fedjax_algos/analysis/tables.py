@@ -12,15 +12,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedjax_algos.analysis.labels import check_names
 from fedjax_algos.analysis.statistics import Mark
-from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.reprs import printable, si_prefix
 
 MISSING = "-"
 _MAX_CHARACTERS = 80  # of a cell in a terminal
-_OF_TEXT = {"best": "*", "not told": "~", "": " "}  # what follows marked cells
-_OF_MARKDOWN = {"best": "**{}**", "not told": "*{}*"}  # marked cells
-_OF_LATEX = {"best": r"\textbf{{{}}}", "not told": r"\textit{{{}}}"}
+# marked cells, and the others of such a column
+_OF_TEXT = {"best": "{} *", "not told": "{} ~", "": "{}  "}
+_OF_MARKDOWN = {"best": "**{}**", "not told": "*{}*", "": "{}"}
+_OF_LATEX = {"best": r"\textbf{{{}}}", "not told": r"\textit{{{}}}", "": "{}"}
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -72,19 +73,14 @@ class ResultTable(NamedTuple):
     title: str = ""
     marked: str = ""  # what marks mean, with {best} and {other} for their names
 
-    def legend(self, best: str = _OF_TEXT["best"], other: str = _OF_TEXT["not told"]) -> list[str]:
+    def legend(self, best: str = "*", other: str = "~") -> list[str]:
         """The notes, and what the marks of such names mean if there are any."""
         marked = any(mark for column in self.columns for mark in column.marks)
         return [*self.notes, *([self.marked.format(best=best, other=other)] if marked else [])]
 
     def text_lines(self) -> list[list[str]]:
         """The cells of each line with units, followed by `*` and `~` where they are marked."""
-        cells = []
-        for column in self.columns:
-            marks = [f" {_OF_TEXT[mark]}" for mark in column.marks if any(column.marks)]
-            own = column.cells(with_unit=True)
-            cells.append([c + m for c, m in zip(own, marks or [""] * len(own), strict=True)])
-        return [list(line) for line in zip(*cells, strict=True)]
+        return _lines(self, _OF_TEXT)
 
     def choose(self, names: Sequence[str]) -> "ResultTable":
         """The table with its first column, those of the names that it has, and their notes."""
@@ -97,18 +93,9 @@ class ResultTable(NamedTuple):
 def choose_columns(tables: Sequence[ResultTable], names: Sequence[str]) -> list[ResultTable]:
     """Tables with some of their columns, `_` being a space; one that has none is left out."""
     known = dict.fromkeys(c.heading for table in tables for c in table.columns[1:])
-    chosen = check_columns([name.replace("_", " ") for name in names], list(known))
+    chosen = check_names("columns", [name.replace("_", " ") for name in names], known)
     shown = [table.choose(chosen) for table in tables]
     return [table for table in shown if len(table.columns) > 1]
-
-
-def check_columns(names: Sequence[str], known: Sequence[str]) -> Sequence[str]:
-    """Names of columns, after a check that they exist and are different."""
-    for index, name in enumerate(names):
-        check_choice("columns", name, known)
-        if name in names[:index]:
-            raise ValueError(f"columns has {name!r} twice; give it once")
-    return names
 
 
 def _explains(note: str, chosen: Sequence[Column], columns: Sequence[Column]) -> bool:
@@ -209,7 +196,7 @@ def markdown(tables: Sequence[ResultTable]) -> str:
     for table in tables:
         rule = ["---" if column.is_text() else "---:" for column in table.columns]
         lines = [[markdown_text(column.title()) for column in table.columns], rule]
-        lines += _lines(table, lambda cell, column: markdown_text(cell), _OF_MARKDOWN)
+        lines += _lines(table, _OF_MARKDOWN, lambda cell, column: markdown_text(cell))
         blocks += [[f"**{markdown_text(table.title)}**"]] * bool(table.title)
         blocks.append([f"| {' | '.join(line)} |" for line in lines])
         blocks.append([*map(markdown_text, table.legend("bold", "italic"))])
@@ -255,12 +242,14 @@ def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lines(
-    table: ResultTable, show: Callable[[str, Column], str], marks: Mapping[str, str]
+    table: ResultTable, marks: Mapping[str, str], show: Callable[[str, Column], str] | None = None
 ) -> list[list[str]]:
+    """The cells of each line in the looks of their marks: with units, or as `show` makes them."""
     cells = []
     for column in table.columns:
-        shown = [show(cell, column) for cell in column.cells()]
-        looks = [marks.get(mark, "{}") for mark in column.marks] or ["{}"] * len(shown)
+        own = column.cells(with_unit=show is None)
+        shown = own if show is None else [show(cell, column) for cell in own]
+        looks = [marks[mark] for mark in column.marks if any(column.marks)] or ["{}"] * len(shown)
         cells.append([look.format(cell) for look, cell in zip(looks, shown, strict=True)])
     return [list(line) for line in zip(*cells, strict=True)]
 
@@ -269,23 +258,11 @@ def _tabular(table: ResultTable) -> str:
     columns = "".join("l" if column.is_text() else "r" for column in table.columns)
     notes = [note for note in [table.title, *table.legend("bold", "italic")] if note]
     headings = [_escape(column.title()) for column in table.columns]
-    heading, *lines = (
-        " & ".join(cells) + r" \\" for cells in [headings, *_lines(table, _latex, _OF_LATEX)]
-    )
-    return "\n".join(
-        [
-            r"% needs \usepackage{booktabs}",
-            *(f"% {printable(note)}" for note in notes),
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            heading,
-            r"\midrule",
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
+    cells = [headings, *_lines(table, _OF_LATEX, _latex)]
+    heading, *lines = (" & ".join(line) + r" \\" for line in cells)
+    before = [r"% needs \usepackage{booktabs}", *(f"% {printable(note)}" for note in notes)]
+    before += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", heading, r"\midrule"]
+    return "\n".join([*before, *lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def _latex(cell: str, column: Column) -> str:

@@ -1,9 +1,8 @@
 """The command line: `fedjax-algos compare | run | sweep | tune | costs | pack | table | plot |
 report | list`.
 
-`options.py` has the options that all commands that train share, and `environment.py` what surrounds
-their training. Each command is in the file of its name, but for `compare` and `run` in
-`training.py`. Add a new one to `COMMANDS`.
+`options.py` has the options that commands share, and `environment.py` what surrounds training. Each
+command is in the file of its name, but for `compare` and `run` in `training.py`.
 """
 
 import contextlib
@@ -58,9 +57,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     So is a ValueError that this package raises itself, wherever it arises. Standard output that
     cannot be written is one line and exit code 1; a closed pipe ends the command silently. Every
-    other error keeps its traceback, and asks for a report unless code of the user's own is part of
-    it. After SIGINT or SIGTERM one line says how to go on, and the exit code is 128 + the signal's
-    number.
+    other error keeps its traceback, and asks for a report unless the user's own code is part of it.
+    After SIGINT or SIGTERM one line says how to go on; the exit code is 128 + the signal's number.
 
     Args:
       arguments: those of the command; None is those of the process.

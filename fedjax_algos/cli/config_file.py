@@ -1,14 +1,13 @@
-"""A file of settings and methods for `fedjax-algos compare --config FILE`.
-
-It is a TOML file, written by hand or by `tune`, or the `config.json` of a results folder.
-"""
+"""Files of settings and methods: TOML, by hand or by `tune`, or the `config.json` of results."""
 
 import reprlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from fedjax_algos.analysis.statistics import check_target_metric
 from fedjax_algos.core.files import MAX_TOML_BYTES, parse_json, parse_toml, read_file
 from fedjax_algos.core.options import options, unknown
 from fedjax_algos.core.reprs import printable
@@ -31,11 +30,10 @@ class ConfigFile(NamedTuple):
 
 
 def read_config(path: str) -> ConfigFile:
-    """Reads a TOML file, or the `config.json` of `compare` and `run`.
+    """Reads a TOML file or, if its name ends in .json, the `config.json` of `compare` and `run`.
 
     The keys of TOML are fields of `Settings`, `methods`, `compilation_cache` and `tuning`, which
-    `tune` writes. `methods` is a list, `seeds` a number, a list, or a range as text; the other
-    settings are one value each. The file is JSON if its name ends in .json.
+    `tune` writes. `methods` is a list, `seeds` a number, a list, or a range as text.
     """
     is_json = path.lower().endswith(".json")
     kind = "JSON" if is_json else "TOML"
@@ -61,7 +59,7 @@ def _of_toml(path: str, content: dict[str, Any]) -> ConfigFile:
     is_text = isinstance(cache, str | None)
     _require(is_text, path, "compilation_cache", cache, "is no folder; give a text")
     tuning = _check_tuning(path, content.pop("tuning", None))
-    settings = _settings(path, content, ("methods", "compilation_cache", "tuning"))
+    settings = _settings(path, content, "methods", "compilation_cache", "tuning")
     return ConfigFile(path, settings, tuple(methods or ()), cache, tuning)
 
 
@@ -88,7 +86,21 @@ def _of_results(path: str, content: Any) -> ConfigFile:
             raise ValueError(f"{path}: {reprlib.repr(method)} is no method; {fix}")
     methods = tuple(configured_spec(method) for method in content["methods"].values())
     tuning = _check_tuning(path, content.get("tuning"))
-    return ConfigFile(path, _settings(path, given, ()), methods, tuning=tuning)
+    return ConfigFile(path, _settings(path, given), methods, tuning=tuning)
+
+
+def stored_settings(
+    folder: Path, configuration: Mapping[str, Any], names: Collection[str] = options(Settings)
+) -> Settings:
+    """The settings of a results folder, of those names; others may be of another version."""
+    path, content = repr(str(folder / "config.json")), configuration.get("settings", {})
+    given = {n: value for n, value in content.items() if n in names and value is not None}
+    settings = Settings(**_settings(path, given))
+    try:
+        check_target_metric(settings.target_metric)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return settings
 
 
 def _require(fact: Any, path: str, name: str, value: Any, problem: str) -> None:
@@ -105,7 +117,7 @@ def _check_tuning(path: str, tuning: Any) -> Mapping[str, Any] | None:
     return tuning
 
 
-def _settings(path: str, content: Mapping[str, Any], others: tuple[str, ...]) -> dict[str, Any]:
+def _settings(path: str, content: Mapping[str, Any], *others: str) -> dict[str, Any]:
     """The settings of a file with their types."""
     known = options(Settings)
     settings = {}

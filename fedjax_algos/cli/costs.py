@@ -1,6 +1,6 @@
 """The command that shows what methods cost before anything is trained: `costs`."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import jax
@@ -35,21 +35,10 @@ _NOTES = [
 ]
 
 
-class Costs(NamedTuple):
-    """What an algorithm costs, from shapes alone: bytes, and operations; see `_NOTES`."""
-
-    download: int
-    upload: int
-    flops: float | None  # None if they cannot be counted
-    client_state: int
-    client_memory: int
-    server_state: int
-
-
 def costs_of(
     algorithm: Algorithm, data: RunData, dispatches: Dispatch, population: Population
-) -> Costs:
-    """The costs of an algorithm; nothing is computed or compiled."""
+) -> dict[str, float | None]:
+    """What an algorithm costs, from shapes alone: bytes, and operations if they can be counted."""
 
     def init(seed: jax.Array) -> Any:
         return initial_state(algorithm, Placement("sequential"), seed, None, population, 0)
@@ -62,8 +51,13 @@ def costs_of(
     except UncountedError:
         flops = None
     memory = count_memory(algorithm, state, shapes)
-    server = tree_bytes(state.server) + tree_bytes(state.statistics)
-    return Costs(*transfer, flops, memory.between_rounds, memory.in_round, server)
+    return {
+        **transfer._asdict(),
+        "flops": flops,
+        "client state": memory.between_rounds,
+        "client memory": memory.in_round,
+        "server state": tree_bytes(state.server) + tree_bytes(state.statistics),
+    }
 
 
 @click.command(cls=Command)
@@ -80,14 +74,14 @@ def costs(methods: tuple[str, ...], **values: str | None) -> None:
     data = experiment.data[0]
     counts = data.counts()
     population = Population(data.num_clients, settings.cohort_size, int(counts.sum()))
-    found: dict[str, Costs] = {}
+    found: dict[str, dict[str, float | None]] = {}
     for label, engine in experiment.engines.items():
         cohorts = Cohorts(counts, engine.algorithm.local, seed=0, **settings.cohorts())
         first = jax.tree.map(lambda leaf: leaf[0], cohorts.dispatches(1))
         found[label] = costs_of(engine.algorithm, data, first, population)
     names = display_names(found)
     columns = [Column("method", [names[label] for label in found])]
-    for name, each in zip(Costs._fields, zip(*found.values(), strict=True), strict=True):
-        unit = "FLOP" if name == "flops" else "B"
-        columns.append(amounts(name.replace("_", " "), each, unit))
+    for name in next(iter(found.values())):
+        of_each = [own[name] for own in found.values()]
+        columns.append(amounts(name, of_each, "FLOP" if name == "flops" else "B"))
     click.echo(tables.text([ResultTable(columns, _NOTES)]), nl=False)

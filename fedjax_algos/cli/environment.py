@@ -13,6 +13,7 @@ import click
 import jax
 
 from fedjax_algos.analysis import pictures
+from fedjax_algos.analysis.labels import check_names
 from fedjax_algos.analysis.summary import MethodSummary
 from fedjax_algos.cli.options import check_path, values_of
 from fedjax_algos.cli.progress import RunProgress, show_progress
@@ -44,10 +45,7 @@ class Training:
         self._started = time.perf_counter()
 
     def begin(self, record: dict[str, Any], *, extends: bool = False) -> bool:
-        """Begins the folder with its configuration; False if nothing is left to do, which is said.
-
-        `extends` is that of `ResultsFolder.begin`.
-        """
+        """Begins the folder with its configuration; False, and a line, if nothing is left to do."""
         self.record = record
         longer = self.folder.begin(record, extends=extends)
         if longer is not None:
@@ -68,13 +66,11 @@ class Training:
         """Marks the folder as complete; `more` is written into its configuration."""
         self.folder.complete(self.record | results.at_end(experiment, self.compiled) | more)
 
-    def say_end(self, what: str, *lines: str, rest: bool = False) -> None:
+    def say_end(self, what: str, *lines: str) -> None:
         """Says where the results are, how long it took, and what makes the next time shorter."""
         seconds = time.perf_counter() - self._started
-        took = f"{seconds:.0f} s, of which {self.compiled}"
-        if rest:
-            others = seconds - self.compiled.seconds
-            took = f"{seconds:.0f} s: {self.compiled}, {others:.1f} s for the rest"
+        others = seconds - self.compiled.seconds
+        took = f"{seconds:.0f} s: {self.compiled}, {others:.1f} s for the rest"
         click.echo("\n".join([f"{what} in {printable(self.folder.path)} ({took})", *lines]))
         if self.cache is None and self.compiled.seconds > seconds / 2:
             click.echo(
@@ -115,9 +111,8 @@ def _start_jax(devices: int | None, compilation_cache: str | None) -> None:
 def make_trackers(specs: Sequence[str]) -> list[Tracker]:
     """The trackers that --track names."""
     names = [trackers.parse(spec)[0] for spec in specs]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"track names {name!r} twice; give it once")
+    if names:
+        check_names("track", names, names)
     return [trackers.make(spec) for spec in specs]
 
 
@@ -125,8 +120,7 @@ def make_trackers(specs: Sequence[str]) -> list[Tracker]:
 def computing() -> Iterator[None]:
     """Ends the command at the next evaluation after Ctrl-C or SIGTERM.
 
-    The warning of a run that diverged is not shown here; the command lists these runs at its end.
-    Other warnings are one line each, without the place in the code.
+    Warnings are one line each; the command lists diverged runs at its end.
     """
 
     def show(message: Warning | str, *place: Any, **where: Any) -> None:

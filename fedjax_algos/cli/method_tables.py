@@ -1,30 +1,20 @@
 """What commands say of results: tables of methods and settings, of clients, and of divergence."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedjax_algos.analysis.evaluation import ClientSummary
+from fedjax_algos.analysis import statistics
 from fedjax_algos.analysis.labels import display_names
 from fedjax_algos.analysis.rows import quality_by_method, rows_by_run
-from fedjax_algos.analysis.statistics import (
-    LEVEL,
-    MAX_SEEDS_OF_VALUES,
-    METRIC,
-    MIN_SEEDS_OF_A_TEST,
-    PREFIX,
-    Estimate,
-    Mark,
-    describe_costs,
-    describe_estimates,
-    diverged,
-    mark_best,
-)  # fmt: skip
+from fedjax_algos.analysis.statistics import METRIC, PREFIX, Estimate, Mark, describe_estimates
 from fedjax_algos.analysis.summary import MethodSummary, PairedSummary, summarise, summarise_pairs
 from fedjax_algos.analysis.tables import Column, ResultTable, Share, amounts, percentages
 from fedjax_algos.core import Row
+from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs.recorder import WHAT_HELPS, describe_divergence
+from fedjax_algos.runs.results import summarise_client_rows
 from fedjax_algos.runs.settings import Settings
 
 _MAX_CHARACTERS = 80  # of a label in a note
@@ -47,8 +37,10 @@ class Goal(NamedTuple):
     metric: str = METRIC  # column of the quality
 
 
-def goal_of(settings: Settings) -> Goal:
-    """By what the settings compare methods."""
+def goal_of(settings: Settings, labels: Collection[str] | None = None) -> Goal:
+    """By what the settings compare methods, of which one has to be the reference."""
+    if labels is not None and settings.reference is not None:
+        check_choice("reference", settings.reference, labels)
     return Goal(settings.target, settings.reference, PREFIX + settings.target_metric)
 
 
@@ -66,14 +58,12 @@ def method_tables(
     is_sweep: bool = False,
     labels: Mapping[str, str] | None = None,
 ) -> list[ResultTable]:
-    """What the commands show of results, at the end of the runs and later.
+    """What the commands show of results: a table of the methods, and one against the reference.
 
-    It is a table with one line for each method, and one of the others against the reference.
     Columns that were not measured are left out. The first setting of a sweep is the best one by
     test data, so nothing is compared with it: the second table is there only with a reference, and
     costs only with a reference or a target. One method alone has costs only with a target.
-    The target, the reference and the metric are those of a `Goal`; `labels` replace those of
-    `display_names`.
+    The target, the reference and the metric are those of a `Goal`.
     """
     summary = summarise(rows, target, reference, metric=metric)
     names = display_names([line.label for line in summary], labels)
@@ -82,12 +72,10 @@ def method_tables(
     if of_sweep or (len(summary) == 1 and target is None):
         return [_of_methods(summary, None, quality, names, of_sweep)]
     name = printable(names[reference or summary[0].label], _MAX_CHARACTERS)
-    each = describe_costs(summary[0].seeds_with_target)
-    each = f", {each}." if each else "."
-    if target is not None:
-        goal = f"a {quality} of {100 * target:g}%{each}"
-    else:
-        goal = f"{name}'s best {quality.removeprefix('test ')} on the same seed{each}{_LATE}"
+    each = statistics.describe_costs(summary[0].seeds_with_target)
+    goal = f"{name}'s best {quality.removeprefix('test ')} on the same seed"
+    goal = goal if target is None else f"a {quality} of {100 * target:g}%"
+    goal += (f", {each}." if each else ".") + _LATE * (target is None)
     tables = [_of_methods(summary, goal, quality, names)]
     if is_sweep:
         tables[0].notes.append(_CHOSEN_BY_TEST_DATA.format(quality))
@@ -151,23 +139,20 @@ def _censored(costs: list[Column], seeds: int) -> list[str]:
     parts = [part for cell in cells for part in cell.split(", ")]
     first = [next((part for part in parts if form in part), "") for form in ("> ", "≥ ", "..")]
     shown = ", ".join(filter(None, first))
-    if not shown:
-        return []
-    if seeds > MAX_SEEDS_OF_VALUES:
-        return [
-            f"{shown}: all that is known of the lower median, because some seeds had not reached "
-            "the target when their runs ended."
-        ]
-    end = first[0].removeprefix("> ")
-    return [f"{shown}: the seed had not reached the target when its run ended, at {end}."]
+    meaning = f"the seed had not reached the target when its run ended, at {first[0][2:]}."
+    if seeds > statistics.MAX_SEEDS_OF_VALUES:
+        meaning = (
+            "all that is known of the lower median, because some seeds had not reached the target "
+            "when their runs ended."
+        )
+    return [f"{shown}: {meaning}"] if shown else []
 
 
 def _without_target(summary: MethodSummary) -> list[str]:
-    if not summary.seeds_without_target:
-        return []
     seeds = ", ".join(map(str, summary.seeds_without_target))
     plural = "s" * (len(summary.seeds_without_target) > 1)
-    return [f"without seed{plural} {seeds}, on which the reference has diverged: no target."]
+    note = f"without seed{plural} {seeds}, on which the reference has diverged: no target."
+    return [note] if seeds else []
 
 
 def _of_pairs(pairs: list[PairedSummary], reference: str, names: Mapping[str, str]) -> ResultTable:
@@ -214,7 +199,7 @@ def _marks_of(summary: Sequence[MethodSummary], estimates: Sequence[Estimate]) -
         line.label: (math.nan,) if line.seeds_diverged else estimate.values
         for line, estimate in zip(summary, estimates, strict=True)
     }
-    return [*mark_best(values).values()] if len(summary) > 1 else []
+    return [*statistics.mark_best(values).values()] if len(summary) > 1 else []
 
 
 def _describe_marks(summary: Sequence[MethodSummary]) -> str:
@@ -223,8 +208,9 @@ def _describe_marks(summary: Sequence[MethodSummary]) -> str:
     compared = sum(not line.seeds_diverged for line in summary) - 1
     tests = "the comparison" if compared == 1 else f"all {compared} comparisons"
     test = (
-        f" {{other}}: cannot be told from it by a two-sided paired t test on the same "
-        f"{summary[0].seeds} seeds, at {100 * LEVEL:g}% over {tests} with it (Holm's correction)."
+        " {other}: cannot be told from it by a two-sided paired t test on the same "
+        f"{summary[0].seeds} seeds, at {100 * statistics.LEVEL:g}% over {tests} with it (Holm's "
+        "correction)."
     )
     return (
         "{best}: the highest mean over seeds of the column."
@@ -237,15 +223,17 @@ def _why_not_marked(summary: Sequence[MethodSummary]) -> list[str]:
     """Why no method is marked as the best, where that is so."""
     if len(summary) < 2:
         return []
-    if summary[0].seeds < MIN_SEEDS_OF_A_TEST:
-        few = f"at least {MIN_SEEDS_OF_A_TEST} seeds are needed to tell methods apart by a test"
+    needed = statistics.MIN_SEEDS_OF_A_TEST
+    if summary[0].seeds < needed:
+        few = f"at least {needed} seeds are needed to tell methods apart by a test"
         return [f"The best is not marked: {few}."]
     diverged = all(line.seeds_diverged for line in summary)
     return ["The best is not marked: every method has diverged on a seed."] * diverged
 
 
-def clients_table(summaries: Mapping[str, ClientSummary], settings: Settings) -> ResultTable:
+def clients_table(rows_of_clients: list[Row], settings: Settings) -> ResultTable:
     """A table of the accuracy over clients, with one line for each method."""
+    summaries = summarise_client_rows(rows_of_clients)
     names = display_names(summaries)
     headings = ("mean", "spread", "worst tenth", "pooled")  # of the fields of a summary
     values = zip(*summaries.values(), strict=True)
@@ -288,7 +276,7 @@ def non_finite_lines(rows: list[Row]) -> list[str]:
             )
         told = [
             f"seed {seed:g} {describe_divergence(by_seed[seed])}"
-            for seed, lost in zip(seeds, diverged(quality[label]), strict=True)
+            for seed, lost in zip(seeds, statistics.diverged(quality[label]), strict=True)
             if lost
         ]
         if told:

@@ -18,10 +18,8 @@ from fedjax_algos.runs.settings import Settings
 HELP = {
     "dataset": "name of a data set, see `list datasets`",
     "model": "name of a model, see `list models`",
-    "loss": "of training and evaluation, such as cross_entropy:label_smoothing=0.1, see "
-    "`list losses` [that of the model, cross_entropy]",
-    "metrics": "of evaluations, beside those of the model, such as balanced_accuracy,"
-    "top_k_accuracy:k=3, see `list metrics` [none]",
+    "loss": "of training and evaluation, see `list losses` [that of the model, cross_entropy]",
+    "metrics": "beside those of the model, such as top_k_accuracy:k=3, see `list metrics` [none]",
     "compute_dtype": "of the model: that of its params (float32), or bfloat16 with float32 params",
     "partition": "how examples are divided over clients, see `list partitions`",
     "clients": "number of clients",
@@ -36,8 +34,7 @@ HELP = {
     "batches": f"how they are drawn: {one_of(options(Settings)['batches'].choices)}",
     "client_learning_rate": "rate of the local steps [the method's own, else 0.1]",
     "client_optimizer": "optimiser of the local steps, after clipping and weight decay, such as "
-    "sgd:momentum=0.9,nesterov=true or adam; see `list client_optimizers` [the method's own, else "
-    "sgd]",
+    "sgd:momentum=0.9 or adam, see `list client_optimizers` [the method's own, else sgd]",
     "wrap": "wrappers of all methods, such as identity+mean, see `list wrappers` [none]",
     "rate_schedule": "how that rate changes, see `list rate_schedules`",
     "rate_by": "what changes it: round, or dispatch (the client's own dispatches)",
@@ -76,10 +73,7 @@ HELP = {
     "keep (then runs whose model is not finite go on)",
 }
 # options of commands that train, which are no settings
-_OF_FOLDER = {
-    "keep_checkpoints": "VALUE", "checkpoint_every": "VALUE", "track": "TRACKER", "out": "FOLDER",
-    "compilation_cache": "FOLDER",
-}  # fmt: skip
+_OF_FOLDER = ("compilation_cache", "out", "track", "checkpoint_every", "keep_checkpoints")
 _LOCAL_WORK = {"local_steps", "local_epochs"}
 _ON_CLOCK = {"system", "evaluations"}
 _IN_ROUNDS = {"rounds", "eval_every", "cohort", "sampler", "work"}
@@ -112,20 +106,30 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def add_options(
+    texts: Mapping[str, str], many: Collection[str] = (), **metavars: str
+) -> Callable[[Callable], Callable]:
+    """A decorator that adds an option for each name, with its text in the help."""
+
+    def decorate(command: Callable) -> Callable:
+        for name, text in reversed([*texts.items()]):
+            look: Any = {"metavar": metavars.get(name, "VALUE"), "help": text}
+            command = click.option(flag(name), name, multiple=name in many, **look)(command)
+        return command
+
+    return decorate
+
+
 def settings_options(
     names: Iterable[str], texts: Mapping[str, str] = HELP, **defaults: Any
 ) -> Callable[[Callable], Callable]:
     """A decorator that adds options for settings; `defaults` replace their own in the help."""
-
-    def decorate(command: Callable) -> Callable:
-        for name in reversed([*names]):
-            default = defaults.get(name, options(Settings)[name].default)
-            shown = f"{default:g}" if isinstance(default, float) else default
-            text = texts[name] + ("" if default is None else f" [{shown}]")
-            command = click.option(flag(name), metavar="VALUE", help=text)(command)
-        return command
-
-    return decorate
+    shown = {}
+    for name in names:
+        default = defaults.get(name, options(Settings)[name].default)
+        text = f"{default:g}" if isinstance(default, float) else default
+        shown[name] = texts[name] + ("" if default is None else f" [{text}]")
+    return add_options(shown)
 
 
 def shared_options(
@@ -136,13 +140,13 @@ def shared_options(
     `seeds` is the default of --seeds; `texts` is the help of options that mean something else here.
     """
 
+    names = [name for name in options(Settings) if name not in leave_out]
+    of_folder = {name: HELP[name] for name in _OF_FOLDER if name not in leave_out}
+    metavars = {"track": "TRACKER", "out": "FOLDER", "compilation_cache": "FOLDER"}
+
     def decorate(command: Callable) -> Callable:
         command = click.option("--resume", is_flag=True, help=HELP["resume"])(command)
-        for name, metavar in _OF_FOLDER.items():
-            many = name == "track"
-            add = click.option(flag(name), metavar=metavar, help=HELP[name], multiple=many)
-            command = command if name in leave_out else add(command)
-        names = [name for name in options(Settings) if name not in leave_out]
+        command = add_options(of_folder, {"track"}, **metavars)(command)
         return settings_options(names, {**HELP, **texts}, seeds=seeds)(command)
 
     return decorate

@@ -5,16 +5,10 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)  # fmt: skip
+from rich.progress import TaskID
 
 from fedjax_algos.cli.options import Command, check_path
+from fedjax_algos.cli.progress import make_bars
 from fedjax_algos.core.limits import MAX_INT32, MAX_SEED
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.data import ClientDataset, Dataset, by_client, datasets, pack, partitions
@@ -43,9 +37,8 @@ def pack_command(
         dataset = _divided(dataset, source, partition or "natural", clients, seed or 0)
     elif name := next((name for name, value in given.items() if value is not None), None):
         raise ValueError(f"{source} has clients of its own; leave --{name} out")
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
     console = Console(stderr=True)
-    bars = Progress(*columns, TextColumn("clients"), TimeElapsedColumn(), console=console)
+    bars = make_bars(console, "clients")
     with contextlib.ExitStack() as stack:
         tasks: dict[str, TaskID] = {}
 

@@ -9,10 +9,10 @@ from fedjax_algos.analysis import pictures
 from fedjax_algos.analysis.labels import file_name
 from fedjax_algos.analysis.pictures.axes import PICTURE_STYLES
 from fedjax_algos.analysis.rows import rows_by_run
-from fedjax_algos.cli.options import Command, flag, known_as, labels_of, new_file
+from fedjax_algos.cli.options import Command, add_options, known_as, labels_of, new_file
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import written
-from fedjax_algos.core.options import check_choice, unknown
+from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.runs import results
 
@@ -37,17 +37,9 @@ _HELP = {
 }
 
 
-def _options(command: Any) -> Any:
-    for name, text in reversed(_HELP.items()):
-        metavar, multiple = "FILE" if name == "out" else "VALUE", name == "label"
-        add = click.option(flag(name), name, metavar=metavar, help=text, multiple=multiple)
-        command = add(command)
-    return command
-
-
 @click.command(cls=Command)
 @click.argument("folders", nargs=-1, metavar="RESULTS...")
-@_options
+@add_options(_HELP, {"label"}, out="FILE")
 def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
     """Draw metrics of one or more results folders, with one style for each method.
 
@@ -57,9 +49,6 @@ def plot(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None)
     facet = values["facet"]
     if facet is not None:
         check_choice("facet", facet, _FACETS)
-    for axis in (values["x"] or "round").split(","):
-        if axis not in pictures.AXES:
-            raise ValueError(unknown("axis", axis, pictures.AXES))
     rows = results.read_folders(folders, apart=facet == "results")
     seeds = {frozenset(by_seed) for by_seed in rows_by_run(rows).values()}
     if facet != "results" and len(folders) > 1 and len(seeds) > 1:

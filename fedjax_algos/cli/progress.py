@@ -4,19 +4,12 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
+from rich import progress as columns
 from rich.console import Console, RenderableType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)  # fmt: skip
+from rich.progress import Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
 from fedjax_algos.analysis.statistics import PREFIX
@@ -28,6 +21,13 @@ from fedjax_algos.runs.settings import Settings
 INTERVAL = 30.0  # seconds between two plain lines, at most
 _MAX_CHARACTERS = 80  # of a label
 _REPLAYED = 0.5  # a row that comes sooner than this share of its own time is an earlier process's
+
+
+def make_bars(console: Console, unit: str, *more: ProgressColumn, **options: Any) -> Progress:
+    """Bars that count a unit, with the time since their start."""
+    name, elapsed = TextColumn("{task.description:<16}", markup=False), columns.TimeElapsedColumn()
+    counts = columns.BarColumn(), columns.MofNCompleteColumn(), TextColumn(unit)
+    return Progress(name, *counts, elapsed, *more, console=console, **options)
 
 
 class StatusColumn(ProgressColumn):
@@ -68,16 +68,12 @@ class RunProgress:
         self._part_total, self._total = total, total * len(parts)
         self._length = settings.seconds or settings.rounds
         self._begun, self._compiled_before = time.perf_counter(), self._compiled.seconds
-        self.bars = Progress(
-            TextColumn("{task.description:<16}", markup=False), BarColumn(), MofNCompleteColumn(),
-            TextColumn("simulated seconds" if clock else "rounds"), TimeElapsedColumn(),
-            self._status, console=self._console, disable=not self._console.is_terminal,
-        )  # fmt: skip
-        shown = {part: printable(part, _MAX_CHARACTERS) for part in parts}
-        self._tasks = {
-            part: self.bars.add_task(text, total=total, status="", start=False)
-            for part, text in shown.items()
-        }
+        unit, hidden = "simulated seconds" if clock else "rounds", not self._console.is_terminal
+        self.bars = make_bars(self._console, unit, self._status, disable=hidden)
+        self._tasks = {}
+        for part in parts:
+            text = printable(part, _MAX_CHARACTERS)
+            self._tasks[part] = self.bars.add_task(text, total=total, status="", start=False)
         self.bars.start()
 
     def start(self, part: str, label: str | None = None, length: float | None = None) -> None:

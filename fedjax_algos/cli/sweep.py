@@ -9,16 +9,20 @@ from fedjax_algos.analysis import tables
 from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.cli.environment import Training, computing, make_trackers, training
 from fedjax_algos.cli.method_tables import goal_of, method_tables, non_finite_lines
-from fedjax_algos.cli.options import Command, flag, settings_of, shared_options, values_of
+from fedjax_algos.cli.options import Command, add_options, settings_of, shared_options, values_of
 from fedjax_algos.core import Row
-from fedjax_algos.core.options import check_choice, options
+from fedjax_algos.core.options import options
 from fedjax_algos.core.specs import split_grid
 from fedjax_algos.runs import results
 from fedjax_algos.runs.batched.sweeps import Sweep, prepare_sweep, run_sweep
 from fedjax_algos.runs.saving.trackers import Tracker, track_experiment
 
-_AT_ONCE_HELP = "runs that a device computes at once [1 on a CPU, else as many as --memory allows]"
-_MEMORY_HELP = "bytes for the states of a call's runs [2**30, or more if those at once need it]"
+_HELP = {
+    "grid": "values; may be repeated",
+    "runs_per_device": "runs that a device computes at once [1 on a CPU, else as many as --memory "
+    "allows]",
+    "memory": "bytes for the states of a call's runs [2**30, or more if those at once need it]",
+}
 _LEFT_OUT = ("evaluate_clients", "held_out", "personal_steps")
 _OF_FILES = {
     "target": "quality whose costs are in summary.csv and in `report` [the reference's best]",
@@ -30,9 +34,7 @@ _MAX_DRAWN = 10  # settings in the figure, the best ones
 
 @click.command(cls=Command)
 @click.argument("method")
-@click.option("--grid", multiple=True, metavar="NAME=VALUE,...", help="values; may be repeated")
-@click.option("--runs-per-device", metavar="VALUE", help=_AT_ONCE_HELP)
-@click.option("--memory", metavar="VALUE", help=_MEMORY_HELP)
+@add_options(_HELP, {"grid"}, grid="NAME=VALUE,...")
 @shared_options("3", _LEFT_OUT, _OF_FILES)
 def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
     """Run METHOD on every setting of a grid and every seed.
@@ -47,15 +49,12 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
         columns = _columns(grid, values)
         prepared = prepare_sweep(settings, method, columns, **values_of(_LIMITS, values))
         experiment = prepared.experiment
-        if settings.reference is not None:
-            labels = [method.label for method in experiment.methods]
-            check_choice("reference", settings.reference, labels)
+        goal = goal_of(settings, [method.label for method in experiment.methods])
         record = results.configuration(experiment, extra={"grid": columns})
         if not command.begin(record, extends=True):
             return
         with computing():
             rows, notes = _run(prepared, command, trackers)
-        goal = goal_of(settings)
         rows = _best_first(rows, goal.metric)
         summary = summarise(rows, goal.target, goal.reference, metric=goal.metric)
         best = [line.label for line in summary[:_MAX_DRAWN]]
@@ -77,8 +76,7 @@ def _columns(grid: tuple[str, ...], values: dict[str, str | None]) -> dict[str, 
         if name in columns:
             raise ValueError(f"{name} is in two grids; give all its values in one")
         if values.get(name) is not None:
-            fix = "leave one of them out"
-            raise ValueError(f"{flag(name)} is given beside the grid's values; {fix}")
+            raise ValueError(f"{name} is given beside the grid's values; leave one of them out")
         columns[name] = listed.split(",")
     return columns
 
@@ -102,9 +100,6 @@ def _run(
 
 def _best_first(rows: list[Row], metric: str) -> list[Row]:
     """Rows in the order of their setting's mean final quality; diverged settings come last."""
-    ranked = sorted(
-        summarise(rows, metric=metric),
-        key=lambda line: (math.isnan(line.final.mean), -line.final.mean),
-    )
-    order = [line.label for line in ranked]
+    finals = {line.label: line.final.mean for line in summarise(rows, metric=metric)}
+    order = sorted(finals, key=lambda label: (math.isnan(finals[label]), -finals[label]))
     return sorted(rows, key=lambda row: order.index(row["method"]))

@@ -5,23 +5,24 @@ from typing import Any
 
 import click
 
-from fedjax_algos.analysis.labels import SEPARATOR
+from fedjax_algos.analysis.labels import SEPARATOR, check_names
 from fedjax_algos.analysis.statistics import PREFIX, check_target_metric, records
 from fedjax_algos.analysis.summary import summarise, summarise_pairs
-from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, check_columns, choose_columns
+from fedjax_algos.analysis.tables import FORMATS, RECORD_FORMATS, choose_columns
+from fedjax_algos.cli.config_file import stored_settings
 from fedjax_algos.cli.method_tables import Goal, method_tables
-from fedjax_algos.cli.options import Command, labels_of, new_file
+from fedjax_algos.cli.options import Command, add_options, labels_of, new_file, values_of
 from fedjax_algos.core import Row
 from fedjax_algos.core.files import write_text
-from fedjax_algos.core.options import check_choice, check_value, options
+from fedjax_algos.core.options import check_choice, options
 from fedjax_algos.core.reprs import printable
-from fedjax_algos.core.specs import parse_value
 from fedjax_algos.runs import results
 from fedjax_algos.runs.saving.results_folder import read_configuration
 from fedjax_algos.runs.settings import Settings
 
 _FORMATS = [*FORMATS, *RECORD_FORMATS]
 _HELP = {
+    "format": f"{', '.join(_FORMATS)} [text]",
     "target": "quality to reach [the run's, else the reference's best]",
     "target_metric": "the quality: a metric that the runs measured, such as balanced_accuracy "
     "[the run's, else accuracy]",
@@ -34,25 +35,8 @@ _HELP = {
 
 @click.command(cls=Command)
 @click.argument("folders", nargs=-1, metavar="RESULTS...")
-@click.option(
-    "--format", "form", default="text", metavar="FORMAT", help=f"{', '.join(_FORMATS)} [text]"
-)
-@click.option("--target", metavar="VALUE", help=_HELP["target"])
-@click.option("--target-metric", metavar="VALUE", help=_HELP["target_metric"])
-@click.option("--reference", metavar="METHOD", help=_HELP["reference"])
-@click.option("--label", multiple=True, metavar="OLD=NEW", help=_HELP["label"])
-@click.option("--columns", metavar="A,B", help=_HELP["columns"])
-@click.option("--out", metavar="FILE", help=_HELP["out"])
-def table(
-    folders: tuple[str, ...],
-    form: str,
-    target: str | None,
-    target_metric: str | None,
-    reference: str | None,
-    label: tuple[str, ...],
-    columns: str | None,
-    out: str | None,
-) -> None:
+@add_options(_HELP, {"label"}, reference="METHOD", label="OLD=NEW", columns="A,B", out="FILE")
+def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
     """Show one or more results folders as a table, with the columns of compare.
 
     A target, its metric and a reference that were given to the runs hold here too, if all folders
@@ -62,12 +46,15 @@ def table(
     cannot be told from it. csv and json have plain numbers: shares from 0 to 1, bytes, operations
     and seconds; their columns are those of --columns there.
     """
+    form, columns = "text" if values["format"] is None else values["format"], values["columns"]
     check_choice("format", form, _FORMATS)
-    path = None if out is None else new_file(out)
+    path = None if values["out"] is None else new_file(values["out"])
     rows = results.read_folders(folders)
     configurations = [read_configuration(Path(folder)) or {} for folder in folders]
-    given = None if target is None else parse_value(options(Settings)["target"], target)
-    goal = goal_of_folders(folders, configurations, given, target_metric, reference)
+    target = values_of({"target": options(Settings)["target"]}, values).get("target")
+    goal = goal_of_folders(
+        folders, configurations, target, values["target_metric"], values["reference"]
+    )
     is_sweep = any("grid" in configuration for configuration in configurations)
     names = None if columns is None else columns.split(",")
     labels = labels_of(label, rows)
@@ -88,7 +75,7 @@ def choose_records(records: list[dict[str, Any]], names: list[str] | None) -> li
     """Records with their label and the chosen columns."""
     if names is None:
         return records
-    check_columns(names, [name for name in records[0] if name != "label"])
+    check_names("columns", names, [name for name in records[0] if name != "label"])
     return [{name: record[name] for name in ("label", *names)} for record in records]
 
 
@@ -100,30 +87,25 @@ def goal_of_folders(
     reference: str | None,
 ) -> Goal:
     """What is given, else what the folders have that the table has; a target has its metric."""
-    own = _shared(folders, configurations, "target_metric")
+    names = ("target", "target_metric", "reference")
+    pairs = zip(folders, configurations, strict=True)
+    stored = [stored_settings(Path(folder), content, names) for folder, content in pairs]
+
+    def shared(name: str) -> Any:
+        """A setting that all folders have with the same value, else None."""
+        values = {getattr(own, name) for own in stored}
+        return values.pop() if len(values) == 1 else None
+
+    own = shared("target_metric")
     metric = target_metric or own or "accuracy"
     check_target_metric(metric)
     if target is None and metric == own:
-        target = _shared(folders, configurations, "target")
+        target = shared("target")
     if reference is None:
-        reference = _shared(folders, configurations, "reference")
+        reference = shared("reference")
         if reference is not None and len(folders) > 1:
             reference = f"{results.folder_names(folders)[0]}{SEPARATOR}{reference}"
     return Goal(target, reference, PREFIX + metric)
-
-
-def _shared(folders: tuple[str, ...], configurations: list[dict[str, Any]], name: str) -> Any:
-    """A setting that all folders have with the same value, else None."""
-    option = options(Settings)[name]
-    values = [own.get("settings", {}).get(name, option.default) for own in configurations]
-    for folder, value in zip(folders, values, strict=True):
-        try:
-            check_value(option, value, "")
-            if name == "target_metric":
-                check_target_metric(value)
-        except ValueError as error:
-            raise ValueError(f"{str(Path(folder, 'config.json'))!r}: {error}") from error
-    return values[0] if all(value == values[0] for value in values) else None
 
 
 def _records(rows: list[Row], goal: Goal, is_sweep) -> list[dict]:

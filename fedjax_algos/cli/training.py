@@ -8,25 +8,12 @@ import click
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.analysis import tables
 from fedjax_algos.analysis.summary import summarise
+from fedjax_algos.cli import method_tables
+from fedjax_algos.cli import options as cli_options
 from fedjax_algos.cli.config_file import ConfigFile, read_config
 from fedjax_algos.cli.environment import computing, make_trackers, training
-from fedjax_algos.cli.method_tables import (
-    clients_table,
-    goal_of,
-    method_tables,
-    non_finite_lines,
-    tuning_line,
-)  # fmt: skip
-from fedjax_algos.cli.options import (
-    Command,
-    Commands,
-    flag,
-    range_of,
-    settings_of,
-    shared_options,
-    text_options,
-)  # fmt: skip
-from fedjax_algos.core.options import check_choice, options
+from fedjax_algos.cli.options import Command, Commands, add_options, settings_of, shared_options
+from fedjax_algos.core.options import options
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.engine.asynchronous.executor import InFlightMemory
 from fedjax_algos.runs import comparison, results
@@ -85,7 +72,25 @@ class MethodCommands(Commands):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """The command of a method; raises UsageError for a spec that is wrong."""
-        return _run_command(cmd_name)
+        name, in_spec, _, _ = parse_spec(cmd_name)
+        factory = algorithms[name]
+        shared = {*options(Settings), "out", "compilation_cache"}
+        own = [option for option in cli_options.text_options(factory) if option.name not in shared]
+
+        def command(**values: Any) -> None:
+            settings = settings_of(values, "1")
+            changes = {o.name: text for o in own if (text := values[o.name]) is not None}
+            twice = [name for name in changes if name in in_spec]
+            if twice:
+                option = cli_options.flag(twice[0])
+                raise ValueError(f"{option} is given beside {cmd_name}; give {twice[0]} once")
+            method = Method.of(cmd_name, settings, changes)
+            train(settings, [method], method.label, values)
+
+        command.__doc__ = inspect.cleandoc(factory.__doc__ or cmd_name).split("\n\n")[0]
+        texts = {option.name: cli_options.range_of(option) for option in own}  # listed first
+        decorated = add_options(texts)(shared_options("1")(command))
+        return click.command(printable(cmd_name), cls=Command)(decorated)
 
 
 @click.group(cls=MethodCommands, subcommand_metavar="METHOD [OPTIONS]")
@@ -97,30 +102,6 @@ def run() -> None:
     """
 
 
-def _run_command(spec: str) -> click.Command:
-    """The command of `run` for a method."""
-    name, in_spec, _, _ = parse_spec(spec)
-    factory = algorithms[name]
-    shared = {*options(Settings), "out", "compilation_cache"}
-    own = [option for option in text_options(factory) if option.name not in shared]
-
-    def command(**values: Any) -> None:
-        settings = settings_of(values, "1")
-        changes = {o.name: text for o in own if (text := values[o.name]) is not None}
-        twice = [name for name in changes if name in in_spec]
-        if twice:
-            raise ValueError(f"{flag(twice[0])} is given beside {spec}; give {twice[0]} once")
-        method = Method.of(spec, settings, changes)
-        train(settings, [method], method.label, values)
-
-    command.__doc__ = inspect.cleandoc(factory.__doc__ or spec).split("\n\n")[0]
-    decorated = shared_options("1")(command)
-    for option in reversed(own):  # listed before the shared ones
-        add = click.option(flag(option.name), option.name, metavar="VALUE", help=range_of(option))
-        decorated = add(decorated)
-    return click.command(printable(spec), cls=Command)(decorated)
-
-
 def train(
     settings: Settings,
     methods: list[Method],
@@ -129,10 +110,8 @@ def train(
     file: ConfigFile = _NO_FILE,
 ) -> None:
     """Trains all methods on all seeds, shows the progress, and writes a results folder."""
-    trackers, goal = make_trackers(values["track"]), goal_of(settings)
     labels, in_rounds = [method.label for method in methods], settings.seconds is None
-    if goal.reference is not None:
-        check_choice("reference", goal.reference, labels)
+    trackers, goal = make_trackers(values["track"]), method_tables.goal_of(settings, labels)
     with training(values, name, settings.devices) as command:
         folder, progress = command.folder, command.progress
         experiment = prepare(settings, methods, files=True, client_state_folder=folder.client_state)
@@ -155,18 +134,16 @@ def train(
             progress.finish()
         summary = summarise(rows, goal.target, goal.reference, metric=goal.metric)
         of_clients = results.write_clients(folder, experiment)
-        axis = "round" if in_rounds else "simulated_seconds"
-        command.write(experiment, rows, summary, x=axis)
+        command.write(experiment, rows, summary, x="round" if in_rounds else "simulated_seconds")
         command.complete(experiment)
-    click.echo(f"\n{tables.text(method_tables(rows, *goal))}")
+    click.echo(f"\n{tables.text(method_tables.method_tables(rows, *goal))}")
     if file.tuning:
-        click.echo(tuning_line(file.tuning, settings))
+        click.echo(method_tables.tuning_line(file.tuning, settings))
     if of_clients:
-        own_models = clients_table(results.summarise_client_rows(of_clients), settings)
-        click.echo(tables.text([own_models]))
-    for line in non_finite_lines(rows):
+        click.echo(tables.text([method_tables.clients_table(of_clients, settings)]))
+    for line in method_tables.non_finite_lines(rows):
         click.echo(line)
-    command.say_end("results and figure", rest=True)
+    command.say_end("results and figure")
 
 
 def _introduction(experiment: Experiment) -> list[str]:

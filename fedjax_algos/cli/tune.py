@@ -11,7 +11,7 @@ from rich.table import Table
 from fedjax_algos.analysis.tables import plain_table
 from fedjax_algos.cli.environment import computing, training
 from fedjax_algos.cli.method_tables import quality_name
-from fedjax_algos.cli.options import Command, settings_of, shared_options, values_of
+from fedjax_algos.cli.options import Command, add_options, settings_of, shared_options, values_of
 from fedjax_algos.core.files import write_text
 from fedjax_algos.core.options import options
 from fedjax_algos.core.reprs import printable
@@ -47,11 +47,7 @@ _HELP = {
 
 @click.command(cls=Command)
 @click.argument("methods", nargs=-1, required=True)
-@click.option("--grid", multiple=True, metavar="TEXT", help=_HELP["grid"])
-@click.option("--validation", metavar="VALUE", help=_HELP["validation"])
-@click.option("--trials", metavar="VALUE", help=_HELP["trials"])
-@click.option("--halving", metavar="FACTOR", help=_HELP["halving"])
-@click.option("--search", metavar="VALUE", help=_HELP["search"])
+@add_options(_HELP, {"grid"}, grid="TEXT", halving="FACTOR")
 @shared_options(_SEEDS, _LEFT_OUT, _OF_COMPARE)
 def tune(methods: tuple[str, ...], grid: tuple[str, ...], **values: Any) -> None:
     """Find good settings of METHODS, with the same budget for each, and without test data.

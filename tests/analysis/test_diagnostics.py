@@ -135,13 +135,6 @@ def test_drift_of_full_batches(quadratic, layout, shadow):
     np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
-def test_drift_by_hand():
-    """Two clients, one step: gradients 1 and 3 at rate .1, so each is .1 from the shadow."""
-    toy = quadratics([[1.0], [1.0]], [[-0.5], [-2.5]])
-    drift = measured(toy, FULL._replace(steps=1), [0, 1])
-    np.testing.assert_allclose(drift, 0.01, rtol=1e-12)
-
-
 def test_drift_of_short_batches(quadratic):
     """The local steps are those of a run with that seed, in a later dispatch, of unequal work."""
     local = fa.Local(2, RATE, steps=5)

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import dataclasses
 import importlib
 import io
 import resource
@@ -18,7 +19,8 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from fedjax_algos.cli import main
 from fedjax_algos.cli.registries import REGISTRIES
-from fedjax_algos.runs import comparison
+from fedjax_algos.runs import comparison, experiment
+from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.settings import Settings
 
 SECONDS = 30  # for one bad input, on a machine that is busy with other tests
@@ -39,6 +41,50 @@ def no_cache():
     if jax.config.jax_compilation_cache_dir is not None:
         jax.config.update("jax_compilation_cache_dir", None)
         reset_cache()
+
+
+@pytest.fixture(scope="module")
+def compiled_once():
+    """Commands of a file share compiled programs, because equal settings mean the same functions.
+
+    It is the memory of them, which a test may clear.
+    """
+    memory = {}
+
+    def work(settings):  # of which programs depend on all but these
+        return dataclasses.replace(settings, rounds=1, eval_every=1, seeds=(0,))
+
+    keys = {
+        (Settings, "problem"): lambda settings, dataset: work(settings),
+        (Settings, "local"): lambda settings, *of_method: (work(settings), of_method),
+        (Method, "build"): lambda m, problem, settings: (repr(m), id(problem), work(settings)),
+        (experiment, "make_engine"): lambda algorithm, **given: (id(algorithm), repr(given)),
+        (experiment, "make_executor"): lambda algorithm, **given: (id(algorithm), repr(given)),
+    }
+
+    def remembering(name, function, key):
+        def remembered(*given, **options):
+            place = name, key(*given, **options)
+            if place not in memory:
+                memory[place] = function(*given, **options), given  # so that ids stay
+            return memory[place][0]
+
+        return remembered
+
+    with pytest.MonkeyPatch.context() as patch:
+        for (owner, name), key in keys.items():
+            patch.setattr(owner, name, remembering(name, getattr(owner, name), key))
+        yield memory
+
+
+@pytest.fixture
+def quick_pictures(monkeypatch):
+    """Pictures are files of some bytes; how they are drawn is tested in tests/analysis/pictures."""
+
+    def save(figure, path, **options):
+        Path(path).write_bytes(b"\x89PNG\r\n\x1a\n")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", save)
 
 
 @pytest.fixture

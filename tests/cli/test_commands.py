@@ -81,6 +81,7 @@ def test_compare(command, refused, here, read_table):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_pictures")
 def test_run_twice_gives_the_same_numbers_in_a_new_folder(command, here, read_table):
     options = "run fedgbo --optimizer rmsprop --beta 0.5 --client-learning-rate 0.2 --seeds 3,5"
     options = f"{options} --server-learning-rate 0.25 {OPTIONS.rpartition(' --')[0]}".split()
@@ -112,6 +113,7 @@ def test_every_algorithm_has_a_command(command):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_pictures")
 def test_a_method_that_diverges_is_shown_as_such(command, here, read_table):
     """In contrast to one whose updates were all left out: its model is finite, but not trained."""
     small = "--model mlp:8 --clients 12 --cohort 2 --rounds 2 --eval-every 1 --local-steps 2"
@@ -145,11 +147,3 @@ def test_an_update_that_is_not_finite_may_be_an_error(command, capsys, here):
     assert stop.value.code == 2
     told = r"fedavg, seed 0: client \d+ made an update that is not finite in round 0"
     assert re.search(f"error: {told}", capsys.readouterr().err)
-
-
-def test_a_full_folder_is_not_overwritten(refused, here):
-    (here / "full").mkdir()
-    (here / "full" / "thesis.txt").write_text("mine")
-    error = refused("run", "fedavg", "--out", "full")
-    assert "out='full' is not empty; name another folder or remove it" in error
-    assert [path.name for path in (here / "full").iterdir()] == ["thesis.txt"]

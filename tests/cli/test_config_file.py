@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("quick_pictures")
 CONFIG = """
 model = "linear"
 clients = 12
@@ -39,14 +40,13 @@ def test_a_config_file_is_overridden_by_the_command_line(command, here, read_tab
     assert [row["rounds"] for row in read_table(here / "there" / "summary.csv")] == ["0.0", "0.0"]
 
 
-@pytest.mark.slow
-def test_methods_of_the_command_line_replace_those_of_a_file(command, here):
-    (here / "study.toml").write_text(CONFIG.replace("[3, 5]", '"3-4"').replace("50", "1"))
+def test_methods_of_the_command_line_replace_those_of_a_file(command, here, monkeypatch):
+    (here / "study.toml").write_text(CONFIG.replace("[3, 5]", '"3-4"'))
+    given = []
+    monkeypatch.setattr("fedjax_algos.cli.training.train", lambda *values: given.extend(values))
     command("compare", "fedavg", "--config", "study.toml")
-    config = json.loads((here / "results" / "compare" / "config.json").read_text())
-    assert list(config["methods"]) == ["fedavg"]
-    assert config["settings"]["seeds"] == [3, 4]
-    assert config["local_steps"] == 2
+    settings, (method,), *_ = given
+    assert (method.label, settings.seeds, settings.local_steps) == ("fedavg", (3, 4), 2)
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,9 @@ def test_methods_of_the_command_line_replace_those_of_a_file(command, here):
         ("clip_norm = nan", "a.toml: clip_norm=nan is no number; give a number"),
         ("batches = 'all'", "a.toml: batches='all' is unknown; choose short, dropped"),
         ("seeds = [1.5]", "a.toml: seeds=[1.5] is no number of seeds (5), range (10-14)"),
-        ("seeds = []", "a.toml: seeds=[] is no number of seeds"),
-        ("seeds = -1", "a.toml: seeds=-1 is no number of seeds"),
         ("model = 3", "unknown model '3'"),
         ("dataset = 'npz:nowhere.npz'", "nowhere.npz"),
         ("methods = 'fedavg'", "a.toml: methods='fedavg' is no list of methods; give one such as"),
-        ("methods = []", "a.toml: methods=[] is no list of methods"),
         ("methods = [1]", "a.toml: methods=[1] is no list of methods"),
         ("methods = ['fedavgg']", "unknown algorithm 'fedavgg'; did you mean fedavg?"),
         ("rounds 3", "config='a.toml' is no TOML file: Expected '=' after a key"),

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from cost_helpers import dispatches_of, state_of
 from helpers import CASES, small_network
 
 import fedjax_algos as fa
@@ -21,17 +22,21 @@ def first_round(local):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_algorithm_has_costs(case):
-    """No round is compiled; FedRep and FedBN send a part of the model."""
+    """No round is compiled; FedRep and FedBN send a part of the model; more steps cost more."""
     algorithm = case.build(TOY.problem, LOCAL)
     dispatches = first_round(algorithm.local)
     with fa.measure_compilation() as compiled:
         found = costs_of(algorithm, TOY.data, dispatches, POPULATION)
     assert compiled.programs <= 1  # once, of a constant
     least = MODEL - 16 if case.name in ("fedrep", "fedbn") else MODEL
-    assert min(found.download, found.upload) >= least
-    assert min(found.client_memory, found.server_state) >= MODEL
-    assert found.flops is None or found.flops > 0
-    assert found.client_memory >= found.client_state
+    assert min(found["download"], found["upload"]) >= least
+    assert min(found["client memory"], found["server state"]) >= MODEL
+    assert found["client memory"] >= found["client state"]
+    state = state_of(algorithm, TOY.data)
+    flops = fa.count_flops(algorithm, state, TOY.data).of(dispatches_of([1, 2, 3], 5))
+    assert min(found["flops"], *flops) > 0
+    assert case.name == "centralised" or (np.diff(flops) > 0).all()
+    assert (found["client state"] > 0) == bool(jax.tree.leaves(state.clients))
 
 
 def test_costs_by_hand_and_by_the_engine():
@@ -39,14 +44,14 @@ def test_costs_by_hand_and_by_the_engine():
     dispatches = first_round(LOCAL)
     found = costs_of(algorithm, TOY.data, dispatches, POPULATION)
     # the model and a control variate each way, one at the client, and both and N at the server
-    assert (found.download, found.upload) == (2 * MODEL, 2 * MODEL)
-    assert (found.client_state, found.server_state) == (MODEL, 2 * MODEL + 4)
+    assert (found["download"], found["upload"]) == (2 * MODEL, 2 * MODEL)
+    assert (found["client state"], found["server state"]) == (MODEL, 2 * MODEL + 4)
     engine = fa.make_engine(algorithm)
     state = engine.init(0, POPULATION)
-    assert found[:2] == engine.transfer(state, TOY.data, dispatches)
+    assert found.items() >= engine.transfer(state, TOY.data, dispatches)._asdict().items()
     flops = fa.count_flops(algorithm, state, TOY.data).of(dispatches)
-    assert found.flops == pytest.approx(np.mean(flops))
-    assert found.client_memory == fa.count_memory(algorithm, state, TOY.data).in_round
+    assert found["flops"] == pytest.approx(np.mean(flops))
+    assert found["client memory"] == fa.count_memory(algorithm, state, TOY.data).in_round
 
 
 def test_the_command(command, refused):

@@ -14,6 +14,7 @@ from fedjax_algos.runs.experiment import split, split_held_out
 from fedjax_algos.runs.results import client_rows, summarise_client_rows
 from fedjax_algos.runs.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("quick_pictures")
 SHAPE = {"model": "linear", "clients": 12, "cohort": 4, "rounds": 2, "local_steps": 2}
 SMALL = [part for name, value in SHAPE.items() for part in (f"--{name.replace('_', '-')}", value)]
 HELD_OUT = ["--evaluate-clients", "held_out", "--held-out", "0.3"]
@@ -31,9 +32,7 @@ def test_compare_evaluates_each_client(command, here, read_table):
     assert len(written) == 2 * 2 * 12
     settings = Settings(**SHAPE, evaluate_clients="held_out", held_out=0.3)
     dataset = settings.load()
-    whole = split(Settings(**SHAPE), dataset, 1)[1]
-    (data, train), test = split(settings, dataset, 1), split_held_out(settings, dataset, 1)
-    assert sorted([*train.indices, *test.indices]) == sorted(whole.indices)
+    (data, _), test = split(settings, dataset, 1), split_held_out(settings, dataset, 1)
     ditto = fa.algorithms.ditto(settings.problem(dataset), settings.local(0.1))
     state, _ = fa.simulate(fa.make_engine(ditto), data, seed=1, **settings.loop())
     metrics = fa.make_evaluate_own(ditto)(state, test)

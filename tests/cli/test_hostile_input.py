@@ -37,7 +37,6 @@ SHOWN = r"\x1b[31m\x07\r\u202e"
         ["compare", "--config", "{}"],
         ["sweep", "fedavg", "--grid", "{}"],
         ["plot", "{}"],
-        ["plot", ".", "--x", "{}"],
         ["plot", ".", "--facet", "{}"],
         ["report", "{}"],
         ["table", "{}"],

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import jax
 import pytest
@@ -20,6 +19,7 @@ from fedjax_algos.runs.saving.results_folder import ResultsFolder
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.tuning.tuning import Scores
 
+pytestmark = pytest.mark.usefixtures("quick_pictures")
 SMALL = (
     "--model linear --clients 8 --cohort 2 --batch-size 4 --local-steps 1 --rounds 4 "
     "--eval-every 2 --seeds 2"
@@ -89,7 +89,7 @@ def send_at(moment, number, patch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_moment_ends_with_one_line(command, here, capsys, monkeypatch):
+def test_every_moment_ends_with_one_line(command, here, capsys, monkeypatch, compiled_once):
     """The two signals take turns, and begin with the other one in the next command."""
     numbers, first = [signal.SIGTERM, signal.SIGINT], list(COMMANDS).index(command)
     arguments = COMMANDS[command].split()
@@ -97,6 +97,8 @@ def test_every_moment_ends_with_one_line(command, here, capsys, monkeypatch):
     arguments += ["--out", "parts", "--resume", "--checkpoint-every", "0"]
     for position, moment in enumerate(moments_of(command)):
         number = numbers[(position + first) % 2]
+        if moment == "a program is compiled":
+            compiled_once.clear()
         capsys.readouterr()
         with monkeypatch.context() as patch:
             sent, undo = send_at(moment, number, patch)
@@ -179,55 +181,23 @@ def test_a_command_without_a_results_folder(capsys, monkeypatch):
     assert capsys.readouterr().err == "interrupted (SIGINT); give the same command again\n"
 
 
-@pytest.fixture
-def process(here):
-    """Starts the command in a process of its own; returns it and the lines that it prints."""
-    started = []
-
-    def start(*arguments):
-        variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        process = subprocess.Popen(
-            [sys.executable, *arguments], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            env=variables, text=True,
-        )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
 @pytest.mark.slow
-def test_a_signal_while_the_command_is_imported(process):
+def test_a_signal_while_the_command_is_imported():
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-v", "-m", "fedjax_algos", "list", "models"]
+    outputs = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
     for number in (signal.SIGINT, signal.SIGTERM):
-        started = process("-v", "-m", "fedjax_algos", "list", "models")
-        next(line for line in started.stderr if "import 'fedjax_algos._version'" in line
-             or "import 'fedjax_algos.core" in line)  # fmt: skip
-        started.send_signal(number)
-        last = started.stderr.read().splitlines()[-1]
+        with subprocess.Popen(command, env=variables, **outputs) as started:
+            next(line for line in started.stderr if "import 'fedjax_algos.core" in line)
+            started.send_signal(number)
+            last = started.stderr.read().splitlines()[-1]
         name = signal.Signals(number).name
         message = f"interrupted ({name}) before the command began; give the same command again"
         assert last.endswith(message)  # Python's -v writes a line and its end in two steps
-        assert started.wait() == 128 + number
+        assert started.returncode == 128 + number
 
 
-@pytest.mark.slow
-def test_sigterm_in_a_process_of_its_own(process, here):
-    arguments = [*COMMANDS["run"].replace("rounds 4", "rounds 20000").split(), "--out", "out"]
-    started = process("-m", "fedjax_algos", *arguments)
-    rows = here / "out" / "runs" / "01-scaffold" / "seed-0" / "metrics.csv"
-    while not rows.exists() and started.poll() is None:
-        time.sleep(0.05)
-    started.terminate()
-    lines = started.stderr.read().splitlines()
-    way = f"fedjax-algos {' '.join(arguments)} --resume"
-    assert lines[-1] == f"interrupted (SIGTERM); go on with: {way}"
-    assert started.wait() == 143
-
-
-TIMES = 5
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGINT)
 # The processes are forked from one that has imported everything, and started nothing.
 PROGRAM = f"""
 import json, os, signal, time
@@ -240,7 +210,7 @@ COMMAND = (
     "--rounds 4000 --eval-every 20 --out out"
 )
 
-def end(number):
+def end(number, which):
     reading, writing = os.pipe()
     process = os.fork()
     if not process:
@@ -252,26 +222,26 @@ def end(number):
     os.close(writing)
     with os.fdopen(reading) as errors:
         first = errors.readline()
-        time.sleep(0.2 * number)
-        os.kill(process, signal.SIGINT)
+        time.sleep(0.4 * number)
+        os.kill(process, which)
         last = errors.read().strip().splitlines()[-1]
     return first, last, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
-print(json.dumps([end(number) for number in range({TIMES})]))
+print(json.dumps([end(*each) for each in enumerate({[*map(int, SIGNALS)]})]))
 """
 
 
 @pytest.mark.slow
-def test_ctrl_c_never_ends_in_a_crash(here):
-    """At moments from the first line that a run prints, the compilation of its rounds on."""
+def test_a_signal_never_ends_in_a_crash(here):
+    """In processes of their own, from the compilation of the rounds on."""
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     output = subprocess.run(
         [sys.executable, "-c", PROGRAM], check=True, stdout=subprocess.PIPE, env=variables
     ).stdout
     ends = json.loads(output)
-    assert len(ends) == TIMES
-    for number, (first, last, code) in enumerate(ends):
+    for number, ((first, last, code), which) in enumerate(zip(ends, SIGNALS, strict=True)):
         assert first.startswith("digits, linear")
-        assert last.startswith("interrupted (SIGINT); go on with: fedjax-algos run scaffold ")
-        assert code == 130
+        way = "go on with: fedjax-algos run scaffold "
+        assert last.startswith(f"interrupted ({which.name}); {way}")
+        assert code == 128 + which
         assert not json.loads((here / f"out{number}" / "config.json").read_text())["complete"]

@@ -12,6 +12,7 @@ from fedjax_algos.cli.progress import RunProgress
 from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("quick_pictures")
 SMALL = (
     "--model", "linear", "--clients", "4", "--cohort", "2", "--rounds", "2", "--eval-every", "1",
     "--local-steps", "1",

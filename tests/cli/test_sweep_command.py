@@ -7,6 +7,7 @@ from report_helpers import Page, assert_alone
 
 from fedjax_algos.cli import main
 
+pytestmark = pytest.mark.usefixtures("quick_pictures")
 OPTIONS = "--model linear --clients 12 --cohort 4 --rounds 3 --local-steps 2 --eval-every 2"
 
 

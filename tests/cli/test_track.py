@@ -12,6 +12,7 @@ from fedjax_algos.cli import main
 from fedjax_algos.cli.environment import make_trackers
 from fedjax_algos.runs.saving.trackers import trackers
 
+pytestmark = pytest.mark.usefixtures("quick_pictures")
 PAGE = Path(__file__).parents[2] / "docs" / "command_line.md"
 SEEN = """
 import contextlib
@@ -66,7 +67,7 @@ def test_a_missing_package_is_told_before_anything_is_written(refused, monkeypat
 
 
 def test_a_tracker_twice_is_refused():
-    with pytest.raises(ValueError, match="track names 'tensorboard' twice; give it once"):
+    with pytest.raises(ValueError, match="track has 'tensorboard' twice; give it once"):
         make_trackers(["tensorboard", "tensorboard:flush_seconds=1"])
 
 

@@ -9,6 +9,7 @@ from fedjax_algos.runs.method import Method, configured_spec
 from fedjax_algos.runs.settings import Settings
 from fedjax_algos.wrappers import wrappers
 
+pytestmark = pytest.mark.usefixtures("quick_pictures")
 SOURCE = """
 import jax
 import fedjax_algos as fa
@@ -62,20 +63,12 @@ def test_compare_and_repeat(command, here, read_table):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", ["sweep fedprox --grid mu=0.1,0.5", "run fedprox"])
-def test_a_wrapper_of_all_methods(command, here, read_table, arguments):
-    own = "a++b/my_file.py:shorten"
+def test_a_wrapper_of_all_settings(command, here, read_table):
+    own, arguments = "a++b/my_file.py:shorten", "sweep fedprox --grid mu=0.1,0.5"
     command(*arguments.split(), *SMALL, "--wrap", own, "--out", "all")
     command(*arguments.replace("fedprox", f"fedprox+{own}").split(), *SMALL, "--out", "each")
     of_all, of_each = (losses(read_table(here / n / "metrics.csv")) for n in ("all", "each"))
     assert list(of_all.values()) == list(of_each.values())
-
-
-@pytest.mark.slow
-def test_tune(command, here):
-    small = "--model linear --grid mu=0.1,0.5 --cohort 4 --rounds 1 --seeds 1 --out out"
-    command("tune", "fedprox+identity", *small.split())
-    assert "+identity" in (here / "out" / "tuned.toml").read_text()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ A loop counts as its body times its length, a conditional as its most expensive 
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -66,9 +66,8 @@ class Loop(NamedTuple):
     body: Flops
 
 
-def total(parts: Iterable[Flops]) -> Flops:
+def total(parts: Sequence[Flops]) -> Flops:
     """The sum of several counts."""
-    parts = list(parts)
     return Flops(sum(p.fixed for p in parts), tuple(loop for p in parts for loop in p.loops))
 
 
@@ -204,28 +203,24 @@ def _loop_bytes(eqn, used, from_data):
         body, live = eqn.params["jaxpr"].jaxpr, [True] * num_carry
     after = iter(body.outvars)  # of the carries that are used
     results = [None] * num_consts + [next(after) if alive else None for alive in live]
+    results += [None] * (len(body.invars) - len(results))  # of what is scanned, and kept as a whole
     needed, changed, read = _used(body), 0, {}
     for var, result, atom, skip in zip(
-        body.invars, results, eqn.invars[first:], from_data[first:], strict=False
+        body.invars, results, eqn.invars[first:], from_data[first:], strict=True
     ):
-        size = _float_bytes(var)
         if result is not None and result is not var:
-            changed += size
+            changed += _float_bytes(atom)
         elif var in needed and not skip and not isinstance(atom, Literal):
-            read[atom] = size  # once, however often it is passed
-    scanned = eqn.invars[first + len(results) :]  # one row in each iteration, but all are kept
-    for atom, skip in zip(scanned, from_data[first + len(results) :], strict=True):
-        if not skip and not isinstance(atom, Literal):
-            read[atom] = _float_bytes(atom)
+            read[atom] = _float_bytes(atom)  # once, however often it is passed
     return changed, sum(read.values())
 
 
 def _walk(closed, arguments):
     """(operations, what is known of the outputs), given what is known of the first inputs."""
     jaxpr = closed.jaxpr
+    consts = zip(jaxpr.constvars, closed.consts, strict=True)
     known = dict(zip(jaxpr.invars, arguments, strict=False))
-    for var, value in zip(jaxpr.constvars, closed.consts, strict=True):
-        known[var] = _constant(var.aval, value)
+    known |= {var: _constant(var.aval, value) for var, value in consts}
     used, parts = _used(jaxpr), []
 
     def integer_of(atom):
@@ -308,11 +303,11 @@ def _bounds(eqn):
         return None
     counter, bound = map(test.invars.index, compared)
     increments = any(
-        eqn.primitive.name == "add"
-        and eqn.invars[0] is carried[counter]
-        and getattr(eqn.invars[1], "val", None) == 1
-        for eqn in body.eqns
-        if body.outvars[counter] in eqn.outvars
+        each.primitive.name == "add"
+        and each.invars[0] is carried[counter]
+        and getattr(each.invars[1], "val", None) == 1
+        for each in body.eqns
+        if body.outvars[counter] in each.outvars
     )
     return (counter, bound) if increments and body.outvars[bound] is carried[bound] else None
 

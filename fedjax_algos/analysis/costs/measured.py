@@ -22,11 +22,10 @@ class ClientMemory(NamedTuple):
     """Bytes that an algorithm needs on a client, besides its examples and one step's gradient.
 
     Attributes:
-      between_rounds: bytes of the client's state.
-      in_round: bytes of the state, of the broadcast, and of the arrays that local training
-        changes.
-      in_training: bytes of the arrays that local training changes, and of those that one of its
-        loops reads, as if nothing else were kept.
+      between_rounds: of the client's state.
+      in_round: of the state, of the broadcast, and of the arrays that local training changes.
+      in_training: of the arrays that local training changes, and of those that one of its loops
+        reads, as if nothing else were kept.
     """
 
     between_rounds: int
@@ -39,9 +38,8 @@ def count_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData
 
     They are counted in the trace of the algorithm's own `client_update` and of the prelude's, by
     the rules of `flops.py`: gradients, optimiser and corrections, with the actual number of local
-    steps and of passes over the examples. Clients are counted one at a time, and a batch with all
-    its rows, the masked ones of a short batch included, because they are computed. The server's
-    `broadcast`, `contribute` and `server_update` are not counted.
+    steps and of passes over the examples. The masked rows of a short batch count, because they are
+    computed. The server's functions are not counted.
 
     Args:
       algorithm: the algorithm whose local updates are counted.
@@ -56,7 +54,7 @@ def count_flops(algorithm: Algorithm, state: FederatedState, data: FederatedData
       UncountedError: for a computation that the rules do not cover.
     """
     exchanges = _exchanges(algorithm, state, data)
-    return total(count(exchange.jaxpr, _INTEGERS) for exchange in exchanges)
+    return total([count(exchange.jaxpr, _INTEGERS) for exchange in exchanges])
 
 
 def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedData) -> ClientMemory:
@@ -65,12 +63,9 @@ def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedDat
     Between rounds it is the client's state. In a round it is that state, the broadcast (the model's
     statistics included), and the float arrays that the loops change: the local model, moving
     optimiser statistics, the sum of a full gradient. With a prelude the larger exchange counts. Not
-    counted are the examples, frozen params, and arrays that live within one step: activations and
-    gradients.
-
-    Clients here upload x - y_i, for which they keep x. In the FedGBO paper's Table I the local
-    model takes the place of x unless the local steps read it, so that FedAvg needs |x|, FedProx
-    2|x| and MFL |x| + |s|: this is `in_training`.
+    counted are the examples, frozen params, and what lives within one step: activations and
+    gradients. `in_training` is the FedGBO paper's Table I, in which the local model takes the place
+    of x unless the local steps read it: FedAvg needs |x|, FedProx 2|x| and MFL |x| + |s|.
 
     Args:
       algorithm: the algorithm whose local updates are counted.

@@ -12,6 +12,7 @@ from fedjax_algos.core.options import check_choice, is_number
 from fedjax_algos.core.reprs import printable, si_prefix
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PictureStyle = Literal["screen", "paper"]
@@ -61,6 +62,16 @@ def picture_style(style: PictureStyle) -> Iterator[Look]:
     settings: Any = {**look.settings, "font.size": look.points}
     with rc_context(settings):
         yield look
+
+
+def finish_axes(axes: "Axes", style: PictureStyle, title: str = "") -> None:
+    """Makes the frame of axes open, and draws the title, which is only shown on a screen."""
+    from matplotlib import rcParams
+
+    if style == "screen":
+        axes.set_title(title, fontsize=_LOOKS[style].points)
+    axes.tick_params(labelfontfamily=rcParams["font.family"])
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def save_figure(figure: "Figure", path: str | Path, style: PictureStyle = "screen") -> None:
@@ -151,9 +162,8 @@ def check_limits(name: str, limits: Limits, logarithmic: bool) -> None:
     """Raises ValueError for limits that are no interval, or not above 0 on a logarithmic axis."""
     is_pair = isinstance(limits, tuple | list) and len(limits) == 2
     given = [limit for limit in limits if limit is not None] if is_pair else []
-    if not is_pair or not all(is_number(limit, float) for limit in given):
-        raise ValueError(f"{name}={limits!r} is no interval; give finite numbers, low and high")
-    if given != sorted({*given}):
-        raise ValueError(f"{name}={limits!r} is no interval; give the lower limit first")
+    are_numbers = is_pair and all(is_number(limit, float) for limit in given)
+    if not are_numbers or given != sorted({*given}):
+        raise ValueError(f"{name}={limits!r} is no interval; give finite numbers, the lower first")
     if logarithmic and min(given, default=1) <= 0:
         raise ValueError(f"{name}={limits!r} does not fit a logarithmic axis; give limits above 0")

@@ -11,15 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_algos.analysis import statistics
 from fedjax_algos.analysis.labels import DISPLAY_NAMES, SEPARATOR, STYLE_TABLE, algorithm_of
 from fedjax_algos.analysis.pictures.axes import Column, Limits
 from fedjax_algos.analysis.rows import column_by_method
-from fedjax_algos.analysis.statistics import (
-    MIN_SEEDS_OF_AN_INTERVAL,
-    SPREADS,
-    choose_spread,
-    spread,
-)
+from fedjax_algos.analysis.statistics import SPREADS
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice
 
@@ -66,24 +62,16 @@ class Panel(NamedTuple):
     y: Column
 
 
-class Grid(NamedTuple):
-    """The panels of a figure, row by row."""
-
-    panels: list[Panel]
-    columns: int
-    share_x: bool  # each column of panels has one x axis
-    share_y: bool  # each row of panels has one metric
-
-
 def choose_band(band: str | None, seeds: int) -> str:
     """The band of a figure whose panels have at least so many seeds; None for the default."""
     if band is None:
-        return choose_spread(seeds) if seeds > 1 else "none"
+        return statistics.choose_spread(seeds) if seeds > 1 else "none"
     check_choice("band", band, BANDS)
-    if band == "interval" and seeds < MIN_SEEDS_OF_AN_INTERVAL:
+    needed = statistics.MIN_SEEDS_OF_AN_INTERVAL
+    if band == "interval" and seeds < needed:
         raise ValueError(
-            f"band='interval' needs at least {MIN_SEEDS_OF_AN_INTERVAL} seeds, but there are "
-            f"{seeds}; choose range or seeds, or run more seeds"
+            f"band='interval' needs at least {needed} seeds, but there are {seeds}; choose range "
+            "or seeds, or run more seeds"
         )
     return band
 
@@ -103,7 +91,7 @@ def _curve(x: np.ndarray, y: np.ndarray, band: str) -> Curve:
     mean = _finite(y.mean(axis=0))
     low = high = mean
     if band in SPREADS:
-        low, high = map(_finite, spread(y, band))
+        low, high = map(_finite, statistics.spread(y, band))
     elif band == "seeds":  # fmin and fmax ignore NaN: the other seeds go on
         low, high = np.fmin.reduce(y), np.fmax.reduce(y)
     lines = list(zip(x, y, strict=True)) if band == "seeds" else []
@@ -119,10 +107,8 @@ def fit_y_limits(
     curves: list[Curve], given: Limits, x_limits: Limits, *, logarithmic: bool, whole: bool
 ) -> Limits:
     """The limits that are given, else those of the visible curves after their first tenth."""
-    left, right = (
-        default if end is None else end
-        for end, default in zip(x_limits, (-np.inf, np.inf), strict=True)
-    )
+    left = -np.inf if x_limits[0] is None else x_limits[0]
+    right = np.inf if x_limits[1] is None else x_limits[1]
     parts = [np.empty(0)]
     for curve in curves:
         visible = (curve.x >= left) & (curve.x <= right)
@@ -143,13 +129,7 @@ def fit_y_limits(
 
 
 class Style(NamedTuple):
-    """How the curves of a method are drawn.
-
-    Attributes:
-      colour: such as "#1e88ff".
-      marker: a marker of matplotlib, such as "o".
-      line: a line style of matplotlib, such as "-".
-    """
+    """How curves are drawn: the `colour` as "#1e88ff", the `marker` and `line` of matplotlib."""
 
     colour: str
     marker: str
@@ -170,11 +150,9 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
 
     An algorithm of the package has one style in all figures, whatever the case of its label and
     whatever options follow its name. Two to four variants of an algorithm, such as `fedavg` and
-    `fedavg weighting=uniform` or `longer: fedavg`, share its colour beside other algorithms, and
-    differ in the marker and the line. If all methods are variants of one algorithm, or if there are
-    more of them, each prefers the style that follows from its text, as any other label does, and
-    takes another colour, marker or line if other methods have these, as long as there are some. Up
-    to 64 methods have different styles.
+    `fedavg weighting=uniform`, share its colour beside other algorithms, and differ in the marker
+    and the line. Any other label has a style that follows from its text, unless other methods of
+    the figure have its colour, marker or line. Up to 64 methods have different styles.
 
     Args:
       labels: the labels of all methods of the figure.

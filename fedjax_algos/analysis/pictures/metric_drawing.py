@@ -14,15 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
-from fedjax_algos.analysis.pictures.axes import (
-    COLUMN_WIDTH,
-    MAX_CHARACTERS,
-    TEXT_WIDTH,
-    WHOLE,
-    PictureStyle,
-    picture_style,
-)
-from fedjax_algos.analysis.pictures.curves import OUTSIDE, Curve, Grid, Panel, Style
+from fedjax_algos.analysis.pictures import axes as shared
+from fedjax_algos.analysis.pictures.curves import OUTSIDE, Curve, Panel, Style
 from fedjax_algos.core.reprs import printable
 
 _DOTS_IN_A_NOTEBOOK = 100  # per inch
@@ -47,26 +40,30 @@ class MetricFigure(Figure):
 
 
 def draw(
-    grid: Grid,
+    panels: list[Panel],
     names: Mapping[str, str],
     styles: Mapping[str, Style],
     *,
+    columns: int,
+    share_x: bool,
+    share_y: bool,
     filled: bool,
     title: str,
     size: tuple[float, float] | None,
-    style: PictureStyle,
+    style: shared.PictureStyle,
 ) -> tuple[MetricFigure, list[str]]:
-    """Draws a figure, and returns it with what it does not show."""
-    panels, num_rows = grid.panels, -(-len(grid.panels) // grid.columns)
-    several = len(panels) > 1
-    width, height = size or _size(grid.columns, num_rows, several, style)
-    with picture_style(style) as look:
-        points = look.points if width / grid.columns >= look.narrow else look.small
+    """Draws a figure, and returns it with what it does not show.
+
+    The panels are row by row; those of a column share the x axis, and those of a row the y axis.
+    """
+    num_rows, several = -(-len(panels) // columns), len(panels) > 1
+    width, height = size or _size(columns, num_rows, several, style)
+    with shared.picture_style(style) as look:
+        points = look.points if width / columns >= look.narrow else look.small
         rcParams["font.size"] = points  # `picture_style` restores it
         figure = MetricFigure(figsize=(width, height), layout="constrained")
-        shared: Any = {"sharex": "col"} if grid.share_x else {}
-        shared |= {"sharey": "row"} if grid.share_y else {}
-        axes_of_grid = figure.subplots(num_rows, grid.columns, squeeze=False, **shared).ravel()
+        common: Any = {"sharex": share_x and "col", "sharey": share_y and "row", "squeeze": False}
+        axes_of_grid = figure.subplots(num_rows, columns, **common).ravel()
         for axes in axes_of_grid[len(panels) :]:
             axes.remove()
         for axes, panel in zip(axes_of_grid, panels, strict=False):
@@ -74,20 +71,20 @@ def draw(
             axes.tick_params(labelsize=points, labelfontfamily=rcParams["font.family"])
             place = axes.get_subplotspec()  # shared axes have one label
             texts = {
-                "title": panel.title * (place.is_first_row() or not grid.share_x),
-                "xlabel": panel.x.label * (place.is_last_row() or not grid.share_x),
-                "ylabel": panel.y.label * (place.is_first_col() or not grid.share_y),
+                "title": panel.title * (place.is_first_row() or not share_x),
+                "xlabel": panel.x.label * (place.is_last_row() or not share_x),
+                "ylabel": panel.y.label * (place.is_first_col() or not share_y),
             }
             for name, text in texts.items():
-                shown = printable(text, longest=MAX_CHARACTERS)
-                shown = _wrapped(shown, width / grid.columns, points)
+                shown = printable(text, longest=shared.MAX_CHARACTERS)
+                shown = _wrapped(shown, width / columns, points)
                 getattr(axes, f"set_{name}")(shown, fontsize=points, parse_math=False)
         panel_names = _panel_names(panels)
         states = _states(panels, panel_names, axes_of_grid)
         entries = {}
         for name, text in names.items():
             told = f" ({'; '.join(states[name])})" if states.get(name) else ""
-            entries[name] = printable(text, longest=MAX_CHARACTERS) + told
+            entries[name] = printable(text, longest=shared.MAX_CHARACTERS) + told
         height += _draw_legend(figure, entries, styles, points, look.lines)
         if size is None:
             figure.set_size_inches(width, height)
@@ -99,10 +96,12 @@ def draw(
     return figure, hidden + _without_place(panels)
 
 
-def _size(columns: int, rows: int, several: bool, style: PictureStyle) -> tuple[float, float]:
+def _size(
+    columns: int, rows: int, several: bool, style: shared.PictureStyle
+) -> tuple[float, float]:
     """Width and height in inches, without the legend."""
     if style == "paper":
-        width = COLUMN_WIDTH if columns == 1 else TEXT_WIDTH
+        width = shared.COLUMN_WIDTH if columns == 1 else shared.TEXT_WIDTH
         return width, 0.3 + 1.7 * rows if several else 2.2
     return (0.6 + 3.6 * columns, 0.8 + 3 * rows) if several else (7.5, 4.6)
 
@@ -116,15 +115,13 @@ def _panel_names(panels: list[Panel]) -> list[str]:
 
 def _states(panels: list[Panel], names: list[str], axes: np.ndarray) -> dict[str, list[str]]:
     """What the panels do not show of each method; with the name of the panel if they differ."""
-    by_label: dict[str, dict[str, str]] = {}
-    for panel, name, own in zip(panels, names, axes, strict=False):
-        for label, curve in panel.curves.items():
-            by_label.setdefault(label, {})[name] = state_of(curve, own, panel)
     found = {}
-    for label, by_panel in by_label.items():
-        found[label] = [f"{state} in {name}" for name, state in by_panel.items() if state]
-        if len({*by_panel.values()}) == 1:
-            found[label] = [state for state in by_panel.values() if state][:1]
+    for label in {label for panel in panels for label in panel.curves}:
+        triples = zip(panels, names, axes, strict=False)
+        states = {n: state_of(p.curves[label], a, p) for p, n, a in triples if label in p.curves}
+        found[label] = [f"{state} in {name}" for name, state in states.items() if state]
+        if len({*states.values()}) == 1:
+            found[label] = [state for state in states.values() if state][:1]
     return found
 
 
@@ -132,12 +129,11 @@ def _without_place(panels: list[Panel]) -> list[str]:
     """One line for each logarithmic axis on which some points have no place."""
     lines = []
     for axis, values in (("x", "x"), ("y", "mean")):
-        points = sum(
-            int(((getattr(curve, values) <= 0) & np.isfinite(curve.x + curve.mean)).sum())
-            for panel in panels
-            for curve in panel.curves.values()
-            if getattr(panel, axis).logarithmic
-        )
+        points = 0
+        for panel in panels:
+            for curve in panel.curves.values() if getattr(panel, axis).logarithmic else ():
+                below = getattr(curve, values) <= 0
+                points += int((below & np.isfinite(curve.x + curve.mean)).sum())
         if points:
             noun = "point" if points == 1 else "points"
             lines.append(f"{points} {noun} at 0 or below: no place on the logarithmic {axis} axis")
@@ -160,9 +156,9 @@ def _draw_legend(
     handles = [Line2D([], [], **line_options(styles[name], scale)) for name in texts]
 
     numbers = list(map(str, range(len(handles))))  # a label with _ in front would be left out
-    look = {"frameon": False, "fontsize": points, "handlelength": 2.8, "columnspacing": 1.4}
 
     def add(owner: Any, where: str, columns: int) -> tuple[Any, float, float]:
+        look = {"frameon": False, "fontsize": points, "handlelength": 2.8, "columnspacing": 1.4}
         legend = owner.legend(handles, numbers, loc=where, ncols=columns, **look)
         for text, content in zip(legend.get_texts(), wrapped, strict=True):
             text.set(text=content, parse_math=False)  # as it is, also with $
@@ -230,7 +226,7 @@ def draw_curves(
         axis = getattr(axes, f"{name}axis")
         if column.logarithmic:
             _label_logarithmic(axis)
-        elif column.name in WHOLE:
+        elif column.name in shared.WHOLE:
             axis.set_major_locator(MaxNLocator("auto", steps=_STEPS, integer=True, min_n_ticks=1))
     axes.grid(alpha=0.3)
     axes.set_axisbelow(True)

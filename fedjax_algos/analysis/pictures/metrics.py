@@ -4,28 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from fedjax_algos.analysis.labels import display_names
-from fedjax_algos.analysis.pictures.axes import (
-    AXES,
-    NO_LIMITS,
-    Limits,
-    PictureStyle,
-    axes_of,
-    check_limits,
-    column_of,
-    save_figure,
-)
-from fedjax_algos.analysis.pictures.curves import (
-    BANDS,
-    OUTSIDE,
-    Curve,
-    Grid,
-    Panel,
-    choose_band,
-    curves_of,
-    fit_y_limits,
-    method_styles,
-)
+from fedjax_algos.analysis.labels import check_names, display_names
+from fedjax_algos.analysis.pictures import axes as shared
+from fedjax_algos.analysis.pictures import curves
+from fedjax_algos.analysis.pictures.axes import NO_LIMITS, Limits, PictureStyle
 from fedjax_algos.analysis.statistics import SPREADS
 from fedjax_algos.core import Row
 from fedjax_algos.core.options import check_choice, is_number, unknown
@@ -55,11 +37,11 @@ def plot_metric(rows: Histories, path: str | Path | None = None, **options: Any)
 
     Raises:
       TypeError: as for `draw_metric`.
-      ValueError: likewise, and for an unknown format or a figure that is too small.
+      ValueError: as for `draw_metric` and `save_figure`.
     """
     figure, _ = draw_metric(rows, **options)
     if path is not None:
-        save_figure(figure, path, options.get("style", "screen"))
+        shared.save_figure(figure, path, options.get("style", "screen"))
     return figure
 
 
@@ -84,14 +66,12 @@ def draw_metric(
     """Draws metrics of all methods: the mean over seeds, and a band around it.
 
     The styles are those of `method_styles`. Positions on the x axis are means over the seeds, too.
-    A curve ends where a seed's value is not finite; the legend says so, and it names methods that
-    are outside the limits.
+    A curve ends where a seed's value is not finite, which the legend says.
 
     Args:
       rows: what `simulate` returns second, or several such lists by label, as in `{"FedAvg":
         history, "FedGBO": other}`; a label may have a list of them, one for each seed. Or the rows
-        of a comparison, with `method` and `seed`: of all methods on the same seeds; other seeds may
-        be in other panels.
+        of a comparison, with `method` and `seed`; the methods of a panel have the same seeds.
       metric: the column of the y axis; several have a panel each.
       x: the column of the x axis, one of `AXES`; several have a panel each.
       facet: a column with texts, or "seed"; each of its values has a panel.
@@ -99,11 +79,11 @@ def draw_metric(
       band: "none", "interval" (the 95% confidence interval of the mean, from five seeds on),
         "range" (from the lowest to the highest value) or "seeds" (a thin line for each). None is
         "interval" from five seeds on, and "range" for two to four.
-      log: the logarithmic axes, one of `LOG_AXES`.
+      log: the logarithmic axes.
       x_limits: the lower and the upper one, in bytes, FLOPs or seconds if the column is; None for
         the default.
       y_limits: likewise. By default they fit the curves and bands after the first tenth of the
-        evaluations; in simulated time all of them, because methods differ there from the start.
+        evaluations; in simulated time all of them.
       labels: texts that replace labels of methods and values of the facet. By default the package's
         algorithms are spelled as in the papers: `FedAvg` for `fedavg`.
       title: replaces the number of seeds and the meaning of the band; "" for none.
@@ -131,51 +111,51 @@ def draw_metric(
     facets = facets_of(rows, metrics, columns, facet, {**of_facet, **(labels or {})})
     check_choice("log", log, LOG_AXES)
     log_x, log_y = log in ("x", "both"), log in ("y", "both")
-    check_limits("x_limits", x_limits, log_x)
-    check_limits("y_limits", y_limits, log_y)
+    shared.check_limits("x_limits", x_limits, log_x)
+    shared.check_limits("y_limits", y_limits, log_y)
     _check_size(size)
     _check_single(columns, x_limits=x_limits, x_label=x_label)
     _check_single(metrics, y_limits=y_limits, y_label=y_label)
     seeds = sorted({len({row["seed"] for row in own}) for _, own in facets})
-    drawn = choose_band(band, seeds[0])
+    drawn = curves.choose_band(band, seeds[0])
     places = [  # in the order of the figure
-        (title, name, column, curves_of(own, name, column, drawn, names))
+        (title, name, column, curves.curves_of(own, name, column, drawn, names))
         for name in metrics
         for title, own in facets
         for column in columns
     ]
 
-    def shown(part: int, name: str) -> list[Curve]:
+    def shown(part: int, name: str) -> list[curves.Curve]:
         """The curves of all panels with a metric or a column of the x axis."""
         return [curve for place in places if place[part] == name for curve in place[-1].values()]
 
-    axes = axes_of({name for row in rows for name in row})
-    x_columns = {
-        name: column_of(axes, name, [c.x for c in shown(2, name)], x_limits, x_label, log_x)
-        for name in columns
-    }
-    y_columns, whole = {}, "simulated_seconds" in columns
+    axes = shared.axes_of({name for row in rows for name in row})
+    sides, whole = {}, "simulated_seconds" in columns  # the columns as axes show them
+    for name in columns:
+        x_values = [curve.x for curve in shown(2, name)]
+        sides["x", name] = shared.column_of(axes, name, x_values, x_limits, x_label, log_x)
     for name in metrics:
         own = shown(1, name)
-        limits = fit_y_limits(own, y_limits, x_limits, logarithmic=log_y, whole=whole)
-        y_columns[name] = column_of(axes, name, [c.mean for c in own], limits, y_label, log_y)
+        limits = curves.fit_y_limits(own, y_limits, x_limits, logarithmic=log_y, whole=whole)
+        means = [curve.mean for curve in own]
+        sides["y", name] = shared.column_of(axes, name, means, limits, y_label, log_y)
     if facet == "seed":
         meaning = "one seed in each panel"
     else:
         number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-        meaning = "one seed" if seeds[-1] == 1 else f"mean of {number} seeds{BANDS[drawn]}"
+        meaning = "one seed" if seeds[-1] == 1 else f"mean of {number} seeds{curves.BANDS[drawn]}"
     captions = [f"for the caption: {meaning}"] if title is None and style == "paper" else []
     if title is None:
         title = "" if captions else meaning
     beside = len(facets) * len(columns)
     is_grid = len(metrics) > 1 and beside > 1  # others stand in lines
-    panels = [Panel(t, by_label, x_columns[c], y_columns[m]) for t, m, c, by_label in places]
+    panels = [curves.Panel(t, own, sides["x", c], sides["y", m]) for t, m, c, own in places]
     across = beside if is_grid else min(len(panels), _MAX_BESIDE)
-    grid = Grid(panels, across, share_x=is_grid, share_y=is_grid or len(metrics) == 1)
-    styles = method_styles(str(row["method"]) for row in rows)
-    look: Any = {"filled": drawn in SPREADS, "title": title, "size": size, "style": style}
-    figure, hidden = draw(grid, names, styles, **look)
-    if names and all(f"{name}: {OUTSIDE}" in hidden for name in names.values()):
+    look: Any = {"columns": across, "share_x": is_grid, "share_y": is_grid or len(metrics) == 1}
+    look |= {"filled": drawn in SPREADS, "title": title, "size": size, "style": style}
+    styles = curves.method_styles(str(row["method"]) for row in rows)
+    figure, hidden = draw(panels, names, styles, **look)
+    if names and all(f"{name}: {curves.OUTSIDE}" in hidden for name in names.values()):
         raise ValueError(
             f"no curve is within x_limits={x_limits} and y_limits={y_limits}; give limits in the "
             "unit of the column, in which an accuracy is from 0 to 1"
@@ -247,10 +227,8 @@ def facets_of(
     """The titles and the rows of the facets; `labels` are texts that replace a facet's value."""
     measured = [name for name in rows[0] if all(name in row for row in rows)]
     texts = [name for name in measured if isinstance(rows[0][name], str)]
-    for name in _different("metric", metrics):
-        check_choice("metric", name, [n for n in measured if n not in (*texts, "seed")])
-    for name in _different("x", axes):
-        check_choice("x", name, [n for n in measured if n in AXES])
+    check_names("metric", metrics, [name for name in measured if name not in (*texts, "seed")])
+    check_names("x", axes, [name for name in measured if name in shared.AXES])
     parts: dict[str, list[Row]] = {}
     if facet is not None:
         check_choice("facet", facet, [*texts, "seed"])
@@ -270,21 +248,9 @@ def choose_methods(
 ) -> dict[str, str]:
     """What the methods of a figure are called in it, by label, in the order of the legend."""
     known = list(dict.fromkeys(str(row["method"]) for row in rows))
-    chosen = known if methods is None else _different("methods", methods)
-    for name in chosen:
-        if name not in known:
-            raise ValueError(unknown("method", name, known))
+    chosen = known if methods is None else check_names("methods", methods, known)
     values = [] if facet is None else list(dict.fromkeys(str(row.get(facet)) for row in rows))
     for name in labels:
         if name not in known and name not in values:
             raise ValueError(unknown("label", name, [*known, *values]))
     return display_names(chosen, labels)
-
-
-def _different(name: str, values: Sequence[str]) -> Sequence[str]:
-    if not values:
-        raise ValueError(f"{name} is empty; give at least one")
-    twice = [value for index, value in enumerate(values) if value in values[:index]]
-    if twice:
-        raise ValueError(f"{name} has {twice[0]!r} twice; give it once")
-    return values

@@ -4,13 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_algos.analysis.pictures.axes import (
-    BLUE,
-    COLUMN_WIDTH,
-    PictureStyle,
-    picture_style,
-    save_figure,
-)
+from fedjax_algos.analysis.pictures import axes as shared
+from fedjax_algos.analysis.pictures.axes import PictureStyle
 from fedjax_algos.data.description import describe_partition
 from fedjax_algos.data.partitioning import Partition
 
@@ -24,8 +19,7 @@ def plot_partition(
 
     Up to 40 clients and classes, each pair is a bubble whose area is the number of examples. Larger
     partitions are a map of each client's shares of labels, with the clients sorted by their two
-    most frequent labels: clients with few classes form a staircase, similar clients form stripes.
-    The sizes above the map are sorted separately.
+    most frequent labels. The sizes above the map are sorted separately.
 
     Args:
       labels: int[examples], from 0.
@@ -36,36 +30,32 @@ def plot_partition(
     Raises:
       ValueError: as for `describe_partition`, and for another format or style.
     """
-    from matplotlib import rcParams
     from matplotlib.figure import Figure  # slow to import; without pyplot's global state
 
     description = describe_partition(labels, partition)
     histogram = description.histogram
     small = max(histogram.shape) <= _MAX_BUBBLES
-    with picture_style(style):
-        size = (8.5, 6.4) if style == "screen" else (COLUMN_WIDTH, 2.8)
+    with shared.picture_style(style):
+        size = (8.5, 6.4) if style == "screen" else (shared.COLUMN_WIDTH, 2.8)
         figure = Figure(figsize=size, layout="constrained")
         above, below = figure.subplots(2, 1, height_ratios=(1, 3), sharex=small)
         _draw_sizes(above, histogram.sum(axis=1), small)
         (_draw_bubbles if small else _draw_map)(below, histogram)
-        if style == "screen":
-            above.set_title(
-                f"{description.examples:,} examples, {description.clients:,} clients "
-                f"(dotted: the mean), {histogram.shape[1]} labels",
-                fontsize=10,
-            )
-        for axes in (above, below):
-            axes.tick_params(labelfontfamily=rcParams["font.family"])
-            axes.spines[["top", "right"]].set_visible(False)
-    save_figure(figure, path, style)
+        title = (
+            f"{description.examples:,} examples, {description.clients:,} clients (dotted: the "
+            f"mean), {histogram.shape[1]} labels"
+        )
+        shared.finish_axes(above, style, title)
+        shared.finish_axes(below, style)
+    shared.save_figure(figure, path, style)
 
 
 def _draw_sizes(axes, sizes: np.ndarray, small: bool) -> None:
     if small:
-        axes.bar(np.arange(len(sizes)), sizes, width=0.7, color=BLUE)
+        axes.bar(np.arange(len(sizes)), sizes, width=0.7, color=shared.BLUE)
     else:
         ordered = np.sort(sizes)[::-1]
-        axes.stairs(ordered, np.arange(len(sizes) + 1), fill=True, color=BLUE)
+        axes.stairs(ordered, np.arange(len(sizes) + 1), fill=True, color=shared.BLUE)
         axes.set(xlabel="clients, by size", xlim=(0, len(sizes)))
     axes.axhline(sizes.mean(), color="black", linewidth=0.8, linestyle=":")
     axes.set(ylabel="examples", ylim=(0, None))
@@ -79,7 +69,7 @@ def _draw_bubbles(axes, histogram: np.ndarray) -> None:
     places = 0.7 * width / max(num_clients, 6), 0.65 * height / max(num_classes, 4)
     diameter = 0.95 * min(places)  # in points
     area = diameter**2 * number / number.max()
-    axes.scatter(client, label, s=area, linewidths=0, color=BLUE)
+    axes.scatter(client, label, s=area, linewidths=0, color=shared.BLUE)
     axes.set(
         xlabel=f"client (largest bubble: {number.max():,} examples)",
         ylabel="label",

@@ -6,15 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedjax_algos.analysis.pictures.axes import (
-    BLUE,
-    COLUMN_WIDTH,
-    TEXT_WIDTH,
-    Look,
-    PictureStyle,
-    picture_style,
-    save_figure,
-)
+from fedjax_algos.analysis.pictures import axes as shared
+from fedjax_algos.analysis.pictures.axes import PictureStyle
 from fedjax_algos.asynchrony.compass import CompassTrace
 from fedjax_algos.asynchrony.plan import IN_FLIGHT, LOST, Plan
 
@@ -25,7 +18,7 @@ if TYPE_CHECKING:
 _MAX_CLIENTS = 100  # rows of a timeline
 _MAX_SECONDS = 600  # of an axis in seconds; a longer one is in minutes
 _MAX_BARS = 50  # of a histogram
-_WIDTHS = {"screen": 10.0, "paper": TEXT_WIDTH}  # inches of the figure
+_WIDTHS = {"screen": 10.0, "paper": shared.TEXT_WIDTH}  # inches of the figure
 _AXES_WIDTH = 0.92  # of the figure's width, about
 _BAR_HEIGHT = 0.74  # of a row's height
 _DISPATCH, _UNUSED, _LOST = "dispatch", "in no server step yet", "lost dispatch"  # labels
@@ -46,15 +39,10 @@ _NO_GROUP, _LINE, _DARK, _LATE = "#c9c9c9", "#606060", "#303030", "#c00000"
 class PlanSummary(NamedTuple):
     """The numbers of a plan, up to its last server step.
 
-    Attributes:
-      server_steps: their number.
-      arrivals: updates that are part of a server step.
-      lost: dispatches that were lost.
-      in_flight: dispatches in flight at the horizon, or arrived and in no server step.
-      mean_staleness: mean staleness of the arrivals.
-      max_staleness: largest staleness of an arrival.
-      mean_idle_share: mean over clients of the share of the time in which they are idle.
-      seconds: simulated seconds of the plan.
+    They are those of its `server_steps`, of the `arrivals` that are part of one, of `lost`
+    dispatches, and of those that are `in_flight` at the horizon or arrived and in no server step;
+    `mean_staleness` and `max_staleness` of the arrivals; `mean_idle_share`, the mean over clients
+    of their `idle_share`; and the simulated `seconds`.
     """
 
     server_steps: int
@@ -93,21 +81,20 @@ def summarise_plan(plan: Plan, num_clients: int) -> PlanSummary:
 def idle_share(plan: Plan, num_clients: int, end: float | None = None) -> np.ndarray:
     """The share of simulated time in which each client does not train, float64[num_clients].
 
-    A dispatch counts as training from its start to its arrival, communication included; a lost
-    dispatch until the client leaves. The time in which a client is away counts as idle.
+    A dispatch counts as training from its start to its arrival, communication included, or until
+    the client leaves. The time in which a client is away counts as idle.
 
     Args:
       plan: the timeline.
-      num_clients: clients that the plan was made for; the share is 1 for those never dispatched.
-      end: the end of the time considered, in simulated seconds; None is the last server step. After
-        the plan's last event, all clients count as idle.
+      num_clients: clients that the plan was made for.
+      end: the end of the time considered, in simulated seconds; None is the last server step.
 
     Raises:
       ValueError: for a plan without server steps if `end` is None, an `end` that is not above 0, or
         a plan that dispatches other clients.
     """
     if end is None:
-        _require_server_steps(plan, ", or give end")
+        _require_server_steps(plan)
         end = float(plan.time[-1])
     if not 0 < end < np.inf:
         raise ValueError(f"end={end} is out of range; give a number of seconds above 0")
@@ -132,7 +119,7 @@ class _Scene(NamedTuple):
     height: float  # of a row, in points
     row: np.ndarray  # int[D], -1 for clients that are not drawn
     group: np.ndarray  # int[D], -1 for none
-    look: Look
+    look: shared.Look
     width: float  # of the figure, in inches
 
 
@@ -144,7 +131,7 @@ def plot_timeline(plan: Plan, path: str | Path, **options: Any) -> None:
       path: the file to write, .png, .pdf or .svg.
       **options: as for `draw_timeline`.
     """
-    save_figure(draw_timeline(plan, **options), path, options.get("style", "screen"))
+    shared.save_figure(draw_timeline(plan, **options), path, options.get("style", "screen"))
 
 
 def draw_timeline(
@@ -157,11 +144,10 @@ def draw_timeline(
 ) -> "Figure":
     """Draws a row for each client and a bar for each dispatch, with its number of steps if it fits.
 
-    Colours are FedCompass's arrival groups if the plan has a `CompassTrace`. Otherwise they are the
-    groups of the server steps that use the updates, such as tiers, if there are several; grey bars
-    have no group. Lost dispatches are hatched and have no number, because not all their steps are
-    done. A client without a bar waits or is away. An arrival that no server step uses is marked
-    only if the plan has later events: a plan does not store its horizon.
+    Colours are FedCompass's arrival groups if the plan has a `CompassTrace`, else the groups of the
+    server steps that use the updates, such as tiers, if there are several; grey bars have no group.
+    Lost dispatches are hatched. A client without a bar waits or is away. An arrival that no server
+    step uses is marked only if the plan has later events: a plan does not store its horizon.
 
     Args:
       plan: the timeline.
@@ -174,7 +160,6 @@ def draw_timeline(
       ValueError: for another style; for more than 100 clients, none, or negative or repeated ones;
         for times that are no interval; for an interval in which none of the clients trains.
     """
-    from matplotlib import rcParams
     from matplotlib.figure import Figure  # slow to import; without pyplot's global state
 
     clients = _rows(plan, clients)
@@ -193,7 +178,7 @@ def draw_timeline(
             f"none of the {_counted(len(clients), 'client')} trains from start={start} to "
             f"end={end}; give another interval or other clients"
         )
-    with picture_style(style) as look:
+    with shared.picture_style(style) as look:
         height = min(0.45, max(0.14, 8 / len(clients))) * look.lines
         width = _WIDTHS[style]
         size = width, height * len(clients) + 1.6 * look.lines
@@ -205,19 +190,14 @@ def draw_timeline(
         facts["arrival"], losses = _draw_ends(scene)
         facts |= {"lost dispatch": losses} if losses else {}
         title = ", ".join(_counted(number, noun) for noun, number in facts.items())
-        if style == "screen":
-            axes.set_title(title + "; numbers: local steps" * bool(axes.texts), fontsize=10)
-        axes.set(
-            xlabel=f"simulated {unit_name}",
-            ylabel="client",
-            xlim=(start / unit, end / unit),
-            ylim=(len(clients) - 0.4, -0.6),
-        )
-        axes.tick_params(labelfontfamily=rcParams["font.family"])
+        title += "; numbers: local steps" * bool(axes.texts)
+        axes.set(xlabel=f"simulated {unit_name}", ylabel="client")
+        axes.set(xlim=(start / unit, end / unit), ylim=(len(clients) - 0.4, -0.6))
+        shared.finish_axes(axes, style, title)
         points = min(0.9 * look.points, 0.85 * scene.height)
         axes.set_yticks(range(len(clients)), clients.tolist(), fontsize=points)
         axes.tick_params(axis="y", length=0)
-        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.spines["left"].set_visible(False)
         _draw_legend(figure, scene, group[visible])
     return figure
 
@@ -230,7 +210,7 @@ def plot_staleness(plan: Plan, path: str | Path, style: PictureStyle = "screen")
       path: the file to write, .png, .pdf or .svg.
       style: as for `draw_staleness`.
     """
-    save_figure(draw_staleness(plan, style), path, style)
+    shared.save_figure(draw_staleness(plan, style), path, style)
 
 
 def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> "Figure":
@@ -243,7 +223,6 @@ def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> "Figure":
     Raises:
       ValueError: for a plan without server steps, or another style.
     """
-    from matplotlib import rcParams
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -252,39 +231,32 @@ def draw_staleness(plan: Plan, style: PictureStyle = "screen") -> "Figure":
     bar_values = largest // _MAX_BARS + 1
     counts = np.bincount(plan.staleness // bar_values)
     centres = np.arange(len(counts)) * bar_values + (bar_values - 1) / 2
-    with picture_style(style):
-        size = (7.5, 4.2) if style == "screen" else (COLUMN_WIDTH, 1.9)
+    with shared.picture_style(style):
+        size = (7.5, 4.2) if style == "screen" else (shared.COLUMN_WIDTH, 1.9)
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
-        axes.bar(centres, counts, width=0.85 * bar_values, color=BLUE)
+        axes.bar(centres, counts, width=0.85 * bar_values, color=shared.BLUE)
         bars = f" ({bar_values} values per bar)" if bar_values > 1 else ""
         axes.set(xlabel=f"staleness, server steps{bars}", ylabel="contributions")
         axes.set_xlim(-0.7, max(largest, 4) + 0.7)
-        if style == "screen":
-            axes.set_title(
-                f"{_counted(len(plan.staleness), 'contribution')}, staleness: "
-                f"mean {plan.staleness.mean():.3g}, maximum {largest:,}",
-                fontsize=10,
-            )
-        axes.tick_params(labelfontfamily=rcParams["font.family"])
+        number = _counted(len(plan.staleness), "contribution")
+        title = f"{number}, staleness: mean {plan.staleness.mean():.3g}, maximum {largest:,}"
+        shared.finish_axes(axes, style, title)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
 def _rows(plan: Plan, clients: Sequence[int] | np.ndarray | None) -> np.ndarray:
     rows = np.unique(plan.client) if clients is None else np.atleast_1d(clients)
-    if len(rows) > _MAX_CLIENTS:
+    are_ids = 0 < len(rows) <= _MAX_CLIENTS and rows.dtype.kind in "iu" and rows.min() >= 0
+    if not are_ids or len(np.unique(rows)) < len(rows):
         raise ValueError(
-            f"{len(rows)} clients are too many for a figure; choose up to {_MAX_CLIENTS}, such as "
-            f"clients=range({_MAX_CLIENTS})"
+            f"the {len(rows)} rows of clients={clients} cannot be drawn; give different ids from "
+            f"0, at most {_MAX_CLIENTS}, such as clients=range({_MAX_CLIENTS})"
         )
-    is_whole = len(rows) and rows.dtype.kind in "iu" and rows.min() >= 0
-    if not is_whole or len(np.unique(rows)) < len(rows):
-        raise ValueError(f"clients={clients} cannot be drawn; give different ids from 0")
     return rows
 
 
@@ -419,7 +391,6 @@ def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _require_server_steps(plan: Plan, alternative: str = "") -> None:
-    """Raises ValueError for a plan without server steps; the alternative is another fix."""
+def _require_server_steps(plan: Plan) -> None:
     if not len(plan.time):
-        raise ValueError(f"the plan has no server step; plan more arrivals or seconds{alternative}")
+        raise ValueError("the plan has no server step; plan more arrivals or seconds")
