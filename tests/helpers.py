@@ -200,57 +200,36 @@ def fixed(sets):
     return lambda seed, rounds, num_clients, cohort_size: np.asarray(sets, np.int32)[rounds]
 
 
-def run(
-    algorithm,
-    data,
-    sets,
-    *,
-    layout="vmapped",
-    devices=None,
-    examples="replicated",
-    seed=0,
-    num_steps=None,
-    params=None,
-    at_once=False,
-    starts=None,
-):
+def dispatches_of(data, local, sets, steps=None, seed=0):
+    """The dispatches of fixed cohorts, one a round; `steps` has those of each client."""
+    sampler, size = fixed(sets), len(sets[0])
+    cohorts = Cohorts(data.counts(), local, cohort_size=size, seed=seed, sampler=sampler)
+    dispatches = cohorts.dispatches(len(sets))
+    if steps is None:
+        return dispatches
+    return dispatches._replace(num_steps=np.asarray(steps, np.int32)[dispatches.client])
+
+
+def run(algorithm, data, sets, *, layout="vmapped", seed=0, num_steps=None, params=None):
     """The global params after each round over fixed cohorts; `num_steps` has one for each client.
 
-    `starts` has the states before the first round by number of devices, for engines of the same
-    algorithm: on equal devices, `init` is the same program in every layout.
-
-    With `at_once` all rounds are one program, and only the last params are returned. Without, every
-    round after the first is checked to compile nothing, and the state to keep its shapes.
+    It is one program, a scan of pure rounds.
     """
-    engine = fa.make_engine(algorithm, layout, devices=devices, examples=examples)
-    data = engine.put_data(data)
-    counts, size = data.counts(), len(sets[0])
-    cohorts = Cohorts(counts, algorithm.local, cohort_size=size, seed=seed, sampler=fixed(sets))
-    dispatches = cohorts.dispatches(len(sets))
-    if num_steps is not None:
-        dispatches = dispatches._replace(
-            num_steps=np.asarray(num_steps, np.int32)[dispatches.client]
-        )
-    population = fa.Population(data.num_clients, size, int(counts.sum()))
-    starts = {} if starts is None else starts
-    if devices not in starts:
-        starts[devices] = engine.init(seed, population, params)
-    state = jax.tree.map(jnp.copy, starts[devices])  # rounds consume it
-    history = []
-    if at_once:
-        state, _ = engine.rounds(state, data, dispatches)
-        return [jax.tree.map(np.asarray, state.server.params)]
-    shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state)
-    compiled = []
-    for index in range(len(sets)):
-        with Compilations() as compilations:
-            state, _ = engine.round(state, data, one_round(dispatches, index))
-        compiled.append(compilations.count)
-        history.append(jax.tree.map(np.asarray, state.server.params))
-    assert compiled[0] >= 2  # the cohort and the server update: so the counter works
-    assert not any(compiled[1:])
-    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state) == shapes
-    return history
+    dispatches = dispatches_of(data, algorithm.local, sets, num_steps, seed)
+    population = fa.Population(data.num_clients, len(sets[0]), int(data.counts().sum()))
+    round_fn = fa.pure_round(algorithm, layout)
+
+    @jax.jit
+    def scanned(params, data, dispatches):
+        def step(state, of_round):
+            state, _ = round_fn(state, data, of_round)
+            return state, state.server.params
+
+        start = round_fn.init(seed, population, params)
+        return jax.lax.scan(step, start, dispatches)[1]
+
+    history = jax.tree.map(np.asarray, scanned(params, data, dispatches))
+    return [one_round(history, index) for index in range(len(sets))]
 
 
 @functools.partial(jax.jit, static_argnames="batch_size")

@@ -114,11 +114,7 @@ def check_one_each(name: str, values: jax.Array, mask: jax.Array) -> None:
 def batch_gradient(
     problem: Problem, penalty: Penalty | None = None
 ) -> Callable[..., tuple[Params, Statistics, Mean]]:
-    """A function that takes the gradient of the mean loss over the real rows of a batch.
-
-    It is `(model, batch, mask, key) -> (gradient, statistics, loss)`; the loss does not contain the
-    penalty. A batch without a real row has gradient 0.
-    """
+    """`(model, batch, mask, key) -> (gradient, statistics, loss without penalty)`, of real rows."""
 
     def mean_loss(params, statistics, frozen, batch, mask, key):
         given = with_mask(batch, mask | ~mask.any())  # so that means over real rows are finite
@@ -144,11 +140,7 @@ def full_gradient(
     penalty: Penalty | None = None,
     reverse: ReverseMode | None = None,
 ) -> Callable[[Model, ClientData, Key], tuple[Params, Statistics, Mean]]:
-    """A function that takes the exact mean gradient over all of a client's examples.
-
-    It is `(model, data, key) -> (gradient, statistics, loss)`, a sum over pieces of `size`
-    examples. The client's stream of batches stays unchanged.
-    """
+    """`(model, data, key) -> (gradient, statistics, loss)`, of all examples in pieces of `size`."""
     gradient = batch_gradient(problem, penalty)
 
     def run(model, data, key):

@@ -24,10 +24,7 @@ _NEAREST = 5
 
 
 class Range(NamedTuple):
-    """Numbers from `low` to `high`, both included unless they are open.
-
-    A `reason` marks an upper bound that is technical: only an error mentions it.
-    """
+    """Numbers from `low` to `high`, both included unless they are open."""
 
     low: float = -math.inf
     high: float = math.inf

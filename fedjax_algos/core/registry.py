@@ -88,10 +88,7 @@ class Registry(dict[str, Callable[..., T]], Generic[T]):
     def parse(
         self, spec: str, more: Mapping[str, Option] | None = None, last: str = ""
     ) -> tuple[str, dict[str, Any]]:
-        """The name and the typed options of a spec, as in `my_file.py:fedspeed:rho=0.1`.
-
-        It may also have the options `more`, of which the value of `last` is the rest of the spec.
-        """
+        """The name and the typed options of a spec; `last` of the options `more` has its rest."""
         name, colon, text = spec.partition(":")
         if name not in self and (name.endswith(".py") or (text and _is_module(name))):
             own, colon, text = text.partition(":")
@@ -161,10 +158,7 @@ def _imported(reference: str) -> Any:
 
 
 def is_own(file: Path) -> bool:
-    """Whether a file is the user's, and not of this package, of another one, or of Python.
-
-    A package that the user names, as in `package.module:NAME`, is the user's wherever it is.
-    """
+    """Whether a file is the user's, or of a package that the user has named in a spec."""
     if any(map(file.is_relative_to, _own_places)):
         return True
     places = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]

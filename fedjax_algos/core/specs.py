@@ -47,11 +47,7 @@ def _number(given):
 def parse_options(
     text: str, known: Mapping[str, Option], owner: str, *, first: str = "", last: str = ""
 ) -> dict[str, Any]:
-    """The checked values of `option=value,option=value`.
-
-    A value without a name is that of the option `first`. The option `last` takes the rest of the
-    text, because its value is a spec.
-    """
+    """The values of `option=value,...`: a bare one is that of `first`, the rest that of `last`."""
     text, *rest = re.split(f"(?:^|,){last}=", text, maxsplit=1) if last else [text]
     pairs = [part.partition("=") for part in text.split(",") if part]
     values: dict[str, Any] = {}
@@ -122,10 +118,7 @@ def join_wrappers(specs: Sequence[str]) -> str:
 
 
 def split_grid(text: str) -> tuple[str, str, str]:
-    """The algorithm ("" for all), the option and the listed values of `[ALGORITHM:]OPTION=VALUES`.
-
-    The option may be spelled as on the command line, `client-learning-rate`.
-    """
+    """The algorithm ("" for all), the option and the values of `[ALGORITHM:]OPTION=VALUES`."""
     name, _, listed = text.partition("=")
     owner, _, option = name.rpartition(":")
     require(listed, f"grid={text!r} has no values; give {name}=VALUE,VALUE or LOW..HIGH")

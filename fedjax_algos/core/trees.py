@@ -62,10 +62,7 @@ class Parts(NamedTuple):
 
 
 def split_params(problem: Problem, pattern: Pattern) -> Parts:
-    """Says which of a model's params stay with each client.
-
-    `pattern` is that of their paths, such as "Dense_1/*", in either case, or a function of a path.
-    """
+    """Which params stay with each client: those whose paths, such as "Dense_1/bias", match."""
     params = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0)).params
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     paths = tuple(jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves)

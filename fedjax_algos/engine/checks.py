@@ -22,6 +22,7 @@ from fedjax_algos.core.checks import (
 )
 from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.options import check_choice
+from fedjax_algos.core.reprs import describe_tree
 from fedjax_algos.core.trees import tree_bytes
 from fedjax_algos.data.federated_data import FederatedData, is_readable
 from fedjax_algos.engine.non_finite import NonFinite
@@ -124,10 +125,7 @@ class StateCheck:
             self.known.add(key)
 
     def check_examples(self, data: DeviceData) -> None:
-        """Raises ValueError for labels that the model does not have, once for the same arrays.
-
-        Sharded examples were checked before, and those in files are checked when they are read.
-        """
+        """Raises for labels that the model does not have; the same arrays are checked once."""
         if not isinstance(data, FederatedData):
             return
         leaves = jax.tree.leaves(data.examples)
@@ -188,26 +186,23 @@ def _check_server(algorithm, params, server, num_clients):
         population = Population(num_clients, 1, num_clients, number)
         return jax.eval_shape(lambda tree: algorithm.init(tree, population), params)
 
-    own = of_groups(1)
+    own, found = of_groups(1), _shapes(server)
     if jax.tree.structure(server) != jax.tree.structure(own):
-        raise ValueError(
-            f"the state is of another algorithm or model: its server state is a "
-            f"{type(server).__name__} of {len(jax.tree.leaves(server))} arrays, not a "
-            f"{type(own).__name__} of {len(jax.tree.leaves(own))}; {_OWN_STATE}"
-        )
-    if _shapes(server.params) != _shapes(own.params):
-        raise ValueError(
-            f"the state is of another model: its params have shapes {_shapes(server.params)[:4]}, "
-            f"and the problem's have {_shapes(own.params)[:4]}; {_OWN_STATE}"
-        )
-    # what differs may depend on the number of groups, which only the state knows
-    pairs = zip(_shapes(server), _shapes(own), strict=True)
-    numbers = {1, *(shape[0] for shape, expected in pairs if shape != expected and shape)}
-    if all(_shapes(server) != _shapes(of_groups(number)) for number in numbers):
-        raise ValueError(
-            f"the state is of the same algorithm with other options: its server state has shapes "
-            f"{_shapes(server)[:8]}, and the algorithm's has {_shapes(own)[:8]}; {_OWN_STATE}"
-        )
+        other = "another algorithm or model"
+    elif _shapes(server.params) != _shapes(own.params):
+        other = "another model"
+    else:
+        # what differs may depend on the number of groups, which only the state knows
+        pairs = zip(found, _shapes(own), strict=True)
+        numbers = {1, *(shape[0] for shape, expected in pairs if shape != expected and shape)}
+        if any(found == _shapes(of_groups(number)) for number in numbers):
+            return
+        other = "the same algorithm with other options"
+    raise ValueError(
+        f"the state is of {other}: its server state is a {type(server).__name__} of "
+        f"{describe_tree(server)}, and the algorithm's a {type(own).__name__} of "
+        f"{describe_tree(own)}; {_OWN_STATE}"
+    )
 
 
 def _shapes(tree):

@@ -91,10 +91,7 @@ def send(algorithm: Algorithm, server: ServerState) -> Broadcast:
 def initialised_row(
     algorithm: Algorithm, shared: Shared, client: Array, row: ClientState, known: Any
 ) -> ClientState:
-    """A client's row when its local update begins: a new one unless `row` is `known`, bool[].
-
-    The number of the dispatch does not say it: dispatch 0 may be lost, and rows may be given.
-    """
+    """The row that a local update begins with: a new one unless `row` is `known`, bool[]."""
     initial = algorithm.client_init(shared.origin, client_key(shared.seed, client))
     return jax.tree.map(lambda new, old: jnp.where(known, old, new), initial, row)
 
@@ -119,44 +116,33 @@ def exchange(
     data: FederatedData,
     dispatch: Dispatch,
     draws: Randomness,
-    own: tuple[ClientState, Any],
+    own: tuple[ClientState, Any] | None,
     *,
     screened: bool = False,
     hand_in: HandIn = lambda message: message,
 ) -> Sent:
     """One client's exchange; `own` is its row in the table, and whether it is initialised, bool[].
 
-    `hand_in` says what is made of the message: a round takes its contribution to the server's sums,
-    and a plan keeps the message until it arrives. If this, the report or the row is not finite, and
-    `screened`, the row stays as it was.
+    None is the exchange of the prelude, which reads no row. `hand_in` says what is made of the
+    message: a round takes its contribution to the server's sums, and a plan keeps the message until
+    it arrives. If this, the report or the row is not finite, and `screened`, the row stays as it
+    was.
     """
-    before = initialised_row(algorithm, shared, dispatch.client, *own)
+    nothing: Any = ()
+    before = row = report = nothing
+    if own is not None:
+        before = initialised_row(algorithm, shared, dispatch.client, *own)
     view = view_of(shared, data, dispatch, draws)
-    row, message, report = algorithm.client_update(received, before, view, dispatch, draws.key)
+    if own is not None:
+        row, message, report = algorithm.client_update(received, before, view, dispatch, draws.key)
+    else:
+        assert algorithm.prelude is not None
+        message = algorithm.prelude.client_update(received, view, dispatch, draws.key)
     handed_in = hand_in(message)
     if not screened:
         return Sent(row, handed_in, report, None)
     finite = all_finite(handed_in, report, row)
     return Sent(select(finite, row, before), handed_in, report, finite)
-
-
-def first_exchange(
-    algorithm: Algorithm,
-    shared: Shared,
-    received: Broadcast,
-    data: FederatedData,
-    dispatch: Dispatch,
-    draws: Randomness,
-    *,
-    screened: bool = False,
-    hand_in: HandIn = lambda message: message,
-) -> Sent:
-    """One client's exchange in the prelude of a round, which reads no row; see `exchange`."""
-    assert algorithm.prelude is not None
-    view = view_of(shared, data, dispatch, draws)
-    message = algorithm.prelude.client_update(received, view, dispatch, draws.key)
-    handed_in = hand_in(message)
-    return Sent((), handed_in, (), all_finite(handed_in) if screened else None)
 
 
 class ExchangeShapes(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Stack
 from fedjax_algos.data.stored import StoredData
-from fedjax_algos.engine.exchange import draw, exchange, first_exchange, read_row, send, shared_of
+from fedjax_algos.engine.exchange import draw, exchange, read_row, send, shared_of
 from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.sharded_data import RunData, ShardedData, data_shapes
 from fedjax_algos.engine.server_step import Arrivals, contribution, decoded, server_step
@@ -32,11 +32,7 @@ def array_fingerprint(tree: Any) -> str:
 def algorithm_fingerprint(
     algorithm: Algorithm, state: FederatedState, data: RunData, dispatch: Dispatch
 ) -> str:
-    """Identifies an algorithm with its hyperparameters, model and local work by what it compiles.
-
-    It is traced and lowered for one client, constants included, which another version of JAX may do
-    differently. The arguments may be shapes; the dispatch has leaves [].
-    """
+    """Identifies an algorithm by its lowered program for one client; arguments may be shapes."""
     arguments = state._replace(clients=()), data_shapes(data), dispatch._replace(arrives=())
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), arguments
@@ -65,7 +61,7 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
         received: Any = send(algorithm, state.server)
         first: Any = ()
         if prelude is not None:
-            sent = first_exchange(algorithm, shared, received[0], data, dispatch, draws)
+            sent = exchange(algorithm, shared, received[0], data, dispatch, draws, None)
             first = after(prelude, state, handed_in(prelude, sent, dispatch, staleness), group)
         own = row, read_row(state.dispatched, dispatch.client)
         sent = exchange(algorithm, shared, received, data, dispatch, draws, own)

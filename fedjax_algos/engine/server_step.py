@@ -60,11 +60,7 @@ def server_step(
     *,
     screened: bool,
 ) -> tuple[ServerState, Statistics]:
-    """The server update, and the mean of the arrived statistics.
-
-    `screened` says that updates may be missing: if there is none, nothing changes. The group is
-    that of the plan, 0 in rounds.
-    """
+    """The server update and the mean of statistics; unchanged if `screened` and none arrived."""
 
     def update():
         new = phase.server_update(server, arrivals.contributions, arrivals.count, group)

@@ -52,6 +52,7 @@ def run(name, settings, planner, minutes, system=None):
 
 WARM_UP = {2: 0.5163883756, 4: 0.4529284782, 5: 0.4777114024, 8: 0.4659725419, 10: 0.4361067460}
 COMPASS = "compass:min_steps=20,max_steps=100"
+PLAIN = {"variant": "plain"}  # the default, by the name that shares its compiled programs
 FIGURE_1 = {
     "plain": {12: 0.4226292493, 22: 0.3357258186, 32: 0.2643750602, 42: 0.2176130349},
     "momentum": {12: 0.4226292493, 22: 0.3235960716, 32: 0.1672955786, 42: 0.0133184157},
@@ -69,7 +70,7 @@ def test_fedcompass_on_figure_1(variant):
 
 def test_fedcompass_on_figure_22():
     """Client 3 is late: at 16:12 instead of 12:00."""
-    seen = run("fedcompass", {}, COMPASS, 31.8, slowed(2, 1, Fraction(5, 2)))
+    seen = run("fedcompass", PLAIN, COMPASS, 31.8, slowed(2, 1, Fraction(5, 2)))
     actual = [seen[time][0] for time in (14, 22, 31.8)]
     assert actual == pytest.approx([0.3883049071, 0.2660879208, 0.2501015924], rel=0, abs=6e-11)
 
@@ -130,7 +131,7 @@ def looped(planner, minutes, exponent):
     [
         ("fedasync", {"exponent": -0.5}, "immediate:steps=20", -0.5),
         ("fedbuff", {"exponent": -1.5}, "buffered:steps=20,size=3", -1.5),
-        ("fedcompass", {}, COMPASS, 0.5),
+        ("fedcompass", PLAIN, COMPASS, 0.5),
         ("fedcompass", {"exponent": -0.5}, COMPASS, -0.5),
         ("fedcompass", {"mode": "code"}, COMPASS + ",mode=code,first_steps=20", -0.5),
         ("fedcompass", {"mode": "code", "exponent": 0.5}, COMPASS + ",mode=code", 0.5),
@@ -171,7 +172,7 @@ def test_as2_a_first_buffer_of_all_is_fedavg():
 
 def test_as4_fedcompass_at_equal_speeds_is_fedavg_with_server_rate_alpha():
     """From the second group aggregation on: the first is stale from the warm-up."""
-    x, *actual = models("fedcompass", {}, COMPASS, 60, EQUAL)[5:]
+    x, *actual = models("fedcompass", PLAIN, COMPASS, 60, EQUAL)[5:]
     expected = []
     for _ in actual:
         ends = [b + (x - b) * (1 - 0.01 * a) ** 100 for a, b in zip(A, B, strict=True)]
@@ -182,12 +183,12 @@ def test_as4_fedcompass_at_equal_speeds_is_fedavg_with_server_rate_alpha():
 
 
 def test_as5_variants_coincide():
-    plain = models("fedcompass", {}, COMPASS)
+    plain = models("fedcompass", PLAIN, COMPASS)
     without = models("fedcompass", {"variant": "momentum", "beta": 0.0}, COMPASS)
     np.testing.assert_allclose(without, plain, atol=1e-15)
     np.testing.assert_allclose(
         models("fedcompass", {"variant": "normalised"}, COMPASS, 60, EQUAL),
-        models("fedcompass", {}, COMPASS, 60, EQUAL),
+        models("fedcompass", PLAIN, COMPASS, 60, EQUAL),
         atol=1e-14,
     )
 

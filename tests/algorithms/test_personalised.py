@@ -15,6 +15,7 @@ from histories import (
     RATE,
     SETS,
     START,
+    Compiled,
     assert_differ,
     assert_same,
     combine,
@@ -240,14 +241,14 @@ def test_ifca():
     problem = clustered()
     local = fa.Local(3, RATE, steps=1, batches="full")
     algorithm = algorithms["ifca"](problem, local, clusters=3, **E, **ETA)
-    engine = fa.make_engine(algorithm, 2)
-    start = engine.init(0, fa.Population(6, 3, 23)).server
+    compiled = Compiled.of(algorithm)
+    start = compiled.init(0, fa.Population(6, 3, 23)).server
     theta = [jax.tree.map(lambda leaf, j=j: np.array(leaf[j]), start.models) for j in range(3)]
     for number in (1, 2):
         drawn = problem.init(jax.random.key(number)).params
         assert_same([theta[number]], [jax.tree.map(np.asarray, drawn)])
     used = set()
-    for snapshot, cohort in zip(follow(engine, steps=STEPS), SETS, strict=True):
+    for snapshot, cohort in zip(follow(compiled, steps=STEPS), SETS, strict=True):
         chosen = {i: int(np.argmin([loss(t, i) for t in theta])) for i in cohort}
         used |= set(chosen.values())
         for j in range(3):
@@ -274,8 +275,8 @@ def test_p3_p4_a_part_that_nothing_reads():
         ("fedrep", {"head": "out", "body_share": 0.99}),
         ("fedbn", {"norm": "hidden/*"}),
     ):
-        engine = fa.make_engine(algorithms[name](problem, local, **options), 2)
-        found = models(follow(engine, steps=STEPS))
+        compiled = Compiled.of(algorithms[name](problem, local, **options))
+        found = models(follow(compiled, steps=STEPS))
         assert_same([{key: model[key] for key in START} for model in found], expected)
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Case, fixed, one_round, quadratics, random_rows, small_network
+from helpers import Case, dispatches_of, one_round, quadratics, random_rows, small_network
 
 import fedjax_algos as fa
 from fedjax_algos.asynchrony import FixedSystem, planners
@@ -49,9 +49,7 @@ def engine_of(place):
     return fa.make_engine(drifting(small_network().problem), 2, **PLACES[place])
 
 
-def dispatches_of(data, sets):
-    cohorts = Cohorts(data.counts(), LOCAL, cohort_size=2, seed=SEED, sampler=fixed(sets))
-    return cohorts.dispatches(len(sets))
+all_dispatches = functools.partial(dispatches_of, local=LOCAL, sets=ALL_SETS, seed=SEED)
 
 
 def initial_rows(algorithm, origin):
@@ -74,7 +72,7 @@ def test_rows_are_those_of_the_next_dispatch(place):
     before = fa.client_states(engine, state)
     assert np.asarray(before.dispatched).tolist() == [False] * 4
     chex.assert_trees_all_close(before.rows, first, rtol=1e-6)
-    state, _ = engine.rounds(state, data, dispatches_of(toy.data, ALL_SETS), 3)
+    state, _ = engine.rounds(state, data, all_dispatches(toy.data), 3)
     after = fa.client_states(engine, state)
     assert np.asarray(after.dispatched).tolist() == [True, True, True, False]
     chex.assert_trees_all_close(after.rows, moved(first, [2, 3, 1, 0]), rtol=1e-6)
@@ -85,7 +83,7 @@ def test_rows_are_those_of_the_next_dispatch(place):
 def test_rows_that_are_taken_out_and_given_go_on(place):
     """Two halves of a run equal the whole one, though the second numbers its dispatches from 0."""
     toy, engine = small_network(), engine_of(place)
-    data, dispatches = engine.put_data(toy.data), dispatches_of(toy.data, ALL_SETS)
+    data, dispatches = engine.put_data(toy.data), all_dispatches(toy.data)
     state, _ = engine.rounds(engine.init(SEED, POPULATION), data, dispatches)
     whole = fa.client_states(engine, state)
     half, _ = engine.rounds(engine.init(SEED, POPULATION), data, dispatches, 2)
@@ -106,7 +104,7 @@ def test_given_rows_are_copied_and_replace_the_initial_ones():
     for place, kind in (("device", dict), ("host", HostClientState), ("disk", DiskClientState)):
         engine = engine_of(place)
         state = engine.init(SEED, POPULATION, clients=fa.ClientStates(rows))
-        state, _ = engine.rounds(state, toy.data, dispatches_of(toy.data, ALL_SETS), 3)
+        state, _ = engine.rounds(state, toy.data, all_dispatches(toy.data), 3)
         ends.append(fa.client_states(engine, state))
         assert type(state.clients) is kind
     expected = moved(rows, [2, 3, 1, 0])
@@ -167,7 +165,7 @@ def test_wrong_rows():
             engine.init(SEED, POPULATION, clients=given)
     state = engine.init(SEED, POPULATION)._replace(dispatched=())
     with pytest.raises(ValueError, match=r"state is of 0 clients, but the data have 4; give"):
-        engine.round(state, toy.data, one_round(dispatches_of(toy.data, SETS), 0))
+        engine.round(state, toy.data, one_round(all_dispatches(toy.data), 0))
     with pytest.raises(TypeError, match=r"give ClientStates\(rows\)"):
         engine.init(SEED, POPULATION, clients=rows)
 
@@ -200,3 +198,27 @@ def test_an_algorithm_without_client_state():
         fa.client_states(engine, state)
     with pytest.raises(ValueError, match="keep no state; leave clients out"):
         engine.init(SEED, POPULATION, clients=fa.ClientStates(()))
+
+
+def test_a_hundred_thousand_clients_with_state_on_the_host():
+    """All rows would take 8 GB; the device holds the cohort's, and the host only sampled ones."""
+    width, num_clients, cohort_size = 20_000, 100_000, 50
+    problem = fa.Problem(
+        lambda key: fa.Model(jnp.zeros(width)),
+        lambda model, batch, key, training: (model.params[batch["x"]], ()),
+        lambda outputs, batch: (outputs - 1.0) ** 2,
+    )
+    examples = {"x": np.arange(num_clients, dtype=np.int32) % width}
+    clients = np.arange(num_clients + 1, dtype=np.int32)
+    data = fa.federate(examples, fa.Partition(clients[:-1], clients))
+    local = fa.Local(batch_size=1, learning_rate=0.1, steps=1)
+    engine = fa.make_engine(fa.algorithms.scaffold(problem, local), 25, client_state="host")
+    before = sum(array.nbytes for array in jax.live_arrays())
+    state, peak = engine.init(0, fa.Population(num_clients, cohort_size, num_clients)), 0
+    dispatches = Cohorts(data.counts(), local, cohort_size=cohort_size, seed=0).dispatches(4)
+    for index in range(4):
+        state, _ = engine.round(state, data, one_round(dispatches, index))
+        peak = max(peak, sum(array.nbytes for array in jax.live_arrays()) - before)
+    assert peak < 8 * width * 4 + 2**20  # the models, not 50 rows, and far below 2**30
+    assert len(state.clients) == len(np.unique(dispatches.client)) <= 4 * cohort_size
+    assert all(row.shape == (width,) and row.base is None for row in state.clients.values())

@@ -73,13 +73,9 @@ def test_another_process_reads_kept_programs_and_compiles_new_ones(here):
 
     _, cold, first = process("fedprox:mu=1", out="cold")
     output, warm, second = process("fedprox:mu=1", "fedprox:mu=0.5", out="warm")
-    main(["compare", "fedprox:mu=1", "fedprox:mu=0.5", *SMALL, "--out", "neither"])
-    _, third = read(here / "neither")
-
     assert warm["from_cache"] >= cold["programs"] > 5  # the smallest ones are kept too
     assert 0 < warm["programs"] - warm["from_cache"] < 4  # the new mu stands in the program
     assert f"{warm['programs']} programs, {warm['from_cache']} of them from the cache, " in output
-    assert second == third
     assert second["fedprox mu=1"] == first["fedprox"]
     assert second["fedprox mu=0.5"] != first["fedprox"]
 

@@ -1,4 +1,8 @@
-"""Rounds equal those of the clients that answer, where others fail or are not finite."""
+"""Clients that fail and empty slots in whole runs.
+
+That a round equals that of the clients that answer is tested for every algorithm in
+tests/algorithms/test_every_algorithm.py.
+"""
 
 import functools
 
@@ -7,112 +11,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import CASES, LAYOUTS, Case, fixed, small_network, with_statistics
+from helpers import Case, fixed, small_network
 from same_runs import assert_same, without_time
 from sweep_helpers import FULL, assert_same_rows, sweep_toy, toy
 
 import fedjax_algos as fa
-from fedjax_algos.core.randomness import client_key
 from fedjax_algos.data import StoredData
 from fedjax_algos.data.stored.stored_data import source_of
-from fedjax_algos.engine.non_finite import select
 from fedjax_algos.participation import Cohorts, independent, uniform
 from fedjax_algos.runs.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("x64")
-ONE_EACH = list(enumerate({case.name: case for case in CASES}.values()))  # the last of each name
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
 POPULATION = fa.Population(4, 3, 17)
-POISONED, EMPTY = 2, 4  # a client, and the id of an empty slot
-ARRIVES = np.array([[True, False, True], [False, True, True]])  # client 1 fails, then client 3
 HALF = independent(probability=0.5)
 
 
 def host(tree):
     return jax.tree.map(np.array, tree)
-
-
-def spoiled_by_nan(algorithm):
-    """In its prelude a rate of NaN spoils the update, as it does in local steps."""
-    prelude = algorithm.prelude
-    if prelude is None:
-        return algorithm
-
-    def client_update(broadcast, data, dispatch, key):
-        update = prelude.client_update(broadcast, data, dispatch, key)
-        nan = jax.tree.map(lambda leaf: leaf * np.nan, update)
-        return select(dispatch.learning_rate > 0, update, nan)
-
-    return algorithm._replace(prelude=prelude._replace(client_update=client_update))
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize(
-    ("number", "case", "non_finite"),
-    [*((*one, "exclude") for one in ONE_EACH), *((*one, "keep") for one in ONE_EACH[::6])],
-    ids=str,
-)
-def test_every_algorithm(number, case, non_finite, monkeypatch):
-    """Clients that fail, or compute numbers that are not finite, as if they were not in the cohort.
-
-    What those that fail compute is not finite here, and they are not counted as excluded.
-    """
-    # lets rates of NaN through, which spoil a client's update
-    monkeypatch.setattr("fedjax_algos.engine.checks.check_dispatches", lambda *arguments: None)
-    toy = small_network()
-    algorithm = spoiled_by_nan(case.build(with_statistics(toy.problem), LOCAL))
-    engine = fa.make_engine(algorithm, LAYOUTS[number % 3], non_finite=non_finite)
-    cohorts = Cohorts(
-        toy.data.counts(), LOCAL, cohort_size=3, seed=0, sampler=fixed([(0, 1, 2), (3, 2, 1)])
-    )
-    drawn = cohorts.dispatches(2)
-
-    def rounds(dispatches, state=None, number=None):
-        state = engine.init(0, POPULATION) if state is None else state
-        return engine.rounds(state, toy.data, dispatches, number)
-
-    failing = drawn._replace(
-        learning_rate=np.where(ARRIVES, drawn.learning_rate, np.nan), arrives=ARRIVES
-    )
-    state, metrics = rounds(failing)
-    arrived = jax.tree.map(lambda leaf: leaf[ARRIVES].reshape(2, 2), drawn)
-    alone = fa.make_engine(algorithm, "sequential", non_finite=non_finite)
-    expected = alone.rounds(alone.init(0, POPULATION), toy.data, arrived)
-    chex.assert_tree_all_finite((state, metrics))
-    chex.assert_trees_all_close((state, metrics), expected, rtol=1e-11, atol=1e-11)
-
-    absent = np.where(ARRIVES, drawn.client, EMPTY)  # in the same program
-    empty = failing._replace(client=absent, num_steps=failing.num_steps * ARRIVES)
-    chex.assert_trees_all_equal((state, metrics), rounds(empty))
-
-    before, nobody = host(state), failing._replace(arrives=np.zeros_like(ARRIVES))
-    state, metrics = rounds(nobody, state)
-    chex.assert_trees_all_equal(host(state), before)
-    assert all(float(mean.weight) == 0 for mean in metrics.values())
-    if non_finite == "keep":
-        return
-
-    uploads, poisoned = 1 + (algorithm.prelude is not None), drawn.client == POISONED
-    drawn = drawn._replace(arrives=np.ones_like(ARRIVES))
-    rate = np.where(poisoned, np.nan, drawn.learning_rate)
-    state, metrics = rounds(drawn._replace(learning_rate=rate))
-    expected, measured = rounds(drawn._replace(client=np.where(poisoned, EMPTY, drawn.client)))
-    chex.assert_tree_all_finite((state.server, state.statistics, state.clients, metrics))
-    chex.assert_trees_all_equal((state[:2], metrics), (expected[:2], measured))
-    one, other = (jax.tree.map(np.array, each.clients) for each in (state, expected))
-    row = algorithm.client_init(state.origin, client_key(state.seed, np.int32(POISONED)))
-    chex.assert_trees_all_equal(jax.tree.map(lambda leaf: leaf[POISONED], one), row)
-    others = np.arange(4) != POISONED
-    chex.assert_trees_all_equal(*(jax.tree.map(lambda t: t[others], rows) for rows in (one, other)))
-    assert [int(leaf) for leaf in state.excluded] == [2 * uploads, 0, POISONED]
-    assert int(expected.excluded.number) == 0
-
-    before = host(expected[:2])
-    none_finite = drawn._replace(learning_rate=np.full((2, 3), np.nan))
-    nothing_left, metrics = rounds(none_finite, expected, 1)
-    chex.assert_trees_all_equal(host(nothing_left[:2]), before)
-    assert all(float(mean.weight) == 0 for mean in metrics.values())
-    assert [int(leaf) for leaf in nothing_left.excluded] == [3 * uploads, 0, 0]
 
 
 def leave_empty(seed, rounds, num_clients, cohort_size):

@@ -1,25 +1,24 @@
-"""Updates that are not finite; `test_holes` compares with cohorts without these clients."""
+"""Updates that are not finite; see also algorithms/test_every_algorithm.py."""
 
 import chex
 import jax
 import numpy as np
 import pytest
-from helpers import Case, fixed, random_rows, small_network, with_statistics
+from helpers import Case, dispatches_of, random_rows, small_network, with_statistics
 
 import fedjax_algos as fa
 from fedjax_algos.engine.non_finite import NonFiniteUpdateError, all_finite, select
-from fedjax_algos.participation import Cohorts
 
 pytestmark = pytest.mark.usefixtures("x64")
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
 SETS = [(0, 1, 2), (3, 2, 1)]
 POPULATION = fa.Population(4, 3, 17)
 POISONED = 2
+# in each layout one of sums with client state, a prelude, and a stack
 LAYOUTS = [
-    {"layout": "vmapped"},
-    {"layout": 2, "client_state": "host"},
-    {"layout": "sequential", "devices": 2},
-    {"layout": "vmapped", "devices": 2, "examples": "sharded"},
+    ("scaffold", {"layout": 2, "client_state": "host"}),
+    ("mime", {"layout": "sequential", "devices": 2}),
+    ("fedlga", {"layout": "vmapped", "devices": 2, "examples": "sharded"}),
 ]
 
 
@@ -31,8 +30,7 @@ def any_rate(monkeypatch):
 
 def poisoned(data, clients):
     """The dispatches of the rounds; those of some clients have the rate NaN."""
-    cohorts = Cohorts(data.counts(), LOCAL, cohort_size=3, seed=0, sampler=fixed(SETS))
-    dispatches = cohorts.dispatches(len(SETS))
+    dispatches = dispatches_of(data, LOCAL, SETS)
     rate = np.where(np.isin(dispatches.client, clients), np.nan, dispatches.learning_rate)
     return dispatches._replace(learning_rate=rate)
 
@@ -42,26 +40,23 @@ def host(tree):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["scaffold", "fedlga", "mime"])
-def test_layouts_agree(name):
-    """Sums with client state, a stack, and a prelude; rows on the device or on the host."""
+@pytest.mark.parametrize(("name", "layout"), LAYOUTS, ids=str)
+def test_layouts_agree(name, layout):
     toy = small_network()
     algorithm = Case(name, {}).build(toy.problem, LOCAL)
     if name == "scaffold":
         algorithm = algorithm._replace(client_init=random_rows)
     ends = []
-    for options in LAYOUTS if name == "scaffold" else LAYOUTS[::3]:
+    for options in ({"layout": "vmapped"}, layout):
         engine = fa.make_engine(algorithm, **options)
-        data = engine.put_data(toy.data)
-        state = engine.init(0, POPULATION)
-        state, _ = engine.rounds(state, data, poisoned(toy.data, [POISONED, 3]))
+        dispatches = poisoned(toy.data, [POISONED, 3])
+        state, _ = engine.rounds(engine.init(0, POPULATION), engine.put_data(toy.data), dispatches)
         rows = state.clients
         if options.get("client_state") == "host":
             rows = jax.tree.map(lambda *leaves: np.stack(leaves), *(rows[i] for i in range(4)))
         ends.append(host((state.server, rows, state.excluded)))
     chex.assert_tree_all_finite(ends[0])
-    for end in ends[1:]:
-        chex.assert_trees_all_close(ends[0], end, rtol=1e-11, atol=1e-11)
+    chex.assert_trees_all_close(*ends, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.sampled

@@ -1,6 +1,6 @@
 """`pure_round` equals the engine, and composes with the transformations of JAX."""
 
-from functools import partial
+import functools
 
 import chex
 import jax
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import CASES, LAYOUTS, Case, Toy, stored, unused_params, with_unused
+from helpers import CASES, Case, Toy, stored, unused_params, with_unused
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -16,7 +16,6 @@ import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core.options import options
 from fedjax_algos.core.trees import add_scaled
-from fedjax_algos.engine.federated_round import run_rounds
 from fedjax_algos.models.outputs import Outputs
 from fedjax_algos.participation import Cohorts
 
@@ -35,7 +34,8 @@ def toy():
     """A model with one number; four clients with 5, 2, 8 and 3 examples: 6, 2, 8 and 4 steps."""
 
     def apply(model, batch, key, training):
-        logits = model.params["x"] * batch["a"]
+        x = model.params["x"] if isinstance(model.params, dict) else model.params
+        logits = x * batch["a"]
         return Outputs(logits, jnp.stack([logits, batch["a"]], 1)), ()
 
     problem = fa.Problem(
@@ -45,7 +45,7 @@ def toy():
     )
     rng = np.random.default_rng(0)
     clients = [{name: rng.uniform(0.5, 2, n) for name in "ab"} for n in (5, 2, 8, 3)]
-    return Toy(with_unused(problem), stored(clients), clients)  # for fedbn and fedrep
+    return Toy(problem, stored(clients), clients)
 
 
 @pytest.fixture(scope="module")
@@ -60,27 +60,28 @@ def float_options(case):
 @pytest.mark.sampled
 @pytest.mark.parametrize("case", ONE_EACH.values(), ids=str)
 def test_every_algorithm_in_all_transformations(case, toy, dispatches):
-    """A `scan` has the engine's bits; `vmap`, `grad`, `jacfwd` and central differences agree."""
-    local = fa.differentiable(LOCAL, toy.data.counts())
-    names = float_options(case)
+    """`vmap`, `grad`, `jacfwd` and central differences agree, also with a plain run without bounds.
 
-    def build(values):
-        given = case.hyperparameters | dict(zip(names, values, strict=True))
-        return Case(case.name, given).build(toy.problem, local)
+    The params are one array, except where the algorithm divides them. That a `scan` has the
+    engine's bits is in tests/algorithms/test_every_algorithm.py.
+    """
+    bounded, names = fa.differentiable(LOCAL, toy.data.counts()), float_options(case)
+    divides = case.name in ("fedrep", "fedbn")
+    flat = toy.problem._replace(init=lambda key: fa.Model(jnp.zeros(())))
+    problem = with_unused(toy.problem) if divides else flat
 
-    def run(seed, point):
+    def final(point, seed, local=bounded):
         x, rate, *values = point
-        round_fn = fa.pure_round(build(values), "sequential")
+        given = case.hyperparameters | dict(zip(names, values, strict=True))
+        round_fn = fa.pure_round(Case(case.name, given).build(problem, local), "sequential")
         rates = jnp.broadcast_to(rate, dispatches.client.shape)
-        return jax.lax.scan(
+        state, metrics = jax.lax.scan(
             lambda state, of_round: round_fn(state, toy.data, of_round),
-            round_fn.init(seed, POPULATION, {"x": x} | unused_params()),
+            round_fn.init(seed, POPULATION, {"x": x} | unused_params() if divides else x),
             dispatches._replace(learning_rate=rates),
         )
-
-    def final(point, seed):
-        state, metrics = run(seed, point)
-        return state.server.params["x"] + metrics["train_loss"].total.sum()
+        end = state.server.params["x"] if divides else state.server.params
+        return end + metrics["train_loss"].total.sum()
 
     @jax.jit
     @jax.vmap
@@ -88,59 +89,28 @@ def test_every_algorithm_in_all_transformations(case, toy, dispatches):
         value, reverse = jax.value_and_grad(final)(point, seed)
         return value, reverse, jax.jacfwd(final)(point, seed)
 
-    compiled, point = jax.jit(run), jnp.asarray([0.5, RATE] + [VALUE] * len(names))
-    state, metrics = compiled(0, point)
-    algorithm = build([VALUE] * len(names))
-    engine, begin = fa.make_engine(algorithm, "sequential"), fa.pure_round(algorithm).init
-    start = begin(0, POPULATION, {"x": point[0]} | unused_params())
-    first = jax.tree.map(jnp.copy, start)  # own buffers to consume
-    expected, total = engine.rounds(first, toy.data, dispatches)
-    chex.assert_trees_all_equal(state, expected)
-    chex.assert_trees_all_close(jax.tree.map(lambda leaf: leaf.sum(0), metrics), total, rtol=1e-12)
-
-    steps, one = STEP * np.eye(len(point)), np.asarray(point)[None]
-    points = np.concatenate([one, one + steps, one - steps, 0.9 * one])
+    point = np.asarray([0.5, RATE] + [VALUE] * len(names))
+    steps = STEP * np.eye(len(point))
+    points = np.concatenate([point[None], point + steps, point - steps, 0.9 * point[None]])
     seeds = np.arange(len(points)) // (len(points) - 1)  # the last one has seed 1
     values, reverse, forward = derivatives(seeds, points)
     np.testing.assert_allclose(reverse, forward, rtol=1e-9, atol=1e-12)
     above, below = values[1:-1].reshape(2, -1)
     np.testing.assert_allclose(reverse[0], (above - below) / (2 * STEP), rtol=1e-6, atol=1e-8)
     assert (np.asarray(reverse[0, :2]) != 0).all()
-    other, metrics = compiled(1, points[-1])
-    loss = metrics["train_loss"].total.sum()
-    np.testing.assert_allclose(values[-1], other.server.params["x"] + loss, rtol=1e-12)
+    plain = jax.jit(functools.partial(final, local=LOCAL))(points[-1], 1)
+    np.testing.assert_allclose(values[-1], plain, rtol=1e-12)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize(("name", "layout"), [("scaffold", 2), ("centralised", "sequential")])
-def test_chunks_of_clients_equal_the_engine(name, layout, toy, dispatches):
-    """Two chunks, of which the last has an empty slot; the dispatches are sorted by their steps."""
-    algorithm = algorithms[name](toy.problem, LOCAL)
-    engine, round_fn = fa.make_engine(algorithm, layout), fa.pure_round(algorithm, layout)
-    expected, _ = engine.rounds(engine.init(0, POPULATION), toy.data, dispatches)
-    state, _ = jax.jit(
-        lambda seed: jax.lax.scan(
-            lambda state, of_round: round_fn(state, toy.data, of_round),
-            round_fn.init(seed, POPULATION),
-            dispatches,
-        )
-    )(0)
-    chex.assert_trees_all_equal(state, expected)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "batches"), [("mime", "short"), ("fednova", "full")])
-def test_bounds_change_neither_results_nor_counts(name, batches, toy):
-    ends, flops = [], []
+def test_bounds_do_not_change_what_is_counted(name, batches, toy):
     local = LOCAL._replace(batches=batches)
     dispatches = Cohorts(toy.data.counts(), local, cohort_size=3, seed=1).dispatches(2)
+    flops = []
     for bounded in (local, fa.differentiable(local, toy.data.counts())):
         algorithm = algorithms[name](toy.problem, bounded)
-        engine = fa.make_engine(algorithm, "vmapped")
-        state = engine.init(0, POPULATION)
+        state = jax.eval_shape(lambda made=algorithm: fa.pure_round(made).init(0, POPULATION))
         flops.append(fa.count_flops(algorithm, state, toy.data).of(dispatches))
-        ends.append(engine.rounds(state, toy.data, dispatches))
-    chex.assert_trees_all_close(*ends, rtol=1e-13)
     np.testing.assert_array_equal(*flops)
 
 
@@ -177,7 +147,7 @@ def test_gradients_with_respect_to_weights_and_examples(toy, dispatches):
         frame = algorithms["fedavg"](toy.problem, rated)
         round_fn = fa.pure_round(frame._replace(contribute=contribute), "vmapped")
         data = toy.data._replace(examples=examples)
-        state = round_fn.init(0, POPULATION, {"x": jnp.asarray(0.5)} | unused_params())
+        state = round_fn.init(0, POPULATION, {"x": jnp.asarray(0.5)})
         state, _ = jax.lax.scan(lambda s, d: jax.checkpoint(round_fn)(s, data, d), state, of_rounds)
         return state.server.params["x"]
 
@@ -213,27 +183,6 @@ def test_seeds_inside_a_mesh_of_ones_own(toy):
         expected, _ = fa.simulate(engine, toy.data, cohort_size=3, rounds=4, seed=seed)
         state = jax.tree.map(lambda leaf, i=seed: leaf[i], states)
         chex.assert_trees_all_close(state, expected, rtol=1e-12)
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("case", ONE_EACH.values(), ids=str)
-def test_every_algorithm_lowers_for_accelerators(case, toy, dispatches):
-    """Rounds in one program, for CUDA and TPU, without callbacks and float64."""
-
-    def narrow(tree):
-        return jax.tree.map(lambda leaf: leaf.astype(leaf.dtype.name.replace("64", "32")), tree)
-
-    with jax.enable_x64(False):
-        data, dispatches = narrow(toy.data), narrow(dispatches)
-        algorithm = Case(case.name, case.hyperparameters).build(toy.problem, LOCAL)
-        round_fn = fa.pure_round(algorithm, LAYOUTS[list(ONE_EACH).index(case.name) % 3])
-        state = jax.eval_shape(lambda: round_fn.init(0, POPULATION))
-        export = jax.export.export(
-            jax.jit(partial(run_rounds, round_fn)), platforms=["cuda", "tpu"]
-        )
-        program = export(state, data, dispatches, np.int32(3)).mlir_module()
-        assert "f64" not in program
-        assert "callback" not in program
 
 
 def test_wrong_calls(toy):

@@ -44,10 +44,7 @@ class ServerStep(NamedTuple):
 
 
 class CallTable(NamedTuple):
-    """What one call does: at most W waves, with room for C contributions and C server steps.
-
-    The slots of a wave are divided over D devices, S for each.
-    """
+    """At most W waves of D devices with S slots each, C contributions and C server steps."""
 
     num_waves: Any  # int32[]
     reset_metrics: Any  # bool[], or bool[R] for several runs: whether sums of metrics restart at 0
@@ -70,11 +67,7 @@ def call_tables(
     stops: Sequence[int],
     after: int = 0,
 ) -> Iterator[tuple[int | None, CallTable]]:
-    """Iterates over the calls of a plan after a stop: (the stop that ends it or None, its table).
-
-    `stops` are ascending numbers of server steps at which a call, of at most `waves_per_call`
-    waves, has to end. `num_clients` are those of all runs together.
-    """
+    """The calls of a plan `after` a stop: (the stop that ends it or None, its table)."""
     size, slots, ends = waves_per_call, waves.trained.shape[1], step_ends(plan)
     slots_of = partial(_slots, plan, dispatches, waves, num_devices, num_clients // plan.num_runs)
     ascending = np.unique(stops)
@@ -149,10 +142,7 @@ def _slots(plan, dispatches, waves, num_devices, num_clients, trained, filled):
 
 
 def row_counts(waves: Waves) -> tuple[int, int]:
-    """Numbers of rows on the device, for versions (one is never read) and updates (at least two).
-
-    They are rounded up so that similar plans share a compiled program.
-    """
+    """Rows on the device, for versions (one is never read) and for updates, rounded up."""
     # From a single row, XLA would compute products outside of the loop that sums contributions, and
     # round them; from several it fuses them with the sum. So slots=1 would give other bits.
     updates = max(waves.num_update_rows, 2)

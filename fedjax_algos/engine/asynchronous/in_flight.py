@@ -48,11 +48,7 @@ class InFlightState(NamedTuple):
 
 
 def initial_in_flight(algorithm, mesh, initial, fixed, seed, data, dispatch, rows):
-    """The state before the first wave, with the initial versions in their rows, and zero metrics.
-
-    `initial` has the first fields of an `InFlightState`, up to `excluded`, and `rows` the numbers
-    of rows for versions and for updates. `fixed`, `seed` and `data` are as in `run_waves`.
-    """
+    """The state before the first wave, and zero metrics; `rows` are those of `row_counts`."""
     server, statistics, _, _, excluded = initial
     finite = None if excluded == () else jax.ShapeDtypeStruct((), bool)
     runs = seed.shape  # () or (R,)
@@ -81,11 +77,7 @@ def initial_in_flight(algorithm, mesh, initial, fixed, seed, data, dispatch, row
 
 
 def run_waves(algorithm, layout, mesh, in_flight, metrics, fixed, seed, data, table):
-    """The state and the sums of metrics after the waves of a table.
-
-    `fixed` is theta_0 and the model's frozen arrays, or () for each. In a merged plan of R runs the
-    seed is uint32[R], and the data have the clients of all runs.
-    """
+    """The state and the sums of metrics after a table; `fixed` has theta_0 and frozen arrays."""
     if mesh is None:
         return _run_waves(algorithm, layout, False, in_flight, metrics, fixed, seed, data, table)
     everywhere, by_device = PartitionSpec(), PartitionSpec(None, AXIS)
@@ -157,10 +149,7 @@ def _run_waves(algorithm, layout, shared, in_flight, metrics, fixed, seed, data,
 
 
 def _make_train(algorithm, layout, shared, screened, fixed, seed, data):
-    """`(in_flight, slots, filled) -> (tables, updates)`, which trains the slots of a wave.
-
-    The tables are the rows of client state, and whether each is initialised.
-    """
+    """`(in_flight, slots, filled) -> ((rows, whether initialised), updates)` of a wave."""
     num_clients = data.num_clients // seed.size  # of a run
 
     def train_slot(slot, versions, own):

@@ -37,10 +37,7 @@ class Waves(NamedTuple):
     num_version_rows: int
 
     def split_at(self, stops: np.ndarray, ends: np.ndarray) -> "Waves":
-        """The waves, split where a server step of `stops`, int[...], is made in the middle of one.
-
-        The first part of a split wave trains. `ends` are the plan's `step_ends`.
-        """
+        """The waves, split where a step of `stops` is made inside one, whose first part trains."""
         added = ends[np.asarray(stops) - 1]
         wave = np.searchsorted(self.steps, stops)
         inside = self.contributions[wave] > added
@@ -56,11 +53,7 @@ class Waves(NamedTuple):
 
 
 def make_waves(plan: Plan, slots: int, *, stateful: bool = False) -> Waves:
-    """Waves of at most `slots` dispatches, and the rows that hold versions and updates.
-
-    Dispatches that are lost or have not arrived at the end contribute nothing and are not trained.
-    If clients keep state, a client's dispatches are in different waves, in their order.
-    """
+    """Waves of at most `slots` dispatches; `stateful` keeps a client's in order and apart."""
     check_plan(plan, stateful)
     # the table of waves; with many slots there may be few waves, but at least one
     check_memory(f"slots={slots}", slots * 8, "give fewer")
@@ -139,10 +132,7 @@ def training_order(plan: Plan, slots: int, stateful: bool) -> tuple[np.ndarray, 
 
 
 def _by_urgency(dispatch, owner):
-    """Contributions in the order in which they are needed.
-
-    With state, a client's earlier dispatch is as urgent as its most urgent later one.
-    """
+    """Contributions as they are needed; a client's earlier dispatch before its later ones."""
     number, count = np.arange(len(dispatch)), len(dispatch)
     by_owner = np.lexsort((dispatch, owner))
     latest = (owner * count + number)[by_owner]
@@ -229,10 +219,7 @@ def choose_slots(
 def wave_costs(
     trained: np.ndarray, filled: np.ndarray, num_steps: np.ndarray, layout: str, devices: int
 ) -> np.ndarray:
-    """Local steps, int[W], of the busiest device: a sum (sequential) or a maximum (vmapped).
-
-    `num_steps`, int[C], is that of each contribution.
-    """
+    """Local steps, int[W], of the busiest device; `num_steps` is that of each contribution."""
     steps = num_steps[trained]
     assigned = assign_slots(steps, filled, devices)
     device_steps = np.take_along_axis(steps[:, None], assigned, 2) * (assigned >= 0)

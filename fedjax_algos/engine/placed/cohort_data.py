@@ -52,10 +52,7 @@ class CohortData:
         return self.device_of_client[clients]
 
     def reserve(self, cohorts: Iterable[np.ndarray]) -> None:
-        """Says which cohorts, int32[...] each, will be asked for: fewer programs are compiled.
-
-        Raises ValueError for a cohort that does not fit into the memory of a device.
-        """
+        """Says which cohorts will be asked for; ValueError for one that exceeds the memory."""
         for clients in cohorts:
             self.most_rows = max(self.most_rows, self._rows_of(self._held(clients)))
         one = jax.tree.map(
@@ -129,10 +126,7 @@ def cohort_data(
     put: Callable[..., Any],
     device_of_client: np.ndarray | None = None,
 ) -> CohortData:
-    """Stored examples for the programs of an algorithm; `put` places those of a cohort.
-
-    `device_of_client`, int32[num_clients], has positions in the mesh if examples are sharded.
-    """
+    """Stored examples for the programs of an algorithm; `put` places those of a cohort."""
     if algorithm.traits.pools_examples:
         raise ValueError(
             "the algorithm's clients read the examples of all others, which are in files; give "

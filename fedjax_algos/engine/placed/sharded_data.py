@@ -92,11 +92,7 @@ def _by_device(mesh):
 
 
 def assign_devices(sizes: np.ndarray, num_devices: int) -> np.ndarray:
-    """The device of each client, int32[num_clients], from its number of examples.
-
-    Clients are sorted by their number of examples and assigned in alternating order (0, 1, 1, 0,
-    ...). So the devices differ by at most one client and the examples of the largest client.
-    """
+    """The device of each client, int32[num_clients]: by size, in alternating order (0, 1, 1, 0)."""
     cycle, position = np.divmod(np.arange(len(sizes)), num_devices)
     device_of_client = np.empty(len(sizes), np.int32)
     by_size = np.argsort(-sizes.astype(np.int64), kind="stable")

@@ -101,8 +101,6 @@ def plans_of(planner, system, num_clients, seconds, seeds):
 @pytest.mark.parametrize(
     ("name", "devices", "slots", "number"),
     [
-        ("fedasync", 2, 4, 3),
-        ("fedbuff", 1, 3, 2),
         ("fedbuff", 1, 3, 1),
         ("fedcompass", 1, 2, 2),
         ("scaffold", 2, 4, 3),

@@ -3,14 +3,13 @@
 import chex
 import jax
 import pytest
-from helpers import Case, fixed, one_round, run, small_network
+from helpers import Case, dispatches_of, one_round, run, small_network
 
 import fedjax_algos as fa
 from fedjax_algos.engine.placed.devices import client_mesh
-from fedjax_algos.participation import Cohorts
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
-SETS = [(0, 1, 2), (3, 2, 1)]
+SETS, STEPS = [(0, 1, 2), (3, 2, 1)], (2, 1, 3, 2)
 
 
 @pytest.mark.slow
@@ -19,10 +18,11 @@ def test_more_devices_than_clients(name, devices, x64):
     """Devices without a client contribute nothing; rows and stacks keep their order."""
     toy = small_network()
     algorithm = Case(name, {}).build(toy.problem, LOCAL)
-    steps = (2, 1, 3, 2)
-    expected = run(algorithm, toy.data, SETS, num_steps=steps)
-    result = run(algorithm, toy.data, SETS, num_steps=steps, layout="sequential", devices=devices)
-    chex.assert_trees_all_close(expected, result, rtol=1e-11)
+    expected = run(algorithm, toy.data, SETS, num_steps=STEPS)
+    engine = fa.make_engine(algorithm, "sequential", devices=devices)
+    start, data = engine.init(0, fa.Population(4, 3, 17)), engine.put_data(toy.data)
+    state, _ = engine.rounds(start, data, dispatches_of(toy.data, LOCAL, SETS, STEPS))
+    chex.assert_trees_all_close(expected[-1], jax.device_get(state.server.params), rtol=1e-11)
 
 
 def test_server_state_is_replicated_and_rows_are_divided():
@@ -48,8 +48,7 @@ def test_wrong_arguments_are_refused():
         client_mesh([])
     engine = fa.make_engine(algorithm, devices=2)
     state = engine.init(0, fa.Population(4, 3, 17))
-    cohorts = Cohorts(toy.data.counts(), LOCAL, cohort_size=3, seed=0, sampler=fixed(SETS))
-    dispatches = cohorts.dispatches(1)
+    dispatches = dispatches_of(toy.data, LOCAL, SETS[:1])
     with pytest.raises(ValueError, match="are not on all devices of the engine"):
         engine.round(state, toy.data, one_round(dispatches, 0))
     for number in (0, 2):

@@ -1,15 +1,17 @@
 """Examples sharded by client: which device holds and computes which client, and equal results.
 
-test_layouts.py compares the results of all algorithms, test_processes.py those of several
-processes.
+algorithms/test_every_algorithm.py compares the results of all algorithms, test_processes.py those
+of several processes.
 """
+
+import functools
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Case, Compilations, fixed, one_round, small_network
+from helpers import Case, Compilations, dispatches_of, one_round, small_network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -18,10 +20,10 @@ import fedjax_algos as fa
 from fedjax_algos.engine import engine as engine_module
 from fedjax_algos.engine.placed.sharded_data import ShardedData, assign_devices
 from fedjax_algos.engine.state import RowTable
-from fedjax_algos.participation import Cohorts
 
 LOCAL = fa.Local(batch_size=3, learning_rate=0.1, steps=2)
 SETS = [(0, 1, 2), (3, 2, 1), (0, 3, 2)]
+STEPS = (2, 1, 3, 2)
 POPULATION = fa.Population(4, 3, 17)
 wait = jax.block_until_ready  # also where the fixture `unreadable` refuses it
 
@@ -32,14 +34,6 @@ def scaffold(toy):
 
 def sharding(algorithm, devices=2, layout="sequential", **how):
     return fa.make_engine(algorithm, layout, devices=devices, examples="sharded", **how)
-
-
-def dispatches_of(toy, sets=SETS, steps=(2, 1, 3, 2)):
-    cohorts = Cohorts(
-        toy.data.counts(), LOCAL, cohort_size=len(sets[0]), seed=0, sampler=fixed(sets)
-    )
-    dispatches = cohorts.dispatches(len(sets))
-    return dispatches._replace(num_steps=np.asarray(steps, np.int32)[dispatches.client])
 
 
 def ragged(num_clients=41, seed=0):
@@ -120,50 +114,51 @@ def test_numpy_data_are_placed_with_jax_dtypes():
 # equal results
 
 
+def results_of(engine):
+    """A round, updates, and rounds in one program: what they give, with the rows as a table."""
+    toy = small_network()
+    dispatches = dispatches_of(toy.data, LOCAL, SETS, STEPS)
+    data, state = engine.put_data(toy.data), engine.init(0, POPULATION)
+    state, _ = engine.round(state, data, one_round(dispatches, 0))
+    stack = engine.updates(state, data, one_round(dispatches, 1))
+    assert stack.dispatches.client.tolist() == list(SETS[1])
+    assert stack.mask.tolist() == [True] * 3
+    rest = jax.tree.map(lambda leaf: leaf[1:], dispatches)
+    state, metrics = engine.rounds(state, data, rest)
+    rows = state.clients
+    if isinstance(rows, RowTable):
+        rows = jax.tree.map(lambda *leaves: np.stack(leaves), *(rows[c] for c in range(4)))
+    transfer = engine.transfer(state, data, one_round(dispatches, 0))
+    return stack, state.server, rows, metrics, transfer
+
+
+@functools.cache
+def of_one_device(name):
+    algorithm = Case(name, {}).build(small_network().problem, LOCAL)
+    return algorithm, results_of(fa.make_engine(algorithm))
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("name", "hyperparameters", "client_state", "devices", "layout", "examples"),
+    ("name", "client_state", "devices", "layout", "examples"),
     [
-        ("scaffold", {}, "device", 8, "vmapped", "sharded"),
-        ("scaffold", {}, "host", 2, 2, "sharded"),
-        ("scaffold", {}, "disk", 2, "sequential", "replicated"),
-        ("mime", {}, "device", 2, "vmapped", "sharded"),  # a prelude
-        # stacked updates
-        ("fedlga", {"mode": "update"}, "device", [3, 5, 4], "sequential", "sharded"),
+        ("scaffold", "device", 8, "vmapped", "sharded"),
+        ("scaffold", "host", 2, 2, "sharded"),
+        ("scaffold", "disk", 2, "sequential", "replicated"),
+        ("mime", "device", 2, "vmapped", "sharded"),  # a prelude
+        ("fedlga", "device", [3, 5, 4], "sequential", "sharded"),  # stacked updates
     ],
 )
 def test_rounds_and_updates_equal_those_of_one_device(
-    name, hyperparameters, client_state, devices, layout, examples, x64, tmp_path
+    name, client_state, devices, layout, examples, x64, tmp_path
 ):
-    toy = small_network()
-    algorithm = Case(name, hyperparameters).build(toy.problem, LOCAL)
-    dispatches = dispatches_of(toy)
+    algorithm, expected = of_one_device(name)
     if isinstance(devices, list):
         devices = [jax.devices()[number] for number in devices]
     place = fa.RowsOnDisk(tmp_path) if client_state == "disk" else client_state
     how = {"devices": devices, "examples": examples, "client_state": place}
-    results = []
-    for engine in fa.make_engine(algorithm), fa.make_engine(algorithm, layout, **how):
-        data, state = engine.put_data(toy.data), engine.init(0, POPULATION)
-        state, _ = engine.round(state, data, one_round(dispatches, 0))
-        stack = engine.updates(state, data, one_round(dispatches, 1))
-        assert stack.dispatches.client.tolist() == list(SETS[1])
-        assert stack.mask.tolist() == [True] * 3
-        rest = jax.tree.map(lambda leaf: leaf[1:], dispatches)
-        state, metrics = engine.rounds(state, data, rest)
-        rows = state.clients
-        if isinstance(rows, RowTable):
-            rows = jax.tree.map(lambda *leaves: np.stack(leaves), *(rows[c] for c in range(4)))
-        results.append(
-            (
-                stack,
-                state.server,
-                rows,
-                metrics,
-                engine.transfer(state, data, one_round(dispatches, 0)),
-            )
-        )
-    chex.assert_trees_all_close(*results, rtol=1e-11, atol=1e-11)
+    found = results_of(fa.make_engine(algorithm, layout, **how))
+    chex.assert_trees_all_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.slow
@@ -171,7 +166,7 @@ def test_rounds_read_nothing_and_other_cohorts_compile_nothing(request, monkeypa
     """Only dispatches are sent; cohorts with equal maxima on a device share programs."""
     toy = small_network()
     sets = [(0, 1, 2), (3, 1, 0), (1, 2, 3), (0, 2, 1)]  # two of one device in each
-    engine, dispatches = sharding(scaffold(toy)), dispatches_of(toy, sets)
+    engine, dispatches = sharding(scaffold(toy)), dispatches_of(toy.data, LOCAL, sets, STEPS)
     data, state = engine.put_data(toy.data), engine.init(0, POPULATION)
     assert data.device_of_client.tolist() == [1, 0, 0, 1]
     request.getfixturevalue("unreadable")
@@ -190,7 +185,7 @@ def test_rounds_read_nothing_and_other_cohorts_compile_nothing(request, monkeypa
 
 def test_wrong_arguments_are_refused():
     toy = small_network()
-    algorithm, dispatches = scaffold(toy), one_round(dispatches_of(toy), 0)
+    algorithm, dispatches = scaffold(toy), one_round(dispatches_of(toy.data, LOCAL, SETS), 0)
     with pytest.raises(
         ValueError, match="examples='split' is unknown; choose replicated or sharded"
     ):
