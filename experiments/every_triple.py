@@ -59,11 +59,8 @@ def covering(everything, triples):
     pairs = set().union(*(groups(row, 2) for row in everything))
     rows = []
     while pairs:
-
-        def news(row):
-            return len(pairs & groups(row, 2)), len(triples & groups(row, 3))
-
-        best = max(everything, key=news)
+        news = [(len(pairs & groups(row, 2)), len(triples & groups(row, 3))) for row in everything]
+        best = everything[news.index(max(news))]
         pairs -= groups(best, 2)
         triples -= groups(best, 3)
         rows.append(best)
