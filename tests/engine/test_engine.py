@@ -161,4 +161,4 @@ def test_a_hundred_rounds_keep_no_memory(client_state, tmp_path):
     tracemalloc.stop()
     counts, device, host = np.array(sizes).T
     assert len(set(counts)) == len(set(device)) == 1
-    assert host[-1] - host[0] < 20_000  # 36 rounds; one trace in each round would add 120,000
+    assert host[-1] - host[0] < 50_000  # 36 rounds; one trace in each round would add 120,000

@@ -134,7 +134,8 @@ def results_of(engine):
 
 @functools.cache
 def of_one_device(name):
-    algorithm = Case(name, {}).build(small_network().problem, LOCAL)
+    settings = {"mode": "update"} if name == "fedlga" else {}
+    algorithm = Case(name, settings).build(small_network().problem, LOCAL)
     return algorithm, results_of(fa.make_engine(algorithm))
 
 
