@@ -21,12 +21,7 @@ from fedjax_algos.analysis.personal_evaluation import (
     make_evaluate_personal,
 )
 from fedjax_algos.analysis.rows import metrics_row
-from fedjax_algos.analysis.summary import (
-    MethodSummary,
-    PairedSummary,
-    summarise,
-    summarise_pairs,
-)
+from fedjax_algos.analysis.summary import MethodSummary, PairedSummary, summarise, summarise_pairs
 
 __all__ = [
     "ClientMemory",

@@ -56,10 +56,9 @@ def client_deltas(algorithm: Algorithm, params: Params, updates: Update) -> Para
         deltas = jax.tree.map(jnp.negative, found["change"])
     shapes = [[leaf.shape[1:] for leaf in jax.tree.leaves(deltas)], jax.tree.structure(deltas)]
     if shapes != [[leaf.shape for leaf in jax.tree.leaves(params)], jax.tree.structure(params)]:
-        raise ValueError(
-            f"updates with parts={parts!r} do not contain the deltas x - y_i of the whole model; "
-            "give those of an algorithm that uploads deltas (FedGBO: upload='model' or 'both')"
-        )
+        what = f"updates with parts={parts!r} do not contain the deltas x - y_i of the whole model"
+        fix = "give those of an algorithm that uploads deltas (FedGBO: upload='model' or 'both')"
+        raise ValueError(f"{what}; {fix}")
     return deltas
 
 
@@ -67,9 +66,7 @@ def local_models(algorithm: Algorithm, params: Params, updates: Update) -> Param
     """The models y_i of a cohort, leaves [cohort, ...], from its uploads.
 
     Args:
-      algorithm: whose clients sent the updates.
-      params: x, the model that the cohort started from.
-      updates: as for `client_deltas`, and with its errors.
+      algorithm, params, updates: as for `client_deltas`, with its errors.
     """
     deltas = client_deltas(algorithm, params, updates)
     return jax.tree.map(lambda x, delta: x[None] - delta, params, deltas)
@@ -266,9 +263,8 @@ def averaged_gradient_error(
     weights = np.full(number, -1 / number)
     weights[recent] += 1 / len(recent)
     seed, missing = jnp.asarray(seed, jnp.uint32), 1 - len(recent) / number
-    error, dissimilarity, largest, gradient = _averaged_gradient_error(
-        problem, batch_size, model, data, weights, seed
-    )
+    arguments = problem, batch_size, model, data, weights, seed
+    error, dissimilarity, largest, gradient = _averaged_gradient_error(*arguments)
     bound, worst_case = (8 * missing**2 * (each + gradient) for each in (dissimilarity, largest))
     return AveragedGradientError(error, bound, worst_case, dissimilarity, largest, gradient)
 

@@ -66,8 +66,7 @@ def make_evaluate_clients(
     `metric_i = (1 / n_i) sum over j of metric(model, example_ij)`, for all clients i.
 
     Args:
-      problem: what is learned, as for `make_evaluate`.
-      batch_size: examples computed at once.
+      problem, batch_size: as for `make_evaluate`.
 
     Returns:
       A function of a model and of clients' training or held-out examples. It returns "loss" and
@@ -87,9 +86,8 @@ def make_evaluate_clients(
         checks.check_kind("data", data, FederatedData, "give what federate returned")
         total = data.indices.shape[0]  # examples of all clients
         if not total:
-            raise ValueError(
-                f"the {data.num_clients} clients hold 0 examples; give at least one client some"
-            )
+            fix = "give at least one client some"
+            raise ValueError(f"the {data.num_clients} clients hold 0 examples; {fix}")
         size = min(batch_size, total)
 
         def measure(step):
@@ -119,8 +117,7 @@ def make_evaluate_clients(
 class ClientSummary(NamedTuple):
     """The distribution of a metric over clients, as `summarise_clients` computes it.
 
-    It is the `mean` and the `standard_deviation` over clients, the mean of the worst tenth of them,
-    `worst_decile`, and the `weighted_mean` over all examples.
+    Its `mean`, `standard_deviation`, `worst_decile` and `weighted_mean` are defined there.
     """
 
     mean: float
@@ -158,10 +155,8 @@ def summarise_clients(values: Mean, worst: Literal["lowest", "highest"]) -> Clie
     checks.check_kind("values", values, Mean, fix)
     nonempty = np.asarray(values.over_classes().weight) > 0
     if not nonempty.any():
-        raise ValueError(
-            f"none of the {nonempty.size} clients has examples; evaluate on data in which at least "
-            "one client has some"
-        )
+        fix = "evaluate on data in which at least one client has some"
+        raise ValueError(f"none of the {nonempty.size} clients has examples; {fix}")
     values = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[nonempty], values)
     means, pooled = _quotients(values), _quotients(jax.tree.map(lambda leaf: leaf.sum(0), values))
     sign, num_worst = 1 if worst == "highest" else -1, -(-means.size // 10)
@@ -214,7 +209,6 @@ def _check_shapes(name, value, real):
     wanted = 2 if isinstance(value, ClassMean) else 1  # axes
     if shapes[0] != shapes[1] or len(shapes[0]) != wanted or shapes[0][0] != len(real):
         like = f"({len(real)}, classes)" if wanted == 2 else f"({len(real)},)"
-        raise ValueError(
-            f"{name} is a {kind} of total {shapes[0]} and weight {shapes[1]}, but must give both "
-            f"for each example, shape {like}: return them without summing them"
-        )
+        what = f"{name} is a {kind} of total {shapes[0]} and weight {shapes[1]}"
+        fix = f"must give both for each example, shape {like}: return them without summing them"
+        raise ValueError(f"{what}, but {fix}")

@@ -55,10 +55,8 @@ def display_names(labels: Iterable[str], given: Mapping[str, str] | None = None)
     for name in names.values():
         others = [label for label in labels if names[label] == name]
         if len(others) > 1:
-            raise ValueError(
-                f"the methods {' and '.join(map(repr, others))} would have the same label "
-                f"{name!r}; give them different ones"
-            )
+            what = f"the methods {' and '.join(map(repr, others))} would have the same label"
+            raise ValueError(f"{what} {name!r}; give them different ones")
     return names
 
 

@@ -144,8 +144,7 @@ def make_evaluate_own(
       algorithm: the algorithm whose states are evaluated.
       local: how a client trains further, if it does; None: as in the algorithm. For the client's
         step of Per-FedAvg give `steps=1` and its `alpha` as the rate.
-      batch_size: examples of a client computed at once, at most the size of the largest client.
-      layout: as in `make_evaluate_personal`.
+      batch_size, layout: as in `make_evaluate_personal`.
 
     Raises:
       TypeError: for an object that is no algorithm.
@@ -262,19 +261,15 @@ def _map_clients(function, num_clients, layout, clients, num_steps, *inputs):
 def _checked_steps(train, test, local, num_steps):
     """int32[num_clients]: the local steps of each client; those of `local` for None."""
     if train.num_clients != test.num_clients:
-        raise ValueError(
-            f"there are {train.num_clients} clients to train and {test.num_clients} to test; "
-            "give both sets of examples for the same clients"
-        )
+        what = f"there are {train.num_clients} clients to train and {test.num_clients} to test"
+        raise ValueError(f"{what}; give both sets of examples for the same clients")
     counts = train.counts()
     steps = full_steps(counts, local) if num_steps is None else np.asarray(num_steps)
     if steps.dtype.kind not in "iu" or steps.min() < 0:
         raise ValueError(f"num_steps={steps.min()} is out of range; give whole numbers from 0")
     if steps.shape not in ((), counts.shape):
-        raise ValueError(
-            f"num_steps have shape {steps.shape} for {len(counts)} clients; give one number, "
-            "or one for each client"
-        )
+        fix = "give one number, or one for each client"
+        raise ValueError(f"num_steps have shape {steps.shape} for {len(counts)} clients; {fix}")
     check_int32("num_steps", steps.max(), "give fewer")
     return np.where(counts > 0, steps, 0).astype(np.int32)
 

@@ -71,10 +71,8 @@ def column_by_method(rows: list[Row], column: str) -> dict[str, np.ndarray]:
         values = np.full((len(seeds), max(map(len, by_seed.values()))), np.nan)
         for curve, seed in zip(values, seeds, strict=True):
             if seed not in by_seed:
-                raise ValueError(
-                    f"method {method!r} has no rows on seed {seed:g}; give the rows of all methods "
-                    "on the same seeds"
-                )
+                fix = "give the rows of all methods on the same seeds"
+                raise ValueError(f"method {method!r} has no rows on seed {seed:g}; {fix}")
             own = [row.get(column, np.nan) for row in by_seed[seed]]
             curve[: len(own)] = np.array(own, float)
         arrays[method] = values

@@ -53,12 +53,7 @@ def diverged(quality: np.ndarray) -> np.ndarray:
 
 
 class Estimate(NamedTuple):
-    """A quantity over seeds.
-
-    Attributes:
-      values: one for each seed, in the order of the seeds; NaN for a seed that has none because it
-        has diverged.
-    """
+    """A quantity over seeds: its `values` in their order, NaN for a seed that has diverged."""
 
     values: tuple[float, ...]
 
@@ -139,10 +134,7 @@ class Difference(NamedTuple):
     """A method's quantity minus the reference's on the same seed.
 
     Seeds share data, cohorts and batches, so differences vary less than the quantities themselves.
-
-    Attributes:
-      estimate: the differences on the seeds where both are finite.
-      without: the other seeds, on which one of the two has diverged.
+    The `estimate` is of the seeds where both are finite; on those in `without` one has diverged.
     """
 
     estimate: Estimate
@@ -255,8 +247,7 @@ def records(lines: Sequence[Any]) -> list[dict[str, Any]]:
             if hasattr(value, "record"):
                 record |= value.record(name)
             elif value is not None or name not in parts:
-                is_list = isinstance(value, tuple)
-                record[name] = " ".join(map(str, value)) if is_list else value
+                record[name] = " ".join(map(str, value)) if isinstance(value, tuple) else value
         found.append(record)
     columns = dict.fromkeys(name for record in sorted(found, key=len)[::-1] for name in record)
     return [{name: record.get(name) for name in columns} for record in found]
@@ -273,9 +264,8 @@ class CostToTarget(NamedTuple):
     that of the costs and infinity (`at_most`). Censored costs can come arbitrarily close to both
     bounds, so the median is known if and only if they are equal.
 
-    Attributes:
-      costs: the cost of each seed that has a target; infinite if it does not reach it.
-      horizons: the horizon of each of these seeds; NaN if it has diverged.
+    Of each seed that has a target, `costs` has the cost, infinite if it does not reach it, and
+    `horizons` the horizon, NaN if it has diverged.
     """
 
     costs: tuple[float, ...]
@@ -353,10 +343,8 @@ def check_target_metric(name: str, measured: Collection[str] | None = None) -> N
     if not isinstance(name, str):
         raise ValueError(f"target_metric={name!r} is no text; give the name of a metric")
     if _falls(name):
-        raise ValueError(
-            f"target_metric={name!r} is lower for better models; choose one that is higher, or "
-            f"measure one of your own, such as 1 / (1 + {name})"
-        )
+        fix = f"choose one that is higher, or measure one of your own, such as 1 / (1 + {name})"
+        raise ValueError(f"target_metric={name!r} is lower for better models; {fix}")
     if measured is not None and name not in measured:
         known = [other for other in measured if not _falls(other)]
         choice = f"choose {one_of(known)}, or " if known else ""

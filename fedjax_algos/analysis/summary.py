@@ -157,10 +157,7 @@ def summarise_pairs(
     """Compares each method with the reference on the same seeds, one entry for each other method.
 
     Args:
-      rows: as for `summarise`, with its errors.
-      target: as for `summarise`.
-      reference: as for `summarise`.
-      metric: as for `summarise`.
+      rows, target, reference, metric: as for `summarise`, with its errors.
     """
     summary = {line.label: line for line in summarise(rows, target, reference, metric=metric)}
     seeds = _seeds(rows)
@@ -170,9 +167,8 @@ def summarise_pairs(
         final, best = (statistics.paired_difference(*pair, seeds) for pair in pairs)
         found = {name: _ratio(getattr(own, name), getattr(base, name)) for name in COSTS}
         ratios = {f"{name}_ratio": ratio for name, (ratio, _) in found.items()}
-        common = found["rounds"][1]
-        line = PairedSummary(label, final, best, **ratios, seeds=len(seeds), seeds_common=common)
-        lines.append(line)
+        numbers = {"seeds": len(seeds), "seeds_common": found["rounds"][1]}
+        lines.append(PairedSummary(label, final, best, **ratios, **numbers))
     return lines
 
 

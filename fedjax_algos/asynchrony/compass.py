@@ -63,26 +63,22 @@ def compass(
     the paper as the authors' release does (https://github.com/APPFL/FedCompass): when a group is
     created, Tmax_g takes the place of Ta_g, and those g are skipped for which Q_i would be more
     than Qmax; S_i is a moving average; staleness is counted at aggregation; and the first
-    dispatches have Qmax steps. But here a late update is not overwritten by the same client's next
-    one, as it is in that release.
+    dispatches have Qmax steps. But here a client's late update is not overwritten by its next one.
 
     The paper does not cover clients that leave: here the dispatch is lost, and the server knows it
     at that time. The client is removed from its group; if all others have arrived, the group is
     aggregated at once. A client that rejoins is assigned with its last S_i and the current model,
     or starts with `first_steps` again if it has never arrived.
 
-    `fractions.Fraction`s as times are exact. With floats, times within a millionth of a step of Ta
-    or Tmax count as equal to it.
+    `fractions.Fraction` times are exact; floats count as Ta or Tmax within a millionth of a step.
 
     Args:
       min_steps: Qmin, at least 1.
       max_steps: Qmax, at least Qmin.
       slack: lambda, at least 1: the latest arrival factor.
-      first_steps: local steps of dispatches of clients that have not been measured; None is Qmin,
-        or Qmax in code mode.
+      first_steps: local steps of clients that are not measured; None is Qmin, or Qmax in "code".
       mode: "paper" or "code".
-      speed_weight: rho in S_i <- (1 - rho) S_i + rho new, above 0 and at most 1; None is 1, or .9
-        in code mode.
+      speed_weight: rho in S_i <- (1 - rho) S_i + rho new, in (0, 1]; None is 1, or .9 in "code".
       measure: a function (client, number, num_steps, seconds of the dispatch) -> new S_i in seconds
         per step; None is seconds / num_steps.
 

@@ -105,8 +105,7 @@ def plan_dispatches(plan: Plan, counts: np.ndarray, local: Local) -> Dispatch:
         the dispatch if `local.rate_by` is "dispatch".
 
     Returns:
-      NumPy arrays [D]. `server_step` is the version. `first_step` does not count the steps of lost
-      dispatches.
+      NumPy arrays [D]. `server_step` is the version. `first_step` leaves out lost dispatches.
 
     Raises:
       ValueError: for counts or rates out of range, or a client without a count.

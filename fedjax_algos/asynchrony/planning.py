@@ -57,9 +57,8 @@ def barrier(*, steps: Count) -> Planner:
     """Rounds of all available clients; the end of a round is a server step.
 
     A round ends when each of its clients has arrived or left. A client that has left enters the
-    first round that starts when it is back. A round in which no client arrives makes no server
-    step; the next one starts with the clients that are back, or with the first that comes back.
-    Staleness and the plan's group are 0.
+    first round after it is back. A round without arrivals makes no server step; the next one starts
+    with the clients that are back, or the first that is. Staleness and the plan's group are 0.
 
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
     https://arxiv.org/abs/1602.05629, with all clients in each round.

@@ -181,8 +181,7 @@ def text_options(factory: Callable) -> list[Option]:
 def settings_of(values: dict[str, Any], seeds: str, config: ConfigFile = _NO_FILE) -> Settings:
     """The settings of a file and of the command line, which replaces those of the file.
 
-    `values` are the command's keywords, of which those that are no settings, or None, are ignored;
-    `seeds` is the command's own default.
+    Of `values` those that are no settings, or None, are ignored; `seeds` is the command's default.
     """
     known = options(Settings)
     given = {name: text for name in known if (text := values.get(name)) is not None}

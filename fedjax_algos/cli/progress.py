@@ -162,8 +162,7 @@ def _duration(seconds: float) -> str:
 def show_progress(compiled: Compilation) -> Iterator[RunProgress]:
     """Shows bars within a `with` block or, without a terminal, a line every `INTERVAL` seconds.
 
-    A thread does so, because a compiled call or the compiler may take minutes. It ends with the
-    block, and with the process.
+    A thread does so until the block ends, because a call or the compiler may take minutes.
     """
     progress, ended = RunProgress(compiled, Console(stderr=True)), threading.Event()
 

@@ -39,8 +39,7 @@ _HELP = {
 def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None) -> None:
     """Show one or more results folders as a table, with the columns of compare.
 
-    A target, its metric and a reference that were given to the runs hold here too, if all folders
-    share them.
+    The target, its metric and the reference of the runs hold here too, if all folders share them.
 
     text, markdown and latex have units and notes on the columns, and mark the best method and what
     cannot be told from it. csv and json have plain numbers: shares from 0 to 1, bytes, operations
@@ -52,9 +51,8 @@ def table(folders: tuple[str, ...], label: tuple[str, ...], **values: str | None
     rows = results.read_folders(folders)
     configurations = [read_configuration(Path(folder)) or {} for folder in folders]
     target = values_of({"target": options(Settings)["target"]}, values).get("target")
-    goal = goal_of_folders(
-        folders, configurations, target, values["target_metric"], values["reference"]
-    )
+    given = target, values["target_metric"], values["reference"]
+    goal = goal_of_folders(folders, configurations, *given)
     is_sweep = any("grid" in configuration for configuration in configurations)
     names = None if columns is None else columns.split(",")
     labels = labels_of(label, rows)

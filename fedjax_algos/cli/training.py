@@ -97,8 +97,7 @@ class MethodCommands(Commands):
 def run() -> None:
     """Run one METHOD; `run METHOD --help` lists its algorithm's own options.
 
-    METHOD is one of the algorithms below, or a function of your own: my_file.py:fedspeed or
-    package.module:fedspeed.
+    METHOD is an algorithm below, or your own: my_file.py:fedspeed or package.module:fedspeed.
     """
 
 

@@ -114,8 +114,7 @@ class Asynchrony(NamedTuple):
     """With which planners of the virtual clock an algorithm runs, such as "immediate" or "tiers".
 
     With the planner "barrier" all clients start from the model that the server then updates. With
-    every other planner an update `x - y_i` of an older x is applied to a newer model, which most
-    server rules allow.
+    every other planner `x - y_i` of an older x meets a newer model, as most server rules allow.
 
     Attributes:
       default: the planner that the algorithm was made for, with options if it needs some.
@@ -142,8 +141,7 @@ class Traits(NamedTuple):
 
     Attributes:
       parts: see above; "delta" if the whole update is x - y_i.
-      reduce: "sum", or "stack": `server_update` receives a `Stack` in place of sums, and the
-        engine does not call `contribute`.
+      reduce: "sum", or "stack": `server_update` receives a `Stack`, and `contribute` is not called.
       asynchrony: the planners of the virtual clock with which it runs.
       pools_examples: whether clients read the examples of others, as in `centralised`.
       requires_sgd: why its rule is right only for clients that step along the gradient itself, so
@@ -189,8 +187,7 @@ class Algorithm(NamedTuple):
       model that is evaluated.
     - `broadcast(server, group)` is what a client downloads; the default is `server.params`.
       `group`, int32[], is 0 in rounds; see `Population.num_groups`.
-    - `client_init(params, key)` makes a client's state at its first dispatch, from the initial
-      params.
+    - `client_init(params, key)` makes a client's state at its first dispatch, from initial params.
     - `client_update(broadcast, client_state, data, dispatch, key)` trains one client and returns
       its new state, its update and the `Report` of local training.
     - `decode(message)` is the update that `client_update` has sent; the default is the message.

@@ -114,17 +114,12 @@ def as_model(init: Callable, params: Params | Model | None) -> Model | None:
         if name != "params" and own_leaves and not leaves:
             fix = "give fedjax_algos.Model(params, statistics, frozen)"
         structures: list[Any] = [jax.tree.structure(tree) for tree in (given, own)]
-        require(
-            structures[0] == structures[1],
-            f"params have {name} of another structure ({describe_tree(given)}) than the "
-            f"problem's ({describe_tree(own)}); {fix}",
-        )
+        found = f"params have {name} of another structure ({describe_tree(given)}) than the"
+        same = structures[0] == structures[1]
+        require(same, f"{found} problem's ({describe_tree(own)}); {fix}")
         for shape, wanted in zip(map(np.shape, leaves), map(np.shape, own_leaves), strict=True):
-            require(
-                shape == wanted,
-                f"params have {name} of shape {list(shape)} where the problem's have "
-                f"{list(wanted)}; {fix}",
-            )
+            found = f"params have {name} of shape {list(shape)} where the problem's have"
+            require(shape == wanted, f"{found} {list(wanted)}; {fix}")
         check_not_consumed(given)
     return model
 
@@ -193,16 +188,12 @@ def check_initial(model: Any) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(model.params):
         dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
         name = f"params{jax.tree_util.keystr(path)} of type {dtype}"
-        require(
-            jnp.issubdtype(dtype, jnp.floating),
-            f"the model has {name}, of which no gradient can be taken; give it a float type, or "
-            "keep it in Model.statistics if it is not trained",
-        )
-        require(
-            dtype != jnp.float16,
-            f"the model has {name}, in which sums over clients overflow and small updates are 0; "
-            "keep float32 params and cast them to float16 in Problem.apply",
-        )
+        found = f"the model has {name}, of which no gradient can be taken"
+        fix = "give it a float type, or keep it in Model.statistics if it is not trained"
+        require(jnp.issubdtype(dtype, jnp.floating), f"{found}; {fix}")
+        found = f"the model has {name}, in which sums over clients overflow and small updates are 0"
+        fix = "keep float32 params and cast them to float16 in Problem.apply"
+        require(dtype != jnp.float16, f"{found}; {fix}")
         if dtype == jnp.bfloat16:
             warnings.warn(
                 f"the model has {name}, which holds 8 bits of a number: steps that are smaller "
@@ -217,11 +208,9 @@ def with_mask(batch: Batch, mask: jax.Array) -> Batch:
     """The batch that training gives `problem.apply`: a dict has its mask, bool[batch]."""
     if not isinstance(batch, dict):
         return batch
-    require(
-        "mask" not in batch,
-        "the examples have an array of the name 'mask', under which training tells the model the "
-        "real rows of a batch; give federate another name for it",
-    )
+    found = "the examples have an array of the name 'mask', under which training tells the model"
+    fix = "give federate another name for it"
+    require("mask" not in batch, f"{found} the real rows of a batch; {fix}")
     return batch | {"mask": mask}
 
 

@@ -62,9 +62,8 @@ class ClientData(NamedTuple):
         entries = jnp.arange(batch_size, dtype=jnp.uint32)
         if batches == "replacement":
             key = jax.random.wrap_key_data(self.order[:2], impl="threefry2x32")
-            drawn = jax.random.randint(
-                jax.random.fold_in(key, step), (batch_size,), 0, self.num_examples, jnp.int32
-            )
+            key = jax.random.fold_in(key, step)
+            drawn = jax.random.randint(key, (batch_size,), 0, self.num_examples, jnp.int32)
             return drawn, entries >= 0
         per_epoch = batches_per_epoch(n, batch_size, batches)
         if batches == "persistent":

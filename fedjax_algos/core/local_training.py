@@ -176,8 +176,7 @@ class Train(NamedTuple):
       local: how a client trains.
       gradient: `(model, batch, mask, key) -> (gradient, statistics, loss)`, of the mean loss over
         the real rows of a batch. The loss is without the penalty.
-      full_gradient: `(model, data, key) -> (gradient, statistics, loss)` over all of a client's
-        examples.
+      full_gradient: `(model, data, key) -> (gradient, statistics, loss)`, of a client's examples.
     """
 
     local: Local
@@ -242,9 +241,8 @@ class Train(NamedTuple):
         zero = jnp.zeros((), jnp.result_type(float))
         start = (params, transform_state, data.statistics, Mean(zero, zero))
         bounds = () if local.reverse is None else (local.reverse.max_steps, local.reverse.policy)
-        params, transform_state, statistics, losses = repeat(
-            step, dispatch.num_steps, start, *bounds
-        )
+        end = repeat(step, dispatch.num_steps, start, *bounds)
+        params, transform_state, statistics, losses = end
         return Trained(params, transform_state, Report({"train_loss": losses}, statistics))
 
 
@@ -262,9 +260,8 @@ def local_training(problem: Problem, local: Local, penalty: Penalty | None = Non
 
     Raises:
       TypeError: for local work of another type.
-      ValueError: for local work that is out of range, and a transform that points against the
-        gradient because it holds a learning rate; when called, for batches that do not fit into
-        memory.
+      ValueError: for local work out of range, and a transform that points against the gradient
+        because it holds a rate; when called, for batches that do not fit into memory.
     """
     check_local(local)
     check_transform("Local: transform", local.transform, problem)

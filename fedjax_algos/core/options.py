@@ -1,7 +1,6 @@
 """The options of a factory, read from its keyword-only signature, and the check of their values.
 
-The ranges stand beside the names as `Annotated[float, Range(0)]`. Only values that are concrete are
-checked: a sweep may pass tracers.
+Ranges stand beside the names as `Annotated[float, Range(0)]`. Tracers of sweeps are not checked.
 """
 
 import difflib

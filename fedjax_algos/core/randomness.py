@@ -102,7 +102,6 @@ def permute(words: jax.Array, positions: jax.Array, size: jax.Array | int) -> ja
         return x, x < size
 
     start = jnp.asarray(positions).astype(jnp.uint32)
-    entries, _ = jax.lax.while_loop(
-        lambda state: ~state[1].all(), walk, (start, jnp.zeros(start.shape, bool))
-    )
+    initial = start, jnp.zeros(start.shape, bool)
+    entries, _ = jax.lax.while_loop(lambda state: ~state[1].all(), walk, initial)
     return entries.astype(jnp.int32)

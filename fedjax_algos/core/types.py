@@ -51,9 +51,8 @@ class Population(NamedTuple):
 class Dispatch(NamedTuple):
     """The server hands a client the model and some work, once.
 
-    An algorithm's `client_update` and `contribute` receive these facts as traced scalars. On the
-    host they are NumPy arrays with leading axes, such as [rounds, cohort_size]. Floats have jax's
-    default type.
+    `client_update` and `contribute` receive these facts as traced scalars. On the host they are
+    NumPy arrays with leading axes, such as [rounds, cohort_size]. Floats have jax's default type.
 
     Attributes:
       client: int32[]: the client's id.
@@ -65,9 +64,8 @@ class Dispatch(NamedTuple):
       share: float[]: n_i / sum of n over ALL clients.
       learning_rate: float[]: the client learning rate of this local update.
       first_step: int32[]: local steps that the client did in all its earlier dispatches.
-      arrives: bool[]: whether the update reaches the server: False for a client that fails after
-        its training, and in an empty slot, whose client is `num_clients`. `()` if all updates
-        arrive.
+      arrives: bool[]: whether the update reaches the server: not if a client fails after its
+        training, nor in an empty slot, whose client is `num_clients`. `()` if all arrive.
     """
 
     client: Array
@@ -162,19 +160,16 @@ class Problem(NamedTuple):
     masks the values and divides by the real count. A metric that is no mean over examples returns a
     `Mean`, whose weights are summed like its values: a mean over words has float[batch] of both,
     and a `ClassMean` float[batch, classes]. In training, a batch that is a dict also holds "mask",
-    bool[batch], for models whose outputs mix examples, such as those with BatchNorm. Masked rows
-    repeat real ones.
+    bool[batch], for models that mix examples, such as by BatchNorm. Masked rows repeat real ones.
 
     The arguments of `apply` are the model, a batch, a key for dropout or noise, and whether the
     model is being trained. It returns the outputs and the new statistics.
 
     Attributes:
       init: `key -> Model`, the initial model.
-      apply: `(model, batch, key, training) -> (outputs, statistics)`; leaves of the batch are
-        [batch, ...].
+      apply: `(model, batch, key, training) -> (outputs, statistics)`, of leaves [batch, ...].
       loss: `(outputs, batch) -> float[batch]`.
-      metrics: `(outputs, batch) -> {name: float[batch] or Mean}`; the default has none. They are
-        computed in evaluations only.
+      metrics: `(outputs, batch) -> {name: float[batch] or Mean}`; of evaluations only.
     """
 
     init: Callable[[Key], Model]
@@ -225,18 +220,15 @@ class Local(NamedTuple):
     - "dropped": without the last batch if it is short, so floor(n / B) batches; needs n >= B.
     - "wrapped": the last batch is filled from the start of the same order.
     - "persistent": as "wrapped", but with floor(n / B) + 1 batches and at most 2 n examples in each
-      batch, and the stream continues where the client's last dispatch left it (the FedGBO paper's
-      code).
-    - "replacement": each example of each batch is drawn independently; an epoch is ceil(n / B)
-      batches.
+      batch, and the stream goes on where the last dispatch left it (the FedGBO paper's code).
+    - "replacement": each example is drawn independently; an epoch is ceil(n / B) batches.
     - "full": every step takes the gradient of all n examples, computed in pieces of B; an epoch is
       one step. Layers that mix examples, such as BatchNorm, see one piece at a time.
 
     Args:
       batch_size: B, examples of a local step; at least 1.
       learning_rate: the client learning rate, above 0: a number, or a function from int32[...] to
-        floats of the same shape, such as those of `participation.rate_schedules` or of
-        optax.
+        floats of the same shape, such as those of `participation.rate_schedules` or optax.
       steps: local steps of a complete local update; at least 1.
       epochs: the same as passes over the client's examples; above 0.
       transform: an optax transformation WITHOUT the learning rate (`optax.scale_by_adam()`, not

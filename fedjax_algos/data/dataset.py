@@ -63,23 +63,20 @@ def from_arrays(
 ) -> Dataset:
     """Makes a data set of the caller's arrays, and checks them.
 
-    Examples are held in memory once: contiguous arrays are neither copied nor converted. For
-    example, images stay uint8.
+    Examples are held once: contiguous arrays are neither copied nor converted; images stay uint8.
 
     Args:
       x_train, x_test: [examples, ...], of one shape and type; integers or floats.
       y_train, y_test: [examples], whole numbers from 0; returned as int32.
       users: [train examples], integers or strings: the natural client of each example; numbered
         from 0 in sorted order. None if there are no natural clients.
-      num_classes: one more than the largest label if None; it must be given if it is more than 1000
-        and than the number of examples.
+      num_classes: None for the largest label plus 1, at most 1000 or the number of examples.
       notes: what a reader left out, one line each.
       source: the name of the data in error messages.
 
     Raises:
       ValueError: for empty sets, unequal lengths or shapes, types other than numbers, NaN or
-        infinity, 64-bit numbers that the type on the device cannot hold, and labels that are not
-        whole or out of range.
+        infinity, 64-bit numbers that the device cannot hold, and labels not whole or out of range.
     """
     x_train = checked_examples(x_train, f"{source}: x_train")
     x_test = checked_examples(x_test, f"{source}: x_test")

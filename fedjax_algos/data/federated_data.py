@@ -28,8 +28,7 @@ class FederatedData(NamedTuple):
     Attributes:
       examples: leaves [total, ...], in their original dtypes.
       indices: int32[assigned]: rows of `examples`, one client after another.
-      offsets: int32[num_clients + 1]: where each client's part of `indices` starts, and where the
-        last one ends.
+      offsets: int32[num_clients + 1]: where each client's part of `indices` starts, and the end.
     """
 
     examples: Batch
@@ -107,8 +106,7 @@ def federate(examples: Batch, partition: Partition, *, allow_empty: bool = False
       examples: a tree of arrays [total, ...]. Dtypes are kept, except that 64-bit ones become
         32-bit unless x64 is enabled, as everywhere in JAX.
       partition: which rows each client holds. A row may belong to no client or to several.
-      allow_empty: whether clients may hold no example, as is common for held-out data; such clients
-        cannot train.
+      allow_empty: whether clients may hold no example, as in held-out data; these cannot train.
 
     Raises:
       TypeError: for a partition of another type.
@@ -153,15 +151,12 @@ class ClientSource(NamedTuple):
       name: the name of the files in messages, such as the path of their folder.
       client_ids: the clients' names; client i of a run is `client_ids[i]`.
       counts: int32[num_clients]: n_i, at least 1 each for training.
-      example: by name, the shape and dtype of one example as a `jax.ShapeDtypeStruct`; for images
-        those of the decoded ones.
-      read: `client -> {name: values}`, the examples of client i as they are stored: an array
-        [n_i, ...], or for the names in `images` a list of n_i files, as bytes. Several threads call
-        it at once.
+      example: by name, one example as a `jax.ShapeDtypeStruct`; images are decoded.
+      read: `client -> {name: values}`, the stored examples of client i: an array [n_i, ...], or for
+        the names in `images` a list of n_i files, as bytes. Several threads call it at once.
       images: by name, how encoded images are decoded.
       identity: a text that changes if the content does.
-      image_name: `(client, number) -> text`, what messages call an image of a client, such as the
-        path of its file; None for its number.
+      image_name: `(client, number) -> text`, how messages name an image; None: by number.
     """
 
     name: str
@@ -185,8 +180,7 @@ class ClientSource(NamedTuple):
           client: the client's id, from 0.
 
         Raises:
-          ValueError: for a file that is missing or damaged, or examples that are not what the
-            source says; the client is named.
+          ValueError: for a missing or damaged file, or examples that are not as the source says.
         """
         stored, name_of = dict(self.read(client)), self.image_name
         where = printable(f"{self.name}: client {self.client_ids[client]!r}")

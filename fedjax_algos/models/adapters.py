@@ -1,8 +1,7 @@
 """Flax modules, Linen or NNX, as problems, and the registry of models.
 
 Their BatchNorm layers leave out the masked rows of a short batch: a layer that is called without a
-mask is given that of the batch. In Linen an interceptor gives it, and in NNX, which has none, a
-subclass of the layer's class.
+mask is given that of the batch. In Linen an interceptor gives it, in NNX a subclass of its class.
 """
 
 import contextlib
@@ -174,8 +173,7 @@ def classifier(
     Args:
       module: called with inputs of shape [batch, *example_shape]; returns float[batch, classes].
       example_shape: shape of one example.
-      inputs: applied to "x" before the module. For augmentation see `preprocessed`, whose float
-        images `scale_pixels` returns unchanged.
+      inputs: applied to "x" before the module; for augmentation see `preprocessed`.
       dtype: type of the example that initialises the module; an integer type for codes.
 
     Raises:
@@ -249,8 +247,7 @@ def nnx_classifier(
     Args:
       constructor: makes the module from its random streams, such as `lambda rngs: Net(rngs=rngs)`.
       inputs: as for `classifier`.
-      trainable: the type of the params that are trained, such as `nnx.LoRAParam`; the others are
-        frozen, see `Model`.
+      trainable: the type of the trained params, such as `nnx.LoRAParam`; the others are frozen.
 
     Raises:
       ValueError: for a module, or a function that cannot be called with `nnx.Rngs` alone; when a

@@ -41,8 +41,7 @@ def token_cross_entropy(
 
     A text of padding alone has loss 0.
 
-    Deviation: the code of the task calls Keras, whose mean is over all positions of a batch
-    together.
+    Deviation: the code of the task calls Keras, whose mean is over all positions of a batch.
 
     Args:
       divide_by: "tokens" is the mean over a text's tokens that are no padding, so that each text
@@ -71,8 +70,8 @@ def token_accuracy(
 ) -> MetricValues:
     """Accuracy of the next token: the share of the counted tokens that have the largest logit.
 
-    It is the mean over the tokens of all texts, so a long text counts more. The labels decide what
-    is counted; any class may be predicted.
+    It is the mean over all tokens, so a long text counts more. The labels decide what is counted;
+    any class may be predicted.
 
     Args:
       counted: "all" tokens are those that are no padding; "known" ones are in the vocabulary, or a
@@ -285,10 +284,9 @@ def lstm_words(
 ) -> Problem:
     """GHBM's network for StackOverflow: an embedding and a projection of 96, and an LSTM of 670.
 
-    It has 4,053,428 parameters for 10,004 classes: 10,000 words, padding, words out of the
-    vocabulary, begin and end. With `biases="flax"` it has 4,050,748, as in the code of Reddi et
-    al., "Adaptive Federated Optimization", ICLR 2021, https://arxiv.org/abs/2003.00295, whose model
-    it is.
+    It has 4,053,428 parameters for 10,004 classes: 10,000 words, padding, other words, begin and
+    end. With `biases="flax"` it has 4,050,748, as in the code of Reddi et al., "Adaptive Federated
+    Optimization", ICLR 2021, https://arxiv.org/abs/2003.00295, whose model it is.
 
     Deviations from that code: the initial parameters are those of Flax or PyTorch, not of Keras,
     which begins with a forget gate of bias 1. Padding is read like any other token; at the end of

@@ -172,8 +172,7 @@ def top_k_accuracy(outputs: Outputs, batch: Batch, *, k: Count = 5) -> MetricVal
 def balanced_accuracy(outputs: Outputs, batch: Batch) -> MetricValues:
     """Balanced accuracy: the mean over classes of the share of a class's labels that are found.
 
-    Classes that no label of an evaluation has are left out, as by scikit-learn's
-    `balanced_accuracy_score`.
+    Classes without labels are left out, as by scikit-learn's `balanced_accuracy_score`.
 
     Returns:
       "balanced_accuracy", a `ClassMean` of float[batch, classes].

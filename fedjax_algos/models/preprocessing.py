@@ -1,7 +1,6 @@
 """Augmentation and normalisation of images on the device, inside the compiled client step.
 
-What becomes of an image depends only on the key of the step and on its row in the batch, so it is
-the same in all layouts.
+What becomes of an image depends on the step's key and its row alone: it is the same in all layouts.
 """
 
 import math
@@ -29,8 +28,8 @@ _ATTEMPTS = 10  # to draw a box that fits, as in torchvision
 def normalise(mean: Sequence[float], std: Sequence[float]) -> Preprocess:
     """Maps images to `(x - mean) / std`, in training and in evaluation.
 
-    Integers are first divided by 255 and become JAX's default float type; floats must be in the
-    units of `mean` and keep their dtype.
+    Integers are divided by 255 in JAX's default float type; floats must be in the units of `mean`
+    and keep their dtype.
 
     Args:
       mean, std: one number for each channel; `std` is above 0.
@@ -103,8 +102,7 @@ def random_resized_crop(
     are rounded, halves to even. Pillow, which torchvision uses for images that are no tensors, also
     rounds between the two axes, so single values may differ by 1.
 
-    Evaluation cuts the middle out. The readers of images have scaled the shorter side before, so
-    this is torchvision's evaluation.
+    Evaluation cuts the middle out, which after the readers' scaling is torchvision's evaluation.
 
     Szegedy et al., "Going Deeper with Convolutions", CVPR 2015, https://arxiv.org/abs/1409.4842,
     section 6.

@@ -112,13 +112,11 @@ def segmenter(
     """Makes a problem of a Linen module from volumes or images to the logits of their voxels.
 
     Batches are dicts of "x" [batch, *example_shape] and "y" int32[batch, ...], the label of each
-    voxel. The metrics are the accuracy of the voxels and the Dice score. In everything else it is
-    `classifier`.
+    voxel. The metrics are the voxels' accuracy and the Dice score. The rest is as in `classifier`.
 
     Args:
       module: as for `classifier`, but returns float[batch, ..., classes].
-      loss: `(outputs, batch) -> float[batch]`, such as `dice`; the default is the mean over the
-        voxels of an example.
+      loss: `(outputs, batch) -> float[batch]`, such as `dice`; by default the mean over voxels.
       example_shape, inputs, dtype: as for `classifier`.
     """
     problem = classifier(module, example_shape, inputs=inputs, dtype=dtype)
@@ -181,10 +179,8 @@ class UNet3D(nn.Module):
         fix = f"pad or crop the examples to multiples of {factor}, or give fewer levels"
         require(depth % factor == height % factor == width % factor == 0, f"{odd}; {fix}")
         x = x[..., None] if x.ndim == 4 else x
-        normalisation = partial(Normalisation, self.norm, self.groups, training)
-        layer = partial(
-            ConvolutionalLayer, normalisation=normalisation, convolutions=self.convolutions
-        )
+        norm = partial(Normalisation, self.norm, self.groups, training)
+        layer = partial(ConvolutionalLayer, normalisation=norm, convolutions=self.convolutions)
         kept = []
         for level in range(self.levels):
             if level:
@@ -216,10 +212,9 @@ def unet_3d(
     """FLamby's 3D U-Net for Fed-IXI, which labels each voxel of a volume.
 
     It has 246,156 parameters for one channel and two classes. Labels "y" are int32[batch, depth,
-    height, width]. The loss is the cross-entropy of the voxels; FLamby's is
-    `with_loss(problem, "dice")`. The metrics are the accuracy of the voxels and the Dice score of
-    the mask. The `unet` package crops what the encoder passes on if a size is odd; here sizes that
-    cannot be halved are refused.
+    height, width]. The loss is the voxels' cross-entropy; FLamby's is `with_loss(problem, "dice")`.
+    The metrics are the voxels' accuracy and the Dice score of the mask. The `unet` package crops
+    what the encoder passes on if a size is odd, which is refused here.
 
     Args:
       levels: number of sizes of the volume, each half the one before.

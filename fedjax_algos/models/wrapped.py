@@ -93,9 +93,7 @@ def compute_in(problem: Problem, dtype: ComputeDtype = "bfloat16") -> Problem:
         outputs, statistics = problem.apply(narrow, _cast(batch, dtype), key, training)
         dtypes = (leaf.dtype for leaf in jax.tree.leaves(model.params))
         wide = jnp.result_type(*(each for each in dtypes if jnp.issubdtype(each, jnp.floating)))
-        statistics = jax.tree.map(
-            lambda new, old: new.astype(old.dtype), statistics, model.statistics
-        )
+        statistics = jax.tree.map(lambda x, old: x.astype(old.dtype), statistics, model.statistics)
         return _cast(outputs, wide), statistics
 
     return problem._replace(apply=apply)

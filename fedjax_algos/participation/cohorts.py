@@ -47,9 +47,8 @@ class Cohorts:
       failures: which clients fail to answer after their training; see `failures`. None for none.
 
     Raises:
-      ValueError: for counts that are no whole numbers of at least 1, a cohort larger than the
-        population, work that is not exactly one of steps and epochs, or a client with too few
-        examples for batches="dropped".
+      ValueError: for counts that are not whole and at least 1, a cohort larger than the population,
+        work that is not one of steps and epochs, or too few examples for batches="dropped".
     """
 
     def __init__(
@@ -91,9 +90,8 @@ class Cohorts:
           and no steps or examples. A dispatch that fails counts as the client's others do.
 
         Raises:
-          ValueError: for a learning rate that is not positive and finite, for local work that is no
-            integer from 1 to that of a complete update for each client, and what the sampler, the
-            local work and the failures raise.
+          ValueError: for a learning rate that is not positive and finite, local work that is no
+            integer from 1 to a complete update's, and what the sampler, work and failures raise.
         """
         checks.check_whole("rounds", rounds)
         check_int32("the number of the last round", self.next_round + rounds, "give fewer rounds")

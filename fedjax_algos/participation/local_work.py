@@ -124,12 +124,10 @@ def partial(
 
     Args:
       share: the share of stragglers in a cohort, from 0 to 1; 0 for complete local updates.
-      tau_max: the largest number of epochs (or steps) that are missed, from 1 to E - 1; None for
-        E - 1.
+      tau_max: the most epochs (or steps) that are missed, from 1 to E - 1; None for E - 1.
 
     Raises:
-      ValueError: when the result is called, if `tau_max` is E or more, E is 1, or the epochs are
-        not whole.
+      ValueError: when the result is called, if `tau_max` is E or more, or E is 1 or not whole.
     """
 
     def work(seed, rounds, clients, full_steps, local):

@@ -29,8 +29,7 @@ class Sampler(Protocol):
     ) -> np.ndarray:
         """Returns client ids, int32[rounds, cohort_size].
 
-        If the function has the attribute `may_leave_empty = True`, `num_clients` marks an empty
-        slot.
+        If the function has `may_leave_empty = True`, `num_clients` marks an empty slot.
 
         Args:
           seed: the seed of the cohorts.
@@ -176,8 +175,7 @@ def dirichlet(*, gamma: Positive = 1.0) -> Sampler:
     standard Gumbel distribution.
 
     Args:
-      gamma: concentration, above 0; for a small one the same few clients are drawn in nearly all
-        rounds.
+      gamma: concentration, above 0; a small one draws the same few clients in nearly all rounds.
     """
 
     def members(rng, number, seed, num_clients, cohort_size):

@@ -271,8 +271,7 @@ def _merge(executor, clock, runs, max_bytes):
     merged = _MergedRuns(executor, clock, runs)
     if len(runs) == 1 or merged.bytes <= max_bytes:
         return [merged]
-    half = len(runs) // 2
-    halves = runs[:half], runs[half:]
+    halves = runs[: len(runs) // 2], runs[len(runs) // 2 :]
     return [part for some in halves for part in _merge(executor, clock, some, max_bytes)]
 
 

@@ -155,9 +155,8 @@ def prepare(
         choice = LayoutChoice(layout, devices, "rule" if automatic else "given")
         if place == "disk":
             if client_state_folder is None:
-                raise ValueError(
-                    "client_state='disk' has no folder; give prepare(..., client_state_folder=...)"
-                )
+                fix = "give prepare(..., client_state_folder=...)"
+                raise ValueError(f"client_state='disk' has no folder; {fix}")
             place = RowsOnDisk(client_state_folder)
         make = make_engine
         options |= {"layout": layout, "client_state": place, "examples": settings.examples}
@@ -258,10 +257,9 @@ def split_held_out(settings: Settings, dataset: Dataset, seed: int) -> Federated
     """The examples of each client that `split` holds out, with the same arguments."""
     _, partition = hold_out(_partition(settings, dataset, seed), settings.held_out, seed)
     if not partition.indices.size:
-        raise ValueError(
-            f"held_out={settings.held_out:g} of the examples of each of the {settings.clients} "
-            "clients is less than one; give a larger share or fewer clients"
-        )
+        what = f"held_out={settings.held_out:g} of the examples of each of the {settings.clients} "
+        what += "clients is less than one"
+        raise ValueError(f"{what}; give a larger share or fewer clients")
     return federate(dataset.train, partition, allow_empty=True)
 
 
@@ -277,6 +275,5 @@ def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
         if natural or dataset.users is None:
             raise
         own = len(np.unique(dataset.users))
-        raise ValueError(
-            f"{error}; or give partition='natural' for the {own} clients of the data set"
-        ) from error
+        fix = f"give partition='natural' for the {own} clients of the data set"
+        raise ValueError(f"{error}; or {fix}") from error

@@ -126,11 +126,10 @@ class Method(NamedTuple):
         algorithm = self.factory(settings)(problem, local, **self.hyperparameters)
         reason = algorithm.traits.requires_sgd
         if reason and self.client_optimizer != PLAIN:
-            optimizer = f"{CLIENT_OPTIMIZER}={self.client_optimizer}"
-            raise ValueError(
-                f"{self.algorithm}: {CLIENT_OPTIMIZER}={self.client_optimizer!r} is not for it, "
-                f"because {reason}; give it to other methods alone, as in fedavg:{optimizer}"
-            )
+            what = f"{self.algorithm}: {CLIENT_OPTIMIZER}={self.client_optimizer!r} is not for it"
+            example = f"fedavg:{CLIENT_OPTIMIZER}={self.client_optimizer}"
+            fix = f"give it to other methods alone, as in {example}"
+            raise ValueError(f"{what}, because {reason}; {fix}")
         return algorithm
 
     def factory(self, settings: Settings) -> Callable[..., Algorithm]:
@@ -206,9 +205,8 @@ def methods_of(specs: tuple[str, ...], settings: Settings) -> list[Method]:
             raise ValueError(f"the methods {two} are the same; leave one out")
     named = []
     for method in methods:
-        label = _label(
-            method, [v for m, v in zip(methods, values, strict=True) if m.label == method.label]
-        )
+        pairs = zip(methods, values, strict=True)
+        label = _label(method, [v for m, v in pairs if m.label == method.label])
         optimizer = f" {method.client_optimizer}"  # if they differ, every label says it
         if len({each.client_optimizer for each in methods}) > 1 and optimizer not in label:
             label += optimizer

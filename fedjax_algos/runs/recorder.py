@@ -83,10 +83,8 @@ class Recorder:
         if due.run in self.diverged:
             return
         metrics, excluded, finite = due.measure()
-        seconds = time.perf_counter() - self.started
-        row = metrics_row(
-            metrics=metrics, excluded_updates=excluded, wall_seconds=seconds, **due.counted
-        )
+        costs = due.counted | {"wall_seconds": time.perf_counter() - self.started}
+        row = metrics_row(metrics=metrics, excluded_updates=excluded, **costs)
         self.histories[due.run].append(row)
         if self.non_finite != "keep" and not (math.isfinite(row.get("test_loss", 0)) and finite):
             self.diverged.add(due.run)
@@ -194,12 +192,8 @@ def warn_of_divergence(runs: Mapping[str, Sequence[Row]]) -> None:
     named = [f"{name}: {describe_divergence(rows)}" for name, rows in runs.items()]
     more = len(named) - _MAX_NAMED
     named = named[:_MAX_NAMED] + [f"and {more} more"] * (more > 0)
-    warnings.warn(
-        f"a run stops when its model is not finite. {'; '.join(named)}. What usually helps is "
-        f"{WHAT_HELPS}",
-        DivergenceWarning,
-        stacklevel=3,
-    )
+    told = f"a run stops when its model is not finite. {'; '.join(named)}. What usually helps is"
+    warnings.warn(f"{told} {WHAT_HELPS}", DivergenceWarning, stacklevel=3)
 
 
 @contextlib.contextmanager

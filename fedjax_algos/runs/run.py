@@ -159,10 +159,9 @@ def check_data(problem: Problem, data: RunData, test: Batch | None) -> None:
         )
 
     if kinds(test) != kinds(examples):
-        raise ValueError(
-            f"the test examples are {describe_tree(test)}, and the clients' are "
-            f"{describe_tree(examples)}; give arrays of the same names, shapes and types"
-        )
+        what = f"the test examples are {describe_tree(test)}"
+        fix = "give arrays of the same names, shapes and types"
+        raise ValueError(f"{what}, and the clients' are {describe_tree(examples)}; {fix}")
     if not total:
         raise ValueError("there are 0 test examples; give at least one, or test=None")
     check_labels(problem, "the test examples", test)
@@ -175,10 +174,9 @@ def check_metrics(problem: Problem, test: Batch, target_metric: str = "accuracy"
     check_initial(model)
     measured = jax.eval_shape(make_evaluate(problem), model, test)
     if "accuracy" not in measured:
-        raise ValueError(
-            f"the model measures {one_of(measured)}, but no accuracy, by which methods are "
-            "compared; give metrics=accuracy, or FILE.py:NAME with a metric of that name"
-        )
+        what = f"the model measures {one_of(measured)}, but no accuracy"
+        fix = "give metrics=accuracy, or FILE.py:NAME with a metric of that name"
+        raise ValueError(f"{what}, by which methods are compared; {fix}")
     check_target_metric(target_metric, measured)
 
 

@@ -151,10 +151,9 @@ class Settings:
                 what = f"local_epochs={self.local_epochs} is not counted on the virtual clock"
                 raise ValueError(f"{what}; give local_steps")
             if self.failures is not None:
-                raise ValueError(
-                    f"failures={self.failures!r} is for rounds; on the virtual clock the system "
-                    "model loses dispatches: give system='simulated:dropout=0.3'"
-                )
+                why = "on the virtual clock the system model loses dispatches"
+                fix = "give system='simulated:dropout=0.3'"
+                raise ValueError(f"failures={self.failures!r} is for rounds; {why}: {fix}")
             refuse(self, "the virtual clock", "client_state", "examples")
             check_evaluations(num_seeds * self.evaluations, "give fewer evaluations or seeds")
         else:
@@ -224,10 +223,9 @@ class Settings:
         name, _ = models.parse(self.model)
         num_classes: Any = dataset.num_classes  # None is for models of the user's own
         if num_classes is None and ":" not in name:
-            raise ValueError(
-                f"model={self.model!r} is for classes, and {self.dataset!r} has none; give one of "
-                "your own, FILE.py:NAME, or give the ClientDataset its num_classes"
-            )
+            what = f"model={self.model!r} is for classes, and {self.dataset!r} has none"
+            fix = "give one of your own, FILE.py:NAME, or give the ClientDataset its num_classes"
+            raise ValueError(f"{what}; {fix}")
         check_examples(name, dataset.example_shape, dataset.example_dtype)
         problem = models.make(self.model, dataset.example_shape, num_classes)
         problem = problem if self.loss is None else with_loss(problem, self.loss)

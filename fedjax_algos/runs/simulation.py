@@ -203,9 +203,8 @@ class _SynchronousRun:
         self.state, self.start_round = state, start_round or 0
         self.done, self.end = self.start_round, self.start_round + loop.rounds
         check_room_for_rows(state, min(data.num_clients, self.end * loop.cohort_size))
-        self.evaluate_model = recording.make_evaluate_model(
-            engine.algorithm.problem, loop.test, evaluate
-        )
+        problem = engine.algorithm.problem
+        self.evaluate_model = recording.make_evaluate_model(problem, loop.test, evaluate)
         self.count, self.flops = flop_counter(engine.algorithm, state, self.data), 0.0
         if isinstance(self.data, CohortData):
             drawn, every = self.draw(), loop.eval_every  # beside the run's own cohorts

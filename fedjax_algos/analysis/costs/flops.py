@@ -111,10 +111,6 @@ def _window_reduction(eqn):
     return _output_size(eqn) * math.prod(eqn.params["window_dimensions"])
 
 
-def _update_size(eqn):
-    return eqn.invars[-1].aval.size
-
-
 _ELEMENTWISE = (
     "abs acos acosh add add_any asin asinh atan atan2 atanh cbrt ceil clamp cos cosh digamma div "
     "erf erf_inv erfc exp exp2 expm1 floor lgamma log log1p logistic max min mul neg "
@@ -132,8 +128,7 @@ _RULES: dict[str, Callable[[JaxprEqn], float]] = {
     "conv_general_dilated": _convolution,
     **{f"reduce_window_{name}": _window_reduction for name in ("sum", "max", "min")},
     "select_and_scatter_add": _input_size,
-    "scatter-add": _update_size,
-    "scatter-mul": _update_size,
+    **dict.fromkeys(("scatter-add", "scatter-mul"), lambda eqn: eqn.invars[-1].aval.size),
 }
 _MOVES = (
     "bitcast_convert_type broadcast_in_dim concatenate convert_element_type copy device_put "
@@ -245,10 +240,9 @@ def _equation(eqn, arguments, used):
     if name in _FREE or not any(map(_is_float, outputs)):
         return Flops(0), []
     if name not in _RULES:
-        raise UncountedError(
-            f"the operation {name!r} at {_source_line(eqn)} has no count of floating-point "
-            "operations; give it a rule in fedjax_algos/analysis/costs/flops.py"
-        )
+        what = f"the operation {name!r} at {_source_line(eqn)} has no count"
+        fix = "give it a rule in fedjax_algos/analysis/costs/flops.py"
+        raise UncountedError(f"{what} of floating-point operations; {fix}")
     return Flops(float(_RULES[name](eqn))), []
 
 
@@ -263,10 +257,8 @@ def _scan(eqn, arguments, used):
 def _cond(eqn, arguments, used):
     parts = [_walk(branch, arguments[1:])[0] for branch in eqn.params["branches"]]
     if any(part.loops for part in parts):
-        raise UncountedError(
-            f"the conditional at {_source_line(eqn)} holds a loop whose length depends on the "
-            "dispatch; take the loop out of it"
-        )
+        what = "holds a loop whose length depends on the dispatch; take the loop out of it"
+        raise UncountedError(f"the conditional at {_source_line(eqn)} {what}")
     return max(parts)
 
 
@@ -282,10 +274,9 @@ def _while(eqn, arguments, used):
     bounds = _bounds(eqn)
     start, stop = (arguments[first + index] for index in bounds) if bounds else (None, None)
     if start is None or stop is None:
-        raise UncountedError(
-            f"the loop at {_source_line(eqn)} computes with floats, and its length does not follow "
-            "from the dispatch; loop with fori_loop up to an integer made of the dispatch's"
-        )
+        why = "computes with floats, and its length does not follow from the dispatch"
+        fix = "loop with fori_loop up to an integer made of the dispatch's"
+        raise UncountedError(f"the loop at {_source_line(eqn)} {why}; {fix}")
     return Flops(0, (Loop(lambda dispatches: stop(dispatches) - start(dispatches), part),))
 
 

@@ -68,9 +68,7 @@ def count_memory(algorithm: Algorithm, state: FederatedState, data: FederatedDat
     of x unless the local steps read it: FedAvg needs |x|, FedProx 2|x| and MFL |x| + |s|.
 
     Args:
-      algorithm: the algorithm whose local updates are counted.
-      state: an engine's state, or its shapes.
-      data: the clients' examples, or their shapes.
+      algorithm, state, data: as for `count_flops`.
     """
     in_round, in_training = 0, 0
     for exchange in _exchanges(algorithm, state, data):

@@ -95,10 +95,9 @@ def save_figure(figure: "Figure", path: str | Path, style: PictureStyle = "scree
             figure.savefig(path, dpi=_DOTS_PER_INCH, metadata=_METADATA[suffix])
         except UserWarning as error:
             width, height = figure.get_size_inches()
-            raise ValueError(
-                f"size={width:g}x{height:g} has no room for the axes beside the texts; give a "
-                "larger size, or shorter or fewer labels"
-            ) from error
+            what = f"size={width:g}x{height:g} has no room for the axes beside the texts"
+            fix = "give a larger size, or shorter or fewer labels"
+            raise ValueError(f"{what}; {fix}") from error
 
 
 class Axis(NamedTuple):

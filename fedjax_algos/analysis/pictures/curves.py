@@ -69,10 +69,8 @@ def choose_band(band: str | None, seeds: int) -> str:
     check_choice("band", band, BANDS)
     needed = statistics.MIN_SEEDS_OF_AN_INTERVAL
     if band == "interval" and seeds < needed:
-        raise ValueError(
-            f"band='interval' needs at least {needed} seeds, but there are {seeds}; choose range "
-            "or seeds, or run more seeds"
-        )
+        what = f"band='interval' needs at least {needed} seeds, but there are {seeds}"
+        raise ValueError(f"{what}; choose range or seeds, or run more seeds")
     return band
 
 

@@ -36,8 +36,7 @@ def plot_metric(rows: Histories, path: str | Path | None = None, **options: Any)
       **options: as for `draw_metric`.
 
     Raises:
-      TypeError: as for `draw_metric`.
-      ValueError: as for `draw_metric` and `save_figure`.
+      TypeError, ValueError: as for `draw_metric` and `save_figure`.
     """
     figure, _ = draw_metric(rows, **options)
     if path is not None:
@@ -156,10 +155,8 @@ def draw_metric(
     styles = curves.method_styles(str(row["method"]) for row in rows)
     figure, hidden = draw(panels, names, styles, **look)
     if names and all(f"{name}: {curves.OUTSIDE}" in hidden for name in names.values()):
-        raise ValueError(
-            f"no curve is within x_limits={x_limits} and y_limits={y_limits}; give limits in the "
-            "unit of the column, in which an accuracy is from 0 to 1"
-        )
+        fix = "give limits in the unit of the column, in which an accuracy is from 0 to 1"
+        raise ValueError(f"no curve is within x_limits={x_limits} and y_limits={y_limits}; {fix}")
     figure.notes = captions + hidden
     return figure, figure.notes
 
@@ -168,19 +165,15 @@ def _check_size(size: tuple[float, float] | None) -> None:
     sides: Any = size if isinstance(size, tuple | list) and len(size) == 2 else [None]
     fits = [is_number(side, float) and _MIN_INCHES <= side <= _MAX_INCHES for side in sides]
     if size is not None and not all(fits):
-        raise ValueError(
-            f"size={size!r} is out of range; give the width and the height in inches, from "
-            f"{_MIN_INCHES} to {_MAX_INCHES}"
-        )
+        fix = f"give the width and the height in inches, from {_MIN_INCHES} to {_MAX_INCHES}"
+        raise ValueError(f"size={size!r} is out of range; {fix}")
 
 
 def _check_single(columns: list[str], **given: Any) -> None:
     for name, value in given.items():
         if value not in (None, NO_LIMITS) and len(columns) > 1:
-            raise ValueError(
-                f"{name} is that of one column, but there are {len(columns)}; leave it out, or "
-                "make a figure for each column"
-            )
+            what = f"{name} is that of one column, but there are {len(columns)}"
+            raise ValueError(f"{what}; leave it out, or make a figure for each column")
 
 
 def as_rows(histories: Histories) -> list[Row]:
@@ -201,10 +194,8 @@ def as_rows(histories: Histories) -> list[Row]:
         place = row["method"], row.get("round", 0)
         if "seed" not in row and place in seen:
             method = f" of {row['method']!r}" if row["method"] != ONE_RUN else ""
-            raise ValueError(
-                f"the rows{method} have the round {place[1]} twice and no seed; give "
-                "{label: [rows, rows]}, or add the column seed"
-            )
+            what = f"the rows{method} have the round {place[1]} twice and no seed"
+            raise ValueError(f"{what}; give {{label: [rows, rows]}}, or add the column seed")
         seen.add(place)
     return [{"seed": 0, **row} for row in rows]
 

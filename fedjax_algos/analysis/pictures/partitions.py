@@ -41,10 +41,8 @@ def plot_partition(
         above, below = figure.subplots(2, 1, height_ratios=(1, 3), sharex=small)
         _draw_sizes(above, histogram.sum(axis=1), small)
         (_draw_bubbles if small else _draw_map)(below, histogram)
-        title = (
-            f"{description.examples:,} examples, {description.clients:,} clients (dotted: the "
-            f"mean), {histogram.shape[1]} labels"
-        )
+        title = f"{description.examples:,} examples, {description.clients:,} clients "
+        title += f"(dotted: the mean), {histogram.shape[1]} labels"
         shared.finish_axes(above, style, title)
         shared.finish_axes(below, style)
     shared.save_figure(figure, path, style)

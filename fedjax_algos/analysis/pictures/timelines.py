@@ -85,8 +85,7 @@ def idle_share(plan: Plan, num_clients: int, end: float | None = None) -> np.nda
     the client leaves. The time in which a client is away counts as idle.
 
     Args:
-      plan: the timeline.
-      num_clients: clients that the plan was made for.
+      plan, num_clients: as for `summarise_plan`.
       end: the end of the time considered, in simulated seconds; None is the last server step.
 
     Raises:
@@ -99,10 +98,8 @@ def idle_share(plan: Plan, num_clients: int, end: float | None = None) -> np.nda
     if not 0 < end < np.inf:
         raise ValueError(f"end={end} is out of range; give a number of seconds above 0")
     if plan.client.max(initial=-1) >= num_clients:
-        raise ValueError(
-            f"the plan dispatches client {plan.client.max()}, but num_clients={num_clients}; give "
-            "the number that the plan was made for"
-        )
+        what = f"the plan dispatches client {plan.client.max()}, but num_clients={num_clients}"
+        raise ValueError(f"{what}; give the number that the plan was made for")
     seconds = np.minimum(plan.ended, end) - np.minimum(plan.started, end)
     training = np.bincount(plan.client, seconds, minlength=num_clients)
     return np.maximum(1 - training / end, 0)  # rounding can make a sum exceed the whole
@@ -165,26 +162,23 @@ def draw_timeline(
     clients = _rows(plan, clients)
     end = _last_event(plan) if end is None else end
     if not 0 <= start < end < np.inf:
-        raise ValueError(
-            f"start={start} and end={end} are no interval; give 0 <= start < end, in seconds"
-        )
+        fix = "give 0 <= start < end, in seconds"
+        raise ValueError(f"start={start} and end={end} are no interval; {fix}")
     row_of = {client: row for row, client in enumerate(clients.tolist())}
     row = np.array([row_of.get(client, -1) for client in plan.client.tolist()])
     group = _groups(plan)
     unit, unit_name = (60.0, "minutes") if end > _MAX_SECONDS else (1.0, "seconds")
     visible = (row >= 0) & (plan.started < end) & (plan.ended > start)
     if not visible.any():
-        raise ValueError(
-            f"none of the {_counted(len(clients), 'client')} trains from start={start} to "
-            f"end={end}; give another interval or other clients"
-        )
+        what = f"none of the {_counted(len(clients), 'client')} trains"
+        fix = "give another interval or other clients"
+        raise ValueError(f"{what} from start={start} to end={end}; {fix}")
     with shared.picture_style(style) as look:
         height = min(0.45, max(0.14, 8 / len(clients))) * look.lines
-        width = _WIDTHS[style]
-        size = width, height * len(clients) + 1.6 * look.lines
+        size = _WIDTHS[style], height * len(clients) + 1.6 * look.lines
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
-        scene = _Scene(axes, plan, start, end, unit, 72 * height, row, group, look, width)
+        scene = _Scene(axes, plan, start, end, unit, 72 * height, row, group, look, size[0])
         facts = {"client": len(clients), "server step": _draw_server_steps(scene)}
         _draw_dispatches(scene, visible)
         facts["arrival"], losses = _draw_ends(scene)
@@ -206,9 +200,8 @@ def plot_staleness(plan: Plan, path: str | Path, style: PictureStyle = "screen")
     """Writes the histogram of `draw_staleness` to a file.
 
     Args:
-      plan: the timeline.
+      plan, style: as for `draw_staleness`.
       path: the file to write, .png, .pdf or .svg.
-      style: as for `draw_staleness`.
     """
     shared.save_figure(draw_staleness(plan, style), path, style)
 
@@ -253,10 +246,9 @@ def _rows(plan: Plan, clients: Sequence[int] | np.ndarray | None) -> np.ndarray:
     rows = np.unique(plan.client) if clients is None else np.atleast_1d(clients)
     are_ids = 0 < len(rows) <= _MAX_CLIENTS and rows.dtype.kind in "iu" and rows.min() >= 0
     if not are_ids or len(np.unique(rows)) < len(rows):
-        raise ValueError(
-            f"the {len(rows)} rows of clients={clients} cannot be drawn; give different ids from "
-            f"0, at most {_MAX_CLIENTS}, such as clients=range({_MAX_CLIENTS})"
-        )
+        what = f"the {len(rows)} rows of clients={clients} cannot be drawn"
+        fix = f"at most {_MAX_CLIENTS}, such as clients=range({_MAX_CLIENTS})"
+        raise ValueError(f"{what}; give different ids from 0, {fix}")
     return rows
 
 

@@ -109,14 +109,12 @@ def fedscale(
       devices: the file of the devices' speeds.
       behaviour: the file of their sessions; None if all clients are always available.
       batch_size: B; on the command line that of the run, unless it is given here.
-      order: "random": a permutation of the devices by the seed, and an independent one of the
-        sessions; client i has entry i of it, modulo the number of entries, so no entry is repeated
-        until all are used. "file": the order of the file, for all seeds; FedScale's own client i
-        has entry (i + 1) of it.
+      order: "random": independent permutations of the devices and sessions by the seed; client i
+        has entry i, modulo the number of entries, so none is repeated until all are used. "file":
+        the order of the file, for all seeds; FedScale's own client i has entry (i + 1) of it.
 
     Returns:
-      A function that makes the system model of a seed. It raises `ValueError` for a negative seed
-      or negative numbers of bytes.
+      A function that makes the system model of a seed; ValueError for a negative seed or bytes.
 
     Raises:
       ValueError: for a file that cannot be read, with what is wrong in it.

@@ -58,8 +58,7 @@ def simulated(
       time_bin: the width of the bins of exponential t_i, in units of mu, above 0; None for none.
 
     Returns:
-      A function that makes the system model of a seed. It raises `ValueError` for a negative seed
-      or negative numbers of bytes.
+      A function that makes the system model of a seed; ValueError for a negative seed or bytes.
 
     Raises:
       ValueError: for bins of other speeds.

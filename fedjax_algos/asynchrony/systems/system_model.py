@@ -1,7 +1,6 @@
 """System models: how long dispatches take and which of them are lost, under any planner.
 
-Here are also systems of given times, in Python or in a CSV file, and sessions: the given times in
-which a client is available.
+Also systems of given times, in Python or in a CSV file, and sessions, when a client is available.
 """
 
 import bisect
@@ -29,8 +28,7 @@ _TOLERANCE = 1e-6  # seconds before a session that count as its start, because t
 class SystemModel(Protocol):
     """Speeds and unavailability of clients.
 
-    The answers depend only on the seed, the client and the number of the dispatch, so that all
-    compared methods meet the same system.
+    Answers depend on seed, client and number of the dispatch alone, so all methods meet one system.
     """
 
     def seconds(self, client: int, number: int, num_steps: int) -> float:
@@ -143,9 +141,8 @@ class FixedSystem:
 
     Args:
       seconds_per_step: a number for each client, or a sequence of one number for each dispatch.
-      unavailable: `{(client, number of the dispatch): (share, seconds away)}`: the dispatch is lost
-        after this share of its time, from 0 to 1, and the client is back after these seconds,
-        `math.inf` for never.
+      unavailable: `{(client, number of the dispatch): (share, seconds away)}`: lost after this
+        share of its time, from 0 to 1; the client is back after these seconds, or `math.inf`.
       communication_seconds: seconds that each dispatch takes for download and upload together.
 
     Raises:
@@ -235,8 +232,7 @@ def traced(
         dispatches]. A dispatch after the end of the trace is an error: nothing is repeated.
       unavailable: which dispatches are lost; see `FixedSystem`.
       communication_seconds: seconds that each dispatch takes for download and upload together.
-      bytes_per_second: adds (download_bytes + upload_bytes) / bytes_per_second seconds to each
-        dispatch; None adds nothing.
+      bytes_per_second: adds (download_bytes + upload_bytes) / bytes_per_second seconds, if given.
 
     Returns:
       A function that makes the system model. It raises `ValueError` for negative numbers of bytes.

@@ -21,8 +21,7 @@ class Partition(NamedTuple):
 
     Attributes:
       indices: int32[assigned]: row numbers of examples, one client after another.
-      offsets: int32[num_clients + 1]: where each client's part of `indices` starts, and where the
-        last one ends.
+      offsets: int32[num_clients + 1]: where each client's part of `indices` starts, and the end.
     """
 
     indices: np.ndarray
@@ -74,10 +73,9 @@ def hold_out(partition: Partition, share: float, seed: int) -> tuple[Partition, 
 
     Args:
       partition: the partition of all examples.
-      share: the share of each client's n_i examples that are held out, from 0 to below 1.
-        `share * n_i` is rounded down for most clients, and up for those that are nearest to the
-        next number, so that the total does not depend on the sizes of the clients. Every client
-        keeps at least one.
+      share: the share of each client's n_i examples that are held out, from 0 to below 1. Their
+        number is rounded down for most clients, and up for those nearest to the next number, so
+        that the total does not depend on the sizes. Every client keeps at least one.
       seed: the seed of the draw, which is uniform.
 
     Returns:
@@ -202,11 +200,9 @@ def _checked_rows(client: int, rows: ArrayLike) -> np.ndarray:
 
 def check_table(num_clients: int, num_classes: int) -> None:
     """Raises ValueError if a table of clients and classes does not fit into memory."""
-    check_memory(
-        f"a table of {num_clients} clients and {num_classes} classes",
-        num_clients * num_classes * 8,
-        "give fewer clients, or labels of fewer classes",
-    )
+    what = f"a table of {num_clients} clients and {num_classes} classes"
+    fix = "give fewer clients, or labels of fewer classes"
+    check_memory(what, num_clients * num_classes * 8, fix)
 
 
 def checked(

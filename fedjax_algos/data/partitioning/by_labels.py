@@ -28,8 +28,8 @@ def dirichlet(
     """Each class is divided over the clients by its own draw of Dir(alpha 1_N); sizes are unequal.
 
     A small alpha is heterogeneous: a few clients hold most of a class. Clients with fewer than
-    `min_examples` then receive random examples of the largest ones, so no example is lost or
-    duplicated and the function always ends.
+    `min_examples` then receive random examples of the largest ones: none is lost or duplicated, and
+    the function ends.
 
     Args:
       labels, num_clients, seed: int[examples], the number of clients N, the seed of the draw.
@@ -73,9 +73,8 @@ def dirichlet_balanced(
     differ by at most one. alpha = 0 sorts the examples by label and gives each client one of N
     contiguous shards: one class each, if every class is a multiple of 1/N of the examples.
 
-    If a positive alpha gives each class to fewer clients than must hold it, the random repair
-    decides most of the result: with 10 classes, 100 clients are most heterogeneous near alpha =
-    0.1, and almost alike for alpha = 0.001.
+    If a positive alpha gives each class to fewer clients than must hold it, the repair decides
+    most: with 10 classes, 100 clients are most heterogeneous near 0.1, and almost alike for 0.001.
 
     Zaccone et al., "Communication-Efficient Heterogeneous Federated Learning with Generalized
     Heavy-Ball Momentum", https://arxiv.org/abs/2311.18578, and its code,
@@ -125,14 +124,12 @@ def dirichlet_classes(
 
     The prior is the distribution of all labels, so that the concentrations of all classes sum to
     alpha. One client after another draws its examples by q_i without replacement; q_i is
-    renormalised when a class is exhausted. Therefore the last clients take what remains and may
-    lack a class for any alpha. alpha = 0 is that of `dirichlet_balanced`. Sizes differ by at most
-    one.
+    renormalised when a class is exhausted. So the last clients take what remains and may lack a
+    class for any alpha. alpha = 0 is that of `dirichlet_balanced`. Sizes differ by at most one.
 
     Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
     Classification", https://arxiv.org/abs/1909.06335, and the text of the GHBM paper,
-    https://arxiv.org/abs/2311.18578. Neither says what happens when a class is exhausted; the rule
-    above is ours.
+    https://arxiv.org/abs/2311.18578. For exhausted classes neither has a rule; this one is ours.
 
     Args:
       labels, num_clients, seed: int[examples], the number of clients N, the seed of the draw.
@@ -230,8 +227,7 @@ def classes_per_client(
       classes: P, the number of classes of each client, at least 1.
 
     Raises:
-      ValueError: if there are fewer than P classes, fewer slots than classes, or fewer examples of
-        a class than slots.
+      ValueError: for fewer classes than P, slots than classes, or examples of a class than slots.
     """
     labels, rng = base.checked(labels, num_clients, seed)
     names, numbers, per_class = np.unique(labels, return_inverse=True, return_counts=True)
@@ -291,19 +287,16 @@ def class_partition(
     is divided over its holders in proportion to |N(mean, deviation^2)|.
 
     Li et al., "FedCompass", ICLR 2024, Algorithm 4, https://arxiv.org/abs/2309.14675. The numbers
-    of classes are those of its code for 10 classes: 5 to 6 for 5 clients, 3 to 5 for 8 or more.
-    The examples of a class are shuffled before they are divided, which the code does not do. If no
-    draw reaches every class, the classes without holders replace classes that have several, or are
-    added to clients that have room. Clients with fewer than `min_examples` receive random examples
-    of the largest ones, of any class.
+    of classes are those of its code for 10 classes: 5 to 6 for 5 clients, 3 to 5 for 8 or more. A
+    class is shuffled before it is divided, which the code does not do. If no draw reaches every
+    class, those without holders replace classes with several, or are added to clients with room.
+    Clients with fewer than `min_examples` receive random examples of the largest, of any class.
 
     Args:
       labels, num_clients, seed: int[examples], the number of clients m, the seed of the draw.
-      min_classes: the fewest classes of a client, at least 1; None for the number in the code, but
-        at most all classes.
+      min_classes: the fewest classes of a client, at least 1; None for the code's, but at most all.
       max_classes: the most classes of a client, at least `min_classes`; None likewise.
-      mean: mu, the mean length of a part before normalisation, above 0; only the ratio to
-        `deviation` matters.
+      mean: mu, the mean length of a part, above 0; only the ratio to `deviation` matters.
       deviation: sigma, the standard deviation of the length of a part, at least 0.
       min_examples: the fewest examples of a client, at least 1.
 

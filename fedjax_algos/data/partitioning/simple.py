@@ -74,9 +74,8 @@ def natural(
 ) -> Partition:
     """The data set's natural clients, sorted by name; examples keep their order.
 
-    If there are more natural clients than `num_clients`, the seed chooses among them without
-    replacement, and the examples of the others are left out. Natural clients with fewer than
-    `min_examples` are never chosen.
+    If there are more natural clients than `num_clients`, the seed draws some without replacement,
+    and the others are left out, as are those with fewer than `min_examples`.
 
     Args:
       users: int or str[examples], the natural client of each example, in place of the labels.
@@ -139,12 +138,10 @@ def pachinko(
       num_clients, seed: the number of clients N, and the seed of the draw.
       root_alpha: concentration over coarse labels, above 0; small values are heterogeneous.
       leaf_alpha: concentration over the fine labels of a coarse one, above 0.
-      hierarchy: the coarse label of each fine label, as any whole numbers; by default that of
-        CIFAR-100.
+      hierarchy: the coarse label of each fine label, a whole number; by default CIFAR-100's.
 
     Raises:
-      ValueError: if the hierarchy does not have an entry for each label, or if there are more
-        clients than examples.
+      ValueError: for a hierarchy without an entry for each label, or more clients than examples.
     """
     labels, rng = base.checked(labels, num_clients, seed)
     low, high = labels.min(), labels.max()

@@ -53,8 +53,7 @@ def emnist(
     The files do not name the writers: `leaf` with task=femnist has those.
 
     Args:
-      path: the folder with `emnist-byclass-train-images-idx3-ubyte` and so on, all with `.gz` or
-        without.
+      path: the folder with `emnist-byclass-train-images-idx3-ubyte` and so on, with `.gz` or not.
       split: which of the six data sets.
 
     Source: Cohen, Afshar, Tapson, van Schaik, "EMNIST: an extension of MNIST to handwritten

@@ -46,20 +46,18 @@ def image_folder(
 ) -> ClientDataset:
     """Images in a folder, which two CSV files divide over clients; read client by client.
 
-    A row of the training file has a client, the id of an image and a class. A row of the test file
-    has the same, or no client: its images are then read in parts of 256, as if these were clients.
-    Other columns are not read. Clients are numbered in ascending order of their names, and classes
-    in that of all class names of both files; names that all are whole numbers are ordered as
-    numbers, so classes 0 to K - 1 keep their numbers. An image is scaled to `shorter_side`, and its
-    middle is cut out: "x" is uint8[n, image_size, image_size, 3]. A missing image is found when its
-    client is read.
+    A row of the training file has a client, the id of an image and a class. That of the test file
+    has the same, or no client: images are then read in parts of 256, as if these were clients.
+    Clients are numbered in ascending order of their names, and classes in that of all class names
+    of both files; names that all are whole numbers are ordered as numbers, so classes 0 to K - 1
+    keep theirs. Other columns are not read. An image is scaled to `shorter_side`, and its middle is
+    cut out: "x" is uint8[n, image_size, image_size, 3]. A missing image is found when it is read.
 
     Args:
       path: the folder.
       train, test: the CSV files, in the folder.
       file: the path of an image in the folder, for JPEG or PNG files. `{id}` stands for the image's
-        id, `{id[0]}` for the first character of the id, and `*` for a folder of any name, as in
-        `*/{id}.jpg`.
+        id, `{id[0]}` for its first character, and `*` for any folder, as in `*/{id}.jpg`.
       client_column, image_column, class_column: the names of the columns.
       image_size: pixels of both sides of the result, at least 1.
       shorter_side: pixels of the shorter side of a whole image, at least `image_size`.
@@ -77,9 +75,8 @@ def image_folder(
     for table, fewest in zip(tables, (min_examples, 1), strict=True):
         labels = numbered(table.columns[class_column], classes)
         client = client_column if client_column in table.columns else ""
-        source, left_out = image_source(
-            table, files, labels, image_format, image_column, client, fewest
-        )
+        facts = image_format, image_column, client, fewest
+        source, left_out = image_source(table, files, labels, *facts)
         sources.append(source)
         notes += left_out
     if in_both := set(ids[0]) & set(ids[1]):
@@ -138,13 +135,11 @@ def inaturalist(
     9,275 photographers have 120,300 photos of 1,203 species; the test set has 35,641. The folder
     has the extracted `train_val_images` and the CSV files of the split. As these do not say in
     which folder an image is, the folders are listed once, when the first image is read. Read as by
-    `image_folder`; the classes are those of the column `class`, and not the competition's in the
-    column `label`.
+    `image_folder`; the classes are in the column `class`, not the competition's in `label`.
 
     Args:
       path: the folder.
-      train, test: the CSV files, in the folder; those of iNaturalist-Geo divide the same photos by
-        place.
+      train, test: the CSV files, in the folder; those of iNaturalist-Geo divide by place.
       file, image_size, shorter_side, min_examples: as in `image_folder`.
 
     Source: as of `gldv2`; the images are linked from

@@ -36,8 +36,7 @@ def synthetic(
       clients: number of natural clients, at least 1.
       iid: one W, b ~ N(0, 1) for all clients, and v_k = 0; alpha and beta then have no effect.
       train_fraction: share of each client's examples used for training, between 0 and 1.
-      seed: the seed of the data, at least 0. It is independent of the seed of a run, so all runs
-        share the data.
+      seed: the seed of the data, at least 0. All runs share the data, whatever their seeds.
 
     Source: Li et al., "Federated Optimization in Heterogeneous Networks"
     (https://arxiv.org/abs/1812.06127), 5.1, and https://github.com/litian96/FedProx. The paper
@@ -66,9 +65,8 @@ def synthetic(
         y[start:stop] = (inputs @ model[:-1] + model[-1]).argmax(1)
         test[start + train : stop] = True
     users = np.repeat(np.arange(clients), trains)
-    return from_arrays(
-        x[~test], y[~test], x[test], y[test], users, num_classes=CLASSES, source="synthetic"
-    )
+    arrays = x[~test], y[~test], x[test], y[test], users
+    return from_arrays(*arrays, num_classes=CLASSES, source="synthetic")
 
 
 @datasets.register

@@ -34,10 +34,9 @@ def npz(*, path: PathLike, users: str | None = None, num_classes: Count | None =
         that exists of `user_train`, `client_train` and `writer_train`.
       num_classes: at least 1; one more than the largest label if None.
     """
+    kind = "an .npz file of arrays"
     fix = "write plain arrays with np.savez, or fetch the file again"
-    arrays: dict[str, Any] = read_arrays(
-        path, "an .npz file of arrays", fix, lambda names: _required(names, users)
-    )
+    arrays: dict[str, Any] = read_arrays(path, kind, fix, lambda names: _required(names, users))
     for part in ("train", "test"):
         if f"x_{part}" not in arrays:
             files, offsets = arrays.pop(f"jpeg_{part}"), arrays.pop(f"offset_{part}")

@@ -1,7 +1,6 @@
 """A packed folder: the examples of all clients, one client after another, in a file for each name.
 
-The folder has `store.json`, which says what it holds and is written last, and a folder for each
-split:
+The folder has `store.json`, written last, which says what it holds, and a folder for each split:
 
 - `NAME.data`: the values of all examples, as they are in memory (little-endian), or image files;
 - `NAME.ends`: for images, int64[examples]: where each file ends in `NAME.data`;
@@ -211,9 +210,8 @@ def pack(
 
     Raises:
       TypeError: for an object of another type.
-      ValueError: for a folder that holds something else, examples that are damaged or not what the
-        source says of them, labels that are no classes, numbers that are not finite, or a full
-        disk.
+      ValueError: for a folder that holds something else, examples that are damaged or not as the
+        source says, labels that are no classes, numbers that are not finite, or a full disk.
     """
     kinds = ClientDataset | ClientSource
     check_kind("dataset", dataset, kinds, "give what a reader of client data sets returned")

@@ -31,9 +31,8 @@ class StoredData:
     """The examples of all clients in files, of which some clients' are in memory at a time.
 
     A run takes it in place of what `federate` returns, and has the same results, bit for bit. While
-    the devices compute a round, the examples of the next cohorts are read and decoded by threads,
-    and put on the devices. The examples of the clients that were read last are kept, up to
-    `cache_bytes`.
+    the devices compute a round, threads read and decode the examples of the next cohorts, and put
+    them on the devices. Those of the clients that were read last are kept, up to `cache_bytes`.
 
     Args:
       source: where the examples are read from.
@@ -44,8 +43,7 @@ class StoredData:
 
     Raises:
       TypeError: for a source of another type.
-      ValueError: for clients that the source does not have or that hold no example, and numbers out
-        of range.
+      ValueError: for clients not in the source or without examples, and numbers out of range.
     """
 
     def __init__(
@@ -90,10 +88,8 @@ class StoredData:
         def shape(*sizes, dtype=np.int32):
             return jax.ShapeDtypeStruct(sizes, jax.dtypes.canonicalize_dtype(dtype))
 
-        examples = {
-            name: shape(total, *one.shape, dtype=one.dtype)
-            for name, one in self.source.example.items()
-        }
+        stored = self.source.example.items()
+        examples = {name: shape(total, *one.shape, dtype=one.dtype) for name, one in stored}
         return FederatedData(examples, shape(total), shape(self.num_clients + 1))
 
     def cohort(self, clients: np.ndarray, rows: int | None = None) -> FederatedData:
@@ -107,8 +103,8 @@ class StoredData:
           NumPy arrays, on the host. Client ids are those of all clients.
 
         Raises:
-          ValueError: for files that are missing or damaged, fewer `rows` than there are examples,
-            or examples that do not fit into memory.
+          ValueError: for missing or damaged files, fewer `rows` than there are examples, or
+            examples that do not fit into memory.
         """
         wanted = np.unique(clients)
         wanted = wanted[wanted < self.num_clients]
@@ -133,8 +129,7 @@ class StoredData:
           {name: [examples, ...]}, NumPy arrays in the order of the clients.
 
         Raises:
-          ValueError: for files that are missing or damaged, and examples that do not fit into
-            memory.
+          ValueError: for missing or damaged files, and examples that do not fit into memory.
         """
         total = int(self._starts[-1])
         check_seed(seed)
@@ -223,8 +218,7 @@ def open_federated(
       cache_bytes: the bytes of examples that are kept in memory, see `StoredData`.
 
     Raises:
-      ValueError: for a folder that is missing, incomplete or damaged, and more clients than there
-        are.
+      ValueError: for a folder that is missing, incomplete or damaged, or lacks clients.
     """
     check_choice("split", split, ("train", "test"))
     source = getattr(packed(path=folder), split)
@@ -268,9 +262,7 @@ def source_of(examples: Batch, partition: Partition, client_ids: Sequence[str]) 
         rows = indices[offsets[client] : offsets[client + 1]]
         return {name: array[rows] for name, array in arrays.items()}
 
-    example = {
-        name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for name, array in arrays.items()
-    }
+    example = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in arrays.items()}
     digest = hashlib.sha256(partition.digest().encode())
     for name, array in arrays.items():
         digest.update(f"{name} {array.dtype} {array.shape}".encode())

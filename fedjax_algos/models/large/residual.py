@@ -98,10 +98,8 @@ class ResidualNetwork(nn.Module):
     @nn.compact
     def __call__(self, x, training=False):
         x = x[..., None] if x.ndim == 3 else x
-        kernel_init = kaiming_normal_out if self.imagenet else kaiming_normal
-        convolution = partial(
-            Conv, use_bias=False, kernel_init=kernel_init, implementation=self.convolutions
-        )
+        kaiming = {"kernel_init": kaiming_normal_out if self.imagenet else kaiming_normal}
+        convolution = partial(Conv, use_bias=False, implementation=self.convolutions, **kaiming)
         normalisation = partial(Normalisation, self.norm, self.groups, training)
         stem = ((7, 7), 2, 3) if self.imagenet else ((3, 3), 1, 1)
         x = nn.relu(normalisation()(convolution(self.widths[0], *stem)(x)))
@@ -197,8 +195,7 @@ def resnet50(
     """torchvision's ResNet-50 of bottlenecks, for images of any size such as 224x224.
 
     It has 25,557,032 parameters for 1,000 classes. The 3x3 convolution of a bottleneck has the
-    stride, which is version 1.5; the paper has it in the 1x1 convolution before. Everything else is
-    as in `resnet18_imagenet`.
+    stride (version 1.5), in the paper the 1x1 before. The rest is as in `resnet18_imagenet`.
     """
     options = norm, groups, convolutions, Bottleneck, True
     module = ResidualNetwork(WIDTHS, (3, 4, 6, 3), num_classes, "B", *options)

@@ -38,13 +38,11 @@ def load_weights(path: PathLike) -> dict[str, np.ndarray]:
 
     Args:
       path: a file .safetensors, which needs the package safetensors (extra `weights`), or .pth or
-        .pt, which needs torch. Torch reads it with `weights_only=True`, so that nothing in it is
-        run.
+        .pt, which torch reads with `weights_only=True`, so that nothing in it is run.
 
     Raises:
       ValueError: for another suffix, a file that is missing, damaged, too large for the memory, or
-        holds something else than tensors by name, and if the package that reads the file is not
-        installed.
+        no tensors by name, and if the package that reads the file is not installed.
     """
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     readers = {".safetensors": _read_safetensors, ".pth": _read_torch, ".pt": _read_torch}
@@ -58,9 +56,8 @@ def _read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
     fix = "write it with safetensors, or fetch it again"
     errors = safetensors.SafetensorError
     with reading(path, "a safetensors file", fix, errors), files.open_regular(path) as file:
-        files.check_array_bytes(
-            "its tensors", os.fstat(file.fileno()).st_size, "give a smaller file"
-        )
+        size = os.fstat(file.fileno()).st_size
+        files.check_array_bytes("its tensors", size, "give a smaller file")
         arrays = {}
         for name, tensor in safetensors.deserialize(file.read()):
             kind = tensor["dtype"]
@@ -112,12 +109,10 @@ def convert_weights(
         adapter, has None: its leaves are those of `model`.
       model: a model of the same structure. Only the shapes and types of its leaves are read, so
         `jax.eval_shape(problem.init, key)` suffices.
-      head: "new" leaves the params of the module "head" as `model` has them, and ignores the
-        tensors that belong to it.
+      head: "new" leaves the params of the module "head" as in `model`, and ignores its tensors.
 
     Returns:
-      NumPy arrays of the model's types; the leaves of a new head, and of paths with None, are those
-      of `model`.
+      NumPy arrays of the model's types; new heads and paths with None are those of `model`.
 
     Raises:
       ValueError: for missing, surplus, wrongly shaped and infinite tensors, which are named.
@@ -161,8 +156,7 @@ def pretrained(
       problem: made by `classifier` or `nnx_classifier`, or another one whose params and statistics
         are nested dicts. `freeze` comes after, and `trainable` of `nnx_classifier` is left out.
       weights: the file, or the tensors by name; they stay in memory.
-      names: as for `convert_weights`, one for each naming that the weights may have. The one with
-        most names in `weights` is taken.
+      names: as for `convert_weights`, one for each naming; the best match is taken.
       head: "new" draws the params of the module "head" as without weights, for other classes.
 
     Raises:

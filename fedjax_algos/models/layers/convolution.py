@@ -89,8 +89,7 @@ def convolve(
       images: float[batch, height, width, channels].
       kernel: float[height, width, channels, features].
       strides: strides of the window along both axes.
-      padding: "VALID", "SAME", one number for all sides, or for each axis a number or a pair of
-        numbers before and after.
+      padding: "VALID", "SAME", a number for all sides, or for each axis one or (before, after).
       pool: height and width of a following pool without padding, whose strides are its size.
         Outputs that the pool ignores are not computed.
       implementation: "patches" gathers patches and multiplies them; "winograd" needs fewer
@@ -158,9 +157,8 @@ def _by_platform_backward(residuals, gradient):
     def gradient_of(form):
         return lambda images, kernel, gradient: jax.vjp(form, images, kernel)[1](gradient)
 
-    return jax.lax.platform_dependent(
-        *residuals, gradient, cpu=gradient_of(_winograd), default=gradient_of(_by_patches)
-    )
+    forms = {"cpu": gradient_of(_winograd), "default": gradient_of(_by_patches)}
+    return jax.lax.platform_dependent(*residuals, gradient, **forms)
 
 
 _by_platform.defvjp(_by_platform_forward, _by_platform_backward)
@@ -237,11 +235,10 @@ def _winograd(images, kernel):
     inputs = [part for row in _inputs(images, 1) for part in _inputs(row, 2)]
     filters = [part for row in _filters(kernel) for part in _filters(row)]
     _, down, right, _ = inputs[0].shape
-    products = jax.vmap(_multiply)(
-        jnp.stack([part.reshape(-1, channels) for part in inputs]), jnp.stack(filters)
-    )
-    rows = _outputs(products.reshape(4, 4, batch, down, right, -1))
-    tiles = jnp.stack([jnp.stack(_outputs(row), 3) for row in rows], 2)
+    rows = jnp.stack([part.reshape(-1, channels) for part in inputs])
+    products = jax.vmap(_multiply)(rows, jnp.stack(filters))
+    tile_rows = _outputs(products.reshape(4, 4, batch, down, right, -1))
+    tiles = jnp.stack([jnp.stack(_outputs(row), 3) for row in tile_rows], 2)
     return tiles.reshape(batch, 2 * down, 2 * right, -1)[:, : height - 2, : width - 2]
 
 

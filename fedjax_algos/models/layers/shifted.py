@@ -45,16 +45,14 @@ def convolve_depthwise(
     Args:
       images, strides, padding: as for `convolve`.
       kernel: float[height, width, 1, channels], as Flax has it for as many groups as channels.
-      implementation: "shifts" adds the products of shifted images and weights; "lax" is
-        `lax.conv_general_dilated`. Results agree up to rounding. Only "lax" has forward-mode
-        derivatives (`jax.jvp`).
+      implementation: "shifts" adds products of shifted images and weights; "lax" is
+        `lax.conv_general_dilated`. Results agree up to rounding. Only "lax" has `jax.jvp`.
 
     Returns:
       float[batch, rows, columns, channels].
 
     Raises:
-      ValueError: for an unknown padding or implementation, a kernel of another shape, and an image
-        that is smaller than the window.
+      ValueError: for an unknown padding or implementation, another kernel shape, and small images.
     """
     check_choice("implementation", implementation, get_args(DepthwiseImplementation))
     shapes = f"kernel has shape {kernel.shape}, and the images have {images.shape[-1]} channels"
@@ -128,8 +126,7 @@ _by_shifts.defvjp(_forward, _backward)
 class DepthwiseConv(nn.Module):
     """`flax.linen.Conv` with as many features and groups as channels: one filter for each channel.
 
-    It has the same fields, parameters and results; `implementation` is that of
-    `convolve_depthwise`.
+    Fields, parameters and results are the same; `implementation` is as in `convolve_depthwise`.
     """
 
     kernel_size: tuple[int, int]
@@ -157,8 +154,7 @@ def max_pool(
 ) -> jax.Array:
     """`flax.linen.max_pool` for images, whose gradient is fast in loops.
 
-    The first of several largest entries receives the gradient, as in Flax. There are no
-    forward-mode derivatives (`jax.jvp`).
+    The first of several largest entries receives the gradient, as in Flax. It has no `jax.jvp`.
 
     Args:
       images, padding: as for `convolve`.

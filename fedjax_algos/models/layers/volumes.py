@@ -44,9 +44,8 @@ def convolve_3d(
     sides = convolution.pads(padding, size, window, strides)
     outputs, _ = convolution.whole_outputs(size, window, strides, sides, (1, 1, 1))
     if implementation == "lax":
-        return jax.lax.conv_general_dilated(
-            volumes, kernel, strides, sides, dimension_numbers=("NDHWC", "DHWIO", "NDHWC")
-        )
+        axes = ("NDHWC", "DHWIO", "NDHWC")
+        return jax.lax.conv_general_dilated(volumes, kernel, strides, sides, dimension_numbers=axes)
     # the window's planes become channels: [height, width, depth * channels, features]
     flat = kernel.transpose(1, 2, 0, 3, 4).reshape(*window[1:], -1, kernel.shape[-1])
     planes = jnp.pad(volumes, ((0, 0), sides[0], *[(0, 0)] * 3)).swapaxes(0, 1)

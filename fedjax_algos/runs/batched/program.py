@@ -112,11 +112,9 @@ class Program(NamedTuple):
 
         if self.mesh is None:
             return share(shared, inputs)
-        specs, split = (PartitionSpec(), PartitionSpec(AXIS)), PartitionSpec(AXIS)
-        mapped = jax.shard_map(
-            share, mesh=self.mesh, in_specs=specs, out_specs=split, check_vma=False
-        )
-        return mapped(shared, inputs)
+        split = PartitionSpec(AXIS)
+        specs: Any = {"in_specs": (PartitionSpec(), split), "out_specs": split}
+        return jax.shard_map(share, mesh=self.mesh, check_vma=False, **specs)(shared, inputs)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -189,10 +187,8 @@ def call_size(
         raise ValueError(f"memory={memory} is out of range; give at least {least} bytes")
     calls = -(-num_runs // (fitting // width * width))
     runs = -(-num_runs // (calls * width)) * width
-    note = (
-        f"{num_runs} runs in a program, {runs} in a call, {at_once} at once on each of "
-        f"{devices} devices: {runs * run_bytes / 1e6:.3g} of {available / 1e6:.4g} MB"
-    )
+    note = f"{num_runs} runs in a program, {runs} in a call, {at_once} at once on each of "
+    note += f"{devices} devices: {runs * run_bytes / 1e6:.3g} of {available / 1e6:.4g} MB"
     return mesh, at_once, runs, note
 
 
@@ -255,9 +251,8 @@ class Call:
             placed = put(stack([each.dispatches for each in drawn]))
             for rounds in [window] if done else [0, window]:  # 0: evaluates the first models
                 inputs = self.states, self.shared, entries, placed, np.int32(rounds)
-                self.states, trained, tested, finite = wait_on_cpu(
-                    program.mesh, advance_each(program, *inputs)
-                )
+                advanced = advance_each(program, *inputs)
+                self.states, trained, tested, finite = wait_on_cpu(program.mesh, advanced)
                 arrays = None
                 if rounds:  # while the devices compute
                     following, done = next(windows, None), done + rounds

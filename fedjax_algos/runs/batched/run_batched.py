@@ -144,9 +144,8 @@ class BatchedRuns:
             checks.check_local(run.local)
             factory(problem, run.local, **run.hyperparameters)
         model = checks.as_model(problem.init, loop.params)
-        checks.check_initial(
-            model or jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
-        )
+        key = jax.eval_shape(jax.random.key, 0)
+        checks.check_initial(model or jax.eval_shape(problem.init, key))
         self.factory, self.problem, self.runs, self.layout = factory, problem, runs, layout
         # with a `Model` or None, and windows that are no longer than the run
         self.loop = loop._replace(eval_every=min(loop.eval_every, loop.rounds), params=model)
@@ -165,8 +164,7 @@ class BatchedRuns:
     ) -> BatchedResult:
         """Computes the runs; see `run_batched`."""
         checks.check_callable("on_evaluation", on_evaluation, "give a function of a row")
-        self.on_evaluation, self.on_end = on_evaluation, on_end
-        self.checkpoints = checkpoints
+        self.on_evaluation, self.on_end, self.checkpoints = on_evaluation, on_end, checkpoints
         self.started, self.rows = time.perf_counter(), dict[int, list[Row]]()  # by index of the run
         self.diverged: set[int] = set()
         notes = [note for group in self.groups for note in self._run_group(group)]
@@ -195,18 +193,16 @@ class BatchedRuns:
         state = jax.eval_shape(partial(begin, population=population, params=loop.params), 0)
         dispatches = programs.cohorts_of(first, loop).dispatches(1)
         run_bytes = 2 * tree_bytes(state) + loop.eval_every * tree_bytes(dispatches)
-        mesh, runs_per_device, size, note = programs.call_size(
-            self.mesh, self.runs_per_device, self.memory, len(runs), run_bytes
-        )
+        limits = self.mesh, self.runs_per_device, self.memory
+        mesh, runs_per_device, size, note = programs.call_size(*limits, len(runs), run_bytes)
         traced = programs.traced_names(first, static)
         if CLIENT_LEARNING_RATE in traced:  # it is no part of the program
             rate = programs.unreadable_rate if callable(local.learning_rate) else 0.0
             local = local._replace(learning_rate=rate)
         constants = programs.constants_of(first.hyperparameters, traced)
+        learned = self.factory, self.problem, local, constants, population
         placed = self.layout, mesh, runs_per_device, self.non_finite
-        program = programs.Program(
-            self.factory, self.problem, local, constants, population, *placed
-        )
+        program = programs.Program(*learned, *placed)
         one_round = jax.tree.map(lambda leaf: leaf[0], dispatches)
         transfer = count_transfer(algorithm, state, first.data, one_round)
         return Group(runs, static, program, loop, size, note, algorithm, state, transfer)

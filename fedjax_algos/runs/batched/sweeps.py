@@ -13,14 +13,7 @@ from fedjax_algos.algorithms import algorithms
 from fedjax_algos.core import Algorithm, Local, Problem, Row
 from fedjax_algos.core.checks import check_callable, check_kind, check_seed
 from fedjax_algos.core.optimizers import canonical
-from fedjax_algos.core.options import (
-    Bytes,
-    Count,
-    Option,
-    check_value,
-    options,
-    require_option,
-)
+from fedjax_algos.core.options import Bytes, Count, Option, check_value, options, require_option
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.specs import parse_value
 from fedjax_algos.data import AnyDataset, FederatedData

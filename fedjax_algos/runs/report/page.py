@@ -77,10 +77,8 @@ def make_report(
         element("main", *sections),
     ]
     style, script = template("style.css").template, template("figure.js").template
-    policy = (
-        "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
-        f"style-src {_hash(style)}; script-src {_hash(script)}"
-    )
+    policy = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
+    policy += f"style-src {_hash(style)}; script-src {_hash(script)}"
     own = {"policy": policy, "title": joined([title]), "style": style, "script": script}
     return template("template.html").substitute(own, body=joined(body), data=as_script(data))
 
@@ -97,10 +95,8 @@ def _scope(settings: Settings) -> str:
         length = f"{settings.rounds} rounds of {settings.cohort_size} clients"
     else:
         length = f"{settings.seconds:g} simulated seconds (system model {settings.system})"
-    return (
-        f"{settings.clients} clients ({settings.partition}) train the model {settings.model}: "
-        f"{length}, {seeds}."
-    )
+    told = f"{settings.clients} clients ({settings.partition}) train the model {settings.model}"
+    return f"{told}: {length}, {seeds}."
 
 
 def _settings_section(configuration: Mapping[str, Any]) -> list[Html]:
@@ -345,10 +341,8 @@ def figure(data: dict[str, Any], folder: Path, seeds: int, num_methods: int) -> 
     told = (mean if seeds > 1 else "") + "A line ends where a seed has no finite value."
     if num_methods > len(data["methods"]):
         told += f" The first {len(data['methods'])} of {num_methods} methods are drawn."
-    how = (
-        "Drag a rectangle to zoom, and double-click for the whole. The table below the figure has "
-        "the values at the cursor; the arrow keys move it."
-    )
+    how = "Drag a rectangle to zoom, and double-click for the whole. The table below the figure "
+    how += "has the values at the cursor; the arrow keys move it."
     fallback = element("p", "Without JavaScript this is the figure that was saved.")
     saved = picture(folder / "accuracy.png", "Test accuracy of the methods")
     parts = template("figure.html").substitute(
@@ -374,6 +368,5 @@ def _line(number: int, label: str) -> Html:
     box = {"type": "checkbox", "checked": True, "autocomplete": "off"}
     switch = element("input", id=f"show-{number}", **box)
     name = element("th", element("label", switch, element("span", label)), scope="row")
-    return element(
-        "tr", name, element("td", id=f"value-{number}"), element("td", id=f"place-{number}")
-    )
+    cells = (element("td", id=f"{part}-{number}") for part in ("value", "place"))
+    return element("tr", name, *cells)

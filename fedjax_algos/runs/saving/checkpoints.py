@@ -104,11 +104,9 @@ class RunSaver:
         check_identity(saved.facts.pop("identity"), self.identity(), saved.position, folder)
         versions = saved.facts.pop("versions")
         if versions != _versions():
-            warnings.warn(
-                f"the checkpoint in {folder} was saved with {versions} and goes on with "
-                f"{_versions()}, which may round differently",
-                stacklevel=3,
-            )
+            what = f"was saved with {versions} and goes on with {_versions()}"
+            told = f"the checkpoint in {folder} {what}, which may round differently"
+            warnings.warn(told, stacklevel=3)
         return saved
 
     def after_evaluation(
@@ -154,11 +152,9 @@ def _last_whole(folder: str | Path, check: Check) -> Saved:
             damaged.append(str(error))
             continue
         if damaged:
-            warnings.warn(
-                f"{'; '.join(damaged)}; the checkpoint before is used, {path.name}, which was "
-                f"saved after {position} rounds or server steps",
-                stacklevel=4,
-            )
+            used = f"{path.name}, which was saved after {position} rounds or server steps"
+            told = f"{'; '.join(damaged)}; the checkpoint before is used, {used}"
+            warnings.warn(told, stacklevel=4)
         return Saved(position, arrays, facts)
     fix = "Remove this folder, and the run starts again from its beginning"
     raise ValueError(f"no checkpoint in {str(folder)!r} can be used: {'; '.join(damaged)}. {fix}")

@@ -29,9 +29,6 @@ def finish_calls() -> Iterator[None]:
     comes to an evaluation any more, the end of the block raises it. A second signal ends the
     process at once, with exit code 128 + its number; what was saved before stays whole. It works in
     the main thread only, as signal handlers do.
-
-    Raises:
-      Interrupted: see above.
     """
     with _handled(lambda number: None):
         yield

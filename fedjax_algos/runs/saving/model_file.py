@@ -110,8 +110,7 @@ def _stored(name: str, leaf: Any) -> np.ndarray:
     is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
     storage = None if is_shape else _storage(leaf.dtype)
     if storage is None:
-        raise TypeError(
-            f"{name} is of type {type(leaf).__name__ if is_shape else leaf.dtype}, which has no "
-            "numbers to save; give arrays, such as jax.random.key_data(key) of a key"
-        )
+        kind = type(leaf).__name__ if is_shape else leaf.dtype
+        fix = "give arrays, such as jax.random.key_data(key) of a key"
+        raise TypeError(f"{name} is of type {kind}, which has no numbers to save; {fix}")
     return np.asarray(leaf, order="C").view(storage)

@@ -170,10 +170,9 @@ class ResultsFolder:
         rows = read_rows(folder / name)
         for row in rows:
             if (row["method"], row["seed"]) != (label, seed):
-                raise ValueError(
-                    f"{folder / name} has a row of {row['method']}, seed {row['seed']}, among "
-                    f"those of {label}, seed {seed}; remove {folder}, and this run is made again"
-                )
+                what = f"{folder / name} has a row of {row['method']}, seed {row['seed']}, among"
+                fix = f"remove {folder}, and this run is made again"
+                raise ValueError(f"{what} those of {label}, seed {seed}; {fix}")
         return rows
 
     def _of_run(self, label, seed):
@@ -208,9 +207,8 @@ def open_folder(
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        raise ValueError(
-            f"out={str(path)!r} is in use by another run; wait for its end, or name another folder"
-        ) from None
+        fix = "wait for its end, or name another folder"
+        raise ValueError(f"out={str(path)!r} is in use by another run; {fix}") from None
     except OSError as error:
         raise unwritable(path, error) from error
     try:
@@ -278,12 +276,11 @@ def check_complete(path: Path) -> None:
     content = read_configuration(path)
     if content is None or content["complete"]:
         return
-    seeds = content["settings"]["seeds"]
+    number = len(content["methods"]) * len(content["settings"]["seeds"])
     ended = sum(1 for _ in path.glob(f"runs/*/seed-*/{SUMS}"))
-    raise ValueError(
-        f"{str(path)!r} is not complete: {ended} of {len(content['methods']) * len(seeds)} runs "
-        "have ended; go on with the same command, --out and --resume, or wait for the end"
-    )
+    what = f"{str(path)!r} is not complete: {ended} of {number} runs have ended"
+    fix = "go on with the same command, --out and --resume, or wait for the end"
+    raise ValueError(f"{what}; {fix}")
 
 
 def _check_same(
@@ -298,18 +295,15 @@ def _check_same(
     if longer and len(lines) == 1:
         lines = []
         if before % own["eval_every"]:
-            lines = [f"rounds: {before} in the folder, {rounds} here"]
-            lines[0] += f"; {off_grid(before, own['eval_every'])}"
+            why = off_grid(before, own["eval_every"])
+            lines = [f"rounds: {before} in the folder, {rounds} here; {why}"]
     if lines:
         fix = "Give the command that made it, or another folder"
         raise OtherRunError(f"{str(path)!r} holds other runs", lines, fix)
     packages = [each["environment"]["packages"] for each in (earlier, configuration)]
     if packages[0] != packages[1]:
-        warnings.warn(
-            f"{path} was begun with {packages[0]} and goes on with {packages[1]}, which may round "
-            "differently",
-            stacklevel=4,
-        )
+        told = f"{path} was begun with {packages[0]} and goes on with {packages[1]}"
+        warnings.warn(f"{told}, which may round differently", stacklevel=4)
     return longer
 
 
@@ -340,9 +334,8 @@ def read_rows(path: Path) -> list[Row]:
     seen: dict[tuple[str, ...], int] = {}
     for number, cells in enumerate(rows, start=1):
         if len(cells) != len(columns):
-            raise ValueError(
-                f"row {number} of {path} has {len(cells)} cells for {len(columns)} columns; {_FIX}"
-            )
+            what = f"row {number} of {path} has {len(cells)} cells for {len(columns)} columns"
+            raise ValueError(f"{what}; {_FIX}")
         if (first := seen.setdefault(tuple(cells), number)) != number:
             raise ValueError(f"row {number} of {path} is row {first} again; remove one of them")
     if not text.endswith("\n"):

@@ -77,9 +77,8 @@ class SearchSpace(NamedTuple):
         if trials is None or trials == self.size:
             columns = ([(name, value) for value in self.values[name]] for name in self.values)
             return [dict(point) for point in itertools.product(*columns)]
-        generators = {
-            name: np.random.default_rng([seed, zlib.crc32(name.encode())]) for name in self.values
-        }
+        hashes = {name: zlib.crc32(name.encode()) for name in self.values}
+        generators = {n: np.random.default_rng([seed, own]) for n, own in hashes.items()}
         decks = {n: _deck(v, trials, generators[n]) for n, v in self.values.items()}
         streams = {n: _cycles(deck, generators[n]) for n, deck in decks.items()}
         points: dict[tuple, dict[str, Any]] = {}
@@ -136,9 +135,8 @@ def parse_spaces(
     trials: int | None = None,
 ) -> list[SearchSpace]:
     """The search space of each method, which `specs` name; for the texts see the module."""
-    grids = [
-        (_algorithm(owner, methods), name, listed) for owner, name, listed in map(split_grid, texts)
-    ]
+    parts = map(split_grid, texts)
+    grids = [(_algorithm(owner, methods), name, listed) for owner, name, listed in parts]
     chosen: list[dict[str, int]] = []  # for each method, by option, the place of its grid
     for method in methods:
         known, own = method_options(method.algorithm), dict[str, int]()
@@ -147,9 +145,8 @@ def parse_spaces(
                 if given != owner or option not in known:
                     continue
                 if option in own and grids[own[option]][0] == owner:
-                    raise ValueError(
-                        f"{method.label}: {option} is in two grids; give all its values in one"
-                    )
+                    what = f"{method.label}: {option} is in two grids"
+                    raise ValueError(f"{what}; give all its values in one")
                 own.setdefault(option, place)
         chosen.append(own)
     for place, (owner, option, _) in enumerate(grids):
@@ -238,9 +235,8 @@ class ModelBasedSearch:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.space, self.trials, self.seed = space, trials, seed
         self.batch = -(-trials // _BATCHES)
-        sampler = optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=self.batch, constant_liar=True
-        )
+        estimator = optuna.samplers.TPESampler
+        sampler = estimator(seed=seed, n_startup_trials=self.batch, constant_liar=True)
         self.failed = optuna.trial.TrialState.FAIL
         self.study = optuna.create_study(direction="maximize", sampler=sampler)
         self.distributions: dict[str, Any] = {

@@ -25,8 +25,7 @@ class ClientFeatures(NamedTuple):
     """The named features of each client in a file, of which one client's are read at a time.
 
     `read` is `(client, features, limit) -> {feature: values}`: of the first `limit` examples, or of
-    all if it is None, an array [n, ...] of numbers, or a list of n texts or files of images, as
-    bytes.
+    all if it is None, an array [n, ...], or a list of n texts or files of images, as bytes.
     """
 
     name: str  # of the file, in messages

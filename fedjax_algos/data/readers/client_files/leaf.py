@@ -37,8 +37,7 @@ def leaf(
     large as the memory. "x" is
 
     - femnist: uint8[n, 28, 28], the pixels times 255, which is exact; 62 classes;
-    - shakespeare: uint8[n, 80], the indices of the characters in LEAF's 80 symbols; the label is
-      the index of the next character;
+    - shakespeare: uint8[n, 80], indices in LEAF's 80 symbols; the label is the next character's;
     - sent140: float32[n, words], counts of the most frequent words of the training texts, divided
       by their sum; 2 classes. Samples without any of the words are left out and counted in `notes`.
       Words are separated by blanks; among equally frequent words the first to occur come first. An
@@ -50,8 +49,7 @@ def leaf(
     Args:
       path: the folder.
       task: which data set it is.
-      max_clients: use only this number of clients, the first of the training files, at least 1;
-        None for all.
+      max_clients: use only so many, the first of the training files, at least 1; None for all.
       invert: femnist: store 255 minus the pixels, so that the background is 0.
       alphabet: shakespeare: "no_newline" omits the line break, which no window contains.
       words: sent140: the size of the vocabulary, at least 1.

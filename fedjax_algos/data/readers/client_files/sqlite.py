@@ -69,17 +69,15 @@ def tff_sqlite(
 
     The table `examples` has a serialised `tf.train.Example` in each row, and `client_metadata` the
     number of rows of each client. Clients are in the order of their names, examples in that of the
-    file. What becomes "x" and "y" is described at `tff_hdf5`. An Example has no shapes: `pixels`
-    become float32[28, 28], `image` uint8[32, 32, 3], and other lists of numbers float32[k] or
-    int64[k].
+    file. "x" and "y" are described at `tff_hdf5`. An Example has no shapes: `pixels` become
+    float32[28, 28], `image` uint8[32, 32, 3], and other lists of numbers float32[k] or int64[k].
 
     A file without an index over the clients, which TFF's own files have, is read slowly.
 
     Args:
       path: the file, unpacked: `unlzma emnist_all.sqlite.lzma`.
-      train_split, test_split: names of the splits: emnist has `all_train` and `all_test`, and the
-        digits alone in `digits_only_train` and `digits_only_test`; stackoverflow also has
-        `heldout`.
+      train_split, test_split: names of the splits: emnist has `all_train` and `all_test`, and of
+        digits `digits_only_train` and `digits_only_test`; stackoverflow also has `heldout`.
       x, y, num_classes, vocabulary, words, length: as in `tff_hdf5`.
       max_examples, max_clients, max_test_examples: as in `tff_hdf5`.
 

@@ -125,25 +125,22 @@ def roles(
     """Text by speaker, as windows and the character that follows; roles are the natural clients.
 
     The file is JSON, gzipped or not: an object with the lines of each role, "line\\nline". Line
-    breaks in a role's text are replaced by blanks, and runs of blanks by one. Its windows start
-    every `stride` characters. The first max(1, floor(train_fraction * n)) of its n windows are
-    training examples; test examples are the windows that start after the text of the last training
-    window. The test set contains those of all roles. "x" is uint8[n, window], the codes of the
-    characters, and "y" the code of the next one. Natural clients are numbered in the order of the
-    file.
+    breaks in a text become blanks, and runs of blanks one. Its windows start every `stride`
+    characters. The first max(1, floor(train_fraction * n)) of its n windows are training examples;
+    test examples are the windows that start after the text of the last training window. The test
+    set contains those of all roles. "x" is uint8[n, window], the codes of the characters, and "y"
+    the code of the next one. Natural clients are numbered in the order of the file.
 
     Args:
       path: the file.
       window: characters of an example, at least 1.
       stride: characters between the starts of windows, at least 1.
       train_fraction: share of a role's windows used for training, between 0 and 1.
-      min_lines: roles with fewer lines are left out, as are those with fewer than 2 windows; at
-        least 1.
+      min_lines: roles with fewer lines, at least 1, or fewer than 2 windows are left out.
       max_examples_per_role: use only this number of windows of a role, the first ones, training and
         test together; at least 1, or None for all.
       alphabet: "leaf" is LEAF's table of 80 symbols, "no_newline" the same without the line break,
-        which no window contains, and "found" the characters of this file in the order of their
-        code points.
+        which no window contains, and "found" this file's characters by code point.
 
     Source: LEAF (https://github.com/TalwalkarLab/leaf), data/shakespeare and data/utils. As in
     LEAF, at stride 1 the last training label is the first character of the first test window. LEAF

@@ -46,8 +46,7 @@ def tfds(
       train_split, test_split: names of splits, or slices such as train[:80%].
       x: name of the examples' feature, of one shape; None for what the data set says, or `image`.
       y: name of the labels' feature; None for what the data set says, or `label`.
-      users: name of a feature of numbers or texts: the natural client of each training example;
-        None if there are no natural clients.
+      users: a feature of numbers or texts: each training example's natural client; None for none.
       vocabulary: a file with a word in each line, the most frequent first; None for the most
         frequent words of the training texts, the first to occur first among equally frequent ones.
       words: the number of words of the vocabulary, at most.

@@ -69,13 +69,11 @@ def tff_hdf5(
       num_classes: one more than the largest label if None, for which all labels are read once.
       vocabulary: a text with a word in each line, the most frequent first, such as TFF's
         stackoverflow.word_count.
-      words: the number of words of it that are used, 10,000 in StackOverflow's task; all if there
-        are fewer.
+      words: the number of its words that are used, 10,000 in StackOverflow's task; at most all.
       length: the length of a sequence, in words or characters; 20 words or 80 characters if None.
       max_examples: uses only the first examples or texts of each training client; None for all.
       max_clients: uses only the first training clients; None for all.
-      max_test_examples: uses only this number of the test examples or texts, which are drawn at
-        random with a fixed seed; None for all.
+      max_test_examples: uses only so many test examples or texts, of a fixed seed; None for all.
 
     Source: Reddi et al., "Adaptive Federated Optimization", https://arxiv.org/abs/2003.00295;
     https://github.com/google-parfait/tensorflow-federated, simulation/datasets and
