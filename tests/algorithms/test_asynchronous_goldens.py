@@ -18,8 +18,6 @@ pytestmark = pytest.mark.usefixtures("x64")
 A, B = (1, 2, 0.5, 1.5, 0.8), (1, -1, 3, 0, -2)
 PER_MINUTE = (10, 5, 4, Fraction(5, 2), 2)  # steps; the clock below runs in minutes
 MINUTES = [1 / Fraction(rate) for rate in PER_MINUTE]
-
-
 EQUAL = FixedSystem([Fraction(1, 10)] * 5)
 
 

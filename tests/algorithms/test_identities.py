@@ -50,6 +50,7 @@ IS_FEDAVG = {
     "H1: FedHBM at beta = 0": ("fedhbm", {"beta": 0.0, **E}),
     "A1: AdaBest at mu = beta = 0": ("adabest", {"mu": 0.0, "beta": 0.0, **E}),
     "L1: FedLGA where all work is complete": ("fedlga", {}),
+    "L1: with a server rate": ("fedlga", ETA),
     "N1: FedNova at equal work": ("fednova", E),
     "P1: Ditto's global model": ("ditto", {"strength": 0.7, **U}),
     "P2: APFL's global model": ("apfl", {"alpha": 0.3, **U}),
@@ -63,8 +64,8 @@ IS_FEDAVG = {
 @pytest.mark.parametrize("identity", IS_FEDAVG)
 def test_is_fedavg(identity):
     name, settings = IS_FEDAVG[identity]
-    weighting = settings.get("weighting", "uniform")
-    assert_same(play(name, **settings), play("fedavg", weighting=weighting))
+    shared = {key: settings[key] for key in (U | ETA) if key in settings}
+    assert_same(play(name, **settings), play("fedavg", **U | shared))
 
 
 def test_the_two_weightings_differ():
@@ -144,11 +145,6 @@ def test_g10_mimexlite_on_all_examples_is_mimelite():
     assert_same(actual, play("mimelite", optimizer="adam"))
 
 
-def test_l1_fedlga_with_a_server_rate():
-    """With complete work it is FedAvg with that rate; `test_is_fedavg` has rate 1."""
-    assert_same(play("fedlga", **ETA), play("fedavg", **U, **ETA))
-
-
 def test_l2_fedlga_at_strength_0():
     """It is FedAvg of the partial updates."""
     work = {"steps": PARTIAL, "full": FULL}
@@ -211,16 +207,19 @@ def test_sc1_first_round_of_scaffold_is_fedavg():
     assert_same(first, play("fedavg", steps=PARTIAL, **E, **ETA)[:1])
 
 
-def row_of(table, client):
-    return {name: table[name][client] for name in START}
-
-
-@pytest.mark.parametrize("settings", [{}, {**E, **ETA}], ids=["uniform", "examples"])
-def test_sc3_control_is_the_mean_of_all_controls(settings):
+@pytest.mark.parametrize(
+    ("name", "field", "settings"),
+    [
+        ("scaffold", "control", {}),
+        ("scaffold", "control", {**E, **ETA}),
+        ("feddyn", "correction", {"alpha": 0.4}),
+    ],
+)
+def test_sc3_d2_the_server_has_the_mean_of_all_rows(name, field, settings):
     """The mean is over all N clients, absent ones too, with either weighting of the deltas."""
-    for snapshot in play("scaffold", steps=PARTIAL, **settings):
+    for snapshot in play(name, steps=PARTIAL, **settings):
         mean = jax.tree.map(lambda rows: rows.mean(0), snapshot.clients)
-        assert_same([snapshot.server.control], [mean])
+        assert_same([getattr(snapshot.server, field)], [mean])
         assert np.abs(flat(mean)).max() > 1e-3
 
 
@@ -237,14 +236,7 @@ def test_d1_first_local_models_of_feddyn_are_those_of_fedprox():
 
         end = local_models(START, i, PARTIAL[i], correct=proximal)[-1]
         expected = combine(lambda x, y: 0.4 * (x - y), START, end)
-        assert_same([row_of(first.clients, i)], [expected])
-
-
-def test_d2_feddyn_h_is_the_mean_of_all_h_i():
-    for snapshot in play("feddyn", steps=PARTIAL, alpha=0.4):
-        mean = jax.tree.map(lambda rows: rows.mean(0), snapshot.clients)
-        assert_same([snapshot.server.correction], [mean])
-        assert np.abs(flat(mean)).max() > 1e-3
+        assert_same([{name: first.clients[name][i] for name in START}], [expected])
 
 
 def test_h2_first_rounds_are_fedavg():

@@ -1,8 +1,4 @@
-"""Personalised algorithms against NumPy loops that were written from the papers alone.
-
-Six clients with unequal examples and steps; full batches, chunks of two clients. Each loop gives
-the global model and all clients' own models after every round.
-"""
+"""Personalised algorithms against NumPy loops that were written from the papers alone."""
 
 import chex
 import jax

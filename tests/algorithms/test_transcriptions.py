@@ -1,8 +1,4 @@
-"""Every algorithm against NumPy code, in settings that no golden value covers.
-
-n = (1, 3, 2) examples, batches of at most 2, (2, 5, 3) of 5 local steps, five rounds with two of
-the three clients, a client learning rate that falls with the rounds, weight decay, server rates.
-"""
+"""Every algorithm against NumPy code, in settings that no golden value covers."""
 
 from typing import NamedTuple
 
@@ -73,29 +69,17 @@ FULL_BATCHES = [  # the gradient of all examples in every step; other settings a
 ]
 
 
-def scalar_toy():
-    return quadratics([[1.0], [2.0, 0.7, 1.4], [0.5, 0.9]], [[1.0], [-1.0, 0.3, 2.0], [3.0, -0.4]])
-
-
 def assert_transcribed(case, batches, toy=None, params=None, **known):
-    toy = toy or scalar_toy()
-    whole, decay = batches == "full", optax.add_decayed_weights(DECAY)
+    a, b = [[1.0], [2.0, 0.7, 1.4], [0.5, 0.9]], [[1.0], [-1.0, 0.3, 2.0], [3.0, -0.4]]
+    toy = toy or quadratics(a, b)
+    decay = optax.add_decayed_weights(DECAY)
     local = fa.Local(BATCH, rate, steps=FULL, transform=decay, batches=batches)
-    history = run(
-        *(case.build(toy.problem, local), toy.data, SETS),
-        layout=2,
-        seed=SEED,
-        num_steps=STEPS,
-        params=params,
-    )
-    expected = transcription(
-        *(case.name, {**case.hyperparameters, **known}, toy.clients, SETS, STEPS),
-        seed=SEED,
-        batch_size=None if whole else BATCH,
-        rate=rate,
-        full_steps=FULL,
-        decay=DECAY,
-    )
+    algorithm = case.build(toy.problem, local)
+    options = {"layout": 2, "seed": SEED, "num_steps": STEPS, "params": params}
+    history = run(algorithm, toy.data, SETS, **options)
+    setting = case.name, {**case.hyperparameters, **known}, toy.clients, SETS, STEPS
+    options = {"batch_size": None if batches == "full" else BATCH, "rate": rate, "decay": DECAY}
+    expected = transcription(*setting, seed=SEED, full_steps=FULL, **options)
     np.testing.assert_allclose([float(p["x"]) for p in history], expected, rtol=0, atol=1e-12)
 
 

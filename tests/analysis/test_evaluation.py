@@ -162,9 +162,8 @@ def test_a_client_without_examples():
     test = held_out()
     evaluate = fa.make_evaluate_personal(toy.problem, LOCAL, layout=3)
     tuned = evaluate(model, emptied, stored(test), num_steps=5)
-    assert float(tuned["loss"].value()[1]) == pytest.approx(
-        expected(model.params, test[1])[0], rel=1e-14
-    )
+    loss, _ = expected(model.params, test[1])
+    assert float(tuned["loss"].value()[1]) == pytest.approx(loss, rel=1e-14)
     tested = evaluate(model, toy.data, emptied)["loss"]
     assert tested.weight.tolist() == [5, 0, 9, 3]
     assert float(tested.value()[1]) == 0
@@ -193,25 +192,17 @@ def test_statistics_are_personal():
     assert loss.value().tolist() == [10, 15, 12]
 
 
-@pytest.mark.parametrize(
-    ("local", "options", "message"),
-    [
+def test_wrong_calls_of_personal_evaluation():
+    toy = network()
+    for local, options, message in (
         (LOCAL, {"batch_size": -1}, "batch_size=-1 is out of range"),
         (LOCAL, {"layout": "diagonal"}, "layout='diagonal' is unknown"),
         (fa.Local(3, 0.1), {}, "give exactly one of them"),
-    ],
-)
-def test_wrong_options_of_personal_evaluation(local, options, message):
-    with pytest.raises(ValueError, match=message):
-        fa.make_evaluate_personal(network().problem, local, **options)
-
-
-def test_wrong_calls_of_personal_evaluation():
-    toy = network()
-    model, evaluate = (
-        toy.problem.init(jax.random.key(1)),
-        fa.make_evaluate_personal(toy.problem, LOCAL),
-    )
+    ):
+        with pytest.raises(ValueError, match=message):
+            fa.make_evaluate_personal(toy.problem, local, **options)
+    model = toy.problem.init(jax.random.key(1))
+    evaluate = fa.make_evaluate_personal(toy.problem, LOCAL)
     with pytest.raises(ValueError, match="4 clients to train and 1 to test"):
         evaluate(model, toy.data, stored(held_out([3])))
     with pytest.raises(ValueError, match="num_steps=-2 is out of range"):

@@ -28,10 +28,6 @@ from fedjax_algos.analysis.summary import summarise
 from fedjax_algos.cli.method_tables import non_finite_lines
 
 
-def show(value):
-    return f"{value:.1f}"
-
-
 @pytest.mark.parametrize(
     ("values", "text", "legend"),
     [
@@ -45,7 +41,7 @@ def show(value):
     ],
 )
 def test_below_five_seeds_there_is_no_interval(values, text, legend):
-    assert Estimate(tuple(values)).text(show) == text
+    assert Estimate(tuple(values)).text("{:.1f}".format) == text
     assert describe_estimates(len(values)) == legend
 
 
@@ -60,8 +56,7 @@ def test_figures_draw_what_tables_say():
     np.testing.assert_array_equal(spread(curves, "range"), [curves.min(0), curves.max(0)])
 
 
-def signed(value):
-    return f"{value:+z.1f}"
+signed = "{:+z.1f}".format
 
 
 def test_differences_are_of_the_same_seed():
@@ -164,8 +159,6 @@ def test_holm_is_closed_testing_with_bonferroni(seed):
 def test_holm_by_hand():
     """The example of Holm's procedure: 4 * .005, 3 * .01, 2 * .03 and .04, never falling."""
     np.testing.assert_allclose(holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
-    assert holm([]).tolist() == []
-    assert holm([0.7, 0.6]).tolist() == [1, 1]
 
 
 def test_marks():
@@ -210,19 +203,15 @@ plain = "{:g}".format
         ((30, 10, 20), (100,) * 3, (20, 20), 20, "20"),
         ((10, 20, 30, 40), (100,) * 4, (20, 20), 20, "20"),  # the lower one, which was measured
         ((10, INF, 30), (100,) * 3, (30, 30), 30, "30"),  # a mean over the two would be 20
-        ((10, INF, 30, INF), (100, 90, 100, 80), (30, 30), 30, "30"),
-        ((10, 20, INF), (50, 100, NAN), (20, 20), 20, "20"),  # it never reaches the target
         ((10, INF, INF), (50, 100, NAN), (100, None), None, "> 100"),
         ((10, INF, INF), (50, NAN, NAN), (None, None), None, "diverged"),
         ((INF, INF, INF), (NAN,) * 3, (None, None), None, "diverged"),
         # a run that ended before the others: its seed might be below the median, or above it
         ((INF, 20, 18), (8, 20, 18), (18, 20), None, "18..20"),
-        ((INF, 20, 18), (19, 20, 18), (19, 20), None, "19..20"),
         ((INF, 20, 18), (20, 20, 18), (20, 20), 20, "20"),
         ((INF, 20, 20), (8, 20, 20), (20, 20), 20, "20"),  # the median, wherever the first one is
         ((INF, 20, INF), (8, 20, 8), (8, None), None, "> 8"),
         ((INF, 18, INF), (8, 18, 30), (18, None), None, "≥ 18"),  # 18, if the first one is below
-        ((INF, INF, INF), (8, 9, 30), (9, None), None, "> 9"),
         # one or two seeds: the values
         ((INF,), (100,), (100, None), None, "> 100"),
         ((5,), (100,), (5, 5), 5, "5"),

@@ -45,10 +45,7 @@ def no_cache():
 
 @pytest.fixture(scope="module")
 def compiled_once():
-    """Commands of a file share compiled programs, because equal settings mean the same functions.
-
-    It is the memory of them, which a test may clear.
-    """
+    """Commands of a file share compiled programs, in a memory that a test may clear."""
     memory = {}
 
     def work(settings):  # of which programs depend on all but these

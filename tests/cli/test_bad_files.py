@@ -1,8 +1,4 @@
-"""Generated bad files: each is one line and exit code 2, or is read as documented.
-
-They are files of settings, results folders and data sets, about 800 in all; see
-`test_bad_inputs.py`.
-"""
+"""Bad files of settings, results and data: each is one line and exit code 2, or is read."""
 
 import dataclasses
 import json
@@ -64,27 +60,20 @@ TABLE = "\n".join([COLUMNS, *ROWS, ""])
 NO_TABLES = [  # and what is told of each
     ("", "cannot be read (not enough values"),
     (TABLE.split("\n")[0], "holds no metrics"),
-    (TABLE[: len(TABLE) // 2], "cells for 8 columns"),
     (TABLE[:-3], "has 7 cells for 8 columns"),
-    (TABLE.replace("0.5,4,4,4", "0.5,4,4,4.25")[:-2], "is cut off in row 12, which has no end"),
     (TABLE[:-1], "is cut off in row 12, which has no end of line"),
     (TABLE + ROWS[-1] + "\n", "row 13 of there/metrics.csv is row 12 again; remove one of them"),
     (TABLE.replace("fedprox", "fed\0prox"), "it has a null character"),
     (b"\x00" * 5000, "it has a null character"),
-    (TABLE[:-1] + ",1\n", "has 9 cells for 8 columns"),
     (TABLE + "\n", "has 0 cells for 8 columns"),
     (TABLE.replace("method,", "m,"), "holds no metrics"),
-    (TABLE.replace("seed,", "s,"), "holds no metrics"),
-    (TABLE.replace("round,", "r,"), "holds no metrics"),
     (TABLE.replace("test_loss", "test_accuracy"), "has the column 'test_accuracy' twice"),
     (TABLE.replace("0.7", "\x1b[31m"), r"has test_accuracy='\x1b[31m', which is no number"),
     (TABLE.replace(",1,", ",one,"), "has seed='one', which is no whole number"),
     (TABLE.replace(",2,0", ",2.5,0"), "has round='2.5', which is no whole number"),
-    (TABLE.replace(",2,0", ",,0"), "has round='', which is no whole number"),
     (TABLE.replace("fedprox", ""), "has method='', which is no text"),
     (TABLE.replace(",1,", f",{'9' * 400},"), "which is no whole number"),
     (TABLE.replace("0.7", "²"), "has test_accuracy='²', which is no number"),
-    (TABLE.replace("0.7", '"'), "row 2 of there/metrics.csv has 7 cells for 8 columns"),
     (TABLE + 'a,0,0,"0.1', "cannot be read (unexpected end of data)"),
     (TABLE.replace("fedprox", "x" * 200_000), "field larger than field limit"),
     (bytes(range(256)), "cannot be read ("),

@@ -1,9 +1,4 @@
-"""Generated bad inputs: each is one line and exit code 2, or is handled as documented.
-
-Command lines run in this process, up to their training, which is replaced. What is refused prints
-nothing on standard output and leaves nothing behind; a line that happens to be valid reaches the
-training. There are about 1,400 inputs, the same ones in every run.
-"""
+"""About 1,400 bad command lines: each is one line and exit code 2, or reaches its training."""
 
 import pytest
 from bad_input_helpers import SMALL, quick, small

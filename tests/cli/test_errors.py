@@ -1,7 +1,4 @@
-"""Which errors become one line: a ValueError that the package raises itself, wherever it arises.
-
-Also standard output that cannot be written, and whose fault the other errors are.
-"""
+"""Which errors become one line, whose fault others are, and output that cannot be written."""
 
 import contextlib
 import io

@@ -1,7 +1,4 @@
-"""A bit that is flipped in any file that --resume reads: refused by name, or without any effect.
-
-It is the program `experiments/flip_bits.py` with few flips.
-"""
+"""A bit that is flipped in any file that --resume reads: refused by name, or without any effect."""
 
 import importlib.util
 from pathlib import Path

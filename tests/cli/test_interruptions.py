@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -20,19 +19,16 @@ from fedjax_algos.runs.settings import Settings
 from fedjax_algos.runs.tuning.tuning import Scores
 
 pytestmark = pytest.mark.usefixtures("quick_pictures")
-SMALL = (
-    "--model linear --clients 8 --cohort 2 --batch-size 4 --local-steps 1 --rounds 4 "
-    "--eval-every 2 --seeds 2"
-)
+OPTIONS = "--model linear --clients 8 --batch-size 4 --local-steps 1 --seeds 2"
+SMALL = f"--cohort 2 --rounds 4 --eval-every 2 {OPTIONS}"
 GRID = "--grid client_learning_rate=0.1,0.2"
 COMMANDS = {
     "compare": f"compare scaffold fedavg {SMALL}",
     "run": f"run scaffold {SMALL}",
-    "clock": f"run fedbuff {SMALL} --seconds 9 --evaluations 3",
+    "clock": f"run fedbuff {OPTIONS} --seconds 9 --evaluations 3",
     "sweep": f"sweep fedavg {GRID} {SMALL}",
     "tune": f"tune fedavg fedprox {GRID} {SMALL}",
 }
-COMMANDS["clock"] = re.sub("--(cohort|rounds|eval-every) . ", "", COMMANDS["clock"])
 # in the order in which a command comes to them; the signal arrives before or after the call
 MOMENTS = {
     "data are loaded": (Settings, "load", "before"),
@@ -46,13 +42,7 @@ MOMENTS = {
     "the folder is marked": (ResultsFolder, "complete", "before"),
     "all is written": (ResultsFolder, "complete", "after"),
 }
-NOTHING_SAVED = ("data are loaded",)
 _OF_TUNE = {"a row is written", "a run has ended", "results are written", "the figure is drawn"}
-
-
-def moments_of(command):
-    others = _OF_TUNE if command == "tune" else {"scores are written"}
-    return [moment for moment in MOMENTS if moment not in others]
 
 
 def send_at(moment, number, patch):
@@ -95,7 +85,8 @@ def test_every_moment_ends_with_one_line(command, here, capsys, monkeypatch, com
     arguments = COMMANDS[command].split()
     main([*arguments, "--out", "whole"])
     arguments += ["--out", "parts", "--resume", "--checkpoint-every", "0"]
-    for position, moment in enumerate(moments_of(command)):
+    others = _OF_TUNE if command == "tune" else {"scores are written"}
+    for position, moment in enumerate(each for each in MOMENTS if each not in others):
         number = numbers[(position + first) % 2]
         if moment == "a program is compiled":
             compiled_once.clear()
@@ -108,16 +99,14 @@ def test_every_moment_ends_with_one_line(command, here, capsys, monkeypatch, com
         assert sent, moment
         assert stop.value.code == 128 + number, moment
         lines = [line for line in capsys.readouterr().err.splitlines() if "interrupted" in line]
-        way = f"go on with: fedjax-algos {' '.join(arguments)}"
-        if moment in NOTHING_SAVED:
-            way = "nothing was saved: give the same command again"
-        if moment == "all is written":
-            way = "all results are in parts"
+        way = {
+            "data are loaded": "nothing was saved: give the same command again",
+            "all is written": "all results are in parts",
+        }.get(moment, f"go on with: fedjax-algos {' '.join(arguments)}")
         assert lines == [f"interrupted ({number.name}); {way}"], moment
-        complete = moment == "all is written"
-        if moment not in NOTHING_SAVED:
+        if moment != "data are loaded":
             told = json.loads((here / "parts" / "config.json").read_text())["complete"]
-            assert told == complete, moment
+            assert told == (moment == "all is written"), moment
     assert not list((here / "parts").rglob(".*"))  # no lock, nothing half-written
     if command == "tune":
         texts = [(here / name / "trials.csv").read_text() for name in ("whole", "parts")]

@@ -125,9 +125,7 @@ def test_the_virtual_clock(command, here):
     ("arguments", "message"),
     [
         ("compare nowhere.py:fedspeed", "'nowhere.py:fedspeed' cannot be imported (FileNotFoundE"),
-        ("compare no.where:fedspeed", "'no.where:fedspeed' cannot be imported (ModuleNotFoundE"),
         ("sweep my_file.py:Kind --grid mu=1", "is no algorithm (too many positional arguments); "),
-        ("compare my_file.py:", "my_file.py: no function is named; give my_file.py:NAME"),
         ("compare binary.py:f", "'binary.py:f' cannot be imported (SyntaxError: source code strin"),
         ("compare folder.py:f", "'folder.py:f' cannot be imported (IsADirectoryError"),
         ("run math:sin", "(it is a part of Python or not written in it); give a function (problem"),
@@ -137,11 +135,9 @@ def test_the_virtual_clock(command, here):
         ("compare my_file.py:nothing", "returns a NoneType; give a function (problem, local, *, ."),
         ("compare my_file.py:nothing:a=1", "my_file.py:nothing: unknown option 'a'; choose client"),
         ("compare my_file.py:fedspeed@", "names no planner after the @; leave the @ out"),
-        ("compare fedprox:@", "'fedprox:@' names no planner after the @"),
         ("run my_file.py:fedspeed --roh 1", "unknown option '--roh'; did you mean --rho?"),
         ("run my_file.py:fedspeed --rho -1", "rho=-1 is out of range"),
         ("run my_file.py:tiered@barrier --seconds 9", "its tiers have rounds of their own"),
-        ("sweep my_file.py:fedspeed --grid roh=1", "fedspeed: unknown option 'roh'; did you mean"),
     ],
 )
 def test_a_mistake_is_one_line(refused, arguments, message):

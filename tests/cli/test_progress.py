@@ -13,16 +13,14 @@ from fedjax_algos.engine.compilation import Compilation
 from fedjax_algos.runs.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_pictures")
-SMALL = (
-    "--model", "linear", "--clients", "4", "--cohort", "2", "--rounds", "2", "--eval-every", "1",
-    "--local-steps", "1",
-)  # fmt: skip
+OPTIONS = "--model linear --clients 4 --local-steps 1"
+SMALL = [*OPTIONS.split(), "--cohort", "2", "--rounds", "2", "--eval-every", "1"]
 GRID = ["--grid", "client_learning_rate=0.1,0.2"]
-CLOCK = ("--model", "linear", "--clients", "4", "--local-steps", "1", "--seconds", "9")
+CLOCK = [*OPTIONS.split(), "--seconds", "9", "--evaluations", "2"]
 SWEPT = ["fedavg client_learning_rate=0.1", "fedavg client_learning_rate=0.2"]
 ENDED = {
     "compare": (["compare", "fedavg", "fedprox", *SMALL], ["fedavg", "fedprox"]),
-    "clock": (["run", "fedasync", *CLOCK, "--evaluations", "2"], ["fedasync"]),
+    "clock": (["run", "fedasync", *CLOCK], ["fedasync"]),
     "sweep": (["sweep", "fedavg", *GRID, *SMALL], SWEPT),
     "tune": (["tune", "fedavg", *GRID, *SMALL], SWEPT),
 }

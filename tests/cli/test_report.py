@@ -90,11 +90,8 @@ def test_a_report(here, read):
     titles = [page.text.count(title) for title in ("Comparison of 2 methods on digits", "Timeline")]
     assert titles == [2, 0]  # in the head and in the page; no virtual clock
     (changed,) = page.tables["Settings that differ from defaults"]
-    assert changed == [
-        ["setting", "value", "default"],
-        ["rounds", "20", "100"],
-        ["seeds", "0, 1", "0"],
-    ]
+    assert changed[0] == ["setting", "value", "default"]
+    assert changed[1:] == [["rounds", "20", "100"], ["seeds", "0, 1", "0"]]
     (same,) = page.tables["Others"]
     names = [row[0] for row in same[1:]] + [row[0] for row in changed[1:]]
     assert sorted(names) == sorted(vars(Settings()))
@@ -103,17 +100,11 @@ def test_a_report(here, read):
         ["fedavg", "fedavg", "client_learning_rate=0.1", "weighting=examples"],
         ["fedprox", "fedprox", "mu=0.5", "weighting=examples"],
     ]
-    assert [row[:2] for row in summary] == [
-        ["method", "final"],
-        ["FedAvg", "62.5, 87.5"],
-        ["FedProx", "50.0, 100.0"],
-    ]
-    assert page.attributes("img") == [
-        {
-            "src": "data:image/png;base64," + base64.b64encode(PNG).decode(),
-            "alt": "Labels of each client's examples on seed 0",
-        }
-    ]
+    finals = {row[0]: row[1] for row in summary}
+    assert finals == {"method": "final", "FedAvg": "62.5, 87.5", "FedProx": "50.0, 100.0"}
+    (image,) = page.attributes("img")
+    assert image["src"] == "data:image/png;base64," + base64.b64encode(PNG).decode()
+    assert image["alt"] == "Labels of each client's examples on seed 0"
     for text in (
         "3 examples on 1 clients",
         "the digits are the same; elsewhere they agree up to rounding.",

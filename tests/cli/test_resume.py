@@ -32,7 +32,6 @@ COMMANDS = {
     "virtual clock": f"run fedcompass --seconds 60 --evaluations 4 {SMALL}",
     "sweep": f"sweep fedavg --grid client_learning_rate=0.1,0.2 --devices 2 {ROUNDS}",
 }
-
 EXTENDED = ("rounds", "sweep")  # to more rounds
 
 

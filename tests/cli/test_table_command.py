@@ -18,11 +18,8 @@ from fedjax_algos.cli.method_tables import method_tables
 
 # t(.975, 4) = 2.776445; deviations of the five seeds: sqrt(2.5), sqrt(9.7) and sqrt(19.2) points
 FIVE = rows("fed_avg", [[0.1, 0.50 + seed / 100] for seed in range(5)], upload_bytes=2e6)
-FIVE += rows(
-    "a|b {50%}",
-    [[0.1, 0.51 + (seed - 8 * (seed > 1)) / 100] for seed in range(5)],
-    upload_bytes=2e6,
-)
+LOWER = [[0.1, 0.51 + (seed - 8 * (seed > 1)) / 100] for seed in range(5)]
+FIVE += rows("a|b {50%}", LOWER, upload_bytes=2e6)
 MARKDOWN = r"""| method | final (%) | best (%) | rounds | upload (MB) | reached | wall time (s) |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |
 | fed\_avg | **52.0 ± 2.0** | **52.0 ± 2.0** | 10 | 20.0 | 5/5 | 3.00 |
@@ -180,7 +177,6 @@ def test_labels_are_those_of_the_papers_or_given(command, refused, here, five):
     line = ["table", "two", "--label", "fedprox mu=0.1=Prox", "--label", "scaffold=S"]
     assert [row.split()[0] for row in command(*line).splitlines()[1:3]] == ["S", "Prox"]
     for options, message in (
-        (["--label", "fedavg=x"], "unknown label 'fedavg'; did you mean fed_avg?"),
         (["--label", "a|b {50%}=FedAvg, mine"], "would have the same label 'FedAvg, mine'; give"),
         (["--format", "csv"], "label is given, but csv has the labels of the runs; leave it out"),
     ):
@@ -202,8 +198,6 @@ def test_columns_are_chosen_with_their_notes(command, refused, five):
     for options, message in (
         (["final,rest"], "columns='rest' is unknown; choose final, best, rounds, upload, "),
         (["final,final"], "columns has 'final' twice; give it once"),
-        ([""], "columns='' is unknown"),
-        (["method"], "columns='method' is unknown"),
         (["wall time", "--format", "json"], "columns='wall time' is unknown; choose final, "),
     ):
         assert message in refused("table", five, "--columns", *options)

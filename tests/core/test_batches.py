@@ -121,31 +121,9 @@ def test_the_persistent_stream_is_the_papers(batch_size, count, seed, first_step
     assert actual == expected[first_step:]
 
 
-def test_the_persistent_stream_by_hand():
-    a, b = orders(5)[:2]
-    assert stream("persistent", 5)[:4] == [a[:4], [a[4], *a[:3]], b[:4], [b[4], *b[:3]]]
-    a, b = orders(8)[:2]  # B divides n: one batch more, of the first B of the same order
-    assert stream("persistent", 8)[:4] == [a[:4], a[4:], a[:4], b[:4]]
-    a, b = orders(4)[:2]
-    assert stream("persistent", 4)[:3] == [a, a, b]
-    a, b = orders(3)[:2]  # n < B <= 2n
-    assert stream("persistent", 3)[:2] == [[*a, a[0]], [*b, b[0]]]
-    a, b = orders(2)[:2]  # B > 2n: at most twice each
-    assert stream("persistent", 2, batch_size=20)[:2] == [a * 2, b * 2]
-
-
 @pytest.mark.parametrize("batches", ["short", "dropped", "wrapped", "replacement"])
 def test_other_batches_start_afresh_in_every_turn(batches):
     assert stream(batches, 7, first_step=3) == stream(batches, 7)
-
-
-def counting_problem():
-    """A model that counts: its entry j grows by rate times the share of example j in a batch."""
-    return fa.Problem(
-        init=lambda key: fa.Model({"seen": jnp.zeros(12)}),
-        apply=lambda model, batch, key, training: (model.params["seen"], ()),
-        loss=lambda seen, batch: -seen[batch["number"]],
-    )
 
 
 def test_turns_of_one_client_are_one_stream():
@@ -153,18 +131,22 @@ def test_turns_of_one_client_are_one_stream():
     numbers = {"number": np.arange(12)}
     data = fa.federate(numbers, fa.Partition.of([np.arange(5), np.arange(5, 12)]))
     local = fa.Local(batch_size=4, learning_rate=4.0, steps=5, batches="persistent")
-    engine = fa.make_engine(algorithms["fedavg"](counting_problem(), local))
+    # entry j of the model grows by rate times the share of example j in a batch
+    problem = fa.Problem(
+        init=lambda key: fa.Model({"seen": jnp.zeros(12)}),
+        apply=lambda model, batch, key, training: (model.params["seen"], ()),
+        loss=lambda seen, batch: -seen[batch["number"]],
+    )
+    engine = fa.make_engine(algorithms["fedavg"](problem, local))
 
     def seen(clients, num_steps):
         """How often each example was used in each round, float[rounds, 12]."""
-        cohorts = Cohorts(
-            data.counts(),
-            local,
-            cohort_size=1,
-            seed=0,
-            sampler=fixed([[client] for client in clients]),
-            work=lambda seed, rounds, clients, full_steps, local: np.array(num_steps)[rounds, None],
-        )
+
+        def work(seed, rounds, clients, full_steps, local):
+            return np.array(num_steps)[rounds, None]
+
+        options = {"cohort_size": 1, "seed": 0, "sampler": fixed([[each] for each in clients])}
+        cohorts = Cohorts(data.counts(), local, work=work, **options)
         dispatches = cohorts.dispatches(len(clients))
         state = engine.init(0, fa.Population(2, 1, 12))
         totals = [np.zeros(12)]
@@ -232,9 +214,6 @@ def test_fractions_of_epochs(epochs, batches, steps):
     """Rounded up to whole steps; .28 * 25 is 7.000000000000001, which is 7."""
     cohorts = Cohorts(np.array([4 * batches]), LOCAL._replace(epochs=epochs), cohort_size=1, seed=0)
     assert cohorts.dispatches(1).full_steps.tolist() == [[steps]]
-
-
-# Full gradients
 
 
 def test_full_batches_are_batches_of_everything():

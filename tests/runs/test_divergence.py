@@ -51,10 +51,9 @@ def test_params_that_are_not_finite_stop_a_run_without_a_test_set():
     toy = small_network()
     params = toy.problem.init(jax.random.key(0)).params
     params["out"] = params["out"] * np.nan
+    engine = fa.make_engine(algorithm(1.0))
     with pytest.warns(DivergenceWarning, match="round 0; the last finite row is none"):
-        _, rows = fa.simulate(
-            fa.make_engine(algorithm(1.0)), toy.data, cohort_size=2, rounds=2, params=params
-        )
+        _, rows = fa.simulate(engine, toy.data, cohort_size=2, rounds=2, params=params)
     assert [row["round"] for row in rows] == [0]
 
 
@@ -63,18 +62,13 @@ def test_runs_on_the_virtual_clock_stop_whether_they_are_merged_or_not():
     """Merged or not, both seeds have the same rows, which end at different times or at one."""
     toy = small_network()
     executor = fa.make_executor(algorithm(), slots=2)
+    systems = asynchrony.barrier(steps=2), asynchrony.simulated(speeds="exponential")
+    data, options = {0: toy.data, 3: toy.data}, {"seconds": 6, "evaluations": 6, "test": TEST}
     found = {}
     for merged_bytes in (0, 2**30):
         with pytest.warns(DivergenceWarning, match="not finite at round") as told:
             found[merged_bytes] = fa.simulate_async_seeds(
-                executor,
-                {0: toy.data, 3: toy.data},
-                asynchrony.barrier(steps=2),
-                asynchrony.simulated(speeds="exponential"),
-                seconds=6,
-                evaluations=6,
-                test=TEST,
-                merged_bytes=merged_bytes,
+                executor, data, *systems, merged_bytes=merged_bytes, **options
             )
         assert len(told) == 2
     for result in found[0].values():
@@ -99,7 +93,6 @@ def test_summaries_of_runs_that_ended_early(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plot_metric(measured, tmp_path / "accuracy.png")
+    fewer = [row for row in measured if row["method"] != "half" or row["seed"]]
     with pytest.raises(ValueError, match="method 'half' has no rows on seed 0; give the rows"):
-        column_by_method(
-            [row for row in measured if row["method"] != "half" or row["seed"]], "round"
-        )
+        column_by_method(fewer, "round")

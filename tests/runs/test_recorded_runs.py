@@ -1,9 +1,8 @@
 """Three recorded runs do not change: in rounds, on the virtual clock, and in a sweep.
 
-`recorded_runs.json` holds their rows, with numbers in the format of `float.hex`. The recording
-machine repeats them bit for bit. Other processors add in another order, so the test allows for
-rounding. `python tests/runs/test_recorded_runs.py` counts the numbers that differ in any bit;
-`--record` writes the file again after an intended change.
+`recorded_runs.json` has their numbers in the format of `float.hex`. The test allows for rounding;
+`python tests/runs/test_recorded_runs.py` counts the numbers that differ in any bit, and `--record`
+writes the file again after an intended change.
 """
 
 import json
@@ -29,7 +28,6 @@ METHODS = [
     Case("scaffold", {}),
     Case("ghbm", {"tau": 2}),
 ]
-
 
 HELD_OUT = {
     "x": np.random.default_rng(5).normal(size=(6, 3)),

@@ -1,7 +1,4 @@
-"""Runs with rows of client state on disk: where a process ends, what a state is, and what is told.
-
-The engine of these tests keeps all rows in one folder, as several runs may.
-"""
+"""Runs with rows of client state on disk: where a process ends, what a state is, what is told."""
 
 import copy
 import functools
@@ -26,7 +23,7 @@ from fedjax_algos.runs.saving.checkpoints import Checkpoints, RunSaver
 
 TOY = small_network()
 LOCAL = fa.Local(2, 0.1, steps=2)
-FOLDER = tempfile.TemporaryDirectory()  # of the rows in this process
+FOLDER = tempfile.TemporaryDirectory()  # of all rows, as of several runs
 ROUNDS = {"cohort_size": 2, "rounds": 6, "eval_every": 1, "seed": 3}
 
 

@@ -198,7 +198,6 @@ def test_nothing_is_clipped_or_decayed_by_default():
             "fedavg fedavg:client_optimizer=sgd:0.9 fedavg:client_optimizer=adam:b1=0.9",
             "fedavg sgd|fedavg sgd:momentum=0.9|fedavg adam",
         ),
-        ("fedavg fedprox:client_optimizer=adam", "fedavg sgd|fedprox adam"),
         ("fedavg:client_optimizer=adam fedprox:client_optimizer=adam", "fedavg|fedprox"),
     ],
 )

@@ -50,10 +50,8 @@ def test_the_next_rounds_are_drawn_before_metrics_are_read(monkeypatch):
         return state, {"train_loss": Measured()}
 
     monkeypatch.setattr(real, "rounds", rounds)
-    _, rows = fa.simulate(
-        real, toy.data, cohort_size=3, rounds=5, eval_every=2,
-        sampler=watched(log),
-    )  # fmt: skip
+    options = {"cohort_size": 3, "rounds": 5, "eval_every": 2, "sampler": watched(log)}
+    _, rows = fa.simulate(real, toy.data, **options)
     assert log == EXPECTED
     assert [row["round"] for row in rows] == [0, 2, 4, 5]
     flops = [row["flops"] for row in rows]
@@ -74,10 +72,8 @@ def test_batched_runs_draw_the_next_rounds_before_metrics_are_read(monkeypatch):
     advance = batched_program.advance_each
     monkeypatch.setattr(batched_program, "advance_each", spied("computes", advance))
     monkeypatch.setattr(jax, "device_get", spied("reads", jax.device_get))
-    result = run_batched(
-        fa.algorithms.fedavg, toy.problem, runs, cohort_size=3, rounds=5, eval_every=2,
-        sampler=watched(log),
-    )  # fmt: skip
+    options = {"cohort_size": 3, "rounds": 5, "eval_every": 2, "sampler": watched(log)}
+    result = run_batched(fa.algorithms.fedavg, toy.problem, runs, **options)
     log = log[log.index("computes") - 2 :]  # before, one dispatch for its shape
     start = ["draws [0, 1]"] * 2 + ["computes", "reads"]  # of the first models
     twice = [line for line in EXPECTED[1:] for _ in range(1 + line.startswith("draws"))]
@@ -152,9 +148,8 @@ def test_an_iterator_gives_the_states_of_simulate():
     given = fa.iterate_rounds(engine(), TOY.data, rounds=5, **OPTIONS)
     states, told = zip(*((jax.tree.map(jnp.copy, state), row) for state, row in given), strict=True)
     assert_same((states[-1], told), (whole, rows))
-    later = fa.iterate_rounds(
-        engine(), TOY.data, rounds=3, state=states[1], start_round=2, **OPTIONS
-    )
+    options = OPTIONS | {"state": states[1], "start_round": 2}
+    later = fa.iterate_rounds(engine(), TOY.data, rounds=3, **options)
     (*_, (state, row)) = later
     assert row["round"] == 5
     assert_same((state, []), (whole, []))

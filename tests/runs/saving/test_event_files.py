@@ -25,12 +25,7 @@ def run(tmp_path):
 @pytest.fixture
 def read(run):
     """What TensorBoard reads in the folder of the run."""
-
-    def load():
-        reader = EventAccumulator(str(run.folder / "tensorboard" / run.name))
-        return reader.Reload()
-
-    return load
+    return lambda: EventAccumulator(str(run.folder / "tensorboard" / run.name)).Reload()
 
 
 def points(reader, tag):
