@@ -195,9 +195,6 @@ def test_speeds_are_averaged_in_code_mode(speed_weight, record, steps):
     assert plan.num_steps[third] == steps
 
 
-# examples by hand
-
-
 @pytest.mark.parametrize(("mode", "steps"), [("paper", 100), ("code", 99)])
 def test_groups_that_need_too_many_steps(mode, steps):
     """At 100, client 2 could meet group 1 (at 120) after 101 steps, and group 2 (at 119) after 99.
@@ -221,9 +218,6 @@ def test_arrivals_at_the_latest_time_are_not_late(number):
     assert not plan.trace.late.any()
     assert plan.time[-1] == plan.trace.latest[3] == plan.ended[3]
     assert plan.step.tolist() == [0, 1, 2, 3, 3, 3]
-
-
-# clients that leave and come back
 
 
 def test_a_group_is_aggregated_when_the_last_pending_client_leaves():
@@ -277,11 +271,8 @@ def test_a_client_that_rejoins_at_a_timer_gets_the_new_model():
     assert plan.trace.arrival_group[-2:].tolist() == [2, 2]
 
 
-# a literal transcription of the paper's boxes
-
-
 class Literal:
-    """Algorithms 1 to 3 with dictionaries and a scan for the next event, without ties."""
+    """The paper's algorithms 1 to 3 with dictionaries and a scan for the next event; no ties."""
 
     def __init__(self, system, num_clients, least, most, slack, code):
         self.system, self.least, self.most, self.slack = system, least, most, slack
@@ -429,13 +420,3 @@ def test_floors_of_floats():
     )
     for name in (*DISPATCHES, "fate", "dispatch", "staleness", "step"):
         np.testing.assert_array_equal(getattr(exact, name), getattr(rounded, name))
-
-
-# options
-
-
-def test_wrong_options():
-    with pytest.raises(ValueError, match="min_steps=30 is above max_steps=20; give at most that"):
-        compass(min_steps=30, max_steps=20)
-    with pytest.raises(ValueError, match=r"slack=0\.9 is out of range"):
-        compass(slack=0.9)

@@ -49,9 +49,6 @@ def assert_equal_plans(one, other):
         assert left.dtype == right.dtype
 
 
-# the specification's example
-
-
 EVENTS = [  # FedAsync's, in minutes: client, from 1
     *[(2, 1), (4, 1), (4, 2), (5, 3), (6, 1), (8, 1), (8, 2), (8, 4)],
     *[(10, 1), (10, 3), (10, 5), (12, 1), (12, 2)],
@@ -122,9 +119,6 @@ def test_the_ratio_is_not_missed_by_rounding():
         assert not tiers_of(FixedSystem(times), 2, ratio=max(times) / min(times)).any()
 
 
-# clients that leave, by hand
-
-
 def test_arrivals_come_before_rejoins_at_the_same_time():
     system = FixedSystem([1, 1, 2], {(0, 0): (Fraction(1, 2), 5)})
     plan = immediate(steps=10)(system, 3, seconds=10)
@@ -140,9 +134,6 @@ def test_clients_that_leave_for_good(make):
     assert plan.fate.tolist()[0] == plan.fate.tolist()[3] == LOST
     with pytest.raises(ValueError, match="only 2 of arrivals=3 come, because clients leave for"):
         make(steps=10)(system, 2, arrivals=3)
-
-
-# concurrency
 
 
 def test_idle_clients_are_equally_likely():
@@ -169,9 +160,6 @@ def test_the_seed_draws_the_clients():
         buffered(steps=2, concurrency=51)(system, 50, arrivals=99)
     full, free = (immediate(steps=2, concurrency=c)(system, 50, arrivals=99) for c in (50, None))
     assert_equal_plans(full, free)
-
-
-# errors
 
 
 @ALL
@@ -265,8 +253,6 @@ def test_wrong_specs(spec, message):
     with pytest.raises(ValueError, match=message):
         planners.make(spec)
 
-
-# invariants of all timelines
 
 SHARES = st.sampled_from([0, Fraction(1, 4), Fraction(1, 2), 1])
 TIMES = st.integers(1, 24).map(lambda quarters: Fraction(quarters, 4))  # exact as floats, too

@@ -142,9 +142,6 @@ def test_errors_name_the_fix():
         with_loss(model(), "token_cross_entropy:divide_by=texts")
 
 
-# recurrent layers
-
-
 def sigmoid(a):
     return 1 / (1 + np.exp(-a))
 

@@ -49,9 +49,6 @@ def test_work_does_not_depend_on_how_rounds_are_split(spec, seed, cut, local):
     assert (together.num_steps <= together.full_steps).all()
 
 
-# partial
-
-
 @settings(deadline=None, max_examples=50)
 @given(SEEDS, st.integers(2, 12), st.integers(1, 9), st.data())
 def test_partial_work_of_any_size(seed, units, cohort_size, data):
@@ -112,9 +109,6 @@ def test_impossible_partial_work_is_rejected(keywords, local, message):
     cohorts = Cohorts(COUNTS, local, cohort_size=3, seed=0, work=local_works["partial"](**keywords))
     with pytest.raises(ValueError, match=message):
         cohorts.dispatches(1)
-
-
-# deadline
 
 
 def test_steps_until_a_deadline():
