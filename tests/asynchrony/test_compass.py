@@ -35,10 +35,6 @@ class GivenSystem:
         return self.unavailable.get((client, number))
 
 
-def random_system(seed, speeds, leaving):
-    return simulated(speeds=speeds, dropout=leaving, change=0.1)(seed)
-
-
 # the paper's figures; clients are counted from 1 and times are minutes, as there
 
 PER_STEP = ["1/10", "1/5", "1/4", "2/5", "1/2"]
@@ -138,16 +134,9 @@ def decisions(plan):
         for start, client, steps, group, expected, latest in rows
         if group
     ]
-    steps = [
-        (clock(time), group, members(plan, step))
-        for step, (time, group) in enumerate(zip(plan.time.tolist(), plan.group, strict=True))
-    ]
-    return assignments, steps
-
-
-def members(plan, step):
-    """Staleness by client (from 1) of a server step, in its order."""
-    return {client + 1: staleness for client, staleness in stalenesses(plan, step)}
+    clients = [{i + 1: late for i, late in stalenesses(plan, k)} for k in range(len(plan.time))]
+    steps = zip(map(clock, plan.time.tolist()), plan.group.tolist(), clients, strict=True)
+    return assignments, list(steps)
 
 
 def stalenesses(plan, step):
@@ -221,9 +210,8 @@ def test_arrivals_at_the_latest_time_are_not_late(number):
 
 
 def test_a_group_is_aggregated_when_the_last_pending_client_leaves():
-    system = GivenSystem(
-        [1, 1], durations={(0, 1): 80}, unavailable={(1, 1): (Fraction("0.9"), 30)}
-    )
+    unavailable = {(1, 1): (Fraction("0.9"), 30)}
+    system = GivenSystem([1, 1], durations={(0, 1): 80}, unavailable=unavailable)
     plan = compass()(system, 2, seconds=140)
     assert plan.time.tolist() == [20, 20, 110]  # 20 + 90 steps, before Ta = 120
     assert plan.fate[:4].tolist() == [AGGREGATED] * 3 + [LOST]
@@ -393,12 +381,11 @@ class Literal:
     st.sampled_from([0, 0.05, 0.5]),
 )
 def test_literal_transcription(seed, speeds, num_clients, steps, slack, mode, leaving):
-    literal = Literal(
-        random_system(seed, speeds, leaving), num_clients, *steps, slack, mode == "code"
-    )
+    make = simulated(speeds=speeds, dropout=leaving, change=0.1)
+    literal = Literal(make(seed), num_clients, *steps, slack, mode == "code")
     literal.run(80)
     planner = compass(min_steps=steps[0], max_steps=steps[1], slack=slack, mode=mode)
-    plan = planner(random_system(seed, speeds, leaving), num_clients, arrivals=80)
+    plan = planner(make(seed), num_clients, arrivals=80)
     trace = plan.trace
     columns = plan.client, plan.num_steps, plan.version, trace.arrival_group
     dispatches = zip(*(column.tolist() for column in columns), strict=True)

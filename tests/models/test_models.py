@@ -128,8 +128,6 @@ def test_integer_pixels_are_scaled():
 
 
 KEY = jax.eval_shape(jax.random.key, 0)
-
-
 KINDS = {  # shape and type
     "digits": ((64,), "float32"),
     "text": ((80,), "int32"),

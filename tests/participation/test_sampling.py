@@ -133,9 +133,8 @@ def test_a_client_drawn_twice_makes_two_dispatches():
     sampler = samplers["with_replacement"]()
     dispatches = Cohorts(counts, local, cohort_size=3, seed=0, sampler=sampler).dispatches(12)
     dispatched, done = np.zeros(3, int), np.zeros(3, int)
-    for cohort, dispatch, first_step in zip(
-        dispatches.client, dispatches.number, dispatches.first_step, strict=True
-    ):
+    columns = dispatches.client, dispatches.number, dispatches.first_step
+    for cohort, dispatch, first_step in zip(*columns, strict=True):
         drawn = np.bincount(cohort, minlength=3)
         for client in np.flatnonzero(drawn):
             numbers = dispatch[cohort == client] - dispatched[client]
