@@ -36,13 +36,8 @@ def regression():
 
 def cohort(toy, local, clients, rounds=1):
     """The dispatches of the last of some rounds, all of the same cohort."""
-    cohorts = Cohorts(
-        toy.data.counts(),
-        local,
-        cohort_size=len(clients),
-        seed=SEED,
-        sampler=fixed([clients] * rounds),
-    )
+    counts, sampler = toy.data.counts(), fixed([clients] * rounds)
+    cohorts = Cohorts(counts, local, cohort_size=len(clients), seed=SEED, sampler=sampler)
     return one_round(cohorts.dispatches(rounds), rounds - 1)
 
 

@@ -56,12 +56,8 @@ class Page(HTMLParser):
     @property
     def figure(self):
         """The data of the figure."""
-        (content,) = [
-            text
-            for index, text in self.raw.items()
-            if self.elements[index][1].get("id") == "figure-data"
-        ]
-        return json.loads(content)
+        (index,) = [i for i in self.raw if self.elements[i][1].get("id") == "figure-data"]
+        return json.loads(self.raw[index])
 
 
 def assert_alone(page):

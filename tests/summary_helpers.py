@@ -35,10 +35,6 @@ def write_folder(folder, measured, **configuration):
     folder.mkdir()
     results.write_table(folder / "metrics.csv", measured)
     if configuration:
-        content = {
-            "settings": {"seeds": [0]},
-            "methods": {"first": {}},
-            "environment": {"packages": {}},
-        }
-        content |= {"layout": None, "complete": True, **configuration}
+        content = {"settings": {"seeds": [0]}, "methods": {"first": {}}, "layout": None}
+        content |= {"environment": {"packages": {}}, "complete": True, **configuration}
         (folder / "config.json").write_text(json.dumps(content))

@@ -68,9 +68,8 @@ def test_the_table_of_the_figures_is_whole():
     assert {row["method"] for row in settings} == set(NAMES)
     for own in settings:
         of_method = [r for r in rows if (r["task"], r["method"]) == (own["task"], own["method"])]
-        positions = [
-            (row["seed"], row[algorithm_figures.TASKS[own["task"]].x]) for row in of_method
-        ]
+        x = algorithm_figures.TASKS[own["task"]].x
+        positions = [(row["seed"], row[x]) for row in of_method]
         assert len(set(positions)) == len(positions) == 5 * 21
         assert {seed for seed, at in positions if at == "100"} == set("01234")
         assert all(0 <= float(row["accuracy"]) <= 1 for row in of_method)
@@ -99,16 +98,12 @@ def test_the_figure_is_drawn_and_read(name, tmp_path):
 
 
 def test_the_reading_of_a_figure_is_a_paired_difference():
-    rows = [
-        row
-        for row in algorithm_figures.rows_of("rounds", ["adabest", "fedavg"])
-        if row["round"] in (85, 90, 95, 100)
-    ]
-    values = {
-        name: np.reshape([r["accuracy"] for r in rows if r["method"] == name], (5, 4)).mean(axis=1)
-        for name in ("adabest", "fedavg")
-    }
-    differences = 100 * (values["adabest"] - values["fedavg"])
+    names = ["adabest", "fedavg"]
+    rows = algorithm_figures.rows_of("rounds", names)
+    rows = [row for row in rows if row["round"] in (85, 90, 95, 100)]
+    values = [[row["accuracy"] for row in rows if row["method"] == name] for name in names]
+    adabest, fedavg = np.reshape(values, (2, 5, 4)).mean(axis=2)
+    differences = 100 * (adabest - fedavg)
     error = differences.std(ddof=1) / np.sqrt(5)
     found = algorithm_figures.difference("adabest", "rounds", "fedavg", last=True).estimate
     assert found.mean == pytest.approx(differences.mean())

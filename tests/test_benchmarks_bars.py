@@ -9,14 +9,8 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-MACHINE = {
-    "date": "2026-01-02 03:04",
-    "python": "3.11.9",
-    "jax": "0.10.2",
-    "cores": 2,
-    "cpu": "a CPU",
-    "command": "python benchmarks/bars.py",
-}
+MACHINE = {"date": "2026-01-02 03:04", "python": "3.11.9", "jax": "0.10.2"}
+MACHINE |= {"cores": 2, "cpu": "a CPU", "command": "python benchmarks/bars.py"}
 PEERS = {
     "ratios": {"PyTorch by hand": 0.86, "fedjax": 2.5, "flwr": 9.0},
     "errors": {"ours": 0.0, "PyTorch by hand": 5e-4, "fedjax": 1e-6, "flwr": 1e-6},
@@ -51,9 +45,8 @@ def table(bars, tmp_path, capsys):
         dated = {name: line | {"machine": MACHINE} for name, line in lines.items()}
         earlier.write_text(json.dumps({"lines": dated}))
         measured = [name for name, line in dated.items() if "failed" not in line]
-        code = bars.main(
-            ["--from", str(earlier), "--out", str(tmp_path / "all.json"), "--only", *measured]
-        )
+        given = ["--from", str(earlier), "--out", str(tmp_path / "all.json")]
+        code = bars.main([*given, "--only", *measured])
         assert json.loads((tmp_path / "all.json").read_text())["lines"] == dated
         output = capsys.readouterr().out
         rows = [line[2:-2].split(" | ") for line in output.splitlines() if line.startswith("|")]

@@ -40,9 +40,8 @@ def test_the_same_experiment_learns(name, capsys):
 @pytest.mark.parametrize("name", PEERS)
 def test_the_code_for_the_other_library_is_marked_and_is_python(name):
     text = (ROOT / "docs/coming_from" / name).read_text()
-    blocks = re.findall(
-        r"^```\{code-block\} python\n:class: peer\n\n(.*?)^```", text, re.DOTALL | re.M
-    )
+    block = r"^```\{code-block\} python\n:class: peer\n\n(.*?)^```"
+    blocks = re.findall(block, text, re.DOTALL | re.MULTILINE)
     assert len(blocks) == text.count("```{code-block} python") >= 1
     for block in blocks:
         compile(block, name, "exec")
@@ -59,11 +58,9 @@ def test_the_command_is_the_program(capsys):
     main([*arguments, "--out", "results"])
     header, *rows = Path("results/metrics.csv").read_text().splitlines()
     of_last = dict(zip(header.split(","), rows[-1].split(","), strict=True))
-    names = {}
-    exec(programs(page)[0], names)
-    np.testing.assert_allclose(
-        float(of_last["test_accuracy"]), names["history"][-1]["test_accuracy"], atol=1e-6
-    )
+    exec(programs(page)[0], names := {})
+    accuracy = names["history"][-1]["test_accuracy"]
+    np.testing.assert_allclose(float(of_last["test_accuracy"]), accuracy, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -77,9 +74,8 @@ def test_the_questions(capsys):
     assert capsys.readouterr().out.startswith("FederatedData(clients=20, examples=200")
     assert names["accuracies"].value().shape == (50,)
     assert len(names["chosen"]) == 5
-    assert (
-        names["measure"](names["state"].model, names["poisoned"])["accuracy"].weight.sum() == 1433
-    )
+    measured = names["measure"](names["state"].model, names["poisoned"])
+    assert measured["accuracy"].weight.sum() == 1433
 
 
 def test_there_are_about_twenty_questions():

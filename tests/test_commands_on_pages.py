@@ -23,13 +23,8 @@ from fedjax_algos.runs.saving.trackers import trackers
 LANGUAGES = {"sh", "python", "text", "yaml", "bibtex"}  # yaml is for FedML
 
 # Options with which a command trains little: the values replace those of the line, or are added.
-SMALL = {
-    "--model": "linear",
-    "--clients": "10",
-    "--seeds": "1",
-    "--local-steps": "2",
-    "--devices": "1",
-}
+SMALL = {"--model": "linear", "--clients": "10", "--seeds": "1"}
+SMALL |= {"--local-steps": "2", "--devices": "1"}
 SMALL_IN_ROUNDS = {"--rounds": "2", "--eval-every": "1", "--cohort": "2"}
 SMALL_ON_CLOCK = {"--seconds": "8", "--evaluations": "2"}
 
@@ -52,10 +47,7 @@ NOT_RUN = {
     "fedjax-algos run fedavg --dataset fed_isic2019:DATA": "needs 9 GB; test_fed_isic2019.py",
     "fedjax-algos run fedavg --dataset fed_ixi:DATA": "needs 444 MB; test_fed_ixi.py",
     "curl": "needs a network",
-    "fedjax-algos compare --config experiments/papers/ghbm/full_": "test_large_tasks.py",
-    "fedjax-algos compare --config experiments/papers/fedcompass/full_fed_": "test_large_tasks.py",
-    "fedjax-algos compare --config experiments/papers/ghbm/small_": "test_large_tasks.py",
-    "fedjax-algos compare --config experiments/papers/fedcompass/small_": "test_large_tasks.py",
+    "fedjax-algos compare --config experiments/papers": "test_large_tasks.py",
     "fedjax-algos pack gldv2": "needs 500 GB; test_packing.py",
     "fedjax-algos pack inaturalist": "needs 186 GB; test_packing.py",
     "fedjax-algos pack tff_sqlite": "needs many GB; test_packing.py",

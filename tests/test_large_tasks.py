@@ -119,10 +119,8 @@ def test_a_stand_in_differs_in_little(path):
     assert differing <= {"dataset", "model", "seeds"} | (of_clock if full.seconds else of_rounds)
     assert small.dataset.partition(":")[0] == full.dataset.partition(":")[0]  # the reader
     kept = [spec for spec in specs if not re.search("tau=(10|20|40)", spec)]
-    short = [
-        spec.replace("min_steps=20,max_steps=100", "min_steps=2,max_steps=10") for spec in kept
-    ]
-    assert list(small_specs) == short
+    steps = "min_steps=20,max_steps=100", "min_steps=2,max_steps=10"
+    assert list(small_specs) == [spec.replace(*steps) for spec in kept]
     family = (re.search("network=([a-z]+)", small.model) or re.match("([a-z]+)", small.model))[1]
     assert full.model.startswith(family)
 

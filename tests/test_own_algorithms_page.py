@@ -61,9 +61,8 @@ def test_the_command_compares_the_files():
         *(name.removesuffix(".py") for name in FILES if name != "robust.py"),
     }
     header, *rows = (folder / "metrics.csv").read_text().splitlines()
-    method, loss, upload = (
-        header.split(",").index(name) for name in ("method", "test_loss", "upload_bytes")
-    )
+    columns = header.split(",")
+    method, loss, upload = map(columns.index, ("method", "test_loss", "upload_bytes"))
     last = {row.split(",")[method]: row.split(",") for row in rows}
     wrapped = last.pop("fedavg+middle")
     assert float(wrapped[loss]) == pytest.approx(float(last["median"][loss]))
@@ -184,9 +183,7 @@ def test_the_wrapper_of_fedavg_is_the_median():
     fedavg, scaffold = (algorithms[name](problem, LOCAL) for name in ("fedavg", "scaffold"))
     own = run(algorithms.make("median.py:median", problem, LOCAL), data, SETS)
     wrapped = run(fa.wrappers.wrap(fedavg, "robust.py:middle"), data, SETS)
-    np.testing.assert_allclose(
-        *map(np.stack, ([*map(flat, own)], [*map(flat, wrapped)])), atol=1e-12
-    )
+    np.testing.assert_allclose([*map(flat, own)], [*map(flat, wrapped)], atol=1e-12)
     of_scaffold = run(fa.wrappers.wrap(scaffold, "robust.py:middle"), data, SETS)
     assert np.isfinite(flat(of_scaffold[-1])).all()
     assert np.abs(flat(of_scaffold[-1]) - flat(own[-1])).max() > 1e-3

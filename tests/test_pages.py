@@ -80,8 +80,7 @@ def test_a_metric(capsys):
 def test_an_adapter(capsys):
     """docs/data_and_models.md: what is uploaded is the adapter, and it learns."""
     _, program = programs("docs/data_and_models.md")
-    names = {}
-    exec(program, names)
+    exec(program, names := {})
     start, end = names["history"][0], names["history"][-1]
     assert float(capsys.readouterr().out) == end["upload_bytes"] == 20 * 5 * 4 * (64 * 2 + 2 * 10)
     assert end["test_accuracy"] > start["test_accuracy"] + 0.2
@@ -95,8 +94,7 @@ def test_a_saved_model(tmp_path, monkeypatch, capsys):
     main(["compare", "fedavg", *given, "--out", "results/compare"])
     capsys.readouterr()
     program, loading, _ = programs("docs/results.md")
-    names = {}
-    exec(program, names)
+    exec(program, names := {})
     shapes = capsys.readouterr().out
     assert "(64, 64)" in shapes
     assert isinstance(names["model"], np.lib.npyio.NpzFile)
@@ -108,8 +106,7 @@ def test_a_saved_model(tmp_path, monkeypatch, capsys):
 def test_the_costs_of_a_client(capsys):
     """docs/results.md: FedHBM's clients download the model and one number, and keep a model."""
     *_, program = programs("docs/results.md")
-    names = {}
-    exec(program, names)
+    exec(program, names := {})
     model = 4 * (64 * 10 + 10)
     sent = names["engine"].transfer(names["state"], names["data"], names["dispatches"])
     assert sent == (model + 4, model)

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import FENCED, LAYOUTS, PAGES, page_at, quadratics, run
+from helpers import FENCED, LAYOUTS, PAGES, page_at, programs, quadratics, run
 
 import fedjax_algos as fa
 from fedjax_algos.algorithms import algorithms
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def fenced(language):
@@ -42,8 +41,7 @@ def test_the_six_lines_run_and_learn(capsys):
 def test_the_python_runs_and_learns(capsys):
     _, program = fenced("python")
     assert 15 <= len([line for line in program.splitlines() if line.strip()]) <= 20
-    names = {}
-    exec(program, names)
+    exec(program, names := {})
     start, end = names["history"][0]["test_loss"], names["history"][-1]["test_loss"]
     assert start > 100
     assert end < 0.01 * start
@@ -107,13 +105,10 @@ def test_files_that_a_page_names_exist(name):
     assert missing == []
 
 
-EXAMPLE = re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.DOTALL)
-
-
 @pytest.mark.slow
 def test_the_contributed_algorithm_is_one_file_and_nothing_else(tmp_path, x64):
     """CONTRIBUTING's file, loaded by its path, against a loop in NumPy."""
-    (text,) = EXAMPLE
+    (text,) = programs("CONTRIBUTING.md")
     assert 30 <= text.count("\n") <= 80
     path = tmp_path / "my_file.py"
     path.write_text(text)
@@ -130,9 +125,8 @@ def test_the_contributed_algorithm_is_one_file_and_nothing_else(tmp_path, x64):
         algorithms.pop(name, None)
     x, expected = 0.5, []
     for _ in sets:
-        deltas = np.array(
-            [x - (b + (x - b) * (1 - 0.1 * a) ** 3) for a, b in ((1, 1), (2, -1), (0.5, 3))]
-        )
+        a, b = np.array([[1, 2, 0.5], [1, -1, 3]])
+        deltas = x - (b + (x - b) * (1 - 0.1 * a) ** 3)
         rate = max(1, (deltas**2).mean() / (2 * (deltas.mean() ** 2 + 0.1)))
         x = x - rate * deltas.mean()
         expected.append(x)

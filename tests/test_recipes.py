@@ -88,9 +88,8 @@ def test_clients_with_the_highest_loss():
     names = result(POWER_OF_CHOICE)
     counts, losses = names["counts"], names["losses"]
     (cohort,) = names["highest_losses"](0, np.array([29]), 40, 4)
-    candidates = np.random.default_rng([0, 29]).choice(
-        40, 10, replace=False, p=counts / sum(counts)
-    )
+    rng = np.random.default_rng([0, 29])
+    candidates = rng.choice(40, 10, replace=False, p=counts / sum(counts))
     assert set(cohort) <= set(candidates)
     others = np.setdiff1d(candidates, cohort)
     assert losses[cohort].min() >= losses[others].max()
@@ -115,8 +114,7 @@ def bert():
     def norm(name):
         tensors[f"{name}.weight"], tensors[f"{name}.bias"] = 1 + draw(WIDTH), draw(WIDTH)
 
-    sizes = {"word": VOCABULARY, "position": LENGTH, "token_type": 2}
-    for name, size in sizes.items():
+    for name, size in (("word", VOCABULARY), ("position", LENGTH), ("token_type", 2)):
         tensors[f"bert.embeddings.{name}_embeddings.weight"] = draw(size, WIDTH)
     norm("bert.embeddings.LayerNorm")
     for number in range(LAYERS):
@@ -145,12 +143,8 @@ def bert_features(tensors, tokens):
         return tensors[f"bert.embeddings.{name}_embeddings.weight"].astype(float)
 
     tokens = tokens[tokens != 0]  # without padding no mask is needed
-    x = (
-        embedding("word")[tokens]
-        + embedding("position")[: len(tokens)]
-        + embedding("token_type")[0]
-    )
-    x = norm("bert.embeddings.LayerNorm", x)
+    x = embedding("word")[tokens] + embedding("position")[: len(tokens)]
+    x = norm("bert.embeddings.LayerNorm", x + embedding("token_type")[0])
     for number in range(LAYERS):
         layer = f"bert.encoder.layer.{number}"
         q, k, v = (
@@ -204,11 +198,9 @@ def test_a_job_array():
     Path("study.sh").write_text(JOBS.replace("--seeds 10", f"--seeds 2 {little}"))
     assert Path("study.sh").read_text() != JOBS
     folder = Path(sys.executable).parent
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
     for task in ("0", "11", "11"):
-        environment = os.environ | {
-            "SLURM_ARRAY_TASK_ID": task,
-            "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
-        }
+        environment = os.environ | {"SLURM_ARRAY_TASK_ID": task, "PATH": path}
         subprocess.run(["bash", "study.sh"], env=environment, check=True, capture_output=True)
     command = [folder / "fedjax-algos", "table", "results/0", "results/11"]
     table = subprocess.run(command, check=True, capture_output=True, text=True).stdout

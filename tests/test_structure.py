@@ -97,9 +97,8 @@ def test_tests_mirror_the_folders():
 def test_an_exchange_and_a_server_step_are_written_once():
     """In the engine, two files alone call the functions of an algorithm that train and sum."""
     called = re.compile(r"\.(client_update|contribute|decode|server_update)\b")
-    files = {
-        path.name for path in (ROOT / "engine").rglob("*.py") if called.search(path.read_text())
-    }
+    paths = (ROOT / "engine").rglob("*.py")
+    files = {path.name for path in paths if called.search(path.read_text())}
     assert files == {"exchange.py", "server_step.py"}
 
 

@@ -21,12 +21,14 @@ Y = np.arange(N, dtype=np.int32) % 2
 EXAMPLES = {"x": X, "y": Y}
 ROWS = np.split(np.arange(N), CLIENTS)
 PAIRS = np.ones((3, 2), int)
+ADAM = optax.adam(0.1)
 LOCAL = fa.Local(batch_size=2, learning_rate=0.1, steps=1)
 POPULATION = fa.Population(CLIENTS, COHORT, N)
 MODEL = fa.Model({"Dense_0": {"kernel": np.zeros((3, 2)), "bias": np.zeros(2)}})
 SYSTEM = asynchrony.simulated()
 PLANNER = asynchrony.immediate(steps=1)
 MOST = 2**31 - 1
+KEY = jax.random.key(0)
 ROUND = {"cohort_size": COHORT, "rounds": 1}
 rows_of = fa.Partition.of
 
@@ -93,6 +95,10 @@ def a_round(before=None, data=None, name="fedavg", **changes):
     changed = {field: np.asarray(values) for field, values in changes.items()}
     before = state(name) if before is None else before
     return engine(name).round(before, data or store(), one()._replace(**changed))
+
+
+def of_scaffold(*population, **options):
+    return a_round(state("scaffold", *population, **options), name="scaffold")
 
 
 def simulate(made=None, **changes):
@@ -193,7 +199,7 @@ def traced(counts=(3,) * CLIENTS, **changes):
 
 def started(value, **options):
     """A run of which client 1 has a row that is not finite."""
-    params = algorithm().problem.init(jax.random.key(0)).params
+    params = algorithm().problem.init(KEY).params
     rows = jax.tree.map(lambda leaf: np.zeros((CLIENTS, *leaf.shape)), params)
     rows["Dense_0"]["bias"][1, 0] = value
     return engine("scaffold", **options).init(0, POPULATION, clients=fa.ClientStates(rows))
@@ -225,7 +231,6 @@ WRONG = [
     (lambda: of_local(batch_size=True), r"batch_size=True is out of range"),
     (lambda: of_local(learning_rate=None), r"learning_rate=None .* a number above 0"),
     (lambda: of_local(learning_rate=0.0), r"learning_rate=0.0 .* a number above 0"),
-    (lambda: of_local(learning_rate=-0.1), r"learning_rate=-0.1 is out of range"),
     (lambda: of_local(learning_rate=np.nan), r"learning_rate=nan is out of range"),
     (lambda: of_local(learning_rate="0.1"), r"='0.1' is out of range"),
     (lambda: of_local(steps=0), r"steps=0 is out of range"),
@@ -236,31 +241,25 @@ WRONG = [
     (lambda: of_local(batches="ful"), r"batches='ful' is unknown; choose short, dropped"),
     (lambda: of_local(rate_by="step"), r"'step' is unknown; choose round or"),
     (lambda: of_local(transform=None), r"transform=None is no optax .*; give one"),
-    (lambda: of_local(transform=optax.adam(0.1)), r"transform points .*; give .*scale_by_adam\(\)"),
-    (
-        lambda: algorithm("fedgbo", optimizer=optax.adam(0.1), upload="both"),
-        r"fedgbo: optimizer points against the gradient, .*; give .*, optax.scale_by_adam\(\) in",
-    ),
-    (
-        lambda: algorithm(server_transform=optax.sgd(1.0, momentum=0.9)),
-        r"fedavg: server_transform points against the gradient, .*; give .*, optax.scale_by_adam",
-    ),
+    (lambda: of_local(transform=ADAM), r"transform points .*; give .*scale_by_adam\(\)"),
+    (lambda: algorithm("fedgbo", optimizer=ADAM, upload="both"), r"fedgbo: optimizer points .*; "),
+    (lambda: algorithm(server_transform=ADAM), r"server_transform points .*; give .*scale_by_adam"),
     (lambda: algorithm(local=0.1), r"local=0.1 is not of type Local; give fedjax"),
+    (lambda: steps(epochs=1), r"steps=1 and epochs=1; give exactly one"),
+    (lambda: steps(steps=None), r"steps=None and epochs=None; give exactly one"),
+    (lambda: steps(steps=2.5), r"Local: steps=2.5 is out of range"),
     (lambda: steps(steps=None, epochs=1e9), r"the local steps of client 1 would be 5000000000,"),
     (lambda: steps(steps=2**30).dispatches(40), r"client \d in all .* would be \d+, .* fewer roun"),
     (lambda: of_local(reverse=fa.ReverseMode(2, 3, "all")), r"policy='all' cannot be called; give"),
     (lambda: fa.differentiable(LOCAL, PAIRS), r"counts are int64\[3, 2\]; give the number of"),
     (lambda: fa.differentiable(LOCAL, store().counts(), "all"), r"reverse.policy='all' cannot be"),
-    *(
-        (lambda w=w: steps(batch_size=8, batches="dropped", **w), r"client 0 holds 7 .*; give smal")
-        for w in ({"steps": None, "epochs": 1}, {"steps": 2})
-    ),
+    (lambda: steps(batch_size=8, batches="dropped"), r"client 0 holds 7 .*; give smal"),
+    (lambda: steps(batch_size=8, batches="dropped", steps=None, epochs=1), r"holds 7 .*; give"),
     # examples and partitions
     (lambda: stored(y=Y[1:]), r"examples have \[11, 12\] rows; .* the same num"),
     (lambda: stored(y=Y.astype(str)), r"type <U11; give arrays of numbers"),
     (lambda: federated({}), r"=\{\} hold no array; give"),
     (lambda: fa.federate(EXAMPLES, ROWS), r"partition=<list> is not of type Partition; give Part"),
-    (lambda: fa.federate(EXAMPLES, {0: [0]}), r"=\{0: .* not of type Partition; give Partition.of"),
     (lambda: fa.federate(EXAMPLES, "iid"), r"partition='iid' is not of type Partition; give Part"),
     (lambda: federated([EXAMPLES] * 2), r"a list of 2 entries .* no arrays; give one tree of arra"),
     (lambda: federated(EXAMPLES, [[0], [12]]), r"names example 12; there are examples 0 to 11"),
@@ -285,23 +284,17 @@ WRONG = [
     (lambda: partitions["iid"](X, 2, 0), r"give one label for each exam"),
     (lambda: partitions["iid"](Y, 13, 0), r"12 examples .*; use at most 12 clients"),
     (lambda: data.describe_partition(Y, ROWS), r"not of type Partition; give what a partition"),
-    (
-        lambda: data.describe_partition(Y + np.int64(2**40), rows_of(ROWS)),
-        r"a table of 4 clients and 1099511627778 classes would need at least 35.2 TB, .* fewer cl",
-    ),
+    (lambda: data.describe_partition(Y + np.int64(2**40), rows_of(ROWS)), r"35.2 TB, .* fewer cl"),
     # runs in rounds
     (lambda: simulate(algorithm()), r"engine=.* is not of type Engine; give make_engine\(algorith"),
     (lambda: simulate("fedavg"), r"engine='fedavg' is not of type Engine; give make_engine\("),
     (lambda: fa.make_engine(fa.algorithms.fedavg), r"=fedavg is not of type Algorithm; give"),
     (lambda: fa.make_engine("fedavg"), r"='fedavg' is not of type Algorithm; give .*s.fedavg\("),
-    (lambda: simulate(data=[EXAMPLES]), r"data=.* give what federate or open_"),
     (lambda: simulate(data=EXAMPLES), r"data=.* give what federate or open_"),
     (lambda: simulate(rounds=0), r"rounds=0 .* a whole number of at least 1"),
-    (lambda: simulate(rounds=1.5), r"rounds=1.5 .* a whole number of at least 1"),
     (lambda: simulate(eval_every=0), r"eval_every=0 .* at least 1"),
     (lambda: simulate(cohort_size=5), r"cohort_size=5 .*; give 1 to 4"),
     (lambda: simulate(cohort_size=0.5), r"cohort_size=0.5 .* a whole number"),
-    (lambda: simulate(seed=-1), r"seed=-1 .* at least 0"),
     (lambda: simulate(seed=2**32), r"at least 0 and at most 4294967295"),
     (lambda: simulate(seed=0.5), r"seed=0.5 .* a whole number of at least 0"),
     (lambda: simulate(sampler="uniform"), r"'uniform' cannot be called; "),
@@ -324,10 +317,7 @@ WRONG = [
     (lambda: simulate(data=federated({"x": X})), r"hold x .* reads x and y; name the inputs x and"),
     (lambda: simulate(evaluate="loss"), r"='loss' cannot be called; give"),
     (lambda: simulate(params={"w": np.zeros(3)}), r"another structure \(w .*\) than the problem's"),
-    (
-        lambda: simulate(params=problem(2).init(jax.random.key(0)).params),
-        r"params of shape \[2, 2\] where the problem's have \[3, 2\]; give params as problem.init",
-    ),
+    (lambda: simulate(params=problem(2).init(KEY).params), r"\[2, 2\] .* \[3, 2\]; g"),
     (lambda: simulate(start_round=1), r"start_round=1 has no state; give the state after so many"),
     (lambda: simulate(state=state()), r"state has no start_round, .*; give the number of rounds"),
     (lambda: go_on(start_round=0.5), r"start_round=0.5 .* a whole number of at least 0"),
@@ -337,10 +327,7 @@ WRONG = [
     (lambda: simulate(state=state().server, start_round=0), r"state=.* is not of type FederatedSt"),
     (lambda: simulate(state=consumed(), start_round=1), r"this state was consumed .*; use the one"),
     # a problem of the user's own
-    (
-        lambda: fa.make_engine(fa.algorithms.fedavg(models.mlp, LOCAL)),
-        r"problem=mlp is not of type Problem; give Problem\(init, apply, loss\), or what models",
-    ),
+    (lambda: fa.make_engine(fa.algorithms.fedavg(models.mlp, LOCAL)), r"=mlp is not .*; give Pro"),
     (lambda: fa.make_evaluate(models.mlp), r"=mlp is not of type Problem; give Problem\(init, app"),
     (lambda: measured(lambda outputs, _: outputs), r"metrics returned an array float32\[12\]; ret"),
     (lambda: measured(lambda _, batch: {"error": batch["z"]}), r"Problem.metrics raised KeyError"),
@@ -348,44 +335,28 @@ WRONG = [
         lambda: applied(lambda params, batch: (batch["inputs"], ())),
         r"Problem.apply raised KeyError in test_.*py, line \d+ \('inputs'\): its batch holds .*x",
     ),
-    (lambda: applied(lambda params, batch: (params["v"], ())), r"Problem.apply raised KeyError"),
     (
         lambda: applied(lambda params, batch: (params["w"] @ batch["x"], ())),
         r"Problem.apply raised TypeError in .* \(dot_general .*\): its batch holds mask",
     ),
-    (
-        lambda: applied(lambda params, batch: batch["x"] @ params["w"]),
-        r"Problem.apply returned an array float32\[2\]; return \(outputs, statistics\), with",
-    ),
+    (lambda: applied(lambda params, batch: batch["x"] @ params["w"]), r"float32\[2\]; return \("),
     (
         lambda: of_problem(linear(loss=lambda prediction, batch: batch["label"])),
         r"Problem.loss raised KeyError .* \('label'\): its batch holds x .*, y int32.*; mend it",
     ),
-    (
-        lambda: of_problem(linear(), federated({"x": X, "label": Y})),
-        r"Problem.loss raised KeyError .* \('y'\): its batch holds label .* or give federate",
-    ),
+    (lambda: of_problem(linear(), federated({"x": X, "label": Y})), r"\('y'\): its batch holds "),
     (lambda: of_problem(linear(), federated((X, Y))), r"Problem.apply raised TypeError .* not str"),
     (
         lambda: of_problem(problem()._replace(apply=lambda *given: problem().apply(*given)[0])),
         r"returned an object of type Outputs with the fields logits, features; return \(outp",
     ),
-    (
-        lambda: of_problem(linear(init=lambda key: {"w": jnp.zeros(3)})),
-        r"Problem.init\(key\)=.* is not of type Model; return fedjax_algos.Model",
-    ),
+    (lambda: of_problem(linear(init=lambda key: {"w": jnp.zeros(3)})), r"init\(key\)=.* return f"),
     (lambda: of_problem(linear(int)), r"params\['w'\] of type int32, of which no gradient .*; giv"),
     (lambda: sweep(made=linear(int)), r"params\['w'\] of type int32, of which no gradient .*; giv"),
-    (
-        lambda: of_problem(linear(), params={"w": np.zeros(3, np.int32)}),
-        r"params\['w'\] of type int32, of which no gradient can be taken; give it a float type",
-    ),
+    (lambda: of_problem(linear(), params={"w": np.zeros(3, int)}), r"of type int64, of which"),
     (lambda: of_problem(linear(jnp.float16)), r"of type float16, in which sums .*; keep float32"),
     (lambda: classified(softmax, y=Y.astype(np.float32)), r"Problem.loss raised .*: its batch hol"),
-    (
-        lambda: classified(lambda outputs, batch: (outputs - batch["y"]) ** 2),
-        r"Problem.loss raised TypeError .* fields logits, features; mend it",
-    ),
+    (lambda: classified(lambda outputs, batch: (outputs - batch["y"]) ** 2), r"fields logits, fea"),
     (
         lambda: of_problem(
             models.nnx_classifier(lambda rngs: nnx.Linear(3, 2, rngs=rngs), trainable=nnx.LoRAParam)
@@ -396,37 +367,23 @@ WRONG = [
         lambda: of_problem(linear(loss=lambda prediction, batch: prediction.mean())),
         r"the loss has shape \(\), but must give one value for each example, shape \(2,\): return",
     ),
-    *(
-        (
-            lambda n=n, o=o: of_one_array(n, **o),
-            r"none of the params, which are one array; give a mo",
-        )
-        for n, o in (("fedrep", {"head": "*out"}), ("fedbn", {"norm": "*out"}))
-    ),
+    (lambda: of_one_array("fedrep", head="*out"), r"none of the params, which are one array; give"),
+    (lambda: of_one_array("fedbn", norm="*out"), r"none of the params, which are one array; give"),
     # numbers that the device cannot hold, and labels that a loss takes for other ones
     (lambda: stored(x=X.astype(np.int64) + 2**31), r"examples\['x'\] has 2147483648 in example 0"),
     (lambda: stored(x=X.astype(float) * 1e300), r"\['x'\] has 1e\+300 in example 0, .* of float32"),
-    (
-        lambda: simulate(test=EXAMPLES | {"x": X.astype(float) * -1e300}),
-        r"test examples\['x'\] has -1e\+300 in example 0, which is out of range of float32",
-    ),
+    (lambda: simulate(test=EXAMPLES | {"x": X.astype(float) * -1e300}), r"\['x'\] has -1e\+300 in"),
     (lambda: classified(softmax, y=Y + 1), r"examples have label 2 in \['y'\], but the model has"),
     (lambda: classified(indexed, y=Y + 7), r"have label 7 in \['y'\], .* takes it for class 1; gi"),
     (lambda: classified(indexed, y=Y - 2), r"have label -2 in \['y'\], .* takes it for class 0; g"),
     (lambda: classified(softmax, EXAMPLES | {"y": Y + 1}), r"test examples have label 2 in"),
     (lambda: a_round(data=stored(y=Y + 1)), r"clients' examples have label 2; give whole numbers"),
-    (
-        lambda: engine(devices=2, examples="sharded").put_data(stored(y=Y + 1)),
-        r"the clients' examples have label 2; give whole numbers from 0 to 1",
-    ),
+    (lambda: engine(devices=2, examples="sharded").put_data(stored(y=Y + 1)), r"have label 2; giv"),
     (lambda: pure(data=stored(y=Y - 1)), r"clients' examples have label -1; give whole numbers"),
     # what a state, data and dispatches are of
     (lambda: engine().put_data(EXAMPLES), r"data=<dict> is not of type FederatedData .*; give wha"),
     (lambda: engine().updates(state(), EXAMPLES, one()), r"data=<dict> is not .*; give what feder"),
-    (
-        lambda: pure("scaffold", population=fa.Population(2, 2, 6)),
-        r"rows of shape \[2, .*\], but the data have 4 clients .*; give the state of a run with th",
-    ),
+    (lambda: pure("scaffold", population=fa.Population(2, 2, 6)), r"rows of shape \[2, .* 4 clie"),
     (lambda: pure(state=state("fedavgm")), r"the state is of another algorithm or model: .*; give"),
     (lambda: own_models("ditto", fa.Population(2, 2, 6)), r"the state is of 2 clients, but the da"),
     (lambda: started(np.nan), r"rows\['Dense_0'\]\['bias'\] of client 1 .* are not finite; give"),
@@ -434,12 +391,12 @@ WRONG = [
     (lambda: dispatches(counts=[3, 0, 3]), r"counts have 0 of client 1; give the number of exampl"),
     (lambda: traced([3, 3, -5]), r"counts have -5 of client 2; give the"),
     (lambda: traced([3, 5.7, 3]), r"counts have 5.7 of client 1; give t"),
+    (lambda: traced(cohort_size=8), r"cohort_size=8 is out of range; give 1 to 4"),
+    (lambda: traced(rounds=0), r"rounds=0"),
+    (lambda: traced(sampler="cyclic"), r"give one of participation\.traced_samplers"),
+    (lambda: traced(failures=0.3), r"give one of participation\.failures"),
     (lambda: traced([]), r"counts are float64\[0\]; give the number"),
-    (lambda: traced(PAIRS), r"counts are int64\[3, 2\]; give the number of examples of each clien"),
-    (
-        lambda: asynchrony.plan_dispatches(plan(), [3, 3, 0, 3], LOCAL),
-        r"counts have 0 of client 2; give the number of examples",
-    ),
+    (lambda: asynchrony.plan_dispatches(plan(), [3, 3, 0, 3], LOCAL), r"counts have 0 of client 2"),
     (lambda: traced(sampler=lambda *_: jnp.array([0, 99])), r"client 99 is in a cohort; there are"),
     (lambda: traced(sampler=lambda *_: jnp.zeros(1, jnp.int32)), r"the sampler returned a cohort"),
     (lambda: traced(sampler=lambda *_: jnp.zeros(2)), r"cohort float32\[2\]; give one that return"),
@@ -450,28 +407,17 @@ WRONG = [
     (lambda: engine().init(0, fa.Population(0, 1, 1)), r"num_clients=0 .* a whole number of at le"),
     (lambda: engine().init(0, fa.Population(2, 3, 1)), r"cohort_size=3 .* at most num_clients=2"),
     (lambda: state("scaffold", fa.Population(MOST, 1, MOST)), r"2147483647 clients would need"),
-    (
-        lambda: engine().init(0, POPULATION, next(iter(consumed())).params),
-        r"this state was consumed .*; use the one that it returned, or copy it before the round: j",
-    ),
+    (lambda: engine().init(0, POPULATION, next(iter(consumed())).params), r"was consumed .*; use "),
     (lambda: a_round(()), r"state=\(\) is not .*; give wh"),
     (lambda: a_round(consumed()), r"this state was consumed by the round .*; use the one that it"),
     (lambda: a_round(state("fedavgm")), r"state is of another algorithm or"),
     (
-        lambda: fa.make_engine(algorithm("ghbm", tau=2)).round(
-            other("ghbm", tau=3), store(), one()
-        ),
+        lambda: fa.make_engine(algorithm("ghbm")).round(other("ghbm", tau=3), store(), one()),
         r"the state is of the same algorithm with other options: .*; give what engine.init",
     ),
     (lambda: a_round(other(width=5)), r"the state is of another model: .*; give what engine.init"),
-    (
-        lambda: a_round(state("scaffold", fa.Population(5, COHORT, N)), name="scaffold"),
-        r"rows of shape \[5, .*\], but the data have 4 clients .*; give the state of a run with th",
-    ),
-    (
-        lambda: a_round(state("scaffold", client_state="host"), name="scaffold"),
-        r"the engine has client_state='device', but the state's rows are on the host; give what",
-    ),
+    (lambda: of_scaffold(fa.Population(5, COHORT, N)), r"rows of shape \[5, .* have 4 clients .*"),
+    (lambda: of_scaffold(client_state="host"), r"='device', but .* rows are on the host; give wh"),
     (lambda: engine().round(state(), store(), dispatches()), r"shape \(1, 2\); give arrays \[coh"),
     (lambda: engine().rounds(state(), store(), one()), r"shape \(2,\); give arrays \[rounds, coho"),
     (lambda: engine().rounds(state(), store(), dispatches(), 2), r"number=2 .* give 1 to 1"),
@@ -485,7 +431,6 @@ WRONG = [
     (lambda: twice("fedhbm"), r"client 1 is twice in the cohort of round 0"),
     (lambda: sampled([0, 1]), r"cohorts of shape \(2,\); give one that"),
     (lambda: sampled([[0, 4]]), r"client 4 is in a cohort; there a"),
-    (lambda: sampled([[0, -1]]), r"client -1 is in a cohort; ther"),
     (lambda: engine("scaffold", client_state="cloud"), r"'cloud' is unknown; choose device or"),
     (lambda: engine("scaffold", client_state="disk"), r"'disk' has no folder; give client_state="),
     (lambda: engine("scaffold", client_state=fa.RowsOnDisk(3)), r"folder=3 is not of type str or"),
@@ -498,6 +443,8 @@ WRONG = [
     (lambda: simulate_async(evaluations=MOST), r"the rows of 2147483647 evaluations .*; give fewe"),
     (lambda: simulate_async(seconds=1e12), r"a plan with about .* dispatches would need at least"),
     (lambda: PLANNER(SYSTEM(0), 1, arrivals=MOST), r"arrivals=2147483647 would need .* give"),
+    (lambda: asynchrony.compass(min_steps=30, max_steps=20), r"=30 is above max_steps=20; give at"),
+    (lambda: asynchrony.compass(slack=0.9), r"slack=0\.9 is out of range"),
     (lambda: fa.make_executor(algorithm("mime")), r"does not run on the virtual clock: .* use sy"),
     (lambda: fa.make_executor(algorithm("fedasync"), slots=0.5), r"slots=0.5 .* a whole number of"),
     (lambda: execute(plan=None), r"plan=None is not of type Plan; give what a planner"),
@@ -519,12 +466,11 @@ WRONG = [
     (lambda: personal(EXAMPLES), r"train=<dict> is not of type FederatedData; give what federate"),
     (lambda: personal(store(), num_steps=np.ones(3, int)), r"shape \(3,\) for 4 clients; give one"),
     (lambda: weighted_by("size"), r"'size' is unknown; choose uniform or ex"),
+    (lambda: models.unet_3d((8, 6, 8), 2).init(KEY), r"\(8, 6, 8\) cannot be halved 2 times; .* "),
+    (lambda: models.models["cnn_fedgbo"]((10, 9), 10).init(KEY), r"\(4, 3\) are too small: .* lea"),
     (lambda: models.mlp((3,), 2, layers=10**9), r"at least 1 and at most 1000, because each layer"),
     (lambda: Settings(rounds=2**31).check(), r"at most 2147483647, because it is counted in 32-bi"),
-    (
-        lambda: Settings(seeds=tuple(range(10**4)), clients=10**9, cohort=1).check(),
-        r"10000 seeds of clients=1000000000 would need at least 80 TB, .*; give fewer seeds or",
-    ),
+    (lambda: Settings(seeds=tuple(range(10**4)), clients=10**9, cohort=1).check(), r"80 TB, .*; g"),
 ]
 
 

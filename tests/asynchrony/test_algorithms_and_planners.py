@@ -105,8 +105,7 @@ def test_an_algorithm_runs_with_its_planners(case):
     ("name", "message"), [("mime", "two exchanges"), ("fedlga", r'reduce="stack"')]
 )
 def test_algorithms_that_need_synchronous_rounds(name, message):
-    toy = quadratics([[1.0]], [[1.0]])
-    algorithm = Case(name, {}).build(toy.problem, LOCAL)
+    algorithm = Case(name, {}).build(TOY.problem, LOCAL)
     for refuse in (check_asynchronous, fa.make_executor):
         with pytest.raises(ValueError, match=f"does not run on the virtual clock: .*{message}"):
             refuse(algorithm)

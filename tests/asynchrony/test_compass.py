@@ -35,10 +35,6 @@ class GivenSystem:
         return self.unavailable.get((client, number))
 
 
-def random_system(seed, speeds, leaving):
-    return simulated(speeds=speeds, dropout=leaving, change=0.1)(seed)
-
-
 # the paper's figures; clients are counted from 1 and times are minutes, as there
 
 PER_STEP = ["1/10", "1/5", "1/4", "2/5", "1/2"]
@@ -138,16 +134,9 @@ def decisions(plan):
         for start, client, steps, group, expected, latest in rows
         if group
     ]
-    steps = [
-        (clock(time), group, members(plan, step))
-        for step, (time, group) in enumerate(zip(plan.time.tolist(), plan.group, strict=True))
-    ]
-    return assignments, steps
-
-
-def members(plan, step):
-    """Staleness by client (from 1) of a server step, in its order."""
-    return {client + 1: staleness for client, staleness in stalenesses(plan, step)}
+    clients = [{i + 1: late for i, late in stalenesses(plan, k)} for k in range(len(plan.time))]
+    steps = zip(map(clock, plan.time.tolist()), plan.group.tolist(), clients, strict=True)
+    return assignments, list(steps)
 
 
 def stalenesses(plan, step):
@@ -195,9 +184,6 @@ def test_speeds_are_averaged_in_code_mode(speed_weight, record, steps):
     assert plan.num_steps[third] == steps
 
 
-# examples by hand
-
-
 @pytest.mark.parametrize(("mode", "steps"), [("paper", 100), ("code", 99)])
 def test_groups_that_need_too_many_steps(mode, steps):
     """At 100, client 2 could meet group 1 (at 120) after 101 steps, and group 2 (at 119) after 99.
@@ -223,13 +209,9 @@ def test_arrivals_at_the_latest_time_are_not_late(number):
     assert plan.step.tolist() == [0, 1, 2, 3, 3, 3]
 
 
-# clients that leave and come back
-
-
 def test_a_group_is_aggregated_when_the_last_pending_client_leaves():
-    system = GivenSystem(
-        [1, 1], durations={(0, 1): 80}, unavailable={(1, 1): (Fraction("0.9"), 30)}
-    )
+    unavailable = {(1, 1): (Fraction("0.9"), 30)}
+    system = GivenSystem([1, 1], durations={(0, 1): 80}, unavailable=unavailable)
     plan = compass()(system, 2, seconds=140)
     assert plan.time.tolist() == [20, 20, 110]  # 20 + 90 steps, before Ta = 120
     assert plan.fate[:4].tolist() == [AGGREGATED] * 3 + [LOST]
@@ -277,11 +259,8 @@ def test_a_client_that_rejoins_at_a_timer_gets_the_new_model():
     assert plan.trace.arrival_group[-2:].tolist() == [2, 2]
 
 
-# a literal transcription of the paper's boxes
-
-
 class Literal:
-    """Algorithms 1 to 3 with dictionaries and a scan for the next event, without ties."""
+    """The paper's algorithms 1 to 3 with dictionaries and a scan for the next event; no ties."""
 
     def __init__(self, system, num_clients, least, most, slack, code):
         self.system, self.least, self.most, self.slack = system, least, most, slack
@@ -402,12 +381,11 @@ class Literal:
     st.sampled_from([0, 0.05, 0.5]),
 )
 def test_literal_transcription(seed, speeds, num_clients, steps, slack, mode, leaving):
-    literal = Literal(
-        random_system(seed, speeds, leaving), num_clients, *steps, slack, mode == "code"
-    )
+    make = simulated(speeds=speeds, dropout=leaving, change=0.1)
+    literal = Literal(make(seed), num_clients, *steps, slack, mode == "code")
     literal.run(80)
     planner = compass(min_steps=steps[0], max_steps=steps[1], slack=slack, mode=mode)
-    plan = planner(random_system(seed, speeds, leaving), num_clients, arrivals=80)
+    plan = planner(make(seed), num_clients, arrivals=80)
     trace = plan.trace
     columns = plan.client, plan.num_steps, plan.version, trace.arrival_group
     dispatches = zip(*(column.tolist() for column in columns), strict=True)
@@ -429,13 +407,3 @@ def test_floors_of_floats():
     )
     for name in (*DISPATCHES, "fate", "dispatch", "staleness", "step"):
         np.testing.assert_array_equal(getattr(exact, name), getattr(rounded, name))
-
-
-# options
-
-
-def test_wrong_options():
-    with pytest.raises(ValueError, match="min_steps=30 is above max_steps=20; give at most that"):
-        compass(min_steps=30, max_steps=20)
-    with pytest.raises(ValueError, match=r"slack=0\.9 is out of range"):
-        compass(slack=0.9)

@@ -74,12 +74,6 @@ def test_durations_are_those_of_fedscale(files):
     assert repr(system) == "FedScaleSystem(devices=3, sessions=0, batch_size=4)"
 
 
-def timeline(plan):
-    return list(
-        zip(plan.client, plan.started, plan.ended, [" ?L"[fate] for fate in plan.fate], strict=True)
-    )
-
-
 def test_an_exact_timeline(files):
     """Four steps of one example take 1.5, 6 and 3 s, and 0.5, 0.125 and 0.25 s of communication.
 
@@ -89,7 +83,8 @@ def test_an_exact_timeline(files):
     make = fedscale(**files(), batch_size=1, order="file")
     system = make(3, download_bytes=16 * 1024, upload_bytes=16 * 1024)  # 256 kbit
     plan = immediate(steps=4)(system, 3, seconds=30)
-    assert sorted(timeline(plan)) == [
+    fates = [" ?L"[fate] for fate in plan.fate]
+    assert sorted(zip(plan.client, plan.started, plan.ended, fates, strict=True)) == [
         (0, 0, 2, " "),
         (0, 2, 4, " "),
         (0, 4, 6, " "),

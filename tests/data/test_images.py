@@ -38,12 +38,10 @@ def test_a_jpeg_is_close_to_the_picture_that_was_encoded():
     ("content", "image_format", "message"),
     [
         (encoded(PIXELS), ImageFormat(8, 8), "has 6 x 8 pixels, not 8 x 8"),
-        (encoded(PIXELS), ImageFormat(6, 7), "has 6 x 8 pixels, not 6 x 7"),
         (encoded(PIXELS), ImageFormat(10, 10, 3, 9), "pixels, not 10 x 10"),
         (encoded(PIXELS)[:-30], ImageFormat(6, 8), "not an? .*: "),
         (encoded(PIXELS, "JPEG")[:40], ImageFormat(6, 8), "not an? .*: "),
         (b"", ImageFormat(6, 8), "not an? .*: "),
-        (b"GIF89a", ImageFormat(6, 8), "not an? .*: "),
     ],
 )
 def test_damaged_images_and_other_sizes_are_named(content, image_format, message, monkeypatch):

@@ -32,9 +32,8 @@ def texts(number, seed):
     lengths = rng.integers(1, TIME + 1, number)
     lengths[rng.integers(number)] = 0
     labels[np.arange(TIME) >= lengths[:, None]] = 0
-    guesses = np.where(
-        rng.random(labels.shape) < 0.5, labels, rng.integers(0, CLASSES, labels.shape)
-    )
+    right = rng.random(labels.shape) < 0.5
+    guesses = np.where(right, labels, rng.integers(0, CLASSES, labels.shape))
     return rng.normal(size=(number, TIME, CLASSES)) + 4 * np.eye(CLASSES)[guesses], labels
 
 
@@ -62,11 +61,9 @@ def test_accuracies_are_means_over_the_counted_tokens(seed):
 def test_several_classes_of_unknown_words():
     """With two buckets the last word is one of them."""
     logits, labels = np.zeros((1, 3, CLASSES)), np.array([[WORDS - 1, WORDS, UNKNOWN]])
-    weights = [
-        metrics["token_accuracy"](*of(logits, labels), buckets=n)["accuracy_no_oov_or_eos"].weight
-        for n in (1, 2)
-    ]
-    assert [weight.tolist() for weight in weights] == [[2], [1]]
+    for buckets, weight in ((1, [2]), (2, [1])):
+        found = metrics["token_accuracy"](*of(logits, labels), buckets=buckets)
+        assert found["accuracy_no_oov_or_eos"].weight.tolist() == weight
 
 
 def test_the_loss_leaves_padding_out():
@@ -140,9 +137,6 @@ def test_errors_name_the_fix():
         metrics["token_accuracy"](Outputs(jnp.zeros((2, 3, 4))), {"y": jnp.zeros((2, 3), int)})
     with pytest.raises(ValueError, match="divide_by='texts' is unknown; choose tokens or pos"):
         with_loss(model(), "token_cross_entropy:divide_by=texts")
-
-
-# recurrent layers
 
 
 def sigmoid(a):

@@ -84,18 +84,11 @@ def by_hand(name, z, y, value):
     return sum((each - t) ** 2 for each, t in zip(values, target, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("spec", "value"),
-    [
-        ("cross_entropy", 0.0),
-        ("cross_entropy:0.3", 0.3),
-        ("focal", 2.0),
-        ("focal:gamma=0.5", 0.5),
-        ("brier", None),
-        ("squared_error", None),
-        ("hinge", None),
-    ],
-)
+OPTIONS = {"cross_entropy": 0.0, "cross_entropy:0.3": 0.3, "focal": 2.0, "focal:gamma=0.5": 0.5}
+OPTIONS |= dict.fromkeys(("brier", "squared_error", "hinge"))
+
+
+@pytest.mark.parametrize(("spec", "value"), OPTIONS.items())
 def test_values_are_those_of_numpy(spec, value):
     rng = np.random.default_rng(0)
     logits, labels = 2 * rng.normal(size=(7, 4)), rng.integers(0, 4, 7)

@@ -100,9 +100,8 @@ def initial(name):
     shapes = jax.eval_shape(NETS[name].problem.init, jax.random.key(0))
     params = jax.tree.map(lambda leaf: 0.4 * rng.normal(size=leaf.shape), shapes.params)
     params["norm"]["scale"] += 1
-    return fa.Model(
-        params, jax.tree.map(lambda leaf: rng.uniform(0.5, 2, leaf.shape), shapes.statistics)
-    )
+    statistics = jax.tree.map(lambda leaf: rng.uniform(0.5, 2, leaf.shape), shapes.statistics)
+    return fa.Model(params, statistics)
 
 
 def step(params, norm, x, y, dropped):
@@ -174,9 +173,8 @@ def by_hand(name):
         params, norms = zip(*updates, strict=True)
         mean = jax.tree.map(functools.partial(weighted, shares), *params)
         norm = jax.tree.map(lambda *leaves: np.mean(leaves, 0), *norms)
-        model = fa.Model(
-            mean, jax.tree.unflatten(jax.tree.structure(model.statistics), jax.tree.leaves(norm))
-        )
+        structure = jax.tree.structure(model.statistics)
+        model = fa.Model(mean, jax.tree.unflatten(structure, jax.tree.leaves(norm)))
     return model
 
 
@@ -190,7 +188,5 @@ def test_rounds_equal_those_by_hand(name, layout):
     state = engine.init(0, fa.Population(4, 4, sum(COUNTS)), initial(name))
     state, _ = engine.rounds(state, data, cohorts.dispatches(len(SETS)))
     expected = by_hand(name)
-    for actual, right in zip(state.model[:2], expected[:2], strict=True):
-        jax.tree.map(
-            functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12), actual, right
-        )
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12)
+    jax.tree.map(close, state.model[:2], expected[:2])

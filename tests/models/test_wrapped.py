@@ -131,10 +131,8 @@ def test_an_adapter_of_a_pretrained_model():
     first = Cohorts(data.counts(), LOCAL, cohort_size=2, seed=0).dispatches(1)
     transfer = engine.transfer(state, data, jax.tree.map(lambda leaf: leaf[0], first))
     assert transfer == (2 * 4 * factors, 2 * 4 * factors)  # x and c; both deltas, in float32
-    moved = jax.tree.map(
-        lambda new, old: np.abs(new - old).max(), state.server.params, pretrained.params
-    )
-    assert all(amount > 0 for amount in jax.tree.leaves(moved))
+    leaves = [jax.tree.leaves(params) for params in (state.server.params, pretrained.params)]
+    assert all(np.abs(new - old).max() > 0 for new, old in zip(*leaves, strict=True))
 
 
 class Normalised(nn.Module):
@@ -142,8 +140,7 @@ class Normalised(nn.Module):
 
     @nn.compact
     def __call__(self, x, training=False):
-        x = nn.BatchNorm(use_running_average=not training)(x)
-        x = nn.Dense(3)(x)
+        x = nn.Dense(3)(nn.BatchNorm(use_running_average=not training)(x))
         return nn.BatchNorm(use_running_average=not training)(x)
 
 

@@ -83,9 +83,8 @@ def test_every_approximation_by_its_matrix(updates, mode, clip, strength):
     actual = approximation_error(updates, **settings)
     error = np.linalg.norm(full - expected, axis=1)
     np.testing.assert_allclose(actual.error, error, rtol=1e-10, atol=1e-15)
-    np.testing.assert_allclose(
-        actual.relative, error / np.linalg.norm(full, axis=1), rtol=1e-10, atol=1e-15
-    )
+    relative = error / np.linalg.norm(full, axis=1)
+    np.testing.assert_allclose(actual.relative, relative, rtol=1e-10, atol=1e-15)
 
 
 def test_rounds_without_a_complete_client():

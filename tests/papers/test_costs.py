@@ -32,9 +32,8 @@ def test_communication_and_memory(size):
         "fedgbo": (1 + size, 1, 1 + size),
     }
     for algorithm, expected in table.items():
-        optimizer = None
-        if (algorithm, "sgdm") in PUBLISHED_COSTS:
-            optimizer = "sgdm" if size == 1 else "adam"
+        own = "sgdm" if size == 1 else "adam"
+        optimizer = own if (algorithm, "sgdm") in PUBLISHED_COSTS else None
         assert paper_costs(algorithm, optimizer)[:3] == expected
 
 

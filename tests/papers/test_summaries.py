@@ -36,8 +36,6 @@ def by_label(lines):
     return {line.label: line for line in lines}
 
 
-# FedGBO's: maximum and cost
-
 FEDAVG = runs("fedavg", [[0.1, 0.5, 0.4, 0.6], [0.1, 0.3, 0.6, 0.5]], flops=7)
 FASTER = runs("faster", [[0.1, 0.55, 0.7, 0.6], [0.1, 0.57, 0.9, 0.6]], upload=8, flops=9)
 SLOWER = runs("slower", [[0.1, 0.2, 0.5, 0.5], [0.1, 0.2, 0.4, 0.4]])
@@ -83,9 +81,6 @@ def test_rows_without_an_evaluation_are_ignored():
     assert rounds_to_target(mixed, 0.5) == rounds_to_target(rows, 0.5)
 
 
-# FedLGA's: rounds to a target
-
-
 def test_rounds_and_seconds_to_a_target():
     """The mean is over the seeds that reach the target, if they are at least half."""
     rows = [
@@ -111,8 +106,6 @@ def test_seconds_may_be_missing():
         del row["wall_seconds"]
     assert rounds_to_target(rows, 0.5, metric="dice") == [line]
 
-
-# GHBM's: final quality, and the cost to reach FedAvg's
 
 GHBM_ROWS = [
     # every 50 rounds to 200: the last 100 are at 150 and 200
@@ -170,9 +163,6 @@ def test_divergence_does_not_affect_other_methods():
     assert lost["ghbm"].bytes_reduction is lost["gone"].rounds is None
 
 
-# FedCompass's: first time at the target
-
-
 def test_first_times_relative_to_a_method():
     rows = [
         *run("fedcompass", 0, [0.1, 0.6, 0.7], 1, clock=10),
@@ -207,9 +197,6 @@ def test_reductions_are_over_the_seeds_that_both_methods_have():
     assert (fedavg.bytes_reduction, ghbm.bytes_reduction) == (0, 1 - 1500 / 2000)
     other = [row | {"seed": 5} for row in GHBM_ROWS[10:15]]
     assert final_quality(GHBM_ROWS[:10] + other)[1].bytes_reduction is None
-
-
-# Errors
 
 
 def without(rows, column):

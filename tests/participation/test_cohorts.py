@@ -21,8 +21,8 @@ COUNTS = np.array([1, 5, 8, 20, 3, 9])
 LOCAL = fa.Local(batch_size=4, learning_rate=0.25, steps=3)
 
 
-def rounds_of(local=LOCAL, cohort_size=3, seed=0):
-    return Cohorts(COUNTS, local, cohort_size=cohort_size, seed=seed)
+def rounds_of(local=LOCAL):
+    return Cohorts(COUNTS, local, cohort_size=3, seed=0)
 
 
 def test_fields_of_dispatches():
@@ -51,21 +51,6 @@ def test_cohorts_of_a_million_clients():
     cohort = uniform(0, np.arange(2), 1_000_000, 100)
     assert len(np.unique(cohort)) > 190
     assert cohort.max() > 900_000
-
-
-@pytest.mark.parametrize(
-    ("local", "cohort_size", "message"),
-    [
-        (LOCAL, 7, "cohort_size=7 is out of range; give 1 to 6"),
-        (LOCAL, 0, "cohort_size=0 is out of range"),
-        (LOCAL._replace(epochs=1), 3, "steps=3 and epochs=1; give exactly one"),
-        (LOCAL._replace(steps=None), 3, "steps=None and epochs=None; give exactly one"),
-        (LOCAL._replace(steps=2.5), 3, "Local: steps=2.5 is out of range"),
-    ],
-)
-def test_wrong_settings(local, cohort_size, message):
-    with pytest.raises(ValueError, match=message):
-        rounds_of(local, cohort_size)
 
 
 def test_it_is_shown_in_one_line():

