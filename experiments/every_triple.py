@@ -13,6 +13,7 @@ TIME      about half an hour on two CPU cores; with `--only scaffold` one minute
 """
 
 import argparse
+import functools
 import itertools
 import sys
 import tempfile
@@ -44,6 +45,11 @@ OPTIONS = {  # of algorithms whose defaults do not fit a small network
 REFUSED = {"fedlga": "compares the updates", "ifca": "choose what they train"}  # with `mean`
 COUNTS = [5, 1, 8, 3, 6, 2]
 LOCAL = fa.Local(batch_size=3, learning_rate=0.05, steps=2)
+
+
+def all_settings():
+    """Every combination of the values of the axes."""
+    return [dict(zip(AXES, values, strict=True)) for values in itertools.product(*AXES.values())]
 
 
 def groups(row, size):
@@ -95,7 +101,7 @@ leave_empty.may_leave_empty = True
 HOLES = {"sampler": leave_empty, "failures": independent(probability=0.3)}
 
 
-def train(algorithm, settings, folder):
+def train(algorithm, settings, folder=None):
     """(params, all client states, rows without time) of three rounds with these settings."""
     rng = np.random.default_rng(0)
     examples = {"x": rng.normal(size=(sum(COUNTS), 3)), "y": rng.normal(size=sum(COUNTS))}
@@ -117,7 +123,9 @@ def train(algorithm, settings, folder):
     for row in rows:
         for column in ("wall_seconds", "excluded_updates"):  # with "keep", none are excluded
             row.pop(column, None)
-    return jax.device_get((state.server.params, fa.client_states(engine, state), rows))
+    keep_rows = not isinstance(state.dispatched, tuple)
+    clients = fa.client_states(engine, state) if keep_rows else ()
+    return jax.device_get((state.server.params, clients, rows))
 
 
 def differ(one, other):
@@ -128,17 +136,24 @@ def differ(one, other):
     return not all(np.allclose(a, b, rtol=1e-9, atol=1e-11, equal_nan=True) for a, b in pairs)
 
 
+def build(name):
+    return fa.algorithms.algorithms[name](network(), LOCAL, **OPTIONS.get(name, {}))
+
+
+@functools.cache
+def train_plainly(name, holes):
+    """The results of an algorithm in the simplest settings."""
+    return train(build(name), {axis: values[0] for axis, values in AXES.items()} | {"holes": holes})
+
+
 def check(name, rows, folder):
     """The settings, among the rows, whose runs of an algorithm are not those of its plain run."""
-    bare = fa.algorithms.algorithms[name](network(), LOCAL, **OPTIONS.get(name, {}))
-    plain = {axis: values[0] for axis, values in AXES.items()}
-    expected = {holes: train(bare, plain | {"holes": holes}, folder) for holes in AXES["holes"]}
-    wrong = []
+    bare, wrong = build(name), []
     for settings in rows:
         wrapper = settings["wrapper"]
         try:
             algorithm = bare if wrapper == "none" else getattr(fa.wrappers, wrapper)(bare)
-            if differ(train(algorithm, settings, folder), expected[settings["holes"]]):
+            if differ(train(algorithm, settings, folder), train_plainly(name, settings["holes"])):
                 wrong.append(settings)
         except ValueError as error:
             if wrapper != "mean" or REFUSED.get(name, "nothing") not in str(error):
@@ -152,9 +167,7 @@ def main():
     options = parser.parse_args()
     jax.config.update("jax_num_cpu_devices", 2)
     jax.config.update("jax_enable_x64", True)
-    everything = [
-        dict(zip(AXES, values, strict=True)) for values in itertools.product(*AXES.values())
-    ]
+    everything = all_settings()
     triples = set().union(*(groups(row, 3) for row in everything))
     found, runs = 0, 0
     for name in [options.only] if options.only else sorted(fa.algorithms.algorithms):

@@ -111,6 +111,10 @@ def _window_reduction(eqn):
     return _output_size(eqn) * math.prod(eqn.params["window_dimensions"])
 
 
+def _update_size(eqn):
+    return eqn.invars[-1].aval.size
+
+
 _ELEMENTWISE = (
     "abs acos acosh add add_any asin asinh atan atan2 atanh cbrt ceil clamp cos cosh digamma div "
     "erf erf_inv erfc exp exp2 expm1 floor lgamma log log1p logistic max min mul neg "
@@ -128,7 +132,8 @@ _RULES: dict[str, Callable[[JaxprEqn], float]] = {
     "conv_general_dilated": _convolution,
     **{f"reduce_window_{name}": _window_reduction for name in ("sum", "max", "min")},
     "select_and_scatter_add": _input_size,
-    **dict.fromkeys(("scatter-add", "scatter-mul"), lambda eqn: eqn.invars[-1].aval.size),
+    "scatter-add": _update_size,
+    "scatter-mul": _update_size,
 }
 _MOVES = (
     "bitcast_convert_type broadcast_in_dim concatenate convert_element_type copy device_put "
