@@ -70,7 +70,8 @@ def from_arrays(
       y_train, y_test: [examples], whole numbers from 0; returned as int32.
       users: [train examples], integers or strings: the natural client of each example; numbered
         from 0 in sorted order. None if there are no natural clients.
-      num_classes: None for the largest label plus 1, at most 1000 or the number of examples.
+      num_classes: one more than the largest label if None; it must be given if it is more than 1000
+        and than the number of examples.
       notes: what a reader left out, one line each.
       source: the name of the data in error messages.
 

@@ -51,7 +51,8 @@ def fed_isic2019(
       split: that file, in the folder.
       file: the path of an image in the folder, as in `image_folder`.
       image_size: pixels of both sides of the result, at least 1.
-      shorter_side: pixels of an image's shorter side, at least `image_size`; FLamby's have 224.
+      shorter_side: pixels of the shorter side of a whole image, at least `image_size`. FLamby's
+        images have 224 and are not scaled again.
 
     Source: Ogier du Terrail et al., "FLamby: Datasets and Benchmarks for Cross-Silo Federated
     Learning in Realistic Healthcare Settings", NeurIPS 2022, https://arxiv.org/abs/2210.04620;

@@ -195,7 +195,8 @@ def resnet50(
     """torchvision's ResNet-50 of bottlenecks, for images of any size such as 224x224.
 
     It has 25,557,032 parameters for 1,000 classes. The 3x3 convolution of a bottleneck has the
-    stride (version 1.5), in the paper the 1x1 before. The rest is as in `resnet18_imagenet`.
+    stride, which is version 1.5; the paper has it in the 1x1 convolution before. Everything else is
+    as in `resnet18_imagenet`.
     """
     options = norm, groups, convolutions, Bottleneck, True
     module = ResidualNetwork(WIDTHS, (3, 4, 6, 3), num_classes, "B", *options)

@@ -154,7 +154,8 @@ def max_pool(
 ) -> jax.Array:
     """`flax.linen.max_pool` for images, whose gradient is fast in loops.
 
-    The first of several largest entries receives the gradient, as in Flax. It has no `jax.jvp`.
+    The first of several largest entries receives the gradient, as in Flax. There are no
+    forward-mode derivatives (`jax.jvp`).
 
     Args:
       images, padding: as for `convolve`.

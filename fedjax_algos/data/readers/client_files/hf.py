@@ -55,11 +55,13 @@ def hf(
       config: which one, if the data set has several.
       train_split, test_split: names of the splits.
       x: name of the examples' column.
-      y: the labels' column; None for `label`, or for a text without it, with `users`, the next ids.
+      y: name of the labels' column; None for `label`, or for a text with `users` that has no such
+        column, the ids that follow.
       users: name of a column of texts or whole numbers; clients are in the order of its values. A
         test split without this column is one client. None if there are no natural clients.
       num_classes: None for what the data set says, or one more than the largest label.
-      image_size: pixels of both sides of the middle, which is cut out; None: as the first image.
+      image_size: height and width in pixels of the middle that is cut out of each image; None if
+        all have the size of the first one.
       shorter_side: pixels to which an image's shorter side is scaled before; `image_size` if None.
       vocabulary: a file with a word in each line, the most frequent first. None: those of the
         training texts if there are labels, and otherwise texts are sequences of characters.
