@@ -412,7 +412,9 @@ WRONG = [
     (lambda: a_round(consumed()), r"this state was consumed by the round .*; use the one that it"),
     (lambda: a_round(state("fedavgm")), r"state is of another algorithm or"),
     (
-        lambda: fa.make_engine(algorithm("ghbm")).round(other("ghbm", tau=3), store(), one()),
+        lambda: fa.make_engine(algorithm("ghbm", tau=2)).round(
+            other("ghbm", tau=3), store(), one()
+        ),
         r"the state is of the same algorithm with other options: .*; give what engine.init",
     ),
     (lambda: a_round(other(width=5)), r"the state is of another model: .*; give what engine.init"),

@@ -25,7 +25,7 @@ from fedjax_algos.engine.asynchronous.call_tables import (
     merge_states,
     state_of_run,
 )
-from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory
+from fedjax_algos.engine.asynchronous.executor import Executor, InFlightMemory, PlanStop
 from fedjax_algos.engine.asynchronous.in_flight import InFlightState
 from fedjax_algos.engine.exchange import Transfer, count_transfer
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
@@ -352,9 +352,8 @@ class _MergedRuns:
         for call in executor.run(state, data, plan, self.dispatches, **options):
             self.state, steps = call.state, call.server_steps
             evaluations = due(at_steps.get(steps, []), call.metrics)
-            arrays = call.state._asdict() | call.in_flight._asdict() | {"metrics": call.metrics}
             last = steps == len(plan.time)
-            yield Stop(steps, evaluations, call.state, last, partial(dict, arrays))
+            yield Stop(steps, evaluations, call.state, last, partial(_arrays, call))
 
     def _evaluations(self) -> dict[int, _Evaluations]:
         """The evaluations by the server steps of the merged plan after which they are due."""
@@ -387,3 +386,8 @@ class _MergedRuns:
             layout=executor.layout,
             devices=executor.num_devices,
         )
+
+
+def _arrays(call: PlanStop) -> dict[str, Any]:
+    """What a checkpoint holds."""
+    return call.state._asdict() | call.in_flight._asdict() | {"metrics": call.metrics}
