@@ -114,7 +114,8 @@ class Asynchrony(NamedTuple):
     """With which planners of the virtual clock an algorithm runs, such as "immediate" or "tiers".
 
     With the planner "barrier" all clients start from the model that the server then updates. With
-    every other planner `x - y_i` of an older x meets a newer model, as most server rules allow.
+    every other planner an update `x - y_i` of an older x is applied to a newer model, which most
+    server rules allow.
 
     Attributes:
       default: the planner that the algorithm was made for, with options if it needs some.

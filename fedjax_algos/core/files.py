@@ -1,6 +1,7 @@
 """Files: regular ones of a bounded size are read, and are written whole or not at all.
 
-What the package writes for itself has checksums: a JSON file its own, a folder a file of them.
+What the package writes for itself has checksums: of a JSON file in the file itself, of the files
+of a folder beside them.
 """
 
 import contextlib

@@ -176,7 +176,8 @@ class Train(NamedTuple):
       local: how a client trains.
       gradient: `(model, batch, mask, key) -> (gradient, statistics, loss)`, of the mean loss over
         the real rows of a batch. The loss is without the penalty.
-      full_gradient: `(model, data, key) -> (gradient, statistics, loss)`, of a client's examples.
+      full_gradient: `(model, data, key) -> (gradient, statistics, loss)` over all of a client's
+        examples.
     """
 
     local: Local

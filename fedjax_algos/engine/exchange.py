@@ -116,32 +116,35 @@ def exchange(
     data: FederatedData,
     dispatch: Dispatch,
     draws: Randomness,
-    own: tuple[ClientState, Any] | None,
-    *,
-    screened: bool = False,
-    hand_in: HandIn = lambda message: message,
+    own: tuple[ClientState, Any],
+    **screening: Any,
 ) -> Sent:
     """One client's exchange; `own` is its row in the table, and whether it is initialised, bool[].
 
-    None is the exchange of the prelude, which reads no row. `hand_in` says what is made of the
-    message: a round takes its contribution to the server's sums, and a plan keeps the message until
-    it arrives. If this, the report or the row is not finite, and `screened`, the row stays as it
-    was.
+    `screening` is that of `_sent`.
     """
-    nothing: Any = ()
-    before = row = report = nothing
-    if own is not None:
-        before = initialised_row(algorithm, shared, dispatch.client, *own)
+    before = initialised_row(algorithm, shared, dispatch.client, *own)
     view = view_of(shared, data, dispatch, draws)
-    if own is not None:
-        row, message, report = algorithm.client_update(received, before, view, dispatch, draws.key)
-    else:
-        assert algorithm.prelude is not None
-        message = algorithm.prelude.client_update(received, view, dispatch, draws.key)
-    handed_in = hand_in(message)
+    row, message, report = algorithm.client_update(received, before, view, dispatch, draws.key)
+    return _sent(row, before, message, report, **screening)
+
+
+def first_exchange(algorithm, shared, received, data, dispatch, draws, **screening: Any) -> Sent:
+    """One client's exchange in the prelude of a round, which reads no row; see `exchange`."""
+    view = view_of(shared, data, dispatch, draws)
+    message = algorithm.prelude.client_update(received, view, dispatch, draws.key)
+    return _sent((), (), message, (), **screening)
+
+
+def _sent(row, before, message, report, *, screened=False, hand_in: HandIn | None = None):
+    """What a client sends, after `hand_in`; if it is `screened` and not finite, its row `before`.
+
+    A round hands in its contribution to the sums; a plan keeps the message until it arrives.
+    """
+    handed_in = message if hand_in is None else hand_in(message)
     if not screened:
         return Sent(row, handed_in, report, None)
-    finite = all_finite(handed_in, report, row)
+    finite = all_finite((row, handed_in, report))
     return Sent(select(finite, row, before), handed_in, report, finite)
 
 

@@ -16,6 +16,7 @@ from fedjax_algos.core import Algorithm, ClientState, Dispatch, Metrics, Prelude
 from fedjax_algos.engine.exchange import (
     draw_cohort,
     exchange,
+    first_exchange,
     read_row,
     send,
     shared_of,
@@ -55,7 +56,7 @@ class FederatedRound(NamedTuple):
         shared = shared_of(state), prelude.broadcast(state.server, jnp.int32(0))
 
         def of_one(shared, data, dispatch, draws, **screening):
-            return exchange(self.algorithm, *shared, data, dispatch, draws, None, **screening)
+            return first_exchange(self.algorithm, *shared, data, dispatch, draws, **screening)
 
         result = self._map(prelude, of_one, shared, state, data, dispatches)
         return constrain(self.placement.mesh, result._replace(rows=()))

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_algos.core import Algorithm, Batch, Dispatch, Stack
 from fedjax_algos.data.stored import StoredData
-from fedjax_algos.engine.exchange import draw, exchange, read_row, send, shared_of
+from fedjax_algos.engine.exchange import draw, exchange, first_exchange, read_row, send, shared_of
 from fedjax_algos.engine.placed.cohort_data import CohortData
 from fedjax_algos.engine.placed.sharded_data import RunData, ShardedData, data_shapes
 from fedjax_algos.engine.server_step import Arrivals, contribution, decoded, server_step
@@ -61,7 +61,7 @@ def _fingerprint_of_shapes(algorithm, tree, leaves):
         received: Any = send(algorithm, state.server)
         first: Any = ()
         if prelude is not None:
-            sent = exchange(algorithm, shared, received[0], data, dispatch, draws, None)
+            sent = first_exchange(algorithm, shared, received[0], data, dispatch, draws)
             first = after(prelude, state, handed_in(prelude, sent, dispatch, staleness), group)
         own = row, read_row(state.dispatched, dispatch.client)
         sent = exchange(algorithm, shared, received, data, dispatch, draws, own)
