@@ -80,6 +80,17 @@ def shared_programs(tmp_path_factory):
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 
+@pytest.fixture(autouse=True)
+def forget_own_names():
+    """What a test registers from files of its own is removed after it."""
+    yield
+    from fedjax_algos.cli.registries import REGISTRIES
+
+    for registry in REGISTRIES.values():
+        for name in [name for name in registry if ":" in name]:
+            del registry[name]
+
+
 @pytest.fixture(scope="module")
 def optimised():
     """The compiler's optimisations for a whole file, as in real runs."""

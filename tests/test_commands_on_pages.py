@@ -16,7 +16,6 @@ import pytest
 from helpers import FENCED, PAGES, ROOT, programs
 
 from fedjax_algos.cli import cli, main
-from fedjax_algos.cli.registries import REGISTRIES
 from fedjax_algos.data.partitioning.simple import CIFAR100_COARSE
 from fedjax_algos.runs.saving.trackers import trackers
 
@@ -180,9 +179,6 @@ def folder(tmp_path, monkeypatch):
     yield tmp_path
     sys.modules.pop("my_package.my_module", None)
     sys.modules.pop("my_package", None)
-    for registry in REGISTRIES.values():
-        for name in [name for name in registry if ":" in name]:
-            del registry[name]
 
 
 def run(arguments, capsys):

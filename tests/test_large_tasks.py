@@ -14,7 +14,6 @@ import pytest
 from fedjax_algos.asynchrony import planners, system_of
 from fedjax_algos.cli.config_file import read_config
 from fedjax_algos.cli.options import settings_of
-from fedjax_algos.cli.registries import REGISTRIES
 from fedjax_algos.data import datasets, in_memory
 from fedjax_algos.models import linear, losses, models
 from fedjax_algos.models.outputs import Outputs
@@ -50,12 +49,8 @@ MADE = {
 
 @pytest.fixture(autouse=True)
 def root(monkeypatch):
-    """The configs name files of the checkout; what is registered from them is removed again."""
+    """The configs name files of the checkout."""
     monkeypatch.chdir(ROOT)
-    yield
-    for registry in REGISTRIES.values():
-        for name in [name for name in registry if ":" in name]:
-            del registry[name]
 
 
 def read(path):

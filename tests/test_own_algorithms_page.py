@@ -24,13 +24,10 @@ pytestmark = pytest.mark.usefixtures("own_files")
 
 @pytest.fixture
 def own_files(tmp_path, monkeypatch):
-    """The page's files in the working folder, which are forgotten after the test."""
+    """The page's files in the working folder."""
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         Path(name).write_text(text)
-    yield
-    for name in [name for name in algorithms if ":" in name]:
-        del algorithms[name]
 
 
 def test_the_page_has_its_parts():

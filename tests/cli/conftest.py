@@ -18,7 +18,6 @@ import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from fedjax_algos.cli import main
-from fedjax_algos.cli.registries import REGISTRIES
 from fedjax_algos.runs import comparison, experiment
 from fedjax_algos.runs.method import Method
 from fedjax_algos.runs.settings import Settings
@@ -153,10 +152,6 @@ def untrained(monkeypatch):
     monkeypatch.setattr(Settings, "load", load_once)
     monkeypatch.setattr(comparison, "run", train)
     monkeypatch.setattr(command, "run_sweep", train)
-    yield
-    for name in [name for registry in REGISTRIES.values() for name in registry if ":" in name]:
-        for registry in REGISTRIES.values():
-            registry.pop(name, None)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from fedjax_algos.algorithms import algorithms
 from fedjax_algos.runs.method import methods_of
 from fedjax_algos.runs.settings import Settings
 
@@ -51,8 +50,6 @@ def own(here):
     (here / "own_package").mkdir()
     (here / "own_package" / "own_module.py").write_text(SOURCE)
     yield
-    for name in [name for name in algorithms if ":" in name]:
-        del algorithms[name]
     for name in ("own_package", "own_package.own_module"):
         sys.modules.pop(name, None)
 

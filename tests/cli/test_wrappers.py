@@ -7,7 +7,6 @@ import pytest
 from fedjax_algos.core.specs import join_wrappers, split_wrappers
 from fedjax_algos.runs.method import Method, configured_spec
 from fedjax_algos.runs.settings import Settings
-from fedjax_algos.wrappers import wrappers
 
 pytestmark = pytest.mark.usefixtures("quick_pictures")
 SOURCE = """
@@ -34,9 +33,6 @@ SMALL = [*OPTIONS.split(), "--seeds", "1"]
 def own(here):
     (here / "a+b").mkdir()
     (here / "a+b" / "my_file.py").write_text(SOURCE)
-    yield
-    for name in [name for name in wrappers if ":" in name]:
-        del wrappers[name]
 
 
 def losses(rows):

@@ -184,9 +184,7 @@ def no_transformation():
 def own_file(tmp_path):
     path = tmp_path / "own_optimizers.py"
     path.write_text(OWN)
-    yield path
-    for name in [name for name in client_optimizers if ":" in name]:
-        del client_optimizers[name]
+    return path
 
 
 def test_optimisers_of_ones_own(own_file):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, top_k_accuracy_score
 
 import fedjax_algos as fa
-from fedjax_algos.models import losses, metrics, models, with_loss, with_metrics
+from fedjax_algos.models import losses, metrics, with_loss, with_metrics
 from fedjax_algos.models.outputs import Outputs, accuracy, cross_entropy
 from fedjax_algos.runs import comparison
 from fedjax_algos.runs.experiment import prepare
@@ -62,10 +62,7 @@ def model_without_metrics(example_shape, num_classes):
 def own_file(tmp_path):
     path = tmp_path / "own_outputs.py"
     path.write_text(OWN)
-    yield path
-    for registry in (losses, metrics, models):
-        for name in [name for name in registry if ":" in name]:
-            del registry[name]
+    return path
 
 
 def by_hand(name, z, y, value):
