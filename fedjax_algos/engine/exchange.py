@@ -136,15 +136,21 @@ def first_exchange(algorithm, shared, received, data, dispatch, draws, **screeni
     return _sent((), (), message, (), **screening)
 
 
-def _sent(row, before, message, report, *, screened=False, hand_in: HandIn | None = None):
+def _sent(row, before, message, report, *, screened: Any = False, hand_in: HandIn | None = None):
     """What a client sends, after `hand_in`; if it is `screened` and not finite, its row `before`.
 
-    A round hands in its contribution to the sums; a plan keeps the message until it arrives.
+    A round hands in its contribution to the sums; a plan keeps the message until it arrives. If
+    `screened` is traced, the row is always looked at, and what is summed only where it holds.
     """
     handed_in = message if hand_in is None else hand_in(message)
-    if not screened:
+    if screened is False:
         return Sent(row, handed_in, report, None)
-    finite = all_finite((row, handed_in, report))
+    if screened is True:
+        finite = all_finite(row, handed_in, report)
+    else:
+        summed = handed_in, report
+        finite = jax.lax.cond(screened, all_finite, lambda *_: jnp.bool_(True), *summed)
+        finite &= all_finite(row)
     return Sent(select(finite, row, before), handed_in, report, finite)
 
 

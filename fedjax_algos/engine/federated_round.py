@@ -21,7 +21,7 @@ from fedjax_algos.engine.exchange import (
     send,
     shared_of,
 )
-from fedjax_algos.engine.non_finite import Excluded, NonFinite, select
+from fedjax_algos.engine.non_finite import Excluded, NonFinite, all_finite, select
 from fedjax_algos.engine.placed.devices import constrain, constrain_rows
 from fedjax_algos.engine.placed.sharded_data import ProgramData
 from fedjax_algos.engine.server_step import Arrivals, arrival, contribution, decoded, server_step
@@ -37,6 +37,7 @@ class CohortResult(NamedTuple):
     metrics: Any  # `Metrics`, or () of a prelude
     excluded: Excluded | tuple[()]  # the updates left out so far
     dispatched: Any  # bool[num_clients]: which clients have been; () of a prelude
+    complete: Any = True  # bool[]: whether no sum has to be computed again; see `run_rounds`
 
 
 class FederatedRound(NamedTuple):
@@ -58,11 +59,16 @@ class FederatedRound(NamedTuple):
         def of_one(shared, data, dispatch, draws, **screening):
             return first_exchange(self.algorithm, *shared, data, dispatch, draws, **screening)
 
-        result = self._map(prelude, of_one, shared, state, data, dispatches)
+        result = self._map(prelude, of_one, shared, state, data, dispatches, ())
         return constrain(self.placement.mesh, result._replace(rows=()))
 
     def run_cohort(
-        self, rows: ClientState, state: FederatedState, data: ProgramData, dispatches: Dispatch
+        self,
+        rows: ClientState,
+        state: FederatedState,
+        data: ProgramData,
+        dispatches: Dispatch,
+        look: Any = (),
     ) -> CohortResult:
         """The exchanges of a round; rows [slots, ...], or the table [num_clients, ...]."""
         algorithm, mesh = self.algorithm, self.placement.mesh
@@ -74,10 +80,11 @@ class FederatedRound(NamedTuple):
             return exchange(algorithm, shared, received, data, dispatch, draws, own, **screening)
 
         own_rows = self._read_rows(rows, dispatches)
-        result = self._map(algorithm, of_one, shared, state, data, dispatches, own_rows)
+        result = self._map(algorithm, of_one, shared, state, data, dispatches, look, own_rows)
         written = dispatches.client
-        if not isinstance(dispatches.arrives, tuple):
-            written = jnp.where(answers(dispatches, data.num_clients), written, data.num_clients)
+        if result.complete is not True or not isinstance(dispatches.arrives, tuple):
+            kept = answers(dispatches, data.num_clients) & result.complete
+            written = jnp.where(kept, written, data.num_clients)
         # the index of who does not answer is out of range, so its row and its mark are dropped
         known = jax.tree.map(lambda leaf: leaf.at[written].set(True), state.dispatched)
         of_cohort, *results = result._replace(dispatched=known)
@@ -87,22 +94,27 @@ class FederatedRound(NamedTuple):
         table = jax.tree.map(lambda t, r: t.at[written].set(r), rows, of_cohort)
         return CohortResult(constrain_rows(mesh, table), *results)
 
-    def _map(self, phase, of_one, shared, state, data, dispatches, *more):
+    def _map(self, phase, of_one, shared, state, data, dispatches, look, *more):
         """The exchanges of a cohort by `of_one(shared, data, dispatch, draws, *more, ...)`.
 
-        For sums a client hands in its contribution, and for a stack its decoded update. What is not
-        finite is zero in both; what comes from an empty slot, or from a client that does not
-        answer, is made zero by `map_cohort` in sums and here in a stack.
+        `look` is that of `run_rounds`; () always looks at each client's part of the sums. For sums
+        a client hands in its contribution, and for a stack its decoded update. What is not finite
+        is zero in both; what comes from an empty slot, or from a client that does not answer, is
+        made zero by `map_cohort` in sums and here in a stack.
         """
         stacked, screened = phase.traits.reduce == "stack", self.non_finite != "keep"
+        look = () if stacked or not screened else look
 
         def of_client(shared, data, dispatch, draws, *more):
+            shared, look = shared
+
             def hand_in(message):
                 if stacked:
                     return decoded(phase, message)
                 return contribution(phase, message, dispatch, jnp.int32(0))
 
-            sent = of_one(shared, data, dispatch, draws, *more, screened=screened, hand_in=hand_in)
+            each = screened if isinstance(look, tuple) else look
+            sent = of_one(shared, data, dispatch, draws, *more, screened=each, hand_in=hand_in)
             summed, update = ((), sent.handed_in) if stacked else (sent.handed_in, ())
             arrived = arrival(summed, sent.report, sent.finite)
             update = select(sent.finite, update, 0) if screened else update
@@ -111,17 +123,23 @@ class FederatedRound(NamedTuple):
             return arrived, (sent.row, update, sent.finite)
 
         inputs = dispatches, draw_cohort(self.algorithm, state.seed, dispatches), *more
-        summed, results = map_cohort(of_client, shared, data, inputs, self.placement)
+        summed, results = map_cohort(of_client, (shared, look), data, inputs, self.placement)
         (arrivals, metrics), (rows, updates, finite) = summed, results
+        complete: Any = True
+        if not isinstance(look, tuple):
+            answered = answers(dispatches, data.num_clients)
+            complete = look | (all_finite(arrivals, metrics) & (finite | ~answered).all())
+            summed = select(complete, (arrivals.count, metrics), 0)  # so that nothing changes
+            arrivals, metrics = arrivals._replace(count=summed[0]), summed[1]
         if stacked:
             mask: Any = answers(dispatches, data.num_clients)
             stack = Stack(updates, dispatches, mask if finite is None else mask & finite)
             arrivals = arrivals._replace(contributions=stack)
         if finite is None:
             return CohortResult(rows, arrivals, metrics, (), ())
-        left_out = ~finite & answers(dispatches, data.num_clients)
+        left_out = ~finite & answers(dispatches, data.num_clients) & complete
         excluded = state.excluded.add(constrain(self.placement.mesh, left_out), dispatches)
-        return CohortResult(rows, arrivals, metrics, excluded, ())
+        return CohortResult(rows, arrivals, metrics, excluded, (), complete)
 
     def _read_rows(self, rows, dispatches):
         """Leaves [slots, ...]; an empty slot reads the row of some client."""
@@ -151,14 +169,15 @@ class FederatedRound(NamedTuple):
         return state._replace(server=server, excluded=result.excluded)
 
     def run_round(
-        self, state: FederatedState, data: ProgramData, dispatches: Dispatch
-    ) -> tuple[FederatedState, Metrics]:
-        """A whole round, with the table of all clients' rows in the state."""
-        state = self._after_prelude(state, data, dispatches)
-        result = self.run_cohort(state.clients, state, data, dispatches)
+        self, state: FederatedState, data: ProgramData, dispatches: Dispatch, look: Any = ()
+    ) -> tuple[FederatedState, Metrics, Any]:
+        """A whole round, with the table of all clients' rows in the state; see `run_rounds`."""
+        if self.algorithm.prelude is not None:
+            state, look = self._after_prelude(state, data, dispatches), ()
+        result = self.run_cohort(state.clients, state, data, dispatches, look)
         before = state.server, state.statistics
         after = self.server_step(self.algorithm, before, result.arrivals, dispatches)
-        return after_round(state, after, result), result.metrics
+        return after_round(state, after, result), result.metrics, result.complete
 
     def cohort_updates(
         self,
@@ -201,24 +220,39 @@ def after_round(
     return FederatedState(*after, result.rows, *rest)
 
 
+def looking(round_fn: Callable[..., tuple[FederatedState, Metrics]]) -> Callable[..., Any]:
+    """A pure round, which always looks at each client's part, as `run_rounds` takes it."""
+    return lambda state, data, dispatches, look: (*round_fn(state, data, dispatches), True)
+
+
 def run_rounds(
-    run_round: Callable[..., tuple[FederatedState, Metrics]],
+    run_round: Callable[..., tuple[FederatedState, Metrics, Any]],
     state: FederatedState,
     data: ProgramData,
     dispatches: Dispatch,
     number: jax.Array,
 ) -> tuple[FederatedState, Metrics]:
-    """The first `number` rounds of dispatches [rounds, ...]: the last state, the sum of metrics."""
+    """The first `number` rounds of dispatches [rounds, ...]: the last state, the sum of metrics.
+
+    A sum is finite only if all its parts are, and one look at the sums of a cohort is cheaper than
+    one at each part. So `run_round(state, data, dispatches, look)` is first called without `look`.
+    If a sum is not finite, it returns the state as it was, metrics of zero and `complete` False,
+    and is called again to look at each client's part, and to leave out those that are not finite.
+    """
     run_round = jax.jit(run_round)  # traced once
 
     def dispatches_of(index):
         return jax.tree.map(lambda leaf: leaf[index], dispatches)
 
-    def add_round(index, carry):
-        state, total = carry
-        state, metrics = run_round(state, data, dispatches_of(index))
-        return state, jax.tree.map(jnp.add, total, metrics)
+    def try_round(carry):
+        index, look, state, total = carry
+        state, metrics, complete = run_round(state, data, dispatches_of(index), look)
+        total = jax.tree.map(jnp.add, total, metrics)
+        return index + complete, ~jnp.bool_(complete), state, total
 
-    _, shapes = jax.eval_shape(run_round, state, data, dispatches_of(0))
+    never = jnp.bool_(False)
+    _, shapes, _ = jax.eval_shape(run_round, state, data, dispatches_of(0), never)
     zeros = jax.tree.map(jnp.zeros_like, shapes)
-    return jax.lax.fori_loop(0, number, add_round, (state, zeros))
+    start = jnp.int32(0), never, state, zeros
+    *_, state, total = jax.lax.while_loop(lambda carry: carry[0] < number, try_round, start)
+    return state, total

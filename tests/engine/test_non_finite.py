@@ -85,6 +85,33 @@ def test_the_parts_of_an_update_are_all_checked(part):
     assert np.asarray(state.clients).tolist() == [[1, 1], [2, 2], [0, 0], [1, 1]]
 
 
+@pytest.mark.parametrize(("what", "excluded"), [("an update", [1, 1, 3]), ("a sum", [3, 1, 1])])
+def test_many_rounds_are_those_of_single_rounds(what, excluded):
+    """Many rounds look at clients only where a sum is not finite, and single rounds at each.
+
+    A sum of finite updates may be infinite: none of them is left out, but those of the next round.
+    """
+    toy = small_network()
+    algorithm = base = Case("scaffold", {}).build(toy.problem, LOCAL)
+    if what == "a sum":
+
+        def contribute(*given):
+            return jax.tree.map(lambda leaf: 0 * leaf + 1e308, base.contribute(*given))
+
+        algorithm = base._replace(contribute=contribute)
+    engine = fa.make_engine(algorithm)
+    dispatches = poisoned(toy.data, [3] if what == "an update" else [])
+    many = engine.rounds(engine.init(0, POPULATION), toy.data, dispatches)
+    state, total = engine.init(0, POPULATION), None
+    for number in range(2):
+        of_round = jax.tree.map(lambda leaf, i=number: leaf[i], dispatches)
+        state, metrics = engine.round(state, toy.data, of_round)
+        total = metrics if total is None else jax.tree.map(np.add, total, metrics)
+    chex.assert_trees_all_equal(host(many), host((state, total)))
+    assert [int(leaf) for leaf in state.excluded] == excluded
+    assert all_finite(state.server.params) == (what == "an update")
+
+
 def test_an_update_that_is_not_finite_is_an_error_on_request():
     toy = small_network()
     algorithm = Case("fedavg", {}).build(toy.problem, LOCAL)

@@ -19,7 +19,7 @@ from fedjax_algos.asynchrony import FixedSystem, immediate
 from fedjax_algos.core.algorithm import kinds
 from fedjax_algos.core.randomness import server_key
 from fedjax_algos.engine.exchange import count_transfer
-from fedjax_algos.engine.federated_round import run_rounds
+from fedjax_algos.engine.federated_round import looking, run_rounds
 from fedjax_algos.engine.fingerprint import algorithm_fingerprint
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -49,7 +49,7 @@ def test_the_identity_is_the_same_program_and_is_lowered_for_accelerators(case):
         for algorithm in (bare, fa.wrappers.identity(bare)):
             round_fn = fa.pure_round(algorithm, LAYOUTS[ONE_EACH.index(case) % 3])
             state = jax.eval_shape(lambda init=round_fn.init: init(0, POPULATION))
-            rounds = jax.jit(functools.partial(run_rounds, round_fn))
+            rounds = jax.jit(functools.partial(run_rounds, looking(round_fn)))
             traced = rounds.trace(state, data, both, np.int32(2))
             program = traced.lower(lowering_platforms=("cuda", "tpu")).as_text()
             fingerprint = algorithm_fingerprint(algorithm, state, data, one_round(first, 0))

@@ -14,7 +14,7 @@ from fedjax_algos.core import Algorithm, Batch, Local, Model, Population, Proble
 from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.exchange import Transfer
-from fedjax_algos.engine.federated_round import run_rounds
+from fedjax_algos.engine.federated_round import looking, run_rounds
 from fedjax_algos.engine.fingerprint import array_fingerprint, data_fingerprint
 from fedjax_algos.engine.non_finite import NonFinite, all_finite, check_excluded
 from fedjax_algos.engine.placed.devices import AXIS, client_mesh, row_sharding, wait_on_cpu
@@ -92,7 +92,7 @@ class Program(NamedTuple):
         (shared, rounds), run_round = shared_and_rounds, self.round_of(entry.numbers)
         examples, indices, offsets = shared.data
         data = FederatedData(examples, indices[entry.partition], offsets[entry.partition])
-        state, trained = run_rounds(run_round, state, data, dispatches, rounds)
+        state, trained = run_rounds(looking(run_round), state, data, dispatches, rounds)
         test, tested = shared.test, {}
         if shared.test_rows is not None:
             rows = shared.test_rows[entry.partition]
