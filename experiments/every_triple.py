@@ -3,9 +3,9 @@
 The settings are the layout, devices, place of client state, place of examples, wrapper, what is
 done with non-finite updates, and holes in cohorts. For each algorithm every two values of them
 stand together in at least one run of three rounds in float64, and every three values in a run of
-some algorithm. (The clients of some read the examples of all others, which must be in memory.) Its server state, its client rows and the rows of its metrics must be those of the
-plain run: without layouts and wrappers, on one device, with everything in memory, and with the same
-holes.
+some algorithm. (The clients of some read the examples of all others, which must be in memory.)
+Its server state, its client rows and the rows of its metrics must be those of the plain run:
+without layouts and wrappers, on one device, with everything in memory, and with the same holes.
 
 COMMAND   python experiments/every_triple.py
 EXPECTED  a line for each algorithm, and "0 of ... runs differ" at the end

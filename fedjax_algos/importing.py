@@ -23,13 +23,9 @@ def _end(number, frame):
     os._exit(128 + number)
 
 
-def _is_command():
-    """Whether this process is `fedjax-algos ...` or `python -m fedjax_algos ...`."""
-    program, started = sys.argv[0], sys.orig_argv
-    by_name = program == "-m" and started[started.index("-m") + 1 :][:1] == ["fedjax_algos"]
-    return by_name or Path(program).stem == "fedjax-algos"
-
-
-if _is_command():
+# whether this process is `fedjax-algos ...` or `python -m fedjax_algos ...`
+_program, _started = sys.argv[0], sys.orig_argv
+_by_name = _program == "-m" and _started[_started.index("-m") + 1 :][:1] == ["fedjax_algos"]
+if _by_name or Path(_program).stem == "fedjax-algos":
     for _number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(_number, _end)

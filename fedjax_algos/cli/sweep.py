@@ -55,7 +55,10 @@ def sweep(method: str, grid: tuple[str, ...], **values: Any) -> None:
             return
         with computing():
             rows, notes = _run(prepared, command, trackers)
-        rows = _best_first(rows, goal.metric)
+        finals = {line.label: line.final.mean for line in summarise(rows, metric=goal.metric)}
+        # best first; diverged settings come last
+        order = sorted(finals, key=lambda label: (math.isnan(finals[label]), -finals[label]))
+        rows = sorted(rows, key=lambda row: order.index(row["method"]))
         summary = summarise(rows, goal.target, goal.reference, metric=goal.metric)
         best = [line.label for line in summary[:_MAX_DRAWN]]
         command.write(experiment, rows, summary, methods=best)
@@ -96,10 +99,3 @@ def _run(
     for note in [*experiment.notes, *notes]:
         progress.note(note)
     return rows, notes
-
-
-def _best_first(rows: list[Row], metric: str) -> list[Row]:
-    """Rows in the order of their setting's mean final quality; diverged settings come last."""
-    finals = {line.label: line.final.mean for line in summarise(rows, metric=metric)}
-    order = sorted(finals, key=lambda label: (math.isnan(finals[label]), -finals[label]))
-    return sorted(rows, key=lambda row: order.index(row["method"]))

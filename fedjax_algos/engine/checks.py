@@ -20,6 +20,7 @@ from fedjax_algos.core.checks import (
     check_problem,
     check_whole,
 )
+from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.reprs import describe_tree
@@ -56,11 +57,9 @@ def check_population(population: Population) -> None:
     for name, value in population._asdict().items():
         if name != "seed":  # it is the engine's own
             check_whole(f"Population: {name}", value)
-    if population.cohort_size > population.num_clients:
-        raise ValueError(
-            f"Population: cohort_size={population.cohort_size} is out of range; give at most "
-            f"num_clients={population.num_clients}"
-        )
+    most, size = f"give at most num_clients={population.num_clients}", population.cohort_size
+    fits = size <= population.num_clients
+    require(fits, f"Population: cohort_size={size} is out of range; {most}")
 
 
 def check_state_memory(mesh: Mesh | None, state: FederatedState, population: Population) -> None:
@@ -140,11 +139,8 @@ class StateCheck:
         params = jax.eval_shape(self.algorithm.problem.init, key).params
         _check_server(self.algorithm, params, state.server, num_clients)
         place = place_of(state.clients)
-        if place != self.place:
-            raise ValueError(
-                f"the engine has client_state={self.place!r}, but the state's rows are on the "
-                f"{place}; {_OWN_STATE}"
-            )
+        found = f"the engine has client_state={self.place!r}, but the state's rows are on the"
+        require(place == self.place, f"{found} {place}; {_OWN_STATE}")
         row = jax.eval_shape(self.algorithm.client_init, params, key)
         if not isinstance(state.clients, RowTable):
             _check_rows(state.clients, row, num_clients)
@@ -160,11 +156,9 @@ class StateCheck:
 def check_num_clients(state: FederatedState, num_clients: int) -> None:
     """Raises ValueError for a state, whose clients keep rows, of another number of clients."""
     (own,) = np.shape(state.dispatched)
-    if own != num_clients:
-        raise ValueError(
-            f"the state is of {own} clients, but the data have {num_clients}; give the state and "
-            "the data of the same clients, some of whom may hold no examples to evaluate on"
-        )
+    found = f"the state is of {own} clients, but the data have {num_clients}"
+    fix = "give both of the same clients, some of whom may hold no examples to evaluate on"
+    require(own == num_clients, f"{found}; {fix}")
 
 
 def _check_rows(rows, row, num_clients):
@@ -172,11 +166,9 @@ def _check_rows(rows, row, num_clients):
     if jax.tree.structure(rows) != jax.tree.structure(row):
         raise ValueError(f"the state is of an algorithm with other client state; {_OWN_STATE}")
     for found, own in zip(_shapes(rows), _shapes(row), strict=True):
-        if found != (num_clients, *own):
-            raise ValueError(
-                f"the state has rows of shape {list(found)}, but the data have {num_clients} "
-                f"clients with rows of shape {list(own)}; give the state of a run with these data"
-            )
+        needed = f"the data have {num_clients} clients with rows of shape {[*own]}"
+        rows = f"the state has rows of shape {[*found]}, but {needed}"
+        require(found == (num_clients, *own), f"{rows}; give the state of a run with these data")
 
 
 def _check_server(algorithm, params, server, num_clients):

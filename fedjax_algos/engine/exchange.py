@@ -148,9 +148,8 @@ def _sent(row, before, message, report, *, screened: Any = False, hand_in: HandI
     if screened is True:
         finite = all_finite(row, handed_in, report)
     else:
-        summed = handed_in, report
-        finite = jax.lax.cond(screened, all_finite, lambda *_: jnp.bool_(True), *summed)
-        finite &= all_finite(row)
+        sums = jax.lax.cond(screened, all_finite, lambda *_: jnp.bool_(True), handed_in, report)
+        finite = sums & all_finite(row)
     return Sent(select(finite, row, before), handed_in, report, finite)
 
 

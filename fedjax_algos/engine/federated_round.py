@@ -126,19 +126,18 @@ class FederatedRound(NamedTuple):
         summed, results = map_cohort(of_client, (shared, look), data, inputs, self.placement)
         (arrivals, metrics), (rows, updates, finite) = summed, results
         complete: Any = True
+        answered: Any = answers(dispatches, data.num_clients)
         if not isinstance(look, tuple):
-            answered = answers(dispatches, data.num_clients)
             complete = look | (all_finite(arrivals, metrics) & (finite | ~answered).all())
-            summed = select(complete, (arrivals.count, metrics), 0)  # so that nothing changes
-            arrivals, metrics = arrivals._replace(count=summed[0]), summed[1]
+            count, metrics = select(complete, (arrivals.count, metrics), 0)  # nothing changes
+            arrivals = arrivals._replace(count=count)
         if stacked:
-            mask: Any = answers(dispatches, data.num_clients)
-            stack = Stack(updates, dispatches, mask if finite is None else mask & finite)
-            arrivals = arrivals._replace(contributions=stack)
+            mask = answered if finite is None else answered & finite
+            arrivals = arrivals._replace(contributions=Stack(updates, dispatches, mask))
         if finite is None:
             return CohortResult(rows, arrivals, metrics, (), ())
-        left_out = ~finite & answers(dispatches, data.num_clients) & complete
-        excluded = state.excluded.add(constrain(self.placement.mesh, left_out), dispatches)
+        left_out = constrain(self.placement.mesh, ~finite & answered & complete)
+        excluded = state.excluded.add(left_out, dispatches)
         return CohortResult(rows, arrivals, metrics, excluded, (), complete)
 
     def _read_rows(self, rows, dispatches):

@@ -9,6 +9,7 @@ import optax
 
 from fedjax_algos.core import Algorithm, Dispatch, Metrics, Model, Params, Population
 from fedjax_algos.core.checks import as_model, check_kind, check_seed
+from fedjax_algos.core.files import require
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.types import Array
 from fedjax_algos.data.federated_data import FederatedData
@@ -127,9 +128,7 @@ def pure_round(
       ValueError: for an unknown value of an option.
     """
     check_options(algorithm, layout, non_finite)
-    if non_finite == "error":
-        raise ValueError(
-            "non_finite='error' needs the host, which a pure round does not use; give 'exclude', "
-            "and look at state.excluded, or 'keep'"
-        )
+    found = "non_finite='error' needs the host, which a pure round does not use"
+    fix = "give 'exclude', and look at state.excluded, or 'keep'"
+    require(non_finite != "error", f"{found}; {fix}")
     return PureRound(algorithm, layout, non_finite)

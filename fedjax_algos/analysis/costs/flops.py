@@ -107,10 +107,6 @@ def _convolution(eqn):
     return flops
 
 
-def _window_reduction(eqn):
-    return _output_size(eqn) * math.prod(eqn.params["window_dimensions"])
-
-
 def _update_size(eqn):
     return eqn.invars[-1].aval.size
 
@@ -130,10 +126,12 @@ _RULES: dict[str, Callable[[JaxprEqn], float]] = {
     "one_minus_square": lambda eqn: 2 * _output_size(eqn),  # in newer jax, the derivative of tanh
     "dot_general": _product,
     "conv_general_dilated": _convolution,
-    **{f"reduce_window_{name}": _window_reduction for name in ("sum", "max", "min")},
+    **dict.fromkeys(
+        ("reduce_window_sum", "reduce_window_max", "reduce_window_min"),
+        lambda eqn: _output_size(eqn) * math.prod(eqn.params["window_dimensions"]),
+    ),
     "select_and_scatter_add": _input_size,
-    "scatter-add": _update_size,
-    "scatter-mul": _update_size,
+    **dict.fromkeys(("scatter-add", "scatter-mul"), _update_size),
 }
 _MOVES = (
     "bitcast_convert_type broadcast_in_dim concatenate convert_element_type copy device_put "

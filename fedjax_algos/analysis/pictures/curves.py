@@ -156,7 +156,10 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
       labels: the labels of all methods of the figure.
     """
     labels = list(dict.fromkeys(labels))
-    texts = _texts(labels)
+    # without the name of a results folder, unless several folders have the method
+    methods = {label: label.rpartition(SEPARATOR)[2] for label in labels}
+    uses = Counter(methods.values())
+    texts = {label: own if uses[own] == 1 else label for label, own in methods.items()}
     variants: dict[str, list[str]] = {}  # by algorithm
     for label in sorted(labels, key=lambda label: (_has_options(label), texts[label])):
         if name := algorithm_of(label):
@@ -193,13 +196,6 @@ def _variants(style: Style, number: int) -> list[Style]:
     marker, line = MARKERS.index(style.marker) + number, LINES.index(style.line) + number
     markers = [MARKERS[index % len(MARKERS)] for index in range(marker, marker + len(MARKERS))]
     return [Style(style.colour, own, LINES[line % len(LINES)]) for own in markers]
-
-
-def _texts(labels: list[str]) -> dict[str, str]:
-    """The labels without the name of a results folder, unless several folders have the method."""
-    methods = {label: label.rpartition(SEPARATOR)[2] for label in labels}
-    uses = Counter(methods.values())
-    return {label: own if uses[own] == 1 else label for label, own in methods.items()}
 
 
 def _has_options(label: str) -> bool:

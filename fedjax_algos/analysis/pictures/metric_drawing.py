@@ -79,7 +79,10 @@ def draw(
                 shown = printable(text, longest=shared.MAX_CHARACTERS)
                 shown = _wrapped(shown, width / columns, points)
                 getattr(axes, f"set_{name}")(shown, fontsize=points, parse_math=False)
-        panel_names = _panel_names(panels)
+        # the parts of the panels' titles and columns that distinguish them from each other
+        parts = zip(*[(panel.title, panel.y.name, panel.x.name) for panel in panels], strict=True)
+        differing = [own for own in parts if len(set(own)) > 1]
+        panel_names = [", ".join(own) for own in zip(*differing, strict=True)] or [""] * len(panels)
         states = _states(panels, panel_names, axes_of_grid)
         entries = {}
         for name, text in names.items():
@@ -104,13 +107,6 @@ def _size(
         width = shared.COLUMN_WIDTH if columns == 1 else shared.TEXT_WIDTH
         return width, 0.3 + 1.7 * rows if several else 2.2
     return (0.6 + 3.6 * columns, 0.8 + 3 * rows) if several else (7.5, 4.6)
-
-
-def _panel_names(panels: list[Panel]) -> list[str]:
-    """The parts of the panels' titles and columns that distinguish them from each other."""
-    parts = zip(*[(panel.title, panel.y.name, panel.x.name) for panel in panels], strict=True)
-    differing = [own for own in parts if len(set(own)) > 1]
-    return [", ".join(own) for own in zip(*differing, strict=True)] or [""] * len(panels)
 
 
 def _states(panels: list[Panel], names: list[str], axes: np.ndarray) -> dict[str, list[str]]:

@@ -45,15 +45,12 @@ def _scalar(kind: _Type, content: bytes) -> float:
     return struct.unpack(kind.order + kind.format, content)[0]
 
 
-def _encode(text: str, _: str) -> bytes:
-    return text.encode("latin1")  # how Python 2 and protocols 0 to 2 write bytes
-
-
 _NAMES = {
     ("numpy", "dtype"): _Type,
     ("numpy.core.multiarray", "scalar"): _scalar,
     ("numpy._core.multiarray", "scalar"): _scalar,
-    ("_codecs", "encode"): _encode,
+    # how Python 2 and protocols 0 to 2 write bytes
+    ("_codecs", "encode"): lambda text, _: text.encode("latin1"),
 }
 
 

@@ -210,11 +210,9 @@ class FixedSystem:
         return sum(times) / len(times) if isinstance(times, tuple) else times
 
     def _times_of(self, client):
-        if client >= len(self._times):
-            raise ValueError(
-                f"client {client} has no time in seconds_per_step, which has {len(self._times)}; "
-                "give one for each client"
-            )
+        number = len(self._times)
+        found = f"client {client} has no time in seconds_per_step, which has {number}"
+        require(client < number, f"{found}; give one for each client")
         return self._times[client]
 
 

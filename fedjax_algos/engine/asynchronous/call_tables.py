@@ -14,6 +14,7 @@ import numpy as np
 
 from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.core import Dispatch
+from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_memory
 from fedjax_algos.data.federated_data import FederatedData
 from fedjax_algos.engine.asynchronous.waves import Waves, assign_slots, step_ends
@@ -212,14 +213,12 @@ def merge_data(data: Sequence[FederatedData]) -> FederatedData:
         return data[0]
     arrays = [tuple(map(id, jax.tree.leaves(each.examples))) for each in data]
     for number, (each, ids) in enumerate(zip(data, arrays, strict=True)):
-        if ids != arrays[0]:
-            raise ValueError(
-                f"the examples of run {number} are other arrays than those of run 0; pass the same "
-                "ones, of jax.device_put, to each federate"
-            )
-        if each.num_clients != data[0].num_clients:
-            sizes = f"run {number} has {each.num_clients} clients and run 0 {data[0].num_clients}"
-            raise ValueError(f"{sizes}; give runs with the same number")
+        found = f"the examples of run {number} are other arrays than those of run 0"
+        fix = "pass the same ones, of jax.device_put, to each federate"
+        require(ids == arrays[0], f"{found}; {fix}")
+        own, first = each.num_clients, data[0].num_clients
+        found = f"run {number} has {own} clients and run 0 {first}"
+        require(own == first, f"{found}; give runs with the same number")
     starts = _starts([len(each.indices) for each in data])
     offsets = [np.asarray(each.offsets)[1:] + s for each, s in zip(data, starts, strict=True)]
     return FederatedData(
@@ -235,11 +234,9 @@ def merge_states(states: Sequence[FederatedState]) -> FederatedState:
         return states[0]
     shapes = [_shapes(state) for state in states]
     for number, shape in enumerate(shapes):
-        if shape != shapes[0]:
-            raise ValueError(
-                f"the state of run {number} has other shapes than that of run 0; merge runs of the "
-                "same algorithm, model, number of clients and number of groups"
-            )
+        found = f"the state of run {number} has other shapes than that of run 0"
+        fix = "merge runs of the same algorithm, model, number of clients and number of groups"
+        require(shape == shapes[0], f"{found}; {fix}")
     return _merge_states(tuple(states))
 
 

@@ -17,6 +17,7 @@ from fedjax_algos.asynchrony.plan import Plan
 from fedjax_algos.asynchrony.planning import check_asynchronous
 from fedjax_algos.core import Algorithm, Dispatch, Metrics
 from fedjax_algos.core.checks import check_kind, check_whole
+from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_device_memory
 from fedjax_algos.core.reprs import describe
 from fedjax_algos.core.trees import tree_bytes
@@ -277,20 +278,16 @@ def _check_run(state, data, plan, dispatches, stops):
     if len(stops) and (np.diff(stops, prepend=0).min() < 1 or stops[-1] > last):
         fix = f"give ascending server steps from 1 to {last}"
         raise ValueError(f"stops={list(stops)} are out of range; {fix}")
-    if len(dispatches.client) != len(plan.client):
-        sizes = f"{len(dispatches.client)} dispatches do not fit a plan with {len(plan.client)}"
-        raise ValueError(f"{sizes}; make them with plan_dispatches")
-    if state.seed.size != plan.num_runs:
-        sizes = f"the plan has {plan.num_runs} runs and the state has {state.seed.size}"
-        raise ValueError(f"{sizes}; merge the plans, data and states of the same runs")
-    if plan.num_runs > 1 and isinstance(data, CohortData):
-        raise ValueError(
-            f"the plan has {plan.num_runs} merged runs, whose examples cannot be read from files; "
-            "run each plan by itself"
-        )
-    if plan.client.max(initial=0) >= data.num_clients:
-        raise ValueError(
-            f"the plan dispatches client {plan.client.max()}, but the data have "
-            f"{data.num_clients} clients; give the data that it was made for"
-        )
+    number, planned = len(dispatches.client), len(plan.client)
+    sizes = f"{number} dispatches do not fit a plan with {planned}"
+    require(number == planned, f"{sizes}; make them with plan_dispatches")
+    sizes = f"the plan has {plan.num_runs} runs and the state has {state.seed.size}"
+    same = state.seed.size == plan.num_runs
+    require(same, f"{sizes}; merge the plans, data and states of the same runs")
+    merged = f"the plan has {plan.num_runs} merged runs, whose examples cannot be read from files"
+    alone = plan.num_runs == 1 or not isinstance(data, CohortData)
+    require(alone, f"{merged}; run each plan by itself")
+    largest = plan.client.max(initial=0)
+    found = f"the plan dispatches client {largest}, but the data have {data.num_clients} clients"
+    require(largest < data.num_clients, f"{found}; give the data that it was made for")
     return last

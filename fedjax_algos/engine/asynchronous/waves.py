@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedjax_algos.asynchrony.plan import AGGREGATED, Plan
+from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_memory
 
 _MAX_CONTRIBUTIONS = 20_000  # at the start of the plan, from which the number of slots is chosen
@@ -156,14 +157,11 @@ def _assign_rows(start, stop):
 
 def check_plan(plan: Plan, stateful: bool) -> None:
     """Raises ValueError for a plan that contradicts itself, or whose order state forbids."""
-    if not len(plan.time):
-        raise ValueError("the plan has no server step; give it a later horizon")
+    require(len(plan.time), "the plan has no server step; give it a later horizon")
     sizes = np.bincount(plan.step, minlength=len(plan.time))
-    if len(sizes) > len(plan.time) or not sizes.all() or (np.diff(plan.step) < 0).any():
-        raise ValueError(
-            f"the contributions must belong to the server steps 0 to {len(plan.time) - 1} in "
-            "ascending order, at least one to each"
-        )
+    valid = len(sizes) <= len(plan.time) and sizes.all() and (np.diff(plan.step) >= 0).all()
+    steps = f"the contributions must belong to the server steps 0 to {len(plan.time) - 1}"
+    require(valid, f"{steps} in ascending order, at least one to each")
     early = np.flatnonzero(plan.version[plan.dispatch] >= plan.step + plan.num_runs)
     if len(early):
         dispatch, step = plan.dispatch[early[0]], plan.step[early[0]]
@@ -178,11 +176,9 @@ def check_plan(plan: Plan, stateful: bool) -> None:
             f"dispatch {wrong[0]} contributes {times[wrong[0]]} times and has fate "
             f"{plan.fate[wrong[0]]}; those with AGGREGATED ({AGGREGATED}) contribute once"
         )
-    if stateful and (np.diff(plan.version) < 0).any():
-        raise ValueError(
-            "clients keep state, but the versions of the plan's dispatches are not ascending; "
-            "order the dispatches by their start"
-        )
+    found = "clients keep state, but the versions of the plan's dispatches are not ascending"
+    ordered = not stateful or (np.diff(plan.version) >= 0).all()
+    require(ordered, f"{found}; order the dispatches by their start")
 
 
 def choose_slots(
