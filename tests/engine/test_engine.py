@@ -160,5 +160,5 @@ def test_a_hundred_rounds_keep_no_memory(client_state, tmp_path):
             del arrays
     tracemalloc.stop()
     counts, device, host = np.array(sizes).T
-    assert len(set(counts)) == len(set(device)) == 1
-    assert host[-1] - host[0] < 50_000  # 36 rounds; one trace in each round would add 120,000
+    assert max(counts[-1] - counts[0], device[-1] - device[0]) <= 0  # others' arrays may go
+    assert np.median(np.diff(host)) < 15_000  # of 12 rounds; a trace in each would add 40,000
