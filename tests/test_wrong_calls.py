@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from helpers import with_statistics
 
 import fedjax_algos as fa
 from fedjax_algos import asynchrony, data, models, participation
@@ -452,6 +453,7 @@ WRONG = [
     (lambda: execute(plan=None), r"plan=None is not of type Plan; give what a planner"),
     (lambda: execute(data=federated(EXAMPLES, ROWS[:2])), r"the plan dispatches client 3, but the"),
     # sweeps, evaluation and other functions
+    (lambda: sweep("fedavg", grid={"learning_rate": [0.1]}), r"did you mean client_learning_rate"),
     (lambda: sweep(grid=0.1), r"grid=0.1 is not of .*; give \{option: values"),
     (lambda: sweep(grid={"mu": 0.1}), r"mu=0.1; give a list of val"),
     (lambda: sweep(examples=EXAMPLES), r"data=.* is not of type FederatedData; give what federate"),
@@ -459,7 +461,8 @@ WRONG = [
     (lambda: sweep(seeds=()), r"seeds=\(\) has no seed; give at least one"),
     (lambda: sweep(seeds=[-1]), r"seed=-1 .* at least 0"),
     (lambda: sweep(seeds=[0, 0]), r"seed 0 .* twice; give each seed once"),
-    (lambda: evaluate(MODEL.params), r"not of type Model; give Model"),
+    (lambda: evaluate(MODEL.params), r"not of type Model; give state.model"),
+    (lambda: fa.make_evaluate(with_statistics(problem()))(MODEL, EXAMPLES), r"; give state.model"),
     (lambda: evaluate(y=Y[1:]), r"\[11, 12\] rows; they"),
     (lambda: evaluate(x=X[:0], y=Y[:0]), r"0 examples .* give"),
     (lambda: fa.make_evaluate(problem(), 0.5), r"batch_size=0.5 .* a whole number of at least 1"),

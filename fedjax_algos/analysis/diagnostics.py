@@ -17,6 +17,7 @@ from fedjax_algos.algorithms.averaging.fedavg import fedavg
 from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Model, Params, Problem, Update
 from fedjax_algos.core.algorithm import kinds, split_update
 from fedjax_algos.core.checks import check_whole
+from fedjax_algos.core.files import require
 from fedjax_algos.core.local_training import Correction, full_gradient, local_training, uncorrected
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.core.randomness import dispatch_keys, permutation_words
@@ -85,8 +86,7 @@ def cosine_drift(models: Params) -> jax.Array:
       models: leaves [cohort, ...] of at least two `local_models`; or deltas, for their drift.
     """
     cohort = jax.tree.leaves(models)[0].shape[0]
-    if cohort < 2:
-        raise ValueError(f"a cohort of {cohort} has no pairs; give at least 2 clients' models")
+    require(cohort > 1, f"a cohort of {cohort} has no pairs; give at least 2 clients' models")
 
     def unit(y):
         y = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), y)
@@ -252,8 +252,8 @@ def averaged_gradient_error(
       batch_size: examples computed at once.
     """
     cohorts = np.asarray(cohorts)
-    if cohorts.ndim != 2:
-        raise ValueError(f"cohorts has shape {cohorts.shape}; give clients as [rounds, cohort]")
+    shape = f"cohorts has shape {cohorts.shape}"
+    require(cohorts.ndim == 2, f"{shape}; give clients as [rounds, cohort]")
     check_whole("tau", tau, 1, len(cohorts))
     number = data.num_clients
     recent = np.unique(cohorts[-tau:])

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_algos.core import Batch, ClassMean, Mean, Metrics, Model, Problem, checks
+from fedjax_algos.core.files import require
 from fedjax_algos.core.local_training import check_one_each
 from fedjax_algos.core.options import check_choice
 from fedjax_algos.data.federated_data import FederatedData, check_examples
@@ -29,8 +30,8 @@ def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, 
       `ClassMean`s of float[classes].
 
     Raises:
-      ValueError: for a batch size below 1; when called, for a loss or a metric that does not give
-        one value for each example.
+      ValueError: for a batch size below 1; when called, for a model without the problem's
+        statistics, and for a loss or a metric that does not give one value for each example.
     """
     checks.check_problem(problem)
     checks.check_whole("batch_size", batch_size)
@@ -41,10 +42,10 @@ def make_evaluate(problem: Problem, batch_size: int = 1024) -> Callable[[Model, 
 def _compiled_evaluate(problem, batch_size):
     @jax.jit
     def evaluate(model: Model, examples: Batch) -> Metrics:
-        checks.check_kind("model", model, Model, "give Model(params, statistics)")
+        checks.check_kind("model", model, Model, "give state.model")
+        checks.as_model(problem.init, model)
         total = check_examples("the examples", examples)
-        if not total:
-            raise ValueError("there are 0 examples to evaluate on; give at least one")
+        require(total, "there are 0 examples to evaluate on; give at least one")
         size = min(batch_size, total)
 
         def measure(step):
@@ -82,12 +83,12 @@ def make_evaluate_clients(
 
     @jax.jit
     def evaluate(model: Model, data: FederatedData) -> Metrics:
-        checks.check_kind("model", model, Model, "give Model(params, statistics)")
+        checks.check_kind("model", model, Model, "give state.model")
+        checks.as_model(problem.init, model)
         checks.check_kind("data", data, FederatedData, "give what federate returned")
         total = data.indices.shape[0]  # examples of all clients
-        if not total:
-            fix = "give at least one client some"
-            raise ValueError(f"the {data.num_clients} clients hold 0 examples; {fix}")
+        found = f"the {data.num_clients} clients hold 0 examples"
+        require(total, f"{found}; give at least one client some")
         size = min(batch_size, total)
 
         def measure(step):

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedjax_algos.analysis.evaluation import evaluate_batch, make_evaluate_clients
 from fedjax_algos.core import Algorithm, Array, Dispatch, Local, Metrics, Model, Problem, checks
+from fedjax_algos.core.files import require
 from fedjax_algos.core.limits import check_int32
 from fedjax_algos.core.local_training import local_training
 from fedjax_algos.data.federated_data import FederatedData, client_view
@@ -90,7 +91,8 @@ def make_evaluate_personal(
         return _map_clients(of_client, train.num_clients, layout, clients, num_steps)
 
     def evaluate(model, train, test, *, seed=0, num_steps=None):
-        checks.check_kind("model", model, Model, "give Model(params, statistics)")
+        checks.check_kind("model", model, Model, "give state.model")
+        checks.as_model(problem.init, model)
         checks.check_seed(seed)
         for name, data in (("train", train), ("test", test)):
             checks.check_kind(name, data, FederatedData, "give what federate returned")
@@ -179,8 +181,8 @@ def make_evaluate_own(
         checks.check_kind("data", data, FederatedData, "give what federate returned")
         checks.check_not_consumed(state)
         checks.check_seed(seed)
-        if train is None and num_steps is not None:
-            raise ValueError(f"num_steps={num_steps} need examples; give train")
+        given = train is not None or num_steps is None
+        require(given, f"num_steps={num_steps} need examples; give train")
         data, trains = one_copy(data), train is not None
         (device,) = data.offsets.devices()
         rows, shared = state.clients, jax.device_put(state._replace(clients=()), device)
@@ -260,9 +262,9 @@ def _map_clients(function, num_clients, layout, clients, num_steps, *inputs):
 
 def _checked_steps(train, test, local, num_steps):
     """int32[num_clients]: the local steps of each client; those of `local` for None."""
-    if train.num_clients != test.num_clients:
-        what = f"there are {train.num_clients} clients to train and {test.num_clients} to test"
-        raise ValueError(f"{what}; give both sets of examples for the same clients")
+    what = f"there are {train.num_clients} clients to train and {test.num_clients} to test"
+    same = train.num_clients == test.num_clients
+    require(same, f"{what}; give both sets of examples for the same clients")
     counts = train.counts()
     steps = full_steps(counts, local) if num_steps is None else np.asarray(num_steps)
     if steps.dtype.kind not in "iu" or steps.min() < 0:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedjax_algos.analysis.statistics import check_target_metric
-from fedjax_algos.core.files import MAX_TOML_BYTES, parse_json, parse_toml, read_file
+from fedjax_algos.core.files import MAX_TOML_BYTES, parse_json, parse_toml, read_file, require
 from fedjax_algos.core.options import options, unknown
 from fedjax_algos.core.reprs import printable
 from fedjax_algos.core.specs import parse_seeds, parse_value
@@ -78,8 +78,7 @@ def _of_results(path: str, content: Any) -> ConfigFile:
             f"{printable(command)}"
         )
     given = {name: value for name, value in content["settings"].items() if value is not None}
-    if not content["methods"]:
-        raise ValueError(f"config={path!r} has no methods; {fix}")
+    require(content["methods"], f"config={path!r} has no methods; {fix}")
     for method in content["methods"].values():
         named = isinstance(method, dict) and isinstance(method.get("algorithm"), str)
         if not named or any(isinstance(value, list | dict) for value in method.values()):
@@ -104,8 +103,7 @@ def stored_settings(
 
 
 def _require(fact: Any, path: str, name: str, value: Any, problem: str) -> None:
-    if not fact:
-        raise ValueError(f"{path}: {name}={reprlib.repr(value)} {problem}")
+    require(fact, f"{path}: {name}={reprlib.repr(value)} {problem}")
 
 
 def _check_tuning(path: str, tuning: Any) -> Mapping[str, Any] | None:
@@ -122,8 +120,7 @@ def _settings(path: str, content: Mapping[str, Any], *others: str) -> dict[str, 
     known = options(Settings)
     settings = {}
     for key, value in content.items():
-        if key not in known:
-            raise ValueError(f"{path}: {unknown('setting', key, [*known, *others])}")
+        require(key in known, f"{path}: {unknown('setting', key, [*known, *others])}")
         is_seeds = key == "seeds" and isinstance(value, list)
         one = is_seeds or not isinstance(value, list | dict)
         _require(one, path, key, value, "is not one value; give a number or a text")

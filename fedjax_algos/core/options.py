@@ -150,8 +150,9 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
     """An error message for an unknown name, with the nearest known one, or with all of a few."""
     known = {each.lstrip("-"): each for each in names}  # the dashes of options are not alike
     plain = name.lstrip("-")
-    if near := difflib.get_close_matches(plain, known, n=1):
-        fix = f"did you mean {known[near[0]]}?"
+    ends = sorted(each for each in known if each.endswith((f"_{plain}", f"-{plain}")))
+    if near := ends or difflib.get_close_matches(plain, known, n=1):
+        fix = f"did you mean {one_of(known[each] for each in near)}?"
     elif len(known) > _MAX_NAMES:
         nearest = difflib.get_close_matches(plain, known, n=_NEAREST, cutoff=0)
         shown = [known[each] for each in nearest]

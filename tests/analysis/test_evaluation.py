@@ -183,12 +183,12 @@ def test_statistics_are_personal():
     """Statistics that count training batches reach the evaluation of the same client."""
     toy = quadratics([[1.0], [1.0], [1.0]], [[0.0], [0.0], [0.0]])
     problem = toy.problem._replace(
+        init=lambda key: fa.Model({"x": jnp.asarray(0.5)}, jnp.asarray(10.0)),
         apply=lambda model, batch, key, training: (model.statistics, model.statistics + training),
         loss=lambda seen, batch: jnp.full(batch["a"].shape, seen),
     )
     evaluate = fa.make_evaluate_personal(problem, LOCAL, layout=2)
-    model = fa.Model({"x": jnp.asarray(0.5)}, jnp.asarray(10.0))
-    loss = evaluate(model, toy.data, toy.data, num_steps=[0, 5, 2])["loss"]
+    loss = evaluate(problem.init(None), toy.data, toy.data, num_steps=[0, 5, 2])["loss"]
     assert loss.value().tolist() == [10, 15, 12]
 
 

@@ -4,7 +4,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from helpers import Case, dispatches_of, random_rows, small_network, with_statistics
+from helpers import Case, dispatches_of, one_round, random_rows, small_network, with_statistics
 
 import fedjax_algos as fa
 from fedjax_algos.engine.non_finite import NonFiniteUpdateError, all_finite, select
@@ -94,18 +94,15 @@ def test_many_rounds_are_those_of_single_rounds(what, excluded):
     toy = small_network()
     algorithm = base = Case("scaffold", {}).build(toy.problem, LOCAL)
     if what == "a sum":
-
-        def contribute(*given):
-            return jax.tree.map(lambda leaf: 0 * leaf + 1e308, base.contribute(*given))
-
-        algorithm = base._replace(contribute=contribute)
+        algorithm = base._replace(
+            contribute=lambda *it: jax.tree.map(lambda leaf: 0 * leaf + 1e308, base.contribute(*it))
+        )
     engine = fa.make_engine(algorithm)
     dispatches = poisoned(toy.data, [3] if what == "an update" else [])
     many = engine.rounds(engine.init(0, POPULATION), toy.data, dispatches)
     state, total = engine.init(0, POPULATION), None
     for number in range(2):
-        of_round = jax.tree.map(lambda leaf, i=number: leaf[i], dispatches)
-        state, metrics = engine.round(state, toy.data, of_round)
+        state, metrics = engine.round(state, toy.data, one_round(dispatches, number))
         total = metrics if total is None else jax.tree.map(np.add, total, metrics)
     chex.assert_trees_all_equal(host(many), host((state, total)))
     assert [int(leaf) for leaf in state.excluded] == excluded

@@ -326,11 +326,9 @@ def read_rows(path: Path) -> list[Row]:
         raise ValueError(f"{path} cannot be read; {_FIX}") from None
     except (ValueError, csv.Error) as error:  # no text, no line, or no table
         raise ValueError(f"{path} cannot be read ({error}); {_FIX}") from None
-    if not rows or not set(columns) >= _TEXTS | _WHOLE:
-        raise ValueError(f"{path} holds no metrics; {_FIX}")
+    require(rows and set(columns) >= _TEXTS | _WHOLE, f"{path} holds no metrics; {_FIX}")
     for name in columns:
-        if columns.count(name) > 1:
-            raise ValueError(f"{path} has the column {name!r} twice; {_FIX}")
+        require(columns.count(name) == 1, f"{path} has the column {name!r} twice; {_FIX}")
     seen: dict[tuple[str, ...], int] = {}
     for number, cells in enumerate(rows, start=1):
         if len(cells) != len(columns):
