@@ -462,7 +462,7 @@ WRONG = [
     (lambda: sweep(seeds=[-1]), r"seed=-1 .* at least 0"),
     (lambda: sweep(seeds=[0, 0]), r"seed 0 .* twice; give each seed once"),
     (lambda: evaluate(MODEL.params), r"not of type Model; give state.model"),
-    (lambda: fa.make_evaluate(with_statistics(problem()))(MODEL, EXAMPLES), r"; give state.model"),
+    (lambda: fa.make_evaluate(with_statistics(problem()))(MODEL, EXAMPLES), r"such as state.model"),
     (lambda: evaluate(y=Y[1:]), r"\[11, 12\] rows; they"),
     (lambda: evaluate(x=X[:0], y=Y[:0]), r"0 examples .* give"),
     (lambda: fa.make_evaluate(problem(), 0.5), r"batch_size=0.5 .* a whole number of at least 1"),

@@ -103,7 +103,8 @@ def stored_settings(
 
 
 def _require(fact: Any, path: str, name: str, value: Any, problem: str) -> None:
-    require(fact, f"{path}: {name}={reprlib.repr(value)} {problem}")
+    if not fact:  # the text of a huge number is an error of its own
+        raise ValueError(f"{path}: {name}={reprlib.repr(value)} {problem}")
 
 
 def _check_tuning(path: str, tuning: Any) -> Mapping[str, Any] | None:

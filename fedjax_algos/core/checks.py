@@ -112,7 +112,7 @@ def as_model(init: Callable, params: Params | Model | None) -> Model | None:
         leaves, own_leaves = jax.tree.leaves(given), jax.tree.leaves(own)
         fix = f"give {name} as problem.init(key).{name} has them"
         if name != "params" and own_leaves and not leaves:
-            fix = "give state.model, or fedjax_algos.Model(params, statistics, frozen)"
+            fix = "give fedjax_algos.Model(params, statistics, frozen), such as state.model"
         structures: list[Any] = [jax.tree.structure(tree) for tree in (given, own)]
         found = f"params have {name} of another structure ({describe_tree(given)}) than the"
         same = structures[0] == structures[1]
