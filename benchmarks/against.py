@@ -13,7 +13,6 @@ with one local step each, the same with SCAFFOLD's client state, an MLP, and a C
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -95,7 +94,7 @@ def compare(key: str, roots: tuple[str, str], windows: int) -> str:
     low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
     fastest = times[:, 1].min() / times[:, 0].min()
     return (
-        f"{key}: {statistics.median(ratios):.3f} of its time, from {low:.3f} to {high:.3f} "
+        f"{key}: {np.median(ratios):.3f} of its time, from {low:.3f} to {high:.3f} "
         f"({windows} pairs; the fastest windows {fastest:.3f})"
     )
 

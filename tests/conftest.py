@@ -91,9 +91,9 @@ def forget_own_names():
             del registry[name]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def optimised():
-    """The compiler's optimisations for a whole file, as in real runs."""
+    """The compiler's optimisations, as in real runs, for a test or by `pytestmark` for a file."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)

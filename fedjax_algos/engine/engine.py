@@ -316,14 +316,12 @@ class Engine(PlacedAlgorithm):
 
     def _compute(self, state, data, dispatches):
         """One round of what `_prepare` returned."""
-        shared = state._replace(clients=())
-        on_device, look = replicate(self._mesh, (dispatches, np.bool_(True)))
+        on_device, shared = replicate(self._mesh, dispatches), state._replace(clients=())
         if self.algorithm.prelude is not None:
             first = self._run_prelude(shared, data, on_device)
             server, _ = self._prelude_step((shared.server, ()), first.arrivals, on_device)
             shared = shared._replace(server=server, excluded=first.excluded)
-        rows = self._rows(state, dispatches)
-        result = self._run_cohort(rows, shared, data, on_device, look)
+        result = self._run_cohort(self._rows(state, dispatches), shared, data, on_device)
         check_excluded(self.non_finite, result.excluded)
         before = shared.server, shared.statistics
         after = self._server_step(before, result.arrivals, on_device)

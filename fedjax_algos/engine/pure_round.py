@@ -81,9 +81,7 @@ class PureRound:
         order = placement.slot_order(dispatches.num_steps)
         slots = fill_slots(dispatches, order, data.num_clients)
         of_round = FederatedRound(self.algorithm, placement, non_finite=self.non_finite)
-        # behind a barrier, so that the compiled round is that of `run_rounds`, to the last bit
-        look = jax.lax.optimization_barrier(jnp.bool_(True))
-        state, metrics, _ = of_round.run_round(state, data, slots, look)
+        state, metrics, _ = of_round.run_round(state, data, slots)
         reverse = self.algorithm.local.reverse
         if reverse is not None:
             within = jnp.max(dispatches.num_steps) <= reverse.max_steps

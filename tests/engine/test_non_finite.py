@@ -85,6 +85,7 @@ def test_the_parts_of_an_update_are_all_checked(part):
     assert np.asarray(state.clients).tolist() == [[1, 1], [2, 2], [0, 0], [1, 1]]
 
 
+@pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize(("what", "excluded"), [("an update", [1, 1, 3]), ("a sum", [3, 1, 1])])
 def test_many_rounds_are_those_of_single_rounds(what, excluded):
     """Many rounds look at clients only where a sum is not finite, and single rounds at each.

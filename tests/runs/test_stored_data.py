@@ -72,15 +72,12 @@ def test_the_virtual_clock():
     assert_same(one[:2], others[1][:2])
 
 
+@pytest.mark.usefixtures("optimised")
 @pytest.mark.slow
 def test_a_run_goes_on_from_a_state_and_from_a_checkpoint(tmp_path):
     engine = engine_of(Case("scaffold", {}))
     whole = run(engine, DATA)
-
-    def stop(row):
-        return row["round"] == 2
-
-    run(engine, stored(), checkpoints=tmp_path, on_evaluation=stop)
+    run(engine, stored(), checkpoints=tmp_path, on_evaluation=lambda row: row["round"] == 2)
     assert_same(whole, run(engine, stored(), checkpoints=tmp_path))
     with pytest.raises(ValueError, match="the clients' examples: others in the checkpoint"):
         run(engine, DATA, checkpoints=tmp_path)

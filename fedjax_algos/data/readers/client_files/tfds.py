@@ -87,7 +87,7 @@ def tfds(
         with reading(f"{source}, split {split}", _KIND, prepare, Exception):
             try:
                 records = builder.as_data_source(split)
-            except NotImplementedError as error:  # TFDS: a format without random access
+            except NotImplementedError as error:  # raised by TFDS for formats without random access
                 raise files.FileError(
                     f"{source}: is not in the format array_record; convert it where TensorFlow is "
                     f"installed: tfds convert_format --dataset_version_dir={builder.data_dir} "
